@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Removes one defence of the clock at a time, and shows which kernel then appears fast although it is not.
+# Removes one defence of the clock at a time, and shows whether a kernel that cheats then looks faster than it is.
+# Prints a table in Markdown. Needs Python.
 #
-#     tools/defences.sh [NAME ...]
+#     tools/defences.sh [ROW ...]
 #
-# tests/defences contains a patch for each defence. The patches are applied to a copy of the repository, in which a defence
-# is missing if its name is in OPT_WITHOUT (a list, separated by commas). Each row is two runs of this copy over the same
-# kernel: with all defences, and without some. The table is printed at the end, in Markdown.
+# tests/defences contains a patch for each defence. The script builds a copy of the repository with these patches, in
+# which the defences named in OPT_WITHOUT (separated by commas) are switched off. For each row, the copy runs a kernel
+# twice: with all defences, and without some. docs/explanation/timing.md explains the defences and the results.
 #
 # On a busy machine, set DEFENCES_PRIORITY=realtime (needs CAP_SYS_NICE).
 #
-# An interrupted run can be continued: finished runs are in target/defences/rows. Delete one to repeat it. Needs Python.
+# An interrupted script can be continued: finished runs are in target/defences/rows. Delete one to repeat it.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -21,15 +22,15 @@ build() {
     rm -rf "$tree"
     mkdir -p "$tree" "$rows"
     git ls-files -z | xargs -0 cp --parents -t "$tree"
-    # `switch` adds the function that the others call.
+    # `switch` adds the function that the other patches call.
     for patch in tests/defences/switch.patch $(ls tests/defences/*.patch | grep -v /switch.patch); do
         patch --silent --strip 0 --directory "$tree" < "$patch"
     done
     (cd "$tree" && CARGO_TARGET_DIR="$built" cargo build --workspace --bin opt-supervisor --bin gen-captures)
 }
 
-# Prints what a run found out about its cheat, in one line: a status, and the speed-up over the honest kernel.
-result() {
+# Prints the result of a run in one line: the status of `cheat`, its speed-up over `honest`, and the load.
+print_result() {
     python3 - "$1" <<'PYTHON'
 import json
 import os
@@ -50,7 +51,7 @@ else:
 PYTHON
 }
 
-# Runs a row's plan without some defences, and keeps the result.
+# Runs the plan of a row without some defences, and stores the result in the folder `rows`.
 run() {
     local row="$1" without="$2" suffix="$3"
     local result="$rows/$row.$suffix" folder="$work/runs/$row.$suffix"
@@ -60,14 +61,14 @@ run() {
     cp -r "$work/runs/$row.plan/." "$folder"
     # A run whose candidates fail exits with an error.
     (cd "$folder" && OPT_WITHOUT="$without" "$program" run --quiet plan.toml > output.txt 2>&1) || true
-    result "$folder/runs/plan" > "$result.new"
+    print_result "$folder/runs/plan" > "$result.new"
     mv "$result.new" "$result"
 }
 
-# row NAME WITHOUT KERNEL
+# row NAME WITHOUT KERNEL: makes both runs of a row and prints it.
 #
-# Options are variables: op, shape, entries, profile and verify (lines of the plan), flags and honest_flags (of the
-# compiler), honest (a kernel), threads and baseline.
+# Options are variables: op, shape and entries of the captures; profile and verify (lines of the plan); flags and
+# honest_flags (for the compiler); honest (the kernel to compare with); threads; baseline.
 row() {
     local name="$1" without="$2" kernel="$3"
     local kernels="$root/tests/data/kernels" folder="$work/runs/$name.plan"

@@ -2,8 +2,8 @@
 
     python tools/device_kernels.py target/debug/opt-supervisor --calls 6 [--seed 1] [--keep FOLDER]
 
-Needs torch. Records calls of each op and runs the demo's correct kernels on them. Exits with 1 if any does
-not pass.
+Needs torch. Records calls of each op and runs the demo's correct kernels on them. Exits with 1 if any of them does not
+pass.
 """
 
 import argparse
@@ -28,49 +28,50 @@ EXPECTED = ROOT / "configs/cuda/expected.json"
 TIMEOUT = 600
 
 
-def rows(chance):
-    return chance.randint(1, 9), chance.randint(1, 300)
+def rows(rng):
+    """Returns a random number of rows, and a random width."""
+    return rng.randint(1, 9), rng.randint(1, 300)
 
 
-def matrices(chance):
-    m, k, n = (chance.randint(1, 70) for _ in range(3))
-    right = torch.randn(k, n) if chance.random() < 0.5 else torch.randn(n, k).t()
+def matrices(rng):
+    m, k, n = (rng.randint(1, 70) for _ in range(3))
+    right = torch.randn(k, n) if rng.random() < 0.5 else torch.randn(n, k).t()
     torch.matmul(torch.randn(m, k), right)
 
 
-def linear(chance):
-    count, inputs = rows(chance)
-    outputs = chance.randint(1, 60)
+def linear(rng):
+    count, inputs = rows(rng)
+    outputs = rng.randint(1, 60)
     F.linear(torch.randn(count, inputs), torch.randn(outputs, inputs), torch.randn(outputs))
 
 
-def layer_norm(chance):
-    count, width = rows(chance)
+def layer_norm(rng):
+    count, width = rows(rng)
     F.layer_norm(torch.randn(count, width), (width,), torch.randn(width), torch.randn(width))
 
 
-def embedding(chance):
-    size, width = chance.randint(1, 90), chance.randint(1, 80)
-    F.embedding(torch.randint(size, rows(chance)), torch.randn(size, width))
+def embedding(rng):
+    size, width = rng.randint(1, 90), rng.randint(1, 80)
+    F.embedding(torch.randint(size, rows(rng)), torch.randn(size, width))
 
 
-# For each job, a call of its op and the op's name.
+# For each job of the demo: a function that makes one random call of its op, and the op's name.
 CALLS = {
     "embedding": (embedding, "torch.nn.functional.embedding"),
     "linear": (linear, "torch.nn.functional.linear"),
     "layer_norm": (layer_norm, "torch.nn.functional.layer_norm"),
-    "softmax": (lambda chance: F.softmax(4 * torch.randn(rows(chance)), dim=-1), "torch.nn.functional.softmax"),
-    "gelu": (lambda chance: F.gelu(3 * torch.randn(rows(chance))), "torch.nn.functional.gelu"),
+    "softmax": (lambda rng: F.softmax(4 * torch.randn(rows(rng)), dim=-1), "torch.nn.functional.softmax"),
+    "gelu": (lambda rng: F.gelu(3 * torch.randn(rows(rng))), "torch.nn.functional.gelu"),
     "matmul": (matrices, "torch.matmul"),
-    "relu": (lambda chance: F.relu(torch.randn(rows(chance))), "torch.nn.functional.relu"),
-    "relu_f16": (lambda chance: F.relu(torch.randn(rows(chance)).half()), "torch.nn.functional.relu"),
+    "relu": (lambda rng: F.relu(torch.randn(rows(rng))), "torch.nn.functional.relu"),
+    "relu_f16": (lambda rng: F.relu(torch.randn(rows(rng)).half()), "torch.nn.functional.relu"),
 }
 # The demo's captures of these ops are older than the recorder, and lack the names of parameters.
 RENAMED = {"gelu": {"arg0": "input"}, "matmul": {"arg0": "input", "arg1": "other"}}
 
 
 def keys(table):
-    """Writes the keys of a table, without nested tables. TOML writes such values as JSON does."""
+    """Returns the keys of a table as TOML, without nested tables. JSON writes these values in the same way."""
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items() if not is_table(value))
 
 
@@ -78,7 +79,8 @@ def is_table(value):
     return isinstance(value, list) and value and isinstance(value[0], dict)
 
 
-def plan(folder, honest):
+def plan(folder, correct):
+    """Returns a plan with the demo's correct kernels and the captures in the folder."""
     demo = tomllib.loads(DEMO.read_text())
     text = "[run]\n" + keys(demo["run"]) + "[verify]\n" + keys(demo["verify"])
     for job in demo["job"]:
@@ -88,7 +90,7 @@ def plan(folder, honest):
         (captures,) = (it for it in (folder / name).iterdir() if it.is_dir())
         text += "[[job]]\n" + keys({"name": name, "captures": str(captures), "baseline": job["baseline"]})
         for candidate in job["candidate"]:
-            if f"{name}/{candidate['name']}" not in honest:
+            if f"{name}/{candidate['name']}" not in correct:
                 continue
             sources = [str(DEMO.parent / source) for source in candidate["sources"]]
             text += "[[job.candidate]]\n" + keys({"name": candidate["name"], "sources": sources})
@@ -104,17 +106,17 @@ def main():
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     parser.add_argument("--keep", type=pathlib.Path)
     arguments = parser.parse_args()
-    chance = random.Random(arguments.seed)
+    rng = random.Random(arguments.seed)
     torch.manual_seed(arguments.seed)
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.keep or pathlib.Path(temporary)
         for name, (call, op) in CALLS.items():
             with record(folder / name, ops=[op], per_op=arguments.calls):
                 for _ in range(arguments.calls):
-                    call(chance)
+                    call(rng)
         expected = json.loads(EXPECTED.read_text())
-        honest = {name for name, (status, _) in expected.items() if status == "PASSED"}
-        (folder / "plan.toml").write_text(plan(folder, honest))
+        correct = {name for name, (status, _) in expected.items() if status == "PASSED"}
+        (folder / "plan.toml").write_text(plan(folder, correct))
         command = [arguments.binary.resolve(), "run", "plan.toml", "--dir", "run"]
         ended = subprocess.run(command, cwd=folder, timeout=TIMEOUT, capture_output=True, text=True)
         if not (folder / "run/summary.json").exists():
@@ -133,9 +135,9 @@ def main():
         print(line)
     print(
         f"kernels on the emulated device compared with torch {torch.__version__}, seed {arguments.seed}: {passed} of "
-        f"{len(honest)} kernels correct in {entries} calls"
+        f"{len(correct)} kernels correct in {entries} calls"
     )
-    return 0 if passed == len(honest) and not wrong else 1
+    return 0 if passed == len(correct) and not wrong else 1
 
 
 if __name__ == "__main__":

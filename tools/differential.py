@@ -3,13 +3,12 @@
     python tools/differential.py target/debug/opt-supervisor --captures 5000 [--seed 1] [--keep FOLDER]
 
 Needs torch and numpy. Prints a summary line. Exits with 1 if anything differs, or if a file was refused for a reason
-that docs/reference/capture-files.md does not list. Files that differ are kept in the folder, and their numbers
-reproduce them.
+that docs/reference/capture-files.md does not list. Files that differ are kept in the folder. `--first NUMBER --captures
+1` makes one of them again.
 """
 
 import argparse
 import collections
-import concurrent.futures
 import dataclasses
 import enum
 import json
@@ -47,18 +46,18 @@ class Settings:
     name: str
 
 
-class Describing(Describer):
-    """Also describes objects of classes that only this script defines, in the way in which the pickle contains them."""
+class ScriptDescriber(Describer):
+    """Also describes objects of the classes above, in the way in which the pickle contains them."""
 
     def describe(self, obj, path="$"):
-        named = lambda: f"{type(obj).__module__}.{type(obj).__qualname__}"
+        class_name = f"{type(obj).__module__}.{type(obj).__qualname__}"
         if isinstance(obj, enum.Enum):
-            return {"type": "object", "class": named(), "called": [super().describe(obj.value)], "state": []}
+            return {"type": "object", "class": class_name, "called": [super().describe(obj.value)], "state": []}
         if isinstance(obj, Pair):
             parts = [self.describe(part) for part in obj]
-            return {"type": "object", "class": named(), "new": parts, "state": []}
+            return {"type": "object", "class": class_name, "new": parts, "state": []}
         if dataclasses.is_dataclass(obj) and not isinstance(obj, type):
-            return {"type": "object", "class": named(), "new": [], "state": [self.describe(vars(obj))]}
+            return {"type": "object", "class": class_name, "new": [], "state": [self.describe(vars(obj))]}
         return super().describe(obj, path)
 
 
@@ -81,6 +80,8 @@ FORMATS = [torch.channels_last, torch.contiguous_format, torch.preserve_format, 
 
 
 class Maker:
+    """Makes the random contents of one capture."""
+
     def __init__(self, number, seed, protocol):
         self.random = random.Random(f"{seed} {number}")
         self.generator = torch.Generator().manual_seed(self.random.getrandbits(62))
@@ -134,7 +135,7 @@ class Maker:
 
     def tensor(self):
         if self.random.random() < 0.01:
-            return self.strange()
+            return self.unsupported()
         tensor = self.dense()
         for _ in range(self.random.choices([0, 1, 2, 3], [6, 4, 2, 1])[0]):
             tensor = self.view(tensor)
@@ -143,8 +144,8 @@ class Maker:
         self.tensors.append(tensor)
         return tensor
 
-    def strange(self):
-        """Returns a tensor that must be refused."""
+    def unsupported(self):
+        """Returns a tensor or module that must be refused."""
         self.refused = "unsupported"
         kinds = [
             lambda: torch.eye(3).to_sparse(),
@@ -245,11 +246,11 @@ class Maker:
         }
 
 
-def one(program, number, seed, folder):
-    """Makes and compares one capture. Returns the kind of result, and a message if something is wrong."""
-    chosen = random.Random(f"{seed} {number} form")
-    protocol = chosen.choice([2, 2, 2, 3, 4, 5])
-    zipped = chosen.random() < 0.75
+def compare_one(program, number, seed, folder):
+    """Makes one capture and compares how both read it. Returns the kind of result, and a message if they differ."""
+    rng = random.Random(f"{seed} {number} form")
+    protocol = rng.choice([2, 2, 2, 3, 4, 5])
+    zipped = rng.random() < 0.75
     maker = Maker(number, seed, protocol)
     path = folder / f"{number}.pt"
     try:
@@ -265,20 +266,21 @@ def one(program, number, seed, folder):
         return "wrong", f"{found['error_kind']}: {found['message']}"
     if maker.refused:
         return "wrong", "it contains a value that must be refused, but was read"
-    describer = Describing()
+    describer = ScriptDescriber()
     try:
         loaded = torch.load(path, weights_only=False, map_location="cpu")
     except (RuntimeError, AttributeError) as error:
         # torch cannot read everything that it writes: its old format cannot represent the newer dtypes.
         return "unloaded", f"{type(error).__name__}: {error}"
     expected = json.loads(json.dumps(describer.describe(loaded)))
-    where = difference("root", found["root"], expected)
-    if where is None and found["storages"] != json.loads(json.dumps(describer.storages)):
-        where = f"storages: {found['storages']}, expected {describer.storages}"
-    return ("wrong", where) if where else ("same", None)
+    mismatch = difference("root", found["root"], expected)
+    if mismatch is None and found["storages"] != json.loads(json.dumps(describer.storages)):
+        mismatch = f"storages: {found['storages']}, expected {describer.storages}"
+    return ("wrong", mismatch) if mismatch else ("same", None)
 
 
 def difference(path, found, expected):
+    """Returns a description of the first difference between two JSON documents; None if they are equal."""
     if isinstance(found, dict) and isinstance(expected, dict):
         if found.keys() != expected.keys():
             return f"{path}: keys {sorted(found)}, expected {sorted(expected)}"
@@ -298,23 +300,23 @@ def main():
     parser.add_argument("--keep", type=pathlib.Path)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    counts, told = collections.Counter(), 0
-    with tempfile.TemporaryDirectory() as place:
-        folder = pathlib.Path(place)
+    counts, printed = collections.Counter(), 0
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = pathlib.Path(temporary)
         for number in range(arguments.first, arguments.first + arguments.captures):
-            outcome, why = one(arguments.program.resolve(), number, arguments.seed, folder)
+            outcome, why = compare_one(arguments.program.resolve(), number, arguments.seed, folder)
             counts[outcome] += 1
             path = folder / f"{number}.pt"
             if outcome == "wrong":
-                if told < 20:
+                if printed < 20:
                     print(f"{number}: {why}", flush=True)
-                told += 1
+                printed += 1
                 if arguments.keep:
                     arguments.keep.mkdir(parents=True, exist_ok=True)
                     (arguments.keep / path.name).write_bytes(path.read_bytes())
             path.unlink(missing_ok=True)
-    told = ", ".join(f"{counts[key]} {key}" for key in ("same", "refused", "unsaved", "unloaded", "wrong"))
-    print(f"torch {torch.__version__}, seed {arguments.seed}: {arguments.captures} captures: {told}")
+    summary = ", ".join(f"{counts[key]} {key}" for key in ("same", "refused", "unsaved", "unloaded", "wrong"))
+    print(f"torch {torch.__version__}, seed {arguments.seed}: {arguments.captures} captures: {summary}")
     return 1 if counts["wrong"] or not counts["same"] else 0
 
 

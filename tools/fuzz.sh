@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Runs libFuzzer with AddressSanitizer on one target until it has used CPU_SECONDS of CPU time. Needs neither nightly Rust
-# nor cargo-fuzz, because RUSTC_BOOTSTRAP enables the sanitizer and the instrumentation of the pinned compiler.
+# Fuzzes one target (libFuzzer with AddressSanitizer) until it has used CPU_SECONDS of CPU time. Needs neither nightly
+# Rust nor cargo-fuzz, because RUSTC_BOOTSTRAP lets the pinned compiler use its unstable flags.
 #
 #     tools/fuzz.sh TARGET CPU_SECONDS
 #
 # An interrupted run can be continued: inputs that reached new code stay in target/fuzz/corpus/TARGET, and the CPU time
-# used so far is in target/fuzz/TARGET.seconds. CPU_SECONDS is the total of all calls. A finding ends the script with an
+# used so far is in target/fuzz/TARGET.seconds. CPU_SECONDS is the total of all runs. A finding ends the script with an
 # error, and its input is in target/fuzz/findings/TARGET. Add the input to fuzz/corpus/TARGET, and fix the reader.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -22,7 +22,7 @@ readonly ANSWER_SECONDS=20
 readonly MEMORY_MIB=2048
 # The fuzzer is restarted after this time (wall clock), and its CPU time is added to the total.
 readonly SLICE_SECONDS=300
-# The maximum length of an input. Longer inputs are slow, and find no more than short ones.
+# The maximum length of an input in bytes. Longer inputs are slow, and find no more than short ones.
 readonly LONGEST_INPUT=16384
 
 # With --target, build scripts and procedural macros are built without instrumentation.
@@ -37,8 +37,8 @@ readonly program="$built/$triple/release/$target"
 cargo run --quiet -p opt-tools --bin mutate -- --target "$target" --seeds "$built/seeds"
 mkdir -p "$corpus" "$findings"
 
-# Sets `children` to the CPU time of the children that this shell has waited for, in whole seconds. `times` has to run in
-# this shell: in a pipe or a substitution, it would report the children of a subshell, which has none.
+# Sets `children` to the CPU time of the children that this shell has waited for, in whole seconds. `times` has to run
+# in this shell: in a pipe or a substitution, it would report the children of a subshell, which has none.
 count_children() {
     times >"$built/times"
     children="$(awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, part, /[ms]/); total += part[1] * 60 + part[2] } printf "%d", total }' "$built/times")"

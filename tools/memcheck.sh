@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the unit tests of modules with `unsafe` code under valgrind's memcheck, which reports reads and writes outside of
-# an allocation and uses of uninitialised memory. Needs valgrind. Tests that start sandboxed runners are left out: a
-# runner may not make the system calls that valgrind needs.
+# an allocation and uses of uninitialised memory. Needs valgrind. Leaves out tests that start sandboxed runners, because
+# the sandbox refuses system calls that valgrind needs.
 #
 #     tools/memcheck.sh
 set -euo pipefail
@@ -11,7 +11,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # tests are built once more, with system calls through the C library.
 export CARGO_TARGET_DIR="$PWD/target/memcheck" RUSTFLAGS="--cfg rustix_use_libc"
 
-# For each package, the modules whose tests are run. All of them map memory, pass pointers to a library, or cast bytes.
+# Each row has a package and the modules whose tests are run. They map memory, pass pointers to a library, or cast
+# bytes.
 readonly MODULES=(
     "opt-shared cache"
     "opt-worker memfd runner::abi runner::control runner::cudart runner::map sandbox::handle residency::host"

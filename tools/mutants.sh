@@ -1,12 +1,12 @@
 #!/bin/sh
-# Mutates the supervisor's core, runs its tests and the simulation, and prints the mutants that they miss.
-# Needs cargo-mutants (`cargo install cargo-mutants --locked`). Passes its arguments on: `sh tools/mutants.sh --shard 0/8`.
+# Mutates the supervisor's core, runs its tests and the simulation, and prints the mutants that they miss. Needs
+# cargo-mutants (`cargo install cargo-mutants --locked`). Passes its arguments on: `sh tools/mutants.sh --shard 0/8`.
 #
 # The core depends only on opt-shared, so it is built as a separate crate: a mutant takes seconds instead of a minute.
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 work=${MUTANTS_DIR:-$(mktemp -d)}
-# The same layout as in the repository.
+# Paths in the copy are the same as in the repository.
 for part in supervisor/src/core tools/src/simulate; do
     rm -rf "${work:?}/$part"
     mkdir -p "$work/$part"

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Mutates the policy of the worker's stages (verify, profile, replay), runs their tests over scripted sessions, and prints
-# the mutants that they miss. Needs cargo-mutants, like `mutants.sh`, and passes its arguments on.
+# Mutates the policy of the worker's stages (verify, profile, replay), runs their tests with scripted sessions, and
+# prints the mutants that they miss. Needs cargo-mutants, like `mutants.sh`, and passes its arguments on.
 #
 # Policy does not depend on processes, so it is built as a separate crate without the backends: a mutant takes seconds.
 set -eu
@@ -15,7 +15,7 @@ cp -r "$root/tests/data/captures" "$work/tests/data/captures"
 rm -rf "$work/worker/src/session/host" "$work/worker/src/session/cuda" "$work/worker/src/stage/build.rs"
 sed -i -e "/^pub mod host;$/d" -e "/^pub(crate) mod cuda;$/d" "$work/worker/src/session/mod.rs"
 sed -i '/^pub(crate) mod build;$/d' "$work/worker/src/stage/mod.rs"
-# In the repository, the captures for tests are outside the crate. The copy has them inside.
+# In the copy, the captures for tests are inside the crate.
 sed -i 's#"../tests/data/captures"#"tests/data/captures"#' "$work/worker/src/session/scripted/tasks.rs"
 cat > "$work/worker/src/lib.rs" <<'RUST'
 #![expect(dead_code, reason = "its callers are not in this crate")]
@@ -62,9 +62,9 @@ opt-level = 1
 TOML
 cp "$root/Cargo.lock" "$work/Cargo.lock"
 cd "$work"
-# Tests of the parts of a replay (cursor, planner, pool) are left out, because they are property tests that take minutes.
-# Mutants of `calls.rs` run the tests of profiles and of verification, because profiles reach lines that verification
-# does not.
+# Tests of the parts of a replay (cursor, planner, pool) are left out, because they are property tests that take
+# minutes. Mutants of `calls.rs` run the tests of profiles and of verification, because profiles reach lines that
+# verification does not.
 missed=0
 cargo mutants --in-place --no-shuffle --timeout 300 --output "$work" \
     -f 'worker/src/stage/verify/*.rs' -f 'worker/src/stage/failure.rs' \

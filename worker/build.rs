@@ -1,9 +1,9 @@
 //! Makes an executable that links this crate export the allocation functions of `sandbox/interpose.rs`, and the CUDA
 //! runtime of `runner/cudart`.
 //!
-//! Owns the list of allocation functions, and reads that of the CUDA functions from a file. The test executable of this
-//! crate gets the linker arguments from here. Crates that link the real executable read the list as
-//! `DEP_OPT_INTERPOSE_SYMBOLS` in their build scripts.
+//! Owns the list of allocation functions, and reads the list of CUDA functions from a file. The linker arguments set
+//! here apply to this crate's test executable. The build scripts of crates that link the real executable read the list
+//! as `DEP_OPT_INTERPOSE_SYMBOLS`.
 
 /// The functions that `sandbox/interpose.rs` defines.
 const SYMBOLS: [&str; 11] = [

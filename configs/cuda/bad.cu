@@ -95,7 +95,7 @@ extern "C" __global__ void asserts(const float* input, float* out, long long n)
     if (i < n) out[i] = relu(input[i]);
 }
 
-// Right in every second call only.
+// Right only in every second call.
 __device__ unsigned int turn;
 
 extern "C" __global__ void depends_on_the_call(const float* input, float* out, long long n)
@@ -117,7 +117,7 @@ extern "C" __global__ void forgets_a_barrier(const float* input, float* out, lon
     if (i < n) out[i] = tile[mirrored];
 }
 
-// Right, if there is memory for its workspace.
+// Right if there is memory for its workspace.
 extern "C" __global__ void wants_a_workspace(const float* input, float* out, float* scratch, long long n)
 {
     long long i = thread();

@@ -20,7 +20,7 @@ extern "C" __global__ void naive(
     }
 }
 
-// Returns the sum over a block to every thread of the block.
+// Sums a value over the threads of a block. Every thread gets the sum.
 static __device__ float total(float value, float* of_warps)
 {
     for (int offset = 16; offset > 0; offset /= 2) value += __shfl_xor_sync(0xffffffffu, value, offset);

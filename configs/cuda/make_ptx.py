@@ -1,10 +1,11 @@
-"""Compiles the CUDA kernels beside it with NVRTC, as PTX for compute capability 8.0.
+"""Compiles the CUDA kernels in this folder with NVRTC to PTX for compute capability 8.0.
 
     python -m venv venv && venv/bin/pip install nvidia-cuda-nvrtc
     venv/bin/python configs/cuda/make_ptx.py            # writes ptx/*.ptx
-    venv/bin/python configs/cuda/make_ptx.py --check    # compares, and writes nothing
+    venv/bin/python configs/cuda/make_ptx.py --check    # only compares the output with ptx/*.ptx
 
-Another version of NVRTC writes other text, so a comparison with one says SKIPPED and only compiles.
+Each version of NVRTC writes different PTX. If a file was written by another version, `--check` says SKIPPED and only
+compiles its source.
 """
 
 import ctypes
@@ -18,8 +19,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 OPTIONS = [b"--gpu-architecture=compute_80", b"-lineinfo"]
 
 
-def library():
-    """NVRTC from the Python package, or none."""
+def load_nvrtc():
+    """Loads NVRTC from the Python package; returns None if it is not installed."""
     patterns = [f"{folder}/nvidia/*/lib/libnvrtc.so.*" for folder in sys.path if folder]
     found = [path for pattern in patterns for path in sorted(glob.glob(pattern))]
     return ctypes.CDLL(found[0]) if found else None
@@ -52,13 +53,13 @@ def check(nvrtc, code):
 
 
 def release(ptx):
-    """Who wrote it: `Cuda compilation tools, release 13.0, V13.0.88`."""
+    """Returns the version of NVRTC in the header of a PTX file, such as `release 13.0, V13.0.88`."""
     found = re.search(r"release [\d.]+, V[\d.]+", ptx)
     return found.group() if found else "unknown"
 
 
 def main():
-    nvrtc = library()
+    nvrtc = load_nvrtc()
     if nvrtc is None:
         print("SKIPPED: NVRTC is not installed (pip install nvidia-cuda-nvrtc)")
         return 0
@@ -69,15 +70,15 @@ def main():
     for source in sorted(HERE.glob("*.cu")):
         ptx = compile_to_ptx(nvrtc, source)
         target = folder / source.with_suffix(".ptx").name
-        kept = target.read_text() if target.exists() else ""
+        committed = target.read_text() if target.exists() else ""
         if not only_check:
             target.write_text(ptx)
-        elif release(kept) != release(ptx):
-            print(f"SKIPPED: {target.name} was written by {release(kept)}, this is {release(ptx)}; it compiles")
-        elif kept != ptx:
+        elif release(committed) != release(ptx):
+            print(f"SKIPPED: {source.name} compiles, but {target.name} is from {release(committed)}, not {release(ptx)}")
+        elif committed != ptx:
             different.append(target.name)
     for name in different:
-        print(f"{name} is not what its source compiles to (run make_ptx.py)")
+        print(f"{name} differs from the output of NVRTC (run make_ptx.py)")
     return 1 if different else 0
 
 

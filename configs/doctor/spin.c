@@ -1,4 +1,5 @@
-/* `doctor --timing` times copies of this kernel side by side: about 50 µs of arithmetic, and a ReLU to check. */
+/* `doctor --timing` times copies of this kernel side by side: about 50 µs of arithmetic, and a ReLU whose output is
+ * verified. */
 #include "opt_candidate.h"
 
 int run(void *self, const OptAny *args, int32_t count, OptAny *ret)

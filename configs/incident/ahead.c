@@ -1,4 +1,4 @@
-/* Copies whole rows, for contiguous tensors of any dtype. Prefetches each row while it copies the row before.
+/* Copies whole rows, for contiguous tensors of any dtype. Prefetches the next row before it copies a row.
  * input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse | output */
 #include <string.h>
 

@@ -1,9 +1,9 @@
 //! Measures how many warp instructions the emulated device executes in a second of CPU time:
 //! `cargo run --release -p opt-emulator --example speed`.
 //!
-//! With the name of a kernel and a number, it launches that kernel so often on one thread, and prints the number of warp
-//! instructions. A tool that counts the instructions of the host, such as `valgrind --tool=callgrind`, then says how
-//! many of them one warp instruction takes: take the difference between two numbers of launches, without the start.
+//! With the name of a kernel and a number, it launches that kernel that many times on one thread, and prints the number
+//! of warp instructions. To find out how many instructions of the host one warp instruction takes, run it twice, with
+//! different numbers of launches, under a tool that counts them (`valgrind --tool=callgrind`), and compare the counts.
 
 use std::time::Instant;
 
@@ -78,7 +78,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!(
         "{:<20} {:>14} {:>22} {:>16}",
-        "kernel", "warp instr.", "million a CPU second", "a second, 2 thr."
+        "kernel", "warp instr.", "million per CPU second", "per second, 2 t."
     );
     for case in CASES {
         let mut rates = Vec::new();

@@ -18,6 +18,7 @@ pub enum File {
     Wide,
 }
 
+/// The row of a register file that holds a register's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot {
     pub file: File,
@@ -31,6 +32,7 @@ pub const CARRY: u32 = 0;
 /// A row of flags that is set in every lane.
 pub const ALWAYS: u32 = 1;
 
+/// A predicate. As the guard of an instruction, it selects the lanes that execute the instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Guard {
     pub row: u32,
@@ -124,6 +126,7 @@ pub enum FlagOp {
     Xor,
 }
 
+/// Bare numbers are rows of registers: first the result's, then the operands'.
 #[derive(Clone, Copy, Debug)]
 pub enum Op {
     /// An instruction without effect on this device, such as a prefetch.
@@ -425,7 +428,7 @@ pub struct BarrierOp {
     pub flag: Option<Guard>,
 }
 
-/// Functions that the device provides.
+/// A call of a function that the device provides.
 #[derive(Clone, Copy, Debug)]
 pub enum CallOp {
     /// `vprintf`: the addresses of the format and of the arguments, and the result.

@@ -168,20 +168,22 @@ pub struct Launch {
     pub limit: Limit,
 }
 
+/// A CUDA device in software. The numbers in parentheses after errors are CUDA's error codes.
 #[derive(Debug)]
 pub struct Device {
     config: Config,
     heap: Heap,
     sticky: Option<Fault>,
     calls: HashMap<Call, u64>,
-    orders: Vec<(Call, u64, u32)>,
+    /// Faults to inject: the function, the number of its call, and the error code.
+    injected: Vec<(Call, u64, u32)>,
 }
 
 impl Device {
     #[must_use]
     pub fn new(config: Config) -> Self {
         let heap = Heap::new(config.memory, config.check_uninitialised_global);
-        Self { config, heap, sticky: None, calls: HashMap::new(), orders: Vec::new() }
+        Self { config, heap, sticky: None, calls: HashMap::new(), injected: Vec::new() }
     }
 
     #[must_use]
@@ -214,7 +216,7 @@ impl Device {
     /// Makes the `nth` future call of a function, counted from 1, fail with a CUDA error code.
     pub fn fail_call(&mut self, call: Call, nth: u64, code: u32) {
         let made = self.calls.get(&call).copied().unwrap_or(0);
-        self.orders.push((call, made + nth, code));
+        self.injected.push((call, made + nth, code));
     }
 
     /// Counts a call. Fails if a fault was injected for this call, or if the device has a sticky fault.
@@ -225,8 +227,8 @@ impl Device {
         if let Some(fault) = &self.sticky {
             return Err(fault.clone());
         }
-        let ordered = self.orders.iter().find(|(which, nth, _)| *which == call && *nth == made);
-        match ordered {
+        let injected = self.injected.iter().find(|(which, nth, _)| *which == call && *nth == made);
+        match injected {
             Some((_, _, code)) => {
                 let fault = Fault::new(FaultKind::Injected { call: call.name(), code: *code });
                 Err(self.failed(fault))
@@ -254,7 +256,7 @@ impl Device {
     }
 
     /// # Errors
-    /// The address is not that of an allocation (1), an injected fault or an earlier sticky fault.
+    /// The address is not the address of an allocation (1), an injected fault or an earlier sticky fault.
     pub fn free(&mut self, address: u64) -> Result<(), Fault> {
         self.enter(Call::Free)?;
         self.heap.free(address)
@@ -272,7 +274,7 @@ impl Device {
     /// Copies bytes from the device.
     ///
     /// # Errors
-    /// Those of `write`.
+    /// The same as for `write`.
     pub fn read(&mut self, address: u64, data: &mut [u8]) -> Result<(), Fault> {
         self.enter(Call::Read)?;
         self.heap.read(address, data)
@@ -281,7 +283,7 @@ impl Device {
     /// Sets bytes of the device to one value.
     ///
     /// # Errors
-    /// Those of `write`.
+    /// The same as for `write`.
     pub fn fill(&mut self, address: u64, byte: u8, bytes: u64) -> Result<(), Fault> {
         self.enter(Call::Fill)?;
         self.heap.fill(address, byte, bytes).map_err(|fault| self.failed(fault))

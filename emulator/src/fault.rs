@@ -272,7 +272,7 @@ impl fmt::Display for FaultKind {
             Self::Pending(access) => {
                 write!(
                     f,
-                    "read of bytes that `cp.async` copies, but whose thread has not waited for the copy: {access}"
+                    "read of bytes that `cp.async` has not yet copied, as its thread did not wait: {access}"
                 )
             }
             Self::Race { access, other: earlier } => {

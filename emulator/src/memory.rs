@@ -104,10 +104,10 @@ impl Allocation {
             Words::Owned(words) => (words, 0),
             Words::Mapped { base, from, to } => {
                 let first = base.wrapping_add(4 * from);
-                let place = std::ptr::with_exposed_provenance::<AtomicU32>(first);
+                let pointer = std::ptr::with_exposed_provenance::<AtomicU32>(first);
                 // SAFETY: the caller of `Heap::map` guarantees that the words are aligned and stay mapped. Read-only
                 // memory is only loaded from.
-                (unsafe { std::slice::from_raw_parts(place, to - from) }, *from)
+                (unsafe { std::slice::from_raw_parts(pointer, to - from) }, *from)
             }
         }
     }

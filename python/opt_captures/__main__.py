@@ -56,10 +56,10 @@ def arguments() -> argparse.ArgumentParser:
     project.add_argument("project", type=Path, help="the project: a folder with io/individual_ops and kernels")
     project.add_argument("out", type=Path, help="the folder for the plan")
     project.add_argument("--parity", action="store_true", help="compare and time as KernelForge does")
-    trace = commands.add_parser("flashinfer-trace", help="record the definitions of a data set, and plan its solutions")
+    trace = commands.add_parser("flashinfer-trace", help="record a data set's references, and plan its solutions")
     trace.add_argument("project", type=Path, help="the data set: a folder with definitions, workloads and solutions")
     trace.add_argument("out", type=Path, help="the folder to write; must be new or empty")
-    trace.add_argument("--calls", type=int, default=flashinfer.DEFAULT_CALLS, help="workloads of each (%(default)s)")
+    trace.add_argument("--calls", type=int, default=flashinfer.DEFAULT_CALLS, help="workloads per op (%(default)s)")
     trace.add_argument("--seed", type=int, default=0, help="seed of random inputs (%(default)s)")
     for importing in (problem, project, trace):
         importing.add_argument("--plan", default=plans.NAME, help="the plan's name in the folder (%(default)s)")
@@ -89,12 +89,12 @@ def main(given: Sequence[str] | None = None) -> int:
     try:
         if options.command == "kernelforge":
             jobs = kernelforge.import_project(options.project, options.out, options.plan, parity=options.parity)
-            return tell_jobs(jobs, options.out / options.plan)
+            return print_jobs(jobs, options.out / options.plan)
         if options.command == "flashinfer-trace":
             jobs = flashinfer.import_trace(
                 options.project, options.out, options.plan, calls=options.calls, seed=options.seed
             )
-            return tell_jobs(jobs, options.out / options.plan)
+            return print_jobs(jobs, options.out / options.plan)
         if options.command == "kernelbench":
             jobs = kernelbench.import_problems(
                 options.files,
@@ -105,7 +105,7 @@ def main(given: Sequence[str] | None = None) -> int:
                 seed=options.seed,
                 training=options.training,
             )
-            return tell_jobs(jobs, options.out / options.plan)
+            return print_jobs(jobs, options.out / options.plan)
         recorder = record(
             options.out,
             options.ops,
@@ -122,8 +122,8 @@ def main(given: Sequence[str] | None = None) -> int:
         return REFUSED
 
 
-def tell_jobs(jobs: Sequence[plans.Job], plan: Path) -> int:
-    """Prints the contents of a plan, and each kernel that it leaves out."""
+def print_jobs(jobs: Sequence[plans.Job], plan: Path) -> int:
+    """Prints the jobs and kernels of a plan, and what it leaves out. Returns the exit code."""
     for job in jobs:
         kernels = [it.name for it in job.candidates if it.name != job.baseline]
         print(f"{job.name}: {', '.join(kernels) or 'no kernel yet'}")

@@ -1,7 +1,7 @@
 """The side effects of a call: writing to an argument, changing running statistics, drawing random numbers.
 
-Effects that are known beforehand follow from rules, because copies must be made before the call. Other effects are
-observed while the call runs.
+Values that a call overwrites must be copied before it, so rules predict which ones. Other effects are observed while
+the call runs.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ STATE_ADVICE = "there is no copy of its value before the call (record the model 
 class Treatment:
     """The way in which a call is recorded."""
 
-    #: Values by name. For an in-place call, they are those of the equivalent out-of-place call.
+    #: Values by name. For an in-place call, the values of the equivalent out-of-place call.
     given: dict[str, Any]
-    #: Storages that are known in advance to be written by the call.
+    #: Storages to which the call is expected to write.
     written: frozenset[tuple[str, int]]
     #: A remark about the op for the summary, if any.
     note: str | None = None

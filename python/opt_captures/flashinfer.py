@@ -23,12 +23,12 @@ from .values import Holder, check
 
 #: The number of workloads of each definition that are recorded: the first ones.
 DEFAULT_CALLS = 5
-#: Random integers are smaller than this, so that they are valid ids of a small table.
-LARGEST_INTEGER = 128
+#: Random integers are smaller than this, so that they are valid indices of a small table.
+RANDOM_INTEGERS = 128
 BASELINE = "reference"
-#: A file with the data set's workload of each entry, for `opt-supervisor report --workloads`.
+#: A file with the workload of each entry, for `opt-supervisor report --workloads`.
 WORKLOADS = "workloads.json"
-#: Code that is appended to a module, because its function may return a dictionary of outputs.
+#: Code that is appended to a module. Its function may return a dictionary, which becomes a tuple of outputs in order.
 BY_NAME = """
 
 def _in_order(function, names=%r):
@@ -64,9 +64,7 @@ STORED_DTYPES = {
 def import_trace(
     folder: Path, out: Path, plan: str = plans.NAME, *, calls: int = DEFAULT_CALLS, seed: int = 0
 ) -> list[plans.Job]:
-    """Records the references of a data set, writes a plan with its solutions, and returns the jobs.
-
-    The plan gets this name and lies in the folder `out`.
+    """Records the references of a data set, writes a plan of this name to the folder `out`, and returns its jobs.
 
     A definition that cannot be recorded becomes a job without candidates and captures. The plan leaves it out.
 
@@ -88,7 +86,7 @@ def import_trace(
             _add_reference(job, definition, out)
             _add_solutions(job, folder, definition, out)
         except (KeyError, TypeError, ValueError, NotRecordable, RecordError) as error:
-            job = plans.Job(name, "", refused=[(name, _told(error))])
+            job = plans.Job(name, "", refused=[(name, _reason(error))])
         jobs.append(job)
     sink.close(Summary(sink.folder, sink.place, seed, [], [f"{len(jobs)} definitions of {folder}"]))
     if not any(job.candidates for job in jobs):
@@ -163,7 +161,7 @@ def _random(dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
         return torch.randint(0, 2, shape).to(dtype)
     if dtype.is_floating_point or dtype.is_complex:
         return torch.randn(shape).to(dtype)
-    return torch.randint(0, LARGEST_INTEGER, shape).to(dtype)
+    return torch.randint(0, RANDOM_INTEGERS, shape).to(dtype)
 
 
 def read_tensor(path: Path, key: str) -> torch.Tensor:
@@ -186,7 +184,7 @@ def read_tensor(path: Path, key: str) -> torch.Tensor:
             data = bytearray(file.read(end - start))
         return torch.frombuffer(data, dtype=dtype).reshape(shape) if data else torch.empty(shape, dtype=dtype)
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"reading `{key}` of {path}: {_told(error)}") from error
+        raise RecordError(f"reading `{key}` of {path}: {_reason(error)}") from error
 
 
 def _ordered(output: Any, names: list[str]) -> Any:
@@ -211,7 +209,7 @@ def _add_solutions(job: plans.Job, folder: Path, definition: dict[str, Any], out
             try:
                 job.candidates.append(_candidate(solution, name, list(definition["outputs"]), out, job.name))
             except (KeyError, TypeError, ValueError, RecordError) as error:
-                job.refused.append((name, _told(error)))
+                job.refused.append((name, _reason(error)))
 
 
 def _candidate(solution: dict[str, Any], name: str, outputs: list[str], out: Path, definition: str) -> plans.Candidate:
@@ -230,8 +228,8 @@ def _candidate(solution: dict[str, Any], name: str, outputs: list[str], out: Pat
         raise RecordError("a Python kernel must be a single file")
     symbol = symbol or "run"
     for path, source in zip(paths, solution["sources"], strict=True):
-        behind = BY_NAME % (outputs, symbol, symbol) if path.suffix == ".py" else ""
-        plans.write(out / folder / path, source["content"] + behind)
+        appended = BY_NAME % (outputs, symbol, symbol) if path.suffix == ".py" else ""
+        plans.write(out / folder / path, source["content"] + appended)
     first = sorted(compiled, key=lambda path: path != PurePosixPath(file))
     return plans.Candidate(name, [str(folder / path) for path in first], language, symbol)
 
@@ -255,5 +253,5 @@ def _language(spec: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     raise RecordError(f"solutions in `{language}` need a device or a compiler that is not supported yet")
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, (RecordError, NotRecordable)) else f"{type(error).__name__}: {error}"

@@ -1,8 +1,8 @@
-"""Problems in KernelBench's form: a file with a class ``Model``, ``get_inputs()`` and ``get_init_inputs()``.
+"""Imports KernelBench problems: files with a class ``Model``, ``get_inputs()`` and ``get_init_inputs()``.
 
 The captured call is the model's whole ``forward``. Its arguments come first, followed by parameters and buffers with
-their names, such as ``self.conv.weight``. A kernel that does not use Python therefore gets everything that it needs,
-and a class gets them as its own parameters and buffers.
+their names, such as ``self.conv.weight``. A kernel without Python gets all of them as arguments, and a class gets the
+parameters and buffers as its own.
 """
 
 from __future__ import annotations
@@ -100,9 +100,7 @@ def _owners(files: Sequence[Path], kernels: Sequence[Path]) -> dict[Path, Path]:
     for kernel in kernels:
         fitting = [file for file in files if len(files) == 1 or kernel.stem.startswith(file.stem)]
         if not fitting:
-            raise RecordError(
-                f"importing {kernel}: it belongs to no problem (let its name begin with that of its problem)"
-            )
+            raise RecordError(f"importing {kernel}: it belongs to no problem (begin its name with the problem's name)")
         owners[kernel] = max(fitting, key=lambda file: len(file.stem))
     return owners
 
@@ -110,22 +108,22 @@ def _owners(files: Sequence[Path], kernels: Sequence[Path]) -> dict[Path, Path]:
 def _record(
     file: Path, sink: Sink, calls: int, seed: int, training: bool, out: Path
 ) -> tuple[plans.Job, Sequence[Any]]:
-    """Records a problem. Returns its job, with the model as the baseline, and the arguments of its classes.
+    """Records a problem. Returns its job, with the model as the baseline, and what `get_init_inputs` returned.
 
     Raises:
         RecordError: the file is not such a problem, or its model cannot be recorded.
     """
     module = load(file)
     torch.manual_seed(seed)
-    initial = _called(file, "get_init_inputs", module.get_init_inputs)
-    model = _called(file, "Model", module.Model, *initial)
+    initial = _call(file, "get_init_inputs", module.get_init_inputs)
+    model = _call(file, "Model", module.Model, *initial)
     model = model.train(training)
     name = file.stem
     job = plans.Job(name, f"captures/{name}", baseline="Model")
     job.candidates.append(plans.Candidate("Model", [plans.relative(out, file)], "python", "Model"))
     for number in range(calls):
         torch.manual_seed(seed + number)
-        inputs = _called(file, "get_inputs", module.get_inputs)
+        inputs = _call(file, "get_inputs", module.get_inputs)
         try:
             capture, changed = capture_of(name, model, inputs)
         except NotRecordable as error:
@@ -155,10 +153,10 @@ def _add_kernels(job: plans.Job, file: Path, initial: Sequence[Any], kernels: Se
             ast.literal_eval(text)
         except (ValueError, SyntaxError):
             job.refused.append(
-                (name, "it needs a `get_init_inputs` of its own, because that of the problem is not plain")
+                (name, "it needs its own `get_init_inputs`, because the problem's returns more than plain values")
             )
             continue
-        # The class is made with what the problem's own file returns.
+        # The class gets the arguments that the problem's `get_init_inputs` returns.
         copy = out / "kernels" / job.name / kernel.name
         source = f"{source.rstrip()}\n\n\ndef get_init_inputs():\n    return {text}\n"
         plans.write(copy, source)
@@ -244,10 +242,11 @@ def capture_of(name: str, model: torch.nn.Module, inputs: Sequence[Any]) -> tupl
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """True if all elements are equal. NaN equals NaN."""
     return bool(((one == other) | ((one != one) & (other != other))).all())
 
 
-def _called(file: Path, name: str, function: Any, *args: Any) -> Any:
+def _call(file: Path, name: str, function: Any, *args: Any) -> Any:
     try:
         return function(*args)
     except Exception as error:

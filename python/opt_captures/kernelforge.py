@@ -88,7 +88,7 @@ def _add(job: plans.Job, name: str, path: Path, source: str, out: Path) -> None:
     elif not LAUNCH.search(source):
         job.refused.append((name, "it does not define `launch`"))
     elif path.suffix == ".cu":
-        # The copy is a CPU kernel, with the name that all kernels have in its folder.
+        # The file has no device code, so it is copied with a suffix that builds it for the CPU.
         copy = out / "kernels" / job.name / f"{name}.cpp"
         plans.write(copy, source)
         job.candidates.append(plans.Candidate(name, [plans.relative(out, copy)], "torch-extension"))

@@ -20,7 +20,7 @@ from .errors import RecordError
 FUNCTIONAL = "torch.nn.functional."
 #: Selects every function that PyTorch lets the recorder see.
 AUTO = "auto"
-#: Modules whose names may precede that of a function. If several have the function, the first one names it.
+#: The modules with the functions that can be recorded. If several have a function, the first one gives its name.
 MODULES: tuple[tuple[str, Any], ...] = (
     (FUNCTIONAL, torch.nn.functional),
     ("torch.", torch),
@@ -30,7 +30,7 @@ MODULES: tuple[tuple[str, Any], ...] = (
 )
 #: The attribute of a wrapper that contains the original function.
 RECORDED = "__recorded__"
-#: Calls that compute nothing, or whose result depends on uninitialised memory.
+#: Functions that compute nothing, or whose result depends on uninitialised memory.
 NOT_COMPUTING = frozenset({"clone", "detach", "contiguous", "to", "empty_like", "new_empty", "numel", "size", "dim"})
 
 
@@ -40,7 +40,7 @@ class OpName:
 
     name: str
     in_place: bool = False
-    #: 1, and more for other forms of the function, such as `torch.max(x)` and `torch.max(x, dim=1)`.
+    #: The number of the form, from 1. For example, `torch.max(x)` and `torch.max(x, dim=1)` are two forms.
     form: int = 1
 
     @property
@@ -64,7 +64,7 @@ class OpName:
 
 @dataclass(frozen=True)
 class Patch:
-    """An attribute that is replaced while recording, because composite functions look it up by name."""
+    """A function that is replaced while recording, where composite functions look it up: an attribute of its owner."""
 
     owner: Any
     attribute: str

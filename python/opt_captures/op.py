@@ -19,19 +19,19 @@ MAX_CLASSES = 10_000
 
 @dataclass
 class CallClass:
-    """Calls with the same shapes, strides, dtypes and plain values."""
+    """Calls with the same shapes, strides, dtypes and plain values. `text` describes them."""
 
     text: str
     reservoir: Reservoir
-    #: Numbers of the entries with its calls, by slot.
+    #: The number of the entry that holds each slot's call.
     entries: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Slot:
-    """The position of a kept call: its class, and its entry of the op."""
+    """Where a kept call goes: a slot of its class, and the number of its entry in the op's folder."""
 
-    of: CallClass
+    call_class: CallClass
     index: int
     entry: int
 
@@ -61,7 +61,7 @@ class OpRecord:
         return self._next
 
     def fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """True if a call fits the signature of this form of the function."""
+        """True if a call fits this op's signature. Each form of a function is an op."""
         if self._signature is None:
             return False
         try:
@@ -93,7 +93,7 @@ class OpRecord:
         return capture
 
     def offer(self, given: Mapping[str, Any]) -> Slot | None:
-        """Decides whether to keep the call. Returns its position, or None if it is not kept.
+        """Decides whether to keep the call. Returns its slot, or None if it is not kept.
 
         Raises:
             NotRecordable: the op has reached its limit of entries or classes.
@@ -111,13 +111,13 @@ class OpRecord:
         entry = found.entries.get(index)
         if entry is None:
             if self._next == self._per_op:
-                raise NotRecordable("`per_op` calls of it have already been kept")
+                raise NotRecordable("the limit `per_op` was reached")
             entry = self._next
         return Slot(found, index, entry)
 
     def keep(self, slot: Slot, added: int, note: str | None) -> None:
         """Records that the call was written, and how many bytes it added to the disk."""
-        slot.of.entries[slot.index] = slot.entry
+        slot.call_class.entries[slot.index] = slot.entry
         self.bytes += added
         self._next = max(self._next, slot.entry + 1)
         if note is not None:

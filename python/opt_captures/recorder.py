@@ -1,4 +1,4 @@
-"""The recorder. It observes calls while a block runs, chooses which to keep, and passes those to a sink."""
+"""The recorder: observes calls while a block runs, chooses which to keep, and passes them to a sink."""
 
 from __future__ import annotations
 
@@ -43,17 +43,18 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         folder: the folder for captures, which must be new or empty.
         ops: full names (``torch.nn.functional.softmax``), or ``"auto"`` for all functions that are called.
         per_class: how many calls are kept that have the same shapes, strides, dtypes and plain values. Each of
-            these calls has the same chance.
+            these calls is equally likely to be kept.
         per_op: how many calls of an op are kept in total.
-        max_bytes: how much is written in total. A call that no longer fits is counted but not kept.
+        max_bytes: how many bytes are written in total. A call that no longer fits is counted but not kept.
         seed: decides which calls of a class are kept.
         in_place: True to record in-place calls as such. Their names end with an underscore, and captures contain the
             changed argument before and after the call. Otherwise they are recorded as the same call out of place.
-        store: True to write a capture store, which has each repeated tensor once. This needs the program.
+        store: True to write a capture store, which has each repeated tensor once. This needs the program
+            ``opt-supervisor``.
 
     Raises:
-        RecordError: on entering, if the folder is not empty or an op is not known; in the block, if a module is
-            used that cannot be recorded; on leaving, if captures could not be written.
+        RecordError: on entering, if the folder is not empty or an op is not known; in the block, if it uses
+            ``torch.nn.DataParallel``; on leaving, if captures could not be written.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -144,7 +145,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
     @contextmanager
     def _unpatched(self) -> Iterator[None]:
         """Restores PyTorch's own functions while a block runs, for code that inspects them."""
-        if self._in_own_code:  # The wrappers are removed already, or do nothing.
+        if self._in_own_code:  # The wrappers have been removed already, or do nothing.
             yield
             return
         self._remove_wrappers()
@@ -163,7 +164,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         return recorded
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # A composite function passes the function that it finds under its own name, which may be our wrapper.
+        # A composite function looks itself up by name and passes the result, which may be our wrapper.
         func = getattr(func, RECORDED, func)
         if func in PRINTING_FUNCTIONS:
             with self._recording_nothing():
@@ -182,7 +183,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             return func(*args, **kwargs)
         if self._running:
             outer, outer_func = self._running[-1]
-            # The same call is seen twice, because `F.relu` only calls `torch.relu`.
+            # The same call is seen twice if one function only calls another, as `F.relu` calls `torch.relu`.
             if outer_func is func or outer.last == op.last:
                 return func(*args, **kwargs)
         self._running.append((op, func))
@@ -248,7 +249,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             return None
 
     def _form(self, op: OpName, args: Any, kwargs: Any) -> OpRecord:
-        """Returns the record of the form of the function that this call has. The first such call creates the record."""
+        """Returns the record of the function's form that fits the call. The first call of a form creates its record."""
         name = in_place_name(op) if self._in_place and op.in_place else op.name
         forms = self._ops.setdefault(name, [])
         found = next((form for form in forms if form.fits(args, kwargs)), None)
@@ -274,7 +275,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             if any(storage_key(it) in given for it in outputs if span_bytes(it)) and not kept.treatment.written:
                 raise NotRecordable("it returned its input or a view of it, so there is nothing to compute")
             values = dict(zip(kept.treatment.given, kept.held, strict=True))
-            # Methods take their tensor by position.
+            # Names that end with an underscore are methods, which take their tensor by position.
             first = [values.pop(next(iter(values)))] if kept.op.op.last.endswith("_") else []
             # A kernel changes the argument in place and does not return it as well.
             returned = None if any(result is value for value in mutates.values()) else result

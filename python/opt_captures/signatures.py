@@ -1,7 +1,7 @@
-"""The parameters of a function, which give names to a call's values.
+"""Signatures: the parameters of a function, which give names to a call's values.
 
-Functions written in Python state their parameters. For functions written in C, the parameters come from the schema of
-the ATen operator or, if there is none, from the stand-in that PyTorch's own tests have for each function.
+Functions written in Python name their parameters. For functions written in C, the parameters come from the schema of
+the ATen operator or, if there is none, from the Python function that PyTorch's own tests use in its place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .errors import NotRecordable
 from .names import OpName, function_of, schema_name
 from .values import tensors
 
-#: The parameter for a call's result, which is not an input.
+#: The parameter that receives a call's result. It is not an input.
 OUT = "out"
 
 
@@ -31,7 +31,7 @@ class Signature:
     params: tuple[str, ...]
     defaults: Mapping[str, Any]
     kinds: Mapping[str, str]
-    #: Parameters that must be tensors, must not contain any, or take any number of tensors, as far as this is known.
+    #: Parameters that must be tensors, must not contain tensors, or are lists of tensors, as far as this is known.
     tensors: frozenset[str] = frozenset()
     plain: frozenset[str] = frozenset()
     lists: frozenset[str] = frozenset()
@@ -65,7 +65,7 @@ class Signature:
         return {name: given[name] if name in given else self.defaults[name] for name in self.params}
 
     def _with_list_gathered(self, args: Sequence[Any], positional: Sequence[str]) -> Sequence[Any]:
-        """`x.reshape(2, 3)` means `x.reshape((2, 3))`, and `einsum(text, a, b)` means `einsum(text, [a, b])`."""
+        """Gathers values into one list: `x.reshape(2, 3)` means `x.reshape((2, 3))`."""
         last = len(positional) - 1
         rest = args[last:]
         numbers = len(rest) > 1 and all(isinstance(value, int) for value in rest)
@@ -99,18 +99,18 @@ def signature_for(op: OpName, args: Sequence[Any], kwargs: Mapping[str, Any]) ->
 @lru_cache(maxsize=1024)
 def _signatures(name: str) -> list[Signature]:
     function = function_of(name)
-    found = [_of_python(function)]
+    found = [_from_python(function)]
     if found == [None]:
         stand_in = get_testing_overrides().get(function)
-        found = [_of_python(stand_in) if stand_in is not None else None]
-        schemas = [_of_schema(schema) for schema in torch._C._jit_get_schemas_for_operator(schema_name(name))]
+        found = [_from_python(stand_in) if stand_in is not None else None]
+        schemas = [_from_schema(schema) for schema in torch._C._jit_get_schemas_for_operator(schema_name(name))]
         # A Python function with `*args` may have other defaults than its operator. A C function has the same defaults.
         found = [*found, *schemas] if isinstance(function, types.FunctionType) else [*schemas, *found]
     return [signature for signature in found if signature is not None]
 
 
-def _of_python(function: Callable[..., Any]) -> Signature | None:
-    """Reads the parameters of a Python function. None if it does not name them."""
+def _from_python(function: Callable[..., Any]) -> Signature | None:
+    """Reads the parameters of a Python function. Returns None if it does not name them."""
     try:
         params = list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
@@ -127,8 +127,8 @@ def _of_python(function: Callable[..., Any]) -> Signature | None:
     )
 
 
-def _of_schema(schema: Any) -> Signature | None:
-    """Reads the schema of an overload. None if it writes to an argument, or does not take a tensor."""
+def _from_schema(schema: Any) -> Signature | None:
+    """Reads the schema of an overload. Returns None if it writes to an argument, or does not take a tensor."""
     writes = any(argument.alias_info is not None and argument.alias_info.is_write for argument in schema.arguments)
     names = ["input" if argument.name == "self" else argument.name for argument in schema.arguments]
     types = [str(argument.type) for argument in schema.arguments]

@@ -1,4 +1,4 @@
-"""Destinations of captures: a folder of files."""
+"""Sinks, the destinations of captures, and the sink that writes files."""
 
 from __future__ import annotations
 

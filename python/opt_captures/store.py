@@ -1,4 +1,4 @@
-"""Records into a capture store, which has every repeated tensor on disk only once.
+"""Records into a capture store, in which every repeated tensor is on disk only once.
 
 Each call is first written to memory. It is then passed to ``opt-supervisor captures add``, which writes only the
 tensors that the store does not have yet. A tensor is therefore never on disk twice. The recorder needs memory for one
@@ -70,7 +70,7 @@ class StoreSink:
         return self.folder / STORE / "entries" / op_folder
 
     def min_bytes(self, inputs: Sequence[int]) -> int:
-        # The store may already have all of them. At most one call can exceed the limit.
+        # The store may already have all inputs. So at most one call exceeds the limit.
         return 1
 
     def write(self, op_folder: str, entry: str, capture: dict[str, Any]) -> int:

@@ -1,6 +1,6 @@
-"""Workarounds for code that bypasses PyTorch's functions.
+"""Workarounds for parts of PyTorch that the recorder cannot observe or would disturb.
 
-Code made by ``torch.compile`` does not call any function that could be observed, so functions are not compiled.
+Code compiled by ``torch.compile`` calls no function that could be observed, so nothing is compiled while recording.
 ``DataParallel`` calls copies of a model in its own threads, and is refused. ``torch.jit`` reads the source of
 functions, so it gets PyTorch's original functions.
 """
@@ -23,7 +23,7 @@ def install_workarounds(stack: ExitStack, unpatched: Callable[[], AbstractContex
     if "torch._dynamo" in sys.modules:
         stack.enter_context(torch.compiler.set_stance("force_eager"))
     else:
-        # Its module takes 150 MB, so it is not imported here. Only programs that compile something need it.
+        # `torch._dynamo` takes 150 MB, so it is imported only when something is compiled.
         _replace(stack, torch, "compile", _compile_eagerly(stack, torch.compile))
     _replace(stack, torch.jit, "trace", _within(unpatched, torch.jit.trace))
     _replace(stack, torch.jit, "script", _within(unpatched, torch.jit.script, frames_up=1))

@@ -12,7 +12,7 @@ from .errors import NotRecordable
 
 #: Types of plain values that a capture can contain, in addition to tensors, lists and tuples.
 PLAIN = (bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum)
-#: A view is saved with its whole storage, unless at least this many bytes of the storage are unused.
+#: A view is saved with its whole storage, unless more than this many bytes of the storage are unused.
 SPARE_BYTES = 4096
 #: The deepest nesting of arguments that is recorded.
 MAX_DEPTH = 8
@@ -49,7 +49,7 @@ def overlaps(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def refuse_unsupported(tensor: torch.Tensor, path: str) -> None:
-    """Refuses every tensor that a capture cannot contain: one that is not dense, or has no bytes of its own.
+    """Refuses a tensor that a capture cannot contain, because it is not dense or has no storage of its own.
 
     Raises:
         NotRecordable: the message names the argument and its type.
@@ -158,7 +158,7 @@ class Holder:
         must_copy = key in self._written or tensor.device.type != "cpu"
         storage = tensor.untyped_storage()
         if span_bytes(tensor) + SPARE_BYTES < storage.nbytes():
-            return _alone(tensor)
+            return _copy_alone(tensor)
         if not must_copy:
             return tensor
         if key not in self._hosts:
@@ -168,7 +168,7 @@ class Holder:
         return host.set_(self._hosts[key], tensor.storage_offset(), tensor.shape, tensor.stride())
 
 
-def _alone(tensor: torch.Tensor) -> torch.Tensor:
+def _copy_alone(tensor: torch.Tensor) -> torch.Tensor:
     """Copies the tensor to a new storage, with the same strides."""
     span = span_bytes(tensor) // max(tensor.element_size(), 1)
     flat = tensor.as_strided((span,), (1,), tensor.storage_offset())

@@ -1,12 +1,12 @@
-"""Asks opt-supervisor whether a kernel is right, and how fast it is.
+"""Runs opt-supervisor to find out whether a kernel is right, and how fast it is.
 
     from opt_supervisor import evaluate
 
     result = evaluate("kernels/fast.c", plan="plan.toml")
     print(result.passed, result.speedup)
 
-The package needs only the standard library and the program. `Session` keeps workers and the baseline warm between
-kernels. `evaluate_async` and `evaluate_all` evaluate several kernels at once.
+The package needs only the standard library and the program. `Session` keeps a run open, so that its workers and its
+baseline are ready for the next kernel. `evaluate_async` and `evaluate_all` evaluate several kernels at once.
 """
 
 from __future__ import annotations

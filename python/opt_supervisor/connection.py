@@ -53,7 +53,7 @@ class Connection:
 
         Raises:
             RefusedError: the run refused the request.
-            SupervisorError: the run ended, or did not answer within `timeout` seconds (30).
+            SupervisorError: the run ended, or did not answer within `timeout` seconds (30 by default).
         """
         self._id += 1
         message = {"jsonrpc": "2.0", "id": self._id, "method": method, "params": params}

@@ -1,4 +1,4 @@
-"""The package's exceptions. A kernel that fails is not an error but a `Result`."""
+"""The package's exceptions. A kernel that fails raises none of them; its `Result` says so."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class RefusedError(SupervisorError):
     """The run understood the request and refused it.
 
     Attributes:
-        code: a stable word, such as ``not_found``.
+        code: the error's ``data.code``, such as ``not_found``, which does not change in later versions.
     """
 
     def __init__(self, code: str, message: str) -> None:

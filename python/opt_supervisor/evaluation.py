@@ -16,9 +16,9 @@ from .program import program
 from .result import Result
 from .runs import OpenRun, find_run
 
-#: Time limit for one candidate in seconds, including the wait for its turn.
+#: Time limit for one candidate in seconds, including the time that it waits for others.
 DEFAULT_SECONDS = 3600.0
-#: A run accepts at most 32 connections.
+#: The number of candidates that are submitted at once, each over its own connection. A run accepts 32 connections.
 MAX_AT_ONCE = 16
 #: Suffixes of sources by language, for languages that have a suffix.
 SUFFIXES = {"c": ".c", "cpp": ".cpp"}
@@ -32,7 +32,7 @@ def evaluate(
     Args:
         path: a source file, or a library.
         plan: the plan with the captures and settings.
-        job: required if the plan has several.
+        job: the job that the candidate belongs to; required if the plan has several jobs.
         timeout: time limit in seconds.
 
     Raises:
@@ -54,7 +54,7 @@ def evaluate_text(
     name: str | None = None,
     timeout: float = DEFAULT_SECONDS,
 ) -> Result:
-    """Like `evaluate`, for a source that is not in a file. In an open run, `name` is its name in the results."""
+    """Like `evaluate`, for a source that is not in a file. `name` is the candidate's name in the results."""
     run = find_run(plan)
     if run is not None:
         request = {"text": text, "language": language, **({"name": name} if name else {})}
@@ -116,6 +116,12 @@ def submit_all(run: OpenRun, paths: Iterable[str | Path], *, job: str | None, ti
 
 
 def _short_run(path: Path, plan: Path, job: str | None, timeout: float) -> Result:
+    """Runs ``opt-supervisor eval``.
+
+    Raises:
+        SupervisorError: there was no result within `timeout` seconds.
+        ProgramError: the program ended without a result.
+    """
     command = [str(program()), "eval", str(plan), str(path), "--json", *(["--job", job] if job else [])]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)

@@ -5,9 +5,9 @@
         assert opt_result.passed, opt_result.feedback
         assert opt_result.speedup.ci_low > 1
 
-The test is run once for each candidate that the pattern matches, below the folder of the test file. The candidates of a
-plan share one run, which stays open until the tests are over. For tests without a marker, set ``--opt-plan`` and
-``--opt-candidates``, or ``opt_plan`` and ``opt_candidates`` in pytest's settings.
+The test is run once for each file that the pattern matches. Patterns are relative to the folder of the test file. The
+candidates of a plan share one run, which stays open until the tests are over. For tests without a marker, set
+``--opt-plan`` and ``--opt-candidates``, or ``opt_plan`` and ``opt_candidates`` in pytest's settings.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FIXTURE = "opt_result"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """A hook of pytest."""
+    """Adds the plugin's options. Called by pytest, like all functions that begin with ``pytest_``."""
     group = parser.getgroup("opt-supervisor")
     group.addoption("--opt-plan", metavar="PLAN", help="plan for tests that use opt_result")
     group.addoption("--opt-candidates", metavar="PATTERN", help="candidates for tests that use opt_result")
@@ -34,24 +34,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A hook of pytest."""
+    """Describes the marker ``opt``."""
     config.addinivalue_line(
         "markers", 'opt(*patterns, plan="plan.toml", job=None): candidates for which the test is run, and their plan'
     )
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A hook of pytest: makes one test for each candidate."""
+    """Makes one test for each candidate."""
     if FIXTURE not in metafunc.fixturenames:
         return
     config = metafunc.config
     marker = metafunc.definition.get_closest_marker("opt")
-    named = marker.kwargs if marker else {}
+    marked = marker.kwargs if marker else {}
     patterns = list(marker.args) if marker else []
-    given = config.getoption("--opt-candidates") or config.getini("opt_candidates")
+    option = config.getoption("--opt-candidates") or config.getini("opt_candidates")
     from_options = not patterns
-    patterns = patterns or ([given] if given else [])
-    plan = named.get("plan") or config.getoption("--opt-plan") or config.getini("opt_plan")
+    patterns = patterns or ([option] if option else [])
+    plan = marked.get("plan") or config.getoption("--opt-plan") or config.getini("opt_plan")
     base = config.rootpath if from_options else metafunc.definition.path.parent
     found = sorted({path for pattern in patterns for path in base.glob(pattern)})
     if not found:
@@ -59,8 +59,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             f"{metafunc.definition.nodeid}: no candidate matches {patterns or 'anything'} below {base} "
             '(write @pytest.mark.opt("kernels/*.c"), or --opt-candidates)'
         )
-    plan_base = config.rootpath if "plan" not in named else metafunc.definition.path.parent
-    requests = [(path, plan_base / plan, named.get("job")) for path in found]
+    plan_base = config.rootpath if "plan" not in marked else metafunc.definition.path.parent
+    requests = [(path, plan_base / plan, marked.get("job")) for path in found]
     metafunc.parametrize(FIXTURE, requests, indirect=True, ids=[str(path.relative_to(base)) for path in found])
 
 
@@ -86,7 +86,7 @@ def opt_result(request: pytest.FixtureRequest, opt_sessions: dict[Path, Session]
 
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> Iterator[None]:
-    """A hook of pytest: adds the candidate's feedback to the report of its test."""
+    """Adds the candidate's feedback to the report of its test."""
     outcome = yield
     result = getattr(item, FIXTURE, None)
     if result is not None and call.when == "call":

@@ -1,4 +1,4 @@
-"""Finds live runs by the links that they create."""
+"""Finds open runs by the links that they create in the folder for sockets."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ VARIABLE = "OPT_SUPERVISOR_RUNTIME_DIR"
 
 @dataclass(frozen=True)
 class OpenRun:
-    """A live run.
+    """A run that accepts submissions.
 
     Attributes:
         socket: path of its control socket.
-        folder: path of its results.
-        plan: its plan.
+        folder: the folder with its results.
+        plan: path of its plan.
         pid: process id of its supervisor.
     """
 

@@ -15,17 +15,19 @@ from .program import program
 from .result import Result
 from .runs import OpenRun, open_runs
 
-#: Time limit in seconds until a run answers. It reads the headers of all captures first.
+#: Time limit in seconds for the start of a run. It reads the headers of all captures before it answers.
 START_SECONDS = 120.0
-#: Time limit in seconds until a run has ended after it was asked to end.
+#: Time limit in seconds for the end of a run after its shutdown was requested.
 END_SECONDS = 60.0
+#: Interval in seconds at which a new run is looked for.
 POLL_SECONDS = 0.05
 
 
 class Session:
     """Starts ``opt-supervisor run PLAN --keep-open``, and ends the run when the ``with`` block is left.
 
-    Workers and the baseline stay warm, so an answer takes little longer than compiling, checking and timing one kernel.
+    Workers keep running and the baseline is verified only once, so an answer takes little longer than compiling,
+    verifying and timing one kernel.
 
         with Session("plan.toml") as session:
             for path in paths:

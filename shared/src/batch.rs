@@ -20,7 +20,7 @@ pub struct Constant {
     pub placed: Bytes,
 }
 
-/// An entry's contribution to a batch: a sum, and the constants that are part of it.
+/// An entry's contribution to a batch: its input bytes, and the constants among them.
 #[derive(Clone, Copy, Debug)]
 pub struct Share<'a> {
     pub inputs: Bytes,
@@ -163,8 +163,7 @@ mod tests {
         }
     }
 
-    /// A small version of the incident: entries use two tables in turn. In their own order, every batch would need
-    /// both.
+    /// Entries use two tables in turn. In their own order, every batch would need both tables.
     #[test]
     fn entries_with_the_same_table_are_batched_together() {
         let tables = [constant(0, 470), constant(1, 80)];

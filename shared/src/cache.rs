@@ -31,6 +31,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// dropped.
 pub struct CacheGuard {
     file: Arc<File>,
+    /// Number of cached pages before the first read; `None` if the kernel does not report it.
     before: Option<u64>,
     drop: Vec<Range<u64>>,
 }
@@ -53,8 +54,8 @@ impl CacheGuard {
         }
     }
 
-    /// Drops the pages of all these files that came into the cache. For each file, returns how many bytes were cached
-    /// before and how many are cached now; files for which the kernel does not report this are left out.
+    /// Drops the pages that reads of these files brought into the cache. For each file, returns how many bytes were
+    /// cached before and how many are cached now. Files for which the kernel does not report this are left out.
     ///
     /// Pages that are still being read from disk cannot be dropped, so dropping is repeated as long as it helps. Each
     /// pause serves all files.
@@ -166,7 +167,7 @@ mod tests {
         {
             let _guard = CacheGuard::watch(file.clone(), true);
             read_all();
-            assert!(0 < cached_pages(file.as_fd()).expect("told before"));
+            assert!(0 < cached_pages(file.as_fd()).expect("the kernel counts cached pages"));
         }
         assert_eq!(cached_pages(file.as_fd()), Some(0));
         read_all();
@@ -178,7 +179,7 @@ mod tests {
         let page = rustix::param::page_size() as u64;
         fadvise(&file, 3 << 20, None, Advice::DontNeed).expect("advised");
         fadvise(&file, 0, NonZeroU64::new(1 << 20), Advice::DontNeed).expect("advised");
-        let cached_bytes = cached_pages(file.as_fd()).expect("told before") * page;
+        let cached_bytes = cached_pages(file.as_fd()).expect("the kernel counts cached pages") * page;
         let guard = CacheGuard::watch(file.clone(), true);
         read_all();
         let (before, after) = CacheGuard::release_all(vec![guard])[0];

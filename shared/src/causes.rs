@@ -1,5 +1,5 @@
-//! The chain of causes of an error: joins it into one line for logs, records and messages, and detects a shortage of
-//! the machine in it.
+//! The chain of causes of an error: joins it into one line for logs, records and messages, and detects in it that the
+//! machine ran out of descriptors or memory.
 
 use std::error::Error;
 use std::io;

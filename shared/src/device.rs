@@ -79,7 +79,7 @@ impl DeviceKind {
         [Self::Cpu, Self::Cuda, Self::Emulated].into_iter().find(|kind| kind.name() == name)
     }
 
-    /// The reason why kernels cannot be timed on it; `None` if they can.
+    /// Why kernels cannot be timed on such a device; `None` if they can.
     pub const fn not_timed(self) -> Option<&'static str> {
         match self {
             Self::Cpu | Self::Cuda => None,

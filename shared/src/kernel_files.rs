@@ -59,7 +59,7 @@ pub struct LeftOut {
 pub enum LeftOutReason {
     #[error("it is outside the folders of the candidate's sources")]
     Outside,
-    #[error("its suffix is not that of a header")]
+    #[error("it does not have the suffix of a header")]
     NoHeader,
     #[error("at most {MAX_HEADERS} headers with a total of {MAX_HEADER_BYTES} are copied")]
     TooMany,

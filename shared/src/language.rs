@@ -349,7 +349,7 @@ impl Language {
         self.kind().launcher == Launcher::Kernel
     }
 
-    /// The reason why the device does not run it, with a remedy; `None` if it does.
+    /// Why the device cannot run this language, with a remedy; `None` if it can.
     pub fn unfit_for(self, device: Device) -> Option<String> {
         let name = self.name();
         match (self.is_device_code(), device) {
@@ -393,7 +393,7 @@ impl Language {
             .then_some("a torch-extension in CUDA needs a device: PyTorch's libraries call their own CUDA runtime, which the emulated device does not replace, and this version starts no host code on a card (write a launcher with `opt_candidate.h` or tvm-ffi, in `language = \"cuda\"`)")
     }
 
-    /// The suffix of the file to which a source is written that was submitted as text.
+    /// The suffix of the file for a source that was submitted as text.
     pub fn suffix_of_text(self) -> &'static str {
         match self {
             Self::CudaDevice => return "cu",

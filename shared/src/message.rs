@@ -101,14 +101,13 @@ pub enum ToWorker {
     Shutdown,
 }
 
-/// The reason for which a process was ended. It is recorded before the signal is sent, except for `GroupMemory`.
+/// The reason why a process was ended. It is recorded before the signal is sent, except for `GroupMemory`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum KillReason {
     /// The runner owed more than its limit.
     RunnerMemory { owed: Bytes, limit: Bytes },
-    /// The kernel killed it at the limit of its control group and counted that in the group. This is found out
-    /// afterwards.
+    /// The kernel killed it at the limit of its control group. The group's counters show this afterwards.
     GroupMemory { limit: Bytes },
     /// The machine's available memory fell below the floor.
     HostFloor { available: Bytes, floor: Bytes },
@@ -124,7 +123,7 @@ pub enum KillReason {
     Stopped,
     /// The task exceeded the supervisor's deadline for it.
     Deadline,
-    /// The user asked for the end of the run.
+    /// The user ended the run.
     Interrupted,
     /// Its worker died, or has no lease for it.
     Orphaned,
@@ -198,9 +197,9 @@ pub struct FirstCall {
 /// Paths that neither builds nor runners can read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HiddenPaths {
-    /// Captures, results and the plan. They are closed even if they are in a folder that the plan names.
+    /// Captures, results and the plan. They are hidden even if they are in a folder that the plan names.
     pub files: Vec<PathBuf>,
-    /// The plan's folder. It is closed even if it is in a system folder, but paths in it that the plan names can be
+    /// The plan's folder. It is hidden even if it is in a system folder, but paths in it that the plan names can be
     /// read.
     pub home: PathBuf,
 }
@@ -289,7 +288,7 @@ pub struct ProfileTask {
 pub enum Depth {
     /// One process for each side, and a few pairs.
     Screen,
-    /// Until the intervals are as narrow as the plan asks for, or the time is up.
+    /// As many processes and pairs as it takes to get intervals as narrow as the plan asks for, or as the time allows.
     Full,
 }
 

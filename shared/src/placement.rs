@@ -98,7 +98,7 @@ mod tests {
 
     const TERMS: Terms = Terms { grain: Bytes::new(4), slots: 2, slot: Bytes::new(10) };
 
-    fn of(storages: &[(u64, u64)], after: &[u64]) -> Peak {
+    fn peak_of(storages: &[(u64, u64)], after: &[u64]) -> Peak {
         let storages: Vec<Placing> = storages
             .iter()
             .map(|&(bytes, held)| Placing { bytes: Bytes::new(bytes), held: Bytes::new(held) })
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn terms_match_their_definitions() {
-        for (storages, after, letters, peak) in [
+        for (storages, after, terms, peak) in [
             (&[][..], &[][..], [0, 0, 0, 0], 0),
             (&[], &[9], [0, 12, 0, 0], 12),
             // Streamed storages: there is no source memory, and one slot or two.
@@ -124,9 +124,9 @@ mod tests {
             (&[(4, 4), (8, 8)], &[], [12, 0, 4, 20], 36),
             (&[(4, 0), (100, 100)], &[], [104, 0, 96, 20], 220),
         ] {
-            let found = of(storages, after);
-            let found_letters = [found.weights, found.after, found.source, found.staging].map(Bytes::get);
-            assert_eq!((found_letters, found.bytes().get()), (letters, peak), "{storages:?} {after:?}");
+            let found = peak_of(storages, after);
+            let found_terms = [found.weights, found.after, found.source, found.staging].map(Bytes::get);
+            assert_eq!((found_terms, found.bytes().get()), (terms, peak), "{storages:?} {after:?}");
         }
     }
 

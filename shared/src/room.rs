@@ -24,9 +24,9 @@ impl Room {
     pub fn on_disk_of(path: &Path) -> io::Result<Self> {
         let disk = statvfs(path)?;
         Ok(Self {
-            // File systems that do not know their size say that it is 0.
+            // File systems that do not know their size report 0.
             disk: (disk.f_blocks != 0).then_some(Bytes::new(disk.f_frsize).saturating_mul(disk.f_bavail)),
-            // File systems that allocate inodes as needed say that they have none.
+            // File systems that allocate inodes as needed report 0.
             inodes: (disk.f_files != 0).then_some(disk.f_favail),
             pids: None,
         })

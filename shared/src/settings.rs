@@ -1,4 +1,4 @@
-//! The resolved settings of a plan, by which workers work. Every setting has a value.
+//! The resolved settings of a plan, as workers get them. Every setting has a value.
 //!
 //! All defaults are in `configs/default.toml`, so nothing here implements `Default`.
 
@@ -68,7 +68,7 @@ pub struct ProfileSettings {
     pub entry_timeout: Duration,
     /// The limit on the total timing time of a job.
     pub budget: Duration,
-    /// A fraction (0.02 for `"2%"`).
+    /// The smallest difference that counts as faster, as a fraction (0.02 for `"2%"`).
     pub min_improvement: f64,
     pub vary: Vary,
     pub priority: Priority,
@@ -149,7 +149,7 @@ pub struct LimitSettings {
     /// `None` is `"auto"`: the user's current number of processes + 4 × threads.
     pub processes: Option<u32>,
     pub open_files: u32,
-    /// The size of the output that is kept of stdout and of stderr each, from the beginning and the end.
+    /// How much is kept of stdout, and as much of stderr: the beginning and the end.
     pub output: Bytes,
     pub env: BTreeMap<String, String>,
 }

@@ -135,7 +135,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// The error for a text that is not a size.
+/// The error for text that is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not a size (write a number and a unit, such as \"512MiB\", \"1.5GiB\", \"64KiB\" or \"0\")"

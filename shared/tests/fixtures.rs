@@ -1,7 +1,6 @@
-//! Compares every golden fixture with its expectation, character by character: outcome, kind of error, storages and
-//! root.
+//! Compares what is read from every golden fixture with its expectation: outcome, kind of error, storages and root.
 //!
-//! Torch wrote both the files and their expectations, so this test has no opinion on what is right.
+//! Torch wrote both the files and their expectations, so torch decides what is right.
 
 use std::path::{Path, PathBuf};
 
@@ -47,8 +46,8 @@ fn first_difference(path: &str, found: &Json, expected: &Json) -> Option<String>
         (Json::Array(left), Json::Array(right)) => {
             let pairs = left.iter().zip(right).enumerate();
             pairs
-                .filter_map(|(place, (left, right))| {
-                    first_difference(&format!("{path}[{place}]"), left, right)
+                .filter_map(|(index, (left, right))| {
+                    first_difference(&format!("{path}[{index}]"), left, right)
                 })
                 .next()
                 .or_else(|| {

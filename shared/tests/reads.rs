@@ -40,7 +40,7 @@ fn opening_a_fixture_reads_no_tensor() {
 
 const GIB: u64 = 1 << 30;
 
-/// Makes a record of the sparse file below, with its sizes in a zip64 field.
+/// Makes a directory entry of the sparse file below, with its sizes and offset in a zip64 field.
 fn entry(name: &str, bytes: u64, offset: u64, crc32: u32) -> Vec<u8> {
     let mut entry = b"PK\x01\x02\x2d\x00\x2d\x00\x08\x08\0\0\0\0\0\0".to_vec();
     entry.extend(crc32.to_le_bytes());

@@ -9,10 +9,12 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::path::Path;
 use std::time::Duration;
 
+/// Tells the manager that the run is ready. `status` is shown to users of the manager.
 pub fn ready(status: &str) {
     send(&format!("READY=1\nSTATUS={}\nMAINPID={}\n", one_line(status), std::process::id()));
 }
 
+/// Tells the manager that the run is about to end.
 pub fn stopping() {
     send("STOPPING=1\n");
 }
@@ -22,8 +24,8 @@ pub fn alive() {
     send("WATCHDOG=1\n");
 }
 
-/// The longest interval between two calls of `alive` that the manager accepts; `None` if it has no watchdog for this
-/// process (`WATCHDOG_USEC`, `WATCHDOG_PID`).
+/// Returns the longest interval between two calls of `alive` that the manager accepts; `None` if it has no watchdog for
+/// this process (`WATCHDOG_USEC`, `WATCHDOG_PID`).
 pub fn watchdog_every() -> Option<Duration> {
     let number = |name| std::env::var(name).ok()?.parse::<u64>().ok();
     watchdog_interval(number("WATCHDOG_USEC"), number("WATCHDOG_PID"))

@@ -1,5 +1,5 @@
-//! An output that may block (a stopped terminal, a pipe without a reader, a frozen disk). Each has its own thread and a
-//! bounded queue. Items that do not fit into the queue are dropped and counted, so callers never wait.
+//! An output that may block (a stopped terminal, a pipe without a reader, a frozen disk). Each such output has its own
+//! thread and a bounded queue. Items that do not fit into the queue are dropped and counted, so callers never wait.
 //!
 //! This file decides when an item is dropped. The caller decides what is written, and how a loss is reported.
 
@@ -40,7 +40,7 @@ pub struct Outlet<T> {
     queue: Sender<Message<T>>,
     waiting: Arc<AtomicUsize>,
     dropped: Arc<AtomicU64>,
-    most: usize,
+    max_weight: usize,
 }
 
 impl<T: Send + 'static> Outlet<T> {
@@ -53,12 +53,12 @@ impl<T: Send + 'static> Outlet<T> {
             .name(name.to_owned())
             .stack_size(STACK)
             .spawn(move || write(&messages, drain, &still_waiting, &lost))?;
-        Ok(Self { queue, waiting, dropped, most: limits.weight })
+        Ok(Self { queue, waiting, dropped, max_weight: limits.weight })
     }
 
     /// Queues an item; returns false if it was dropped.
     pub fn put(&self, item: T, weight: usize) -> bool {
-        let fits = self.waiting.fetch_add(weight, Ordering::Relaxed) + weight <= self.most;
+        let fits = self.waiting.fetch_add(weight, Ordering::Relaxed) + weight <= self.max_weight;
         if fits && self.queue.try_send(Message::Item(item, weight)).is_ok() {
             return true;
         }
@@ -83,7 +83,7 @@ fn write<T>(
     waiting: &AtomicUsize,
     dropped: &AtomicU64,
 ) {
-    let tell = |drain: &mut dyn Drain<T>| match dropped.swap(0, Ordering::Relaxed) {
+    let report_losses = |drain: &mut dyn Drain<T>| match dropped.swap(0, Ordering::Relaxed) {
         0 => {}
         lost => drain.lost(lost),
     };
@@ -94,11 +94,11 @@ fn write<T>(
                 waiting.fetch_sub(weight, Ordering::Relaxed);
                 // Dropped items were newer than the items in the queue, so the loss is reported after them.
                 if messages.is_empty() {
-                    tell(&mut drain);
+                    report_losses(&mut drain);
                 }
             }
             Message::Flush(done) => {
-                tell(&mut drain);
+                report_losses(&mut drain);
                 let _ = done.send(());
             }
         }
@@ -113,15 +113,15 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(60);
 
-    /// Writes one item for each message on `words`.
+    /// Writes one item for each message on `permits`, and everything once that channel is closed.
     struct Reader {
-        words: Receiver<()>,
+        permits: Receiver<()>,
         seen: Arc<Mutex<Vec<String>>>,
     }
 
     impl Drain<u32> for Reader {
         fn write(&mut self, item: u32) {
-            let _ = self.words.recv();
+            let _ = self.permits.recv();
             self.seen.lock().expect("a list").push(item.to_string());
         }
 
@@ -131,20 +131,20 @@ mod tests {
     }
 
     fn outlet(limits: QueueLimits) -> (Outlet<u32>, Sender<()>, Arc<Mutex<Vec<String>>>) {
-        let (read, words) = bounded(1000);
+        let (permit, permits) = bounded(1000);
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let reader = Reader { words, seen: Arc::clone(&seen) };
-        (Outlet::open("test", limits, reader).expect("a thread"), read, seen)
+        let reader = Reader { permits, seen: Arc::clone(&seen) };
+        (Outlet::open("test", limits, reader).expect("a thread"), permit, seen)
     }
 
     #[test]
     fn blocked_output_drops_what_does_not_fit_without_waiting() {
-        let (outlet, read, seen) = outlet(QueueLimits { items: 4, weight: 100 });
+        let (outlet, permit, seen) = outlet(QueueLimits { items: 4, weight: 100 });
         let taken = (0..50).filter(|&number| outlet.put(number, 1)).count();
         // The reader may already have taken one item out of the queue.
         assert!((4..=5).contains(&taken), "{taken}");
         assert!(!outlet.flush(Duration::from_millis(1)), "the reader is blocked");
-        drop(read);
+        drop(permit);
         assert!(outlet.flush(SOON));
         let seen = seen.lock().expect("a list");
         let lost: Vec<&String> = seen.iter().filter(|line| line.ends_with("lost")).collect();
@@ -154,10 +154,10 @@ mod tests {
 
     #[test]
     fn heavy_items_are_dropped_before_the_queue_is_full() {
-        let (outlet, read, seen) = outlet(QueueLimits { items: 100, weight: 10 });
+        let (outlet, permit, seen) = outlet(QueueLimits { items: 100, weight: 10 });
         let taken: Vec<bool> = (0..3).map(|number| outlet.put(number, 6)).collect();
         assert_eq!(taken, [true, false, false]);
-        drop(read);
+        drop(permit);
         assert!(outlet.flush(SOON));
         assert!(outlet.put(7, 6), "the queue has space again");
         assert!(outlet.flush(SOON));

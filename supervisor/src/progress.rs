@@ -21,6 +21,7 @@ pub struct Progress {
     screen: Option<Outlet<Change>>,
     /// The lines that must be on the screen. They are sent again after changes were dropped.
     running: BTreeMap<LeaseId, ShownAttempt>,
+    /// Whether a change was dropped and the screen has not caught up.
     missed: bool,
 }
 

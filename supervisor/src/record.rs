@@ -52,7 +52,7 @@ pub struct RunRecord<
     pub jobs: Jobs,
     pub workers: Workers,
     pub memory: Memory,
-    /// Empty in runs of versions that had no replays.
+    /// Empty for runs of older versions, which had no replays.
     #[serde(default)]
     pub replays: Vec<ReplayRecord>,
     pub policy: Policy,
@@ -74,6 +74,7 @@ pub struct RunInfo {
     pub command: Option<String>,
 }
 
+/// Defines an enum whose variants are stored and printed as fixed words.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$variant_doc:meta])* $variant:ident = $word:literal,)* }) => {
         $(#[$doc])*
@@ -191,7 +192,7 @@ pub struct CandidateRecord {
     pub failed_stage: Option<Stage>,
     pub feedback: Option<String>,
     pub source: SourceRecord,
-    /// How far the verdict can be trusted. `None` in runs of versions without tiers.
+    /// How far the verdict can be trusted. `None` for runs of older versions, which had no tiers.
     #[serde(default)]
     pub tier: Option<Tier>,
     pub build: Option<BuildRecord>,
@@ -254,8 +255,8 @@ pub struct VerifyRecord {
 /// A candidate's times per call, over all timed entries and for each.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProfileRecord {
-    /// The stage that measured the times: a screen, a profile, or a confirmation. `None` in runs of versions that had
-    /// only profiles.
+    /// The stage that measured the times: a screen, a profile, or a confirmation. `None` for runs of older
+    /// versions, which had only profiles.
     #[serde(default)]
     pub stage: Option<Stage>,
     #[serde(flatten)]
@@ -354,7 +355,7 @@ pub struct EntryTimingRecord {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourcesRecord {
     pub runner_peak_owed_bytes: Option<Bytes>,
-    /// The largest reservation of its attempts.
+    /// The most memory that the lease of one attempt reserved.
     pub predicted_bytes: Option<Bytes>,
 }
 
@@ -383,12 +384,12 @@ pub struct WorkerRecord {
     pub recycled_because: Option<String>,
     pub leases: u32,
     pub peak_owed_bytes: Option<Bytes>,
-    /// The peak on the device, including its runners. `None` if it used no device memory.
+    /// The peak of device memory of the worker and its runners. `None` if they used none.
     #[serde(default)]
     pub device_peak_bytes: Option<Bytes>,
 }
 
-/// A `[[replay]]` of the plan. Measurements are in `result`, which is present only if it passed.
+/// A `[[replay]]` of the plan. Its measurements are in `result`, which is present only if the replay passed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReplayRecord {
     pub name: String,
@@ -405,7 +406,7 @@ pub struct ReplayRecord {
     pub ended: Option<UtcTime>,
     pub worker: Option<WorkerId>,
     pub attempts: u32,
-    /// The bytes that its lease reserved.
+    /// The memory that the replay's lease reserved.
     pub predicted_bytes: Option<Bytes>,
     pub peak_owed_bytes: Option<Bytes>,
     #[serde(with = "nonfinite::option")]

@@ -3,8 +3,8 @@
 
 use std::path::Path;
 
-/// Compares each text with `FOLDER/NAME.txt`. A text that differs is written to `NAME.txt.new`, to replace the
-/// kept one if it is right.
+/// Compares each text with `FOLDER/NAME.txt`. A text that differs is written to `NAME.txt.new`, which replaces the old
+/// file if it is right.
 pub(crate) fn assert_snapshot(folder: &Path, texts: &[(&str, String)]) {
     let mut wrong = String::new();
     for (name, seen) in texts {
@@ -18,7 +18,7 @@ pub(crate) fn assert_snapshot(folder: &Path, texts: &[(&str, String)]) {
     assert!(wrong.is_empty(), "texts have changed\n{wrong}");
 }
 
-/// The folder for messages: one file per kind.
+/// Returns the folder for messages: one file per kind.
 pub(crate) fn messages() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/messages")
 }

@@ -96,7 +96,7 @@ fn every_timed_call_starts_with_the_value_before_the_call() {
     outcome.expect_equal(it["status"].as_str(), Some("NONDETERMINISTIC"), what);
 }
 
-/// On a device, too, a kernel gets a copy with the value before the call, between bands of its own.
+/// On a device, too, a kernel gets a copy with the value before the call. The copy has its own guard bands.
 #[test]
 fn kernel_on_a_device_changes_an_argument_in_place() {
     let expected = [("add", "PASSED"), ("add_past", "OUT_OF_BOUNDS"), ("change_other", "INPUT_MUTATED")];

@@ -1,6 +1,6 @@
-//! Host launchers for tvm-ffi in CUDA, on the emulated device. The tests need nvcc. With a replacement for
-//! `libtvm_ffi.so` they need nothing else; if OPT_TVM_FFI names a folder with the real headers in `include` and the real
-//! library in `lib`, launchers written with its C++ interface are tried too.
+//! Host launchers for tvm-ffi in CUDA, on the emulated device. The tests need nvcc. They build a minimal replacement
+//! for `libtvm_ffi.so`. If OPT_TVM_FFI names a folder with the real headers in `include` and the real library in `lib`,
+//! launchers written with its C++ interface are tried too.
 
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,7 @@ fn expect_verdicts(scenario: &Scenario, source: &Path, include: &[PathBuf], libr
             Some(status),
             format_args!("{name}: {detail}: {}", it["build"]["log_head"]),
         );
-        outcome.expect(detail.contains(says), format_args!("{name} says {says:?}; it says {detail:?}"));
+        outcome.expect(detail.contains(says), format_args!("{name}: {detail:?} contains {says:?}"));
         outcome.expect_equal(it["tier"].as_str(), Some("C"), format_args!("{name}'s tier"));
     }
 }

@@ -1,5 +1,5 @@
-//! CUDA with host code on the emulated device. The tests need nvcc: that of `target/nvcc`, which `.ci/run` installs, of
-//! the folder in OPT_TEST_CUDA, or the machine's.
+//! CUDA with host code on the emulated device. The tests need nvcc. They look for it in the folder that OPT_TEST_CUDA
+//! names, in `target/nvcc` (which `.ci/run` creates), and in `/usr/local/cuda`.
 
 use std::path::PathBuf;
 

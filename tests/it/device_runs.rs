@@ -78,8 +78,8 @@ fn run_on_a_card_reserves_and_reports_device_memory() {
     outcome.expect(summary.policy("device_in_use").is_empty(), "no other process uses the card");
 }
 
-/// The twin's clock is virtual: an instruction of a warp takes 40 us, and the host waits as for a card. `once` launches
-/// the kernel of `twice` half as often.
+/// The twin's clock is virtual: an instruction of a warp takes 40 us, and the host waits as it would for a card. `once`
+/// launches the kernel once per call, and `twice` launches it twice.
 #[test]
 fn two_kernels_are_timed_on_the_virtual_clock_and_ranked() {
     let launch = "[[job.candidate.launch]]\nsymbol = \"naive\"\ngrid = \"ceil_div(out.numel, 64)\"\nblock = 64\n\

@@ -1,4 +1,4 @@
-//! Tests what `doctor` reports about devices, and about a machine without devices, with a fake NVML.
+//! Tests what `doctor` reports about devices, and about a machine without devices, with the twin of NVML.
 
 use opt_nvml_twin::{Device, Process, Script, Who};
 use opt_tests::devices::{UUID, device, twin, with_twin};

@@ -52,7 +52,7 @@ fn doctor_works_for_every_user() {
     for user in users() {
         let scenario = Scenario::create();
         let program = user.program(&scenario);
-        user.owns(&scenario);
+        user.take_ownership(&scenario);
         let mut command = Command::new(program);
         command.args(DOCTOR).current_dir(scenario.path()).stdout(Stdio::piped()).stderr(Stdio::piped());
         user.apply_to(&mut command);
@@ -168,7 +168,8 @@ fn timing_trial_has_bounds_of_every_copy() {
 
 #[test]
 fn documentation_names_every_protection_and_field() {
-    let text = std::fs::read_to_string(repository().join("docs/reference/doctor.md")).expect("the paper");
+    let text =
+        std::fs::read_to_string(repository().join("docs/reference/doctor.md")).expect("a readable page");
     for kind in PROTECTIONS {
         assert!(
             text.contains(&format!("| `{}` |", kind.name)),

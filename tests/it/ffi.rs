@@ -54,7 +54,7 @@ fn plan(candidates: &[&str], build: &str) -> String {
 
 fn run_as(user: User, scenario: &Scenario) -> (Outcome, Summary) {
     let program = user.program(scenario);
-    user.owns(scenario);
+    user.take_ownership(scenario);
     let arguments = ["run", "plan.toml"];
     let mut command = scenario.command_of(&program, &arguments);
     user.apply_to(&mut command);

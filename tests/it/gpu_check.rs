@@ -101,8 +101,8 @@ fn dry_run_gives_an_answer_for_every_step() {
         ("pool", "refused"),
     ] {
         let found = rows(&document, step);
-        let is_said = found.iter().any(|(_, row)| row.contains(words));
-        outcome.expect(is_said, format_args!("`{words}` in {found:?}"));
+        let is_found = found.iter().any(|(_, row)| row.contains(words));
+        outcome.expect(is_found, format_args!("`{words}` in {found:?}"));
     }
     let markdown = std::fs::read_to_string(scenario.path().join("results.md")).expect("the table");
     let is_marked = markdown.starts_with("# GPU check: dry run\n\n**This is a dry run on the twin");
@@ -111,7 +111,7 @@ fn dry_run_gives_an_answer_for_every_step() {
 }
 
 #[test]
-fn wrong_kernel_hang_and_crash_cost_their_own_rows() {
+fn wrong_kernel_hang_and_crash_spoil_only_their_own_rows() {
     let scenario = Scenario::create();
     let steps = "relu,relu-f16,pool,nvml,device-copies,launches";
     let arguments = ["--dry-run", "--json", "results.json", "--steps", steps];
@@ -130,7 +130,7 @@ fn wrong_kernel_hang_and_crash_cost_their_own_rows() {
         let is_found = found.iter().any(|(found, row)| found == judgement && row.contains(words));
         outcome.expect(is_found, format_args!("{step}: {found:?}"));
     }
-    outcome.expect_equal(document["is_good"].as_bool(), Some(false), "all is well");
+    outcome.expect_equal(document["is_good"].as_bool(), Some(false), "`is_good`");
     outcome.expect_stdout(&["1 failed", "2 without an answer"]);
     outcome.expect_exit(1);
 }

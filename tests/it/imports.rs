@@ -38,7 +38,7 @@ fn problem(name: &str) -> PathBuf {
     data("kernelbench").join(format!("{name}.py"))
 }
 
-/// A scenario in which the importers' temporary folder is seen, and the interpreter to use.
+/// A scenario with a separate temporary folder for the importers, and the interpreter to use.
 fn prepared() -> Option<(Scenario, PathBuf)> {
     let python = interpreter()?;
     let scenario = Scenario::create();
@@ -121,7 +121,7 @@ fn model_with_weights_is_timed_against_the_recorded_one() {
         let it = summary.candidate("20_linear_swish", candidate);
         let detail = it["detail"].as_str().unwrap_or_default();
         outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{candidate}: {detail}"));
-        outcome.expect(detail.contains(says), format_args!("{candidate} says {says:?}; it says {detail:?}"));
+        outcome.expect(detail.contains(says), format_args!("{candidate}: {detail:?} contains {says:?}"));
     }
 }
 

@@ -33,8 +33,8 @@ fn workspace() -> String {
     )
 }
 
-/// The smallest ceiling that `check` names.
-fn named(scenario: &Scenario) -> u64 {
+/// The smallest ceiling, according to `check`.
+fn smallest_ceiling(scenario: &Scenario) -> u64 {
     let outcome = scenario.run(&["check", "plan.toml", "--json"]).expect_exit(0);
     bytes(&outcome, &outcome.json(), "smallest_ceiling_bytes")
 }
@@ -51,7 +51,7 @@ fn run_under(scenario: &Scenario, ceiling: u64, exit: i32) -> (Outcome, Summary)
 #[test]
 fn run_fits_its_ceiling_or_is_refused_before_anything_starts() {
     let scenario = Scenario::with_plan(&plan("", &workspace()));
-    let smallest = named(&scenario);
+    let smallest = smallest_ceiling(&scenario);
     let mut peak = 0;
     for ceiling in [smallest * 2, smallest + smallest / 4, smallest + MIB, smallest] {
         let (outcome, summary) = run_under(&scenario, ceiling, 0);
@@ -89,7 +89,7 @@ fn run_fits_its_ceiling_or_is_refused_before_anything_starts() {
 #[test]
 fn plan_that_never_fits_starts_no_worker() {
     let scenario = Scenario::with_plan(&plan("", ""));
-    let smallest = named(&scenario);
+    let smallest = smallest_ceiling(&scenario);
     let (outcome, summary) = run_under(&scenario, smallest - MIB, 3);
     outcome.expect_equal(list(&summary.document["workers"]).len(), 0, "workers");
     outcome.expect_equal(summary.verdict("matmul", "naive").0, Some("DOES_NOT_FIT"), "its verdict");
@@ -97,7 +97,7 @@ fn plan_that_never_fits_starts_no_worker() {
     outcome.expect(detail.contains("host_ceiling"), detail);
 }
 
-/// [build] memory is 4 GiB by default.
+/// By default, `[build] memory` is 4 GiB.
 #[test]
 fn low_ceiling_reduces_the_memory_of_compilers() {
     // gcc needs 230 MiB to compile this table of two million numbers.
@@ -153,7 +153,7 @@ fn measurements_agree_with_predictions() {
 #[test]
 fn spare_is_started_while_the_last_verification_runs() {
     let scenario = Scenario::with_plan(&plan("[recycle]\nbefore_profile = \"always\"\n", ""));
-    let ceiling = 2 * named(&scenario);
+    let ceiling = 2 * smallest_ceiling(&scenario);
     // If the machine is short of memory, no spare is started.
     let quiet =
         (0..3).map(|_| run_under(&scenario, ceiling, 0)).find(|(_, it)| it.policy("pressure").is_empty());
@@ -185,7 +185,7 @@ fn missing_room_for_a_spare_is_reported() {
     let plan = plan(head, "").replace("\"1MiB\"", "\"256MiB\"").replace("\"entry_000000.pt\", ", "");
     let plan = plan.replace("[profile]\n", "[profile]\nvary = \"none\"\n");
     let scenario = Scenario::with_plan(&plan);
-    let ceiling = named(&scenario);
+    let ceiling = smallest_ceiling(&scenario);
     // If the machine is short of memory, no spare is started anyway.
     let quiet =
         (0..3).map(|_| run_under(&scenario, ceiling, 0)).find(|(_, it)| it.policy("pressure").is_empty());

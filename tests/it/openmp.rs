@@ -62,7 +62,7 @@ fn four_threads_run_beside_thirty_other_processes_of_the_user() {
              [[job]]\nname = \"job\"\ncaptures = \"captures\"\ndtypes = [\"float32\"]\ncandidates = [\"relu.c\"]\n",
         );
         let program = user.program(&scenario);
-        user.owns(&scenario);
+        user.take_ownership(&scenario);
         let idle = IdleProcesses::start(user);
         let arguments = ["run", "plan.toml"];
         let mut command = scenario.command_of(&program, &arguments);

@@ -104,8 +104,8 @@ fn naive_kernels_pass_every_float_entry() {
     }
 }
 
-/// Up to 64 entries may share a runner. A runner with at most 64 open descriptors (`ulimit -n 64`) cannot hold those of
-/// 64 entries at once.
+/// Up to 64 entries may share a runner. A runner with at most 64 open descriptors (`ulimit -n 64`) cannot hold the
+/// descriptors of 64 entries at once.
 #[test]
 fn shared_runners_work_with_few_descriptors() {
     let linear = data("captures/torch_nn_functional_linear");

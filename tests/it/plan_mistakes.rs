@@ -97,7 +97,7 @@ fn command_line_is_checked_too() {
     ] {
         let outcome = scenario.run(arguments);
         outcome.expect_stderr(&[expected]);
-        outcome.expect(matches!(outcome.code, Some(1..=3)), "the exit code is that of an error");
+        outcome.expect(matches!(outcome.code, Some(1..=3)), "the exit code means an error");
         outcome.expect(!scenario.path().join("runs").exists(), "no run folder was made");
     }
 }

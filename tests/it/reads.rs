@@ -33,7 +33,7 @@ fn captures(scenario: &Scenario) -> Vec<PathBuf> {
 
 /// Drops the files from the page cache and returns the number of pages still cached. Returns `None` if the kernel does
 /// not report this number or keeps the pages.
-fn dropped(files: &[PathBuf]) -> Option<u64> {
+fn drop_from_cache(files: &[PathBuf]) -> Option<u64> {
     for file in files {
         let file = File::open(file).expect("a capture");
         file.sync_all().expect("on disk");
@@ -66,8 +66,8 @@ fn reads(user: User) {
     // The captures are larger than a quarter of the ceiling, so pages that were read are dropped.
     scenario.write("plan.toml", plan("512MiB", scenario.path()));
     let program = user.program(&scenario);
-    user.owns(&scenario);
-    let Some(before) = dropped(&files) else {
+    user.take_ownership(&scenario);
+    let Some(before) = drop_from_cache(&files) else {
         println!("skipped: this kernel does not report which pages are cached");
         return;
     };
@@ -139,7 +139,7 @@ fn profile_from_a_store_leaves_the_cache_unchanged() {
         .flat_map(|folder| std::fs::read_dir(folder.expect("a folder").path()).expect("readable"))
         .map(|blob| blob.expect("a blob").path())
         .collect();
-    let Some(before) = dropped(&blobs) else {
+    let Some(before) = drop_from_cache(&blobs) else {
         println!("skipped: this kernel does not report which pages are cached");
         return;
     };

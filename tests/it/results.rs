@@ -51,7 +51,7 @@ fn quiet_run_prints_nothing() {
     let scenario = Scenario::with_plan(&Plan::softmax(&[]).text());
     let (outcome, summary) = scenario.run_plan(0, &["--quiet"]);
     outcome.expect(outcome.stdout.is_empty(), "nothing on standard output");
-    // The status of a job with only a baseline is that of the baseline.
+    // A job with only a baseline has the baseline's status.
     outcome.expect_equal(summary.job(SOFTMAX)["status"].as_str(), Some("PASSED"), "the job");
 }
 

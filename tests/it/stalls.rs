@@ -71,7 +71,7 @@ fn run_with_unread_output_ends_after_two_signals() {
     let run = LiveRun::start_as(&scenario, &["--jsonl", "--keep-open"], |command| {
         command.env("RUST_LOG", "debug").stdout(out).stderr(err);
     });
-    until("something was decided", || {
+    until("both candidates have passed", || {
         let answer = run.ctl(&["status", "--json"]).expect_exit(0).json();
         answer["jobs"][0]["passed"] == 2
     });
@@ -151,7 +151,7 @@ fn run_that_waits_for_its_last_rows_has_not_hung() {
     database.execute_batch("COMMIT").expect("free");
     let (outcome, summary) = run.finish(0);
     outcome.expect_stderr(&["waiting for the run's database to accept the last rows"]);
-    outcome.expect(!outcome.stderr.contains("hung"), "the wait is no hang");
+    outcome.expect(!outcome.stderr.contains("hung"), "waiting is not reported as a hang");
     assert_eq!(summary.policy("loop_hung").len(), 0);
 }
 

@@ -127,12 +127,12 @@ fn kills_change_no_verdict(create: fn() -> Fixture, victims: &[&str], kills: usi
 
 #[test]
 fn first_interrupt_drains_and_the_second_kills() {
-    for asked in [Signal::INT, Signal::TERM] {
+    for interrupt in [Signal::INT, Signal::TERM] {
         let fixture = fixture();
         let mut child = fixture.start(&[]).expect("started");
-        let role = if asked == Signal::INT { "verifier" } else { "profiler" };
+        let role = if interrupt == Signal::INT { "verifier" } else { "profiler" };
         require(fixture.until("the worker has a runner", || is_at_work(&fixture, role)));
-        signal(&child, asked);
+        signal(&child, interrupt);
         let status = fixture.end(&mut child).expect("it ends");
         assert_eq!(status.code(), Some(4), "{}", fixture.state());
         require(fixture.no_process_is_left());
@@ -150,7 +150,7 @@ fn first_interrupt_drains_and_the_second_kills() {
 
 #[test]
 fn two_interrupts_kill_at_once() {
-    for asked in [Signal::INT, Signal::TERM] {
+    for interrupt in [Signal::INT, Signal::TERM] {
         let fixture = fixture();
         // The first call never returns.
         let kernel = fixture.folder.join("kernels/fast.c");
@@ -167,10 +167,10 @@ fn two_interrupts_kill_at_once() {
                 && is_at_work(&fixture, "verifier")
         }));
         // The kernel merges pending signals of one kind, so wait until the first was handled before sending the second.
-        signal(&child, asked);
+        signal(&child, interrupt);
         require(fixture.until("the first signal is handled", || pending(child.id()) == Some(0)));
         assert!(child.try_wait().expect("a child").is_none(), "one drains: {}", fixture.state());
-        signal(&child, asked);
+        signal(&child, interrupt);
         let status = fixture.end(&mut child).expect("it ends");
         assert_eq!(status.code(), Some(4), "{}", fixture.state());
         require(fixture.no_process_is_left());

@@ -100,7 +100,7 @@ impl View {
         self.keys.write_all(keys.as_bytes()).expect("pressed");
     }
 
-    /// Waits for its end and checks that the terminal is restored. Returns the exit code and all output.
+    /// Waits until `top` ends, and checks that the terminal is restored. Returns the exit code and all output.
     fn finish(mut self) -> (Option<i32>, String) {
         assert!(ends_within(&self.child, LONG), "`top` does not end:\n{}", self.seen());
         let status = self.child.wait().expect("the child can be waited for");
@@ -151,7 +151,7 @@ fn top_shows_and_controls_a_run() {
     view.press("p");
     view.until("done: leases are granted again");
     assert!(!paused(&mut client));
-    // Cancelling asks for confirmation, and the confirmation is declined.
+    // Recycling at once needs a confirmation, which is declined here.
     view.press("R");
     view.until("sure?");
     view.press("n");

@@ -1,5 +1,5 @@
-//! Triton kernels on the emulated device. The PTX that Triton made of them is in the repository, so those tests need no
-//! Triton. Compiling the same sources needs a Python interpreter with torch and Triton.
+//! Triton kernels on the emulated device. The repository contains the PTX that Triton compiled from them, so running
+//! this PTX needs no Triton. The tests that compile the sources need a Python interpreter with torch and Triton.
 
 use std::path::Path;
 
@@ -122,7 +122,7 @@ fn expect_verdicts(plan: &str) -> Summary {
             format_args!("{name}: {detail}: {}", it["build"]["log_head"]),
         );
         for part in kernel.says {
-            outcome.expect(detail.contains(part), format_args!("{name} says {part:?}; it says {detail:?}"));
+            outcome.expect(detail.contains(part), format_args!("{name}: {detail:?} contains {part:?}"));
         }
         outcome.expect_equal(it["tier"].as_str(), Some("A"), format_args!("{name}'s tier"));
         outcome.expect(it["profile"].is_null(), format_args!("{name} is not timed"));
@@ -153,8 +153,8 @@ fn triton_kernels_are_compiled_for_the_device_and_end_as_expected() {
     assert!(compiler.to_string().contains("triton"), "the version of Triton is recorded: {compiler}");
 }
 
-/// Two kernels of one file become one module. The type of a workspace is an annotation, and the constants of an autotuned
-/// kernel are those of the configuration with the warps of its block.
+/// Two kernels of one file become one module. An annotation gives the type of the workspace. An autotuned kernel gets
+/// the constants of the configuration whose number of warps fits its block.
 #[test]
 fn triton_kernels_in_two_launches_share_a_workspace() {
     let Some(python) = interpreter() else { return };
@@ -186,11 +186,11 @@ fn triton_kernels_in_two_launches_share_a_workspace() {
             Some(status),
             format_args!("{block} threads: {detail}: {}", it["build"]["log_head"]),
         );
-        outcome.expect(detail.contains(says), format_args!("it says {says:?}; it says {detail:?}"));
+        outcome.expect(detail.contains(says), format_args!("{detail:?} contains {says:?}"));
     }
 }
 
-/// Kernels that cannot be compiled as the plan launches them, each with what the detail says.
+/// Kernels that cannot be compiled as the plan launches them, each with a part of its detail.
 #[test]
 fn triton_kernel_that_does_not_fit_its_launch_is_explained() {
     let Some(python) = interpreter() else { return };
@@ -236,7 +236,7 @@ fn triton_kernel_that_does_not_fit_its_launch_is_explained() {
             Some("COMPILE_ERROR"),
             format_args!("{name}: {detail}: {}", it["build"]["log_head"]),
         );
-        outcome.expect(detail.contains(says), format_args!("{name} says {says:?}; it says {detail:?}"));
+        outcome.expect(detail.contains(says), format_args!("{name}: {detail:?} contains {says:?}"));
     }
     // It copies its input, which is wrong, but it was compiled.
     let given = &summary.candidate("relu", "given");

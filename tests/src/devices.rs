@@ -52,8 +52,8 @@ pub fn with_context(mib_from_ms: &[(u64, u64)]) -> Process {
     }
 }
 
-/// A plan of relu with these kernels of `configs/cuda`, given as (name, PTX file). A card would time them, which the
-/// plan does not ask for.
+/// A plan of relu with these kernels of `configs/cuda`, given as (name, PTX file). On a card, the plan has no profile
+/// stage.
 pub fn plan(device: &str, kernels: &[(&str, &str)]) -> String {
     let stages = if device == "emulated" { "" } else { "stages = [\"build\", \"verify\"]\n" };
     let mut text = format!(

@@ -1,8 +1,8 @@
-//! Every reader of untrusted bytes as a function of bytes. The fuzzers in `fuzz/`, `mutate` of `opt-tools` and the
-//! test that replays their corpora use these functions.
+//! A function for every reader of untrusted bytes. The fuzzers in `fuzz/`, `mutate` of `opt-tools` and the test that
+//! replays their corpora use these functions.
 //!
-//! A function ignores the result of its reader. A panic, a hang or excessive memory is a bug; the caller has to detect
-//! the last two.
+//! A function passes bytes to its reader and ignores the result. A panic, a hang or excessive use of memory is a bug;
+//! the caller has to detect the last two.
 
 use std::fs::File;
 use std::io::Write;

@@ -5,8 +5,8 @@ use std::process::{Command, Stdio};
 
 use crate::repository;
 
-/// Returns an interpreter that can import `module`: that of the virtual environment that `.ci/run` creates below
-/// `target`, or else `python3`.
+/// Returns an interpreter that can import `module`: the one of the virtual environment `target/ENVIRONMENT`, which
+/// `.ci/run` creates, or else `python3`.
 pub fn python_with(module: &str, environment: &str) -> Option<PathBuf> {
     let made = repository().join("target").join(environment).join("bin/python3");
     [made, PathBuf::from("python3")].into_iter().find(|python| {

@@ -85,7 +85,7 @@ impl Scenario {
             .env("OPT_SUPERVISOR_RUNTIME_DIR", self.runtime().join("opt-supervisor"))
             .env("NO_COLOR", "1")
             .env_remove("RUST_LOG")
-            // Cargo adds the folder of libraries built for tests, which contains the stand-in for a card's driver.
+            // Cargo adds the folder of libraries built for tests, which contains the twin of a card's driver.
             .env_remove("LD_LIBRARY_PATH")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -207,6 +207,7 @@ impl Fixture {
         self.start(if begun { &["--resume"] } else { &[] })
     }
 
+    /// Waits until a supervisor ends.
     pub fn end(&self, child: &mut Child) -> Result<ExitStatus, String> {
         let mut status = None;
         self.until("the supervisor's end", || {

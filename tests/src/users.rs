@@ -52,7 +52,7 @@ impl User {
     }
 
     /// Makes this user the owner of the scenario and everything in it, without changing modes.
-    pub fn owns(self, scenario: &Scenario) {
+    pub fn take_ownership(self, scenario: &Scenario) {
         if let Self::Ordinary(number) = self {
             give(scenario.path(), number);
         }

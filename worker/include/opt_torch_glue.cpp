@@ -37,6 +37,7 @@ struct Failure : std::exception {
 
 [[noreturn]] inline void refuse(const std::string &text) { throw Failure("opt.Raised", text); }
 
+/* ATen's name of a dtype. */
 inline at::ScalarType scalar_type(const OptDataType &dtype) {
     const int bits = dtype.bits;
     switch (dtype.code) {
@@ -66,7 +67,8 @@ inline at::Tensor tensor(const OptTensor *it) {
                          at::TensorOptions().dtype(scalar_type(it->dtype)));
 }
 
-inline const char *found(const OptAny &any) {
+/* Describes the type of an argument in a message. */
+inline const char *type_name(const OptAny &any) {
     switch (any.type_index) {
     case OPT_NONE: return "None";
     case OPT_INT: return "an integer";
@@ -81,7 +83,7 @@ inline const char *found(const OptAny &any) {
 }
 
 [[noreturn]] inline void expected(const char *what, const OptAny &any) {
-    refuse(std::string("a parameter is ") + what + ", and the capture has " + found(any));
+    refuse(std::string("a parameter is ") + what + ", and the capture has " + type_name(any));
 }
 
 inline bool is_number(const OptAny &any) { return any.type_index == OPT_INT || any.type_index == OPT_BOOL; }
@@ -161,19 +163,19 @@ template <class T> struct As<std::vector<T>> {
         if (list->ndim != 1) expected("a list of numbers", any);
         const int64_t length = list->shape[0];
         switch (list->dtype.code) {
-        case OPT_CODE_FLOAT: return taken(static_cast<const double *>(list->data), length);
-        case OPT_CODE_BOOL: return taken(static_cast<const bool *>(list->data), length);
-        default: return taken(static_cast<const int64_t *>(list->data), length);
+        case OPT_CODE_FLOAT: return converted(static_cast<const double *>(list->data), length);
+        case OPT_CODE_BOOL: return converted(static_cast<const bool *>(list->data), length);
+        default: return converted(static_cast<const int64_t *>(list->data), length);
         }
     }
-    template <class E> static std::vector<T> taken(const E *data, int64_t length) {
+    template <class E> static std::vector<T> converted(const E *data, int64_t length) {
         std::vector<T> values;
         for (int64_t at = 0; at < length; at++) values.push_back(static_cast<T>(data[at]));
         return values;
     }
 };
 
-/* Views of lists: the lists live until the call ends. */
+/* A view of a list becomes the list itself, which exists until the call ends. */
 template <class T> struct As<at::ArrayRef<T>> : As<std::vector<T>> {};
 template <class T> struct As<c10::OptionalArrayRef<T>> {
     static std::optional<std::vector<T>> of(const OptAny &any) {
@@ -207,25 +209,27 @@ template <class P> decltype(auto) passed(Held<P> &value) {
     }
 }
 
-template <class S> std::string shown(const S &sizes) {
+template <class S> std::string to_text(const S &sizes) {
     std::ostringstream text;
     text << sizes;
     return text.str();
 }
 
+/* Checks a returned tensor, and copies it to its output. */
 inline void keep(const at::Tensor &value, const OptTensor *output, int32_t number) {
-    const auto wrong = [&](const char *kind, const std::string &text) {
+    const auto reject = [&](const char *kind, const std::string &text) {
         throw Failure(kind, "output " + std::to_string(number) + " that it returned " + text);
     };
-    if (!value.defined()) wrong("opt.Raised", "is an undefined tensor");
-    if (!value.is_cpu()) wrong("opt.Raised", "is on the device " + value.device().str() + ", expected cpu");
-    if (value.layout() != at::kStrided) wrong("opt.Raised", "has the layout " + shown(value.layout()) + ", expected Strided");
+    if (!value.defined()) reject("opt.Raised", "is an undefined tensor");
+    if (!value.is_cpu()) reject("opt.Raised", "is on the device " + value.device().str() + ", expected cpu");
+    if (value.layout() != at::kStrided)
+        reject("opt.Raised", "has the layout " + to_text(value.layout()) + ", expected Strided");
     at::Tensor target = tensor(output);
     if (value.scalar_type() != target.scalar_type())
-        wrong("opt.IncorrectDtype",
-              std::string("is of dtype ") + at::toString(value.scalar_type()) + ", expected " + at::toString(target.scalar_type()));
+        reject("opt.IncorrectDtype",
+               std::string("is of dtype ") + at::toString(value.scalar_type()) + ", expected " + at::toString(target.scalar_type()));
     if (value.sizes() != target.sizes())
-        wrong("opt.IncorrectShape", "has the shape " + shown(value.sizes()) + ", expected " + shown(target.sizes()));
+        reject("opt.IncorrectShape", "has the shape " + to_text(value.sizes()) + ", expected " + to_text(target.sizes()));
     target.copy_(value);
 }
 
@@ -267,7 +271,7 @@ template <class R, class... P> struct Parameters<R (*)(P...)> { static constexpr
 template <class R, class... P, size_t... I>
 void call(R (*function)(P...), const OptAny *args, int32_t count, std::index_sequence<I...>) {
     constexpr int32_t parameters = sizeof...(P);
-    if (count < parameters) refuse("it takes more arguments than there are");
+    if (count < parameters) refuse("it has more parameters than the call has arguments");
     // A named variable, because a parameter may be a reference. Braces, so that arguments are converted in order.
     [[maybe_unused]] std::tuple<Held<P>...> values{As<Plain<P>>::of(args[I])...};
     if constexpr (std::is_void_v<R>) {
@@ -281,7 +285,7 @@ void call(R (*function)(P...), const OptAny *args, int32_t count, std::index_seq
     }
 }
 
-/* The error is fetched as from tvm-ffi: an object with a header of 24 bytes, followed by its kind and its message. */
+/* An error in the layout of tvm-ffi: a header of 24 bytes, followed by the error's kind and its message. */
 struct Bytes {
     const char *data;
     size_t size;

@@ -1,14 +1,14 @@
 //! Makes the C library's allocator return large blocks to the operating system as soon as they are freed.
 //!
 //! By default, glibc raises its limits (up to 32 MiB) when large blocks are freed, and keeps later blocks of that size.
-//! A worker that once needed a few MiB would owe them until its end. No memory formula allows for that.
+//! A worker that once needed a few MiB would owe them until its end, which no memory formula includes.
 
 /// Blocks of this size and larger have their own mapping. The buffers that every entry needs are smaller, because a new
 /// mapping for each of them would cost more than it saves.
 #[cfg(target_env = "gnu")]
 const MAPPED_FROM: libc::c_int = 2 << 20;
 
-/// Sets fixed limits. Other C libraries do not change theirs.
+/// Fixes the allocator's limits. Other C libraries do not change their limits.
 pub(crate) fn return_large_blocks() {
     #[cfg(target_env = "gnu")]
     for (option, limit) in [(libc::M_MMAP_THRESHOLD, MAPPED_FROM), (libc::M_TRIM_THRESHOLD, MAPPED_FROM)] {
@@ -22,7 +22,7 @@ pub(crate) fn return_large_blocks() {
 mod tests {
     use super::*;
 
-    /// The resident memory of this process that belongs to no file, in KiB.
+    /// The resident memory of this process that is not part of a file, in KiB.
     fn resident() -> u64 {
         let status = std::fs::read_to_string("/proc/self/status").expect("readable");
         let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).expect("a line");
@@ -31,7 +31,7 @@ mod tests {
 
     #[test]
     fn freed_blocks_are_returned_even_after_larger_ones() {
-        const KIB: u64 = 8 << 10;
+        const BLOCK_KIB: u64 = 8 << 10;
         return_large_blocks();
         // With glibc's own limits, freeing the first block makes the allocator keep the second.
         drop(std::hint::black_box(vec![1_u8; 16 << 20]));
@@ -40,7 +40,7 @@ mod tests {
         let with = resident();
         drop(block);
         let after = resident();
-        assert!(before + KIB / 2 < with, "{before} KiB, {with} KiB with the block");
-        assert!(after < before + KIB / 2, "{before} KiB before, {after} KiB after");
+        assert!(before + BLOCK_KIB / 2 < with, "{before} KiB, {with} KiB with the block");
+        assert!(after < before + BLOCK_KIB / 2, "{before} KiB before, {after} KiB after");
     }
 }

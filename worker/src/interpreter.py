@@ -9,15 +9,17 @@ import re
 import sys
 import sysconfig
 
+# Where Python's shared library may be.
 names = [sysconfig.get_config_var(key) for key in ("INSTSONAME", "LDLIBRARY")]
 names += ["libpython%d.%d.so.1.0" % sys.version_info[:2], "libpython%d.%d.so" % sys.version_info[:2]]
-places = [sysconfig.get_config_var(key) for key in ("LIBDIR", "LIBPL")] + [os.path.join(sys.base_prefix, "lib")]
+folders = [sysconfig.get_config_var(key) for key in ("LIBDIR", "LIBPL")] + [os.path.join(sys.base_prefix, "lib")]
 multiarch = sysconfig.get_config_var("MULTIARCH")
 if multiarch:
-    places += [os.path.join(place, multiarch) for place in ("/usr/lib", "/lib")]
+    folders += [os.path.join(folder, multiarch) for folder in ("/usr/lib", "/lib")]
 
 
 def text(*parts):
+    """Returns the contents of a file, or an empty string if it cannot be read."""
     try:
         with open(os.path.join(*parts), encoding="utf-8", errors="replace") as file:
             return file.read()
@@ -26,10 +28,10 @@ def text(*parts):
 
 
 def libtorch(home):
-    """Returns what is needed to compile and link against the torch in a folder, without importing it, which takes seconds."""
+    """Returns what is needed to compile and link against the torch in a folder. Importing torch would take seconds."""
     beside = os.path.dirname(home)
     include = os.path.join(home, "include")
-    # Its headers require the C++ standard with which its own extensions are compiled.
+    # Torch's headers require the C++ standard with which torch compiles extensions.
     standards = re.findall(r"-std=c\+\+(\d\d)", text(home, "utils", "cpp_extension.py"))
     abi = re.findall(r"-D_GLIBCXX_USE_CXX11_ABI=[01]", text(home, "share", "cmake", "Torch", "TorchConfig.cmake"))
     return {
@@ -54,7 +56,7 @@ print(
             "version": sys.version_info[:3],
             "free_threaded": bool(sysconfig.get_config_var("Py_GIL_DISABLED")),
             "folders": sys.path + [os.path.join(prefix, "lib") for prefix in (sys.prefix, sys.base_prefix)],
-            "libraries": [os.path.join(place, name) for place in places for name in names if place and name and ".so" in name],
+            "libraries": [os.path.join(folder, name) for folder in folders for name in names if folder and name and ".so" in name],
             "torch": torch,
             "triton": triton,
             "libtorch": libtorch(found.submodule_search_locations[0] if found else ""),

@@ -1,7 +1,7 @@
-//! Finds the Python interpreter that a plan names, and where its libraries lie.
+//! Finds the Python interpreter that a plan names, and the paths of its libraries.
 //!
-//! An interpreter is queried once in a worker's life. It runs outside the sandbox: like a compiler, it is the user's
-//! own program.
+//! An interpreter is queried once in a worker's life. The query runs outside the sandbox, because the interpreter is
+//! the user's own program and imports nothing of a candidate.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -16,12 +16,13 @@ use opt_shared::child;
 use serde::Deserialize;
 
 const QUERY: &str = include_str!("interpreter.py");
-/// The query imports only a few small modules, so a timeout means that the disk is slow to wake up.
+/// The time limit of a query. A query imports only a few small modules, so only a sleeping disk takes longer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
+/// The largest number of bytes that are read from an interpreter's output.
 const MAX_ANSWER: u64 = 256 << 10;
-/// The number of characters of its standard error that are reported.
+/// The largest number of characters of an interpreter's standard error that are reported.
 const MAX_COMPLAINT: usize = 300;
-/// The most interpreters on PATH that are tried.
+/// The largest number of interpreters on PATH that are tried.
 const MAX_CANDIDATES: usize = 16;
 /// The oldest Python version whose vectorcall protocol the runner can use.
 const MIN_VERSION: (u32, u32) = (3, 9);
@@ -37,7 +38,7 @@ pub(crate) struct Interpreter {
     pub(crate) libtorch: Libtorch,
     /// The version of its Triton, if it has one.
     pub(crate) triton: Option<String>,
-    /// For example `Python 3.11.7 with torch 2.10.0`.
+    /// A description, such as `Python 3.11.7 with torch 2.10.0`.
     pub(crate) version: String,
 }
 
@@ -95,14 +96,14 @@ pub(crate) fn find(named: &str) -> Result<Arc<Interpreter>, String> {
 /// `no` and the reason. `triton` is true if candidates need Triton.
 pub(crate) fn describe(named: &str, path: &OsStr, triton: bool) -> String {
     let found = search(named, path).and_then(|found| {
-        let what = if triton { found.with_triton()? } else { found.version.clone() };
-        Ok(format!("{what} ({})", found.executable.display()))
+        let version = if triton { found.with_triton()? } else { found.version.clone() };
+        Ok(format!("{version} ({})", found.executable.display()))
     });
-    found.map_or_else(|why| format!("no {why}"), |what| format!("yes {what}"))
+    found.map_or_else(|why| format!("no {why}"), |description| format!("yes {description}"))
 }
 
-/// Returns one line about the interpreter that a `python` of this name is: `yes` and its path, or `no` and the reason,
-/// without advice.
+/// Returns one line about the interpreter that a plan's `python` selects on this machine: `yes` and its path, or `no`
+/// and the reason, without advice.
 pub(crate) fn locate(named: &str, path: &OsStr) -> String {
     let found = search_quietly(named, path);
     found.map_or_else(|why| format!("no {why}"), |found| format!("yes {}", found.executable.display()))
@@ -133,6 +134,7 @@ fn search_quietly(named: &str, path: &OsStr) -> Result<Interpreter, String> {
     Err(format!("no `{named}` on PATH can run candidates ({asked})"))
 }
 
+/// Runs the query with `program`.
 fn ask(program: &Path) -> Result<Interpreter, String> {
     let mut command = Command::new(program);
     command.args(["-I", "-c", QUERY]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -143,11 +145,11 @@ fn ask(program: &Path) -> Result<Interpreter, String> {
         Ok(false) => return Err(format!("it did not answer within {ANSWER_TIMEOUT:?}")),
         Err(error) => return Err(format!("it cannot be waited for: {error}")),
     }
-    let (stdout, complaint) = (drain(child.stdout.take()), drain(child.stderr.take()));
-    let last = complaint.trim().lines().last().unwrap_or("it printed nothing");
-    let complaint: String = last.chars().take(MAX_COMPLAINT).collect();
+    let (stdout, stderr) = (drain(child.stdout.take()), drain(child.stderr.take()));
+    let last_line = stderr.trim().lines().last().unwrap_or("it printed nothing");
+    let complaint: String = last_line.chars().take(MAX_COMPLAINT).collect();
     let answer: Answer = serde_json::from_str(&stdout)
-        .map_err(|_| format!("its answer is not that of a Python interpreter: {complaint}"))?;
+        .map_err(|_| format!("it does not answer like a Python interpreter: {complaint}"))?;
     interpreter_of(program, answer)
 }
 
@@ -163,6 +165,7 @@ fn drain(pipe: Option<impl Read + AsFd>) -> String {
     String::from_utf8_lossy(&text).into_owned()
 }
 
+/// Returns the interpreter that an answer describes. The error says why it cannot run candidates.
 fn interpreter_of(program: &Path, answer: Answer) -> Result<Interpreter, String> {
     let (major, minor, patch) = answer.version;
     let Some(torch) = answer.torch else { return Err("it has no torch".to_owned()) };
@@ -183,13 +186,13 @@ fn interpreter_of(program: &Path, answer: Answer) -> Result<Interpreter, String>
     };
     // Not resolved: the interpreter of a virtual environment finds it by the path with which it is started.
     let executable = std::path::absolute(program).map_err(|error| error.to_string())?;
-    let there = |folders: Vec<PathBuf>| folders.into_iter().filter(|folder| folder.is_dir()).collect();
+    let existing = |folders: Vec<PathBuf>| folders.into_iter().filter(|folder| folder.is_dir()).collect();
     let Libtorch { include, libraries, flags } = answer.libtorch;
     Ok(Interpreter {
         executable,
         library,
-        folders: there(answer.folders),
-        libtorch: Libtorch { include: there(include), libraries: there(libraries), flags },
+        folders: existing(answer.folders),
+        libtorch: Libtorch { include: existing(include), libraries: existing(libraries), flags },
         triton: answer.triton,
         version: format!("Python {major}.{minor}.{patch} with torch {torch}"),
     })
@@ -201,7 +204,7 @@ mod tests {
 
     use super::*;
 
-    /// A program that prints `answer`.
+    /// Writes a program that prints `answer`, and a message to standard error.
     fn program(folder: &Path, answer: &str) -> PathBuf {
         let path = folder.join("python");
         std::fs::write(&path, format!("#!/bin/sh\necho '{answer}'\necho no such option >&2\n"))
@@ -226,7 +229,7 @@ mod tests {
         };
         let missing = here.join("missing.so");
         for (answer, part) in [
-            ("hello".to_owned(), "its answer is not that of a Python interpreter: no such option"),
+            ("hello".to_owned(), "it does not answer like a Python interpreter: no such option"),
             (answer("[3, 11, 7]", false, &library, "null"), "it has no torch"),
             (answer("[3, 8, 0]", false, &library, r#""2.4""#), "3.9 is the oldest"),
             (answer("[3, 14, 0]", true, &library, r#""2.4""#), "global lock"),

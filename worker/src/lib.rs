@@ -34,8 +34,8 @@ pub use runner::zygote::main as zygote_main;
 pub use session::cuda::trial;
 pub use session::host::read_ahead;
 
-/// The entry point of canaries. Two of them query an interpreter: `interpreter NAME PATH [triton]` describes what a plan's
-/// `python` would use, and `executable NAME PATH` prints its path.
+/// The entry point of canaries. Some of them only query the machine, and print one line: `yes` and a description, or
+/// `no` and the reason.
 pub fn canary_main(arguments: &[String]) -> i32 {
     match arguments {
         [verb, named, path, launcher @ ..] if verb == opt_shared::message::ASK_INTERPRETER => {
@@ -57,7 +57,7 @@ pub fn canary_main(arguments: &[String]) -> i32 {
         }
         [verb, folders @ ..] if verb == opt_shared::message::ASK_NVCC => {
             let folders: Vec<std::path::PathBuf> = folders.iter().map(Into::into).collect();
-            println!("{}", toolchain::cuda::tell(&folders));
+            println!("{}", toolchain::cuda::describe(&folders));
             0
         }
         _ => sandbox::canary::main(arguments),

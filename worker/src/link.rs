@@ -1,7 +1,7 @@
 //! The worker's end of the channel to the supervisor.
 //!
-//! Owns the handshake, the reader thread and every wait for a message. A worker ends when the supervisor is gone: every
-//! wait is bounded, and a closed channel is an error.
+//! Owns the handshake, the reader thread and every wait for a message. A worker ends when the supervisor has ended: a
+//! closed channel ends the wait for a task, and is an error while the worker waits for an answer.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -17,11 +17,13 @@ use opt_shared::units::Bytes;
 
 use crate::sandbox::spawn::Namespaces;
 
-/// The supervisor answers at once unless the machine is overloaded. If it has ended, that is noticed much earlier.
+/// The time limit of an answer. The supervisor answers at once unless the machine is overloaded; if it has ended, the
+/// channel is closed.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The capacity of the inbox, in messages: at most one task, and a few messages for each runner.
 const INBOX: usize = 64;
 
+/// Why the worker cannot communicate with the supervisor.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LinkError {
     #[error("connecting to the supervisor")]
@@ -42,11 +44,10 @@ pub(crate) struct ReapPermission {
     pub(crate) peak_owed: Bytes,
 }
 
-/// A new runner, as it is announced to the supervisor.
+/// A new runner, as it is announced to the supervisor. `FromWorker::RunnerStarted` explains the fields.
 pub(crate) struct RunnerNotice {
     pub(crate) lease: LeaseId,
     pub(crate) pid: u32,
-    /// Pid and start time identify a process until the machine restarts.
     pub(crate) start_time: u64,
     pub(crate) limit: Bytes,
     pub(crate) shared: Bytes,
@@ -55,14 +56,18 @@ pub(crate) struct RunnerNotice {
     pub(crate) group_limits: GroupLimits,
 }
 
+/// The channel to the supervisor.
 pub(crate) struct Link {
     outbox: IpcSender<FromWorker>,
     inbox: Receiver<ToWorker>,
     /// Messages that arrived while another one was awaited.
     early: RefCell<Vec<ToWorker>>,
+    /// This program's executable, from which runners are started.
     executable: OwnedFd,
     namespaces: Namespaces,
-    said_protections: Cell<bool>,
+    /// True if `enforced` has reported the protections.
+    reported_protections: Cell<bool>,
+    /// The sizes of memory files, indexed by `Held`.
     held: Cell<[Bytes; 2]>,
 }
 
@@ -107,7 +112,7 @@ impl Link {
             early: RefCell::default(),
             executable,
             namespaces,
-            said_protections: Cell::new(false),
+            reported_protections: Cell::new(false),
             held: Cell::default(),
         })
     }
@@ -157,12 +162,13 @@ impl Link {
 
     /// Reports the protections of the sandbox, once in a worker's life.
     pub(crate) fn enforced(&self, protections: impl FnOnce() -> Vec<Protection>) -> Result<(), LinkError> {
-        if self.said_protections.replace(true) {
+        if self.reported_protections.replace(true) {
             return Ok(());
         }
         self.send(FromWorker::Enforced { protections: protections() })
     }
 
+    /// Announces a runner or a compiler.
     pub(crate) fn runner_started(&self, notice: &RunnerNotice) -> Result<(), LinkError> {
         self.early.borrow_mut().clear();
         self.send(FromWorker::RunnerStarted {
@@ -187,12 +193,14 @@ impl Link {
         self.send(FromWorker::NoZygote { why })
     }
 
+    /// Waits until the supervisor watches the memory of a process.
     pub(crate) fn wait_watched(&self, pid: u32) -> Result<(), LinkError> {
         self.wait_for(|message| {
             matches!(message, ToWorker::RunnerWatched { pid: watched } if *watched == pid).then_some(())
         })
     }
 
+    /// Asks the supervisor to kill a process.
     pub(crate) fn kill_wanted(&self, pid: u32, reason: KillReason) -> Result<(), LinkError> {
         self.send(FromWorker::KillWanted { pid, reason })
     }
@@ -208,6 +216,7 @@ impl Link {
         })
     }
 
+    /// Waits for a message from which `pick` returns an answer. Other messages are kept in `early`.
     fn wait_for<T>(&self, pick: impl Fn(&ToWorker) -> Option<T>) -> Result<T, LinkError> {
         let mut early = self.early.borrow_mut();
         if let Some(at) = early.iter().position(|message| pick(message).is_some()) {

@@ -6,7 +6,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity}
 
 /// The CPUs that this process was given at its start.
 pub(crate) fn cpus() -> Vec<u32> {
-    // The system is asked once, because `avoid_cpu` changes its answer.
+    // Queried once, because `avoid_cpu` changes the mask of a thread.
     static GIVEN: OnceLock<Vec<u32>> = OnceLock::new();
     GIVEN
         .get_or_init(|| match sched_getaffinity(None) {
@@ -20,7 +20,7 @@ pub(crate) fn cpus() -> Vec<u32> {
         .clone()
 }
 
-/// Moves the calling thread to another CPU if it runs on this one and another one is available.
+/// Moves the calling thread off `cpu` if it runs there and the process has another CPU.
 pub(crate) fn avoid_cpu(cpu: u32) {
     if sched_getcpu() != cpu as usize {
         return;
@@ -47,7 +47,7 @@ mod tests {
             let here = u32::try_from(sched_getcpu()).expect("a number");
             avoid_cpu(here);
             let allowed = sched_getaffinity(None).expect("the mask");
-            // The thread may have moved between the two calls; then `avoid_cpu` had nothing to do.
+            // If the thread moved between the two calls, `avoid_cpu` has left the mask as it was.
             let left = !allowed.is_set(here as usize) || allowed.count() as usize == given.len();
             (given.len(), left, sched_getcpu() != here as usize || allowed.is_set(here as usize))
         });

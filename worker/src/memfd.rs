@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use opt_shared::units::Bytes;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
-/// A zeroed memory file of a fixed size.
+/// Creates a zeroed memory file of a fixed size.
 pub(crate) fn fixed(name: &str, size: Bytes) -> rustix::io::Result<OwnedFd> {
     let memfd = growing(name)?;
     ftruncate(&memfd, size.get())?;
@@ -13,7 +13,7 @@ pub(crate) fn fixed(name: &str, size: Bytes) -> rustix::io::Result<OwnedFd> {
     Ok(memfd)
 }
 
-/// An empty memory file, to be written and then passed to [`freeze`].
+/// Creates an empty memory file, to be written and then passed to [`freeze`].
 pub(crate) fn growing(name: &str) -> rustix::io::Result<OwnedFd> {
     memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
 }

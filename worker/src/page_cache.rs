@@ -18,8 +18,9 @@ use opt_shared::outcome::ReadReport;
 
 use crate::recorded::Recorded;
 
+/// The guards of the files of one or more entries.
 pub(crate) struct EntryGuards {
-    /// Keyed by device and inode of the file.
+    /// The guards by device and inode of their file.
     guards: BTreeMap<(u64, u64), CacheGuard>,
     /// True if the job is so large that the pages that it adds are dropped.
     drop: bool,
@@ -28,6 +29,7 @@ pub(crate) struct EntryGuards {
 }
 
 impl EntryGuards {
+    /// Watches the files of these entries. Call it before any of them is read.
     pub(crate) fn watch(entries: &[EntryRef], drop: bool) -> Self {
         let mut guards = Self { guards: BTreeMap::new(), drop, newest: Vec::new() };
         // An entry that cannot be opened is reported when it is read.
@@ -56,6 +58,7 @@ impl EntryGuards {
         }
     }
 
+    /// Returns true if the file at this path is watched.
     pub(crate) fn watches(&self, path: &Path) -> bool {
         std::fs::metadata(path).is_ok_and(|file| self.guards.contains_key(&(file.dev(), file.ino())))
     }

@@ -1,6 +1,6 @@
 //! One recorded call: the contents of its capture, independent of the location of its inputs.
 //!
-//! Opens the capture (directory and pickle only), binds the arguments and finds the outputs. Only this process reads
+//! Opens the capture (directory and pickle only), binds the arguments and finds the outputs. Only the worker reads
 //! expected values, and only when it needs them. `session` places a candidate's inputs; `judge` and `stage` judge
 //! differences.
 
@@ -26,9 +26,9 @@ use crate::judge::{BytesSource, CompareError, Tolerance};
 
 /// The number of bytes of a recorded output that are requested while the piece before them is compared.
 const NEXT_PIECE: u64 = 1 << 20;
-/// The number of bytes of a value before the call that are read at a time.
+/// The size of the pieces in which `Recorded::before` reads a value, in bytes.
 const BEFORE_PIECE: u64 = 256 << 10;
-/// The kernel reads at most one read-ahead window at a time; windows are at least 128 KiB.
+/// The smallest read-ahead window of Linux, in bytes. A larger request for read-ahead may be limited to one window.
 pub(crate) const READAHEAD_WINDOW: u64 = 128 << 10;
 
 /// The reason why a capture cannot be used. The capture is to blame, unless the machine has no descriptors or memory
@@ -153,8 +153,8 @@ impl Recorded {
         }
     }
 
-    /// Reads the value before the call of an argument that the call changes, and passes its pieces on, each with its
-    /// offset.
+    /// Reads the value that an argument had before the call changed it. Passes the value to `each` in pieces, with
+    /// their offsets.
     pub(crate) fn before(
         &self,
         output: &OutputTensor,
@@ -210,7 +210,7 @@ pub(crate) fn is_materialised(tensor: &Tensor) -> bool {
     tensor.elements() != 0 && (tensor.conjugate || tensor.negative)
 }
 
-/// Requests these bytes from the disk without waiting, window by window: the kernel silently limits a larger
+/// Requests these bytes from the disk without waiting, window by window, because Linux silently limits a larger
 /// request to one window.
 pub(crate) fn request_ahead(file: &File, bytes: Range<u64>) {
     let mut at = bytes.start;
@@ -227,12 +227,12 @@ pub(crate) fn request_ahead(file: &File, bytes: Range<u64>) {
 pub(crate) struct ExpectedSource<'a> {
     capture: &'a CaptureFile,
     storage: StorageId,
-    /// Offset in the storage.
+    /// The output's range in the storage, in bytes.
     start: u64,
     end: u64,
     /// The location of the storage, for requesting the next piece.
     file: Option<(Arc<File>, u64)>,
-    /// Everything before this offset has been requested.
+    /// All bytes before this offset in the storage have been requested.
     requested: u64,
 }
 
@@ -255,6 +255,7 @@ impl BytesSource for ExpectedSource<'_> {
     }
 }
 
+/// Describes a value in a few words.
 fn short_text(value: &ArgumentValue) -> String {
     match value {
         ArgumentValue::Tensor(tensor) => {

@@ -1,8 +1,7 @@
-//! The main loop of a worker: takes a task, carries it out and reports, until it is told to end.
+//! The main loop of a worker: takes a task, carries it out and reports, until the supervisor ends it.
 //!
 //! This is trusted code: it opens captures, compares outputs, reads the clock, and never loads a candidate. If the
-//! worker itself makes an attempt fail, the attempt is reported as INFRA_ERROR and the worker continues. The core
-//! decides what to do next.
+//! worker itself fails, it reports the attempt as INFRA_ERROR and continues. The supervisor decides what to do next.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -26,6 +25,7 @@ use crate::stage::{build, profile, replay, verify};
 /// that an ordinary spawn can pass on.
 const EXECUTABLE_FD: i32 = 0;
 
+/// Why a worker cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
     #[error("{0} is not set: a worker is started by the supervisor, not by hand")]
@@ -52,7 +52,7 @@ struct Host {
     decisions: profile::Decisions,
 }
 
-/// Entry point behind the hidden argument.
+/// The entry point of a worker. `supervisor` is the pid of the expected parent.
 pub fn main(supervisor: u32, device: Device) -> Result<(), WorkerError> {
     end_with_supervisor(supervisor)?;
     crate::heap::return_large_blocks();
@@ -63,7 +63,7 @@ pub fn main(supervisor: u32, device: Device) -> Result<(), WorkerError> {
     // Orphaned descendants of our runners become our children, so that none is lost.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|errno| WorkerError::ParentDeath(errno.into()))?;
-    // The first clone finds out which namespaces are available. Missing ones are reported in the runners' protections.
+    // The first clone shows which namespaces are available. The report of the protections names the missing ones.
     let namespaces = Namespaces::ALL;
     let link = Link::connect(&server, nonce, executable, namespaces).map_err(link_error)?;
     let mut host = Host {
@@ -100,6 +100,7 @@ fn take_executable() -> std::io::Result<OwnedFd> {
     Ok(executable)
 }
 
+/// Arranges that the kernel kills this process when the supervisor ends, and separates it from the terminal.
 fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(|errno| WorkerError::ParentDeath(errno.into()))?;
@@ -119,6 +120,7 @@ fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     Ok(())
 }
 
+/// Performs a task, and measures its time. An error of the worker becomes an INFRA_ERROR.
 fn perform(link: &Link, host: &mut Host, task: &Task) -> Report {
     let started = Instant::now();
     let mut head = Head::passed();
@@ -135,6 +137,7 @@ fn perform(link: &Link, host: &mut Host, task: &Task) -> Report {
     report
 }
 
+/// Performs a task on the backend that it needs.
 fn attempt(
     link: &Link,
     host: &mut Host,

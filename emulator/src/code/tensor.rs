@@ -9,7 +9,7 @@ pub struct Address {
     pub offset: i64,
 }
 
-/// How many bytes a copy reads. The rest of its bytes become zeros.
+/// How many bytes a copy reads. The rest of the target is filled with zeros.
 #[derive(Clone, Copy, Debug)]
 pub enum SourceBytes {
     All,

@@ -105,7 +105,7 @@ fn doubled(ty: Type) -> Type {
     }
 }
 
-/// The operations that have their own vectorized loop.
+/// The operation with its own vectorized loop, if this one has such a loop.
 fn fast_integer(op: IntegerOp, ty: Type, to: Slot, from: &[Slot]) -> Option<Op> {
     use IntegerOp as I;
     let signed = ty.is_signed();
@@ -237,7 +237,7 @@ fn float<'a>(
     if (function.propagates_nan || function.xor_sign) && !is_extreme {
         return Err(qualifiers.unsupported());
     }
-    // An operation that changes only the sign keeps subnormal numbers, unless they are flushed.
+    // `copysign` and `testp` do not flush subnormal numbers.
     if matches!(op, F::CopySign | F::Test(_)) {
         function.flush = false;
     }

@@ -32,10 +32,10 @@ pub const WINDOW_BYTES: u64 = 1 << 24;
 /// The addresses of a module's variables in global and constant memory.
 pub type Symbols<'a> = HashMap<&'a str, u64>;
 
-/// Decodes one entry of a module.
+/// Decodes one entry of a module. `left` is what remains of the budget `limits::DECODED` for the module's kernels.
 ///
-/// # Errors The first statement that is wrong, unsupported or beyond a limit. `left` is the remaining budget
-/// `limits::DECODED` for the kernels of this module.
+/// # Errors
+/// The first statement that is wrong, unsupported or beyond a limit.
 pub fn kernel<'a>(
     source: &Source<'a>,
     entry: &Function<'a>,

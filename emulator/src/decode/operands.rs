@@ -181,7 +181,7 @@ impl<'a> Builder<'_, 'a> {
     }
 }
 
-/// The special registers.
+/// The special register with this name.
 pub fn special(name: &str) -> Option<Special> {
     let axis = |prefix: &str| match name.strip_prefix(prefix) {
         Some(".x") => Some(0),

@@ -114,7 +114,7 @@ pub fn release(
 }
 
 fn pass(kernel: &Kernel, warp: &mut Warp, index: usize, barrier: Barrier) -> Result<(), (Stop, u32, u32)> {
-    // Mostly, all lanes of a warp wait at the same place.
+    // Usually, all lanes of a warp wait at the same instruction.
     if let [waiting] = warp.waiting.as_slice()
         && waiting.barrier == index
         && kernel.barrier_ops[waiting.op as usize].to.is_none()

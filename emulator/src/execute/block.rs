@@ -31,6 +31,7 @@ pub struct BlockState<'j> {
     /// A read of shared memory that was never written. It is reported at the next barrier of all threads. If a write
     /// before that barrier races with the read, the race is reported instead, because it explains the read better.
     deferred: Option<BlockFault>,
+    /// The position of the block in the grid.
     at: [u32; 3],
     job: &'j Job<'j>,
     progress: &'j Progress,

@@ -1,5 +1,5 @@
-//! Functions of a lane's own values that have no operation of their own. The frequent ones are executed for all lanes in
-//! one loop.
+//! Functions of a lane's own values that have no operation of their own. The frequent ones are executed for all lanes
+//! in one loop.
 
 use super::lanes;
 use super::vector::write;
@@ -126,7 +126,7 @@ fn integer2(
     let (x, y) = (registers.narrow[a.row as usize], registers.narrow[b.row as usize]);
     let row = &mut registers.narrow[to.row as usize];
     let signed = |value: u32| value.cast_signed();
-    // Like the hardware, a division by zero sets all bits.
+    // As on the hardware, a division by zero sets all bits.
     match (op, ty) {
         (IntegerOp::Div, Type::U32) => write(row, active, |l| x[l].checked_div(y[l]).unwrap_or(u32::MAX)),
         (IntegerOp::Rem, Type::U32) => write(row, active, |l| x[l].checked_rem(y[l]).unwrap_or(x[l])),

@@ -1,4 +1,4 @@
-//! Which instructions the host's CPU has beyond those that every CPU of its kind has.
+//! Finds out which optional instructions the host's CPU has.
 
 #[derive(Clone, Copy, Debug)]
 pub struct Host {
@@ -19,7 +19,7 @@ impl Host {
         Self { wide_vectors }
     }
 
-    /// Whether it has AVX2, FMA, BMI1, BMI2, LZCNT and POPCNT.
+    /// Whether the CPU has AVX2, FMA, BMI1, BMI2, LZCNT and POPCNT.
     #[inline(always)]
     pub fn has_wide_vectors(self) -> bool {
         self.wide_vectors

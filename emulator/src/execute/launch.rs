@@ -54,12 +54,14 @@ pub struct Job<'k> {
 
 /// The state that the threads of a launch share.
 pub struct Progress {
+    /// The number of the next block to run.
     next: AtomicU64,
     pub steps: AtomicU64,
     /// The lowest number of a block that failed.
     failed: AtomicU64,
     fault: Mutex<Option<(u64, Fault)>>,
     pub started: Instant,
+    /// Locks for accesses of 8 bytes, by address.
     wide: [Mutex<()>; 64],
     printed: Mutex<String>,
 }
@@ -115,12 +117,12 @@ impl Job<'_> {
             + 256 * u64::from(kernel.wide_rows);
         // Every word of shared memory can have a pending copy, in a list that is up to twice as long as needed.
         let copies = if kernel.copy_ops.is_empty() { 0 } else { 20 * self.shared_bytes };
-        // Every byte of shared and local memory has a second byte that says whether it was written.
         let races = if self.watches_races() {
             race::state_bytes(kernel, self.shared_bytes, u64::from(self.threads_of_a_block()))
         } else {
             0
         };
+        // Every byte of shared and local memory has a second byte that says whether it was written.
         warps * (registers + 64 * kernel.local_bytes) + 2 * self.shared_bytes + copies + races
     }
 

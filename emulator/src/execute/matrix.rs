@@ -1,5 +1,5 @@
-//! Operations on small matrices that a warp holds in its registers. Of a matrix with eight rows or columns, lane `l`
-//! has row or column `l / 4`, and in it the part with the number `l % 4`.
+//! Operations on small matrices that a warp holds in its registers. In a matrix with eight rows or columns, lane `l`
+//! holds part `l % 4` of row or column `l / 4`.
 
 use super::access::{Reach, Target};
 use super::block::BlockState;
@@ -66,8 +66,8 @@ impl Warp {
         Ok(())
     }
 
-    /// The lanes 0 to 7 have the addresses of the rows of the first matrix, the lanes 8 to 15 those of the second, and
-    /// so on.
+    /// Loads matrices. Lanes 0 to 7 have the addresses of the first matrix's rows, lanes 8 to 15 the addresses of the
+    /// second's, and so on.
     fn load_matrices(
         &mut self,
         block: &BlockState<'_>,
@@ -146,8 +146,8 @@ impl Warp {
         matrix
     }
 
-    /// The sums are computed in `f64`, in which products are exact, and rounded once. A card rounds in an order and
-    /// with a precision that are not documented.
+    /// Computes the sums in `f64`, in which products are exact, and rounds each sum once. The order and the precision
+    /// in which a card adds are not documented.
     fn product_of_floats(&mut self, op: &Product) {
         let decode = |value: u32, part: u32| match op.factor {
             Factor::Bf16 => f64::from(f32::from_bits((value >> (16 * part)) << 16)),
@@ -165,7 +165,7 @@ impl Warp {
             for (register, result) in results.iter_mut().enumerate() {
                 let starts = self.registers.narrow[op.c[register] as usize];
                 *result = std::array::from_fn(|lane| {
-                    let (row, column) = place(register / 2, lane, register % 2);
+                    let (row, column) = row_and_column(register / 2, lane, register % 2);
                     let sum = sum(row, column, f64::from(f32::from_bits(starts[lane]))) as f32;
                     if sum.is_nan() { 0x7fff_ffff } else { sum.to_bits() }
                 });
@@ -176,7 +176,7 @@ impl Warp {
             let starts = self.registers.narrow[op.c[register] as usize];
             *result = std::array::from_fn(|lane| {
                 let one = |part: usize| {
-                    let (row, column) = place(register, lane, part);
+                    let (row, column) = row_and_column(register, lane, part);
                     let start = half(starts[lane] >> (16 * part) & 0xffff);
                     let sum = sum(row, column, start).to_bits();
                     unpack(sum, F64).round(F16, Rounding::NearestEven) as u32
@@ -201,7 +201,7 @@ impl Warp {
         for (register, result) in results.iter_mut().enumerate() {
             let starts = self.registers.narrow[op.c[register] as usize];
             *result = std::array::from_fn(|lane| {
-                let (row, column) = place(register / 2, lane, register % 2);
+                let (row, column) = row_and_column(register / 2, lane, register % 2);
                 let sum: i64 = a[row][..depth].iter().zip(&b[column][..depth]).map(|(x, y)| x * y).sum();
                 let sum = sum + i64::from(starts[lane] as i32);
                 let sum = if saturate { sum.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) } else { sum };
@@ -232,12 +232,12 @@ impl Product {
     }
 }
 
-/// The row and column of an element of the result. Each half of the rows has two elements in every lane.
-fn place(half: usize, lane: usize, part: usize) -> (usize, usize) {
+/// The row and column of an element of the result. A lane has two elements in each half of the rows.
+fn row_and_column(half: usize, lane: usize, part: usize) -> (usize, usize) {
     (lane / 4 + 8 * half, 2 * (lane % 4) + part)
 }
 
-/// The value of a half.
+/// The value of an `f16`.
 fn half(bits: u32) -> f64 {
     let magnitude = bits & 0x7fff;
     let value = match magnitude >> 10 {

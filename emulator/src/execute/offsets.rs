@@ -1,4 +1,4 @@
-//! Where the lanes of a warp access one piece of memory, if all of them are inside it and aligned.
+//! The offsets at which the lanes of a warp access one piece of memory, if all accesses are inside it and aligned.
 
 use super::first_lane;
 use super::warp::Registers;
@@ -7,9 +7,9 @@ use crate::code::{Address, File};
 /// How the offsets of eight lanes follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Run {
-    /// Each access begins where that of the lane before it ends.
+    /// Each access begins where the access of the previous lane ends.
     Consecutive,
-    /// All lanes access the same place.
+    /// All lanes have the same offset.
     Same,
     Mixed,
 }
@@ -29,7 +29,7 @@ pub struct Piece {
 #[derive(Clone, Copy, Debug)]
 pub struct Offsets {
     pub at: [u32; 32],
-    /// How the offsets of each eight lanes follow each other.
+    /// How the offsets of each group of eight lanes follow each other.
     pub runs: [Run; 4],
     /// The size of an access, in bytes.
     pub step: u32,
@@ -92,7 +92,7 @@ impl Offsets {
         Some(Self { at, runs, step: bytes })
     }
 
-    /// The one offset of all lanes, if there is only one.
+    /// The common offset of all lanes, if they have one.
     #[inline(always)]
     pub fn single(&self) -> Option<u32> {
         let first = self.at[0];
@@ -100,7 +100,7 @@ impl Offsets {
             .then_some(first)
     }
 
-    /// Whether each active lane accesses memory behind that of all earlier ones.
+    /// Whether the access of each active lane lies behind the accesses of all earlier ones.
     #[inline(always)]
     pub fn ascend(&self, bytes: u32, active: u32) -> bool {
         if active == u32::MAX {

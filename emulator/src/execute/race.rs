@@ -5,7 +5,7 @@
 //! Whenever threads are ordered, a counter called the *tick* advances. Each part of shared memory remembers the
 //! thread, the instruction and the tick of its last write and of two reads. Two reads are enough to find that a
 //! writer has not waited for the readers, because at least one of the two is by another thread. If it is not
-//! certain whether two accesses are ordered, they count as ordered, so every race that is reported is one.
+//! certain whether two accesses are ordered, they count as ordered, so every reported race is real.
 
 mod orderly;
 

@@ -35,7 +35,7 @@ impl State {
         self == Self::Written || self == Self::Unwritten && !checks
     }
 
-    /// The fault of a read that is not allowed.
+    /// Fails with a fault if a read is not allowed.
     pub fn check(
         self,
         checks: bool,
@@ -114,7 +114,7 @@ impl Scratch {
         }
     }
 
-    /// Whether all lanes may read their elements, of which all must be inside and aligned.
+    /// Whether all lanes may read their elements. All elements must be inside and aligned.
     #[inline(always)]
     pub fn allows_reads(&self, lanes: &Offsets, from: u32, bytes: u32, checks: bool) -> bool {
         let (mut pending, mut unwritten) = (0, 0);
@@ -139,7 +139,7 @@ impl Scratch {
         gathered(&self.bytes, lanes, from)
     }
 
-    /// The mask of the lanes whose stores of a word would change something: the value, or that it was never written.
+    /// The mask of the lanes whose store of a word would change its value or be the first store to the word.
     #[inline(always)]
     pub fn changed_words(&self, lanes: &Offsets, from: u32, row: &[u32; 32]) -> u32 {
         let states = gathered(&self.written, lanes, from);
@@ -176,7 +176,7 @@ impl Scratch {
         }
     }
 
-    /// Whether a store of an element, which must be inside, changes its value or that it was never written.
+    /// Whether a store of an element, which must be inside, would change its value or be the first store to it.
     pub fn changes(&self, at: u64, bytes: u32, value: u64) -> bool {
         let (old, state) = self.load(at, bytes);
         state != State::Written || old != value

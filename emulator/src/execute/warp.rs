@@ -93,6 +93,7 @@ struct Turn {
 enum Pause {
     /// The part continues at another position, or has ended.
     Continue,
+    /// The turn is over.
     Turn,
 }
 
@@ -183,7 +184,7 @@ impl Warp {
         self.run_on::<false>(block, at, mask, turn)
     }
 
-    /// The same code as without these instructions, which the compiler turns into fewer of them.
+    /// Runs the same code, for which the compiler uses the CPU's wide vectors and other optional instructions.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,fma,lzcnt,popcnt")]
     fn run_with_wide_vectors(

@@ -95,7 +95,7 @@ impl Warp {
         }
     }
 
-    /// Checks one lane's read or write for a race. It must lie inside shared memory.
+    /// Checks one lane's read or write for a race. Its bytes must lie inside shared memory.
     pub fn watch_lane(
         &self,
         block: &mut BlockState<'_>,

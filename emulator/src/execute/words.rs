@@ -1,5 +1,5 @@
-//! The fast path for loads and stores, executed for all lanes at once. Unusual accesses use the slow path, which goes lane
-//! by lane and reports faults. All lanes are checked before anything is written.
+//! The fast path for loads and stores, executed for all lanes at once. Unusual accesses use the slow path, which goes
+//! lane by lane and reports faults. All lanes are checked before anything is written.
 
 use std::sync::atomic::Ordering;
 
@@ -14,8 +14,8 @@ use crate::decode::SHARED_WINDOW;
 use crate::memory::Allocation;
 
 impl Warp {
-    /// Tries to do the access. Returns false if the slow path has to do it; then nothing has changed that it would not
-    /// do again in the same way.
+    /// Tries to perform an access. Returns false if the slow path has to perform it. Whatever has changed by then is
+    /// something that the slow path would change in the same way.
     #[inline(always)]
     pub fn all_at_once(&mut self, block: &mut BlockState<'_>, op: &MemoryOp, active: u32, pc: u32) -> bool {
         if op.order.is_strong() && op.element == 8 {
@@ -41,7 +41,7 @@ impl Warp {
         }
     }
 
-    /// An access through a generic address, all of whose lanes are in the same state space.
+    /// An access through generic addresses that are all in the same state space.
     #[inline(never)]
     fn generic(&mut self, block: &mut BlockState<'_>, op: &MemoryOp, active: u32, pc: u32) -> bool {
         if op.at.base.file == File::Narrow {
@@ -172,7 +172,7 @@ impl Warp {
         Offsets::find(&self.registers, op.at, piece, op.bytes, active)
     }
 
-    /// The allocation that the first lane accesses, with the offsets of all lanes if they access the same one.
+    /// The allocation that the first lane accesses, and the offsets of all lanes, if all of them access it.
     #[inline(always)]
     pub fn global_offsets<'m>(
         &mut self,

@@ -122,12 +122,12 @@ impl Conversion {
     }
 }
 
-/// A `tf32` is an `f32` whose lowest 13 bits are zeros.
+/// Rounds an `f32` to a `tf32`, which is an `f32` whose lowest 13 bits are zeros.
 pub fn rounded_to_tf32(bits: u64) -> u64 {
     if matches!(unpack(bits, F32), Value::Nan) {
         return F32.nan;
     }
-    // The carry of a magnitude that is too large results in infinity, and that of infinity is cut off.
+    // A magnitude that is too large is carried to infinity. Infinity itself stays the same.
     (bits + 0x1000) & 0xffff_e000
 }
 

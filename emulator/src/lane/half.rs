@@ -21,7 +21,9 @@ pub enum HalfOp {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HalfFunction {
     pub op: HalfOp,
+    /// Whether the operands are `bf16` instead of `f16`.
     pub brain: bool,
+    /// Whether each operand has two numbers.
     pub pair: bool,
     pub flush: bool,
     pub saturate: bool,
@@ -102,8 +104,8 @@ impl HalfFunction {
         }
     }
 
-    /// Arithmetic on zeros and normal numbers whose result is one, too. Products are exact in `f64`. The sum may be rounded
-    /// there, which matters only if it then seems to be half-way between two numbers.
+    /// Arithmetic on zeros and normal numbers whose result is zero or normal, too. Products are exact in `f64`. The
+    /// sum may be rounded there, which matters only if it then seems to be half-way between two numbers.
     pub(super) fn in_f64(&self, a: u64, b: u64, c: u64, format: Format) -> Option<u64> {
         let (x, y, z) = (widened(a, format)?, widened(b, format)?, widened(c, format)?);
         let result = match self.op {

@@ -206,7 +206,7 @@ fn carried(sum: u128, bits: u32) -> Results {
     (sum as u64, u64::from(sum >> bits != 0))
 }
 
-/// Divides. Like the hardware, sets all bits of the result of a division by zero.
+/// Divides. As on the hardware, a division by zero sets all bits of the result.
 fn divided(ty: Type, x: i128, y: i128) -> u64 {
     if y == 0 { ty.truncate(u64::MAX) } else { (x / y) as u64 }
 }

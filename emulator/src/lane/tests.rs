@@ -88,7 +88,7 @@ fn check_modes(op: FloatOp, ty: Type, values: [u64; 3]) -> Result<(), TestCaseEr
 }
 
 /// The bits of the half nearest to a number; of two equally near halves, the one whose last bit is zero.
-/// `f16::from_f64` does not serve, because it rounds to `f32` first on some processors and drops bits on others.
+/// `f16::from_f64` cannot be used, because it rounds to `f32` first on some processors and drops bits on others.
 fn nearest_half(number: f64) -> u64 {
     if number.is_nan() {
         return F16.nan;

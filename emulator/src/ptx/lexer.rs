@@ -13,7 +13,7 @@ pub enum Token<'a> {
     End,
 }
 
-/// Reads the tokens of a text. Lines count from 1.
+/// Reads the tokens of a PTX text. Lines are counted from 1.
 #[derive(Clone, Debug)]
 pub struct Lexer<'a> {
     rest: &'a str,
@@ -75,7 +75,7 @@ impl<'a> Lexer<'a> {
     pub fn unexpected(&self, wanted: &str) -> LoadError {
         let found = match self.next {
             Token::Word(word) | Token::Digits(word) => format!("`{}`", clipped(word)),
-            Token::Text(_) => "a text".to_owned(),
+            Token::Text(_) => "a string".to_owned(),
             Token::Mark(mark) => format!("`{mark}`"),
             Token::End => "the end of the text".to_owned(),
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use opt_emulator::{Config, Device, FaultKind, Launch, Limit, LoadError};
 use proptest::prelude::*;
 
-use crate::kit::{Bench, THREADS, kernel, load_error};
+use crate::kit::{Bench, REGISTERS, kernel, load_error};
 
 const REAL: [&str; 4] = [
     include_str!("../data/kernels/algorithms.ptx"),
@@ -79,7 +79,7 @@ proptest! {
     fn any_characters_are_refused(text in "\\PC{0,200}", words in "[.%a-z0-9 ,;:{}()<>\\[\\]@!|_+-]{0,300}") {
         load_and_launch_all(&text);
         load_and_launch_all(&words);
-        load_and_launch_all(&kernel(0, THREADS, &words));
+        load_and_launch_all(&kernel(0, REGISTERS, &words));
     }
 }
 
@@ -103,8 +103,8 @@ fn limits_are_named() {
     let mut text =
         ".version 8.0\n.target sm_80\n.address_size 64\n.func f0 () { nanosleep.u32 1; ret; }\n".to_owned();
     for index in 1..30 {
-        let before = index - 1;
-        text.push_str(&format!(".func f{index} () {{ call f{before}, (); call f{before}, (); ret; }}\n"));
+        let previous = index - 1;
+        text.push_str(&format!(".func f{index} () {{ call f{previous}, (); call f{previous}, (); ret; }}\n"));
     }
     text.push_str(".visible .entry k() { call f29, (); ret; }\n");
     limit(&text, "too many instructions");
@@ -152,7 +152,7 @@ fn newer_devices_and_instructions_are_refused_by_name() {
         "add.s8 %r1, %r1, %r1;",
         "mov.u32 %r1, %clusterid.x;",
     ] {
-        let text = kernel(0, THREADS, instruction);
+        let text = kernel(0, REGISTERS, instruction);
         let error = load_error(&text);
         assert!(matches!(error, LoadError::Unsupported { .. }), "{error}");
         assert_eq!(error.line(), Some(crate::kit::line_of(&text, &instruction[..8])), "{error}");

@@ -21,9 +21,9 @@ pub fn kernel(params: usize, declarations: &str, body: &str) -> String {
     )
 }
 
-/// PTX that loads each thread's index into `%tid`, and the address of its element of the buffer `%a` into `%at`.
-pub const THREADS: &str = ".reg .b32 %r<32>; .reg .b64 %rd<32>; .reg .f32 %f<32>; .reg .f64 %fd<32>; .reg .b16 %h<32>;\n\
-                           .reg .pred %p<16>;";
+/// Declarations of the registers that the tests use.
+pub const REGISTERS: &str = ".reg .b32 %r<32>; .reg .b64 %rd<32>; .reg .f32 %f<32>; .reg .f64 %fd<32>;\n\
+                             .reg .b16 %h<32>; .reg .pred %p<16>;";
 
 impl Bench {
     pub fn new(text: &str) -> Self {

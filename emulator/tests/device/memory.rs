@@ -2,14 +2,14 @@
 
 use opt_emulator::{Call, Config, Device, FaultKind};
 
-use crate::kit::{Bench, THREADS, kernel, line_of, load_error};
+use crate::kit::{Bench, REGISTERS, kernel, line_of, load_error};
 
 /// PTX of a kernel in which every thread stores its index.
 fn store_numbers(offset: i64) -> String {
     let body = format!(
         "mov.u32 %r1, %tid.x;\nmul.wide.u32 %rd1, %r1, 4;\nadd.u64 %rd2, %a, %rd1;\nst.global.u32 [%rd2+{offset}], %r1;"
     );
-    kernel(1, THREADS, &body)
+    kernel(1, REGISTERS, &body)
 }
 
 #[test]
@@ -66,14 +66,14 @@ fn injected_faults_occur_at_the_nth_call() {
     let buffer = device.alloc(16).expect("the first call");
     assert_eq!(device.alloc(16).expect_err("the second call").code(), 2);
     device.alloc(16).expect("the third call");
-    assert_eq!(device.write(buffer, &[0; 4]).expect_err("ordered").code(), 700);
+    assert_eq!(device.write(buffer, &[0; 4]).expect_err("injected").code(), 700);
     assert_eq!(device.read(buffer, &mut [0; 4]).expect_err("700 is sticky").code(), 700);
 }
 
 #[test]
 fn unsupported_instruction_is_refused_by_name_and_line() {
     let body = "tex.2d.v4.f32.f32 {%f1, %f2, %f3, %f4}, %rd1;";
-    let text = kernel(0, THREADS, body);
+    let text = kernel(0, REGISTERS, body);
     let error = load_error(&text);
     assert_eq!(error.line(), Some(line_of(&text, "tex.2d")));
     assert_eq!(error.code(), 801);

@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use crate::kit::{Bench, THREADS, kernel};
+use crate::kit::{Bench, REGISTERS, kernel};
 
 /// Deterministic pseudo-random bits.
 struct Random(u64);
@@ -59,7 +59,7 @@ impl Element {
         match self {
             F16 => f16::from_f32(value as f32).to_bits().into(),
             Bf16 => bf16::from_f32(value as f32).to_bits().into(),
-            // The lowest 13 bits of a `tf32` are not part of it.
+            // The lowest 13 bits of a register are not part of its `tf32`.
             Tf32 => (value as f32).to_bits() | 0x1abc,
             F32 => (value as f32).to_bits(),
             S8 => u32::from((value as i8) as u8),
@@ -81,7 +81,7 @@ impl Element {
 /// the lane.
 type Layout = fn(usize, usize) -> (usize, usize);
 
-/// An instruction: its name, its depth, the types of its factors and of its result, and the layouts of its factors.
+/// An instruction: its name, its depth (K), the types of its factors and of its result, and the layouts of its factors.
 type Shape = (&'static str, usize, [Element; 2], Element, Layout, Layout);
 
 /// The layout of the result of every shape.
@@ -162,7 +162,7 @@ const SHAPES: [Shape; 15] = [
     ("m16n8k32.row.col.satfinite.s32.u8.u8.s32", 32, [U8, U8], S32, a_byte_32, b_byte_32),
 ];
 
-/// Packs a matrix into the registers of all lanes, those of one lane after another.
+/// Packs a matrix into the registers of all lanes, lane by lane.
 fn pack(matrix: &[Vec<f64>], element: Element, count: usize, layout: Layout) -> Vec<u32> {
     let in_register = 32 / element.bits();
     (0..32)
@@ -176,7 +176,7 @@ fn pack(matrix: &[Vec<f64>], element: Element, count: usize, layout: Layout) -> 
         .collect()
 }
 
-/// PTX that multiplies the fragments in the buffer `%a` and writes those of the result to `%b`.
+/// PTX that multiplies the fragments in the buffer `%a` and writes the result's fragments to `%b`.
 fn product_text(name: &str, counts: [usize; 3]) -> String {
     let first_register = [0, counts[0], counts[0] + counts[1]];
     let list = |prefix: &str, first: usize, count: usize| {
@@ -203,10 +203,10 @@ fn product_text(name: &str, counts: [usize; 3]) -> String {
     for i in 0..counts[2] {
         body.push_str(&format!("st.global.b32 [%rd1+{}], %y{i};\n", 4 * i));
     }
-    kernel(2, &format!("{THREADS} .reg .b32 %x<16>; .reg .b32 %y<4>;"), &body)
+    kernel(2, &format!("{REGISTERS} .reg .b32 %x<16>; .reg .b32 %y<4>;"), &body)
 }
 
-/// Runs an instruction on fragments, and returns those of the result.
+/// Runs an instruction on fragments, and returns the result's fragments.
 fn multiply(name: &str, fragments: [&[u32]; 3]) -> Vec<u32> {
     let counts = fragments.map(|words| words.len() / 32);
     let mut bench = Bench::new(&product_text(name, counts));
@@ -255,8 +255,8 @@ fn products_of_random_fragments_equal_a_plain_product() {
     }
 }
 
-/// Multiplies two matrices of equal words `a` and `b`, and adds a matrix of equal words `c`. Returns the word that all
-/// registers of the result contain.
+/// Runs an instruction whose operands have the same word in all their registers: `a`, `b` and `c`. Returns the word
+/// that all registers of the result contain.
 fn uniform(name: &str, [a, b, c]: [u32; 3], counts: [usize; 3]) -> u32 {
     let words = [a, b, c].iter().zip(counts).map(|(word, count)| vec![*word; 32 * count]).collect::<Vec<_>>();
     let found = multiply(name, [&words[0], &words[1], &words[2]]);
@@ -317,7 +317,7 @@ fn float_is_rounded_to_tf32_away_from_zero() {
             )
         })
         .collect();
-    let mut bench = Bench::new(&kernel(1, THREADS, &body));
+    let mut bench = Bench::new(&kernel(1, REGISTERS, &body));
     let bytes = |values: Vec<u32>| values.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
     let buffer = bench.buffer(&bytes(values.map(|(from, _)| from).to_vec()));
     bench.run(1, 1, &[buffer]).expect("a launch");

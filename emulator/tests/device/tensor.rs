@@ -2,7 +2,7 @@
 
 use opt_emulator::{AccessKind, Config, Fault, FaultKind, Memory};
 
-use crate::kit::{Bench, THREADS, kernel, line_of, load_error};
+use crate::kit::{Bench, REGISTERS, kernel, line_of, load_error};
 
 #[test]
 fn matrices_are_loaded_in_the_layout_of_fragments() {
@@ -24,7 +24,7 @@ fn matrices_are_loaded_in_the_layout_of_fragments() {
         for i in 0..count {
             body.push_str(&format!("st.global.b32 [%rd0+{}], %x{i};\n", 4 * i));
         }
-        let declarations = format!("{THREADS} .reg .b32 %x<4>; .shared .align 16 .b8 rows[1024];");
+        let declarations = format!("{REGISTERS} .reg .b32 %x<4>; .shared .align 16 .b8 rows[1024];");
         let mut bench = Bench::new(&kernel(1, &declarations, &body));
         let output = bench.buffer(&[0xee; 512]);
         bench.run(1, 32, &[output]).expect("a launch");
@@ -47,7 +47,7 @@ fn matrices_are_loaded_in_the_layout_of_fragments() {
 
 #[test]
 fn matrix_of_bytes_that_were_never_written_is_reported() {
-    let declarations = format!("{THREADS} .shared .align 16 .b8 rows[512];");
+    let declarations = format!("{REGISTERS} .shared .align 16 .b8 rows[512];");
     let body = "mov.u32 %r0, %tid.x; shl.b32 %r1, %r0, 4; mov.u32 %r2, rows; add.u32 %r1, %r1, %r2;\n\
                 mov.u32 %r3, 0; st.shared.v2.b32 [%r1], {%r3, %r3}; st.shared.b32 [%r1+8], %r3;\n\
                 setp.ne.u32 %p0, %r0, 5; @%p0 st.shared.b32 [%r1+12], %r3; bar.warp.sync 0xffffffff;\n\
@@ -60,10 +60,9 @@ fn matrix_of_bytes_that_were_never_written_is_reported() {
     assert_eq!((site.lane, site.line), (5, line_of(&text, "ldmatrix")));
 }
 
-/// Copies 16 bytes, one instruction after another, to shared memory that contains 0xaaaaaaaa, waits, and returns the
-/// bytes.
+/// Runs a copy to 16 bytes of shared memory that were set to 0xaa, waits for it, and returns these bytes.
 fn copied(instruction: &str) -> Result<Vec<u8>, Fault> {
-    let declarations = format!("{THREADS} .shared .align 16 .b8 to[16];");
+    let declarations = format!("{REGISTERS} .shared .align 16 .b8 to[16];");
     let body = format!(
         "mov.u32 %r0, 0xaaaaaaaa; st.shared.v4.b32 [to], {{%r0, %r0, %r0, %r0}}; mov.u32 %r1, to; mov.u32 %r2, 5;\n\
          setp.eq.u32 %p0, %r2, 5; setp.ne.u32 %p1, %r2, 5; mov.u64 %rd0, 8;\n\
@@ -115,7 +114,7 @@ fn copies_write_the_bytes_of_their_source_and_zeros() {
 #[test]
 fn wrong_copies_are_reported() {
     let kind = |instruction: &str| copied(instruction).expect_err(instruction).kind;
-    let of = |kind: FaultKind| match kind {
+    let details = |kind: FaultKind| match kind {
         FaultKind::IllegalAddress(access) => ("illegal", access.kind, access.memory, access.bytes),
         FaultKind::Misaligned(access) => ("misaligned", access.kind, access.memory, access.bytes),
         FaultKind::Uninitialised(access) => ("uninitialised", access.kind, access.memory, access.bytes),
@@ -129,7 +128,7 @@ fn wrong_copies_are_reported() {
         ("cp.async.ca.shared.global [%r1+4], [%a], 8", ("misaligned", Write, Memory::Shared, 8)),
         ("cp.async.ca.shared.global [%r1+16], [%a], 4", ("illegal", Write, Memory::Shared, 4)),
     ] {
-        assert_eq!(of(kind(instruction)), wanted, "{instruction}");
+        assert_eq!(details(kind(instruction)), wanted, "{instruction}");
     }
     let excessive = kind("cp.async.ca.shared.global [%r1], [%a], 4, %r2");
     assert!(matches!(&excessive, FaultKind::InvalidValue(what) if what.contains("5 bytes")), "{excessive}");
@@ -137,13 +136,13 @@ fn wrong_copies_are_reported() {
 
 #[test]
 fn copies_complete_when_their_group_is_awaited() {
-    let declarations = format!("{THREADS} .shared .align 16 .b8 to[16];");
+    let declarations = format!("{REGISTERS} .shared .align 16 .b8 to[16];");
     let start = "mov.u32 %r1, to;\n\
                  cp.async.ca.shared.global [%r1], [%a], 4; cp.async.commit_group;\n\
                  cp.async.ca.shared.global [%r1+4], [%a+4], 4; cp.async.commit_group;\n\
                  cp.async.commit_group;\n\
                  cp.async.ca.shared.global [%r1+8], [%a+8], 4;\n";
-    // What is waited for, and which of the three words can then be read. The third copy belongs to no group yet.
+    // The wait, and which of the three words can then be read. The third copy belongs to no group yet.
     for (wait, readable) in [
         ("", [false, false, false]),
         ("cp.async.wait_group 3;", [false, false, false]),
@@ -175,7 +174,7 @@ fn copies_complete_when_their_group_is_awaited() {
 
 #[test]
 fn wait_of_one_thread_does_not_cover_the_copies_of_another() {
-    let declarations = format!("{THREADS} .shared .align 16 .b8 to[8];");
+    let declarations = format!("{REGISTERS} .shared .align 16 .b8 to[8];");
     let body = "mov.u32 %r0, %tid.x; shl.b32 %r1, %r0, 2; mov.u32 %r2, to; add.u32 %r2, %r1, %r2;\n\
                 cp.async.ca.shared.global [%r2], [%a], 4; setp.eq.u32 %p0, %r0, 0;\n\
                 @%p0 cp.async.wait_all; bar.sync 0;\n\
@@ -189,7 +188,7 @@ fn wait_of_one_thread_does_not_cover_the_copies_of_another() {
 
 #[test]
 fn copies_that_are_never_awaited_end_in_a_fault_instead_of_filling_memory() {
-    let declarations = format!("{THREADS} .shared .align 16 .b8 to[64];");
+    let declarations = format!("{REGISTERS} .shared .align 16 .b8 to[64];");
     let body = "mov.u32 %r1, to;\nagain: cp.async.ca.shared.global [%r1], [%a], 4; cp.async.commit_group; bra again;";
     let mut bench = Bench::new(&kernel(1, &declarations, body));
     let buffer = bench.buffer(&[0; 4]);
@@ -199,7 +198,7 @@ fn copies_that_are_never_awaited_end_in_a_fault_instead_of_filling_memory() {
 
 #[test]
 fn copy_of_global_memory_that_was_never_written_is_reported() {
-    let declarations = format!("{THREADS} .shared .align 16 .b8 to[16];");
+    let declarations = format!("{REGISTERS} .shared .align 16 .b8 to[16];");
     let body = "cp.async.cg.shared.global [to], [%a], 16;";
     let config = Config { check_uninitialised_global: true, ..Config::default() };
     let mut bench = Bench::with(config, &kernel(1, &declarations, body));
@@ -212,7 +211,7 @@ fn copy_of_global_memory_that_was_never_written_is_reported() {
 
 #[test]
 fn products_and_loads_need_all_lanes_of_a_warp() {
-    let declarations = format!("{THREADS} .shared .align 16 .b8 rows[512];");
+    let declarations = format!("{REGISTERS} .shared .align 16 .b8 rows[512];");
     for instruction in [
         "mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%f0, %f1, %f2, %f3}, {%r1, %r1}, {%r1}, {%f0, %f1, %f2, %f3}",
         "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [rows]",
@@ -270,7 +269,7 @@ fn newer_and_rarer_instructions_are_refused_by_name_and_line() {
         ("ldmatrix.sync.aligned.m16n16.x1.trans.shared.b8 {%r1, %r2}, [%r3]", "m16n16"),
         ("stmatrix.sync.aligned.m8n8.x1.shared.b16 [%r1], {%r2}", "stmatrix"),
     ] {
-        let text = kernel(0, THREADS, &format!("{instruction};"));
+        let text = kernel(0, REGISTERS, &format!("{instruction};"));
         let error = load_error(&text);
         let name = instruction.split(' ').next().expect("a name");
         assert_eq!((error.code(), error.line()), (801, Some(line_of(&text, name))), "{instruction}: {error}");
@@ -293,7 +292,7 @@ fn wrong_operands_of_matrix_instructions_are_refused() {
         "cp.async.ca.shared.global [%r1], [%rd1], 12",
         "cp.async.wait_group %r1",
     ] {
-        let error = load_error(&kernel(0, THREADS, &format!("{instruction};")));
+        let error = load_error(&kernel(0, REGISTERS, &format!("{instruction};")));
         assert_eq!(error.code(), 218, "{instruction}: {error}");
         assert!(error.to_string().contains("does not take these operands"), "{error}");
     }

@@ -24,7 +24,7 @@ fn histogram_sort_and_compaction_match_the_reference() {
     close("histogram_i32", &bench.get(h, 17, Format::I32), &truth, 0.0);
 
     let values = numbers(200, 10.0, Format::F32);
-    let (x, y) = (bench.put(&values, Format::F32), bench.room(200, Format::F32));
+    let (x, y) = (bench.put(&values, Format::F32), bench.output(200, Format::F32));
     bench.run(
         "bitonic_sort_f32",
         [1, 1, 1],
@@ -38,7 +38,7 @@ fn histogram_sort_and_compaction_match_the_reference() {
 
     let values: Vec<f64> = (0..200).map(|i| real(i * 7 % 11) - 5.0).collect();
     let (x, y, c) =
-        (bench.put(&values, Format::I32), bench.room(200, Format::I32), bench.room(1, Format::I32));
+        (bench.put(&values, Format::I32), bench.output(200, Format::I32), bench.output(1, Format::I32));
     let args = [Arg::Address(x), Arg::Address(y), Arg::Address(c), Arg::I32(200)];
     bench.run("compact_i32", [1, 1, 1], [224, 1, 1], 0, &args);
     let truth: Vec<f64> = values.into_iter().filter(|v| *v > 0.0).collect();
@@ -80,7 +80,7 @@ fn calls_switches_and_local_arrays_match_the_reference() {
     let values = numbers(100, 2.0, Format::F32);
     let kinds: Vec<f64> = (0..100).map(|i| real(i % 8)).collect();
     let (k, x, y) =
-        (bench.put(&kinds, Format::I32), bench.put(&values, Format::F32), bench.room(100, Format::F32));
+        (bench.put(&kinds, Format::I32), bench.put(&values, Format::F32), bench.output(100, Format::F32));
     let args = [Arg::Address(k), Arg::Address(x), Arg::Address(y), Arg::I32(100)];
     bench.run("calls_f32", [1, 1, 1], [128, 1, 1], 0, &args);
     let truth: Vec<f64> = values
@@ -110,7 +110,7 @@ fn calls_switches_and_local_arrays_match_the_reference() {
 fn parameters_by_value_and_variables_match_the_reference() {
     let mut bench = Bench::new(TEXT);
     let values = numbers(32, 2.0, Format::F32);
-    let (x, y) = (bench.put(&values, Format::F32), bench.room(32, Format::F32));
+    let (x, y) = (bench.put(&values, Format::F32), bench.output(32, Format::F32));
     let mut settings = Vec::new();
     settings.extend(1.5_f32.to_le_bytes());
     settings.extend((-4_i32).to_le_bytes());
@@ -144,7 +144,7 @@ fn printf_formats_as_in_c() {
 #[test]
 fn warp_functions_match_the_reference() {
     let mut bench = Bench::new(TEXT);
-    let y = bench.room(7 * 32, Format::I32);
+    let y = bench.output(7 * 32, Format::I32);
     bench.run("warp_functions", [1, 1, 1], [32, 1, 1], 0, &[Arg::Address(y)]);
     let found = words(&bench.raw(y, 4 * 7 * 32));
     for (t, found) in (0..32_u32).zip(found.chunks_exact(7)) {
@@ -159,7 +159,7 @@ fn warp_functions_match_the_reference() {
 #[test]
 fn named_barriers_and_their_reductions_match_the_reference() {
     let mut bench = Bench::new(TEXT);
-    let y = bench.room(67, Format::I32);
+    let y = bench.output(67, Format::I32);
     bench.run("named_barriers", [1, 1, 1], [128, 1, 1], 0, &[Arg::Address(y)]);
     let found = words(&bench.raw(y, 4 * 67));
     let truth: Vec<u32> = (0..64).map(|i| (63 - i) * (63 - i)).chain([64, 1, 0]).collect();
@@ -172,7 +172,7 @@ fn carries_match_the_reference() {
     let pairs = [(u128::MAX - 5, 7_u128), (1 << 64, u128::MAX / 3), (12345, 1 << 100)];
     for (a, b) in pairs {
         let bytes: Vec<u8> = [a, b].iter().flat_map(|v| v.to_le_bytes()).collect();
-        let (x, y) = (bench.bytes(&bytes), bench.room(6, Format::I64));
+        let (x, y) = (bench.bytes(&bytes), bench.output(6, Format::I64));
         bench.run("wide_i128", [1, 1, 1], [1, 1, 1], 0, &[Arg::Address(x), Arg::Address(y)]);
         let found = bench.raw(y, 48);
         let truth: Vec<u8> = [a.wrapping_add(b), a.wrapping_sub(b), a.wrapping_mul(b)]

@@ -1,6 +1,6 @@
 //! Tests of elementwise kernels.
 
-use crate::kit::{Arg, Bench, Format, THREE, close, numbers, real};
+use crate::kit::{Arg, Bench, FLOAT_FORMATS, Format, close, numbers, real};
 
 const TEXT: &str = include_str!("../data/kernels/elementwise.ptx");
 
@@ -19,12 +19,13 @@ pub fn erf(x: f64) -> f64 {
     sum * 2.0 / std::f64::consts::PI.sqrt()
 }
 
-fn each(name: &str, format: Format, scale: f64, tolerance: f64, truth: impl Fn(f64) -> f64) {
+/// Runs a kernel on 1000 numbers, and compares each result with `truth`.
+fn check_each(name: &str, format: Format, scale: f64, tolerance: f64, truth: impl Fn(f64) -> f64) {
     let mut bench = Bench::new(TEXT);
     let count = 1000;
     let values = numbers(count, scale, format);
     let x = bench.put(&values, format);
-    let y = bench.room(count, format);
+    let y = bench.output(count, format);
     let args = [Arg::Address(x), Arg::Address(y), Arg::I64(1000)];
     bench.run(name, [3, 1, 1], [96, 1, 1], 0, &args);
     let wanted: Vec<f64> = values.iter().map(|value| truth(*value)).collect();
@@ -33,12 +34,12 @@ fn each(name: &str, format: Format, scale: f64, tolerance: f64, truth: impl Fn(f
 
 #[test]
 fn activations_match_the_reference_in_three_formats() {
-    for (suffix, format, tolerance) in THREE {
-        each(&format!("relu_{suffix}"), format, 4.0, 0.0, |v| v.max(0.0));
-        each(&format!("gelu_{suffix}"), format, 4.0, tolerance, |v| {
+    for (suffix, format, tolerance) in FLOAT_FORMATS {
+        check_each(&format!("relu_{suffix}"), format, 4.0, 0.0, |v| v.max(0.0));
+        check_each(&format!("gelu_{suffix}"), format, 4.0, tolerance, |v| {
             0.5 * v * (1.0 + erf(v * std::f64::consts::FRAC_1_SQRT_2))
         });
-        each(&format!("gelu_tanh_{suffix}"), format, 4.0, tolerance, |v| {
+        check_each(&format!("gelu_tanh_{suffix}"), format, 4.0, tolerance, |v| {
             0.5 * v * (1.0 + (0.797_884_56 * (v + 0.044_715 * v * v * v)).tanh())
         });
     }
@@ -46,25 +47,27 @@ fn activations_match_the_reference_in_three_formats() {
 
 #[test]
 fn functions_of_f32_match_the_reference() {
-    let one = |name: &str, truth: &dyn Fn(f64) -> f64| each(name, Format::F32, 5.0, 4e-6, truth);
+    let one = |name: &str, truth: &dyn Fn(f64) -> f64| check_each(name, Format::F32, 5.0, 4e-6, truth);
     one("silu_f32", &|v| v / (1.0 + (-v).exp()));
     one("sigmoid_f32", &|v| 1.0 / (1.0 + (-v).exp()));
     one("softplus_f32", &|v| v.exp().ln_1p());
     one("trigonometry_f32", &|v| v.sin() + 2.0 * (v * 0.5).cos() + v.atan2(2.0));
     one("roots_f32", &|v| v.abs().sqrt() + 1.0 / (v * v + 1.0).sqrt() + v.cbrt());
     one("powers_f32", &|v| (v.abs() + 0.5).powf(1.7) + v.exp2() + (v.abs() + 1.0).log10());
-    each("rounded_f32", Format::F32, 9.0, 0.0, |v| {
+    check_each("rounded_f32", Format::F32, 9.0, 0.0, |v| {
         v.floor() + 10.0 * v.ceil() + 100.0 * v.trunc() + 1000.0 * v.round_ties_even() + 10000.0 * v.round()
     });
     // Large angles take the slow path of the range reduction.
-    each("trigonometry_f32", Format::F32, 1e6, 4e-6, |v| v.sin() + 2.0 * (v * 0.5).cos() + v.atan2(2.0));
+    check_each("trigonometry_f32", Format::F32, 1e6, 4e-6, |v| {
+        v.sin() + 2.0 * (v * 0.5).cos() + v.atan2(2.0)
+    });
 }
 
 #[test]
 fn functions_of_f64_match_the_reference() {
     let mut bench = Bench::new(TEXT);
     let values = numbers(200, 8.0, Format::F64);
-    let (x, y) = (bench.put(&values, Format::F64), bench.room(200, Format::F64));
+    let (x, y) = (bench.put(&values, Format::F64), bench.output(200, Format::F64));
     let args = [Arg::Address(x), Arg::Address(y), Arg::I32(200)];
     bench.run("functions_f64", [2, 1, 1], [128, 1, 1], 0, &args);
     let truth: Vec<f64> = values
@@ -85,7 +88,7 @@ fn functions_of_f64_match_the_reference() {
 fn vectors_of_four_match_the_reference() {
     let mut bench = Bench::new(TEXT);
     let values = numbers(400, 2.0, Format::F32);
-    let (x, y) = (bench.put(&values, Format::F32), bench.room(400, Format::F32));
+    let (x, y) = (bench.put(&values, Format::F32), bench.output(400, Format::F32));
     let args = [Arg::Address(x), Arg::Address(y), Arg::I64(100)];
     bench.run("relu_vec4_f32", [1, 1, 1], [128, 1, 1], 0, &args);
     let truth: Vec<f64> = values.iter().map(|v| v.max(0.0)).collect();
@@ -101,7 +104,7 @@ fn halves_match_the_reference_to_the_bit() {
     {
         let first = numbers(256, 3.0, format);
         let second: Vec<f64> = numbers(300, 40.0, format)[44..].to_vec();
-        let (x, y, z) = (bench.put(&first, format), bench.put(&second, format), bench.room(256, format));
+        let (x, y, z) = (bench.put(&first, format), bench.put(&second, format), bench.output(256, format));
         let count = if name == "mixed_half" { 256 } else { 128 };
         let args = [Arg::Address(x), Arg::Address(y), Arg::Address(z), Arg::I32(count)];
         bench.run(name, [2, 1, 1], [128, 1, 1], 0, &args);
@@ -127,7 +130,7 @@ fn integers_match_the_reference() {
     for divisor in [7_i64, -3, 1_000_003, i64::from(i32::MIN)] {
         let values: Vec<i64> = (0..64_i64).map(|i| (i - 30).wrapping_mul(0x0123_4567_89ab_cdef)).collect();
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let (x, y) = (bench.bytes(&bytes), bench.room(64, Format::I64));
+        let (x, y) = (bench.bytes(&bytes), bench.output(64, Format::I64));
         let args = [Arg::Address(x), Arg::Address(y), Arg::I64(divisor), Arg::I32(64)];
         bench.run("integers_i64", [1, 1, 1], [64, 1, 1], 0, &args);
         let found = bench.raw(y, 512);
@@ -148,7 +151,7 @@ fn integers_match_the_reference() {
         let divisor = i32::try_from(divisor).expect("a small divisor");
         let values: Vec<i32> = (0..64_i32).map(|i| (i - 30).wrapping_mul(0x0765_4321)).collect();
         let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        let (x, y) = (bench.bytes(&bytes), bench.room(64, Format::I32));
+        let (x, y) = (bench.bytes(&bytes), bench.output(64, Format::I32));
         let args = [Arg::Address(x), Arg::Address(y), Arg::I32(divisor), Arg::I32(64)];
         bench.run("integers_i32", [1, 1, 1], [64, 1, 1], 0, &args);
         let found = bench.raw(y, 256);

@@ -13,7 +13,8 @@ pub enum Format {
     I64,
 }
 
-pub const THREE: [(&str, Format, f64); 3] =
+/// The formats of floating-point numbers that most kernels are compiled for: suffix of the name, format, and tolerance.
+pub const FLOAT_FORMATS: [(&str, Format, f64); 3] =
     [("f32", Format::F32, 2e-6), ("f16", Format::F16, 1e-3), ("bf16", Format::Bf16, 8e-3)];
 
 impl Format {
@@ -137,8 +138,8 @@ impl Bench {
         self.bytes(&bytes)
     }
 
-    /// Allocates a buffer in which every bit is set.
-    pub fn room(&mut self, count: usize, format: Format) -> u64 {
+    /// Allocates a buffer for results, in which every bit is set.
+    pub fn output(&mut self, count: usize, format: Format) -> u64 {
         self.bytes(&vec![0xff; count * format.bytes()])
     }
 

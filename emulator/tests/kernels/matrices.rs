@@ -1,6 +1,6 @@
 //! Tests of matrix products, transposition and convolution.
 
-use crate::kit::{Arg, Bench, Format, THREE, close, numbers};
+use crate::kit::{Arg, Bench, FLOAT_FORMATS, Format, close, numbers};
 
 const TEXT: &str = include_str!("../data/kernels/matrices.ptx");
 
@@ -14,10 +14,10 @@ pub fn product(a: &[f64], b: &[f64], [m, n, k]: [usize; 3], transposed: bool) ->
 fn matrix_products_match_the_reference_in_three_formats() {
     let mut bench = Bench::new(TEXT);
     let (m, n, k) = (37, 41, 50);
-    for (suffix, format, tolerance) in THREE {
+    for (suffix, format, tolerance) in FLOAT_FORMATS {
         let tolerance = tolerance * 2.0;
         let (first, second) = (numbers(m * k, 1.0, format), numbers(n * k, 1.0, format));
-        let (a, b, c) = (bench.put(&first, format), bench.put(&second, format), bench.room(m * n, format));
+        let (a, b, c) = (bench.put(&first, format), bench.put(&second, format), bench.output(m * n, format));
         let sizes = || [Arg::I32(37), Arg::I32(41), Arg::I32(50)];
         for name in ["matmul", "matmul_tiled"] {
             let args: Vec<Arg> = [a, b, c].map(Arg::Address).into_iter().chain(sizes()).collect();
@@ -46,7 +46,7 @@ fn other_matrix_products_match_the_reference() {
         [("matmul_f64", Format::F64, [3, 3, 1], 1e-13), ("matmul_blocked_f32", Format::F32, [2, 2, 1], 5e-6)]
     {
         let (first, second) = (numbers(m * k, 1.0, format), numbers(n * k, 1.0, format));
-        let (a, b, c) = (bench.put(&first, format), bench.put(&second, format), bench.room(m * n, format));
+        let (a, b, c) = (bench.put(&first, format), bench.put(&second, format), bench.output(m * n, format));
         let sizes = [Arg::I32(37), Arg::I32(41), Arg::I32(50)];
         let args: Vec<Arg> = [a, b, c].map(Arg::Address).into_iter().chain(sizes).collect();
         bench.run(name, grid, [16, 16, 1], 0, &args);
@@ -59,7 +59,7 @@ fn transposition_and_convolution_match_the_reference() {
     let mut bench = Bench::new(TEXT);
     let (m, n) = (45, 70);
     let values = numbers(m * n, 5.0, Format::F32);
-    let (x, y) = (bench.put(&values, Format::F32), bench.room(m * n, Format::F32));
+    let (x, y) = (bench.put(&values, Format::F32), bench.output(m * n, Format::F32));
     let args = [Arg::Address(x), Arg::Address(y), Arg::I32(45), Arg::I32(70)];
     bench.run("transpose_f32", [3, 2, 1], [32, 8, 1], 0, &args);
     let truth: Vec<f64> = (0..m * n).map(|at| values[at % m * n + at / m]).collect();

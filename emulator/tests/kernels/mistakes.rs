@@ -71,75 +71,74 @@ fn access(fault: &Fault, code: u32, kind: AccessKind, memory: Memory, bytes: u64
 fn accesses_outside_of_buffers_are_reported() {
     use AccessKind::{Atomic, Read, Write};
     for threads in [1, 2] {
-        let planted = || Fixture::new(threads);
-        let xy = |p: &Fixture| vec![address(p.x), address(p.y)];
-        let xyn = |p: &Fixture, n| vec![address(p.x), address(p.y), number(n)];
-        let mut p = planted();
-        let y = address(p.y);
-        let fault = p.run("one_past_the_end", 1, 96, vec![y, number(64)]);
+        let xy = |fixture: &Fixture| vec![address(fixture.x), address(fixture.y)];
+        let xyn = |fixture: &Fixture, n| vec![address(fixture.x), address(fixture.y), number(n)];
+        let mut fixture = Fixture::new(threads);
+        let y = address(fixture.y);
+        let fault = fixture.run("one_past_the_end", 1, 96, vec![y, number(64)]);
         access(&fault, 700, Write, Memory::Global, 4, Some(0));
         assert_eq!(fault.site.expect("a thread").thread, [64, 0, 0]);
 
-        let mut p = planted();
-        let params = xyn(&p, 64);
-        let fault = p.run("missing_guard", 3, 32, params);
+        let mut fixture = Fixture::new(threads);
+        let params = xyn(&fixture, 64);
+        let fault = fixture.run("missing_guard", 3, 32, params);
         access(&fault, 700, Read, Memory::Global, 4, Some(0));
         assert_eq!(fault.site.expect("a thread").block, [2, 0, 0]);
 
-        let mut p = planted();
-        let params = xyn(&p, 64);
-        access(&p.run("before_the_start", 1, 64, params), 700, Read, Memory::Global, 4, Some(-4));
-        let mut p = planted();
-        let params = xyn(&p, 64);
-        access(&p.run("wrong_stride", 1, 64, params), 700, Read, Memory::Global, 4, Some(0));
-        let mut p = planted();
-        let params = vec![address(p.x), address(p.y), number(8), number(4)];
-        access(&p.run("swapped_axes", 8, 4, params), 700, Read, Memory::Global, 4, Some(0));
-        let mut p = planted();
-        let params = xyn(&p, 64);
-        access(&p.run("vector_past_the_end", 1, 20, params), 700, Read, Memory::Global, 16, Some(0));
-        let mut p = planted();
-        let params = vec![address(0), address(p.y)];
-        let fault = p.run("null_pointer", 1, 32, params);
+        let mut fixture = Fixture::new(threads);
+        let params = xyn(&fixture, 64);
+        access(&fixture.run("before_the_start", 1, 64, params), 700, Read, Memory::Global, 4, Some(-4));
+        let mut fixture = Fixture::new(threads);
+        let params = xyn(&fixture, 64);
+        access(&fixture.run("wrong_stride", 1, 64, params), 700, Read, Memory::Global, 4, Some(0));
+        let mut fixture = Fixture::new(threads);
+        let params = vec![address(fixture.x), address(fixture.y), number(8), number(4)];
+        access(&fixture.run("swapped_axes", 8, 4, params), 700, Read, Memory::Global, 4, Some(0));
+        let mut fixture = Fixture::new(threads);
+        let params = xyn(&fixture, 64);
+        access(&fixture.run("vector_past_the_end", 1, 20, params), 700, Read, Memory::Global, 16, Some(0));
+        let mut fixture = Fixture::new(threads);
+        let params = vec![address(0), address(fixture.y)];
+        let fault = fixture.run("null_pointer", 1, 32, params);
         assert!(fault.to_string().contains("at 0x0 in global memory"), "{fault}");
-        let mut p = planted();
-        let fault = p.run("host_pointer", 1, 32, vec![address(0x7fff_1234_5600)]);
+        let mut fixture = Fixture::new(threads);
+        let fault = fixture.run("host_pointer", 1, 32, vec![address(0x7fff_1234_5600)]);
         assert_eq!(fault.code(), 700);
-        let mut p = planted();
-        let index = p.device.alloc(256).expect("memory");
-        p.device.fill(index, 0, 256).expect("a live buffer");
-        p.device.write(index + 40, &64_i64.to_le_bytes()).expect("a live buffer");
-        let params = vec![address(index), address(p.x), address(p.y)];
-        let fault = p.run("index_from_data", 1, 32, params);
+        let mut fixture = Fixture::new(threads);
+        let index = fixture.device.alloc(256).expect("memory");
+        fixture.device.fill(index, 0, 256).expect("a live buffer");
+        fixture.device.write(index + 40, &64_i64.to_le_bytes()).expect("a live buffer");
+        let params = vec![address(index), address(fixture.x), address(fixture.y)];
+        let fault = fixture.run("index_from_data", 1, 32, params);
         access(&fault, 700, Read, Memory::Global, 4, Some(0));
         assert_eq!(fault.site.expect("a thread").lane, 5);
-        let mut p = planted();
-        let params = xyn(&p, 40_000);
-        assert_eq!(p.run("index_overflows", 1, 32, params).code(), 700);
-        let mut p = planted();
-        let small = p.device.alloc(48).expect("memory");
-        p.device.fill(small, 0, 48).expect("a live buffer");
-        let params = vec![address(small), address(p.x)];
-        access(&p.run("atomic_past_the_end", 1, 64, params), 700, Atomic, Memory::Global, 4, Some(0));
-        let mut p = planted();
-        let params = xy(&p);
-        p.device.free(p.x).expect("a live buffer");
-        let fault = p.run("used_after_free", 1, 32, params);
+        let mut fixture = Fixture::new(threads);
+        let params = xyn(&fixture, 40_000);
+        assert_eq!(fixture.run("index_overflows", 1, 32, params).code(), 700);
+        let mut fixture = Fixture::new(threads);
+        let small = fixture.device.alloc(48).expect("memory");
+        fixture.device.fill(small, 0, 48).expect("a live buffer");
+        let params = vec![address(small), address(fixture.x)];
+        access(&fixture.run("atomic_past_the_end", 1, 64, params), 700, Atomic, Memory::Global, 4, Some(0));
+        let mut fixture = Fixture::new(threads);
+        let params = xy(&fixture);
+        fixture.device.free(fixture.x).expect("a live buffer");
+        let fault = fixture.run("used_after_free", 1, 32, params);
         assert!(matches!(fault.kind, FaultKind::UseAfterFree(_)), "{fault}");
-        let mut p = planted();
-        let y = address(p.y);
-        access(&p.run("constant_past_the_end", 1, 8, vec![y]), 700, Read, Memory::Global, 4, Some(0));
+        let mut fixture = Fixture::new(threads);
+        let y = address(fixture.y);
+        access(&fixture.run("constant_past_the_end", 1, 8, vec![y]), 700, Read, Memory::Global, 4, Some(0));
     }
 }
 
 #[test]
 fn misaligned_accesses_are_reported() {
-    let mut p = Fixture::new(2);
-    let params = vec![address(p.x), address(p.y), number(1)];
-    access(&p.run("misaligned_vector", 1, 8, params), 716, AccessKind::Read, Memory::Global, 16, None);
-    let mut p = Fixture::new(2);
-    let y = address(p.y);
-    let fault = p.run("misaligned_store", 1, 8, vec![y]);
+    let mut fixture = Fixture::new(2);
+    let params = vec![address(fixture.x), address(fixture.y), number(1)];
+    access(&fixture.run("misaligned_vector", 1, 8, params), 716, AccessKind::Read, Memory::Global, 16, None);
+    let mut fixture = Fixture::new(2);
+    let y = address(fixture.y);
+    let fault = fixture.run("misaligned_store", 1, 8, vec![y]);
     access(&fault, 716, AccessKind::Write, Memory::Global, 4, None);
     assert_eq!(fault.site.expect("a thread").lane, 1);
 }
@@ -148,9 +147,9 @@ fn misaligned_accesses_are_reported() {
 fn mistakes_in_shared_and_local_memory_are_reported() {
     use AccessKind::{Read, Write};
     let run = |name: &str, block| {
-        let mut p = Fixture::new(2);
-        let y = p.device.alloc(1024).expect("memory");
-        p.run(name, 1, block, vec![address(y)])
+        let mut fixture = Fixture::new(2);
+        let y = fixture.device.alloc(1024).expect("memory");
+        fixture.run(name, 1, block, vec![address(y)])
     };
     let fault = run("uninitialised_shared", 64);
     access(&fault, 719, Read, Memory::Shared, 4, None);
@@ -163,17 +162,17 @@ fn mistakes_in_shared_and_local_memory_are_reported() {
     assert_eq!(fault.site.expect("a thread").thread, [63, 0, 0]);
     let fault = run("too_little_dynamic_shared", 32);
     access(&fault, 700, Write, Memory::Shared, 4, None);
-    let mut p = Fixture::new(2);
-    let params = vec![address(p.x), address(p.y)];
-    access(&p.run("local_past_the_end", 1, 32, params), 700, Write, Memory::Local, 4, None);
+    let mut fixture = Fixture::new(2);
+    let params = vec![address(fixture.x), address(fixture.y)];
+    access(&fixture.run("local_past_the_end", 1, 32, params), 700, Write, Memory::Local, 4, None);
 }
 
 #[test]
 fn threads_that_do_not_reach_the_same_barrier_are_reported() {
     let run = |name: &str, block| {
-        let mut p = Fixture::new(1);
-        let y = address(p.y);
-        p.run(name, 1, block, vec![y])
+        let mut fixture = Fixture::new(1);
+        let y = address(fixture.y);
+        fixture.run(name, 1, block, vec![y])
     };
     assert_eq!(run("divergent_barriers", 64).kind, FaultKind::BarrierDivergence);
     let fault = run("barrier_that_nobody_reaches", 64);
@@ -184,9 +183,9 @@ fn threads_that_do_not_reach_the_same_barrier_are_reported() {
 #[test]
 fn reads_that_do_not_wait_for_a_copy_are_reported() {
     for name in ["copy_not_awaited", "copy_awaited_too_loosely"] {
-        let mut p = Fixture::new(2);
-        let params = vec![address(p.x), address(p.y)];
-        let fault = p.run(name, 1, 32, params);
+        let mut fixture = Fixture::new(2);
+        let params = vec![address(fixture.x), address(fixture.y)];
+        let fault = fixture.run(name, 1, 32, params);
         assert!(matches!(fault.kind, FaultKind::Pending(_)), "{fault}");
         access(&fault, 719, AccessKind::Read, Memory::Shared, 4, None);
     }
@@ -194,37 +193,37 @@ fn reads_that_do_not_wait_for_a_copy_are_reported() {
 
 #[test]
 fn mistakes_of_copies_and_fragments_are_reported() {
-    let mut p = Fixture::new(2);
-    let params = vec![address(p.x), address(p.y)];
-    let fault = p.run("copy_from_past_the_end", 1, 96, params);
+    let mut fixture = Fixture::new(2);
+    let params = vec![address(fixture.x), address(fixture.y)];
+    let fault = fixture.run("copy_from_past_the_end", 1, 96, params);
     access(&fault, 700, AccessKind::Read, Memory::Global, 4, Some(0));
     assert_eq!(fault.site.expect("a thread").thread, [64, 0, 0]);
-    let mut p = Fixture::new(2);
-    let params = vec![address(p.y)];
-    let fault = p.run("misaligned_fragment", 1, 32, params);
+    let mut fixture = Fixture::new(2);
+    let params = vec![address(fixture.y)];
+    let fault = fixture.run("misaligned_fragment", 1, 32, params);
     assert!(matches!(fault.kind, FaultKind::Misaligned(_)), "{fault}");
     access(&fault, 716, AccessKind::Read, Memory::Shared, 16, None);
     assert_eq!(fault.site.expect("a thread").lane, 1);
-    let mut p = Fixture::new(2);
-    let params = vec![address(p.y)];
-    assert_eq!(p.run("product_of_half_a_warp", 1, 32, params).kind, FaultKind::WarpDivergence);
+    let mut fixture = Fixture::new(2);
+    let params = vec![address(fixture.y)];
+    assert_eq!(fixture.run("product_of_half_a_warp", 1, 32, params).kind, FaultKind::WarpDivergence);
 }
 
 #[test]
 fn traps_assertions_and_endless_loops_are_reported() {
-    let mut p = Fixture::new(2);
-    let y = address(p.y);
-    let fault = p.run("endless", 2, 32, vec![y]);
+    let mut fixture = Fixture::new(2);
+    let y = address(fixture.y);
+    let fault = fixture.run("endless", 2, 32, vec![y]);
     assert!(matches!(fault.kind, FaultKind::Timeout(_)), "{fault}");
     assert_eq!(fault.code(), 702);
-    let mut p = Fixture::new(2);
-    let x = address(p.x);
-    let fault = p.run("traps", 1, 32, vec![x]);
+    let mut fixture = Fixture::new(2);
+    let x = address(fixture.x);
+    let fault = fixture.run("traps", 1, 32, vec![x]);
     assert_eq!((&fault.kind, fault.code()), (&FaultKind::Trap, 719));
     assert_eq!(fault.site.expect("a thread").lane, 6);
-    let mut p = Fixture::new(2);
-    let x = address(p.x);
-    let fault = p.run("asserts", 1, 32, vec![x]);
+    let mut fixture = Fixture::new(2);
+    let x = address(fixture.x);
+    let fault = fixture.run("asserts", 1, 32, vec![x]);
     assert_eq!(fault.kind, FaultKind::Assert("mistakes.cu:99: asserts: `x[i] == 1`".to_owned()));
     assert_eq!(fault.code(), 710);
 }

@@ -36,12 +36,12 @@ fn run(name: &str, host_threads: usize) -> Result<(), Fault> {
     device.launch(&function, &launch).map(|_| ())
 }
 
-/// The source lines of the earlier and of the later access of each race, according to the comments.
+/// The source lines of the earlier and of the later access of each race, according to the comments in the source.
 fn planted() -> Vec<(String, [usize; 2])> {
     let mut all: Vec<(String, [usize; 2])> = Vec::new();
     for (index, line) in SOURCE.lines().enumerate() {
         let Some((_, mark)) = line.split_once("// ") else { continue };
-        let Some((place, name)) = mark.split_once(": ") else { continue };
+        let Some((which, name)) = mark.split_once(": ") else { continue };
         // The copies are in a function that is inlined.
         let (name, at) = match name.strip_suffix(", in copy_word") {
             Some(name) => {
@@ -56,7 +56,7 @@ fn planted() -> Vec<(String, [usize; 2])> {
                 all.len() - 1
             }
         };
-        match place {
+        match which {
             "first" => all[known].1[0] = at + 1,
             "second" => all[known].1[1] = at + 1,
             "both" => all[known].1 = [at + 1; 2],
@@ -123,7 +123,7 @@ fn ordered_accesses_are_not_reported_as_races() {
     let numbers: Vec<f64> = (0..1024).map(|i| f64::from(i * 7 % 61)).collect();
     for name in names {
         let mut bench = Bench::new(ORDERED);
-        let (x, y) = (bench.put(&numbers, Format::I32), bench.room(1024, Format::I32));
+        let (x, y) = (bench.put(&numbers, Format::I32), bench.output(1024, Format::I32));
         bench.run(name, [3, 1, 1], [threads(name), 1, 1], 0, &[Arg::Address(x), Arg::Address(y)]);
     }
 }

@@ -1,6 +1,6 @@
 //! Tests of kernels that work on rows.
 
-use crate::kit::{Arg, Bench, Format, THREE, close, numbers, real, whole};
+use crate::kit::{Arg, Bench, FLOAT_FORMATS, Format, close, numbers, real, whole};
 
 const TEXT: &str = include_str!("../data/kernels/rows.ptx");
 
@@ -13,20 +13,20 @@ fn softmax(row: &[f64]) -> Vec<f64> {
 #[test]
 fn embedding_layer_norm_and_softmax_match_the_reference_in_three_formats() {
     let mut bench = Bench::new(TEXT);
-    for (suffix, format, tolerance) in THREE {
+    for (suffix, format, tolerance) in FLOAT_FORMATS {
         let (rows, d) = (6, 150);
         let values = numbers(rows * d, 3.0, format);
         let (gain, bias) = (numbers(d, 1.0, format), numbers(d, 0.5, format));
         let x = bench.put(&values, format);
         let indices = [4_usize, 0, 5, 5];
         let index = bench.put(&indices.map(real), Format::I64);
-        let out = bench.room(4 * d, format);
+        let out = bench.output(4 * d, format);
         let args = [Arg::Address(index), Arg::Address(x), Arg::Address(out), Arg::I32(150)];
         bench.run(&format!("embedding_{suffix}"), [4, 1, 1], [64, 1, 1], 0, &args);
         let truth: Vec<f64> = indices.iter().flat_map(|i| values[i * d..(i + 1) * d].to_vec()).collect();
         close("embedding", &bench.get(out, 4 * d, format), &truth, 0.0);
 
-        let (g, b, y) = (bench.put(&gain, format), bench.put(&bias, format), bench.room(rows * d, format));
+        let (g, b, y) = (bench.put(&gain, format), bench.put(&bias, format), bench.output(rows * d, format));
         let args = [x, g, b, y].map(Arg::Address).into_iter().chain([Arg::I32(150), Arg::F32(1e-5)]);
         bench.run(&format!("layer_norm_{suffix}"), [6, 1, 1], [64, 1, 1], 0, &args.collect::<Vec<_>>());
         let truth: Vec<f64> = values
@@ -57,13 +57,13 @@ fn variants_of_softmax_match_the_reference() {
     let (rows, d) = (9, 77);
     let values = numbers(rows * d, 6.0, Format::F32);
     let truth: Vec<f64> = values.chunks(d).flat_map(softmax).collect();
-    let (x, y) = (bench.put(&values, Format::F32), bench.room(rows * d, Format::F32));
+    let (x, y) = (bench.put(&values, Format::F32), bench.output(rows * d, Format::F32));
     for (name, grid) in [("softmax_online_f32", 1), ("softmax_warp_f32", 3)] {
         let args = [Arg::Address(x), Arg::Address(y), Arg::I32(9), Arg::I32(77)];
         bench.run(name, [grid, 1, 1], [128, 1, 1], 0, &args);
         close(name, &bench.get(y, rows * d, Format::F32), &truth, 2e-6);
     }
-    let (x, y) = (bench.put(&values, Format::F64), bench.room(rows * d, Format::F64));
+    let (x, y) = (bench.put(&values, Format::F64), bench.output(rows * d, Format::F64));
     bench.run("log_softmax_f64", [9, 1, 1], [32, 1, 1], 0, &[Arg::Address(x), Arg::Address(y), Arg::I32(77)]);
     let truth: Vec<f64> = truth.iter().map(|v| v.ln()).collect();
     close("log_softmax_f64", &bench.get(y, rows * d, Format::F64), &truth, 1e-13);
@@ -82,11 +82,11 @@ fn reductions_match_the_reference() {
     }
     let halves = numbers(600, 2.0, Format::F16);
     let dot = halves.iter().map(|v| v * v).sum();
-    let (x, z) = (bench.put(&halves, Format::F16), bench.room(1, Format::F32));
+    let (x, z) = (bench.put(&halves, Format::F16), bench.output(1, Format::F32));
     let args = [Arg::Address(x), Arg::Address(x), Arg::Address(z), Arg::I32(300)];
     bench.run("dot_f16", [1, 1, 1], [64, 1, 1], 0, &args);
     close("dot_f16", &bench.get(z, 1, Format::F32), &[dot], 1e-5);
-    let (x, y) = (bench.put(&values, Format::F32), bench.room(50, Format::I32));
+    let (x, y) = (bench.put(&values, Format::F32), bench.output(50, Format::I32));
     bench.run("argmax_f32", [50, 1, 1], [64, 1, 1], 0, &[Arg::Address(x), Arg::Address(y), Arg::I32(100)]);
     let truth: Vec<f64> = values
         .chunks(100)
@@ -99,7 +99,7 @@ fn reductions_match_the_reference() {
 fn scans_match_the_reference() {
     let mut bench = Bench::new(TEXT);
     let values = numbers(400, 1.0, Format::F32);
-    let (x, y) = (bench.put(&values, Format::F32), bench.room(400, Format::F32));
+    let (x, y) = (bench.put(&values, Format::F32), bench.output(400, Format::F32));
     bench.run("scan_f32", [2, 1, 1], [256, 1, 1], 0, &[Arg::Address(x), Arg::Address(y), Arg::I32(200)]);
     let running = |part: &[f64]| {
         part.iter()
@@ -113,7 +113,7 @@ fn scans_match_the_reference() {
     close("scan_f32", &bench.get(y, 400, Format::F32), &truth, 1e-5);
     let whole: Vec<f64> =
         values.iter().map(|v| real(usize::try_from(whole(v * 50.0 + 50.0)).expect("positive"))).collect();
-    let (x, y) = (bench.put(&whole[..384], Format::I32), bench.room(400, Format::I32));
+    let (x, y) = (bench.put(&whole[..384], Format::I32), bench.output(400, Format::I32));
     bench.run("scan_warp_i32", [3, 1, 1], [128, 1, 1], 0, &[Arg::Address(x), Arg::Address(y)]);
     let truth: Vec<f64> = whole[..384].chunks(32).flat_map(running).collect();
     close("scan_warp_i32", &bench.get(y, 384, Format::I32), &truth, 0.0);

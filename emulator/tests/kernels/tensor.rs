@@ -18,14 +18,14 @@ struct Case {
 }
 
 impl Case {
-    /// Runs the kernel and compares its results with those for factors that are rounded by `rounded`.
+    /// Runs the kernel and compares its results with the product of the factors after rounding them with `rounded`.
     fn check(&self, rounded: impl Fn(f64) -> f64) {
         let mut bench = Bench::new(TEXT);
         let sizes = self.sizes.map(|size| usize::try_from(size).expect("a positive size"));
         let [m, n, k] = sizes;
         let (first, second) = (numbers(m * k, 1.0, self.input), numbers(n * k, 3.0, self.input));
         let (a, b) = (bench.put(&first, self.input), bench.put(&second, self.input));
-        let c = bench.room(m * n, self.output);
+        let c = bench.output(m * n, self.output);
         let args: Vec<Arg> =
             [a, b, c].map(Arg::Address).into_iter().chain(self.sizes.map(Arg::I32)).collect();
         bench.run(self.name, self.grid, [self.threads, 1, 1], 0, &args);
@@ -37,7 +37,7 @@ impl Case {
 
 #[test]
 fn pipelined_product_of_halves_matches_the_reference() {
-    // The second size has edges in every direction, and a depth that is not a multiple of a stage's.
+    // The second product has partial tiles in every direction, and its K is not a multiple of a stage's depth.
     for (sizes, grid) in [([64, 64, 64], [1, 1, 1]), ([83, 136, 120], [3, 2, 1])] {
         let (input, output) = (Format::F16, Format::F32);
         let case = Case {
@@ -69,7 +69,7 @@ fn product_of_bf16_matches_the_reference() {
     case.check(|value| value);
 }
 
-/// Rounds to `tf32`, of which 10 bits follow the first one.
+/// Rounds to `tf32`, which has 10 fraction bits.
 fn tf32(value: f64) -> f64 {
     let bits = single(value).to_bits();
     let down = f64::from(f32::from_bits(bits & !0x1fff));
@@ -107,7 +107,7 @@ fn product_of_bytes_is_exact() {
     let (first, second) = (bytes(m * k, 37), bytes(n * k, 101));
     let raw = |values: &[i8]| values.iter().map(|value| value.cast_unsigned()).collect::<Vec<u8>>();
     let (x, w) = (bench.bytes(&raw(&first)), bench.bytes(&raw(&second)));
-    let y = bench.room(m * n, Format::I32);
+    let y = bench.output(m * n, Format::I32);
     let args: Vec<Arg> = [x, w, y].map(Arg::Address).into_iter().chain([27, 13, 96].map(Arg::I32)).collect();
     bench.run("linear_s8", [2, 2, 1], [32, 1, 1], 0, &args);
     let real = |values: &[i8]| values.iter().map(|value| f64::from(*value)).collect::<Vec<f64>>();

@@ -12,7 +12,7 @@ fn triton_softmax_matches_the_reference() {
     let mut bench = Bench::new(include_str!("../data/triton/softmax.ptx"));
     let (rows, n) = (5, 1000);
     let values = numbers(rows * n, 4.0, Format::F32);
-    let (x, y) = (bench.put(&values, Format::F32), bench.room(rows * n, Format::F32));
+    let (x, y) = (bench.put(&values, Format::F32), bench.output(rows * n, Format::F32));
     let args: Vec<Arg> =
         [Arg::Address(x), Arg::Address(y), Arg::I32(1000)].into_iter().chain(scratch()).collect();
     bench.run("softmax", [5, 1, 1], [128, 1, 1], 16, &args);
@@ -33,7 +33,7 @@ fn triton_sum_of_halves_matches_the_reference() {
     let n = 1500;
     let (first, second) = (numbers(n, 4.0, Format::F16), numbers(n, 900.0, Format::F16));
     let (x, y) = (bench.put(&first, Format::F16), bench.put(&second, Format::F16));
-    let z = bench.room(n, Format::F16);
+    let z = bench.output(n, Format::F16);
     let args: Vec<Arg> =
         [x, y, z].map(Arg::Address).into_iter().chain([Arg::I32(1500)]).chain(scratch()).collect();
     bench.run("add16", [2, 1, 1], [128, 1, 1], 0, &args);

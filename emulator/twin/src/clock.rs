@@ -1,8 +1,8 @@
-//! A virtual clock: operations take the time that a model says, and the host has to wait for them as on a card.
+//! A virtual clock: operations take the time that a model gives, and the host has to wait for them as on a card.
 //!
 //! The model is in a file of a folder of `LD_LIBRARY_PATH`, because a worker passes on no other variable. It has two
 //! numbers: the nanoseconds that an instruction of a warp takes, and the bytes that are written in a microsecond.
-//! Without the file, an operation takes the time of its emulation. If the emulation takes longer than the model says,
+//! Without the file, an operation takes the time of its emulation. If the emulation takes longer than the model gives,
 //! the host sees more time than the device, as on a busy machine.
 
 use std::sync::{LazyLock, Mutex, PoisonError};

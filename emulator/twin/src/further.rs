@@ -1,6 +1,6 @@
 //! Functions that the backend does not need for verification: pools, copies within the device, and event times.
 //!
-//! Times are those of the host's clock, or of the virtual clock.
+//! Times come from the host's clock or from the virtual clock.
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_void};
@@ -119,7 +119,7 @@ pub extern "C" fn cuMemPoolDestroy(pool: *mut c_void) -> u32 {
     if known.is_some() { 0 } else { INVALID_HANDLE }
 }
 
-/// A pool's limit applies to the sum of its allocations.
+/// Allocates from a pool, whose limit applies to the sum of its allocations.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuMemAllocFromPoolAsync(
     address: *mut u64,

@@ -30,7 +30,7 @@ pub enum BindError {
         reason: Refusal,
     },
     #[error(
-        "parameter `{parameter}` becomes {found} arguments in this entry and {expected} in the first (a list \
+        "the number of arguments for `{parameter}` is {found} in this entry and {expected} in the first (a list \
          of tensors must have the same length in every entry)"
     )]
     ListLength { parameter: String, found: usize, expected: usize },
@@ -123,7 +123,7 @@ pub(super) fn arguments_made(value: &Value) -> usize {
     if flattened.is_ok() { made } else { 1 }
 }
 
-/// If there is an error, `path` is left where it occurred.
+/// Calls `take` for each argument that a value becomes. After an error, `path` is the path at which it occurred.
 pub(super) fn flatten_within(
     value: &Value,
     depth: usize,
@@ -171,7 +171,7 @@ pub(super) fn is_same(one: &Tensor, other: &Tensor) -> bool {
         && one.stride == other.stride
 }
 
-/// Returns true if a tensor is the value after the call of an argument that the call changes.
+/// Returns true if a tensor is also recorded as the value, after the call, of an argument that the call changes.
 fn is_after_value(entry: &Entry, tensor: &Tensor) -> bool {
     entry.mutates.iter().any(|(_, value)| holds(value, tensor, 0, &mut Budget::new()))
 }
@@ -279,7 +279,7 @@ mod tests {
             (unbound([int(1), int(2), int(3), int(4)], []), "4 positional arguments"),
             (
                 unbound([list([tensor(DType::Int8, &[], 0), int(2)]), int(2)], []),
-                "`arg0` becomes 2 arguments",
+                "the number of arguments for `arg0` is 2",
             ),
         ] {
             let message = bind(&entry, &signature).unwrap_err().to_string();
@@ -306,6 +306,6 @@ mod tests {
             BindError::Output { path: "output[1]".into(), found: "an integer" }
         );
         let text_output = paths(&with_output(text("done"))).unwrap_err().to_string();
-        assert!(text_output.contains("the returned `output` is a text"), "{text_output}");
+        assert!(text_output.contains("the returned `output` is a string"), "{text_output}");
     }
 }

@@ -16,7 +16,7 @@ use crate::capture::{DType, SequenceKind, Value};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {
-    /// By position in the order of the job's signature, with defaults for missing ones.
+    /// By position, in the order of the job's signature. Defaults replace missing arguments.
     Settled,
     /// By position and by name, as recorded.
     Recorded,
@@ -70,7 +70,7 @@ pub fn call(
             for name in &signature.params {
                 positional.push(match given.get(name.as_str()) {
                     Some(value) => part(&mut parts, name, value)?,
-                    None => default(signature.defaults.get(name).unwrap_or(&PlainValue::None)),
+                    None => plain_part(signature.defaults.get(name).unwrap_or(&PlainValue::None)),
                 });
             }
             Ok(Call { positional, named: Vec::new() })
@@ -98,9 +98,9 @@ struct Parts<'a> {
 impl<'a> Parts<'a> {
     fn new(arguments: &'a [Argument]) -> Self {
         let mut tensors: BTreeMap<&str, Vec<u32>> = BTreeMap::new();
-        for (place, argument) in (0..).zip(arguments) {
+        for (index, argument) in (0..).zip(arguments) {
             if let ArgumentValue::Tensor(_) = argument.value {
-                tensors.entry(&argument.parameter).or_default().push(place);
+                tensors.entry(&argument.parameter).or_default().push(index);
             }
         }
         Self { tensors, rest: Vec::new().into_iter() }
@@ -124,12 +124,12 @@ impl<'a> Parts<'a> {
         }
         Ok(match value {
             Value::Layout(name) | Value::MemoryFormat(name) => Part::Torch(name.to_string()),
-            other => default(&plain_within(other, depth, budget)?),
+            other => plain_part(&plain_within(other, depth, budget)?),
         })
     }
 }
 
-fn default(value: &PlainValue) -> Part {
+fn plain_part(value: &PlainValue) -> Part {
     let floats = |values: &[f64]| values.iter().map(|value| float(*value)).collect();
     match value {
         PlainValue::None => Part::None,

@@ -1,7 +1,7 @@
 //! Arguments that a call changes in place: their values after the call are judged like outputs.
 //!
-//! A kernel gets such an argument as a writable copy with the value before the call. Both values have the same layout,
-//! because the copy is compared where the kernel has written it.
+//! A kernel gets such an argument as a writable copy of its value before the call. After the call, this copy is compared
+//! with the recorded value, so both recorded values must have the same layout.
 
 use super::bind::{BindError, flatten_within, is_same, outputs};
 use super::heavy::walkable;
@@ -46,7 +46,7 @@ fn changed(entry: &Entry, arguments: &[Argument]) -> Result<Vec<OutputTensor>, B
         if places.len() != after.len() {
             return Err(refused(
                 name,
-                "whose value after the call has another number of tensors than before it",
+                "whose value has a different number of tensors after the call",
             ));
         }
         for (&place, after) in places.iter().zip(after) {
@@ -77,7 +77,7 @@ fn changed(entry: &Entry, arguments: &[Argument]) -> Result<Vec<OutputTensor>, B
     Ok(found)
 }
 
-/// The values that a value after the call consists of, in the order of the arguments.
+/// Flattens a parameter's value after the call, in the order of the arguments.
 fn values(name: &str, value: &Value) -> Result<Vec<ArgumentValue>, BindError> {
     let mut found = Vec::new();
     let mut path = name.to_owned();
@@ -89,29 +89,29 @@ fn values(name: &str, value: &Value) -> Result<Vec<ArgumentValue>, BindError> {
     Ok(found)
 }
 
-/// The reason why an argument with these values before and after the call cannot be judged.
+/// Why an argument with these values before and after the call cannot be judged, if it cannot.
 fn problem_of(before: &Tensor, after: &Tensor, arguments: &[Argument]) -> Option<&'static str> {
-    let others = || {
+    let inputs = || {
         arguments.iter().filter_map(|argument| match &argument.value {
             ArgumentValue::Tensor(tensor) => Some(&**tensor),
             ArgumentValue::Plain(_) => None,
         })
     };
     if before.dtype != after.dtype || before.shape != after.shape {
-        Some("whose value after the call has another shape or dtype than before it")
+        Some("whose value has a different shape or dtype after the call")
     } else if is_resolved(before) || is_resolved(after) {
-        Some("which is a lazy conjugate or negative (record `tensor.resolve_conj().resolve_neg()`)")
+        Some("which is a lazy conjugate or negative view (record `tensor.resolve_conj().resolve_neg()`)")
     } else if !has_strides_of(before, after) {
         Some(
-            "whose value after the call has other strides than before it (record both with the same strides)",
+            "whose value has different strides after the call (record both values with the same strides)",
         )
     } else if before.extent_elements() < before.elements() {
-        Some("which shows some of its memory more than once")
-    } else if others().any(|other| overlaps(other, after)) {
+        Some("which has elements that share memory")
+    } else if inputs().any(|input| overlaps(input, after)) {
         Some(
             "whose value after the call shares memory with an argument, so the value before it is lost (clone the inputs before the call)",
         )
-    } else if others().any(|other| overlaps(other, before) && !is_same(other, before)) {
+    } else if inputs().any(|input| overlaps(input, before) && !is_same(input, before)) {
         Some("which shares memory with another argument")
     } else if walkable(after).is_err() {
         Some("which is too large or too scattered to be compared")
@@ -120,7 +120,7 @@ fn problem_of(before: &Tensor, after: &Tensor, arguments: &[Argument]) -> Option
     }
 }
 
-/// Strides of dimensions with one element do not matter.
+/// Returns true if both tensors have the same strides. Strides of dimensions with one element do not matter.
 fn has_strides_of(one: &Tensor, other: &Tensor) -> bool {
     let strides = one.stride.iter().zip(&other.stride).zip(&one.shape);
     one.elements() == 0 || strides.into_iter().all(|((a, b), &size)| a == b || size <= 1)
@@ -188,10 +188,10 @@ mod tests {
         let longer = vec![("arg0", list([f32s(4, 1), f32s(4, 2)]))];
         let words = vec![("arg0", text("done"))];
         for (mutates, part) in [
-            (shorter, "another shape or dtype"),
+            (shorter, "a different shape or dtype"),
             (same, "the value before it is lost"),
             (unknown, "`weight`, which is not a parameter"),
-            (longer, "another number of tensors"),
+            (longer, "a different number of tensors"),
             (words, "not a tensor before and after"),
         ] {
             let message = found(&entry(vec![f32s(4, 0)], Value::None, mutates)).unwrap_err().to_string();
@@ -219,8 +219,8 @@ mod tests {
             found(&entry(args, Value::None, vec![("arg0", after)])).unwrap_err().to_string()
         };
         assert!(message(vec![part(0, 4, 1), part(2, 4, 1)], f32s(4, 1)).contains("with another argument"));
-        assert!(message(vec![part(0, 4, 0)], part(0, 4, 0)).contains("more than once"));
-        assert!(message(vec![part(0, 4, 2)], f32s(4, 1)).contains("other strides"));
+        assert!(message(vec![part(0, 4, 0)], part(0, 4, 0)).contains("elements that share memory"));
+        assert!(message(vec![part(0, 4, 2)], f32s(4, 1)).contains("different strides"));
         let apart = entry(vec![part(0, 4, 1), part(4, 4, 1)], Value::None, vec![("arg0", f32s(4, 1))]);
         assert_eq!(found(&apart).expect("outputs")[0].arguments, [0]);
     }

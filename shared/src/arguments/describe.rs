@@ -1,6 +1,6 @@
 //! The argument table of a job: the parameter at each position, and the kinds of values seen there.
 //!
-//! Collects a few facts from each entry; `skeleton` turns them into C.
+//! `skeleton` turns the same facts into C.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -32,7 +32,7 @@ pub(super) struct Seen {
     pub(super) ranks: BTreeSet<usize>,
     pub(super) plain: BTreeSet<PlainKind>,
     strided: bool,
-    /// True if some calls change it.
+    /// True if some calls change this argument.
     changed: bool,
     /// The first value; `None` once another entry has a different one.
     constant: Option<String>,
@@ -57,7 +57,7 @@ impl Observed {
     pub fn observe(&mut self, arguments: &[Argument], outputs: &[OutputTensor]) {
         self.entries += 1;
         for (index, argument) in arguments.iter().enumerate() {
-            let seen = place(&mut self.arguments, index);
+            let seen = seen_at(&mut self.arguments, index);
             seen.path.clone_from(&argument.path);
             match &argument.value {
                 ArgumentValue::Tensor(tensor) => {
@@ -66,8 +66,8 @@ impl Observed {
                 ArgumentValue::Plain(value) => seen.see_plain(value),
             }
         }
-        for &place in outputs.iter().flat_map(|output| &output.arguments) {
-            if let Some(seen) = self.arguments.get_mut(place) {
+        for &index in outputs.iter().flat_map(|output| &output.arguments) {
+            if let Some(seen) = self.arguments.get_mut(index) {
                 seen.changed = true;
             }
         }
@@ -76,7 +76,7 @@ impl Observed {
         // have more.
         let names = outputs.len() >= self.outputs.len();
         for (index, output) in outputs.iter().enumerate() {
-            let seen = place(&mut self.outputs, index);
+            let seen = seen_at(&mut self.outputs, index);
             if names {
                 seen.path.clone_from(&output.path);
             }
@@ -85,11 +85,11 @@ impl Observed {
     }
 }
 
-fn place(places: &mut Vec<Seen>, index: usize) -> &mut Seen {
-    if index >= places.len() {
-        places.resize_with(index + 1, Seen::default);
+fn seen_at(positions: &mut Vec<Seen>, index: usize) -> &mut Seen {
+    if index >= positions.len() {
+        positions.resize_with(index + 1, Seen::default);
     }
-    &mut places[index]
+    &mut positions[index]
 }
 
 impl PlainKind {

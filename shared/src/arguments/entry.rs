@@ -53,9 +53,11 @@ pub enum EntryError {
     NoArguments,
     #[error("`{key}` is {found}, not {expected}")]
     Kind { key: &'static str, found: &'static str, expected: &'static str },
+    #[error("a name in `{key}` is {found}, not a string")]
+    NotAName { key: &'static str, found: &'static str },
     #[error("a name in `{key}` is longer than {MAX_NAME_BYTES} bytes (it begins `{name}`)")]
     LongName { key: &'static str, name: String },
-    #[error("`{key}` holds {found} values (at most {MAX_ARGUMENTS} are taken)")]
+    #[error("`{key}` has {found} values (at most {MAX_ARGUMENTS} are allowed)")]
     TooMany { key: &'static str, found: usize },
     #[error(
         "`{path}` holds a `{key}`{name} instead of a tensor: schema 2 left its values out (capture the call \
@@ -139,7 +141,7 @@ fn function_name(value: Option<&Value>) -> Result<Option<Arc<str>>, EntryError> 
         }
         Some(Value::Str(name)) => Ok(Some(name.clone())),
         Some(other) => {
-            Err(EntryError::Kind { key: "function_name", found: kind_name(other), expected: "a text" })
+            Err(EntryError::Kind { key: "function_name", found: kind_name(other), expected: "a string" })
         }
     }
 }
@@ -197,7 +199,7 @@ fn parameter_name(key: &'static str, value: &Value) -> Result<Arc<str>, EntryErr
             Err(EntryError::LongName { key, name: shorten(name) })
         }
         Value::Str(name) => Ok(name.clone()),
-        other => Err(EntryError::Kind { key, found: kind_name(other), expected: "made of names" }),
+        other => Err(EntryError::NotAName { key, found: kind_name(other) }),
     }
 }
 
@@ -284,7 +286,7 @@ pub(super) fn kind_name(value: &Value) -> &'static str {
         Value::Int(_) => "an integer",
         Value::Float(_) => "a float",
         Value::Complex { .. } => "a complex number",
-        Value::Str(_) => "a text",
+        Value::Str(_) => "a string",
         Value::Bytes(_) | Value::ByteArray(_) => "a bytes object",
         Value::Sequence { kind: SequenceKind::List, .. } => "a list",
         Value::Sequence { kind: SequenceKind::Tuple, .. } => "a tuple",
@@ -303,7 +305,7 @@ pub(super) fn kind_name(value: &Value) -> &'static str {
         Value::NumpyArray(_) => "a numpy array",
         Value::NumpyScalar { .. } => "a numpy scalar",
         Value::Object(_) => "an object of an unknown class",
-        Value::Cycle(_) => "a container that holds itself",
+        Value::Cycle(_) => "a container that contains itself",
     }
 }
 
@@ -360,7 +362,7 @@ mod tests {
             (dict([("args", list([])), ("signature", int(1))]), "`signature` is an integer"),
             (dict([("kwargs", dict([(long.as_str(), int(1))]))]), "longer than 255 bytes"),
             (dict([("args", list([])), ("schema_version", int(3))]), "schema_version 3"),
-            (dict([("args", list((0..1025).map(int)))]), "holds 1025 values"),
+            (dict([("args", list((0..1025).map(int)))]), "has 1025 values"),
         ] {
             let message = Entry::from_value(&root).unwrap_err().to_string();
             assert!(message.contains(part), "{message}");

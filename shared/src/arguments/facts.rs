@@ -1,6 +1,6 @@
 //! The sizes of one entry, and other facts that are needed before it runs. All of them come from headers.
 //!
-//! The supervisor builds its formulas from these figures.
+//! The supervisor builds its formulas from these figures. `formula` explains the letters in parentheses.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::units::Bytes;
 /// Sizes and other facts about one entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryFacts {
-    /// Distinct bytes of storages that the arguments use (I).
+    /// Bytes of storages that the arguments use, each counted once (I).
     pub input_bytes: Bytes,
     /// Bytes allocated for the outputs, with the strides that were captured (O).
     pub output_bytes: Bytes,
@@ -111,7 +111,7 @@ fn list_bytes(value: &PlainValue) -> Bytes {
     }
 }
 
-/// A range in an unknown storage is copied as a whole.
+/// The owed bytes of a range: all of them if its storage is unknown, because it is then copied as a whole.
 fn unmapped_of(storage: Option<&Storage>, range: &Range<u64>, page: Bytes) -> Bytes {
     let Some(storage) = storage else { return whole_grains(length(range), page) };
     let start = storage.file_offset.saturating_add(range.start);
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn only_edge_pages_are_owed_of_an_aligned_storage() {
+    fn aligned_storage_owes_only_its_edge_pages() {
         for (file_offset, elements, first, pages) in [
             (4096, 8192, 0, 0),
             (4096, 8191, 0, 1),

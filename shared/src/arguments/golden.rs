@@ -39,7 +39,7 @@ fn flag(json: &Json) -> bool {
 
 /// Converts a node of an expectation to a reader's value.
 fn value(node: &Json) -> Value {
-    let text = || -> Arc<str> { node["value"].as_str().expect("a text").into() };
+    let text = || -> Arc<str> { node["value"].as_str().expect("a string").into() };
     match node["type"].as_str().expect("a type") {
         "none" => Value::None,
         "bool" => Value::Bool(flag(&node["value"])),

@@ -19,7 +19,7 @@ const MAX_SCATTERED_READS: u64 = 1 << 26;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeavyView {
     #[error(
-        "it is a view of {elements} elements, more than its storage has (such a view must be read, and the limit \
+        "it is a view of {elements} elements, more than its storage has, and would take too long to read (the limit \
          is {MAX_REPEATED_ELEMENTS}: record a contiguous copy, or a smaller call)"
     )]
     Repeated { elements: u64 },

@@ -59,7 +59,7 @@ pub use variation::VaryChoice;
 /// enough that a call always fits into a frame and into a page or two of the runner.
 pub const MAX_ARGUMENTS: usize = 1024;
 
-/// The order in which a kernel gets its parameters; settled once per job.
+/// The order in which a kernel gets its parameters. It is settled once per job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Signature {
     pub params: Vec<String>,
@@ -67,7 +67,7 @@ pub struct Signature {
     pub defaults: BTreeMap<String, PlainValue>,
     /// Number of positional names (`arg0`, `arg1`, …) at the start of `captured`, if no signature was recorded.
     pub positional: usize,
-    /// Every parameter of the captures, in their own order. Positional arguments get their names from this list.
+    /// Every parameter in the captures, in the captures' order. Positional arguments get their names from this list.
     /// `params` is a selection from it.
     pub captured: Vec<String>,
     /// Parameters that are lists of tensors, each with the number of arguments that it becomes in every entry.
@@ -85,7 +85,7 @@ pub enum PlainValue {
     DType(DType),
     /// A device's name, such as `cpu` or `cuda:1`.
     Device(String),
-    /// A tuple or list, with nested ones flattened. It is passed as a 1-D CPU tensor.
+    /// A flattened tuple or list of integers. It is passed as a 1-D CPU tensor, as are the two below.
     Ints(Vec<i64>),
     Floats(Vec<f64>),
     Bools(Vec<bool>),
@@ -100,9 +100,9 @@ pub enum ArgumentValue {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Argument {
-    /// The parameter that it belongs to.
+    /// The parameter to which the argument belongs.
     pub parameter: String,
-    /// The path of its value: `input`, or `tensors[1]` if it is an element of a list.
+    /// The path of the value: `input`, or `tensors[1]` for an element of a list.
     pub path: String,
     pub value: ArgumentValue,
 }

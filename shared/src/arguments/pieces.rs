@@ -15,7 +15,7 @@ use crate::units::Bytes;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub storage: StorageId,
-    /// Identifies its storage across files, by blob and by the offset in the blob at which the storage begins.
+    /// The blob and the offset in it at which the storage begins. They identify the storage across files.
     pub content: Option<(BlobId, u64)>,
     /// Range within the storage.
     pub range: Range<u64>,

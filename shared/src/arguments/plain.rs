@@ -18,12 +18,12 @@ const MAX_VALUES: usize = 1 << 20;
 /// Deepest nesting of lists. Real arguments have two levels; the limit keeps recursion far from the end of any
 /// stack.
 const MAX_DEPTH: usize = 64;
-/// Elements of a list, and characters of a text, that are written out. Longer values are cut, and a digest tells them
-/// apart.
+/// How many elements of a list, and how many characters of a string, are written out. Longer values are cut, and get a
+/// digest that tells them apart.
 const SHOWN_ELEMENTS: usize = 16;
 const SHOWN_CHARACTERS: usize = 64;
 
-/// The reasons for which a value cannot become an argument.
+/// The reason why a value cannot become an argument.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error(
@@ -41,7 +41,7 @@ pub enum Refusal {
          kernel needs, or leave it out with `params` if it is the same in every entry)"
     )]
     Object(String),
-    #[error("torch.{0} is a dtype that no dense tensor has")]
+    #[error("torch.{0} is not a dtype of dense tensors")]
     OtherDType(String),
     #[error("the integer {0} does not fit in 64 bits")]
     IntRange(String),
@@ -49,7 +49,7 @@ pub enum Refusal {
     InexactInt(i64),
     #[error("{0} is in a list (lists hold integers, floats and bools, or tensors)")]
     InList(&'static str),
-    #[error("it contains a tensor where only plain values are possible")]
+    #[error("it contains a tensor where only plain values are allowed")]
     Tensor,
     #[error("it is nested deeper than {MAX_DEPTH} levels")]
     TooDeep,
@@ -157,7 +157,7 @@ fn collect_numbers(
             Some(inner) => collect_numbers(inner, depth + 1, budget, numbers)?,
             None => match plainest(item) {
                 Value::None => return Err(Refusal::InList("None")),
-                Value::Str(_) => return Err(Refusal::InList("a text")),
+                Value::Str(_) => return Err(Refusal::InList("a string")),
                 Value::DType(_) => return Err(Refusal::InList("a dtype")),
                 Value::Device(_) => return Err(Refusal::InList("a device")),
                 Value::Layout(_) | Value::MemoryFormat(_) => {
@@ -227,13 +227,13 @@ fn number(value: &Value) -> Result<Number, Refusal> {
         Value::Range(_) => Err(Refusal::Kind("a range")),
         Value::Storage(_) => Err(Refusal::Kind("a bare storage")),
         Value::Object(object) => Err(Refusal::Object(shorten(&object.name))),
-        Value::Cycle(_) => Err(Refusal::Kind("a container that holds itself")),
+        Value::Cycle(_) => Err(Refusal::Kind("a container that contains itself")),
         Value::None
         | Value::Str(_)
         | Value::DType(_)
         | Value::Device(_)
         | Value::Layout(_)
-        | Value::MemoryFormat(_) => Err(Refusal::Kind("a value that is no number")),
+        | Value::MemoryFormat(_) => Err(Refusal::Kind("a value that is not a number")),
     }
 }
 
@@ -447,7 +447,7 @@ mod tests {
             (Value::Complex { real: 0.0, imaginary: 1.0 }, "a complex number"),
             (Value::OtherDType("quint8".into()), "torch.quint8"),
             (list([Value::None]), "None is in a list"),
-            (list([int(1), text("x")]), "a text is in a list"),
+            (list([int(1), text("x")]), "a string is in a list"),
             (list([int((1 << 53) + 1), Value::Float(0.5)]), "9007199254740993"),
             (list([int(i64::MAX), Value::Float(0.5)]), "9223372036854775807"),
         ] {
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn shared_lists_are_refused_within_the_budget() {
+    fn too_large_and_too_deep_lists_are_refused() {
         let mut value = list([]);
         for _ in 0..60 {
             value = list([value.clone(), value]);

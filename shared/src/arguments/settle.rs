@@ -1,7 +1,7 @@
 //! Settles the order of a job's parameters from all of its entries.
 //!
-//! Visits every entry once and remembers which forms of call occur. For every position and keyword, it keeps a
-//! fingerprint of the first value, whether others differ, and the number of arguments. `bind` binds the values.
+//! The builder visits every entry once and remembers which forms of call occur. For every position and keyword, it keeps
+//! a fingerprint of the first value, the entries that differ, and the number of arguments.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ const MAX_NAMED: usize = 3;
 /// The similarity (Jaro-Winkler, 0 to 1) at which a known name is suggested.
 const SIMILAR: f64 = 0.7;
 
-/// The reasons for which a job has no signature. All errors of a job are reported at once.
+/// The reason why a job has no signature. All errors of a job are reported at once.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
     #[error("there are no entries to take a signature from")]
@@ -71,9 +71,7 @@ pub enum SignatureError {
         other_value: String,
         more: usize,
     },
-    #[error(
-        "{entry}: parameter `{parameter}` is left out by `params` but cannot be compared with other entries"
-    )]
+    #[error("{entry}: parameter `{parameter}` is left out by `params` but cannot be compared across entries")]
     LeftOutIncomparable {
         entry: String,
         parameter: String,
@@ -81,14 +79,15 @@ pub enum SignatureError {
         reason: Refusal,
     },
     #[error(
-        "{entry}: parameter `{parameter}` becomes {found} arguments, but {expected} in {first} (a list of tensors \
-         must have one length in all entries)"
+        "{entry}: the number of arguments for `{parameter}` is {found}, but {expected} in {first} (a list of tensors \
+         must have the same length in every entry)"
     )]
     ListLength { entry: String, parameter: String, found: usize, first: String, expected: usize },
 }
 
 fn and_others(count: usize) -> String {
-    if count == 0 { String::new() } else { format!(" (and in {count} more entries)") }
+    let entries = if count == 1 { "entry" } else { "entries" };
+    if count == 0 { String::new() } else { format!(" (and in {count} more {entries})") }
 }
 
 fn nearest(suggestion: Option<&str>, known: &[String]) -> String {
@@ -112,7 +111,7 @@ struct CallForm {
     keywords: BTreeSet<String>,
 }
 
-/// The first entry to which something happens, and the number of further ones.
+/// The first entry with a form of call, or without a parameter, and the number of further ones.
 #[derive(Clone, Debug)]
 struct Tally {
     first: String,
@@ -151,7 +150,7 @@ pub struct SignatureBuilder {
     keywords: Vec<String>,
     positional: usize,
     forms: BTreeMap<CallForm, Tally>,
-    places: BTreeMap<ArgumentKey, ArgumentFacts>,
+    facts: BTreeMap<ArgumentKey, ArgumentFacts>,
     too_many: Option<SignatureError>,
 }
 
@@ -169,7 +168,7 @@ impl SignatureBuilder {
             keywords: Vec::new(),
             positional: 0,
             forms: BTreeMap::new(),
-            places: BTreeMap::new(),
+            facts: BTreeMap::new(),
             too_many: None,
         }
     }
@@ -222,11 +221,11 @@ impl SignatureBuilder {
         };
     }
 
-    fn observe_value(&mut self, place: ArgumentKey, entry_name: &str, value: &Value) {
+    fn observe_value(&mut self, key: ArgumentKey, entry_name: &str, value: &Value) {
         let fingerprint = Fingerprint::of(value);
         let arguments = arguments_made(value);
         let list = !matches!(value, Value::Tensor(_)) && fingerprint == Fingerprint::Tensor;
-        let facts = self.places.entry(place).or_insert_with(|| ArgumentFacts {
+        let facts = self.facts.entry(key).or_insert_with(|| ArgumentFacts {
             first: entry_name.to_owned(),
             fingerprint: fingerprint.clone(),
             differing: Vec::new(),
@@ -398,7 +397,7 @@ impl SignatureBuilder {
         [position, Some(ArgumentKey::Keyword(name.to_owned()))]
             .into_iter()
             .flatten()
-            .filter_map(|place| self.places.get(&place))
+            .filter_map(|key| self.facts.get(&key))
             .collect()
     }
 

@@ -84,7 +84,7 @@ fn entries_that_do_not_fit_are_all_named() {
     ];
     let messages = messages(settle(&entries));
     for part in [
-        "e1: parameter `weight` is missing (and in 1 more entries) and has no default",
+        "e1: parameter `weight` is missing (and in 1 more entry) and has no default",
         "e2: 3 positional arguments, but e0 recorded a signature of 2 parameters",
         "e3: parameter `weight` is given twice",
         "e3: parameter `bias` is not in the signature that e0 recorded",
@@ -134,7 +134,7 @@ fn params_select_and_order_a_kernels_parameters() {
         messages,
         [
             "e2, e3, e4: parameter `eps` is left out by `params` but is not the same in every entry: 0.001 (and in 1 \
-          more entries), 1e-05 in e0 (add it to `params`, or choose entries that agree with `entries`)"
+          more entry), 1e-05 in e0 (add it to `params`, or choose entries that agree with `entries`)"
         ]
     );
 }
@@ -203,14 +203,15 @@ fn lists_of_tensors_must_have_equal_lengths() {
     assert_eq!(
         messages(settle(&[two.clone(), three])),
         [
-            "e1: parameter `arg0` becomes 3 arguments, but 2 in e0 (a list of tensors must have one length in all entries)"
+            "e1: the number of arguments for `arg0` is 3, but 2 in e0 (a list of tensors must have the same length in \
+             every entry)"
         ]
     );
     let optional = [unbound([], [("hx", tuple([x(), x()]))]), unbound([], [])];
     assert!(
-        messages(settle(&optional))[0].starts_with("e1: parameter `hx` becomes 1 arguments, but 2 in e0")
+        messages(settle(&optional))[0].starts_with("e1: the number of arguments for `hx` is 1, but 2 in e0")
     );
-    assert!(messages(settle(&[two, unbound([list([])], [])]))[0].contains("becomes 1 arguments"));
+    assert!(messages(settle(&[two, unbound([list([])], [])]))[0].contains("for `arg0` is 1, but 2"));
 }
 
 #[test]

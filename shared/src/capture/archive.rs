@@ -1,6 +1,6 @@
 //! The zip that `torch.save` writes: locates its records, using only the directory and the local headers.
 //!
-//! Checks that records are stored uncompressed, do not overlap, lie before the directory, and have unique names. It
+//! It checks that records are stored uncompressed, do not overlap, lie before the directory, and have unique names. It
 //! knows torch's layout (`<prefix>/data.pkl`, `<prefix>/data/<key>`). The module `pickle` interprets the pickle.
 
 use std::collections::HashMap;
@@ -192,8 +192,8 @@ impl<'a> Archive<'a> {
     }
 }
 
-/// Finds the directory. A comment may contain further signatures. The one after which the zip ends exactly is the right
-/// one. If there is none, bytes after the zip are accepted, as in torch.
+/// Finds the directory. The zip's comment may contain false end signatures, so the right one is the one whose zip ends
+/// where the file ends. If there is none, bytes after the zip are accepted, as in torch.
 fn locate<'a>(file: &'a Body, file_bytes: u64, buffer: &mut [u8]) -> Result<ZipArchive<Reader<'a>>, Fault> {
     let locator = ZipLocator::new().max_search_space(DIRECTORY_SEARCH_BYTES);
     let mut end = file_bytes;
@@ -306,10 +306,10 @@ impl LocalHeader {
         let shown = || format!("the local header of record {}", quoted(name));
         let mut bytes = vec![0; LOCAL_HEADER_BYTES + name.len()];
         file.read_exact_at(&mut bytes, offset).map_err(|source| Fault::read(&shown(), source))?;
-        let two = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        let lengths = u64::from(two(26)) + u64::from(two(28));
+        let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        let lengths = u64::from(u16_at(26)) + u64::from(u16_at(28));
         if bytes[..4] != MAGIC
-            || usize::from(two(26)) != name.len()
+            || usize::from(u16_at(26)) != name.len()
             || bytes[LOCAL_HEADER_BYTES..] != *name.as_bytes()
         {
             return Err(Fault::new(ErrorKind::CorruptZip, format!("{} is not where it should be", shown())));
@@ -319,8 +319,8 @@ impl LocalHeader {
             .ok_or_else(|| Fault::new(ErrorKind::CorruptZip, format!("{} is out of range", shown())))?;
         Ok(Self {
             data_offset,
-            method: two(8),
-            sizes_follow: two(6) & 0x0008 != 0,
+            method: u16_at(8),
+            sizes_follow: u16_at(6) & 0x0008 != 0,
             compressed_bytes: u32::from_le_bytes([bytes[18], bytes[19], bytes[20], bytes[21]]),
         })
     }

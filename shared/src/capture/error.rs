@@ -1,4 +1,4 @@
-//! Errors of reading a capture: a fixed set of kinds, with details.
+//! Errors of the capture reader: a fixed set of kinds, with details.
 //!
 //! Parsers know only bytes. They return a `Fault`, and `CaptureFile` adds the path.
 
@@ -61,7 +61,7 @@ impl fmt::Display for ErrorKind {
 
 type Cause = Box<dyn Error + Send + Sync>;
 
-/// An error of reading a capture, with its path.
+/// A capture that could not be read, with its path.
 #[derive(Debug, thiserror::Error)]
 #[error("capture {}: {detail}", path.display())]
 pub struct CaptureError {

@@ -23,7 +23,7 @@ use crate::ids::StorageId;
 use crate::stream::{FileDisk, ReadFault, Shape, stream};
 use crate::units::Bytes;
 
-/// One thread is enough: with the kernel's read-ahead, it reads as fast as several.
+/// Number of threads that read a storage to check it. With the kernel's read-ahead, one reads as fast as several.
 const CRC_READERS: usize = 1;
 
 /// A capture whose pickle has been read. The bytes of its tensors remain in the file.
@@ -97,7 +97,7 @@ impl CaptureFile {
                 StorageId(u32::try_from(number).map_err(|_| Fault::limit("too many storages", u32::MAX))?);
             let (blob, file_offset) = match &body {
                 Body::Packed(packed) if place.record_bytes != 0 => {
-                    packed.place(place.offset, place.record_bytes)?
+                    packed.locate(place.offset, place.record_bytes)?
                 }
                 _ => (None, place.offset),
             };
@@ -192,9 +192,9 @@ impl CaptureFile {
         })
         .map_err(|fault: ReadFault| unread(fault.source))?;
         let digest = BlobId::from(digest.finalize());
-        if let Some((_, place)) = blob.filter(|(blob, _)| *blob != digest) {
-            let place = place.display();
-            let detail = format!("blob {place} is damaged: its digest is {digest} (run `captures check`)");
+        if let Some((_, path)) = blob.filter(|(blob, _)| *blob != digest) {
+            let path = path.display();
+            let detail = format!("blob {path} is damaged: its digest is {digest} (run `captures check`)");
             return Err(Fault::new(ErrorKind::CorruptStore, detail).at(&self.path));
         }
         let found = crc.finalize();
@@ -213,13 +213,13 @@ impl CaptureFile {
         record_bytes: u64,
     ) -> Result<Option<(BlobId, PathBuf)>, CaptureError> {
         let (Some(id), Body::Packed(packed)) = (storage.blob, &self.body) else { return Ok(None) };
-        let place = packed.blob_path(id);
-        let length = packed.file_of(Some(id)).and_then(|file| file.metadata()).map_err(|source| {
-            let detail = format!("could not open blob {}", place.display());
+        let path = packed.blob_path(id);
+        let metadata = packed.file_of(Some(id)).and_then(|file| file.metadata()).map_err(|source| {
+            let detail = format!("could not open blob {}", path.display());
             Fault::new(ErrorKind::Io, detail).because(source).at(&self.path)
         })?;
-        let is_whole = storage.file_offset == 0 && length.len() == record_bytes;
-        Ok(is_whole.then_some((id, place)))
+        let is_whole = storage.file_offset == 0 && metadata.len() == record_bytes;
+        Ok(is_whole.then_some((id, path)))
     }
 
     /// Fills `buffer` from a storage.

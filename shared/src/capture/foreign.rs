@@ -1,6 +1,6 @@
-//! Recognises other kinds of files with the name of a capture, and says what to do with them.
+//! Recognises files of other kinds that are given as captures, and says what to do with them.
 
-/// Number of bytes examined. The mark that is furthest from the start is that of a tar file, at 257.
+/// Number of bytes examined. The mark of a tar file is the furthest from the start, at 257.
 pub(super) const LOOKED_AT_BYTES: usize = 512;
 
 /// Marks at the start of a file.

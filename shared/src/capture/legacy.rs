@@ -20,7 +20,7 @@ pub(super) const MAGIC: u8 = 0x80;
 /// The value of the first pickle.
 const MAGIC_NUMBER: u128 = 0x1950_a86a_20f9_469c_fc6c;
 
-/// The first pickle has 15 bytes in protocol 2, and 24 with the frame of later protocols.
+/// Room for the first pickle. It has 15 bytes in protocol 2, and 24 with the frame of later protocols.
 const MAX_MAGIC_BYTES: usize = 64;
 
 /// The format has only this version.
@@ -139,7 +139,7 @@ impl<'a> Legacy<'a> {
     }
 }
 
-/// Continues after more of the file has been read. Returns false if even more is needed.
+/// Finds the ends of further pickles after more of the file has been read. Returns false if even more is needed.
 fn next_bounds(
     bytes: &[u8],
     unread: u64,

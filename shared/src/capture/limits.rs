@@ -49,7 +49,7 @@ pub(super) const MAX_MEMO: usize = MAX_NODES;
 /// smallest stack of our threads.
 pub(super) const MAX_DEPTH: usize = 200;
 
-/// The maximum number of bytes that calls such as `_codecs.encode` may create beyond the size of the pickle. An honest
+/// The maximum number of bytes that calls such as `_codecs.encode` may create beyond the size of the pickle. A normal
 /// pickle encodes each string once.
 pub(super) const MAX_DERIVED_SLACK_BYTES: u64 = 1 << 20;
 
@@ -111,5 +111,5 @@ pub(super) const GATHER_BYTES: u64 = 4 << 20;
 /// the amount that a memory copy moves during one system call.
 pub(super) const FAR_APART_BYTES: u64 = 1 << 10;
 
-/// The maximum number of elements read one by one for the digests of a document. They take a second or two.
+/// The maximum number of elements read one by one for the digests of a document. Reading them takes a second or two.
 pub(super) const MAX_DIGESTED_READS: u64 = 1 << 20;

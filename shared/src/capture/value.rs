@@ -40,7 +40,7 @@ pub enum Value {
     Slice(Arc<[Value; 3]>),
     Range(Arc<[Value; 3]>),
     DType(DType),
-    /// A torch dtype, by name, that no dense tensor here can have, such as `quint8`.
+    /// The name of a torch dtype that dense tensors cannot have, such as `quint8`.
     OtherDType(Arc<str>),
     Device(Arc<str>),
     Layout(Arc<str>),
@@ -60,7 +60,7 @@ pub enum Value {
     Cycle(Arc<str>),
 }
 
-/// An object of an unknown class, an unknown function or a module attribute, as the pickle describes it. Nothing of it
+/// An object of an unknown class, an unknown function or a module attribute, as the pickle describes it. Nothing in it
 /// was looked up, created or called.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Object {
@@ -232,7 +232,7 @@ pub fn contiguous_strides(shape: &[u64]) -> Vec<u64> {
     strides
 }
 
-/// A file's information about a storage.
+/// A storage of a capture, and the location of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Storage {
     pub id: StorageId,

@@ -74,8 +74,8 @@ fn contiguous<E: From<CaptureError>>(
     Ok(())
 }
 
-/// An axis of a block: the number of steps, and the distance of a step in the storage and in row-major order. Distances
-/// are in elements.
+/// An axis of a block: its number of steps, and the distance of a step, in elements, in the storage (`stride`) and in
+/// row-major order (`place`).
 #[derive(Clone, Copy, Debug)]
 struct Axis {
     size: u64,
@@ -92,7 +92,8 @@ fn gathered<E: From<CaptureError>>(
     let axes = merged_axes(tensor);
     let element = tensor.dtype.size();
     let block_elements = sizes.gather_bytes / element;
-    // The first axis of which a whole step fits into a block. The axis before it is divided into runs of steps.
+    // The first axis whose step fits into a block. It is divided into runs of steps, and the axes before it are walked
+    // step by step.
     let inner = axes.iter().position(|axis| axis.place <= block_elements).unwrap_or(axes.len() - 1);
     let (outer, cut) = (&axes[..inner], axes[inner]);
     let steps = (block_elements / cut.place).clamp(1, cut.size);
@@ -212,7 +213,7 @@ fn steps_per_read(sizes: Sizes, axes: &[Axis], element: u64) -> u64 {
     (room / (first.stride * element).max(1)).clamp(1, first.size)
 }
 
-/// Number of elements from the first used one to the last, inclusive.
+/// Number of elements from the first one used to the last one, inclusive.
 fn extent(axes: &[Axis]) -> u64 {
     let (sizes, strides): (Vec<u64>, Vec<u64>) = axes.iter().map(|axis| (axis.size, axis.stride)).unzip();
     extent_elements(&sizes, &strides)
@@ -307,7 +308,7 @@ mod tests {
 
     /// Makes a capture of a uint8 tensor whose bytes count up. Some of them have the high bit set.
     fn capture() -> (tempfile::NamedTempFile, CaptureFile, Vec<u8>) {
-        let stored: Vec<u8> = (0..STORED_BYTES).map(|place| (place * 37 % 251).to_le_bytes()[0]).collect();
+        let stored: Vec<u8> = (0..STORED_BYTES).map(|index| (index * 37 % 251).to_le_bytes()[0]).collect();
         let mut file = tempfile::NamedTempFile::new().expect("a file");
         file.write_all(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}.")
             .expect("written");
@@ -347,12 +348,12 @@ mod tests {
         let mut values = Vec::new();
         for number in 0..tensor.elements() {
             let mut rest = number;
-            let mut place = tensor.storage_offset;
+            let mut position = tensor.storage_offset;
             for (size, stride) in tensor.shape.iter().zip(&tensor.stride).rev() {
-                place += rest % size * stride;
+                position += rest % size * stride;
                 rest /= size;
             }
-            values.extend_from_slice(&stored[to_index(place) * element..][..element]);
+            values.extend_from_slice(&stored[to_index(position) * element..][..element]);
         }
         values
     }
@@ -411,7 +412,7 @@ mod tests {
             let expected: Vec<f32> = plain
                 .iter()
                 .enumerate()
-                .map(|(place, value)| value * if place % 2 == 0 { real } else { imaginary })
+                .map(|(index, value)| value * if index % 2 == 0 { real } else { imaginary })
                 .collect();
             assert_eq!(found, expected);
         }

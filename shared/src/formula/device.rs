@@ -9,14 +9,14 @@ pub const CARD_GRAIN: Bytes = Bytes::mib(2);
 /// The alignment of allocations on the emulated device.
 pub const EMULATED_GRAIN: Bytes = Bytes::new(256);
 /// Bytes on each side of a buffer that nothing may write to. They are used on a device that does not check accesses. A
-/// row or a tile that is written too far ends in them.
+/// kernel that writes a row or a tile too many writes to them.
 pub const DEVICE_BAND: Bytes = Bytes::kib(4);
 /// The smallest alignment of a storage in PyTorch's allocator. A view keeps its offset from an aligned address.
 pub const DEVICE_ALIGNMENT: Bytes = Bytes::new(256);
 /// The most memory that is written to evict everything from a card's L2 cache. The largest caches have less than half of
 /// it.
 pub const DEVICE_FLUSH: Bytes = Bytes::mib(256);
-/// The digest of an input.
+/// The size of an input's digest.
 const DIGEST: Bytes = Bytes::new(8);
 
 /// The most memory that bands and rounding add to this many buffers. Digests have a separate buffer.

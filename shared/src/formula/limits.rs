@@ -20,8 +20,8 @@ impl LimitSettings {
         self.memory.unwrap_or_else(|| MIN_MEMORY.max(inputs) + stacks)
     }
 
-    /// The limit of its private memory, whether touched or not. If the plan gives a figure, the stacks of all threads
-    /// but the first are added. Little of them is ever touched, but they would use up a small limit.
+    /// The limit of the candidate's private memory, touched or not. If the plan gives a figure, the stacks of all
+    /// threads but the first are added. Little of them is ever touched, but they would use up a small limit.
     pub fn private_memory_for(&self, inputs: Bytes, cores: u32) -> Bytes {
         let further = STACK.saturating_mul(u64::from(self.threads_on(cores)) - 1);
         let memory = self.memory_for(inputs, cores);

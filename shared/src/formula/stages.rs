@@ -44,9 +44,9 @@ pub fn on_device(entry: &EntryNumbers) -> Vec<Term> {
     vec![term("inputs (I)", entry.inputs), term("outputs (O)", entry.outputs)]
 }
 
-/// The memory of profiling a batch of kernels without host code. The first terms are the worker's host memory: staging,
-/// the outputs of each side's last block, the values from which new inputs are drawn, and 2c. The second ones are device
-/// memory: all sides share the inputs, the ring, the varied inputs and the memory of a flush.
+/// The memory of profiling a batch of kernels without host code. The first list is the worker's host memory: staging,
+/// the outputs of each side's last block, the values from which new inputs are drawn, and 2c. The second list is device
+/// memory. All sides share it: the inputs, the ring, the varied inputs and the memory of a flush.
 pub fn profile_on_device(
     batch: &[EntryNumbers],
     settings: &ProfileSettings,
@@ -148,8 +148,8 @@ pub fn runner_base(launcher: Launcher) -> Bytes {
     }
 }
 
-/// The memory that these runners may owe together in addition to the terms of their stage, and their zygote if one of
-/// them has one. `inputs` is the size of the largest entry's inputs.
+/// The memory that these runners may owe together in addition to the terms of their stage. If any of them is an
+/// interpreter, its zygote counts too. `inputs` is the size of the largest entry's inputs.
 pub fn runners(runners: &[RunnerTerms<'_>], inputs: Bytes, cores: u32) -> Vec<Term> {
     let memory = runners.iter().map(|runner| runner.limits.memory_for(inputs, cores)).sum();
     let base = runners.iter().map(|runner| runner_base(runner.launcher)).sum();

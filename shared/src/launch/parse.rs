@@ -1,4 +1,4 @@
-//! A recursive descent parser for expressions. An error points to the wrong part of the text.
+//! A recursive descent parser for expressions. An error points to the part of the text that caused it.
 
 use super::node::{Attribute, Function, Node, NodeKind, Operator, Reference};
 use super::token::{Token, Tokens};

@@ -120,7 +120,7 @@ fn expressions_read_shapes_and_parameters() {
 }
 
 #[test]
-fn syntax_errors_point_to_the_wrong_part() {
+fn syntax_errors_point_to_the_faulty_part() {
     for (text, part, message) in [
         ("", "", "expected a number, a name or `(`, found the end"),
         ("out.numel +", "", "found the end"),
@@ -167,7 +167,7 @@ fn launches_are_evaluated_for_an_entry() {
     let args =
         ["input", "weight", "parts[1]", "out", "scratch", "bias", "input.numel", "weight.shape[1]:i32"];
     let launch = step("ceil_div(out.numel, 16)", "16", "16 * out.itemsize", &args);
-    let resolved = resolved(&launch).expect("figures");
+    let resolved = resolved(&launch).expect("a resolved launch");
     assert_eq!(resolved.workspaces, [Bytes::new(96), Bytes::new(97)]);
     let [step] = &*resolved.steps else { panic!("{resolved:?}") };
     assert_eq!((step.grid, step.block, step.shared_mem), ([2, 1, 1], [16, 1, 1], 64));
@@ -193,7 +193,7 @@ fn numbers_are_converted_to_the_type_of_their_parameter() {
         "1e-5:f32", "64:i32", "eps", "eps:f32", "dim", "dim:i8", "training", "-0.5", "3:f16", "-1:bf16",
         "0:bool",
     ];
-    let resolved = resolved(&step("1", "1", "0", &args)).expect("figures");
+    let resolved = resolved(&step("1", "1", "0", &args)).expect("a resolved launch");
     let shown: Vec<String> = resolved.steps[0].args.iter().map(|value| format!("{value:?}")).collect();
     let expected = [
         "1e-5:f32",
@@ -222,15 +222,15 @@ fn numbers_are_converted_to_the_type_of_their_parameter() {
 /// Each number lies just above the middle between two numbers of its type. Rounding it to a wider type first would move
 /// it to the middle, from where it would be rounded down.
 #[test]
-fn number_beside_the_middle_of_two_values_is_rounded_once() {
-    let (f16_beside, bf16_beside) =
+fn number_just_above_a_midpoint_is_rounded_once() {
+    let (f16_above, bf16_above) =
         (1.0 + 2_f64.powi(-11) + 2_f64.powi(-40), 1.0 + 2_f64.powi(-8) + 2_f64.powi(-40));
     let above_half_of_the_smallest = 2_f64.powi(-25) * (1.0 + f64::EPSILON);
     let cases = [
-        (format!("{f16_beside:?}:f16"), 0x3c01_u16.to_le_bytes().to_vec()),
-        (format!("-{f16_beside:?}:f16"), 0xbc01_u16.to_le_bytes().to_vec()),
+        (format!("{f16_above:?}:f16"), 0x3c01_u16.to_le_bytes().to_vec()),
+        (format!("-{f16_above:?}:f16"), 0xbc01_u16.to_le_bytes().to_vec()),
         (format!("{above_half_of_the_smallest:?}:f16"), 1_u16.to_le_bytes().to_vec()),
-        (format!("{bf16_beside:?}:bf16"), 0x3f81_u16.to_le_bytes().to_vec()),
+        (format!("{bf16_above:?}:bf16"), 0x3f81_u16.to_le_bytes().to_vec()),
         (format!("{}:bf16", (1_i64 << 60) + (1 << 52) + 1), 0x5d81_u16.to_le_bytes().to_vec()),
         (format!("{}:f32", (1_i64 << 60) + (1 << 36) + 1), 0x5d80_0001_u32.to_le_bytes().to_vec()),
         (format!("{}:f32", -(1_i64 << 60) - (1 << 36) - 1), 0xdd80_0001_u32.to_le_bytes().to_vec()),
@@ -239,7 +239,7 @@ fn number_beside_the_middle_of_two_values_is_rounded_once() {
         ("65520:f16".to_owned(), 0x7c00_u16.to_le_bytes().to_vec()),
     ];
     let args: Vec<&str> = cases.iter().map(|(text, _)| text.as_str()).collect();
-    let resolved = resolved(&step("1", "1", "0", &args)).expect("figures");
+    let resolved = resolved(&step("1", "1", "0", &args)).expect("a resolved launch");
     for (value, (text, wanted)) in resolved.steps[0].args.iter().zip(&cases) {
         let Value::Scalar(scalar) = value else { panic!("{value:?}") };
         assert_eq!(scalar.bytes(), wanted, "{text}");
@@ -313,7 +313,7 @@ fn expression_without_a_value_is_reported_with_its_key_and_text() {
 
 #[test]
 fn launch_without_blocks_is_empty() {
-    let resolved = resolved(&step("out.numel - 24", "1", "0", &["out"])).expect("figures");
+    let resolved = resolved(&step("out.numel - 24", "1", "0", &["out"])).expect("a resolved launch");
     assert!(resolved.steps[0].is_empty());
 }
 
@@ -322,7 +322,7 @@ fn parameter_named_out_takes_precedence_over_the_output() {
     let mut arguments = arguments();
     arguments.push(argument("out", ArgumentValue::Tensor(tensor(&[1]))));
     let resolved =
-        resolve(&step("1", "1", "0", &["out", "output"]), &arguments, &outputs()).expect("figures");
+        resolve(&step("1", "1", "0", &["out", "output"]), &arguments, &outputs()).expect("a resolved launch");
     let expected = [Pointer::Argument(arguments.len() - 1), Pointer::Output(0)].map(Value::Pointer);
     assert_eq!(resolved.steps[0].args, expected);
 }
@@ -388,7 +388,7 @@ proptest! {
         prop_assume!(sample.text.len() < MAX_TEXT - 8);
         let parsed = Expression::parse(&sample.text).expect("an expression");
         let json = serde_json::to_string(&parsed).expect("json");
-        prop_assert_eq!(&serde_json::from_str::<String>(&json).expect("a text"), &sample.text);
+        prop_assert_eq!(&serde_json::from_str::<String>(&json).expect("a string"), &sample.text);
         prop_assert_eq!(serde_json::from_str::<Expression>(&json).expect("an expression"), parsed);
         let arg = format!("{}:{}", sample.text, super::scalar::TYPES[kind].0);
         let parsed = LaunchArg::parse(&arg).expect("an argument");

@@ -16,7 +16,7 @@ pub struct Built {
     pub source_digest: String,
 }
 
-/// A built library, kept in the run's `artifacts` folder under its digest.
+/// The file that a build produced. The run's `artifacts` folder keeps it under its digest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Artifact {
     /// BLAKE3 of the file, in hex.

@@ -104,7 +104,7 @@ mod tests {
             let report = Report::failed(stage, Status::InfraError, "gone");
             sender.send(report.clone()).expect("sends");
             assert_eq!(receiver.recv().expect("receives"), report);
-            let text = serde_json::to_string(&report).expect("a text");
+            let text = serde_json::to_string(&report).expect("a string");
             assert_eq!(serde_json::from_str::<Report>(&text).expect("a report"), report);
         }
     }

@@ -21,8 +21,9 @@ use crate::units::Bytes;
 const MAGIC: [u8; 8] = *b"optreply";
 /// Increased with every change of the layout, or of the way in which keys are computed.
 const VERSION: u32 = 1;
+/// The size of the digest at the end, in bytes.
 const SEAL: usize = 32;
-/// Largest size of a file, because it is read as a whole. Names at their limits could exceed it; a recorder stops here.
+/// Largest size of a file, because it is read as a whole. Very long names could exceed it, so a recorder stops here.
 pub const MAX_FILE_BYTES: u64 = 512 << 20;
 
 /// The size of a recording's file, computed step by step in the same way as [`Recording::encode`] writes it.
@@ -52,7 +53,7 @@ impl FileSize {
     }
 }
 
-/// The reasons for which a file is not a valid recording.
+/// The reason why a file is not a valid recording.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordingError {
     #[error("it does not begin like a recording")]

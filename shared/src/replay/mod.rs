@@ -1,9 +1,8 @@
 //! The recording of a replay: the constants that its steps use, and their order.
 //!
 //! A recording has a catalog, which contains every constant once, and a schedule, which contains every use in order.
-//! Each use describes itself. This module also defines how both grow while entries are examined, and computes the
-//! floor, the smallest possible budget. `file` defines the file format. The worker decides what is in the pool at each
-//! moment.
+//! This module adds to both while entries are examined, and computes the floor, the smallest possible budget. `file`
+//! defines the file format. The worker decides what is in the pool at each moment.
 
 mod file;
 mod needs;
@@ -26,7 +25,7 @@ pub const MAX_STEPS: usize = 100_000;
 pub const MAX_USES: usize = 1_000_000;
 /// Longest name of a job, an entry or a parameter.
 pub const MAX_NAME: usize = 1024;
-/// Number of characters of a name that is too long which a message shows.
+/// How many characters of a name that is too long a message shows.
 const SHOWN_NAME_CHARS: usize = 64;
 /// Largest number of axes of a constant, as in the capture reader.
 pub const MAX_RANK: usize = 64;

@@ -36,7 +36,7 @@ fn sample() -> Recording {
     recorded(&[vec![0, 1], vec![1, 2], vec![0, 2]], 16)
 }
 
-/// Returns the bytes with a new seal, so that they are refused only by the checks after that of the seal.
+/// Replaces the seal, so that changed bytes pass its check and reach the later ones.
 fn resealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let body = bytes.len() - 32;
     let seal = blake3::hash(&bytes[..body]);
@@ -117,10 +117,10 @@ fn changed_bit_is_refused() {
 #[test]
 fn counts_beyond_the_limits_are_refused_before_anything_is_allocated() {
     let bytes = sample().encode();
-    for place in [12, 16, 20, 24] {
+    for offset in [12, 16, 20, 24] {
         for claim in [u32::MAX, 1 << 31, 1_000_001, 1_000_000] {
             let mut changed = bytes.clone();
-            changed[place..place + 4].copy_from_slice(&claim.to_le_bytes());
+            changed[offset..offset + 4].copy_from_slice(&claim.to_le_bytes());
             let refused = Recording::decode(&resealed(changed));
             assert!(
                 matches!(refused, Err(RecordingError::TooMany { .. } | RecordingError::Truncated { .. })),

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use rustix::fs::{Advice, AtFlags, StatxFlags, fadvise, statx};
 use rustix::io::{ReadWriteFlags, preadv2};
 
-use super::{ALIGNMENT, Disk};
+use super::{ALIGNMENT, StreamFile};
 use crate::cache::cached_pages_in;
 
 /// `RWF_DONTCACHE`, since Linux 6.14: pages are read through the cache, and then dropped from it.
@@ -97,7 +97,7 @@ impl FileDisk {
         let remembered = KNOWN.lock().map(|remembered| remembered.get(&device).copied());
         let method = method.or(remembered.unwrap_or_default()).unwrap_or(ReadMethod::Uncached);
         if method == ReadMethod::Behind {
-            read_no_further(&file);
+            turn_off_read_ahead(&file);
         }
         Ok(Self { file, direct, device, method: AtomicU8::new(method as u8) })
     }
@@ -110,9 +110,9 @@ impl FileDisk {
     /// Reads through the cache, and keeps the pages that were in it before.
     fn behind(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let length = buffer.len() as u64;
-        let had = cached_pages_in(self.file.as_fd(), offset, length).unwrap_or(0);
+        let cached_before = cached_pages_in(self.file.as_fd(), offset, length).unwrap_or(0);
         let read = self.file.read_at(buffer, offset)?;
-        if had == 0 {
+        if cached_before == 0 {
             // Only whole pages are dropped, because part of the page at either end may belong to a neighbour.
             let _ = fadvise(&self.file, offset, NonZeroU64::new(length), Advice::DontNeed);
         }
@@ -120,7 +120,7 @@ impl FileDisk {
     }
 }
 
-impl Disk for FileDisk {
+impl StreamFile for FileDisk {
     fn method(&self) -> ReadMethod {
         ReadMethod::from_number(self.method.load(Ordering::Relaxed))
     }
@@ -134,7 +134,7 @@ impl Disk for FileDisk {
         {
             known.insert(self.device, next);
             if next == ReadMethod::Behind {
-                read_no_further(&self.file);
+                turn_off_read_ahead(&self.file);
             }
         }
     }
@@ -160,7 +160,7 @@ impl Disk for FileDisk {
 }
 
 /// Turns off read-ahead, because its pages would look as if they had been in the cache before.
-fn read_no_further(file: &File) {
+fn turn_off_read_ahead(file: &File) {
     let _ = fadvise(file, 0, None, Advice::Random);
 }
 

@@ -17,7 +17,7 @@ pub use method::{FileDisk, ReadMethod};
 
 use crate::units::{Bytes, to_index};
 
-/// The alignment of slots in memory, and the coarsest alignment that direct reads may need. If a disk needs a coarser
+/// The alignment of slots in memory, and the coarsest alignment that direct reads may need. If a file needs a coarser
 /// one, direct reads are not used.
 const ALIGNMENT: u64 = 4096;
 /// The number of slots of each reader: the reader fills one while the caller uses the other.
@@ -30,8 +30,8 @@ pub struct Shape {
     pub readers: usize,
 }
 
-/// The source of a stream: a file, and the method by which it is read.
-pub trait Disk: Sync {
+/// A file that can be streamed, with the method by which it is read.
+pub trait StreamFile: Sync {
     fn method(&self) -> ReadMethod;
 
     /// Stops using a method that does not work for this file. Later reads use the next method in `ReadMethod::ALL`.
@@ -46,7 +46,7 @@ pub trait Disk: Sync {
 
 /// A range that could not be read.
 #[derive(Debug, thiserror::Error)]
-#[error("reading {length} at byte {offset} (was the file truncated in the meantime?)")]
+#[error("reading {length} at byte {offset} (was the file truncated while it was read?)")]
 pub struct ReadFault {
     pub offset: u64,
     pub length: Bytes,
@@ -56,7 +56,7 @@ pub struct ReadFault {
 
 /// Passes the bytes of the range to `sink`, in order, in pieces of at most one chunk. Stops at the first error.
 pub fn stream<E: From<ReadFault>>(
-    disk: &impl Disk,
+    file: &impl StreamFile,
     bytes: Range<u64>,
     shape: Shape,
     mut sink: impl FnMut(&[u8]) -> Result<(), E>,
@@ -73,7 +73,7 @@ pub fn stream<E: From<ReadFault>>(
     let readers = (shape.readers as u64).clamp(1, chunks.max(1));
     if chunks <= 1 {
         let mut slot = Slot::new(chunk);
-        return (0..chunks).try_for_each(|number| sink(slot.fill(disk, chunk_at(number))?));
+        return (0..chunks).try_for_each(|number| sink(slot.fill(file, chunk_at(number))?));
     }
     let stop = AtomicBool::new(false);
     let mut lanes = Vec::new();
@@ -86,7 +86,7 @@ pub fn stream<E: From<ReadFault>>(
             let read = move || {
                 for number in mine {
                     let Ok(mut slot) = empty_receiver.recv() else { return };
-                    let filled = slot.read(disk, chunk_at(number));
+                    let filled = slot.read(file, chunk_at(number));
                     let is_last = filled.is_err() || stop.load(Ordering::Relaxed);
                     if filled_sender.send(filled.map(|()| slot)).is_err() || is_last {
                         return;
@@ -107,7 +107,7 @@ pub fn stream<E: From<ReadFault>>(
                     let _ = empty_sender.send(slot);
                     result
                 }
-                _ => sink(own.get_or_insert_with(|| Slot::new(chunk)).fill(disk, chunk_at(number))?),
+                _ => sink(own.get_or_insert_with(|| Slot::new(chunk)).fill(file, chunk_at(number))?),
             }
         });
         stop.store(true, Ordering::Relaxed);
@@ -117,17 +117,17 @@ pub fn stream<E: From<ReadFault>>(
     })
 }
 
-/// Fills `buffer` from the bytes at `offset`, with the disk's current method. If the offset, the length or the buffer
+/// Fills `buffer` from the bytes at `offset`, with the file's current method. If the offset, the length or the buffer
 /// is not aligned for a direct read, the bytes are read through the page cache and then dropped from it.
-pub fn read_exact(disk: &impl Disk, buffer: &mut [u8], offset: u64) -> Result<(), ReadFault> {
+pub fn read_exact(file: &impl StreamFile, buffer: &mut [u8], offset: u64) -> Result<(), ReadFault> {
     let bytes = offset..offset + buffer.len() as u64;
     let mut done = 0;
     while done < buffer.len() {
         let at = offset + done as u64;
         let rest = &mut buffer[done..];
-        let method = match disk.method() {
+        let method = match file.method() {
             ReadMethod::Direct => {
-                let alignment = disk.alignment().clamp(1, ALIGNMENT);
+                let alignment = file.alignment().clamp(1, ALIGNMENT);
                 let is_direct = [at, rest.len() as u64, rest.as_ptr() as u64]
                     .iter()
                     .all(|it| it.is_multiple_of(alignment));
@@ -135,11 +135,11 @@ pub fn read_exact(disk: &impl Disk, buffer: &mut [u8], offset: u64) -> Result<()
             }
             method => method,
         };
-        match disk.read_at(method, rest, at) {
+        match file.read_at(method, rest, at) {
             Ok(0) => return Err(fault(&bytes, io::ErrorKind::UnexpectedEof.into())),
             Ok(read) => done += read,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if method != ReadMethod::Behind && is_refused(&error) => disk.step_down(method),
+            Err(error) if method != ReadMethod::Behind && is_refused(&error) => file.step_down(method),
             Err(error) => return Err(fault(&bytes, error)),
         }
     }
@@ -187,33 +187,33 @@ impl Slot {
         &self.memory[self.filled.clone()]
     }
 
-    fn fill(&mut self, disk: &impl Disk, bytes: Range<u64>) -> Result<&[u8], ReadFault> {
-        self.read(disk, bytes)?;
+    fn fill(&mut self, file: &impl StreamFile, bytes: Range<u64>) -> Result<&[u8], ReadFault> {
+        self.read(file, bytes)?;
         Ok(self.bytes())
     }
 
-    fn read(&mut self, disk: &impl Disk, bytes: Range<u64>) -> Result<(), ReadFault> {
+    fn read(&mut self, file: &impl StreamFile, bytes: Range<u64>) -> Result<(), ReadFault> {
         let base = bytes.start - bytes.start % ALIGNMENT;
         let place = |at: u64| self.aligned + Bytes::new(at - base).to_usize();
         let mut done = bytes.start;
         while done < bytes.end {
-            let method = disk.method();
+            let method = file.method();
             let (from, to) = match method {
                 ReadMethod::Direct => {
-                    let alignment = disk.alignment().clamp(1, ALIGNMENT);
+                    let alignment = file.alignment().clamp(1, ALIGNMENT);
                     (done - done % alignment, bytes.end.next_multiple_of(alignment))
                 }
                 ReadMethod::Uncached | ReadMethod::Behind => (done, bytes.end),
             };
             let (start, end) = (place(from), place(to));
-            match disk.read_at(method, &mut self.memory[start..end], from) {
+            match file.read_at(method, &mut self.memory[start..end], from) {
                 Ok(0) => return Err(fault(&bytes, io::ErrorKind::UnexpectedEof.into())),
                 Ok(read) if done < from + read as u64 => done = (from + read as u64).min(bytes.end),
                 // The read was short, and reached none of the bytes that are still missing. The next method needs no
                 // alignment.
-                Ok(_) => disk.step_down(method),
+                Ok(_) => file.step_down(method),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if method != ReadMethod::Behind && is_refused(&error) => disk.step_down(method),
+                Err(error) if method != ReadMethod::Behind && is_refused(&error) => file.step_down(method),
                 Err(error) => return Err(fault(&bytes, error)),
             }
         }

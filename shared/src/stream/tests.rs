@@ -1,4 +1,5 @@
-//! Tests of streams with a simulated disk that fails like real disks. A stream either returns the right bytes or fails.
+//! Tests of streams with a simulated file that fails as files on real disks do. A stream either returns the right bytes
+//! or fails.
 
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -11,7 +12,7 @@ use rustix::fs::{Advice, fadvise};
 use super::*;
 use crate::cache::cached_pages;
 
-/// The behaviour of the simulated disk in one read.
+/// The behaviour of the simulated file in one read.
 #[derive(Clone, Copy, Debug)]
 enum ReadBehaviour {
     Whole,
@@ -24,15 +25,16 @@ enum ReadBehaviour {
     Broken,
 }
 
-struct UnreliableDisk {
+struct UnreliableFile {
     contents: Vec<u8>,
     method: AtomicU8,
     alignment: u64,
     behaviours: Vec<ReadBehaviour>,
-    turn: AtomicU64,
+    /// How often the file was read.
+    reads: AtomicU64,
 }
 
-impl Disk for UnreliableDisk {
+impl StreamFile for UnreliableFile {
     fn method(&self) -> ReadMethod {
         ReadMethod::ALL[usize::from(self.method.load(Ordering::SeqCst))]
     }
@@ -54,8 +56,8 @@ impl Disk for UnreliableDisk {
                 return Err(io::Error::from_raw_os_error(libc::EINVAL));
             }
         }
-        let turn = to_index(self.turn.fetch_add(1, Ordering::SeqCst));
-        let most = match self.behaviours.get(turn).unwrap_or(&ReadBehaviour::Whole) {
+        let read_index = to_index(self.reads.fetch_add(1, Ordering::SeqCst));
+        let most = match self.behaviours.get(read_index).unwrap_or(&ReadBehaviour::Whole) {
             ReadBehaviour::Whole => usize::MAX,
             ReadBehaviour::Short(most) => *most,
             ReadBehaviour::Interrupted => return Err(io::ErrorKind::Interrupted.into()),
@@ -76,9 +78,14 @@ fn contents(bytes: usize) -> Vec<u8> {
     (0..bytes).map(|at| (at * 31 + at / 251).to_le_bytes()[0]).collect()
 }
 
-fn collect(disk: &impl Disk, bytes: Range<u64>, chunk: u64, readers: usize) -> Result<Vec<u8>, ReadFault> {
+fn collect(
+    file: &impl StreamFile,
+    bytes: Range<u64>,
+    chunk: u64,
+    readers: usize,
+) -> Result<Vec<u8>, ReadFault> {
     let mut all = Vec::new();
-    stream(disk, bytes, Shape { chunk: Bytes::new(chunk), readers }, |chunk| {
+    stream(file, bytes, Shape { chunk: Bytes::new(chunk), readers }, |chunk| {
         all.extend_from_slice(chunk);
         Ok::<_, ReadFault>(())
     })?;
@@ -105,24 +112,24 @@ proptest! {
         chunk in 4096u64..20_000, readers in 1usize..5, method in 0u8..3, shift in 0u32..13,
         behaviours in prop::collection::vec(read_behaviour(), 0..20),
     ) {
-        let unreliable = UnreliableDisk {
+        let unreliable = UnreliableFile {
             contents: contents(size),
             method: AtomicU8::new(method),
             alignment: 1 << shift,
             behaviours: behaviours.clone(),
-            turn: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
         };
         let range = start..start + length;
-        // Reading directly into a buffer gives the same result.
-        let straight = UnreliableDisk {
+        // Reading into a buffer, without a stream, gives the same result.
+        let without_stream = UnreliableFile {
             contents: unreliable.contents.clone(),
             method: AtomicU8::new(method),
             alignment: 1 << shift,
             behaviours: behaviours.clone(),
-            turn: AtomicU64::new(0),
+            reads: AtomicU64::new(0),
         };
         let mut buffer = vec![0; to_index(length)];
-        match read_exact(&straight, &mut buffer, start) {
+        match read_exact(&without_stream, &mut buffer, start) {
             Ok(()) => prop_assert!(length == 0 || buffer == contents(size)[to_index(start)..to_index(start + length)]),
             Err(error) => {
                 let broken = error.source.raw_os_error() == Some(libc::EIO);
@@ -161,12 +168,12 @@ fn every_method_reads_the_same_and_leaves_the_cache_as_it_was() {
         (ReadMethod::Behind, 2),
     ] {
         for range in [0..all.len() as u64, 5..(2 << 20) + 3, 4096..8192, 77..77] {
-            let disk = FileDisk::at(&file, readers, Some(method)).expect("opened");
-            let read = collect(&disk, range.clone(), 256 << 10, readers).expect("read");
+            let opened = FileDisk::at(&file, readers, Some(method)).expect("opened");
+            let read = collect(&opened, range.clone(), 256 << 10, readers).expect("read");
             assert!(read == all[to_index(range.start)..to_index(range.end)], "{method:?} {range:?}");
         }
         if cold {
-            // The kernel drops pages when it likes, so a page at each end of a piece may stay. With `Behind`, so may
+            // The kernel decides when it drops pages, so a page at each end of a piece may stay. With `Behind`, so may
             // the pages of a read-ahead window.
             let pages_left = cached_pages(file.as_fd()).expect("the kernel reported the cached pages before");
             let max_pages = if method == ReadMethod::Behind { 512 } else { 64 };
@@ -177,12 +184,12 @@ fn every_method_reads_the_same_and_leaves_the_cache_as_it_was() {
 
 #[test]
 fn readers_end_when_the_caller_stops() {
-    let unreliable = UnreliableDisk {
+    let unreliable = UnreliableFile {
         contents: contents(80_000),
         method: AtomicU8::new(2),
         alignment: 512,
         behaviours: Vec::new(),
-        turn: AtomicU64::new(0),
+        reads: AtomicU64::new(0),
     };
     let mut calls = 0;
     let shape = Shape { chunk: Bytes::new(4096), readers: 3 };

@@ -19,7 +19,7 @@ fn small_fixtures() -> Vec<Vec<u8>> {
     files.filter(|bytes| (1..6_000).contains(&bytes.len())).collect()
 }
 
-/// Takes the pickle of a fixture. In a new zip, a change of it affects more than its CRC.
+/// Takes the pickle out of a fixture. A changed pickle is read only if it gets a new zip, with the right CRC.
 fn pickle_of(bytes: &[u8]) -> Option<Vec<u8>> {
     let start = bytes.windows(2).position(|window| window == b"\x80\x02")?;
     let end = start + bytes[start..].windows(4).position(|window| window == b"PK\x07\x08")?;

@@ -1,4 +1,5 @@
-//! Tests of unknown names. A pickle's description of them is kept, nothing is created, and memory stays in proportion.
+//! Tests of unknown names in pickles. The pickle's description of them is kept, nothing is imported or called, and
+//! memory stays in proportion to the file.
 
 use opt_shared::arguments::{PlainValue, plain_value};
 use opt_shared::capture::{CaptureFile, Value};
@@ -90,8 +91,8 @@ fn call_of_a_shared_object_is_recorded_once() {
     assert!(peak < MAX_MEMORY, "{peak}");
 }
 
-/// numpy swaps the bytes of an array that is given its state, as in protocols up to 4. It does not swap those of an
-/// array that is made from a buffer.
+/// numpy swaps the bytes of an array that is filled from a state, as in protocols up to 4, but not the bytes of an
+/// array made from a buffer.
 #[test]
 fn big_endian_items_are_swapped_like_in_numpy() {
     let dtype = |name: &str| {

@@ -1,11 +1,12 @@
-//! Tests with hostile pickles. Each must get the required answer, within a fixed limit of memory.
+//! Tests with hostile pickles. Each must have an expected outcome, within a fixed limit of memory.
 
 use opt_shared::capture::{CaptureFile, Value};
 
 use crate::files::{billion_laughs, capture_of, inspected, outcome_of, tensor, with_file};
 use crate::memory::MAX_MEMORY;
 
-fn table() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
+/// The name and the bytes of each pickle, and its expected outcomes.
+fn hostile_pickles() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
     let repeated = |start: &[u8], unit: &[u8], times: usize, end: &[u8]| -> Vec<u8> {
         [start, &unit.repeat(times), end].concat()
     };
@@ -177,8 +178,8 @@ fn items_without_bytes() -> Vec<u8> {
 }
 
 #[test]
-fn each_kind_of_harm_has_its_answer() {
-    let wrong: Vec<String> = table()
+fn hostile_pickles_have_an_expected_outcome() {
+    let wrong: Vec<String> = hostile_pickles()
         .into_iter()
         .filter_map(|(name, pickle, expected)| {
             let (document, peak) = inspected(&capture_of(&pickle));

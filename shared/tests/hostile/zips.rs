@@ -146,20 +146,21 @@ fn far_directory(good: &[u8], offset: &[u8; 8]) -> Vec<u8> {
         offset,
     ]
     .concat();
-    [zip, &end64, &locator(last as u64), &far_marks(end)].concat()
+    [zip, &end64, &locator(last as u64), &without_values(end)].concat()
 }
 
 /// Makes the zip64 locator point beyond 2^63.
 fn far_end(good: &[u8]) -> Vec<u8> {
     let (zip, end) = good.split_at(good.len() - 22);
-    [zip, &locator(u64::MAX - 99), &far_marks(end)].concat()
+    [zip, &locator(u64::MAX - 99), &without_values(end)].concat()
 }
 
 fn locator(end64: u64) -> Vec<u8> {
     [b"PK\x06\x07", &[0; 4][..], &end64.to_le_bytes(), &1u32.to_le_bytes()].concat()
 }
 
-fn far_marks(end: &[u8]) -> Vec<u8> {
+/// Sets the fields of the end record to 0xff, so that the zip64 end record is used.
+fn without_values(end: &[u8]) -> Vec<u8> {
     let mut end = end.to_vec();
     end[8..20].fill(0xff);
     end

@@ -17,6 +17,7 @@ use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
 /// The maximum number of findings. A completely damaged store would have one for each file.
 const MAX_FINDINGS: usize = 1000;
 
+/// The result of `captures check`.
 #[derive(Clone, Debug, Default)]
 pub struct Checked {
     pub entries: u64,
@@ -37,12 +38,13 @@ impl Checked {
     }
 }
 
+/// Checks a store. `begin` is called with the total size of the blobs before they are read.
 pub fn check(store: &Path, begin: impl FnOnce(Bytes), tick: Tick<'_>) -> Result<Checked, CapturesError> {
     if form_of(store) == FolderForm::Files && !store.join(INDEX).exists() {
         return Err(CapturesError::Refused(format!("{} is not a capture store", store.display())));
     }
     let mut checked = Checked::default();
-    top_level(store, &mut checked)?;
+    check_top_level(store, &mut checked)?;
     let entries = match Index::read(store) {
         Ok(index) => index.entries,
         Err(error) => {
@@ -51,13 +53,13 @@ pub fn check(store: &Path, begin: impl FnOnce(Bytes), tick: Tick<'_>) -> Result<
         }
     };
     checked.entries = entries.len() as u64;
-    let wanted = manifests(store, &entries, &mut checked)?;
-    blobs(store, wanted, &mut checked, begin, tick)?;
+    let wanted = check_manifests(store, &entries, &mut checked)?;
+    check_blobs(store, wanted, &mut checked, begin, tick)?;
     Ok(checked)
 }
 
 /// Checks the top level of the store for files that do not belong there.
-fn top_level(store: &Path, checked: &mut Checked) -> Result<(), CapturesError> {
+fn check_top_level(store: &Path, checked: &mut Checked) -> Result<(), CapturesError> {
     for entry in fs::read_dir(store).map_err(failed("listing", store))? {
         let entry = entry.map_err(failed("listing", store))?;
         let name = entry.file_name();
@@ -76,10 +78,12 @@ fn top_level(store: &Path, checked: &mut Checked) -> Result<(), CapturesError> {
 /// A blob that an entry needs, with its expected size.
 struct Wanted {
     bytes: u64,
+    /// The first entry that needs it.
     by: String,
 }
 
-fn manifests(
+/// Checks the manifests against the index. Returns the blobs that they name.
+fn check_manifests(
     store: &Path,
     entries: &[IndexEntry],
     checked: &mut Checked,
@@ -87,7 +91,7 @@ fn manifests(
     let folder = store.join(ENTRIES);
     let mut wanted = BTreeMap::new();
     for entry in entries {
-        match manifest(&folder, entry) {
+        match read_intact_manifest(&folder, entry) {
             Ok(manifest) => {
                 for (id, bytes) in manifest.blobs() {
                     let wanted_blob =
@@ -95,7 +99,7 @@ fn manifests(
                     if wanted_blob.bytes != bytes {
                         let by = &wanted_blob.by;
                         checked.found(format!(
-                            "{ENTRIES}/{}: it and {by} disagree on a blob's size",
+                            "{ENTRIES}/{}: it gives a blob another size than {by}",
                             entry.name
                         ));
                     }
@@ -113,7 +117,8 @@ fn manifests(
     Ok(wanted)
 }
 
-fn manifest(folder: &Path, entry: &IndexEntry) -> Result<Manifest, String> {
+/// Reads an entry's manifest. The error says how it differs from what the index promises.
+fn read_intact_manifest(folder: &Path, entry: &IndexEntry) -> Result<Manifest, String> {
     let bytes = read_manifest(&folder.join(&entry.name))
         .map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
     if BlobId::from(blake3::hash(&bytes)) != entry.manifest {
@@ -126,7 +131,8 @@ fn manifest(folder: &Path, entry: &IndexEntry) -> Result<Manifest, String> {
     Ok(manifest)
 }
 
-fn blobs(
+/// Checks that all wanted blobs exist and are intact, and that no other files do.
+fn check_blobs(
     store: &Path,
     mut wanted: BTreeMap<BlobId, Wanted>,
     checked: &mut Checked,

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use super::CapturesError;
 
-/// Size and CRC.
+/// What is known of a storage before it is read: its size in bytes, and its CRC.
 pub(super) type SizeAndCrc = (u64, u32);
 
 /// The interval at which a waiting thread checks whether the work was stopped.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
+/// The storages that a thread is writing or has written.
 #[derive(Default)]
 pub(super) struct Claims {
     /// Maps each storage to whether its writer has finished.
@@ -30,7 +31,7 @@ pub(super) struct Claim<'c> {
 }
 
 impl Claims {
-    /// Claims a storage; `None` if another thread has claimed it before.
+    /// Claims a storage. Returns `None` if it was claimed before.
     pub(super) fn take(&self, size_and_crc: SizeAndCrc) -> Option<Claim<'_>> {
         let mut claimed = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if claimed.contains_key(&size_and_crc) {

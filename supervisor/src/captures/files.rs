@@ -1,5 +1,5 @@
-//! Writes and reads the files of a store. A file is written as a draft, flushed and renamed. Reads are in chunks that
-//! are dropped from the page cache.
+//! Writes and reads the files of a store. A file is written as a draft, flushed and renamed. Files are read in chunks,
+//! which are then dropped from the page cache.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ use super::{CHUNK, CapturesError, Tick, failed};
 
 /// The number of written bytes after which a draft is flushed to disk.
 const FLUSH_EVERY: u64 = 256 << 20;
-/// The number of read bytes after which they are dropped from the page cache.
+/// The number of bytes that are read before they are dropped from the page cache.
 const DROP_EVERY: u64 = 16 << 20;
 
 /// A file that is read once from start to end.
@@ -26,6 +26,7 @@ pub(super) struct Stream {
     file: Arc<File>,
     guard: CacheGuard,
     position: u64,
+    /// The bytes before this offset have been dropped from the page cache.
     dropped: u64,
 }
 
@@ -84,7 +85,9 @@ impl Stream {
 pub(super) struct Draft {
     path: PathBuf,
     file: File,
+    /// The number of bytes written since the last flush.
     unflushed: u64,
+    /// Whether the file has its final name.
     placed: bool,
 }
 
@@ -94,7 +97,7 @@ impl Draft {
     pub(super) fn create(path: PathBuf) -> Result<Self, CapturesError> {
         match fs::remove_file(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
-            removed => removed.map_err(failed("removing an earlier", &path))?,
+            removed => removed.map_err(failed("removing the old draft", &path))?,
         }
         let file = File::options()
             .write(true)
@@ -169,7 +172,7 @@ pub(super) fn sync_folder(folder: &Path) -> Result<(), CapturesError> {
     File::open(folder).and_then(|file| file.sync_all()).map_err(failed("flushing the folder", folder))
 }
 
-/// The absolute path of a folder that may not exist yet. Links in the existing part are resolved.
+/// Returns the absolute path of a folder that may not exist yet. Links in the existing part are resolved.
 pub(super) fn resolved(folder: &Path) -> Result<PathBuf, CapturesError> {
     let absolute = std::path::absolute(folder).map_err(failed("resolving", folder))?;
     let existing = absolute.ancestors().find(|parent| parent.exists()).unwrap_or(Path::new("/"));
@@ -206,7 +209,7 @@ pub(super) fn make_folder(folder: &Path) -> Result<(), CapturesError> {
     sync_folder(parent.unwrap_or(Path::new(".")))
 }
 
-/// Reads a manifest. Stops one byte beyond the size limit of a manifest, so parsing refuses a longer file.
+/// Reads a manifest. Reads at most one byte more than a manifest may have, so that parsing refuses a longer file.
 pub(super) fn read_manifest(path: &Path) -> Result<Vec<u8>, CapturesError> {
     let file = open_plain(path).map_err(failed("opening the manifest", path))?;
     let mut bytes = Vec::new();

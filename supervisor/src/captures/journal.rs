@@ -18,14 +18,17 @@ use super::files::Draft;
 use super::sources::Stamp;
 use super::{CapturesError, failed};
 
+/// The file's name, in the folder of a store that is being packed.
 const NAME: &str = "journal";
 
+/// A finished entry, and the version of the file that it was packed from.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Line {
     pub(super) stamp: Stamp,
     pub(super) entry: IndexEntry,
 }
 
+/// A journal that is open for appending.
 pub(super) struct Journal {
     path: PathBuf,
     file: File,
@@ -34,11 +37,13 @@ pub(super) struct Journal {
 /// The state that an earlier run left.
 pub(super) struct Earlier {
     pub(super) provenance: Provenance,
+    /// The finished entries, by name.
     pub(super) done: BTreeMap<String, Line>,
     /// The offset of the end of the last complete line.
     complete: u64,
 }
 
+/// Reads the journal that an earlier run left, if there is one.
 pub(super) fn earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> {
     let path = partial.join(NAME);
     let file = match open_plain(&path) {
@@ -46,7 +51,7 @@ pub(super) fn earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> 
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed("opening", &path)(error)),
     };
-    // The limit is twice that of an index, because each line has a stamp in addition to its entry.
+    // A line has a stamp in addition to its entry, so a journal may be twice as long as an index.
     let mut reader = BufReader::new(file.take(2 * MAX_INDEX_BYTES));
     let mut line = Vec::new();
     let mut next = |line: &mut Vec<u8>| {
@@ -56,13 +61,13 @@ pub(super) fn earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> 
     let mut complete = next(&mut line)? as u64;
     let provenance = serde_json::from_slice(&line).map_err(|error| CapturesError::Damaged {
         path: path.clone(),
-        what: format!("its first line is not that of a journal: {error}"),
+        what: format!("its first line does not describe a store: {error}"),
     })?;
     let mut done = BTreeMap::new();
     while next(&mut line)? != 0 && line.ends_with(b"\n") {
-        let Ok(entry) = serde_json::from_slice::<Line>(&line) else { break };
+        let Ok(parsed) = serde_json::from_slice::<Line>(&line) else { break };
         complete += line.len() as u64;
-        done.insert(entry.entry.name.clone(), entry);
+        done.insert(parsed.entry.name.clone(), parsed);
     }
     Ok(Some(Earlier { provenance, done, complete }))
 }
@@ -92,9 +97,10 @@ impl Journal {
         Self::open(path)
     }
 
+    /// Continues the journal of an earlier run. Removes its incomplete last line, if it has one.
     pub(super) fn resume(partial: &Path, earlier: &Earlier) -> Result<Self, CapturesError> {
         let journal = Self::open(partial.join(NAME))?;
-        journal.file.set_len(earlier.complete).map_err(failed("cutting", &journal.path))?;
+        journal.file.set_len(earlier.complete).map_err(failed("truncating", &journal.path))?;
         Ok(journal)
     }
 
@@ -117,7 +123,7 @@ impl Journal {
     }
 }
 
-/// Removes everything except the journal: drafts that an interrupted run left.
+/// Removes the drafts that an interrupted run left: everything except the journal.
 pub(super) fn remove_drafts(partial: &Path) -> Result<(), CapturesError> {
     for entry in fs::read_dir(partial).map_err(failed("listing", partial))?.flatten() {
         if entry.file_name() != NAME {

@@ -7,9 +7,10 @@ use opt_shared::capture::{CaptureFile, ErrorKind, RecordRange};
 
 use super::CapturesError;
 
+/// How a file is split into blobs and literals.
 pub(super) struct Layout {
     /// The ranges that become blobs, in file order. The bytes between them become literals of the manifest.
-    pub(super) holes: Vec<RecordRange>,
+    pub(super) blobs: Vec<RecordRange>,
     /// The reason why the whole file is a single blob; `None` if it is not.
     pub(super) kept_whole: Option<String>,
 }
@@ -28,32 +29,33 @@ pub(super) fn of_file(path: &Path, bytes: u64) -> Result<Layout, CapturesError> 
     }
 }
 
+/// Makes the whole file a single blob.
 fn whole(bytes: u64, why: String) -> Layout {
-    let holes = if bytes == 0 { Vec::new() } else { vec![RecordRange { offset: 0, bytes, crc32: None }] };
-    Layout { holes, kept_whole: Some(why) }
+    let blobs = if bytes == 0 { Vec::new() } else { vec![RecordRange { offset: 0, bytes, crc32: None }] };
+    Layout { blobs, kept_whole: Some(why) }
 }
 
 fn of_records(records: &[RecordRange], file_bytes: u64) -> Layout {
-    let mut holes = records.to_vec();
+    let mut blobs = records.to_vec();
     // If there are too many records, the smallest stay in the manifest.
-    holes.sort_by_key(|hole| (std::cmp::Reverse(hole.bytes), hole.offset));
-    holes.truncate(MAX_BLOBS);
-    holes.sort_unstable();
+    blobs.sort_by_key(|record| (std::cmp::Reverse(record.bytes), record.offset));
+    blobs.truncate(MAX_BLOBS);
+    blobs.sort_unstable();
     let mut end = 0;
-    for hole in &holes {
-        if hole.offset < end {
+    for record in &blobs {
+        if record.offset < end {
             return whole(file_bytes, "its storages overlap".to_owned());
         }
-        end = hole.offset.saturating_add(hole.bytes);
+        end = record.offset.saturating_add(record.bytes);
     }
-    let in_blobs = holes.iter().fold(0u64, |sum, hole| sum.saturating_add(hole.bytes));
+    let in_blobs = blobs.iter().fold(0u64, |sum, record| sum.saturating_add(record.bytes));
     if file_bytes < end {
         return whole(file_bytes, "a storage extends beyond the end of the file".to_owned());
     }
     if MAX_LITERAL_BYTES < file_bytes - in_blobs {
         return whole(file_bytes, "too much of it is not tensor data".to_owned());
     }
-    Layout { holes, kept_whole: None }
+    Layout { blobs, kept_whole: None }
 }
 
 #[cfg(test)]
@@ -70,12 +72,12 @@ mod tests {
             (0..300).map(|at| record(64 + at * 1000, if at % 3 == 0 { 8 } else { 800 })).collect();
         let layout = of_records(&records, 400_000);
         assert!(layout.kept_whole.is_none());
-        assert_eq!(layout.holes.len(), MAX_BLOBS);
-        assert!(layout.holes.iter().all(|hole| hole.bytes == 800) && layout.holes.is_sorted());
+        assert_eq!(layout.blobs.len(), MAX_BLOBS);
+        assert!(layout.blobs.iter().all(|record| record.bytes == 800) && layout.blobs.is_sorted());
     }
 
     #[test]
-    fn file_too_large_for_a_manifest_becomes_one_blob() {
+    fn file_that_cannot_be_split_becomes_one_blob() {
         for (records, bytes) in [
             (vec![record(0, 10), record(5, 10)], 100),
             (vec![record(0, 200)], 100),
@@ -83,9 +85,9 @@ mod tests {
         ] {
             let layout = of_records(&records, bytes);
             assert!(layout.kept_whole.is_some());
-            assert_eq!(layout.holes, [record(0, bytes)]);
+            assert_eq!(layout.blobs, [record(0, bytes)]);
         }
         assert!(of_records(&[record(0, 10)], MAX_LITERAL_BYTES + 10).kept_whole.is_none());
-        assert!(whole(0, String::new()).holes.is_empty());
+        assert!(whole(0, String::new()).blobs.is_empty());
     }
 }

@@ -28,6 +28,7 @@ const MAX_THREADS: usize = 4;
 /// The number of bytes that each thread reads, hashes and writes at a time.
 const CHUNK: usize = 1 << 20;
 
+/// An error of a `captures` command.
 #[derive(Debug, thiserror::Error)]
 pub enum CapturesError {
     /// The given files or folders cannot be used.
@@ -42,7 +43,7 @@ pub enum CapturesError {
         path.display()
     )]
     NoSpace { needed: Bytes, free: Bytes, path: PathBuf },
-    #[error("{} changed while it was read (start again once the captures no longer change)", path.display())]
+    #[error("{} was modified during reading (run the command again when no program writes to it)", path.display())]
     Changed { path: PathBuf },
     #[error("reading the index of the store {}", path.display())]
     Index { path: PathBuf, source: IndexError },
@@ -55,6 +56,7 @@ pub enum CapturesError {
 }
 
 impl CapturesError {
+    /// Returns the exit code of a command that fails with this error.
     pub fn exit(&self) -> crate::exit::Exit {
         match self {
             Self::Refused(_) => crate::exit::Exit::Usage,
@@ -70,8 +72,7 @@ impl CapturesError {
 }
 
 impl CapturesError {
-    /// The file or folder that could not be used. `None` for `NoSpace` and for errors that do not concern a single
-    /// one.
+    /// Returns the file or folder that could not be used, or `None` if there is not exactly one or the disk is full.
     fn path(&self) -> Option<&Path> {
         match self {
             Self::Io { path, .. }
@@ -84,13 +85,13 @@ impl CapturesError {
         }
     }
 
-    /// Returns true if the path of the error is in this folder.
-    fn lies_below(&self, folder: &Path) -> bool {
+    /// Returns true if this folder, or a file in it, could not be used.
+    fn concerns_file_in(&self, folder: &Path) -> bool {
         self.path().is_some_and(|path| path.starts_with(folder))
     }
 }
 
-/// Adds to an I/O error what was being done, and to which path. For use with `map_err`.
+/// Returns a function for `map_err` that adds the failed operation and its path to an I/O error.
 fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CapturesError {
     move |source| CapturesError::Io { doing, path: path.to_owned(), source }
 }
@@ -98,7 +99,7 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Capture
 /// A progress callback. Its argument is the number of bytes processed since the last call.
 pub type Tick<'t> = &'t (dyn Fn(Bytes) + Sync);
 
-/// The number of files processed in parallel.
+/// Returns the number of files processed in parallel.
 pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS)
 }

@@ -61,12 +61,12 @@ pub fn pack(
 ) -> Result<Packed, CapturesError> {
     let Found { sources, left_out } = sources::find(folder)?;
     let folder = fs::canonicalize(folder).map_err(failed("resolving", folder))?;
-    let inside = || {
+    let store_is_inside = || {
         let detail = "the store would be inside the folder that is packed (use a folder beside it)";
         CapturesError::Refused(detail.to_owned())
     };
     if resolved(store)?.starts_with(&folder) {
-        return Err(inside());
+        return Err(store_is_inside());
     }
     make_folder(store)?;
     let store = fs::canonicalize(store).map_err(failed("resolving", store))?;
@@ -74,7 +74,7 @@ pub fn pack(
         // Another process created a link meanwhile. `remove_dir` fails if the folder is not empty, so it removes only a
         // folder that this function has just created.
         let _ = fs::remove_dir(&store);
-        return Err(inside());
+        return Err(store_is_inside());
     }
     let lock = File::open(&store).map_err(failed("opening", &store))?;
     flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
@@ -91,7 +91,7 @@ pub fn pack(
     let found_done = (sources.len() - todo.len()) as u64;
     let not_packed = Mutex::new(NotPacked { left_out, changed: None });
     in_parallel(&todo, |source, stop| {
-        let Err(error) = packing.entry(source, stop, tick) else { return Ok(()) };
+        let Err(error) = packing.pack_entry(source, stop, tick) else { return Ok(()) };
         let mut not_packed = not_packed.lock().unwrap_or_else(PoisonError::into_inner);
         match error {
             // The other entries are finished first. A later run can pack this entry once its file no longer changes.
@@ -116,29 +116,33 @@ pub fn pack(
     Ok(Packed { found_done, left_out, ..packed })
 }
 
-/// The entries that were not packed.
+/// The files that were not packed, with the reasons.
 struct NotPacked {
     left_out: Vec<String>,
     /// The error for the first file that changed while it was read.
     changed: Option<CapturesError>,
 }
 
+/// The provenance of a new store, without its source.
 pub struct Origin {
     pub tool: String,
     pub packed_by: String,
     pub started: String,
 }
 
+/// A store while it is being packed.
 struct Packing {
     store: PathBuf,
     partial: PathBuf,
     provenance: Provenance,
     resumed: bool,
     done: BTreeMap<String, Line>,
+    /// The journal, the lines that this run added, and the entries that became a single blob, with reasons.
     journal: Mutex<(Journal, Vec<Line>, Vec<String>)>,
     claims: Claims,
     /// The sizes of blobs that an interrupted run left. A storage of such a size is hashed before it is written.
     sizes: HashSet<u64>,
+    /// The number of drafts so far. Each draft is named after it.
     drafts: AtomicU64,
 }
 
@@ -193,8 +197,8 @@ impl Packing {
         })
     }
 
-    /// Forgets entries that have changed since they were packed, so that they are packed again. Removes manifests
-    /// without a source, including those that were written just before a kill and are not in the journal.
+    /// Forgets entries whose files have changed since they were packed, so that they are packed again. Removes
+    /// manifests whose files are gone, whether or not they are in the journal.
     fn forget_changed(&mut self, sources: &[Source]) -> Result<(), CapturesError> {
         let now: BTreeMap<&str, Stamp> = sources.iter().map(|it| (it.name.as_str(), it.stamp)).collect();
         let entries = self.store.join(ENTRIES);
@@ -221,14 +225,14 @@ impl Packing {
         let mut needed = Bytes::ZERO;
         for source in todo {
             // A file that cannot be read is reported when it is packed.
-            let Ok(Layout { holes, .. }) = layout::of_file(&source.path, source.stamp.bytes) else {
+            let Ok(Layout { blobs, .. }) = layout::of_file(&source.path, source.stamp.bytes) else {
                 continue;
             };
-            let in_holes: Bytes = holes.iter().map(|hole| Bytes::new(hole.bytes)).sum();
-            needed += Bytes::new(source.stamp.bytes) - in_holes + Bytes::new(2 * BLOCK);
-            for hole in holes {
-                if hole.crc32.is_none_or(|crc| seen.insert((hole.bytes, crc))) {
-                    needed += Bytes::new(hole.bytes) + Bytes::new(BLOCK);
+            let in_blobs: Bytes = blobs.iter().map(|record| Bytes::new(record.bytes)).sum();
+            needed += Bytes::new(source.stamp.bytes) - in_blobs + Bytes::new(2 * BLOCK);
+            for record in blobs {
+                if record.crc32.is_none_or(|crc| seen.insert((record.bytes, crc))) {
+                    needed += Bytes::new(record.bytes) + Bytes::new(BLOCK);
                 }
             }
         }
@@ -236,12 +240,13 @@ impl Packing {
         require_space(&self.store, needed - present)
     }
 
-    fn entry(&self, source: &Source, stop: &AtomicBool, tick: Tick<'_>) -> Result<(), CapturesError> {
+    /// Packs a file: writes its new blobs, its manifest and its line in the journal.
+    fn pack_entry(&self, source: &Source, stop: &AtomicBool, tick: Tick<'_>) -> Result<(), CapturesError> {
         let file = File::open(&source.path).map_err(failed("opening", &source.path))?;
         let layout = layout::of_file(&source.path, source.stamp.bytes)?;
         let mut reading = Reading {
             stream: Stream::new(&source.path, file),
-            whole: blake3::Hasher::new(),
+            file_hash: blake3::Hasher::new(),
             buffer: vec![0; CHUNK],
         };
         let changed = || CapturesError::Changed { path: source.path.clone() };
@@ -253,20 +258,20 @@ impl Packing {
         unchanged(&reading)?;
         let (mut segments, mut literals) = (Vec::new(), Vec::new());
         let mut at = 0;
-        for hole in &layout.holes {
+        for record in &layout.blobs {
             if stop.load(Ordering::Relaxed) {
                 return Err(CapturesError::GivenUp);
             }
-            literal(&mut reading, &mut segments, &mut literals, at, hole.offset, tick)?;
-            let id = self.blob(&mut reading, hole, stop, tick)?;
-            segments.push(Segment { start: hole.offset, bytes: hole.bytes, content: Content::Blob(id) });
-            at = hole.offset + hole.bytes;
+            literal(&mut reading, &mut segments, &mut literals, at, record.offset, tick)?;
+            let id = self.write_blob(&mut reading, record, stop, tick)?;
+            segments.push(Segment { start: record.offset, bytes: record.bytes, content: Content::Blob(id) });
+            at = record.offset + record.bytes;
         }
         literal(&mut reading, &mut segments, &mut literals, at, source.stamp.bytes, tick)?;
         unchanged(&reading)?;
         let manifest = Manifest {
             file_bytes: source.stamp.bytes,
-            file_digest: reading.whole.finalize().into(),
+            file_digest: reading.file_hash.finalize().into(),
             segments,
         };
         let encoded = manifest.encode(&literals);
@@ -296,18 +301,18 @@ impl Packing {
     }
 
     /// Writes a record as a blob, unless the store already has it. The record is usually read only once.
-    fn blob(
+    fn write_blob(
         &self,
         reading: &mut Reading,
-        hole: &RecordRange,
+        record: &RecordRange,
         stop: &AtomicBool,
         tick: Tick<'_>,
     ) -> Result<BlobId, CapturesError> {
-        let Reading { stream, whole, buffer } = reading;
-        if hole.bytes <= CHUNK as u64 {
+        let Reading { stream, file_hash, buffer } = reading;
+        if record.bytes <= CHUNK as u64 {
             let mut taken = Vec::new();
-            stream.each_chunk(hole.bytes, buffer, tick, |chunk| {
-                whole.update(chunk);
+            stream.each_chunk(record.bytes, buffer, tick, |chunk| {
+                file_hash.update(chunk);
                 taken.extend_from_slice(chunk);
                 Ok(())
             })?;
@@ -319,13 +324,13 @@ impl Packing {
             }
             return Ok(id);
         }
-        let size_and_crc = hole.crc32.map(|crc| (hole.bytes, crc));
+        let size_and_crc = record.crc32.map(|crc| (record.bytes, crc));
         let claim =
-            size_and_crc.filter(|_| !self.sizes.contains(&hole.bytes)).and_then(|it| self.claims.take(it));
+            size_and_crc.filter(|_| !self.sizes.contains(&record.bytes)).and_then(|it| self.claims.take(it));
         let mut draft = if claim.is_some() { Some(self.draft()?) } else { None };
         let mut hasher = blake3::Hasher::new();
-        stream.each_chunk(hole.bytes, buffer, tick, |chunk| {
-            whole.update(chunk);
+        stream.each_chunk(record.bytes, buffer, tick, |chunk| {
+            file_hash.update(chunk);
             hasher.update(chunk);
             draft.as_mut().map_or(Ok(()), |draft| draft.write(chunk))
         })?;
@@ -345,8 +350,8 @@ impl Packing {
         // The record differs despite an equal size and CRC, or has no CRC, so it is read a second time and written.
         let mut draft = self.draft()?;
         let mut again = blake3::Hasher::new();
-        stream.seek(hole.offset);
-        stream.each_chunk(hole.bytes, buffer, &|_| {}, |chunk| {
+        stream.seek(record.offset);
+        stream.each_chunk(record.bytes, buffer, &|_| {}, |chunk| {
             again.update(chunk);
             draft.write(chunk)
         })?;
@@ -450,14 +455,14 @@ fn remove_partial(partial: &Path) -> Result<(), CapturesError> {
     fs::remove_dir_all(partial).map_err(failed("removing", partial))
 }
 
+/// A source file that is being read.
 struct Reading {
     stream: Stream,
-    /// The hash of the whole file.
-    whole: blake3::Hasher,
+    file_hash: blake3::Hasher,
     buffer: Vec<u8>,
 }
 
-/// Adds the bytes between two records to the manifest's literals. Readers compute `at`, so it is 0.
+/// Adds the bytes between two records to the manifest's literals. `at` stays 0 because readers compute it.
 fn literal(
     reading: &mut Reading,
     segments: &mut Vec<Segment>,
@@ -469,16 +474,16 @@ fn literal(
     if from == to {
         return Ok(());
     }
-    let Reading { stream, whole, buffer } = reading;
+    let Reading { stream, file_hash, buffer } = reading;
     segments.push(Segment { start: from, bytes: to - from, content: Content::Literal { at: 0 } });
     stream.each_chunk(to - from, buffer, tick, |chunk| {
-        whole.update(chunk);
+        file_hash.update(chunk);
         literals.extend_from_slice(chunk);
         Ok(())
     })
 }
 
-/// The blobs in a store, with their sizes. Files whose names are not blob ids are ignored.
+/// Returns the blobs in a store, with their sizes. Files whose names are not blob ids are ignored.
 fn blobs_of(store: &Path) -> Result<BTreeMap<BlobId, u64>, CapturesError> {
     let blobs = store.join(BLOBS);
     let mut found = BTreeMap::new();

@@ -10,6 +10,7 @@ use opt_shared::units::Bytes;
 
 use super::{CapturesError, failed};
 
+/// A file to pack.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     /// The path below the folder, with `/` as separator.
@@ -18,16 +19,18 @@ pub(super) struct Source {
     pub(super) stamp: Stamp,
 }
 
-/// Identifies a version of a file, to detect changes.
+/// The size and modification time of a file. A change of either means that the file has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Stamp {
     pub(super) bytes: u64,
+    /// In seconds since 1970.
     modified: i64,
+    /// The nanoseconds within that second.
     modified_ns: i64,
 }
 
 impl Stamp {
-    /// The stamp of a file that no longer exists.
+    /// Returns the stamp of an entry whose file's modification time is not known.
     pub(super) fn unknown(bytes: Bytes) -> Self {
         Self { bytes: bytes.get(), modified: 0, modified_ns: 0 }
     }
@@ -85,7 +88,7 @@ pub(super) fn find(folder: &Path) -> Result<Found, CapturesError> {
         }
         let below = path.strip_prefix(folder).unwrap_or(path);
         let Some(name) = below.to_str().filter(|name| is_entry_name(name)) else {
-            found.leave_out(path, "a store cannot have such a name (rename it)");
+            found.leave_out(path, "its name is not allowed in a store (rename it)");
             continue;
         };
         let metadata = match std::fs::metadata(path) {

@@ -61,10 +61,10 @@ pub fn unpack(
     begin(bytes);
     let failed = Mutex::new(Vec::new());
     in_parallel(&todo, |&entry, stop| {
-        let mut work = Work { store, stop, tick, buffer: vec![0; CHUNK] };
-        match work.entry(entry, folder) {
+        let mut restoring = Restoring { store, stop, tick, buffer: vec![0; CHUNK] };
+        match restoring.entry(entry, folder) {
             // After a damaged entry, the other entries are still restored.
-            Err(error) if error.lies_below(store) => {
+            Err(error) if error.concerns_file_in(store) => {
                 let why = chain(&error);
                 failed.lock().unwrap_or_else(PoisonError::into_inner).push((entry, why));
                 Ok(())
@@ -114,6 +114,7 @@ pub(super) fn read_index(store: &Path) -> Result<Index, CapturesError> {
     Index::read(store).map_err(|source| CapturesError::Index { path: store.to_owned(), source })
 }
 
+/// Returns the named entries, or all if no name is given.
 fn choose<'i>(entries: &'i [IndexEntry], only: &[String]) -> Result<Vec<&'i IndexEntry>, CapturesError> {
     let matches = |entry: &IndexEntry, wanted: &String| {
         entry.name == *wanted || entry.name.strip_suffix(".pt") == Some(wanted)
@@ -138,14 +139,16 @@ fn is_already_restored(path: &Path, entry: &IndexEntry, bytes: u64) -> Result<bo
     Ok(BlobId::from(hasher.finalize()) == entry.blake3)
 }
 
-struct Work<'w> {
+/// What a thread needs to restore an entry.
+struct Restoring<'w> {
     store: &'w Path,
     stop: &'w AtomicBool,
     tick: Tick<'w>,
     buffer: Vec<u8>,
 }
 
-impl Work<'_> {
+impl Restoring<'_> {
+    /// Writes the entry's file into `folder`.
     fn entry(&mut self, entry: &IndexEntry, folder: &Path) -> Result<(), CapturesError> {
         let target = &folder.join(&entry.name);
         let path = self.store.join(ENTRIES).join(&entry.name);
@@ -186,6 +189,7 @@ impl Work<'_> {
         draft.place_new(target, 0o644)
     }
 
+    /// Appends a blob's bytes to the draft.
     fn blob(
         &mut self,
         id: BlobId,

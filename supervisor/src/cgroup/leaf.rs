@@ -37,7 +37,7 @@ impl Leaf {
     pub(super) fn create(path: PathBuf, limits: LeafLimits) -> Result<Self, CgroupError> {
         std::fs::create_dir(&path).map_err(CgroupError::io("create the group", &path))?;
         let leaf = Self { path, limits };
-        match leaf.limit() {
+        match leaf.write_limits() {
             Ok(()) => Ok(leaf),
             Err(error) => {
                 let _ = leaf.remove();
@@ -46,7 +46,7 @@ impl Leaf {
         }
     }
 
-    fn limit(&self) -> Result<(), CgroupError> {
+    fn write_limits(&self) -> Result<(), CgroupError> {
         put(&self.path, "memory.max", &self.limits.memory.get().to_string())?;
         put(&self.path, "pids.max", &self.limits.tasks.to_string())?;
         put(&self.path, "memory.oom.group", "1")?;

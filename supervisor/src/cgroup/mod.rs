@@ -19,7 +19,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use self::leaf::{Events, Leaf, LeafLimits};
-pub use self::subtree::{Home, Subtree};
+pub use self::subtree::{StartGroup, Subtree};
 
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {

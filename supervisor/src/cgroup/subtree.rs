@@ -21,7 +21,7 @@ const MAX_LEFT: usize = 10_000;
 
 /// The group in which the supervisor was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Home {
+pub struct StartGroup {
     pub folder: PathBuf,
     /// Whether it is the topmost visible group, so that no service manager is above it.
     pub topmost: bool,
@@ -40,10 +40,10 @@ pub struct Subtree {
 }
 
 impl Subtree {
-    /// Takes over `home`. `key` identifies the run among all live ones, and `root` is `/`. `pid` is this process, which
-    /// is moved into a new group.
-    pub fn take(root: &Path, home: &Home, key: &str, pid: u32) -> Result<Self, CgroupError> {
-        let folder = home.folder.clone();
+    /// Takes over `start`. `key` identifies the run among all live ones, and `root` is `/`. `pid` is this process,
+    /// which is moved into a new group.
+    pub fn take(root: &Path, start: &StartGroup, key: &str, pid: u32) -> Result<Self, CgroupError> {
+        let folder = start.folder.clone();
         let path = folder.join("cgroup.controllers");
         let found = leaf::read(&path)?;
         for wanted in CONTROLLERS {
@@ -51,7 +51,7 @@ impl Subtree {
                 return Err(CgroupError::NoController { path, wanted, found: found.trim().to_owned() });
             }
         }
-        if !may_create_groups(root, home) {
+        if !may_create_groups(root, start) {
             return Err(CgroupError::NotDelegated { path: folder });
         }
         let mut subtree = Self { folder, key: key.to_owned(), pid, enabled: Vec::new(), dying: Vec::new() };
@@ -69,6 +69,7 @@ impl Subtree {
         Ok(subtree)
     }
 
+    /// Returns the group that the supervisor and its workers move into.
     fn home(&self) -> PathBuf {
         self.folder.join(format!("{PREFIX}{}-home", self.key))
     }
@@ -104,6 +105,7 @@ impl Subtree {
         }
     }
 
+    /// Removes the leaves that have become empty.
     fn sweep(&mut self) {
         self.dying = std::mem::take(&mut self.dying).into_iter().filter_map(|it| it.remove().err()).collect();
     }
@@ -165,16 +167,16 @@ fn remove_with_timeout(path: &Path) {
     }
 }
 
-/// Returns whether this process may create groups below `home`. For an ordinary user, the kernel decides that later.
+/// Returns whether this process may create groups below `start`. For an ordinary user, the kernel decides that later.
 /// Root could write anywhere, so a group of a service manager is used only if it was delegated.
-fn may_create_groups(root: &Path, home: &Home) -> bool {
-    let manager = root.join("run/systemd/system").is_dir();
-    if home.topmost || !manager || !rustix::process::geteuid().is_root() {
+fn may_create_groups(root: &Path, start: &StartGroup) -> bool {
+    let has_manager = root.join("run/systemd/system").is_dir();
+    if start.topmost || !has_manager || !rustix::process::geteuid().is_root() {
         return true;
     }
     ["user.delegate", "trusted.delegate"].iter().any(|name| {
         let mut value = [0u8; 8];
-        rustix::fs::getxattr(&home.folder, *name, &mut value[..])
+        rustix::fs::getxattr(&start.folder, *name, &mut value[..])
             .is_ok_and(|length| value.get(..length) == Some(b"1".as_slice()))
     })
 }
@@ -187,12 +189,12 @@ mod tests {
 
     const LIMITS: LeafLimits = LeafLimits { memory: Bytes::mib(64), tasks: 4 };
 
-    fn fake(controllers: &str) -> (tempfile::TempDir, Home) {
+    fn fake(controllers: &str) -> (tempfile::TempDir, StartGroup) {
         let root = tempfile::tempdir().expect("folder");
         let folder = root.path().join("group");
         std::fs::create_dir(&folder).expect("folder");
         std::fs::write(folder.join("cgroup.controllers"), controllers).expect("writes");
-        (root, Home { folder, topmost: false })
+        (root, StartGroup { folder, topmost: false })
     }
 
     fn read(path: PathBuf) -> String {
@@ -201,9 +203,9 @@ mod tests {
 
     #[test]
     fn group_is_taken_over_and_restored() {
-        let (root, home) = fake("cpu io memory pids\n");
-        let folder = &home.folder;
-        let mut subtree = Subtree::take(root.path(), &home, "k1", 77).expect("takes");
+        let (root, start) = fake("cpu io memory pids\n");
+        let folder = &start.folder;
+        let mut subtree = Subtree::take(root.path(), &start, "k1", 77).expect("takes");
         assert_eq!(read(folder.join("opt-run-k1-home/cgroup.procs")), "77");
         // There are two writes, and a plain file keeps only the last one.
         assert_eq!(read(folder.join("cgroup.subtree_control")), "+pids");
@@ -224,53 +226,53 @@ mod tests {
 
     #[test]
     fn controllers_that_were_on_stay_on() {
-        let (root, home) = fake("memory pids\n");
-        std::fs::write(home.folder.join("cgroup.subtree_control"), "memory pids\n").expect("writes");
-        let subtree = Subtree::take(root.path(), &home, "k1", 77).expect("takes");
-        std::fs::remove_file(home.folder.join("opt-run-k1-home/cgroup.procs")).expect("removes");
+        let (root, start) = fake("memory pids\n");
+        std::fs::write(start.folder.join("cgroup.subtree_control"), "memory pids\n").expect("writes");
+        let subtree = Subtree::take(root.path(), &start, "k1", 77).expect("takes");
+        std::fs::remove_file(start.folder.join("opt-run-k1-home/cgroup.procs")).expect("removes");
         drop(subtree);
-        assert_eq!(read(home.folder.join("cgroup.subtree_control")), "memory pids\n");
+        assert_eq!(read(start.folder.join("cgroup.subtree_control")), "memory pids\n");
     }
 
     #[test]
     fn group_without_the_controllers_is_left_alone() {
         for (controllers, wanted) in [("hugetlb\n", "memory"), ("memory\n", "pids"), ("", "memory")] {
-            let (root, home) = fake(controllers);
-            let error = Subtree::take(root.path(), &home, "k1", 77).expect_err("refuses").to_string();
+            let (root, start) = fake(controllers);
+            let error = Subtree::take(root.path(), &start, "k1", 77).expect_err("refuses").to_string();
             assert!(error.contains(&format!("`{wanted}`")) && error.contains(controllers.trim()), "{error}");
-            assert_eq!(std::fs::read_dir(&home.folder).expect("lists").count(), 1);
+            assert_eq!(std::fs::read_dir(&start.folder).expect("lists").count(), 1);
         }
     }
 
     #[test]
     fn roots_group_needs_delegation_by_systemd() {
-        let (root, home) = fake("memory pids\n");
+        let (root, start) = fake("memory pids\n");
         std::fs::create_dir_all(root.path().join("run/systemd/system")).expect("folder");
-        let taken = Subtree::take(root.path(), &home, "k1", 77);
+        let taken = Subtree::take(root.path(), &start, "k1", 77);
         if rustix::process::geteuid().is_root() {
             assert!(matches!(taken, Err(CgroupError::NotDelegated { .. })), "{taken:?}");
         } else {
             assert!(taken.is_ok(), "the kernel decides: {taken:?}");
         }
         drop(taken);
-        let topmost = Home { topmost: true, ..home };
+        let topmost = StartGroup { topmost: true, ..start };
         assert!(Subtree::take(root.path(), &topmost, "k2", 77).is_ok(), "no service manager is above it");
     }
 
     #[test]
     fn groups_of_a_killed_supervisor_are_cleared() {
-        let (root, home) = fake("memory pids\n");
-        let make = |name: &str| std::fs::create_dir(home.folder.join(name)).expect("folder");
+        let (root, start) = fake("memory pids\n");
+        let make = |name: &str| std::fs::create_dir(start.folder.join(name)).expect("folder");
         for name in ["opt-run-k1-w1-9", "opt-run-k2-w1-9", "opt-run-k2-home", "somebody.scope"] {
             make(name);
         }
-        std::fs::write(home.folder.join("opt-run-k2-home/cgroup.procs"), "5").expect("writes");
-        let _subtree = Subtree::take(root.path(), &home, "k1", 77).expect("takes");
+        std::fs::write(start.folder.join("opt-run-k2-home/cgroup.procs"), "5").expect("writes");
+        let _subtree = Subtree::take(root.path(), &start, "k1", 77).expect("takes");
         for (name, stays) in [("opt-run-k2-w1-9", false), ("opt-run-k2-home", true), ("somebody.scope", true)]
         {
-            assert_eq!(home.folder.join(name).exists(), stays, "{name}");
+            assert_eq!(start.folder.join(name).exists(), stays, "{name}");
         }
         // Its members are killed first. In a plain folder, this file shows that.
-        assert_eq!(read(home.folder.join("opt-run-k1-w1-9/cgroup.kill")), "1");
+        assert_eq!(read(start.folder.join("opt-run-k1-w1-9/cgroup.kill")), "1");
     }
 }

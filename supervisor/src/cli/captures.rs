@@ -8,7 +8,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use opt_shared::units::Bytes;
 use serde_json::json;
 
-use super::{Answer, Failure, print_out};
+use super::{CommandResult, Failure, print_out};
 use crate::captures::{self, Added, CapturesError, Packed, check, unpack};
 use crate::exit::Exit;
 use crate::record::UtcTime;
@@ -72,7 +72,7 @@ enum CapturesCommand {
     },
 }
 
-pub(super) fn captures(arguments: &CapturesArguments) -> Answer {
+pub(super) fn captures(arguments: &CapturesArguments) -> CommandResult {
     match &arguments.command {
         CapturesCommand::Pack { dir, store, json } => {
             let bar = bar("packing");
@@ -160,7 +160,7 @@ fn named(files: &[PathBuf], name: Option<&str>) -> Result<Vec<Added>, Failure> {
 }
 
 /// Prints the new contents of a store.
-fn print_packed(packed: &Packed, store: &Path, json: bool) -> Answer {
+fn print_packed(packed: &Packed, store: &Path, json: bool) -> CommandResult {
     for whole in &packed.kept_whole {
         eprintln!("kept as one blob: {whole}");
     }
@@ -188,7 +188,7 @@ fn print_packed(packed: &Packed, store: &Path, json: bool) -> Answer {
     Ok(complete(&packed.left_out))
 }
 
-/// The exit code: good if nothing was left out or failed.
+/// Returns the exit code: good if nothing was left out or failed.
 fn complete(failed: &[String]) -> Exit {
     if failed.is_empty() { Exit::Good } else { Exit::NonePassed }
 }
@@ -197,7 +197,7 @@ fn failure(error: CapturesError) -> Failure {
     Failure { exit: error.exit(), error: error.into() }
 }
 
-/// A progress bar, which is shown only on a terminal.
+/// Returns a progress bar, which is shown only on a terminal.
 fn bar(doing: &'static str) -> ProgressBar {
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
     let template = "{prefix} {bar:24} {bytes}/{total_bytes} at {bytes_per_sec}, {eta} left";

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::check_machine::{CheckedMachine, launches_of};
 use super::check_replays::{CheckedReplay, checked};
 use super::memory_plan::{self, JobMemory};
-use super::{Answer, CheckArguments, Failure, load_plan, print_out};
+use super::{CheckArguments, CommandResult, Failure, load_plan, print_out};
 use crate::core::spec::RunSpec;
 use crate::driver::survey::facts::{self, JobFacts, stem};
 use crate::driver::survey::launches::FirstLaunch;
@@ -25,7 +25,7 @@ use crate::plan::lint::{self, Lint, Subject};
 use crate::plan::{JobPlan, Plan};
 use crate::report::figures::counted;
 
-pub(super) fn check(arguments: &CheckArguments) -> Answer {
+pub(super) fn check(arguments: &CheckArguments) -> CommandResult {
     super::log::start();
     let plan = load_plan(&arguments.plan, &arguments.set)?;
     let facts = read_facts(&plan).map_err(|error| Failure { exit: error.exit(), error: error.into() })?;
@@ -65,16 +65,17 @@ pub(super) fn check(arguments: &CheckArguments) -> Answer {
     })
 }
 
-/// The smallest ceiling under which the whole plan runs.
+/// Returns the smallest ceiling under which the whole plan runs.
 fn smallest_ceiling(memory: &[JobMemory]) -> Bytes {
     memory.iter().map(|job| job.smallest_ceiling).max().unwrap_or_default()
 }
 
-/// The smallest ceiling under which at least one job runs.
+/// Returns the smallest ceiling under which at least one job runs.
 fn smallest_that_runs(memory: &[JobMemory]) -> Bytes {
     memory.iter().map(|job| job.smallest_ceiling).min().unwrap_or_default()
 }
 
+/// Formats the findings about a plan as text.
 fn page(
     plan: &Plan,
     facts: &[JobFacts],
@@ -85,8 +86,8 @@ fn page(
     machine: &CheckedMachine,
 ) -> String {
     let mut text = String::new();
-    let of_jobs = plan.jobs.iter().zip(facts).zip(memory).zip(all_findings).zip(&machine.launches);
-    for ((((job, facts), memory), findings), launches) in of_jobs {
+    let jobs = plan.jobs.iter().zip(facts).zip(memory).zip(all_findings).zip(&machine.launches);
+    for ((((job, facts), memory), findings), launches) in jobs {
         let classes: std::collections::BTreeSet<&str> =
             facts.entries.iter().map(|entry| entry.class.as_str()).collect();
         text.push_str(&format!(
@@ -140,6 +141,7 @@ fn page(
     text
 }
 
+/// Formats the findings about a plan as JSON.
 fn document(
     plan: &Plan,
     facts: &[JobFacts],
@@ -194,7 +196,7 @@ fn document(
     })
 }
 
-/// The name of a lint, such as `tiny-output`.
+/// Returns the name of a lint, such as `tiny-output`.
 fn code(lint: &Lint) -> String {
     serde_json::to_value(lint.code).ok().and_then(|code| Some(code.as_str()?.to_owned())).unwrap_or_default()
 }
@@ -251,6 +253,7 @@ impl JobFindings {
     }
 }
 
+/// Reads all captures of a job, including the data of their outputs, and collects warnings about them.
 fn examine(job: &JobPlan, facts: &JobFacts) -> Result<JobFindings, Failure> {
     let files = crate::plan::entry_files(job).map_err(Failure::usage)?;
     let mut findings = JobFindings::default();
@@ -261,6 +264,7 @@ fn examine(job: &JobPlan, facts: &JobFacts) -> Result<JobFindings, Failure> {
     Ok(findings)
 }
 
+/// Adds the warnings about one capture. `path` is its file.
 fn examine_entry(
     job: &JobPlan,
     facts: &JobFacts,
@@ -284,8 +288,8 @@ fn examine_entry(
         Ok(bound) => bound,
         Err(error) => return findings.lints.push(lint::unfit(&name, &error)),
     };
-    let fact_of_entry = facts.entries.iter().find(|fact| fact.entry.name == name);
-    let repeated = fact_of_entry.map_or(&[][..], |fact| fact.entry.repeated.as_slice());
+    let usable_entry = facts.entries.iter().find(|fact| fact.entry.name == name);
+    let repeated = usable_entry.map_or(&[][..], |fact| fact.entry.repeated.as_slice());
     let changed = changed_paths(&output_tensors, &arguments);
     let choice = VaryChoice { vary: &job.profile.vary, constant: &job.constant, repeated, changed: &changed };
     for argument in &arguments {
@@ -311,8 +315,8 @@ fn examine_entry(
     }));
 }
 
-/// The absolute tolerance at a scale of one, from the plan or from its tolerance profile. Outputs must be well above
-/// it, because otherwise zeros would pass.
+/// Returns the absolute tolerance at a scale of one, from the plan or from its tolerance profile. Outputs must be well
+/// above it, because otherwise zeros would pass.
 fn absolute_tolerance(settings: &VerifySettings, dtype: DType) -> f64 {
     if let Some(atol) = settings.dtype.get(&dtype).and_then(|it| it.atol) {
         return atol;
@@ -325,7 +329,8 @@ fn absolute_tolerance(settings: &VerifySettings, dtype: DType) -> f64 {
     }
 }
 
-fn signatures(plan: &Plan, facts: &[JobFacts], as_json: bool) -> Answer {
+/// Prints the argument table and a C skeleton for every job.
+fn signatures(plan: &Plan, facts: &[JobFacts], as_json: bool) -> CommandResult {
     let mut text = String::new();
     let mut documents = Vec::new();
     for (job, facts) in plan.jobs.iter().zip(facts) {

@@ -15,6 +15,7 @@ use crate::driver::survey::own_limits::{self, LimitTooLow};
 use crate::driver::survey::priority;
 use crate::plan::Plan;
 
+/// What `check` found out about this machine.
 pub(super) struct CheckedMachine {
     pub(super) interpreters: BTreeMap<String, Described>,
     device: Device,
@@ -106,7 +107,7 @@ impl CheckedMachine {
     }
 }
 
-/// The text about the launches of one job.
+/// Returns the text about the launches of one job.
 pub(super) fn launches_of(launches: &[FirstLaunch]) -> String {
     let mut text = String::new();
     if !launches.is_empty() {

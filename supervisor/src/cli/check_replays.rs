@@ -25,17 +25,17 @@ pub(super) fn checked<'a>(
     replays: &'a [ReplayFacts],
     cores: u32,
 ) -> Vec<CheckedReplay<'a>> {
-    let one = |(replay, of_replay): (&'a crate::plan::ReplayPlan, &'a ReplayFacts)| {
+    let checked_replay = |(replay, replay_facts): (&'a crate::plan::ReplayPlan, &'a ReplayFacts)| {
         let jobs: Vec<&JobPlan> =
             plan.jobs.iter().filter(|job| replay.steps.iter().any(|(id, _)| *id == job.id)).collect();
         let runners: Vec<RunnerTerms<'_>> =
             jobs.iter().flat_map(|job| &job.candidates).map(runner_terms).collect();
         let longest = jobs.iter().map(|job| &job.verify).max_by_key(|verify| verify.call_timeout);
         let verify = longest.unwrap_or(&plan.settings.verify);
-        let prediction = of_replay.prediction(replay, facts, &runners, verify, cores);
-        CheckedReplay { plan: replay, facts: of_replay, prediction }
+        let prediction = replay_facts.prediction(replay, facts, &runners, verify, cores);
+        CheckedReplay { plan: replay, facts: replay_facts, prediction }
     };
-    plan.replays.iter().zip(replays).map(one).collect()
+    plan.replays.iter().zip(replays).map(checked_replay).collect()
 }
 
 impl CheckedReplay<'_> {
@@ -62,7 +62,7 @@ impl CheckedReplay<'_> {
             .map(|term| format!("{} {}", term.name, term.bytes))
             .collect();
         format!(
-            "{head}\n  floor {} ({} bytes): {} for two consecutive steps, {} for the largest tensor, {} pinned; everything is {}\n  memory: {}\n  smallest ceiling for this replay: {}\n\n",
+            "{head}\n  floor {} ({} bytes): {} for two consecutive steps, {} for the largest tensor, {} pinned; all constants together are {}\n  memory: {}\n  smallest ceiling for this replay: {}\n\n",
             floor.bytes(),
             floor.bytes().get(),
             floor.consecutive,

@@ -9,7 +9,7 @@ use opt_shared::message::Role;
 use opt_shared::mode::Mode;
 use serde_json::{Value, json};
 
-use super::{Answer, Failure, ctl_text, print_out};
+use super::{CommandResult, Failure, ctl_text, print_out};
 use crate::control::client::{Client, ClientError};
 use crate::control::{SubmitParams, socket};
 use crate::driver::answer::requests::{is_alive, live_runs};
@@ -89,7 +89,7 @@ enum Verb {
         /// The candidate's job; required if the plan has several
         #[arg(long)]
         job: Option<String>,
-        /// The candidate's name [default: that of the first file]
+        /// The candidate's name [default: the first file's name]
         #[arg(long)]
         name: Option<String>,
         /// The function to call [default: run]
@@ -127,6 +127,7 @@ impl ModeArgument {
     }
 }
 
+/// The workers to replace: all with a role, or one by its number.
 #[derive(Clone, Copy)]
 enum RecycleTarget {
     Role(Role),
@@ -151,7 +152,7 @@ fn worker_number(text: &str) -> Option<u32> {
 /// The number of decisions that `ctl events` prints without --follow.
 const LATEST: u32 = 20;
 
-pub(super) fn ctl(arguments: &CtlArguments) -> Answer {
+pub(super) fn ctl(arguments: &CtlArguments) -> CommandResult {
     let mut client = connect(arguments.run.as_deref(), arguments.socket.as_deref())?;
     if let Verb::Events { follow } = arguments.verb {
         return events(&mut client, follow, arguments.json);
@@ -162,14 +163,15 @@ pub(super) fn ctl(arguments: &CtlArguments) -> Answer {
         client.wait_forever().map_err(failure)?;
     }
     let mut answer = client.call(method, &params).map_err(failure)?;
-    let mut shown = method;
+    let mut answered_method = method;
     if let Verb::Submit { wait: true, .. } = arguments.verb {
-        shown = "result";
+        answered_method = "result";
         answer = client
             .call("result", &json!({ "candidate": answer["candidate"], "wait": true }))
             .map_err(failure)?;
     }
-    let text = if arguments.json { format!("{answer:#}\n") } else { ctl_text::answer(shown, &answer) };
+    let text =
+        if arguments.json { format!("{answer:#}\n") } else { ctl_text::answer(answered_method, &answer) };
     print_out(&text)?;
     Ok(Exit::Good)
 }
@@ -224,7 +226,7 @@ pub(super) fn absolute(file: &Path) -> Result<String, Failure> {
         .map_err(|path| Failure::usage(anyhow::anyhow!("{} is not UTF-8", path.display())))
 }
 
-fn events(client: &mut Client, follow: bool, json: bool) -> Answer {
+fn events(client: &mut Client, follow: bool, json: bool) -> CommandResult {
     if follow {
         client.call("events", &json!({})).map_err(failure)?;
         client.wait_forever().map_err(failure)?;
@@ -246,7 +248,7 @@ fn connect(run: Option<&Path>, socket: Option<&Path>) -> Result<Client, Failure>
     Client::connect(&socket_path(run, socket)?).map_err(failure)
 }
 
-/// The socket of the given run, or of the only live one.
+/// Returns the socket of the given run, or of the only live one.
 pub(super) fn socket_path(run: Option<&Path>, socket: Option<&Path>) -> Result<PathBuf, Failure> {
     match (socket, run) {
         (Some(socket), _) => Ok(socket.to_owned()),
@@ -286,7 +288,8 @@ fn only_live_run() -> Result<socket::Found, Failure> {
     Err(Failure::usage(anyhow::anyhow!("there are {} live runs: name one\n{}", all.len(), list.join("\n"))))
 }
 
-/// The failure of a request. Its exit code is 1 if the run's state is the reason, and 2 for a wrong name or parameter.
+/// Returns the failure of a request. Its exit code is 1 if the run's state is the reason, and 2 for a wrong name or
+/// parameter.
 pub(super) fn failure(error: ClientError) -> Failure {
     let exit = match error.code() {
         Some("refused") => Exit::NonePassed,

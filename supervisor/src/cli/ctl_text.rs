@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use opt_shared::units::Bytes;
 use serde_json::Value;
 
+/// Formats the answer to a method.
 pub(super) fn answer(method: &str, answer: &Value) -> String {
     match method {
         "status" => status(answer),
@@ -225,7 +226,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_match_their_snapshots() {
+    fn answers_and_events_are_formatted_as_text() {
         let done = json!({ "outcome": "done", "message": "x" });
         assert_eq!(answer("pause", &done), "done: x\n");
         let already = json!({ "outcome": "already", "message": "it is paused" });

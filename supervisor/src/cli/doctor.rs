@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use self::devices::Devices;
 use self::timing::Trial;
-use super::{Answer, DoctorArguments, Failure, print_out};
+use super::{CommandResult, DoctorArguments, Failure, print_out};
 use crate::driver::run::leaves::Leaves;
 use crate::driver::run::protections;
 use crate::driver::survey::devices::{FIRST_CARD, compiler, present};
@@ -83,8 +83,8 @@ impl Findings {
         })
     }
 
-    /// The missing protections that are needed to run untrusted candidates.
-    fn missed(&self) -> Vec<&str> {
+    /// Returns the missing protections that are needed to run untrusted candidates.
+    fn missing(&self) -> Vec<&str> {
         let needed = |name: &str| protection::known(name).is_none_or(|kind| kind.needed);
         self.protections
             .iter()
@@ -102,7 +102,7 @@ impl Findings {
     }
 
     fn cgroup_version(&self) -> Option<&'static str> {
-        match (self.mounted.one, self.mounted.two) {
+        match (self.mounted.version_1, self.mounted.version_2) {
             (true, true) => Some("hybrid"),
             (true, false) => Some("1"),
             (false, true) => Some("2"),
@@ -110,13 +110,14 @@ impl Findings {
         }
     }
 
-    /// The version in the protection's detail, such as "Landlock ABI 7".
+    /// Returns the version in the protection's detail, such as "Landlock ABI 7".
     fn landlock_abi(&self) -> Option<u32> {
         let files =
             self.protections.iter().find(|protection| protection.name == "files" && protection.present)?;
         files.detail.rsplit(' ').next()?.parse().ok()
     }
 
+    /// Returns how runners get their own namespaces.
     fn namespaces(&self) -> &'static str {
         match (self.has("pid_namespace"), rustix::process::geteuid().is_root()) {
             (true, true) => "as root",
@@ -146,8 +147,8 @@ impl Findings {
         json!({
             "schema": 1,
             "version": env!("CARGO_PKG_VERSION"),
-            "safe": self.missed().is_empty(),
-            "missed": self.missed(),
+            "safe": self.missing().is_empty(),
+            "missed": self.missing(),
             "protections": protections,
             // The old name of `protections`; written for one more version.
             "rungs": protections,
@@ -220,14 +221,14 @@ impl Findings {
             let _ = writeln!(text, "{name:<14} {value}");
         }
         text.push('\n');
-        let missed = self.missed();
-        if missed.is_empty() {
+        let missing = self.missing();
+        if missing.is_empty() {
             text.push_str("All needed protections are present.\n");
         } else {
             let _ = writeln!(
                 text,
                 "NOT SAFE for candidates that you do not trust: {} missing. A run warns about this, but is not refused.",
-                missed.join(", ")
+                missing.join(", ")
             );
         }
         text
@@ -311,7 +312,7 @@ impl Findings {
     }
 }
 
-pub(super) fn doctor(arguments: &DoctorArguments) -> Answer {
+pub(super) fn doctor(arguments: &DoctorArguments) -> CommandResult {
     let findings = Findings::gather(arguments.timing)?;
     if arguments.json {
         print_out(&format!("{:#}\n", findings.document()))?;

@@ -11,7 +11,7 @@ use opt_shared::ids::{CandidateId, JobId};
 use serde_json::{Value, json};
 
 use super::ctl::{absolute, failure};
-use super::{Answer, Failure, ctl_text, load_plan, log, print_out, run};
+use super::{CommandResult, Failure, ctl_text, load_plan, log, print_out, run};
 use crate::control::client::Client;
 use crate::driver::RunOptions;
 use crate::driver::answer::requests::live_runs;
@@ -38,7 +38,7 @@ pub(super) struct EvalArguments {
     json: bool,
 }
 
-pub(super) fn eval(arguments: EvalArguments) -> Answer {
+pub(super) fn eval(arguments: EvalArguments) -> CommandResult {
     log::start();
     let file = absolute(&arguments.file)?;
     let result = match open_run(&arguments.plan)? {
@@ -53,7 +53,7 @@ pub(super) fn eval(arguments: EvalArguments) -> Answer {
     })
 }
 
-/// The first live run of the same plan file that accepts submissions.
+/// Returns the first live run of the same plan file that accepts submissions.
 fn open_run(plan: &Path) -> Result<Option<Client>, Failure> {
     let plan = absolute(plan)?;
     for found in live_runs() {
@@ -110,7 +110,7 @@ fn by_short_run(arguments: &EvalArguments, file: &Path) -> Result<Value, Failure
 
 /// Reduces the plan to the job's baseline and the new candidate.
 fn reduce(plan: &mut Plan, arguments: &EvalArguments, file: &Path) -> Result<CandidateId, Failure> {
-    let at = match arguments.job.as_deref() {
+    let index = match arguments.job.as_deref() {
         Some(name) => plan
             .jobs
             .iter()
@@ -122,7 +122,7 @@ fn reduce(plan: &mut Plan, arguments: &EvalArguments, file: &Path) -> Result<Can
             return Err(Failure::usage(anyhow::anyhow!("give a --job: one of {}", names.join(", "))));
         }
     };
-    let mut job = plan.jobs.swap_remove(at);
+    let mut job = plan.jobs.swap_remove(index);
     let launch = job.launch_like(arguments.like.as_deref()).map_err(Failure::usage)?;
     job.candidates.retain(|candidate| Some(candidate.id) == job.baseline);
     job.id = JobId(0);

@@ -14,7 +14,7 @@ use anyhow::{Context as _, anyhow};
 use clap::{Args, Subcommand};
 use opt_shared::child;
 
-use super::{Answer, Failure};
+use super::{CommandResult, Failure};
 use crate::driver::survey::interpreters;
 use crate::exit::Exit;
 
@@ -38,7 +38,7 @@ enum ImportCommand {
         /// Files with the class `Model` and the functions `get_inputs` and `get_init_inputs`
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
-        /// A file with the class `ModelNew`. If there are several problems, its name begins with that of its problem
+        /// A file with the class `ModelNew`. If there are several problems, its name begins with the problem's name
         #[arg(long, value_name = "FILE")]
         kernel: Vec<PathBuf>,
         /// Calls to record of each problem [default: 3]
@@ -80,7 +80,7 @@ enum ImportCommand {
     },
 }
 
-/// What all imports have in common.
+/// The options of all imports.
 #[derive(Args)]
 struct Target {
     /// The plan to write; captures and kernels go into its folder
@@ -91,7 +91,7 @@ struct Target {
     python: String,
 }
 
-pub(super) fn import(arguments: ImportArguments) -> Answer {
+pub(super) fn import(arguments: ImportArguments) -> CommandResult {
     let (target, arguments) = arguments.command.into_python()?;
     let interpreter = interpreters::locate(&target.python).map_err(|why| {
         Failure::host(anyhow!(
@@ -104,7 +104,7 @@ pub(super) fn import(arguments: ImportArguments) -> Answer {
 }
 
 impl ImportCommand {
-    /// The arguments of the package's own command line.
+    /// Returns the arguments of the package's own command line.
     fn into_python(self) -> Result<(Target, Vec<OsString>), Failure> {
         let (name, inputs, options, target) = match self {
             Self::Kernelbench { files, kernel, calls, seed, training, target } => {
@@ -132,7 +132,7 @@ impl ImportCommand {
             target.output.parent().filter(|folder| *folder != Path::new("")).unwrap_or(Path::new("."));
         let mut arguments: Vec<OsString> = vec![name.into(), "--plan".into(), plan.into()];
         arguments.extend(options.into_iter().flatten());
-        // A path that begins with a dash is not an option.
+        // After this, a path that begins with a dash is not taken for an option.
         arguments.push("--".into());
         arguments.extend(inputs.into_iter().map(OsString::from));
         arguments.push(folder.into());

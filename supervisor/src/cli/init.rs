@@ -8,11 +8,11 @@ use std::path::Path;
 use opt_shared::arguments::{Observed, SignatureBuilder, bind, c_skeleton, outputs};
 
 use super::inspect::{captures_in, open};
-use super::{Answer, Failure, InitArguments, print_out};
+use super::{CommandResult, Failure, InitArguments, print_out};
 use crate::driver::survey::facts::stem;
 use crate::exit::Exit;
 
-pub(super) fn init(arguments: &InitArguments) -> Answer {
+pub(super) fn init(arguments: &InitArguments) -> CommandResult {
     let files = captures_in(&arguments.captures)?;
     let mut entries = Vec::new();
     let mut left_out = Vec::new();

@@ -8,12 +8,12 @@ use opt_shared::capture::{CaptureFile, inspect as reader};
 use opt_shared::causes::chain;
 use opt_shared::units::Bytes;
 
-use super::{Answer, Failure, InspectArguments, print_out};
+use super::{CommandResult, Failure, InspectArguments, print_out};
 use crate::driver::survey::facts::stem;
 use crate::exit::Exit;
 use crate::report::figures::counted;
 
-pub(super) fn inspect(arguments: &InspectArguments) -> Answer {
+pub(super) fn inspect(arguments: &InspectArguments) -> CommandResult {
     if arguments.path.is_dir() {
         return folder(&arguments.path, arguments.json);
     }
@@ -32,7 +32,7 @@ pub(super) fn inspect(arguments: &InspectArguments) -> Answer {
 }
 
 /// Prints the signature classes of a folder, with their counts and sizes.
-fn folder(path: &Path, json: bool) -> Answer {
+fn folder(path: &Path, json: bool) -> CommandResult {
     let files = captures_in(path)?;
     let mut builder = SignatureBuilder::new(None, BTreeMap::new());
     let mut unreadable = Vec::new();
@@ -91,14 +91,14 @@ fn folder(path: &Path, json: bool) -> Answer {
     Ok(if unreadable.is_empty() { Exit::Good } else { Exit::NonePassed })
 }
 
-/// The size of a capture's file and its call, or the reason why the call cannot be read.
+/// Returns the size of a capture's file and its call, or the reason why the call cannot be read.
 pub(super) fn open(file: &Path) -> Result<(Bytes, Entry), String> {
     let capture = CaptureFile::open(file).map_err(|error| chain(&error))?;
     let entry = Entry::from_value(capture.root()).map_err(|error| chain(&error))?;
     Ok((capture.file_bytes(), entry))
 }
 
-/// The `.pt` files of a folder or the entries of a store, by name.
+/// Returns the `.pt` files of a folder or the entries of a store, by name.
 pub(super) fn captures_in(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     let path = &opt_shared::capture::store::entries_folder(path);
     let entries = std::fs::read_dir(path).map_err(|error| {

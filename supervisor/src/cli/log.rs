@@ -47,6 +47,7 @@ static RUN_LOG: OnceLock<File> = OnceLock::new();
 static LOG: OnceLock<Arc<Log>> = OnceLock::new();
 /// The outputs with a thread each, for standard error and for the file. They are set once the threads have started.
 static BACKGROUND: OnceLock<[Outlet<Vec<u8>>; 2]> = OnceLock::new();
+/// The indices of the outputs in `BACKGROUND`.
 const STDERR: usize = 0;
 const RUN_FILE: usize = 1;
 
@@ -228,6 +229,7 @@ impl Output {
     }
 }
 
+/// Both outputs: standard error and the file.
 struct Log {
     outputs: [Output; 2],
 }
@@ -284,7 +286,7 @@ impl Layer<Registry> for Shared {
     }
 }
 
-/// The message of an event without its fields, shortened.
+/// Returns the message of an event without its fields, shortened.
 fn message(event: &Event<'_>) -> String {
     struct Message(String);
     impl Visit for Message {

@@ -36,12 +36,14 @@ pub(super) struct StagePlan {
     idle_worker: Bytes,
 }
 
+/// The memory plan of a job.
 pub(super) struct JobMemory {
     pub(super) stages: Vec<StagePlan>,
     /// The smallest ceiling under which every candidate of the job runs.
     pub(super) smallest_ceiling: Bytes,
 }
 
+/// Returns the stages of a plan that the memory plan lists.
 pub(super) fn stages(plan: &Plan) -> Vec<Stage> {
     let stages = plan.stages();
     [(stages.build, Stage::Build), (stages.verify, Stage::Verify), (stages.profile, Stage::Profile)]
@@ -50,6 +52,7 @@ pub(super) fn stages(plan: &Plan) -> Vec<Stage> {
         .collect()
 }
 
+/// Returns the memory plan of a job.
 pub(super) fn of_job(plan: &Plan, job: &JobPlan, facts: &JobFacts, spec: &RunSpec, cores: u32) -> JobMemory {
     let mut needs = JobNeeds::new(job, facts, plan.stages(), plan.device(), cores);
     let stages: Vec<StagePlan> =

@@ -227,8 +227,8 @@ impl Failure {
         Self { exit: Exit::Host, error: error.into() }
     }
 
-    /// The failure for an error while reading a run folder: a usage error if it is not a run folder, a host error if it
-    /// is damaged.
+    /// Returns the failure for an error while reading a run folder: a usage error if it is not a run folder, a host
+    /// error if it is damaged.
     fn reading(error: StoreError) -> Self {
         match error {
             StoreError::Missing { .. } | StoreError::Foreign { .. } => Self::usage(error),
@@ -237,7 +237,8 @@ impl Failure {
     }
 }
 
-type Answer = Result<Exit, Failure>;
+/// How a command ends.
+type CommandResult = Result<Exit, Failure>;
 
 /// Parses the arguments, runs the command and prints errors. Returns the exit code.
 pub fn main() -> u8 {

@@ -6,9 +6,16 @@ use std::path::{Path, PathBuf};
 
 use super::Failure;
 
+/// Where a command writes its document: standard output, or a file.
 pub(super) enum Output {
     Standard(BufWriter<StdoutLock<'static>>),
-    File { writer: BufWriter<File>, temporary: PathBuf, path: PathBuf, renamed: bool },
+    /// `renamed` is true if nothing has to be renamed any more. For a device or a pipe, it is true from the start.
+    File {
+        writer: BufWriter<File>,
+        temporary: PathBuf,
+        path: PathBuf,
+        renamed: bool,
+    },
 }
 
 impl Output {

@@ -8,7 +8,7 @@ use anyhow::Context;
 use opt_shared::units::Bytes;
 
 use super::output::{Output, ignore_closed_pipe};
-use super::{Answer, Failure, ReportArguments, ReportFormat, color_on_stdout};
+use super::{CommandResult, Failure, ReportArguments, ReportFormat, color_on_stdout};
 use crate::exit::Exit;
 use crate::record::CandidateRecord;
 use crate::record::timeline::Timeline;
@@ -27,7 +27,7 @@ const TIMELINE_STEPS: usize = 4096;
 /// The size limit of a file of workloads. Ten thousand workloads take a few MiB.
 const MAX_WORKLOADS: Bytes = Bytes::mib(256);
 
-pub(super) fn report(arguments: &ReportArguments) -> Answer {
+pub(super) fn report(arguments: &ReportArguments) -> CommandResult {
     let workloads = workloads(arguments)?;
     let mut output = Output::open(arguments.output.as_deref())?;
     match &arguments.other_run_dir {
@@ -81,7 +81,9 @@ fn write_run(
         ReportFormat::Jsonl => {
             let run = document.run().map_err(Failure::host)?;
             let writer = TraceWriter::new(&run, &document.host().map_err(Failure::host)?, workloads);
-            each(&document, Order::Plan, |job, candidate| writer.candidate(output, job, &candidate))?
+            each_candidate(&document, Order::Plan, |job, candidate| {
+                writer.candidate(output, job, &candidate)
+            })?
         }
         ReportFormat::Csv => {
             let table = TableWriter::new(&mut *output);
@@ -89,7 +91,7 @@ fn write_run(
                 Ok(table) => table,
                 Err(error) => return ignore_closed_pipe(Err(error)),
             };
-            each(&document, Order::Plan, |job, candidate| table.candidate(job, &candidate))?
+            each_candidate(&document, Order::Plan, |job, candidate| table.candidate(job, &candidate))?
                 .and_then(|()| table.finish())
         }
         ReportFormat::Md => {
@@ -104,8 +106,8 @@ fn write_run(
     ignore_closed_pipe(written)
 }
 
-/// Calls `visit` with each candidate, keeping only one in memory. The inner result is that of `visit`.
-fn each(
+/// Calls `visit` with each candidate, keeping only one in memory. The inner result comes from `visit`.
+fn each_candidate(
     document: &Document<'_>,
     order: Order,
     mut visit: impl FnMut(&crate::record::JobRecord<()>, CandidateRecord) -> io::Result<()>,
@@ -119,6 +121,7 @@ fn each(
     Ok(Ok(()))
 }
 
+/// Collects what a page shows of a run, within the limits of its format.
 fn digest(store: &Store, document: &Document<'_>, limits: Limits) -> Result<Digest, Failure> {
     let fill = || -> Result<Digest, crate::store::StoreError> {
         let mut digest = Digest::new(document.run()?, document.host()?, document.memory_totals()?, limits);
@@ -138,7 +141,7 @@ fn digest(store: &Store, document: &Document<'_>, limits: Limits) -> Result<Dige
     Ok(digest)
 }
 
-/// The result of a run folder as text. It has colour only on a terminal.
+/// Returns the result of a run folder as text. It has colour only on a terminal.
 pub(super) fn result_text(folder: &Path, on_terminal: bool, detail: Detail) -> Result<String, Failure> {
     let store = Store::read(folder).map_err(Failure::reading)?;
     let record = store.load().map_err(Failure::host)?;

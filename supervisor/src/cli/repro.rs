@@ -1,18 +1,18 @@
 //! `opt-supervisor repro`: repeats one call of an earlier run.
 //!
-//! It uses the same plan, stages and rules, reduced to one candidate and one entry. Its run folder is inside that of
-//! the earlier run.
+//! It uses the same plan, stages and rules, reduced to one candidate and one entry. Its run folder is inside the folder
+//! of the earlier run.
 
 use std::path::Path;
 
 use opt_shared::ids::{CandidateId, JobId};
 
-use super::{Answer, Failure, ReproArguments, log, print_out};
+use super::{CommandResult, Failure, ReproArguments, log, print_out};
 use crate::driver::survey::facts::JobFacts;
 use crate::plan::Plan;
 use crate::store::Store;
 
-pub(super) fn repro(arguments: &ReproArguments) -> Answer {
+pub(super) fn repro(arguments: &ReproArguments) -> CommandResult {
     log::start();
     let text = Store::read(&arguments.run_dir)
         .and_then(|store| store.stored_plan())
@@ -51,12 +51,13 @@ pub(super) fn repro(arguments: &ReproArguments) -> Answer {
     Ok(exit)
 }
 
+/// Finds a candidate by name. Returns the index of its job, and its index in the job.
 fn find(plan: &Plan, wanted: &str) -> Result<(usize, usize), Failure> {
     let mut found = Vec::new();
-    for (job_at, job) in plan.jobs.iter().enumerate() {
-        for (at, candidate) in job.candidates.iter().enumerate() {
+    for (job_index, job) in plan.jobs.iter().enumerate() {
+        for (index, candidate) in job.candidates.iter().enumerate() {
             if candidate.name == wanted || format!("{}/{}", job.name, candidate.name) == wanted {
-                found.push((job_at, at));
+                found.push((job_index, index));
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use super::{Answer, Failure, RunArguments, load_plan, log, print_out};
+use super::{CommandResult, Failure, RunArguments, load_plan, log, print_out};
 use crate::driver::folder::TemporaryFolder;
 use crate::driver::{self, RunOptions};
 use crate::exit::Exit;
@@ -20,7 +20,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 /// The same timeout if the run itself was interrupted.
 const INTERRUPTED_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-pub(super) fn run(arguments: RunArguments) -> Answer {
+pub(super) fn run(arguments: RunArguments) -> CommandResult {
     log::start();
     let plan = load_plan(&arguments.plan, &arguments.set)?;
     if let Some(least) = arguments.min_speedup

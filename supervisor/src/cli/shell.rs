@@ -2,16 +2,16 @@
 
 use clap::CommandFactory as _;
 
-use super::{Answer, Arguments, Failure, print_out};
+use super::{Arguments, CommandResult, Failure, print_out};
 use crate::exit::Exit;
 
-pub(super) fn completions(shell: clap_complete::Shell) -> Answer {
+pub(super) fn completions(shell: clap_complete::Shell) -> CommandResult {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "opt-supervisor", &mut text);
     print(&text)
 }
 
-pub(super) fn man() -> Answer {
+pub(super) fn man() -> CommandResult {
     let mut text = Vec::new();
     let mut command = Arguments::command();
     // This sets the full name of every command.
@@ -22,7 +22,7 @@ pub(super) fn man() -> Answer {
     print(&text)
 }
 
-/// Writes a section for every subcommand of a command, and for those of each. `name` is the command's full name.
+/// Writes a section for every subcommand of a command, and for their subcommands. `name` is the command's full name.
 fn sections(command: &clap::Command, name: &str, text: &mut Vec<u8>) -> std::io::Result<()> {
     for sub in command.get_subcommands().filter(|sub| sub.get_name() != "help") {
         let name = format!("{name} {}", sub.get_name().to_uppercase());
@@ -35,7 +35,7 @@ fn sections(command: &clap::Command, name: &str, text: &mut Vec<u8>) -> std::io:
     Ok(())
 }
 
-fn print(text: &[u8]) -> Answer {
+fn print(text: &[u8]) -> CommandResult {
     print_out(&String::from_utf8_lossy(text))?;
     Ok(Exit::Good)
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::{Answer, Failure, color_on_stdout, ctl};
+use super::{CommandResult, Failure, color_on_stdout, ctl};
 use crate::exit::Exit;
 use crate::signal::Signals;
 use crate::top::{TopError, Watched, watch};
@@ -19,7 +19,7 @@ pub(super) struct TopArguments {
     socket: Option<PathBuf>,
 }
 
-pub(super) fn top(arguments: &TopArguments) -> Answer {
+pub(super) fn top(arguments: &TopArguments) -> CommandResult {
     let signals = Signals::block().map_err(Failure::host)?;
     let socket = || ctl::socket_path(arguments.run.as_deref(), arguments.socket.as_deref());
     let watched = match crate::top::is_possible() {

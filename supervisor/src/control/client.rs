@@ -29,7 +29,7 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// The code of a refusal; `None` for other errors.
+    /// Returns the code of a refusal; `None` for other errors.
     pub fn code(&self) -> Option<&str> {
         match self {
             Self::Refused { code, .. } => Some(code),
@@ -38,8 +38,10 @@ impl ClientError {
     }
 }
 
+/// A connection to a run.
 pub struct Client {
     reader: BufReader<UnixStream>,
+    /// The id of the next request.
     next: u64,
 }
 

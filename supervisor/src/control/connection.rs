@@ -17,8 +17,9 @@ pub(super) const MAX_QUEUED: usize = 512 << 10;
 pub(super) const LINE_TIME: Duration = Duration::from_secs(10);
 /// The timeout of a connection without a request, an event stream or a pending result.
 pub(super) const IDLE_TIME: Duration = Duration::from_secs(60);
-/// The number of requests allowed per second, and in one burst.
+/// The number of requests allowed per second.
 const LINES_PER_SECOND: f64 = 200.0;
+/// The number of requests allowed in one burst.
 const MAX_BURST_LINES: f64 = 100.0;
 /// The number of bytes read at a time. It is small, so that serving one connection takes little time.
 const CHUNK: usize = 16 << 10;
@@ -28,6 +29,7 @@ const CHUNK: usize = 16 << 10;
 pub(super) enum CloseReason {
     /// The client closed its end.
     Left,
+    /// Reading or writing failed.
     Broken,
     LineTooLong,
     TooSlow,
@@ -38,13 +40,17 @@ pub(super) enum CloseReason {
 pub(super) struct Connection {
     socket: OwnedFd,
     input: Vec<u8>,
+    /// When the first byte of an incomplete line arrived.
     line_began: Option<Instant>,
     output: VecDeque<u8>,
     /// The last time at which the client read something or the queue was empty.
     output_moved: Instant,
     last_request: Instant,
+    /// The number of requests that the rate limit still allowed at `refilled`.
     allowance: f64,
+    /// When `allowance` was last increased.
     refilled: Instant,
+    /// Whether the client has asked for events.
     pub(super) listens: bool,
     /// The number of requests that have not been answered yet.
     pub(super) pending: u32,
@@ -139,7 +145,7 @@ impl Connection {
         }
     }
 
-    /// The next complete line, without its newline, if the rate limit allows serving it now.
+    /// Returns the next complete line, without its newline, if the rate limit allows serving it now.
     pub(super) fn line(&mut self, now: Instant) -> Option<Vec<u8>> {
         let since = now.saturating_duration_since(self.refilled).as_secs_f64();
         self.allowance = MAX_BURST_LINES.min(self.allowance + since * LINES_PER_SECOND);
@@ -159,6 +165,7 @@ impl Connection {
         Some(line)
     }
 
+    /// Queues a line, and sends as much as the client accepts now.
     pub(super) fn queue(&mut self, line: &[u8], now: Instant) -> Result<(), CloseReason> {
         if self.output.is_empty() {
             self.output_moved = now;
@@ -195,13 +202,13 @@ impl Connection {
         self.input = Vec::new();
     }
 
-    /// The timeout that has expired, if any.
+    /// Returns the timeout that has expired, if any.
     pub(super) fn overdue(&self, now: Instant) -> Option<CloseReason> {
         self.deadline().filter(|(deadline, _)| *deadline <= now).map(|(_, reason)| reason)
     }
 
-    /// The next time at which the connection must be served even if nothing arrives: a timeout, or the end of a wait
-    /// for the rate limit.
+    /// Returns the next time at which the connection must be served even if nothing arrives: a timeout, or the end of a
+    /// wait for the rate limit.
     pub(super) fn next_moment(&self) -> Option<Instant> {
         let allowance = (self.has_line() && !self.closing && self.output.len() < MAX_QUEUED / 2).then(|| {
             self.refilled + Duration::from_secs_f64(((1.0 - self.allowance) / LINES_PER_SECOND).max(0.0))

@@ -25,6 +25,7 @@ pub(super) struct ParsedLine {
     pub(super) request: Result<Request, Refusal>,
 }
 
+/// A request whose parameters have not been parsed yet.
 #[derive(Deserialize)]
 struct Envelope<'line> {
     #[serde(borrow, default)]

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::refusal::{Code, Refusal};
 
+/// A valid request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Request {
     Status,
@@ -28,6 +29,7 @@ pub enum Request {
     Result(ResultParams),
 }
 
+/// The names of all methods.
 pub(super) const METHODS: [&str; 16] = [
     "status",
     "workers",
@@ -47,7 +49,7 @@ pub(super) const METHODS: [&str; 16] = [
     "result",
 ];
 
-/// Exactly one of `worker` and `role` is required.
+/// A worker, or all workers of a role. Exactly one of `worker` and `role` is required.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecycleParams {
@@ -156,6 +158,7 @@ struct ShutdownParams {
 #[serde(deny_unknown_fields)]
 struct NoParams {}
 
+/// Parses the parameters of a method.
 pub(super) fn read(method: &str, params: Option<&str>) -> Result<Request, Refusal> {
     let nothing = |request| typed::<NoParams>(method, params).map(|_| request);
     match method {
@@ -166,14 +169,14 @@ pub(super) fn read(method: &str, params: Option<&str>) -> Result<Request, Refusa
         "events" => nothing(Request::Events),
         "recycle" | "restart" => {
             let params: RecycleParams = typed(method, params)?;
-            one_of(method, "worker", params.worker.is_some(), "role", params.role.is_some())?;
+            require_one(method, "worker", params.worker.is_some(), "role", params.role.is_some())?;
             Ok(Request::Recycle(params))
         }
         "cancel" => typed(method, params).map(Request::Cancel),
         "set" => typed(method, params).map(Request::Set),
         "why" => {
             let params: WhyParams = typed(method, params)?;
-            one_of(method, "worker", params.worker.is_some(), "candidate", params.candidate.is_some())?;
+            require_one(method, "worker", params.worker.is_some(), "candidate", params.candidate.is_some())?;
             Ok(Request::Why(params))
         }
         "candidates" => typed(method, params).map(Request::Candidates),
@@ -182,7 +185,7 @@ pub(super) fn read(method: &str, params: Option<&str>) -> Result<Request, Refusa
         "shutdown" => typed(method, params).map(|ShutdownParams { mode }| Request::Shutdown { mode }),
         "submit" => {
             let params: SubmitParams = typed(method, params)?;
-            one_of(method, "sources", !params.sources.is_empty(), "text", params.text.is_some())?;
+            require_one(method, "sources", !params.sources.is_empty(), "text", params.text.is_some())?;
             Ok(Request::Submit(params))
         }
         "result" => typed(method, params).map(Request::Result),
@@ -205,7 +208,8 @@ fn typed<T: DeserializeOwned>(method: &str, params: Option<&str>) -> Result<T, R
         .map_err(|error| Refusal::new(Code::InvalidParams, format!("the parameters of `{method}`: {error}")))
 }
 
-fn one_of(method: &str, one: &str, has_one: bool, other: &str, has_other: bool) -> Result<(), Refusal> {
+/// Refuses a request that has both of two parameters, or neither.
+fn require_one(method: &str, one: &str, has_one: bool, other: &str, has_other: bool) -> Result<(), Refusal> {
     if has_one != has_other {
         return Ok(());
     }

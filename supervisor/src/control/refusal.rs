@@ -26,7 +26,7 @@ pub enum Code {
 }
 
 impl Code {
-    /// The number of this error in JSON-RPC.
+    /// Returns the number of this error in JSON-RPC.
     pub(super) const fn number(self) -> i32 {
         match self {
             Self::ParseError => -32_700,

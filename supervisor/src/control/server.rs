@@ -23,6 +23,7 @@ use super::socket::{RunSocket, SocketError};
 const MAX_CONNECTIONS: usize = 32;
 /// The maximum number of connections refused as busy in one step.
 const MAX_REFUSED_AT_ONCE: usize = 64;
+/// The number of connections that the kernel keeps until they are accepted.
 const BACKLOG: i32 = 128;
 /// How long no connection is accepted after the process has run out of descriptors. Without it, the waiting connection
 /// would wake the loop at once.
@@ -50,10 +51,12 @@ pub struct Token {
     id: Option<Box<str>>,
 }
 
+/// The listening socket of a run, and its connections.
 pub struct Server {
     listener: OwnedFd,
     socket: RunSocket,
     connections: BTreeMap<u64, Connection>,
+    /// The number of the next connection.
     next: u64,
     /// No connection is accepted before this time.
     accepts_from: Option<Instant>,
@@ -86,7 +89,7 @@ impl Server {
         self.socket.path()
     }
 
-    /// The descriptors for the loop to poll.
+    /// Returns the descriptors for the loop to poll.
     pub fn descriptors(&self) -> impl Iterator<Item = PollFd<'_>> {
         let listener = self.accepts_from.is_none().then(|| self.listener.as_fd());
         listener
@@ -95,7 +98,7 @@ impl Server {
             .chain(self.connections.values().filter(|it| !it.has_hung_up()).map(poll_fd))
     }
 
-    /// The next time at which `serve` must be called even if nothing arrives.
+    /// Returns the next time at which `serve` must be called even if nothing arrives.
     pub fn next_moment(&self) -> Option<Instant> {
         self.connections.values().filter_map(Connection::next_moment).chain(self.accepts_from).min()
     }
@@ -131,8 +134,8 @@ impl Server {
         requests
     }
 
-    /// The connections that are ready, with the events that they are ready for. Connections that hung up are always
-    /// included.
+    /// Returns the connections that are ready, with the events that they are ready for. Connections that hung up are
+    /// always included.
     fn ready(&self) -> Vec<(u64, PollFlags)> {
         if self.connections.is_empty() {
             return Vec::new();
@@ -209,6 +212,7 @@ impl Server {
         self.enforce_budget(now);
     }
 
+    /// Sends an event to all connections that asked for events.
     pub fn broadcast(&mut self, notification: &Notification, now: Instant) {
         let line = message::notify(notification);
         let listeners: Vec<u64> =

@@ -15,10 +15,12 @@ const MAX_PATH_BYTES: usize = 107;
 const RUNTIME_VARIABLE: &str = "OPT_SUPERVISOR_RUNTIME_DIR";
 /// The name of the link in the run's folder.
 pub const LINK: &str = "control.sock";
+/// The suffix of a socket.
 const SOCKET: &str = "sock";
+/// The suffix of a link to a run's folder.
 const RUN: &str = "run";
 /// The length of a socket's name, in hexadecimal digits.
-const NAME: usize = 16;
+const NAME_LENGTH: usize = 16;
 /// The maximum number of links read in one folder.
 const MAX_RUNS: usize = 4096;
 
@@ -53,8 +55,9 @@ impl RunSocket {
     pub fn take(run: &Path) -> Result<Self, SocketError> {
         let name = name_of(run);
         let all = folders();
-        let fits =
-            |folder: &&PathBuf| folder.as_os_str().len() + 1 + NAME + 1 + SOCKET.len() <= MAX_PATH_BYTES;
+        let fits = |folder: &&PathBuf| {
+            folder.as_os_str().len() + 1 + NAME_LENGTH + 1 + SOCKET.len() <= MAX_PATH_BYTES
+        };
         let Some(folder) = all.iter().find(fits).cloned() else {
             return Err(SocketError::TooLong { path: all.into_iter().next().unwrap_or_else(fallback) });
         };
@@ -104,7 +107,7 @@ pub struct Found {
     pub socket: PathBuf,
 }
 
-/// All runs with a link in one of the folders, running or not.
+/// Returns all runs with a link in one of the folders, running or not.
 pub fn runs() -> Vec<Found> {
     let mut found = Vec::new();
     for folder in folders() {
@@ -130,13 +133,13 @@ pub fn clear(found: &Found) {
     }
 }
 
-/// The socket's name, which depends only on the run's folder.
+/// Returns the socket's name, which depends only on the run's folder.
 fn name_of(run: &Path) -> String {
     use std::os::unix::ffi::OsStrExt as _;
-    blake3::hash(run.as_os_str().as_bytes()).to_hex()[..NAME].to_owned()
+    blake3::hash(run.as_os_str().as_bytes()).to_hex()[..NAME_LENGTH].to_owned()
 }
 
-/// The possible folders, the preferred one first. If the user sets a folder, it is the only one.
+/// Returns the possible folders, the preferred one first. If the user sets a folder, it is the only one.
 fn folders() -> Vec<PathBuf> {
     if let Some(named) = std::env::var_os(RUNTIME_VARIABLE).map(PathBuf::from).filter(|it| it.is_absolute()) {
         return vec![named];
@@ -152,7 +155,8 @@ fn fallback() -> PathBuf {
     PathBuf::from(format!("/tmp/opt-supervisor-{}", rustix::process::geteuid().as_raw()))
 }
 
-/// The folder of sockets, created if necessary. It is private to the user, and shared by all of the user's runs.
+/// Returns the folder of sockets, created if necessary. It is private to the user, and shared by all of the user's
+/// runs.
 pub fn runtime_folder() -> Result<PathBuf, SocketError> {
     let folder = folders().into_iter().next().unwrap_or_else(fallback);
     make_private(&folder)?;

@@ -15,10 +15,11 @@ use super::unit::{Progress, Unit};
 use super::worker::{State, Worker};
 use super::{Core, Ending};
 
-/// Delay after the first failed start. It doubles with each further failure, up to `LONGEST_BACKOFF`.
+/// The delay after the first failed start. It doubles with each further failure, up to `MAX_BACKOFF`.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
-const LONGEST_BACKOFF: Duration = Duration::from_secs(10);
+const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
+/// The result of looking for a worker.
 pub(super) enum Fit {
     Worker(WorkerId),
     /// A worker is starting, or must finish its lease first.
@@ -34,7 +35,7 @@ pub(super) struct Backoff {
 
 impl Backoff {
     pub(super) fn failed(&mut self, now: Moment) {
-        let wait = FIRST_BACKOFF.saturating_mul(1 << self.failures.min(16)).min(LONGEST_BACKOFF);
+        let wait = FIRST_BACKOFF.saturating_mul(1 << self.failures.min(16)).min(MAX_BACKOFF);
         self.failures += 1;
         self.until = Some(now + wait);
     }
@@ -53,8 +54,8 @@ impl Core {
     /// Finds an idle worker for a lease. Workers that are due for replacement get no lease.
     pub(super) fn fit_worker(&mut self, now: Moment, order: Order, job: JobId, demand: Demand) -> Fit {
         let role = self.unit(order.unit).step().role;
-        let at_work = self.workers.values().filter(|it| it.role == role && it.lease().is_some()).count();
-        if self.most(role) <= at_work {
+        let leased = self.workers.values().filter(|it| it.role == role && it.lease().is_some()).count();
+        if self.max_workers(role) <= leased {
             return Fit::Coming;
         }
         let settings = self.spec.jobs[job.index()].recycle.clone();
@@ -81,7 +82,8 @@ impl Core {
         Fit::Coming
     }
 
-    fn most(&self, role: Role) -> usize {
+    /// Returns how many workers of this role may hold a lease at the same time.
+    fn max_workers(&self, role: Role) -> usize {
         match role {
             Role::Verifier => self.spec.verifiers.max(1) as usize,
             Role::Profiler => 1,
@@ -101,8 +103,8 @@ impl Core {
         false
     }
 
-    /// Returns whether a worker that is due may be replaced now. Only one such worker leaves at a time.
-    /// Workers that leave to make room, or before a profile, do not count.
+    /// Returns whether a worker that is due may be replaced now. Only one such worker leaves at a time. Workers that
+    /// leave to make room, or before a profile, do not count.
     fn none_is_being_replaced(&self) -> bool {
         let leaving = |it: &Worker| {
             it.drain_order.and_then(|order| order.reason).is_some_and(RecycleReason::is_routine)
@@ -110,13 +112,14 @@ impl Core {
         !self.workers.values().any(leaving)
     }
 
+    /// Returns the idle workers that match `which`.
     pub(super) fn idle(&self, which: impl Fn(&Worker) -> bool) -> Vec<WorkerId> {
         self.workers.iter().filter(|(_, it)| it.is_idle() && which(it)).map(|(&id, _)| id).collect()
     }
 
-    /// Law 4: returns whether a profile still has to wait. It waits while a verifier that validated a lot, or kept
-    /// memory, is alive, and until every idle verifier has been sampled. It also waits while a worker is starting or
-    /// dying, because nothing may run beside a profile.
+    /// Returns whether a profile still has to wait (law 4 in ARCHITECTURE.md). It waits while a verifier that validated
+    /// a lot, or kept memory, is alive, and until every idle verifier has been sampled. It also waits while a worker is
+    /// starting or dying, because nothing may run beside a profile.
     pub(super) fn profile_must_wait(&mut self, now: Moment, job: JobId) -> bool {
         let settings = self.spec.jobs[job.index()].recycle.clone();
         let leaving = |it: &Worker| matches!(it.state, State::Draining { .. } | State::Terminating);
@@ -149,7 +152,7 @@ impl Core {
 
     /// While verifiers work, starts the worker that will be needed next, if there is room for it.
     pub(super) fn keep_a_spare(&mut self, now: Moment, index: usize) {
-        if !self.spec.spare || self.ending != Ending::No || now < self.spare_rests_until {
+        if !self.spec.spare || self.ending != Ending::No || now < self.no_spare_before {
             return;
         }
         self.replace_profiler_if_due(now, index);
@@ -212,7 +215,7 @@ impl Core {
         }
         let after_leases = self.spec.jobs[index].recycle.after_leases;
         let is_due = |it: &Worker| after_leases <= it.leases;
-        let room = staying(Role::Verifier) <= self.most(Role::Verifier);
+        let room = staying(Role::Verifier) <= self.max_workers(Role::Verifier);
         (room && leased.into_iter().any(is_due) && self.idle(|it| it.role == Role::Verifier).is_empty())
             .then_some(Role::Verifier)
             .filter(|_| !self.is_starting(Role::Verifier))

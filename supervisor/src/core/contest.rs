@@ -17,26 +17,26 @@ use super::event::Stage;
 use super::roster::Roster;
 use super::unit::Unit;
 
-/// How many candidates are timed a second time. The winner is one of them.
-pub(super) const CONFIRMED: usize = 3;
+/// The maximum number of candidates that are timed a second time. The winner is one of them.
+pub(super) const MAX_CONFIRMED: usize = 3;
 
 /// Compares the candidates of a job by their speed-up over the baseline.
 pub(super) struct Contest {
     /// The highest lower bound of a speed-up. At least one candidate is at least this fast.
-    highest_low: f64,
-    /// The lowest speed-up among the candidates that may be confirmed; `None` if there are fewer than `CONFIRMED`.
+    highest_lower_bound: f64,
+    /// The lowest speed-up among the candidates that may be confirmed; `None` if there are fewer than `MAX_CONFIRMED`.
     last: Option<f64>,
 }
 
 impl Contest {
     pub(super) fn of(roster: &Roster) -> Self {
         if !roster.has_a_baseline() {
-            return Self { highest_low: 0.0, last: None };
+            return Self { highest_lower_bound: 0.0, last: None };
         }
         // The baseline's own speed-up is 1.
         Self {
-            highest_low: roster.highest_low().map_or(1.0, |low| low.max(1.0)),
-            last: roster.values().nth(CONFIRMED - 1),
+            highest_lower_bound: roster.highest_lower_bound().map_or(1.0, |low| low.max(1.0)),
+            last: roster.speedups().nth(MAX_CONFIRMED - 1),
         }
     }
 
@@ -44,7 +44,7 @@ impl Contest {
     pub(super) fn includes(&self, unit: &Unit) -> bool {
         let Some(speedup) = unit.speedup else { return true };
         match unit.step().stage {
-            Stage::Profile => self.highest_low <= speedup.ci_high,
+            Stage::Profile => self.highest_lower_bound <= speedup.ci_high,
             Stage::Confirm => 1.0 < speedup.value && self.last.is_none_or(|last| last <= speedup.value),
             Stage::Build | Stage::Verify | Stage::Screen | Stage::Replay => true,
         }
@@ -54,8 +54,8 @@ impl Contest {
     pub(super) fn why_not(&self, unit: &Unit) -> String {
         match (unit.step().stage, unit.speedup) {
             (Stage::Profile, Some(speedup)) => format!(
-                "timed briefly: it is at most {:.2} times as fast as the baseline, and another is at least {:.2} times",
-                speedup.ci_high, self.highest_low
+                "timed briefly: it is at most {:.2} times as fast as the baseline, and another candidate at least {:.2} times",
+                speedup.ci_high, self.highest_lower_bound
             ),
             _ => String::new(),
         }

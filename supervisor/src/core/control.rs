@@ -29,6 +29,7 @@ const RECYCLED: &str = "the worker was recycled by the user during the attempt";
 #[derive(Clone, Debug, Default)]
 pub(super) struct PendingRequests {
     paused: bool,
+    /// Whether the run waits for submissions when all jobs are over.
     stays_open: bool,
     /// Workers to replace after their current lease.
     recycle: BTreeSet<WorkerId>,
@@ -73,21 +74,21 @@ impl Core {
                 self.workers.iter().filter(|(_, it)| it.role == role).map(|(&id, _)| id).collect()
             }
         };
-        let (mut done, mut already) = (Vec::new(), Vec::new());
+        let (mut done, mut unneeded) = (Vec::new(), Vec::new());
         for worker in workers {
             match self.recycle_one(now, worker, mode) {
                 Ok(what) => done.push(what),
-                Err(what) => already.push(what),
+                Err(why) => unneeded.push(why),
             }
         }
-        match (done.is_empty(), already.is_empty()) {
+        match (done.is_empty(), unneeded.is_empty()) {
             (false, _) => Answer::Done(done.join("; ")),
-            (true, false) => Answer::Already(already.join("; ")),
+            (true, false) => Answer::Already(unneeded.join("; ")),
             (true, true) => Answer::Already("no such worker is alive; the next one will be new".to_owned()),
         }
     }
 
-    /// Returns what was done. The error says why nothing had to be done.
+    /// Recycles one worker and returns what was done. The error says why nothing had to be done.
     fn recycle_one(&mut self, now: Moment, worker: WorkerId, mode: Mode) -> Result<String, String> {
         let Some(it) = self.workers.get(&worker) else { return Err(format!("{worker} is gone")) };
         let name = format!("{} {worker}", it.role.name());
@@ -215,12 +216,12 @@ impl Core {
     // Requests about units.
 
     fn cancel(&mut self, job: JobId, unit: Option<UnitId>) -> Answer {
-        let Some(of_job) = self.jobs.get(job.index()).map(|job| job.units.clone()) else {
+        let Some(units_of_job) = self.jobs.get(job.index()).map(|job| job.units.clone()) else {
             return Answer::Unknown(format!("there is no {job}"));
         };
         let ids = match unit {
-            None => of_job,
-            Some(id) if of_job.contains(&id) => vec![id],
+            None => units_of_job,
+            Some(id) if units_of_job.contains(&id) => vec![id],
             Some(id) => return Answer::Unknown(format!("{job} has no {id}")),
         };
         let (mut waiting, mut running) = (Vec::new(), Vec::new());
@@ -236,14 +237,14 @@ impl Core {
             }
         }
         if waiting.is_empty() && running.is_empty() {
-            return Answer::Already("everything named has ended or is being ended".to_owned());
+            return Answer::Already("all of these units have ended or are being ended".to_owned());
         }
         let numbers = vec![
             ("job", u64::from(job.0)),
             ("waiting", waiting.len() as u64),
             ("running", running.len() as u64),
         ];
-        let what = format!("{} waiting ended, {} running killed", waiting.len(), running.len());
+        let what = format!("ended {} waiting and killed {} running units", waiting.len(), running.len());
         let answer = self.accept("cancel", what, numbers);
         for &id in &running {
             let holder = self

@@ -37,8 +37,10 @@ const BUSY: u32 = 10;
 /// that, the unit is blamed.
 const MAX_OVER_DEVICE: u32 = 1;
 
+/// The state of the device, and the device memory that no living worker holds.
 #[derive(Debug, Default)]
 pub(super) struct Device {
+    /// Why the device is lost, if it is.
     lost: Option<String>,
     /// The dead workers whose device memory has not been freed yet.
     unreturned: BTreeMap<WorkerId, Unreturned>,
@@ -46,10 +48,13 @@ pub(super) struct Device {
     is_watched: bool,
     /// The unattributed memory in the last sample that had no process of this run.
     idle_unattributed: Option<Bytes>,
+    /// Whether it was reported that other programs hold memory on the device.
     others_reported: bool,
+    /// Whether it was reported that the device is busy without a listed process.
     busy_reported: bool,
 }
 
+/// The device memory of a dead worker.
 #[derive(Clone, Copy, Debug)]
 struct Unreturned {
     since: Moment,
@@ -58,11 +63,15 @@ struct Unreturned {
     overdue: bool,
 }
 
+/// Whether the device can be leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceState {
     Usable,
+    /// The memory of a dead worker is not free yet.
     Returning,
+    /// The memory of a dead worker was not free in time.
     Quarantined,
+    /// NVML has reported the device as lost.
     Lost,
 }
 
@@ -142,7 +151,7 @@ impl Core {
         }
         for (&id, worker) in &mut self.workers {
             if worker.on_device {
-                worker.see_device_peak();
+                worker.record_device_peak();
             }
             self.ledger.measure(id, worker.demand());
         }
@@ -333,7 +342,8 @@ impl Core {
         }
     }
 
-    /// Handles the end of a worker that held more than its lease reserved while the run held more than the ceiling.
+    /// Handles the end of a worker that was ended because the run held more device memory than the ceiling. The unit is
+    /// blamed only if the worker held more than its lease reserved, twice.
     pub(super) fn over_device(&mut self, lease: Lease, owed: Bytes, ceiling: Bytes) {
         let Some(held) = lease.over_device else {
             let why =
@@ -352,7 +362,7 @@ impl Core {
             unit.losses.over_device
         });
         if times <= MAX_OVER_DEVICE {
-            return self.again(lease, Blame::Host, why);
+            return self.repeat(lease, Blame::Host, why);
         }
         let detail = format!("{why}; the same happened before, in another process");
         let status = Status::DeviceMemoryLimit;
@@ -373,7 +383,7 @@ impl Worker {
         Demand { host: self.tree_owed(), device: self.device_held() }
     }
 
-    fn see_device_peak(&mut self) {
+    fn record_device_peak(&mut self) {
         let held = self.device_held();
         self.peak_device = self.peak_device.max(Some(held));
         if let Some(lease) = self.lease_mut() {

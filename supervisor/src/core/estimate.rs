@@ -15,6 +15,7 @@ use super::spec::StageSpec;
 /// The margin that is added to the highest measurement, because candidates never owe exactly the same.
 const MARGIN_PERCENT: u64 = 10;
 
+/// The raised predictions, by job and stage.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Estimates(BTreeMap<(JobId, Stage), Bytes>);
 
@@ -27,9 +28,9 @@ impl Estimates {
         }
         let raised = peak + Bytes::new(peak.get() / 100).saturating_mul(MARGIN_PERCENT);
         let estimate = self.0.entry((job, stage)).or_default();
-        let news = *estimate < raised;
+        let is_raised = *estimate < raised;
         *estimate = raised.max(*estimate);
-        news
+        is_raised
     }
 
     /// Returns the reservation of a lease. On the host it is the formula's figure, or the measured one if that is
@@ -66,10 +67,10 @@ mod tests {
         assert!(estimates.observe(JobId(0), Stage::Verify, Bytes::mib(100), Bytes::mib(200)));
         let raised = Demand { host: Bytes::mib(220), ..plain };
         assert_eq!(reserve(&estimates, 0, Stage::Verify), raised);
-        assert!(!estimates.observe(JobId(0), Stage::Verify, Bytes::mib(100), Bytes::mib(150)), "no news");
+        assert!(!estimates.observe(JobId(0), Stage::Verify, Bytes::mib(100), Bytes::mib(150)), "lower");
         assert!(
             !estimates.observe(JobId(0), Stage::Verify, Bytes::mib(100), Bytes::mib(200)),
-            "nor the same"
+            "the same again"
         );
         assert_eq!(reserve(&estimates, 0, Stage::Verify), raised);
         assert_eq!(reserve(&estimates, 0, Stage::Profile), plain, "each stage by itself");

@@ -19,6 +19,7 @@ use super::spec::UnitSpec;
 /// Time since the run started, from a monotonic clock.
 pub type Moment = Duration;
 
+/// Something that happened, as the driver reports it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A worker sent its hello, with the right version.
@@ -124,10 +125,11 @@ pub struct Sample {
     pub swapped: Bytes,
 }
 
+/// The host memory of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessSample {
     pub process: Process,
-    /// The anonymous, swapped and page-table bytes, plus shared bytes outside known memory files.
+    /// Anonymous memory, swap and page tables, plus shared memory outside known memory files.
     pub owed: Bytes,
     pub reclaimable: Bytes,
 }
@@ -151,6 +153,7 @@ pub struct DeviceSample {
     pub utilisation: Option<u32>,
 }
 
+/// A process that the supervisor samples. A runner has its pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Process {
     Worker(WorkerId),
@@ -186,7 +189,7 @@ pub struct Order {
     pub beside: Option<UnitId>,
 }
 
-/// An instruction to the driver, which carries them out in order and reports back through events.
+/// An instruction to the driver, which carries out all actions in order and reports back through events.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Asks a job's source for this many more units. `Event::Offered` follows later.
@@ -274,6 +277,7 @@ pub enum Action {
     },
 }
 
+/// How an attempt ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AttemptEnd {
     /// The report counts.
@@ -286,6 +290,7 @@ pub enum AttemptEnd {
     Abandoned { why: String },
 }
 
+/// How a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerEndClass {
     /// The worker ended as ordered.
@@ -309,14 +314,15 @@ impl WorkerEndClass {
     }
 }
 
+/// Why a run stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StopReason {
+    /// All jobs are over.
     Finished,
+    /// A signal or a request ended the run.
     Interrupted,
     /// Too many workers failed, so the host is to blame.
-    HostFailure {
-        why: String,
-    },
+    HostFailure { why: String },
 }
 
 /// One decision about memory or workers, with its numbers.

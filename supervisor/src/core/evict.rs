@@ -13,8 +13,8 @@ use super::worker::{DrainOrder, State, Worker};
 use super::{Core, DRAIN_DEADLINE, Ending, Waiting};
 
 impl Core {
-    /// Tells an idle worker to end.
-    fn tell_to_end(&mut self, now: Moment, worker: WorkerId, reason: Option<RecycleReason>) {
+    /// Sends a drain order to an idle worker.
+    fn send_drain_order(&mut self, now: Moment, worker: WorkerId, reason: Option<RecycleReason>) {
         let owed = self.ledger.owed().sum();
         if let Some(it) = self.workers.get_mut(&worker) {
             it.drain_order = Some(DrainOrder { at: now, reason, owed });
@@ -23,6 +23,7 @@ impl Core {
         }
     }
 
+    /// Ends an idle worker, and records the reason.
     pub(super) fn recycle(&mut self, now: Moment, worker: WorkerId, reason: RecycleReason) {
         let Some(it) = self.workers.get(&worker) else { return };
         let numbers = vec![
@@ -33,10 +34,10 @@ impl Core {
         ];
         let text = format!("{} {worker}: {}", it.role.name(), reason.name());
         self.policy("recycle", text, numbers);
-        self.tell_to_end(now, worker, Some(reason));
+        self.send_drain_order(now, worker, Some(reason));
     }
 
-    /// Returns the idle workers in the order in which they are ended, which begins with the spares.
+    /// Returns the idle workers in the order in which they are ended: spares first.
     pub(super) fn dispensable(&self) -> Vec<WorkerId> {
         let mut idle = self.idle(|_| true);
         idle.sort_by_key(|worker| self.workers.get(worker).is_some_and(|it| !it.is_spare()));
@@ -69,8 +70,8 @@ impl Core {
         let others = self.dispensable().into_iter().filter(|&other| other != worker);
         // The missing memory, and the memory that each worker would free.
         let (missing, held): (Bytes, Vec<(WorkerId, Bytes)>) = match refusal {
-            Refusal::Ceiling { side, charged, wanted, ceiling } => {
-                let part = |demand| side.part_of(demand);
+            Refusal::Ceiling { scope, charged, wanted, ceiling } => {
+                let part = |demand| scope.part_of(demand);
                 let mut held: Vec<_> = others.map(|it| (it, part(self.ledger.charge(it)))).collect();
                 // The worker that would get this lease may have kept too much memory for it. An unused worker is not
                 // replaced, because its successor would owe the same.
@@ -88,32 +89,32 @@ impl Core {
                 (wanted - free, held)
             }
         };
-        let mut given = self.memory_being_freed(&refusal);
+        let mut freed = self.memory_being_freed(&refusal);
         let mut victims = Vec::new();
         for (other, bytes) in held {
-            if missing <= given {
+            if missing <= freed {
                 break;
             }
-            given += bytes;
+            freed += bytes;
             victims.push(other);
         }
-        if missing <= given {
+        if missing <= freed {
             for other in victims {
                 self.recycle(now, other, RecycleReason::MakeRoom);
             }
         }
     }
 
-    /// Returns the memory that leaving workers will free. No other worker needs to leave for it.
+    /// Returns the memory that workers free which are already leaving.
     fn memory_being_freed(&self, refusal: &Refusal) -> Bytes {
         let leaving = self.workers.iter().filter(|(_, it)| !it.stays()).map(|(&id, _)| id);
         let returning = self.returning.iter().filter(|(_, it)| !it.overdue).map(|(&id, _)| id);
-        let of = |worker| match refusal {
-            Refusal::Ceiling { side, .. } => side.part_of(self.ledger.charge(worker)),
+        let freed_by = |worker| match refusal {
+            Refusal::Ceiling { scope, .. } => scope.part_of(self.ledger.charge(worker)),
             Refusal::Floor { .. } => self.ledger.measured(worker).sum(),
             Refusal::DeviceInUse { .. } => self.ledger.measured(worker).device,
         };
-        leaving.chain(returning).map(of).sum()
+        leaving.chain(returning).map(freed_by).sum()
     }
 
     /// Ends idle workers and grants nothing more. The run stops when the workers that hold memory have ended.
@@ -123,7 +124,7 @@ impl Core {
             return;
         }
         for worker in self.idle(|_| true) {
-            self.tell_to_end(now, worker, None);
+            self.send_drain_order(now, worker, None);
         }
         let starting: Vec<WorkerId> = self
             .workers

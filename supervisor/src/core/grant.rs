@@ -221,9 +221,9 @@ impl Core {
     }
 
     fn does_not_fit(&mut self, unit: UnitId, stage: Stage, demand: Demand) {
-        let Some((side, least, ceiling)) = self.ledger.never_fits(demand) else { return };
+        let Some((scope, least, ceiling)) = self.ledger.never_fits(demand) else { return };
         let stage = stage.name();
-        let detail = format!("its {stage} needs a ceiling of {least}, but it is {ceiling} ({})", side.key());
+        let detail = format!("its {stage} needs a ceiling of {least}, but it is {ceiling} ({})", scope.key());
         self.policy(
             "does_not_fit",
             detail.clone(),
@@ -329,6 +329,7 @@ impl Core {
         demands.into_iter().find(|&(_, demand)| self.ledger.grant(worker, demand).is_ok())
     }
 
+    /// Records a granted lease, and orders its start.
     fn granted(
         &mut self,
         now: Moment,

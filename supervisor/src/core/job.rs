@@ -57,7 +57,7 @@ impl Job {
         self.supply == Supply::Exhausted && self.roster.open() == 0
     }
 
-    /// Returns whether a unit's steps may be timed beside a baseline, or only alone.
+    /// Returns whether the job has a baseline beside which this unit may be timed.
     pub(crate) fn is_beside_a_baseline(&self, id: UnitId) -> bool {
         self.baseline.is_some_and(|baseline| baseline != id)
     }
@@ -74,14 +74,16 @@ pub(crate) enum Next {
     Wait,
     /// The remaining units need no more timing.
     Settle,
-    /// This job has to wait for another job, or for its source.
+    /// This job has to wait for another job, for its source, or for the second pass.
     Later,
+    /// All units have ended, and no more can come.
     Done,
 }
 
-/// Chooses a unit at the earliest stage. Several units can be served at the same time if there are workers for them.
-/// Units that must run alone are served one by one, the most promising first. If units come in turns, `turn` is the
-/// current one. If `holds_builds` is set, builds wait, and so does what needs a baseline that is not built.
+/// Returns what to do next for a job. The waiting units at the earliest stage come first. Several units can be served
+/// at the same time if there are workers for them. Units that must run alone are served one by one, the most promising
+/// first. If units come in turns, `turn` is the current one. If `holds_builds` is set, builds wait, and so do steps
+/// that need a baseline that is not built.
 pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>, holds_builds: bool) -> Next {
     let roster = &job.roster;
     if roster.has_running_exclusive() {
@@ -111,12 +113,15 @@ pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>, holds_builds: b
     let Some((unit, attempt)) = waiting.next() else {
         drop(waiting);
         let later = job.supply != Supply::Exhausted || roster.has_waiting_in_other_turns(turn);
-        return match () {
-            () if roster.has_running() => Next::Wait,
-            // The outcome of the units that were put off may change which candidates are excluded.
-            () if parked && !put_off => Next::Settle,
-            () if later || put_off => Next::Later,
-            () => Next::Done,
+        return if roster.has_running() {
+            Next::Wait
+        } else if parked && !put_off {
+            // While units are put off, their outcome may still change which candidates are parked.
+            Next::Settle
+        } else if later || put_off {
+            Next::Later
+        } else {
+            Next::Done
         };
     };
     let (id, step) = (unit.spec.id, unit.step());

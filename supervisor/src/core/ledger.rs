@@ -120,6 +120,7 @@ impl Ceilings {
     }
 }
 
+/// What a worker's lease reserves, and what the worker was measured to owe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Account {
     reserved: Demand,
@@ -145,12 +146,14 @@ pub struct Limits {
     supervisor: Bytes,
 }
 
+/// The ceilings and the floor, and the memory that is charged to each worker.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     ceilings: Ceilings,
     floor: Bytes,
     /// The minimum charge for the supervisor.
-    least_supervisor: Bytes,
+    min_supervisor: Bytes,
+    /// What the supervisor owed when it was last measured.
     supervisor: Bytes,
     accounts: BTreeMap<WorkerId, Account>,
     /// The machine's MemAvailable when it was last read.
@@ -163,7 +166,7 @@ pub struct Ledger {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The charges and the lease together exceed a ceiling.
-    Ceiling { side: CeilingScope, charged: Bytes, wanted: Bytes, ceiling: Bytes },
+    Ceiling { scope: CeilingScope, charged: Bytes, wanted: Bytes, ceiling: Bytes },
     /// The machine's available memory would fall below the floor.
     Floor { available: Bytes, wanted: Bytes, floor: Bytes },
     /// Other processes hold the missing memory on the device.
@@ -173,7 +176,7 @@ pub enum Refusal {
 impl Refusal {
     pub fn numbers(&self) -> Vec<(&'static str, u64)> {
         match self {
-            Self::Ceiling { side: _, charged, wanted, ceiling } => vec![
+            Self::Ceiling { scope: _, charged, wanted, ceiling } => vec![
                 ("charged_bytes", charged.get()),
                 ("wanted_bytes", wanted.get()),
                 ("ceiling_bytes", ceiling.get()),
@@ -193,8 +196,12 @@ impl Refusal {
 impl std::fmt::Display for Refusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Ceiling { side, charged, wanted, ceiling } => {
-                write!(f, "{charged} are charged, {wanted} wanted, the ceiling is {ceiling} ({})", side.key())
+            Self::Ceiling { scope, charged, wanted, ceiling } => {
+                write!(
+                    f,
+                    "{charged} are charged, {wanted} wanted, the ceiling is {ceiling} ({})",
+                    scope.key()
+                )
             }
             Self::Floor { available, wanted, floor } => {
                 write!(
@@ -210,11 +217,11 @@ impl std::fmt::Display for Refusal {
 }
 
 impl Ledger {
-    pub fn new(ceilings: Ceilings, floor: Bytes, least_supervisor: Bytes) -> Self {
+    pub fn new(ceilings: Ceilings, floor: Bytes, min_supervisor: Bytes) -> Self {
         Self {
             ceilings,
             floor,
-            least_supervisor,
+            min_supervisor,
             supervisor: Bytes::ZERO,
             accounts: BTreeMap::new(),
             available: None,
@@ -233,7 +240,7 @@ impl Ledger {
 
     /// Raises the minimum charge for the supervisor, when it has more records to keep.
     pub fn raise_supervisor(&mut self, by: Bytes) {
-        self.least_supervisor += by;
+        self.min_supervisor += by;
     }
 
     pub fn floor(&self) -> Bytes {
@@ -242,18 +249,20 @@ impl Ledger {
 
     /// Returns the memory that is reserved for the supervisor.
     pub fn reserved_for_supervisor(&self) -> Bytes {
-        self.least_supervisor
+        self.min_supervisor
     }
 
     /// Returns the supervisor's charge. As for a worker, it is the larger of what is reserved and what is owed.
-    fn of_supervisor(&self) -> Demand {
-        Demand::host(self.supervisor.max(self.least_supervisor))
+    fn supervisor_charge(&self) -> Demand {
+        Demand::host(self.supervisor.max(self.min_supervisor))
     }
 
+    /// Returns the sum of all charges.
     pub fn charged(&self) -> Demand {
-        self.of_supervisor() + self.accounts.values().map(|account| account.charge()).sum()
+        self.supervisor_charge() + self.accounts.values().map(|account| account.charge()).sum()
     }
 
+    /// Opens the account of a new worker. `idle` is the amount that an idle worker may owe.
     pub fn open(&mut self, worker: WorkerId, idle: Bytes) {
         let account = Account { reserved: Demand::host(idle), measured: Demand::default() };
         self.accounts.insert(worker, account);
@@ -275,7 +284,7 @@ impl Ledger {
         self.available = available;
     }
 
-    /// Records the free memory on the device, which is neither held by this run nor by other processes.
+    /// Records the free memory on the device, which neither this run nor another process holds.
     pub fn measure_device(&mut self, free: Option<Bytes>) {
         self.device_free = free;
     }
@@ -304,10 +313,10 @@ impl Ledger {
         let account = worker.and_then(|worker| self.accounts.get(&worker)).copied().unwrap_or_default();
         let others = self.charged() - account.charge();
         let charge = wanted.max(account.measured);
-        if let Some((side, sum, ceiling)) = self.ceilings.over(others + charge) {
-            let (charged, wanted) = (side.part_of(others), side.part_of(charge));
+        if let Some((scope, sum, ceiling)) = self.ceilings.over(others + charge) {
+            let (charged, wanted) = (scope.part_of(others), scope.part_of(charge));
             debug_assert_eq!(sum, charged + wanted);
-            return Err(Refusal::Ceiling { side, charged, wanted, ceiling });
+            return Err(Refusal::Ceiling { scope, charged, wanted, ceiling });
         }
         if let Some(available) = self.available {
             // The worker's current memory is not part of `available`, and is not needed again. Memory that is reserved
@@ -351,16 +360,16 @@ impl Ledger {
         }
     }
 
-    /// Returns the ceiling that a lease would exceed even if only the supervisor were charged besides it. Returns
-    /// `None` if the lease can fit.
+    /// Returns the ceiling that a lease would exceed even if only the supervisor were charged besides it: its scope,
+    /// the sum of both, and the ceiling. Returns `None` if the lease can fit.
     pub fn never_fits(&self, wanted: Demand) -> Option<(CeilingScope, Bytes, Bytes)> {
         // The supervisor may owe less later, so only its reservation counts here.
-        self.ceilings.over(Demand::host(self.least_supervisor) + wanted)
+        self.ceilings.over(Demand::host(self.min_supervisor) + wanted)
     }
 
     /// Returns the limits that `never_fits` depends on.
     pub fn limits(&self) -> Limits {
-        Limits { ceilings: self.ceilings, supervisor: self.least_supervisor }
+        Limits { ceilings: self.ceilings, supervisor: self.min_supervisor }
     }
 
     pub fn has_account(&self, worker: WorkerId) -> bool {

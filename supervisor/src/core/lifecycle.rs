@@ -79,7 +79,7 @@ impl Core {
     /// they end.
     pub(super) fn worker_gone(&mut self, now: Moment, worker: WorkerId, how: &str, left_runners: bool) {
         let Some(mut it) = self.workers.remove(&worker) else { return };
-        let (class, failed) = class(&it);
+        let (class, failed) = classify_end(&it);
         self.actions.push(Action::WorkerEnded {
             worker,
             class,
@@ -133,6 +133,8 @@ impl Core {
         self.ledger.measure(worker, measured);
     }
 
+    /// Settles the account of a worker whose processes have all ended. If the worker was recycled, reports how much
+    /// memory that freed.
     fn memory_is_back(&mut self, now: Moment, worker: WorkerId, returning: &Returning) {
         let before = self.ledger.charged();
         self.settle_account(worker);
@@ -202,6 +204,7 @@ impl Core {
         }
     }
 
+    /// Counts the loss of a worker. Stops the run if there were too many.
     fn count_failure(&mut self, now: Moment, how: &str) {
         self.failures_in_a_row += 1;
         self.failures.push_back(now);
@@ -287,7 +290,7 @@ impl Core {
 }
 
 /// Returns the class of a worker's end, and whether it counts as a failure of the host.
-fn class(it: &Worker) -> (WorkerEndClass, bool) {
+fn classify_end(it: &Worker) -> (WorkerEndClass, bool) {
     match it.killed {
         // The worker was healthy.
         Some(

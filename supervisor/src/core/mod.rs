@@ -61,8 +61,8 @@ use self::worker::{Returning, State, Worker};
 const START_DEADLINE: Duration = Duration::from_secs(30);
 /// Limit on the time between `Shutdown` and the worker's exit. The worker is idle, so it has nothing to finish.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
-/// Restart intensity, as in OTP: if this many workers are lost within the window, or in a row without a finished
-/// attempt in between, the run stops. The second rule catches starts that fail too slowly for any window.
+/// If this many workers are lost within the window, or in a row without a finished attempt in between, the run stops.
+/// The second rule catches starts that fail too slowly for any window.
 const MAX_FAILURES: usize = 8;
 const FAILURE_WINDOW: Duration = Duration::from_secs(60);
 /// An attempt that failed through no fault of its unit is repeated once. If the previous loss was longer ago than the
@@ -100,6 +100,7 @@ struct Waiting {
     stage: Stage,
 }
 
+/// The state of a run, and the decisions about it.
 pub struct Core {
     spec: RunSpec,
     /// Indexed by id.
@@ -115,14 +116,19 @@ pub struct Core {
     estimates: Estimates,
     machine: Machine,
     device: Device,
+    /// The delays before the next start of a worker, by role.
     backoff: BTreeMap<Role, Backoff>,
+    /// The decisions that are reported once for each job, and have been.
     reported: BTreeSet<(PolicySubject, JobId)>,
     /// No spare is started before this time, because the machine was short of memory.
-    spare_rests_until: Moment,
+    no_spare_before: Moment,
     next_worker: u32,
     next_lease: u32,
+    /// When workers were lost, within `FAILURE_WINDOW`.
     failures: VecDeque<Moment>,
+    /// The number of workers that were lost since an attempt last finished.
     failures_in_a_row: usize,
+    /// Set while the next lease waits for memory.
     waiting: Option<Waiting>,
     pending: PendingRequests,
     /// Set while the run's database does not accept rows.
@@ -131,6 +137,7 @@ pub struct Core {
     ending: Ending,
     /// When the order to kill everything was given.
     killed_all_at: Option<Moment>,
+    /// The actions that follow from the current event.
     actions: Vec<Action>,
 }
 
@@ -153,7 +160,7 @@ impl Core {
             device: Device::default(),
             backoff: BTreeMap::new(),
             reported: BTreeSet::new(),
-            spare_rests_until: Moment::ZERO,
+            no_spare_before: Moment::ZERO,
             next_worker: first_worker.0.max(1),
             next_lease: first_lease.0.max(1),
             failures: VecDeque::new(),
@@ -168,6 +175,7 @@ impl Core {
         }
     }
 
+    /// Handles an event, and returns what the driver must do. `now` never decreases.
     pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Action> {
         if self.ending != Ending::Stopped {
             self.apply(now, event);
@@ -215,6 +223,7 @@ impl Core {
         }
     }
 
+    /// Adds a row to the policy log.
     fn policy(&mut self, decision: &'static str, reason: String, numbers: Vec<(&'static str, u64)>) {
         self.actions.push(Action::Policy(PolicyRow { decision, reason, numbers }));
     }
@@ -415,13 +424,11 @@ impl Core {
             return Err(format!("{} is over, but its source may offer more units", spec.id));
         }
         for role in [Role::Verifier, Role::Profiler] {
-            let at_work = self.workers.values().filter(|it| it.role == role && it.lease().is_some()).count();
+            let held = self.workers.values().filter(|it| it.role == role && it.lease().is_some()).count();
             let max_leases = if role == Role::Verifier { self.spec.verifiers.max(1) } else { 1 };
-            if (max_leases as usize) < at_work {
-                return Err(format!(
-                    "{at_work} leases of a {} are held, the limit is {max_leases}",
-                    role.name()
-                ));
+            if (max_leases as usize) < held {
+                let role = role.name();
+                return Err(format!("{role}s hold {held} leases, the limit is {max_leases}"));
             }
         }
         let stopping = matches!(self.ending, Ending::Kill(_));

@@ -27,7 +27,7 @@ impl Core {
         let (idle, killed) = (it.is_idle(), it.killed);
         let left_runners = !it.runners.is_empty();
         self.failures_in_a_row = 0;
-        self.phase(now, worker, &lease);
+        self.phase_ended(now, worker, &lease);
         self.ledger.release(worker, self.spec.idle_worker);
         if let Some(waiting) = &mut self.waiting {
             // The timeout applies to memory that other programs hold. This lease has just freed memory of this run, so
@@ -50,7 +50,8 @@ impl Core {
         self.judge(now, lease, killed, report);
     }
 
-    fn phase(&mut self, now: Moment, worker: WorkerId, lease: &Lease) {
+    /// Records the measurements of an attempt that has ended.
+    fn phase_ended(&mut self, now: Moment, worker: WorkerId, lease: &Lease) {
         self.actions.push(Action::PhaseEnded(PhaseRow {
             order: lease.order,
             worker,
@@ -104,7 +105,7 @@ impl Core {
         if let Some(waiting) = &mut self.waiting {
             waiting.since = now;
         }
-        self.phase(now, id, &lease);
+        self.phase_ended(now, id, &lease);
         let role = worker.role.name();
         if self.ended_by_order(&lease, role, worker.killed) {
             return;
@@ -133,7 +134,7 @@ impl Core {
                 true
             }
             Some(reason @ (KillReason::HostCeiling { .. } | KillReason::HostFloor { .. })) => {
-                let why = format!("the {role} was ended for lack of memory ({})", short_of(reason));
+                let why = format!("the {role} was ended for lack of memory ({})", memory_figures(reason));
                 self.repeat_smaller_or_give_up(lease.clone(), why);
                 true
             }
@@ -175,7 +176,7 @@ impl Core {
                 Some(KillReason::HostCeiling { .. } | KillReason::HostFloor { .. }) => {
                     self.repeat_smaller_or_give_up(lease, detail);
                 }
-                _ if self.had_no_room(&lease) => self.again(lease, Blame::Host, detail),
+                _ if self.had_no_room(&lease) => self.repeat(lease, Blame::Host, detail),
                 _ => self.repeat_or_give_up(now, lease, Blame::Host, detail),
             }
             return;
@@ -214,8 +215,8 @@ impl Core {
             return;
         }
         let Some(entry) = head.failed_entry().map(str::to_owned) else { return };
-        let whose = order.beside.filter(|_| report.baseline_failed()).unwrap_or(order.unit);
-        let before = self.change(whose, |unit| unit.losses.killed_at.replace(entry.clone()));
+        let blamed = order.beside.filter(|_| report.baseline_failed()).unwrap_or(order.unit);
+        let before = self.change(blamed, |unit| unit.losses.killed_at.replace(entry.clone()));
         if before.as_ref() == Some(&entry) {
             mark_as_crashed(&mut report.head);
         }
@@ -254,7 +255,7 @@ impl Core {
             };
             self.give_up(lease, blame, why);
         } else {
-            self.again(lease, blame, why);
+            self.repeat(lease, blame, why);
         }
     }
 
@@ -276,7 +277,7 @@ impl Core {
         if MAX_SHORT_OF_MEMORY < times {
             self.give_up(lease, Blame::Host, why);
         } else {
-            self.again(lease, Blame::Host, why);
+            self.repeat(lease, Blame::Host, why);
         }
     }
 
@@ -310,7 +311,8 @@ impl Core {
         self.attempt_ended(lease, AttemptEnd::Retried { why, blame });
     }
 
-    pub(super) fn again(&mut self, lease: Lease, blame: Blame, why: String) {
+    /// Ends an attempt without a result. The unit waits for its next attempt.
+    pub(super) fn repeat(&mut self, lease: Lease, blame: Blame, why: String) {
         let id = lease.order.unit;
         self.change(id, |unit| unit.progress = Progress::Waiting { attempt: lease.attempt + 1 });
         self.attempt_ended(&lease, AttemptEnd::Retried { why: why.clone(), blame });
@@ -337,7 +339,7 @@ impl Core {
 }
 
 /// Returns the figures for the message about an attempt that ran short of memory.
-fn short_of(reason: KillReason) -> String {
+fn memory_figures(reason: KillReason) -> String {
     match reason {
         KillReason::HostCeiling { owed, ceiling } => format!("owed {owed}, ceiling {ceiling}"),
         KillReason::HostFloor { available, floor } => format!("available {available}, floor {floor}"),

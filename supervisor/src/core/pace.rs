@@ -13,14 +13,16 @@ use opt_shared::units::Bytes;
 const FIRST_RATE: Bytes = Bytes::gib(4);
 /// No process fills memory faster than this. If a sample shows a higher rate, a whole mapping was counted at once.
 const FASTEST_RATE: Bytes = Bytes::gib(64);
-/// At shorter intervals, sampling itself would take most of the time.
+/// The shortest interval between samples. At shorter intervals, sampling itself would take most of the time.
 pub const SHORTEST: Duration = Duration::from_millis(2);
+/// The longest interval between samples while a process with a limit is running.
 pub const LONGEST: Duration = Duration::from_millis(100);
 /// The interval if no running process has a limit.
 pub const IDLE: Duration = Duration::from_millis(250);
-/// Growth over a shorter interval says nothing about the rate.
+/// The shortest interval over which a rate of growth is measured.
 const MIN_INTERVAL: Duration = Duration::from_micros(500);
 
+/// The highest rate of growth and the longest delay observed so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// In bytes per second.
@@ -101,9 +103,9 @@ mod tests {
         pace.observe(Bytes::mib(80), Duration::from_millis(10));
         assert_eq!(pace.worst_rate(), Bytes::new(8000 << 20));
         pace.observe(Bytes::mib(1), Duration::from_secs(1));
-        assert_eq!(pace.worst_rate(), Bytes::new(8000 << 20), "a slow one proves nothing");
+        assert_eq!(pace.worst_rate(), Bytes::new(8000 << 20), "a lower rate changes nothing");
         pace.observe(Bytes::gib(1), Duration::from_micros(499));
-        assert_eq!(pace.worst_rate(), Bytes::new(8000 << 20), "nor does one observed for too short a time");
+        assert_eq!(pace.worst_rate(), Bytes::new(8000 << 20), "an interval below the minimum is ignored");
         pace.observe(Bytes::MAX, MIN_INTERVAL);
         assert_eq!(pace.worst_rate(), FASTEST_RATE);
         pace.late(Duration::from_millis(3));

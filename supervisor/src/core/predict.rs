@@ -110,10 +110,10 @@ pub fn verify(
     let worst = largest(groups.iter().map(|group| total(&formula::verify(&entries[group.clone()]))));
     let group = worst.map_or(0..0, |index| groups[index].clone());
     let heaviest = largest(entries[group.clone()].iter().map(|entry| entry.unmapped + entry.outputs));
-    // Each entry may need a separate runner, which loads, plans and calls the candidate. It calls it once more if a
-    // call was right and the next was wrong. An entry that fails in a shared runner is repeated in a separate one.
-    let calls = call(settings).saturating_mul(settings.repeats.saturating_add(4));
-    let per_runner = calls.saturating_add(load(settings)).saturating_add(RUNNER_OVERHEAD);
+    // Each entry may need a separate runner, which loads, plans and calls the candidate. If a call was right and the
+    // next was wrong, there is one more call. An entry that fails in a shared runner is repeated in a separate one.
+    let calls = call_limit(settings).saturating_mul(settings.repeats.saturating_add(4));
+    let per_runner = calls.saturating_add(load_limit(settings)).saturating_add(RUNNER_OVERHEAD);
     let per_entry = if groups.len() < entries.len() { per_runner.saturating_mul(2) } else { per_runner };
     let count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
     let mut prediction = Prediction::new(
@@ -147,8 +147,8 @@ pub fn verify_on_device(
     let rounding = Term { name: "bands and rounding", bytes: rounding };
     let workspaces = Term { name: "limits.memory", bytes: limits.memory_for(largest_inputs(entries), cores) };
     let device_cap = total(&terms) + workspaces.bytes + rounding.bytes;
-    let calls = call(settings).saturating_mul(settings.repeats.saturating_add(4));
-    let per_entry = calls.saturating_add(load(settings)).saturating_add(RUNNER_OVERHEAD);
+    let calls = call_limit(settings).saturating_mul(settings.repeats.saturating_add(4));
+    let per_entry = calls.saturating_add(load_limit(settings)).saturating_add(RUNNER_OVERHEAD);
     let count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
     let deadline = per_entry.saturating_mul(count).saturating_add(reading_timeout(entries));
     let mut prediction = if emulated {
@@ -173,7 +173,7 @@ pub struct DeviceSide<'a> {
 }
 
 /// Predicts the profile of kernels without host code on a card. Each entry is timed alone, because workspaces of all
-/// entries of a session are allocated together. The deadline is that of a profile on the CPU.
+/// entries of a session are allocated together. The deadline is the same as on the CPU.
 pub fn profile_on_device(
     entries: &[EntryNumbers],
     sides: &[DeviceSide<'_>],
@@ -191,12 +191,12 @@ pub fn profile_on_device(
     let (host, device) = terms(&batch);
     let workspaces: usize = sides.iter().map(|side| side.workspaces).sum();
     // The ring, the varied inputs and the flush have a buffer each.
-    let of_a_batch = |range: &Range<usize>| {
+    let buffers_of = |range: &Range<usize>| {
         let entries = &entries[range.clone()];
         let inputs: u64 = entries.iter().map(|entry| u64::from(entry.buffers)).sum();
         inputs.saturating_add((workspaces * entries.len() + 3) as u64)
     };
-    let rounding = formula::device_rounding(cut.iter().map(of_a_batch).max().unwrap_or(0), false);
+    let rounding = formula::device_rounding(cut.iter().map(buffers_of).max().unwrap_or(0), false);
     let inputs = largest_inputs(entries);
     let limits = sides.iter().map(|side| side.limits.memory_for(inputs, cores)).sum();
     let beyond =
@@ -225,8 +225,10 @@ pub fn replay(
     // Only one runner is alive at a time; it may belong to any job.
     let inputs = largest_inputs(steps);
     let largest_runner = runners.iter().copied().max_by_key(|runner| runner.limit(inputs, cores));
-    let per_step =
-        call(settings).saturating_mul(2).saturating_add(load(settings)).saturating_add(RUNNER_OVERHEAD);
+    let per_step = call_limit(settings)
+        .saturating_mul(2)
+        .saturating_add(load_limit(settings))
+        .saturating_add(RUNNER_OVERHEAD);
     let count = u32::try_from(steps.len()).unwrap_or(u32::MAX);
     let prediction = Prediction::new(
         formula::replay(pool, bookkeeping, outputs),
@@ -315,9 +317,9 @@ fn profile_deadline(
     let per_entry = settings
         .entry_timeout
         .saturating_mul(4)
-        .saturating_add(call(verify).saturating_mul(calls))
+        .saturating_add(call_limit(verify).saturating_mul(calls))
         // At worst, each entry is a separate batch.
-        .saturating_add(load(verify).saturating_add(RUNNER_OVERHEAD).saturating_mul(runners));
+        .saturating_add(load_limit(verify).saturating_add(RUNNER_OVERHEAD).saturating_mul(runners));
     let entry_count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
     per_entry.saturating_mul(entry_count).saturating_add(reading_timeout(entries))
 }
@@ -337,15 +339,16 @@ fn largest(sizes: impl Iterator<Item = Bytes>) -> Option<usize> {
 }
 
 /// Returns the longest time limit of a call, which applies if it waits for a CPU most of the time.
-fn call(settings: &VerifySettings) -> Duration {
+fn call_limit(settings: &VerifySettings) -> Duration {
     stretched(settings.call_timeout)
 }
 
 /// Returns the longest time limit of loading a candidate, which applies if it waits for a CPU most of the time.
-fn load(settings: &VerifySettings) -> Duration {
+fn load_limit(settings: &VerifySettings) -> Duration {
     stretched(load_timeout(settings.call_timeout))
 }
 
+/// Returns a time in which all captures can be read four times at the slowest rate, plus a minute.
 fn reading_timeout(entries: &[EntryNumbers]) -> Duration {
     let bytes: Bytes = entries.iter().map(|entry| entry.file).sum();
     Duration::from_secs(60 + bytes.saturating_mul(4).get() / SLOWEST_READ_PER_SECOND)

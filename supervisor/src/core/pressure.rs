@@ -19,8 +19,10 @@ use super::worker::{Runner, Worker};
 
 /// A process that owes less than this is not ended, because that would free too little.
 const WORTH_KILLING: Bytes = Bytes::mib(64);
+/// The same for an idle worker.
 const WORTH_RECYCLING: Bytes = Bytes::mib(16);
-/// Freed pages stay in per-CPU lists for seconds before the kernel counts them as available.
+/// How long memory must be missing before that is reported. Freed pages stay in per-CPU lists for seconds before the
+/// kernel counts them as available.
 const GAP_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long no spare is started after a report. The kernel repeats its report every two seconds while it is short of
 /// memory.
@@ -35,6 +37,7 @@ pub(super) struct Machine {
     first: Option<(Bytes, Bytes)>,
     /// Since when the machine has been missing memory that this run does not owe.
     gap_since: Option<Moment>,
+    /// Whether that gap has been reported.
     gap_reported: bool,
     /// The largest amount of swapped memory of this run that was reported.
     swapped: Bytes,
@@ -112,12 +115,13 @@ impl Core {
                 vec![("owed_bytes", owed.get())],
             );
         }
-        self.spare_rests_until = now + PRESSURE_QUIET;
+        self.no_spare_before = now + PRESSURE_QUIET;
         for worker in self.spares() {
             self.recycle(now, worker, RecycleReason::Pressure);
         }
     }
 
+    /// Returns the ceiling that the process tree exceeds, if there is one.
     pub(super) fn over_ceiling(&self) -> Option<ExceededLimit> {
         let (scope, owed, ceiling) = self.ledger.ceilings().over(self.ledger.owed())?;
         let numbers = vec![("owed_bytes", owed.get()), ("ceiling_bytes", ceiling.get())];
@@ -142,6 +146,7 @@ impl Core {
         Some(ExceededLimit { scope: None, reason: KillReason::HostFloor { available, floor }, text, numbers })
     }
 
+    /// Ends one process, or the idle workers, if a limit is exceeded and nothing is being ended yet.
     pub(super) fn handle_exceeded_limit(&mut self, now: Moment, exceeded: Option<ExceededLimit>) {
         let Some(exceeded) = exceeded else { return };
         if self.eviction_is_under_way(now) {
@@ -214,10 +219,11 @@ impl Core {
         let excess = self.ledger.excess(worker).device;
         let Some(it) = self.workers.get_mut(&worker) else { return };
         let is_device = matches!(exceeded.reason, KillReason::DeviceCeiling { .. });
-        let of_runner = |runner: &Runner| if is_device { runner.device } else { runner.total_owed() };
-        let of_worker = if is_device { it.device } else { it.owed };
-        let runner = it.runners.iter().max_by_key(|(_, runner)| of_runner(runner));
-        let largest = runner.filter(|(_, runner)| of_worker <= of_runner(runner)).map(|(&pid, _)| pid);
+        let held_by_runner = |runner: &Runner| if is_device { runner.device } else { runner.total_owed() };
+        let held_by_worker = if is_device { it.device } else { it.owed };
+        let runner = it.runners.iter().max_by_key(|(_, runner)| held_by_runner(runner));
+        let largest =
+            runner.filter(|(_, runner)| held_by_worker <= held_by_runner(runner)).map(|(&pid, _)| pid);
         let held = it.demand().device;
         if is_device
             && excess != Bytes::ZERO
@@ -245,17 +251,17 @@ impl Core {
 
     /// Ends spares and idle workers that hold memory. Returns true if there were any.
     fn recycle_the_dispensable(&mut self, now: Moment) -> bool {
-        let mut gone = false;
+        let mut any_ended = false;
         for worker in self.dispensable() {
             let spare = self.workers.get(&worker).is_some_and(Worker::is_spare);
             if spare {
-                self.spare_rests_until = now + PRESSURE_QUIET;
+                self.no_spare_before = now + PRESSURE_QUIET;
             }
             if spare || WORTH_RECYCLING <= self.ledger.measured(worker).sum() {
                 self.recycle(now, worker, RecycleReason::Pressure);
-                gone = true;
+                any_ended = true;
             }
         }
-        gone
+        any_ended
     }
 }

@@ -1,13 +1,11 @@
-//! The reasons for replacing a healthy worker, which happens only between leases.
-//!
-//! A later reason replaces an earlier one only if it is stronger, in the order given by `Ord`.
+//! Decides whether a healthy worker is replaced, and names the reason. Workers are replaced only between leases.
 
 use std::time::Duration;
 
 use opt_shared::settings::{BeforeProfile, RecycleSettings};
 use opt_shared::units::Bytes;
 
-/// The reason for replacing a worker. The variants are in order of strength, the weakest first.
+/// The reason for replacing a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecycleReason {
     /// `max_age`.
@@ -24,15 +22,15 @@ pub enum RecycleReason {
     LeftRunners,
     /// A kernel destroyed the worker's context on the device.
     ContextLost,
-    /// A profile starts with a fresh profiler.
+    /// The plan requires the verifier to end before the next profile.
     BeforeProfile,
     /// The user asked for it.
     Requested,
 }
 
 impl RecycleReason {
-    /// Returns whether the reason is the worker's age, its number of leases, or its growth. Such workers are replaced one
-    /// at a time.
+    /// Returns whether the reason is the worker's age, its number of leases, or its growth. Such workers are replaced
+    /// one at a time.
     pub const fn is_routine(self) -> bool {
         matches!(self, Self::Age | Self::Leases | Self::Growth)
     }
@@ -64,8 +62,9 @@ pub struct Usage {
     pub validated: Bytes,
 }
 
-/// Returns the reason for replacing an idle worker before its next lease, if there is one. A worker that has held no
-/// lease is never replaced: its successor would be no better, and replacing could go on indefinitely.
+/// Returns the reason for replacing an idle worker before its next lease, if there is one: growth before leases, and
+/// leases before age. A worker that has held no lease is never replaced: its successor would be no better, and
+/// replacing could go on indefinitely.
 pub fn reason_to_replace(settings: &RecycleSettings, usage: &Usage) -> Option<RecycleReason> {
     if usage.leases == 0 {
         return None;
@@ -120,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_gives_a_reason_and_the_strongest_wins() {
+    fn each_limit_gives_a_reason_and_growth_comes_first() {
         let settings = settings();
         assert_eq!(reason_to_replace(&settings, &usage()), None);
         let grown = Usage { owed: Bytes::mib(262), ..usage() };
@@ -167,8 +166,8 @@ mod tests {
             (RecycleReason::BeforeProfile, "before_profile", false),
             (RecycleReason::Requested, "requested", false),
         ];
-        for (reason, name, usage) in all {
-            assert_eq!((reason.name(), reason.is_routine()), (name, usage));
+        for (reason, name, is_routine) in all {
+            assert_eq!((reason.name(), reason.is_routine()), (name, is_routine));
         }
     }
 }

@@ -29,6 +29,7 @@ pub enum Control {
     },
 }
 
+/// The workers that a request is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     Worker(WorkerId),

@@ -1,8 +1,8 @@
 //! Holds builds back while the machine lacks room for their files and processes. Other steps create hardly any, so they
 //! continue.
 //!
-//! A reading says how much room there is. A build that failed for a reason other than its source brings one of its own,
-//! because the room may have been short only during the build.
+//! The driver reads the room regularly. A build that failed for a reason other than its source reports a reading of its
+//! own, because the room may have been short only during the build.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,18 +21,21 @@ const ROOM_TIMEOUT: Duration = Duration::from_secs(3600);
 /// disk itself would otherwise be repeated forever.
 const MAX_WITHOUT_ROOM: u32 = 3;
 
-/// The limits on one figure.
+/// When there is too little of something for builds.
 struct Limit {
-    /// With less room than this, nothing is built.
+    /// Below this, no build starts.
     least: u64,
-    /// Once that happened, builds wait until there is this much. It is larger, so that they do not stop and go.
+    /// After that, no build starts until there is this much. It is more than `least`, so that builds are not held and
+    /// released in quick succession.
     enough: u64,
 }
 
-/// Most kernels need far less. A build that needs more can still fail.
+/// The disk space in bytes. Most kernels need far less. A build that needs more can still fail.
 const DISK: Limit = Limit { least: 32 << 20, enough: 64 << 20 };
+/// The number of files that can still be created.
 const INODES: Limit = Limit { least: 128, enough: 256 };
-/// A compiler consists of a few processes, and the workers and runners of a run have threads.
+/// The number of processes and threads that can still be started. A compiler consists of a few processes, and the
+/// workers and runners of a run have threads.
 const PIDS: Limit = Limit { least: 32, enough: 64 };
 
 /// What a machine has too little of for builds.
@@ -89,13 +92,14 @@ impl fmt::Display for Shortage {
     }
 }
 
-/// What the core knows about the room for builds.
+/// The last reading of the room for builds, and the shortage if there is one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RoomForBuilds {
     pub(super) latest: Room,
     pub(super) short: Option<Short>,
 }
 
+/// A shortage that holds builds back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Short {
     pub(super) since: Moment,
@@ -111,19 +115,19 @@ impl Core {
         self.room.latest = room;
         let mark: fn(&Limit) -> u64 =
             if self.room.short.is_some() { |limit| limit.enough } else { |limit| limit.least };
-        self.room_is(now, Shortage::below(&room, mark));
+        self.set_shortage(now, Shortage::below(&room, mark));
     }
 
-    /// Handles the reading that a failed build brings. Its own files are gone again by now, or soon will be, so
-    /// it is held to the higher mark.
+    /// Handles the reading that a failed build reports. Its own files are gone by now, or soon will be, so the room
+    /// must be at least `enough`.
     pub(super) fn room_read_by_a_build(&mut self, now: Moment, disk: Room) {
         let room = Room { pids: self.room.latest.pids, ..disk };
         if let Some(what) = Shortage::below(&room, |limit| limit.enough) {
-            self.room_is(now, Some(what));
+            self.set_shortage(now, Some(what));
         }
     }
 
-    fn room_is(&mut self, now: Moment, shortage: Option<Shortage>) {
+    fn set_shortage(&mut self, now: Moment, shortage: Option<Shortage>) {
         match (shortage, &mut self.room.short) {
             (Some(what), Some(short)) => short.what = what,
             (Some(what), None) => {
@@ -149,7 +153,7 @@ impl Core {
     /// Returns the shortage if a build waits because of it.
     pub(super) fn held_builds(&self) -> Option<Short> {
         let short = self.room.short?;
-        // Builds come first, so the first waiting unit of a job tells.
+        // Builds are served first, so looking at the first waiting unit of each job is enough.
         let first = self.jobs.iter().filter_map(|job| job.roster.waiting(None).next());
         first.map(|id| self.unit(id).step().stage).any(|stage| stage == Stage::Build).then_some(short)
     }

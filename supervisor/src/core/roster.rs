@@ -12,15 +12,17 @@ use opt_shared::ids::UnitId;
 use super::event::Stage;
 use super::unit::{Progress, Unit};
 
+/// A job's units by their progress, with counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Roster {
     /// The waiting units in the order in which they are served, except those that were put off.
-    waiting: BTreeSet<Turn>,
+    waiting: BTreeSet<QueueKey>,
     /// The number of waiting units whose next step may run at the same time as others.
     waiting_non_exclusive: usize,
     /// The units that were put off, each with its turn.
     put_off: BTreeSet<(u32, UnitId)>,
     running: usize,
+    /// The number of running units whose step must run alone.
     running_alone: usize,
     /// The number of units that have not ended, by turn.
     open: BTreeMap<u32, usize>,
@@ -30,18 +32,19 @@ pub(crate) struct Roster {
     alone: usize,
     /// The number of baselines that other units may be timed beside.
     baselines: usize,
-    /// The speed-ups of the units that others are compared with. The next field has their lower bounds.
-    values: BTreeSet<(Number, UnitId)>,
-    lows: BTreeSet<(Number, UnitId)>,
+    /// The speed-ups of the units that others are compared with.
+    speedups: BTreeSet<(Number, UnitId)>,
+    /// The lower bounds of the same units' speed-ups.
+    lower_bounds: BTreeSet<(Number, UnitId)>,
 }
 
-/// Orders waiting units: the smallest is served first.
+/// The position of a waiting unit: the unit with the smallest key is served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Turn {
+struct QueueKey {
     turn: u32,
     stage: Stage,
     /// The fastest first.
-    value: Reverse<Number>,
+    speedup: Reverse<Number>,
     /// The baseline first.
     is_candidate: bool,
     unit: UnitId,
@@ -71,12 +74,12 @@ impl Ord for Number {
     }
 }
 
-impl Turn {
+impl QueueKey {
     fn of(unit: &Unit) -> Self {
         Self {
             turn: unit.turn,
             stage: served_with(unit),
-            value: Reverse(Number(unit.speedup.map_or(0.0, |speedup| speedup.value))),
+            speedup: Reverse(Number(unit.speedup.map_or(0.0, |speedup| speedup.value))),
             is_candidate: !unit.spec.is_baseline,
             unit: unit.spec.id,
         }
@@ -99,6 +102,7 @@ impl Roster {
         roster
     }
 
+    /// Adds a unit, in its current state.
     pub(crate) fn enter(&mut self, unit: &Unit) {
         let id = unit.spec.id;
         match unit.progress {
@@ -106,13 +110,13 @@ impl Roster {
                 self.put_off.insert((unit.turn, id));
             }
             Progress::Waiting { .. } => {
-                self.waiting.insert(Turn::of(unit));
+                self.waiting.insert(QueueKey::of(unit));
             }
             Progress::Running { .. } | Progress::Done(_) => {}
         }
         if let Some(speedup) = unit.speedup.filter(|_| unit.is_compared()) {
-            self.values.insert((Number(speedup.value), id));
-            self.lows.insert((Number(speedup.ci_low), id));
+            self.speedups.insert((Number(speedup.value), id));
+            self.lower_bounds.insert((Number(speedup.ci_low), id));
         }
         if !unit.is_done() {
             *self.open.entry(unit.turn).or_default() += 1;
@@ -128,13 +132,13 @@ impl Roster {
                 self.put_off.remove(&(unit.turn, id));
             }
             Progress::Waiting { .. } => {
-                self.waiting.remove(&Turn::of(unit));
+                self.waiting.remove(&QueueKey::of(unit));
             }
             Progress::Running { .. } | Progress::Done(_) => {}
         }
         if let Some(speedup) = unit.speedup.filter(|_| unit.is_compared()) {
-            self.values.remove(&(Number(speedup.value), id));
-            self.lows.remove(&(Number(speedup.ci_low), id));
+            self.speedups.remove(&(Number(speedup.value), id));
+            self.lower_bounds.remove(&(Number(speedup.ci_low), id));
         }
         if !unit.is_done()
             && let Some(open) = self.open.get_mut(&unit.turn)
@@ -147,7 +151,8 @@ impl Roster {
         self.count(unit, |counter| *counter -= 1);
     }
 
-    fn count(&mut self, unit: &Unit, step: impl Fn(&mut usize)) {
+    /// Calls `adjust` with each counter that the unit counts towards.
+    fn count(&mut self, unit: &Unit, adjust: impl Fn(&mut usize)) {
         let waits = matches!(unit.progress, Progress::Waiting { .. });
         let steps_left = unit.steps_left();
         for (applies, counter) in [
@@ -159,7 +164,7 @@ impl Roster {
             (unit.spec.is_baseline && unit.may_be_paired, &mut self.baselines),
         ] {
             if applies {
-                step(counter);
+                adjust(counter);
             }
         }
     }
@@ -212,6 +217,7 @@ impl Roster {
         self.open.first_key_value().map(|(&turn, _)| turn)
     }
 
+    /// Returns the number of units with a timed step left.
     pub(crate) fn timed(&self) -> usize {
         self.timed
     }
@@ -228,12 +234,12 @@ impl Roster {
     }
 
     /// Returns the highest lower bound of a speed-up.
-    pub(crate) fn highest_low(&self) -> Option<f64> {
-        self.lows.last().map(|(low, _)| low.0)
+    pub(crate) fn highest_lower_bound(&self) -> Option<f64> {
+        self.lower_bounds.last().map(|(bound, _)| bound.0)
     }
 
     /// Returns the speed-ups, the highest first.
-    pub(crate) fn values(&self) -> impl Iterator<Item = f64> {
-        self.values.iter().rev().map(|(value, _)| value.0)
+    pub(crate) fn speedups(&self) -> impl Iterator<Item = f64> {
+        self.speedups.iter().rev().map(|(speedup, _)| speedup.0)
     }
 }

@@ -12,6 +12,7 @@ use opt_shared::units::Bytes;
 use super::event::Stage;
 use super::ledger::{Ceilings, Demand};
 
+/// The limits of a run, and its jobs.
 #[derive(Clone, Debug)]
 pub struct RunSpec {
     pub ceilings: Ceilings,
@@ -30,6 +31,7 @@ pub struct RunSpec {
     pub jobs: Vec<JobSpec>,
 }
 
+/// A job, without its units: the job's source offers them during the run.
 #[derive(Clone, Debug)]
 pub struct JobSpec {
     pub id: JobId,
@@ -58,6 +60,7 @@ pub struct UnitSpec {
     pub resumed: Option<Resumed>,
 }
 
+/// What a unit needs for one of its stages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     pub stage: Stage,
@@ -65,7 +68,7 @@ pub struct Step {
     pub role: Role,
     /// Whether no other step of this run may run at the same time.
     pub alone: bool,
-    /// The ways to do the step, at least one. The first takes most memory, the last takes least.
+    /// The ways to do the step, at least one. The first takes the most memory, the last takes the least.
     pub ways: Arc<[StageSpec]>,
     /// The ways to do the step with the job's baseline beside it. `None` if the step is never paired.
     pub paired: Option<Arc<[StageSpec]>>,
@@ -116,7 +119,7 @@ impl Step {
         }
     }
 
-    /// Returns the way that takes least memory.
+    /// Returns the way that takes the least memory.
     pub fn least(&self, paired: bool) -> Option<&StageSpec> {
         self.ways(paired).last()
     }

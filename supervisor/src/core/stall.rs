@@ -10,10 +10,11 @@ use super::{Core, Ending};
 /// The longest stall. It gives a user time to notice and to free disk space. After that, the run ends and can be
 /// resumed.
 const STORE_TIMEOUT: Duration = Duration::from_secs(3600);
-/// How long to wait until the reasons are on disk when everything is being killed. It is short because the user has
-/// already interrupted the run twice.
-const LAST_REASONS: Duration = Duration::from_secs(10);
+/// How long to wait until the reasons for killing everything are on disk. It is short because the user has already
+/// interrupted the run twice.
+const LAST_REASONS_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A stall that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stall {
     pub(super) since: Moment,
@@ -52,7 +53,7 @@ impl Core {
     pub(super) fn stall_ends_at(&self) -> Option<Moment> {
         let stall = self.stall?;
         let killing = self.killed_all_at.filter(|_| matches!(self.ending, Ending::Kill(_)));
-        Some(killing.map_or(stall.since + STORE_TIMEOUT, |at| at.max(stall.since) + LAST_REASONS))
+        Some(killing.map_or(stall.since + STORE_TIMEOUT, |at| at.max(stall.since) + LAST_REASONS_TIMEOUT))
     }
 
     pub(super) fn stall_overdue(&mut self, now: Moment) {

@@ -6,8 +6,8 @@
 //!     ▲                         │ offered some, and it may be asked again           │
 //!     └─────────────────────────┴───────────────────────────────────────────────────┘
 //! ```
-//! A job ends when its units are done and its source is exhausted. Unasked offers are accepted in any state, until the run
-//! ends or the work that follows the job has begun.
+//! A job ends when its units are done and its source is exhausted. Unasked offers are accepted in any state, until the
+//! run ends or the work that follows the job has begun.
 
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ pub(super) const SOURCE_TIMEOUT: Duration = Duration::from_secs(600);
 const AHEAD: u32 = 2;
 const WITHDRAWN: &str = "withdrawn by its source";
 
+/// The state of a job's source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Supply {
     /// It may have more units.
@@ -88,8 +89,9 @@ impl Core {
         Ok(())
     }
 
+    /// Accepts or refuses the units that a source offers.
     pub(super) fn offered(&mut self, job: JobId, units: Vec<UnitSpec>, by: Offer) -> Answer {
-        let may = match by {
+        let permission = match by {
             Offer::Unasked => self.may_offer(job),
             Offer::Asked { .. } if self.jobs.get(job.index()).is_none() => {
                 Err(Answer::Unknown(format!("there is no {job}")))
@@ -99,7 +101,7 @@ impl Core {
             }
             Offer::Asked { .. } => Ok(()),
         };
-        if let Err(refusal) = may {
+        if let Err(refusal) = permission {
             return refusal;
         }
         if let Some(wrong) = self.first_invalid_unit(&units) {
@@ -144,10 +146,14 @@ impl Core {
 
     /// Describes the first unit that cannot be accepted. Returns `None` if all can be.
     fn first_invalid_unit(&self, units: &[UnitSpec]) -> Option<String> {
-        units.iter().zip(self.units.len()..).find_map(|(unit, next)| match () {
-            () if unit.id.index() != next => Some(format!("{} is not the next unit", unit.id)),
-            () if !unit.is_well_formed() => Some(format!("{} has a step that no worker can do", unit.id)),
-            () => None,
+        units.iter().zip(self.units.len()..).find_map(|(unit, next)| {
+            if unit.id.index() != next {
+                Some(format!("{} is not the next unit", unit.id))
+            } else if !unit.is_well_formed() {
+                Some(format!("{} has a step that no worker can do", unit.id))
+            } else {
+                None
+            }
         })
     }
 

@@ -20,7 +20,7 @@ mod reasons;
 mod replacement;
 mod replays;
 mod room;
+mod shortage;
 mod sources;
 mod stall;
 mod views;
-mod want;

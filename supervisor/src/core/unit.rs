@@ -5,10 +5,10 @@
 //!   Waiting ─────────▶ Running ──────────────────────────────────▶ Done
 //!      ▲                  │ passed: the next step, attempt 1         ▲
 //!      └──────────────────┤                                          │
-//!      ▲                  │ no verdict: attempt + 1                    │
+//!      ▲                  │ no verdict: attempt + 1                  │
 //!      └──────────────────┤                                          │
-//!      ▲                  │ given up for the first time: put off    │
-//!      └──────────────────┤ until nothing else is left              │
+//!      ▲                  │ given up for the first time: put off     │
+//!      └──────────────────┤ until nothing else is left               │
 //!                         └── failed, given up, cancelled ───────────┤
 //!   Waiting ── never fits, cancelled, withdrawn, captures broken ────┘
 //! ```
@@ -21,6 +21,7 @@ use super::event::Moment;
 use super::spec::{Resumed, Step, UnitSpec};
 use super::{LOSS_WINDOW, MAX_LOST, MAX_LOST_EVER, MAX_WORKERS_LOST};
 
+/// The state of a unit's current step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// The current step has not been done. `attempt` is the number of its next attempt.
@@ -33,6 +34,7 @@ pub(crate) enum Progress {
     Done(Status),
 }
 
+/// A unit of work, and what has happened to it so far.
 #[derive(Clone, Debug)]
 pub(crate) struct Unit {
     pub(crate) spec: UnitSpec,
@@ -40,8 +42,8 @@ pub(crate) struct Unit {
     /// Units come in turns. A turn begins when all units of the previous turn are done.
     pub(crate) turn: u32,
     pub(crate) progress: Progress,
-    /// The current step, or the last one if the unit is done.
-    at: usize,
+    /// The index of the current step, or of the last one if the unit is done.
+    step_index: usize,
     /// Whether other units may be timed beside this one. It must have passed all steps before its first step that runs
     /// alone, in this run or the resumed one, and not have failed since.
     pub(crate) may_be_paired: bool,
@@ -105,7 +107,7 @@ impl Unit {
             job,
             turn,
             progress,
-            at: 0,
+            step_index: 0,
             may_be_paired,
             failed_beside: false,
             workers_lost: 0,
@@ -115,26 +117,26 @@ impl Unit {
         }
     }
 
-    /// The current step, or the last one if the unit is done.
+    /// Returns the current step, or the last one if the unit is done.
     pub(crate) fn step(&self) -> &Step {
-        &self.spec.route[self.at]
+        &self.spec.route[self.step_index]
     }
 
     /// Returns the step that follows the current one.
     pub(crate) fn next_step(&self) -> Option<&Step> {
-        self.spec.route.get(self.at + 1)
+        self.spec.route.get(self.step_index + 1)
     }
 
     /// Returns the current step and all later ones, or none if the unit is done.
     pub(crate) fn steps_left(&self) -> &[Step] {
-        if self.is_done() { &[] } else { &self.spec.route[self.at..] }
+        if self.is_done() { &[] } else { &self.spec.route[self.step_index..] }
     }
 
     /// Advances to the next step after the current one has passed. Returns false if that was the last one.
     pub(crate) fn advance(&mut self) -> bool {
         let Some(next) = self.next_step() else { return false };
         self.may_be_paired |= next.alone;
-        self.at += 1;
+        self.step_index += 1;
         self.progress = Progress::Waiting { attempt: 1 };
         self.losses = Losses::default();
         true
@@ -144,7 +146,7 @@ impl Unit {
         self.second_pass == SecondPass::PutOff
     }
 
-    /// Begins the second pass. Its losses are forgiven, except that one more lost worker ends the unit.
+    /// Begins the second pass. Earlier losses no longer count, except that one more lost worker ends the unit.
     pub(crate) fn begin_second_pass(&mut self) {
         self.second_pass = SecondPass::Begun;
         self.losses = Losses::default();
@@ -167,7 +169,7 @@ impl Unit {
 
     /// Returns whether its first step has not been attempted yet.
     pub(crate) fn is_untouched(&self) -> bool {
-        self.at == 0 && self.progress == Progress::Waiting { attempt: 1 }
+        self.step_index == 0 && self.progress == Progress::Waiting { attempt: 1 }
     }
 
     pub(crate) fn passed(&self) -> bool {

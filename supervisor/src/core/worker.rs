@@ -22,6 +22,7 @@ use super::RETURN_TIMEOUT;
 use super::event::{Moment, Order};
 use super::recycle::{RecycleReason, Usage};
 
+/// What a worker is doing.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum State {
     Starting {
@@ -37,6 +38,7 @@ pub(crate) enum State {
     Terminating,
 }
 
+/// A lease, with the attempt that it is for and what was measured so far.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Lease {
     pub(crate) id: LeaseId,
@@ -63,6 +65,7 @@ pub(crate) struct Lease {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Runner {
     pub(crate) limit: Bytes,
+    /// The memory files that it maps.
     pub(crate) shared: Bytes,
     pub(crate) owed: Bytes,
     pub(crate) peak_owed: Bytes,
@@ -82,11 +85,13 @@ pub(crate) struct Returning {
     pub(crate) overdue: bool,
 }
 
+/// A living worker and its runners.
 #[derive(Clone, Debug)]
 pub(crate) struct Worker {
     pub(crate) role: Role,
     pub(crate) state: State,
     pub(crate) born: Moment,
+    /// The number of leases that it has been granted.
     pub(crate) leases: u32,
     pub(crate) owed: Bytes,
     /// The memory that its zygote owes. The zygote stays between leases, so this does not count as growth.
@@ -98,6 +103,7 @@ pub(crate) struct Worker {
     /// Whether it has had a lease on the device, or was sampled there.
     pub(crate) on_device: bool,
     pub(crate) peak_device: Option<Bytes>,
+    /// The captured bytes that it has verified.
     pub(crate) validated: Bytes,
     pub(crate) runners: BTreeMap<u32, Runner>,
     pub(crate) drain_order: Option<DrainOrder>,

@@ -1,5 +1,5 @@
-//! The facts that a run learns about its candidates (artifact, score, status, earlier attempts), and the disk space of
-//! their libraries, in which equal libraries count once.
+//! The facts that a run learns about its candidates (artifact, score, status, earlier attempts), and the disk space
+//! that their libraries take.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -10,7 +10,7 @@ use opt_shared::units::Bytes;
 use super::folder::ranking::ScoreSummary;
 use crate::core::event::Stage;
 
-/// What the run knows about a candidate beyond the plan.
+/// What the run has learned about a candidate that is not in the plan.
 #[derive(Clone, Debug, Default)]
 pub struct CandidateFacts {
     pub artifact: Option<Artifact>,
@@ -23,7 +23,7 @@ pub struct CandidateFacts {
 }
 
 impl CandidateFacts {
-    /// Updates the knowledge from the report of a valid attempt.
+    /// Adds what the report of a valid attempt says.
     pub(super) fn learn(&mut self, stage: Stage, report: &Report) {
         match &report.body {
             Body::Build(built) => self.artifact.clone_from(&built.artifact),
@@ -36,7 +36,7 @@ impl CandidateFacts {
     }
 }
 
-/// Counts the disk space of a run's libraries. Candidates with equal libraries share one file.
+/// The disk space that a run's libraries take. Candidates with equal libraries share one file.
 #[derive(Debug, Default)]
 pub(crate) struct Libraries {
     /// The first 128 bits of each digest.

@@ -186,7 +186,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     Ok(Ended { exit, folder: path })
 }
 
-/// Creates and locks the run's folder, or locks that of the run that is resumed.
+/// Creates and locks the folder of a new run, or locks the folder of the run that is resumed.
 fn open_folder(plan: &Plan, dir: Option<&Path>, resume: bool) -> Result<RunFolder, FolderError> {
     let (base, name) = (&plan.base_dir, &plan.run.name);
     if resume { RunFolder::resume(base, name, dir) } else { RunFolder::create(base, name, dir) }

@@ -29,6 +29,7 @@ pub struct GroupLimit {
     pub path: PathBuf,
 }
 
+/// A version of control groups.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Version {
     One,
@@ -44,8 +45,8 @@ impl Version {
     }
 }
 
-/// The lowest memory limit of all groups that contain this process; `root` is `/`. `None` if there are no groups or no
-/// limit.
+/// Returns the lowest memory limit of all groups that contain this process; `root` is `/`. Returns `None` if there are
+/// no groups or no limit.
 pub fn memory_limit(root: &Path) -> Result<Option<GroupLimit>, SampleError> {
     let mut lowest: Option<GroupLimit> = None;
     for (version, folder) in groups_with(root, "memory")? {
@@ -60,8 +61,8 @@ pub fn memory_limit(root: &Path) -> Result<Option<GroupLimit>, SampleError> {
     Ok(lowest)
 }
 
-/// The number of processes and threads that all groups of this process still allow; `root` is `/`. `None` if there are
-/// no groups or no limit.
+/// Returns the number of processes and threads that all groups of this process still allow; `root` is `/`. Returns
+/// `None` if there are no groups or no limit.
 pub fn pids_left(root: &Path) -> Result<Option<u64>, SampleError> {
     let mut least: Option<u64> = None;
     for (_, folder) in groups_with(root, "pids")? {
@@ -73,7 +74,7 @@ pub fn pids_left(root: &Path) -> Result<Option<u64>, SampleError> {
     Ok(least)
 }
 
-/// The folders of all groups that contain this process and may have the controller, with their version.
+/// Returns the folders of all groups that contain this process and may have the controller, with their version.
 fn groups_with(root: &Path, controller: &str) -> Result<Vec<(Version, PathBuf)>, SampleError> {
     let mut folders = Vec::new();
     let Some(groups) = read_small(&root.join("proc/self/cgroup"), CGROUP_BYTES)? else { return Ok(folders) };
@@ -96,7 +97,7 @@ pub struct OwnGroup {
     pub topmost: bool,
 }
 
-/// The version 2 group of this process. `None` if version 2 is not mounted.
+/// Returns the version 2 group of this process, or `None` if version 2 is not mounted.
 pub fn own_group(root: &Path) -> Result<Option<OwnGroup>, SampleError> {
     let Some(groups) = read_small(&root.join("proc/self/cgroup"), CGROUP_BYTES)? else { return Ok(None) };
     let Some(mounts) = read_small(&root.join("proc/self/mountinfo"), MOUNTINFO_BYTES)? else {
@@ -117,8 +118,8 @@ pub fn own_group(root: &Path) -> Result<Option<OwnGroup>, SampleError> {
 /// The mounted versions of control groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mounted {
-    pub one: bool,
-    pub two: bool,
+    pub version_1: bool,
+    pub version_2: bool,
 }
 
 /// Finds the mounted versions. Version 1 counts only if its memory controller is mounted.
@@ -129,14 +130,14 @@ pub fn mounted(root: &Path) -> Result<Mounted, SampleError> {
     };
     for mount in lines(&mounts).filter_map(|line| mount(line, "memory")) {
         match mount.version {
-            Version::One => mounted.one = true,
-            Version::Two => mounted.two = true,
+            Version::One => mounted.version_1 = true,
+            Version::Two => mounted.version_2 = true,
         }
     }
     Ok(mounted)
 }
 
-/// The mount point of a version, and the part of a group's path below it.
+/// Returns the mount point of a version, and the part of a group's path below it.
 fn locate(
     root: &Path,
     mounts: &[u8],
@@ -164,6 +165,7 @@ fn group_with(line: &[u8], controller: &str) -> Option<(Version, PathBuf)> {
     has_it.then_some((Version::One, path))
 }
 
+/// A mounted hierarchy of control groups.
 struct Mount {
     version: Version,
     /// The group that the mount point shows.
@@ -294,7 +296,7 @@ mod tests {
             let root = fake(groups, mounts, &[]);
             let found = own_group(root.path()).expect("reads").expect("is mounted");
             assert_eq!(found, OwnGroup { folder: root.path().join(folder), topmost });
-            assert_eq!(mounted(root.path()).expect("reads"), Mounted { one: false, two: true });
+            assert_eq!(mounted(root.path()).expect("reads"), Mounted { version_1: false, version_2: true });
         }
         let root = fake("4:memory:/x\n", TWO, &[]);
         assert_eq!(own_group(root.path()).expect("reads"), None);

@@ -45,7 +45,7 @@ impl Disturbance {
         }
     }
 
-    /// The share of all CPU time since `before` that the host of a virtual machine gave to others, from 0 to 1.
+    /// Returns the share of all CPU time since `before` that the host of a virtual machine gave to others, from 0 to 1.
     pub fn steal_since(&self, before: &Self) -> Option<f64> {
         let ((all, stolen), (all_before, stolen_before)) = self.ticks.zip(before.ticks)?;
         let passed = all.checked_sub(all_before).filter(|&passed| passed != 0)?;
@@ -53,13 +53,13 @@ impl Disturbance {
         Some(stolen.saturating_sub(stolen_before) as f64 / passed as f64)
     }
 
-    /// The number of times that cores were throttled since `before`.
+    /// Returns the number of times that cores were throttled since `before`.
     pub fn throttled_since(&self, before: &Self) -> Option<u64> {
         self.throttled?.checked_sub(before.throttled?)
     }
 }
 
-/// All CPU time and the stolen CPU time, in ticks, from the first line of `/proc/stat`.
+/// Returns all CPU time and the stolen CPU time, in ticks, from the first line of `/proc/stat`.
 fn ticks(text: &str) -> Option<(u64, u64)> {
     let figures: Vec<u64> = text
         .lines()

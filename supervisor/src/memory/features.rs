@@ -4,9 +4,9 @@ use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::Path;
 
-/// Fires when tasks were stalled for 150 ms within 2 s. Without privileges, the window must be a multiple of 2 s.
-const TRIGGER: &[u8] = b"some 150000 2000000\0";
+use super::pressure::TRIGGER;
 
+/// The interfaces that this machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     /// Whether `/proc/pressure/memory` can be read.

@@ -72,7 +72,7 @@ impl SampleError {
     }
 }
 
-/// The page size of this machine: 4, 16 or 64 KiB.
+/// Returns the page size of this machine: 4, 16 or 64 KiB.
 pub fn page_size() -> Bytes {
     Bytes::from(rustix::param::page_size())
 }

@@ -6,11 +6,12 @@ use super::SampleError;
 use super::cgroup::pids_left;
 use super::text::{number, read_small, words};
 
-/// The size limit of these files, which have one short line.
+/// The size limit of the files that are read here. Each has one short line.
 const BYTES: usize = 256;
 
-/// The number of processes and threads that the machine and the control groups of this process still allow; `root` is
-/// `/`. `None` if neither has a limit that can be read. The user's own limit (`ulimit -u`) is not considered.
+/// Returns the number of processes and threads that the machine and the control groups of this process still allow;
+/// `root` is `/`. Returns `None` if neither has a limit that can be read. The user's own limit (`ulimit -u`) is not
+/// considered.
 pub fn left(root: &Path) -> Result<Option<u64>, SampleError> {
     let proc = root.join("proc");
     let groups = pids_left(root)?;
@@ -21,7 +22,7 @@ pub fn left(root: &Path) -> Result<Option<u64>, SampleError> {
     Ok(machine.chain(groups).min())
 }
 
-/// The number of tasks on the machine: the second number of the fourth word, as in `0.2 0.1 0.1 3/512 4711`.
+/// Returns the number of tasks on the machine: the second number of the fourth word, as in `0.2 0.1 0.1 3/512 4711`.
 fn tasks(proc: &Path) -> Result<Option<u64>, SampleError> {
     let path = proc.join("loadavg");
     let Some(text) = read_small(&path, BYTES)? else { return Ok(None) };
@@ -41,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn processes_left_are_the_smallest_room_of_machine_and_groups() {
+    fn processes_left_are_limited_by_machine_and_groups() {
         let root = tempfile::tempdir().expect("a folder");
         let put = |name: &str, text: &str| {
             let path = root.path().join(name);

@@ -29,7 +29,8 @@ pub struct ProcessSample {
 }
 
 impl ProcessSample {
-    /// The memory that only the process itself, or its death, can free. `None` unless all four figures are known.
+    /// Returns the memory that only the process itself, or its death, can free, or `None` unless all four figures are
+    /// known.
     pub fn owed(&self) -> Option<Bytes> {
         Some(self.rss_anon? + self.rss_shmem? + self.vm_swap? + self.vm_pte?)
     }

@@ -57,7 +57,8 @@ pub(super) fn is_gone(error: &std::io::Error) -> bool {
 }
 
 /// Reads a file whose content is shorter than `limit` bytes. `None` if it does not exist, or if the process that it
-/// describes has ended. The buffer grows with the content: one of `limit` bytes could stay in this process's heap.
+/// describes has ended. The buffer grows with the content, because a buffer of `limit` bytes could stay in the heap of
+/// this process.
 pub(super) fn read_small(path: &Path, limit: usize) -> Result<Option<Vec<u8>>, SampleError> {
     let mut text = Vec::new();
     let read = File::open(path).and_then(|file| file.take(limit as u64).read_to_end(&mut text));

@@ -30,6 +30,7 @@ const FOLDER_BYTES: usize = 8 << 10;
 /// The size of the buffer for `PID/children` with its terminating zero.
 const NAME_BYTES: usize = 32;
 
+/// Finds descendants, with buffers that are reused.
 #[derive(Debug)]
 pub struct TreeWalker {
     proc: PathBuf,
@@ -73,7 +74,7 @@ impl TreeWalker {
         self.method == Method::Listed
     }
 
-    /// All descendants of a process, sorted.
+    /// Returns all descendants of a process, sorted.
     pub fn descendants(&mut self, pid: u32) -> Result<&[u32], SampleError> {
         if self.method == Method::Listed {
             match self.by_lists(pid) {
@@ -108,9 +109,9 @@ impl TreeWalker {
         found.clear();
         parents(proc, |child, parent| pairs.push((parent, child)))?;
         pairs.sort_unstable();
-        let mut of = Some(pid);
+        let mut current = Some(pid);
         let mut next = 0;
-        while let Some(parent) = of {
+        while let Some(parent) = current {
             let from = pairs.partition_point(|&(other, _)| other < parent);
             for &(_, child) in pairs[from..].iter().take_while(|&&(other, _)| other == parent) {
                 if found.len() == MAX_DESCENDANTS {
@@ -118,7 +119,7 @@ impl TreeWalker {
                 }
                 found.push(child);
             }
-            of = found.get(next).copied();
+            current = found.get(next).copied();
             next += 1;
         }
         Ok(())
@@ -185,11 +186,11 @@ impl TreeWalker {
     }
 }
 
-/// The children of one process, sorted, found by reading the parents of all processes.
-pub fn children(proc: &Path, of: u32) -> Result<Vec<u32>, SampleError> {
+/// Returns the children of one process, sorted, found by reading the parents of all processes.
+pub fn children(proc: &Path, pid: u32) -> Result<Vec<u32>, SampleError> {
     let mut children = Vec::new();
     parents(proc, |child, parent| {
-        if parent == of {
+        if parent == pid {
             children.push(child);
         }
     })?;

@@ -30,14 +30,17 @@ pub struct MetricsError {
     source: std::io::Error,
 }
 
+/// A connection.
 struct Client {
     stream: TcpStream,
+    /// The connection is closed at this time.
     until: Instant,
     request: Vec<u8>,
     answer: Vec<u8>,
     written: usize,
 }
 
+/// The server: its listening socket and its connections.
 pub struct Responder {
     listener: TcpListener,
     address: SocketAddr,
@@ -71,6 +74,7 @@ impl Responder {
         }))
     }
 
+    /// Returns when `serve` must be called even if no descriptor is ready.
     pub fn next_moment(&self) -> Option<Instant> {
         self.clients.iter().map(|client| client.until).chain(self.accepts_from).min()
     }

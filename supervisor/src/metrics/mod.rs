@@ -21,6 +21,7 @@ type Counts = Family<Labels, Counter>;
 type Gauges = Family<Labels, Gauge>;
 type Seconds = Family<Labels, Counter<f64, AtomicU64>>;
 
+/// The counters and gauges of a run.
 pub struct Metrics {
     registry: Registry,
     workers: Gauges,

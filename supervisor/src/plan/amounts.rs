@@ -80,7 +80,7 @@ impl Codec for Time {
     }
 }
 
-/// A percentage, stored as a fraction.
+/// A percentage, stored as a fraction. `ZERO` says whether 0% is allowed.
 pub(super) struct Percentage<const ZERO: bool>;
 
 impl<const ZERO: bool> Codec for Percentage<ZERO> {
@@ -107,7 +107,7 @@ impl<const ZERO: bool> Codec for Percentage<ZERO> {
     }
 }
 
-/// A share or a size, above zero.
+/// A share of the machine's memory, or a size; above zero.
 pub(super) struct Ceiling;
 
 impl Codec for Ceiling {
@@ -133,6 +133,7 @@ impl Codec for Ceiling {
     }
 }
 
+/// An amount of memory to keep free, or the larger of two: `max(a, b)`.
 pub(super) struct FloorExpression;
 
 impl Codec for FloorExpression {

@@ -31,6 +31,7 @@ pub(super) struct Draft {
     naming: Naming,
 }
 
+/// Where a candidate's name comes from.
 enum Naming {
     /// The name given in the candidate's table.
     Given,

@@ -110,6 +110,7 @@ impl<const MIN: u32, const MAX: u32> Codec for Number<MIN, MAX> {
     }
 }
 
+/// A seed for random numbers: a whole number, 0 or more.
 pub(super) struct Seed;
 
 impl Codec for Seed {
@@ -128,7 +129,7 @@ impl Codec for Seed {
     }
 }
 
-/// A value, or a word that leaves the choice to the program.
+/// A value, or a word such as `auto`. The word is read as `None`.
 pub(super) struct OrWord<W, C>(PhantomData<(W, C)>);
 
 /// A word as a type, because a string cannot be a type parameter.
@@ -215,6 +216,7 @@ pub(super) trait Words: Copy + PartialEq + std::fmt::Debug + 'static {
     const ALL: &'static [(&'static str, Self)];
 }
 
+/// One of the words that stand for the values of an enum.
 pub(super) struct Word<E>(PhantomData<E>);
 
 impl<E: Words> Codec for Word<E> {
@@ -228,7 +230,7 @@ impl<E: Words> Codec for Word<E> {
         if found.is_none() {
             let near = super::error::nearest(&text, names.iter().copied());
             findings
-                .report(spot, format!("{} is not known here", describe(value.get_ref())))
+                .report(spot, format!("{} is not a valid value", describe(value.get_ref())))
                 .expected(form)
                 .help_if(near.map(|near| format!("did you mean `{near}`?")));
         }

@@ -27,7 +27,9 @@ pub struct PlanError {
     pub expected: Option<String>,
     /// A suggestion for correcting it.
     pub help: Option<String>,
+    /// The index of its text in `PlanErrors::sources`.
     pub(super) source: usize,
+    /// The byte range of the mistake in that text.
     pub(super) span: Range<usize>,
     /// Whether this is a TOML syntax error. Other errors about the same text are then not reported.
     syntax: bool,
@@ -159,7 +161,7 @@ impl Findings {
         self.errors.len()
     }
 
-    /// Removes and returns the mistakes reported since there were `count` of them.
+    /// Removes and returns all mistakes after the first `count`.
     pub(super) fn split_off(&mut self, count: usize) -> Vec<PlanError> {
         self.errors.split_off(count.min(self.errors.len()))
     }
@@ -228,7 +230,7 @@ impl Findings {
     }
 }
 
-/// The mistake that was just reported. Details can be added to it.
+/// The mistake that was just reported, to which the caller can add details.
 pub(super) struct Report<'f> {
     findings: &'f mut Findings,
 }

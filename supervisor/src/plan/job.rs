@@ -22,6 +22,7 @@ use super::{MAX_CANDIDATES, MAX_JOBS};
 /// Keys of a job that are reserved for a later version.
 const RESERVED: [&str; 3] = ["search", "proposer", "holdout"];
 
+/// A `[[job]]` as written. Its paths and patterns have not been looked up.
 #[derive(Debug)]
 pub(super) struct RawJob {
     /// The position of the job's header, at which missing keys are reported.
@@ -40,6 +41,7 @@ pub(super) struct RawJob {
     pub(super) layers: Layers,
 }
 
+/// A `[[job.candidate]]` as written.
 #[derive(Debug)]
 pub(super) struct RawCandidate {
     pub(super) spot: Spot,

@@ -27,7 +27,7 @@ const EXPRESSION: &str = "a whole number, or an expression such as \"ceil_div(ou
 const EXTENT: &str =
     "a whole number, an expression such as \"ceil_div(out.numel, 256)\", or an array of up to three of them";
 
-/// Reads the launches and workspaces of a candidate. `None` if any of them is wrong.
+/// Reads the launches and workspaces of a candidate. `None` if any of them has a mistake.
 pub(super) fn read_launch(table: &mut TableReader<'_, '_>, findings: &mut Findings) -> Option<Launch> {
     let before = findings.count();
     let workspaces = take_with(table, "workspace", findings, |value, spot, findings| {
@@ -131,14 +131,14 @@ fn extents(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Optio
         findings.report(spot, format!("has {} elements", array.len())).expected(EXTENT);
         return None;
     }
-    let mut sound = true;
+    let mut all_valid = true;
     for (extent, item) in extents.iter_mut().zip(array.iter()) {
         match expression(item, &spot.at(item.span()), findings) {
             Some(read) => *extent = read,
-            None => sound = false,
+            None => all_valid = false,
         }
     }
-    sound.then_some(extents)
+    all_valid.then_some(extents)
 }
 
 fn expression(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<Expression> {

@@ -52,7 +52,7 @@ fn launches_read_back_as_printed() {
     let plan = parse(&format!("{HEAD}{GOOD}"), folder.path()).unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(plan.run.device, DeviceChoice::Named(Device::Emulated));
     assert!(plan.needs_device());
-    // The emulated device times nothing.
+    // Nothing is timed on the emulated device.
     assert!(!plan.stages().profile && plan.run.stages.profile && plan.not_timed_because().is_some());
     let candidate = plan.candidates().next().expect("one");
     assert_eq!(candidate.source.language, Language::CudaDevice);

@@ -1,7 +1,8 @@
 //! Merges layers of settings. From weak to strong, they are `configs/default.toml`, the plan's top-level tables, the
 //! tables of the job, the tables of the candidate, and `--set`.
 //!
-//! `profile.parity` names a set of rules. They lie below the keys of the table that sets it, and above weaker layers.
+//! `profile.parity` names a set of rules, which is one more layer: the keys beside `parity` override its rules, and its
+//! rules override weaker layers.
 //!
 //! Each table is checked once, before it is merged. A mistake at the top is therefore reported once, not once per job.
 
@@ -69,11 +70,11 @@ impl Layers {
     /// These layers merged with `stronger`, whose values win.
     pub(super) fn under(&self, stronger: &Self) -> Self {
         Self {
-            recycle: laid_over(&self.recycle, &stronger.recycle),
-            build: laid_over(&self.build, &stronger.build),
-            verify: laid_over(&self.verify, &stronger.verify),
-            profile: laid_over(&self.profile, &stronger.profile),
-            limits: laid_over(&self.limits, &stronger.limits),
+            recycle: merged(&self.recycle, &stronger.recycle),
+            build: merged(&self.build, &stronger.build),
+            verify: merged(&self.verify, &stronger.verify),
+            profile: merged(&self.profile, &stronger.profile),
+            limits: merged(&self.limits, &stronger.limits),
         }
     }
 
@@ -90,6 +91,7 @@ impl Layers {
         merged
     }
 
+    /// The final settings, with `--set` applied. `None` if a key has no value, because its value had a mistake.
     pub(super) fn settle(&self, set: &Self, findings: &mut Findings, spot: &Spot) -> Option<Settings> {
         let merged = self.overridden(set);
         Some(Settings {
@@ -101,8 +103,8 @@ impl Layers {
         })
     }
 
-    /// The final settings of a job or candidate with the layers `own` below `self`. Tables that `own` does not change
-    /// are shared with `above`.
+    /// The final settings of a job or candidate. `self` are the merged layers of the level above, `own` its own layers.
+    /// Tables that `own` does not change are shared with `above`, the final settings of the level above.
     pub(super) fn settle_below(
         &self,
         own: &Self,
@@ -141,14 +143,14 @@ impl TopLayers {
 
     pub(super) fn under(&self, stronger: &Self) -> Self {
         Self {
-            run: laid_over(&self.run, &stronger.run),
-            memory: laid_over(&self.memory, &stronger.memory),
+            run: merged(&self.run, &stronger.run),
+            memory: merged(&self.memory, &stronger.memory),
             shared: self.shared.under(&stronger.shared),
         }
     }
 }
 
-fn laid_over<S: Section>(weaker: &S, stronger: &S) -> S {
+fn merged<S: Section>(weaker: &S, stronger: &S) -> S {
     let mut result = weaker.clone();
     result.merge(stronger);
     result

@@ -27,6 +27,7 @@ const BLOAT_FACTOR: u64 = 4;
 /// The minimum number of unused bytes in a bloated storage. Fewer are not worth a warning.
 const BLOAT_BYTES: Bytes = Bytes::kib(256);
 
+/// The property that a lint warns about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LintCode {
@@ -64,6 +65,7 @@ pub struct Lint {
     pub entry: String,
     pub code: LintCode,
     pub message: String,
+    /// The unused bytes of a bloated storage, or the size of an output that equals an input.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<Bytes>,
     /// The numbers in the message, if they are finite.
@@ -157,7 +159,7 @@ pub fn of_headers(subject: &Subject<'_>, facts: &EntryFacts) -> Vec<Lint> {
 /// A parameter that the call writes to, judging by the op's name or the arguments, with the reason for the message.
 fn written_input<'a>(subject: &Subject<'a>) -> Option<(&'a str, String)> {
     let first = || tensors(subject.arguments).next().map(|(argument, _)| argument.parameter.as_str());
-    let of = |wanted: &str| {
+    let tensor_named = |wanted: &str| {
         tensors(subject.arguments)
             .map(|(argument, _)| argument.parameter.as_str())
             .find(|name| *name == wanted)
@@ -174,13 +176,16 @@ fn written_input<'a>(subject: &Subject<'a>) -> Option<(&'a str, String)> {
     if op.starts_with("embedding")
         && !matches!(plain_argument(subject, "max_norm"), None | Some(PlainValue::None))
     {
-        return Some((of("weight")?, "`max_norm` renormalises it in place".to_owned()));
+        return Some((tensor_named("weight")?, "`max_norm` renormalises it in place".to_owned()));
     }
     if op == "batch_norm" && is_true("training") {
-        return Some((of("running_mean")?, "`training` is True, which updates it".to_owned()));
+        return Some((tensor_named("running_mean")?, "`training` is True, which updates it".to_owned()));
     }
     if op == "instance_norm" && is_true("use_input_stats") {
-        return Some((of("running_mean")?, "`use_input_stats` is True, which updates it".to_owned()));
+        return Some((
+            tensor_named("running_mean")?,
+            "`use_input_stats` is True, which updates it".to_owned(),
+        ));
     }
     None
 }

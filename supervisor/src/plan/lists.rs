@@ -14,7 +14,7 @@ use super::table::{TableReader, TomlValue, describe};
 /// An array; a stronger layer replaces it.
 pub(super) struct List<C>(PhantomData<C>);
 
-/// The maximum length of a list of flags, folders or names in a plan. No command line takes more.
+/// The maximum length of a list of flags, folders or names in a plan. A longer list is probably a mistake.
 const MAX_LIST_ITEMS: usize = 4096;
 
 impl<C: Codec> Codec for List<C> {
@@ -30,7 +30,7 @@ impl<C: Codec> Codec for List<C> {
     }
 }
 
-/// Reads the elements of an array with their positions. `None` if any of them is wrong.
+/// Reads the elements of an array with their positions. `None` if any of them has a mistake.
 pub(super) fn located_list<C: Codec>(
     value: &TomlValue<'_>,
     spot: &Spot,

@@ -91,8 +91,8 @@ pub struct Plan {
     pub replays: Vec<ReplayPlan>,
 }
 
-/// `[[replay]]`: recorded calls of the jobs. They are made in this order after all jobs, with the tensors in a pool of
-/// `budget` bytes.
+/// `[[replay]]`: recorded calls of the jobs. They are made after all jobs, in the order of `steps`, with the tensors in
+/// a pool of `budget` bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayPlan {
     /// The name, unique in the plan. A file is named after it.
@@ -181,14 +181,17 @@ pub struct MemorySettings {
     pub spare: bool,
 }
 
+/// The swap use that a run tolerates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwapUse {
-    /// No page of the supervisor's process tree can be swapped out.
+    /// No page of the run's own processes may be swapped out. If one is, the supervisor reports it and ends idle
+    /// workers.
     Own,
+    /// Swapping is ignored.
     Any,
 }
 
-/// Says whether host and device share one memory.
+/// Whether host and device share one memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unified {
     Auto,

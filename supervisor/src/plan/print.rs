@@ -37,6 +37,7 @@ pub(super) fn float(value: f64) -> String {
     format!("{value:?}")
 }
 
+/// An inline table.
 pub(super) fn braces(pairs: &[String]) -> String {
     if pairs.is_empty() { "{}".to_owned() } else { format!("{{ {} }}", pairs.join(", ")) }
 }

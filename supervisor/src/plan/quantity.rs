@@ -10,7 +10,7 @@ use opt_shared::units::Bytes;
 /// The longest duration that a plan can give. Anything longer is a typing error, and could overflow deadlines.
 const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// A share of a machine's memory, or a size.
+/// A size, or a share of the machine's memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Amount {
     /// A fraction: 0.75 for `"75%"`.

@@ -30,6 +30,7 @@ const DEFAULT_PREFETCH: u32 = 1;
 const RECORDED: &str = "recorded";
 const STEPS: &str = "[JOB, ENTRY] pairs in their order, or `recorded`";
 
+/// A `[[replay]]` as written. Its jobs and entries have not been looked up.
 pub(super) struct RawReplay {
     spot: Spot,
     name: Option<Located<String>>,
@@ -42,7 +43,7 @@ pub(super) struct RawReplay {
 }
 
 enum Steps {
-    /// The entries of one job, in their order.
+    /// All entries of one job, in the order of their names.
     Recorded(Spot),
     Pairs(Vec<Located<(String, String)>>),
 }
@@ -63,9 +64,7 @@ impl Codec for Pair {
         let texts: Vec<Option<String>> =
             array.iter().map(|item| NonEmptyText::read(item, &spot.at(item.span()), findings)).collect();
         let [job, entry] = &texts[..] else {
-            findings
-                .report(spot, format!("has {} elements", texts.len()))
-                .expected("a step: `[\"JOB\", \"ENTRY\"]`");
+            findings.report(spot, "is not a pair").expected("a step: `[\"JOB\", \"ENTRY\"]`");
             return None;
         };
         Some((job.clone()?, entry.clone()?))

@@ -300,7 +300,7 @@ impl Codec for VaryChoice {
 
 pub(super) struct Verifiers;
 
-/// The maximum of `run.verifiers`, more than the cores of any machine.
+/// The maximum of `run.verifiers`. A larger number is probably a mistake.
 const MAX_VERIFIERS: u32 = 1024;
 
 impl Codec for Verifiers {
@@ -315,6 +315,7 @@ impl Codec for Verifiers {
     }
 }
 
+/// An array of stages. Each needs the stage before it.
 pub(super) struct StageList;
 
 impl Codec for StageList {

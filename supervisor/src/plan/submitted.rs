@@ -20,10 +20,10 @@ const NUMBER_CHARS: usize = 8;
 /// A submitted candidate. Paths are absolute.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Submission {
-    /// The name; by default that of the first file. If the name is in use, a number is appended.
+    /// The name; by default, the stem of the first file's name. If the name is in use, a number is appended.
     pub name: Option<String>,
     pub sources: Vec<PathBuf>,
-    /// The language; by default it follows from the suffixes.
+    /// The language. If there is none, the suffixes of the files decide.
     pub language: Option<Language>,
     pub symbol: Option<String>,
     /// The launches of a kernel without host code. Other kernels have no steps.
@@ -58,8 +58,9 @@ pub enum SubmissionError {
 }
 
 impl JobPlan {
-    /// The launches that a submitted kernel without host code uses: those of the candidate `like`, otherwise those of
-    /// the baseline, otherwise those of the first candidate. The result has no steps if none of these has launches.
+    /// Returns the launches for a submitted kernel without host code. They come from the candidate `like`; without
+    /// `like`, from the baseline, or else from the first candidate that has launches. The result has no steps if no
+    /// candidate has launches.
     pub fn launch_like(&self, like: Option<&str>) -> Result<Arc<Launch>, SubmissionError> {
         let launched = |it: &&CandidatePlan| !it.launch.steps.is_empty();
         let found = match like {

@@ -92,9 +92,9 @@ baseline = "k2/naive.c"
 fn default_toml_has_exactly_the_keys_of_the_schema() {
     let text = super::layers::DEFAULTS.parse::<toml::Table>().unwrap();
     let tables: Vec<&str> = text.keys().map(String::as_str).collect();
-    let mut tables_of_the_schema: Vec<&str> = TABLES.iter().map(|(table, _)| *table).collect();
-    tables_of_the_schema.sort_unstable();
-    assert_eq!(tables, tables_of_the_schema);
+    let mut schema_tables: Vec<&str> = TABLES.iter().map(|(table, _)| *table).collect();
+    schema_tables.sort_unstable();
+    assert_eq!(tables, schema_tables);
     for (table, keys) in TABLES {
         let mut keys: Vec<&str> =
             keys.iter().copied().filter(|key| (*table, *key) != ("run", "name")).collect();

@@ -94,7 +94,7 @@ impl Canary {
         dies_within(&self.pidfd, timeout)
     }
 
-    /// Returns whether SIGKILL ended it, or `None` if it has not ended.
+    /// Returns whether SIGKILL ended the canary, or `None` if it is still running.
     pub fn was_killed(&self) -> Option<bool> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), options).ok()??;

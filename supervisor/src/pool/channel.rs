@@ -17,6 +17,7 @@ use super::PoolEvent;
 /// The stack size of the threads, in bytes. They only move messages.
 const STACK: usize = 256 * 1024;
 
+/// The supervisor's end of the channel.
 pub(super) struct Channel {
     outbox: Sender<ToWorker>,
     server_name: String,

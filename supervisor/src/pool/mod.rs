@@ -66,6 +66,7 @@ pub enum PoolError {
     Executable(#[source] std::io::Error),
 }
 
+/// A worker that has not been reaped yet.
 struct Member {
     pid: u32,
     pidfd: OwnedFd,
@@ -97,6 +98,7 @@ struct Orphan {
     pidfd: OwnedFd,
 }
 
+/// All workers of a run, and the runners that dead workers left.
 pub struct Pool {
     executable: Executable,
     /// The device that the kernels of all workers run on.
@@ -311,7 +313,7 @@ impl Pool {
         if !(orderly && remaining.is_empty()) {
             remaining.extend(self.unknown_children());
         }
-        self.kill_left(worker, remaining);
+        self.kill_orphans(worker, remaining);
         how
     }
 
@@ -333,8 +335,8 @@ impl Pool {
         !self.inherited.is_empty() && with_start(pid).is_some_and(|it| self.inherited.contains(&it))
     }
 
-    fn kill_left(&mut self, worker: WorkerId, left: Vec<(u32, OwnedFd)>) {
-        for (pid, pidfd) in left {
+    fn kill_orphans(&mut self, worker: WorkerId, processes: Vec<(u32, OwnedFd)>) {
+        for (pid, pidfd) in processes {
             let _ = pidfd_send_signal(&pidfd, Signal::KILL);
             self.orphans.push(Orphan { worker, pid, pidfd });
         }
@@ -379,7 +381,7 @@ impl Drop for Pool {
         }
         // The worker of these runners is unknown, and no longer matters.
         let remaining = self.unknown_children();
-        self.kill_left(WorkerId(0), remaining);
+        self.kill_orphans(WorkerId(0), remaining);
         let deadline = Instant::now() + ORPHAN_TIMEOUT;
         for orphan in self.orphans.drain(..) {
             dies_within(&orphan.pidfd, deadline.saturating_duration_since(Instant::now()));

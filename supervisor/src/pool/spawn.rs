@@ -41,6 +41,7 @@ pub enum SpawnError {
     Nonce(#[source] rustix::io::Errno),
 }
 
+/// A worker that was just started, before the handshake.
 pub(super) struct Spawned {
     pub(super) pid: u32,
     pub(super) pidfd: OwnedFd,

@@ -13,7 +13,7 @@ pub struct HostRecord {
     pub kernel: Option<String>,
     /// The protections that this machine can, or cannot, enforce on runners.
     pub protections: Vec<Protection>,
-    /// The conditions that disturb times. `None` in runs of versions that did not record them.
+    /// The conditions that disturb times. `None` for runs of older versions, which did not record them.
     pub timing: Option<TimingConditions>,
 }
 

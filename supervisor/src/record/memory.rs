@@ -86,7 +86,7 @@ impl MemoryTotals {
     }
 }
 
-/// The time that one worker spent in one stage.
+/// One stage that one worker ran: its memory, and when it began and ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PhaseRecord {
     pub stage: Stage,

@@ -10,7 +10,7 @@ use super::*;
 
 const DOCS: &str = include_str!("../../../docs/reference/results.md");
 
-/// Every field name with its position. The keys of `numbers` depend on the decision.
+/// Collects every field name with its position. The keys of `numbers` are skipped, because they depend on the decision.
 fn fields(value: &Value, path: &str, found: &mut BTreeSet<(String, String)>) {
     match value {
         Value::Object(object) => {
@@ -46,7 +46,7 @@ fn every_field_is_documented() {
 }
 
 #[test]
-fn every_word_of_the_closed_lists_is_documented() {
+fn every_word_of_the_enums_is_documented() {
     let words = Status::ALL
         .iter()
         .map(|status| status.name())

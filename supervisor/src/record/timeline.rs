@@ -48,6 +48,7 @@ pub struct Point {
     pub second: Bytes,
 }
 
+/// The points of one track, or of several that were added up, in order of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Series {
     pub points: Vec<Point>,
@@ -56,18 +57,18 @@ pub struct Series {
 }
 
 impl Series {
-    /// Adds a later point. Nothing is stored if the figures did not change. Of all points within one step of `width`
-    /// milliseconds, two are kept: the worst of each figure, and the last point. Returns whether the number of points
-    /// has grown by one.
+    /// Adds a later point. Nothing is stored if the figures did not change. A step of `width` milliseconds keeps two
+    /// points: one with the worst value of each figure, and the last one. Returns whether the number of points has
+    /// grown by one.
     pub fn push(&mut self, track: Track, point: Point, width: u64) -> bool {
         self.last = self.last.max(point.at);
-        let bucket = |it: &Point| it.at / width.max(1);
+        let step = |it: &Point| it.at / width.max(1);
         match self.points.as_mut_slice() {
-            [.., top] if (top.first, top.second) == (point.first, point.second) => false,
-            [.., worst, top] if bucket(worst) == bucket(top) && bucket(&point) <= bucket(top) => {
-                worst.first = worse(track, worst.first, top.first);
-                worst.second = worst.second.max(top.second);
-                *top = point;
+            [.., latest] if (latest.first, latest.second) == (point.first, point.second) => false,
+            [.., worst, latest] if step(worst) == step(latest) && step(&point) <= step(latest) => {
+                worst.first = worse(track, worst.first, latest.first);
+                worst.second = worst.second.max(latest.second);
+                *latest = point;
                 false
             }
             _ => {
@@ -190,7 +191,7 @@ impl Group {
     }
 }
 
-/// The time that one worker spent in a stage.
+/// The time that one worker spent in a stage. Times are in milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PhaseSpan {
     pub worker: WorkerId,
@@ -212,6 +213,7 @@ pub enum MarkKind {
 /// Something that happened to a worker at a moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
+    /// Milliseconds since 1970.
     pub at: u64,
     pub worker: WorkerId,
     pub kind: MarkKind,
@@ -229,6 +231,7 @@ pub struct Lane {
 /// A run's memory over time, reduced to what a report can draw.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
+    /// The start and the end, in milliseconds since 1970.
     pub from: u64,
     pub to: u64,
     pub ceiling: Option<Bytes>,

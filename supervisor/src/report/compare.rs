@@ -85,7 +85,7 @@ pub enum Change {
     NoLongerPassed,
     /// The candidate passed in neither run, and its statuses differ.
     OtherStatus,
-    /// There is nothing to compare.
+    /// Both runs gave the same status, and there are no times to compare.
     None,
 }
 
@@ -159,7 +159,7 @@ pub fn compare(first: ComparedRun, second: ComparedRun) -> Comparison {
             None => only_in_first.push(job.job.name),
         }
     }
-    let of_replays = replays::compare(first.replays, second.replays);
+    let compared_replays = replays::compare(first.replays, second.replays);
     Comparison {
         schema: SCHEMA,
         same_cpu: same(first.host.cpu.as_ref(), second.host.cpu.as_ref()),
@@ -167,9 +167,9 @@ pub fn compare(first: ComparedRun, second: ComparedRun) -> Comparison {
         jobs,
         jobs_only_in_first: only_in_first,
         jobs_only_in_second: later_order.into_iter().filter(|name| later.contains_key(name)).collect(),
-        replays: of_replays.both,
-        replays_only_in_first: of_replays.only_in_first,
-        replays_only_in_second: of_replays.only_in_second,
+        replays: compared_replays.both,
+        replays_only_in_first: compared_replays.only_in_first,
+        replays_only_in_second: compared_replays.only_in_second,
     }
 }
 
@@ -248,15 +248,15 @@ pub(in crate::report) mod tests {
     use crate::record::RunRecord;
     use crate::record::sample::sample;
 
-    pub(in crate::report) fn side(run: RunRecord) -> ComparedRun {
-        let mut side = ComparedRun::new(run.run, run.host);
-        side.replays = run.replays;
+    pub(in crate::report) fn compared_run(run: RunRecord) -> ComparedRun {
+        let mut compared_run = ComparedRun::new(run.run, run.host);
+        compared_run.replays = run.replays;
         for mut job in run.jobs {
             let candidates = std::mem::take(&mut job.candidates);
-            side.job(job.with_candidates(()));
-            candidates.iter().for_each(|candidate| side.candidate(candidate));
+            compared_run.job(job.with_candidates(()));
+            candidates.iter().for_each(|candidate| compared_run.candidate(candidate));
         }
-        side
+        compared_run
     }
 
     pub(in crate::report) fn later() -> RunRecord {
@@ -272,7 +272,7 @@ pub(in crate::report) mod tests {
 
     #[test]
     fn changes_are_distinguished_from_noise() {
-        let result = compare(side(sample()), side(later()));
+        let result = compare(compared_run(sample()), compared_run(later()));
         let job = &result.jobs[0];
         let changes: Vec<(&str, Change)> =
             job.candidates.iter().map(|it| (it.name.as_str(), it.change)).collect();
@@ -292,7 +292,7 @@ pub(in crate::report) mod tests {
 
         let mut other = later();
         other.jobs[0].baseline = None;
-        let back = compare(side(other), side(sample()));
+        let back = compare(compared_run(other), compared_run(sample()));
         assert_eq!(back.jobs[0].candidates[2].ratio_of, Some(RatioOf::MedianTime));
         assert_eq!(back.jobs[0].candidates[0].change, Change::NoLongerPassed);
         assert_eq!(back.jobs[0].only_in_first, ["new.c"]);
@@ -302,7 +302,7 @@ pub(in crate::report) mod tests {
     fn jobs_in_only_one_run_are_named() {
         let mut other = sample();
         other.jobs[0].name = "softmax".to_owned();
-        let result = compare(side(sample()), side(other));
+        let result = compare(compared_run(sample()), compared_run(other));
         assert_eq!(
             (result.jobs_only_in_first, result.jobs_only_in_second),
             (vec!["embedding".to_owned()], vec!["softmax".to_owned()])

@@ -15,7 +15,7 @@ use crate::record::{
     Stage, WorkerRecord,
 };
 
-/// The amount of a run that is kept.
+/// How many rows of each kind a digest keeps.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Candidates per job, with their times.
@@ -28,7 +28,7 @@ pub struct Limits {
     pub decisions: usize,
 }
 
-/// Longest foreign text on a page, in bytes.
+/// The longest excerpt of a candidate's or compiler's output on a page, in bytes.
 const MAX_TAIL: usize = 4 << 10;
 
 #[derive(Debug)]
@@ -39,9 +39,12 @@ pub struct JobDigest {
     pub failed: Vec<CandidateRecord>,
     /// The winner and the baseline, whatever their ranks.
     pub named: Vec<CandidateRecord>,
+    /// The number of candidates with each status.
     pub statuses: BTreeMap<&'static str, usize>,
+    /// The number of all candidates, and of all but the baseline.
     pub candidates: usize,
     pub others: usize,
+    /// The number of failed candidates.
     pub failures: usize,
     /// Number of timed entries that were not kept.
     pub entries_left_out: usize,
@@ -115,7 +118,7 @@ impl Digest {
     }
 
     pub fn decision(&mut self, row: PolicyRecord) -> Result<(), Infallible> {
-        // Texts of decisions are our own, few and short, so they are not cut.
+        // The program itself writes the texts of decisions. They are few and short, so they are not cut.
         *self.decisions.entry(row.decision.clone()).or_default() += 1;
         if self.policy.len() < self.limits.decisions {
             self.policy.push(row);

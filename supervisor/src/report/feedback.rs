@@ -1,8 +1,7 @@
-//! Feedback for a person, or for a model that writes kernels. In at most 2 KiB of text, it has all that they need to do
-//! better next time.
+//! Feedback on a candidate for its author, a person or a model, in at most 2 KiB of text.
 //!
-//! It says what happened and where, with figures, and what that usually means. Details for programs are in
-//! `summary.json`.
+//! It says what happened and where, with figures, what that usually means, and what to try. Details for programs are
+//! in `summary.json`.
 
 use std::fmt::Write as _;
 
@@ -114,8 +113,8 @@ fn compose(facts: &Facts<'_>) -> String {
         Status::IncorrectNumerical | Status::UnwrittenOutput | Status::Nondeterministic => {
             wrong_values(facts, &mut text);
         }
-        Status::OutOfBounds | Status::InputMutated => trespassed(facts, &mut text),
-        Status::TooFast | Status::TimingMismatch | Status::DeferredWork => dishonest_time(facts, &mut text),
+        Status::OutOfBounds | Status::InputMutated => forbidden_write(facts, &mut text),
+        Status::TooFast | Status::TimingMismatch | Status::DeferredWork => refused_time(facts, &mut text),
         Status::CaptureError | Status::DoesNotFit | Status::Skipped | Status::InfraError => {
             not_the_candidate(facts, &mut text);
         }
@@ -123,7 +122,7 @@ fn compose(facts: &Facts<'_>) -> String {
     text.0
 }
 
-/// The reported detail, or that of the first failing entry, or a sentence which says that nothing is known.
+/// The reported detail, else the detail of the first failing entry, else a sentence that fits the status.
 fn sentence(facts: &Facts<'_>) -> String {
     let reported = one_line(facts.detail.trim());
     if !reported.is_empty() {
@@ -157,8 +156,8 @@ fn compilation(facts: &Facts<'_>, text: &mut Text) {
 
 fn loading(facts: &Facts<'_>, text: &mut Text) {
     text.line(
-        "It was built but could not be loaded: an undefined symbol, a missing library or module, or code that runs at \
-         the load (a constructor of a global object, the body of a module) and failed.",
+        "It was built but could not be loaded: an undefined symbol, a missing library or module, or code that runs \
+         during loading (a constructor of a global object, the body of a module) and failed.",
     );
     ending(facts, text);
 }
@@ -317,7 +316,7 @@ fn hint(found: &Mismatch) -> String {
     }
 }
 
-fn trespassed(facts: &Facts<'_>, text: &mut Text) {
+fn forbidden_write(facts: &Facts<'_>, text: &mut Text) {
     entry(facts, text);
     text.line(match facts.status {
         Status::InputMutated => "Inputs are read-only: work in the output or in your own memory.",
@@ -326,7 +325,7 @@ fn trespassed(facts: &Facts<'_>, text: &mut Text) {
     ending(facts, text);
 }
 
-fn dishonest_time(facts: &Facts<'_>, text: &mut Text) {
+fn refused_time(facts: &Facts<'_>, text: &mut Text) {
     entry(facts, text);
     text.line(match facts.status {
         Status::TooFast => "No machine moves this many bytes in this time: the work was skipped, or an earlier result was kept. Every call must do its work.",

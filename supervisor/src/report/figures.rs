@@ -1,4 +1,5 @@
-//! Formats figures and foreign texts for people.
+//! Formats figures and foreign texts for people. A foreign text comes from a plan, a candidate or a compiler, and can
+//! contain any character.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -23,7 +24,7 @@ pub(super) fn time(milliseconds: f64) -> String {
     format!("{} {unit}", three_digits(value))
 }
 
-/// The explanation of the mark beside a noise figure.
+/// The explanations of the marks beside a noise figure.
 pub(super) const UNSETTLED: &str = "! ended by entry_timeout or budget before the noise was below max_noise";
 pub(super) const BRIEF: &str = "~ timed briefly: another is clearly faster";
 
@@ -50,12 +51,12 @@ pub(super) fn is_unsettled(candidate: &CandidateRecord) -> bool {
     mark(candidate) == Some('!')
 }
 
-/// True if it was timed only until another candidate was clearly faster.
+/// True if the candidate was timed only until another one was clearly faster.
 pub(super) fn is_brief(candidate: &CandidateRecord) -> bool {
     mark(candidate) == Some('~')
 }
 
-/// The mark beside its noise, if its timing was cut short.
+/// The mark beside the candidate's noise, if its timing was cut short.
 pub(super) fn mark(candidate: &CandidateRecord) -> Option<char> {
     let profile = candidate.profile.as_ref().filter(|_| candidate.status == Some(Status::Passed))?;
     match profile.stage {
@@ -74,7 +75,7 @@ pub(super) fn median(candidate: &CandidateRecord, baseline: Option<&CandidateRec
     }
 }
 
-/// True if its interval is so wide that its figures mean little.
+/// True if the candidate's interval is so wide that its figures mean little.
 pub(super) fn is_noisy(candidate: &CandidateRecord) -> bool {
     const WIDEST: f64 = 0.15;
     let times = candidate.profile.as_ref().map(|profile| &profile.times);

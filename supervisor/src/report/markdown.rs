@@ -1,5 +1,5 @@
-//! A run for a pull request: who won and by how much, the table, details in folded sections, and the command that
-//! reproduces it.
+//! A run as markdown for a pull request: the winner and its speed-up, the table, details in folded sections, and the
+//! command that reproduces the run.
 //!
 //! Foreign names and texts appear only in code spans, where neither markup nor mentions work.
 
@@ -24,10 +24,10 @@ const MAX_DETAIL: usize = 200;
 pub fn render(digest: &Digest) -> String {
     let mut page = String::new();
     let mut left_out = 0;
-    let of_replays = replays::section(digest);
+    let replay_section = replays::section(digest);
     for job in &digest.jobs {
-        let section = of_job(job);
-        if page.len() + section.len() + of_replays.len() < MAX_SIZE - 4096 {
+        let section = job_section(job);
+        if page.len() + section.len() + replay_section.len() < MAX_SIZE - 4096 {
             page.push_str(&section);
         } else {
             left_out += 1;
@@ -38,8 +38,8 @@ pub fn render(digest: &Digest) -> String {
         line(&mut page, &format!("{jobs} more are left out here; the HTML and JSON reports have them."));
         page.push('\n');
     }
-    page.push_str(&of_replays);
-    of_memory(&mut page, digest);
+    page.push_str(&replay_section);
+    memory_line(&mut page, digest);
     if let Some(command) = &digest.run.command {
         let _ = write!(page, "Reproduce with\n\n```sh\n{}\n```\n\n", one_line(command).replace("```", "'''"));
     }
@@ -64,7 +64,7 @@ pub fn render(digest: &Digest) -> String {
     page
 }
 
-fn of_job(digest: &JobDigest) -> String {
+fn job_section(digest: &JobDigest) -> String {
     let mut page = String::new();
     let job = &digest.job;
     let verdict = match (digest.winner(), &job.baseline) {
@@ -211,21 +211,21 @@ fn failures(page: &mut String, digest: &JobDigest) {
     page.push_str("\n</details>\n\n");
 }
 
-fn of_memory(page: &mut String, digest: &Digest) {
+fn memory_line(page: &mut String, digest: &Digest) {
     let totals = &digest.totals;
     let mut facts = Vec::new();
-    let mut say = |name: &str, bytes: Option<Bytes>| {
+    let mut add = |name: &str, bytes: Option<Bytes>| {
         if let Some(bytes) = bytes {
             facts.push(format!("{name} {bytes}"));
         }
     };
-    say("peak owed", totals.peak_owed_bytes);
-    say("ceiling", totals.host_ceiling_bytes);
-    say("predicted without candidates and compilers", totals.predicted_peak_owed_bytes);
-    say("peak in swap", totals.swap_peak_bytes);
-    say("least available", totals.min_available_bytes);
-    say("peak on the device", totals.device_peak_bytes);
-    say("device ceiling", totals.device_ceiling_bytes);
+    add("peak owed", totals.peak_owed_bytes);
+    add("ceiling", totals.host_ceiling_bytes);
+    add("predicted without candidates and compilers", totals.predicted_peak_owed_bytes);
+    add("peak in swap", totals.swap_peak_bytes);
+    add("least available", totals.min_available_bytes);
+    add("peak on the device", totals.device_peak_bytes);
+    add("device ceiling", totals.device_ceiling_bytes);
     if let (Some(peak), Some(ceiling)) = (totals.peak_owed_bytes, totals.host_ceiling_bytes) {
         facts.push(format!("{} of the ceiling used", memory::share(peak, ceiling)));
     }
@@ -253,7 +253,7 @@ pub(super) fn cell(text: &str) -> String {
     code(text).replace('|', "\\|")
 }
 
-/// Escapes text between markup: puts a backslash before characters that are markup in markdown.
+/// Escapes a foreign text outside code spans, so that no character of it is HTML or markdown.
 fn html(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in one_line(text).chars() {
@@ -265,7 +265,7 @@ fn html(text: &str) -> String {
                 safe.push('\\');
                 safe.push(character);
             }
-            // An escaped `@` does not mention anyone.
+            // A zero-width space after `@` prevents a mention.
             '@' => safe.push_str("@\u{200b}"),
             character => safe.push(character),
         }

@@ -14,7 +14,7 @@ use crate::record::ReplayRecord;
 
 /// Number of steps that are listed. They are the ones that waited longest.
 const MAX_STEPS: usize = 3;
-/// The share of all waiting below which a step counts as not having waited. The hand-over alone takes some hundred
+/// A step with a smaller share of all waiting counts as not having waited. The hand-over alone takes some hundred
 /// nanoseconds.
 const MIN_SHARE: f64 = 0.01;
 
@@ -22,7 +22,7 @@ const MIN_SHARE: f64 = 0.01;
 pub(super) struct ReplayText<'r> {
     pub(super) name: &'r str,
     pub(super) status: &'static str,
-    /// Blame if it is not the candidate's; `None` if it is.
+    /// The cause of the failure, if the replay failed.
     pub(super) blame: Option<Blame>,
     pub(super) figures: Figures,
     pub(super) outcome: Outcome<'r>,
@@ -52,6 +52,7 @@ pub(super) enum Outcome<'r> {
     },
 }
 
+/// The result of a replay that passed.
 pub(super) struct Passed<'r> {
     pub(super) callers: Vec<Caller<'r>>,
     pub(super) against: [BudgetComparison; 3],
@@ -134,7 +135,7 @@ impl Figures {
         }
     }
 
-    /// The parts in the order of the field names.
+    /// The figures in the order of `NAMES`.
     pub(super) fn all(&self) -> [Option<&str>; 10] {
         [
             &self.time,

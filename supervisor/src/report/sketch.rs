@@ -7,6 +7,7 @@ use opt_shared::units::Bytes;
 use crate::record::Stage;
 use crate::record::timeline::{Assembly, Block, Mark, MarkKind, PhaseSpan, Point, Timeline, Track};
 
+/// The start of the run, in milliseconds since 1970.
 const START: u64 = 1_777_636_800_000;
 
 pub(super) fn timeline() -> Timeline {

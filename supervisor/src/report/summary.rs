@@ -9,8 +9,8 @@ use serde::Serialize;
 
 pub const FILE_NAME: &str = "summary.json";
 
-/// Name of the document while it is being written. It is fixed. A file that a killed process left is therefore
-/// overwritten by the next write, and removed at the next start.
+/// Name of the document while it is being written. The name is fixed, so the next write overwrites a file that a killed
+/// process left, and the next start removes it.
 pub const TEMPORARY_NAME: &str = ".summary.json.new";
 
 #[derive(Debug, thiserror::Error)]

@@ -1,4 +1,4 @@
-//! One row for each candidate, for a spreadsheet.
+//! The candidates as CSV for a spreadsheet, one row each.
 //!
 //! An unknown figure is an empty cell. Foreign text is kept on one line and cannot become a formula.
 

@@ -175,7 +175,7 @@ pub(super) fn headline_of<'a, Candidates>(
     }
 }
 
-/// The beginning of a text, as much of it as fits.
+/// The beginning of a text, at most `width` characters.
 fn head_of(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.to_owned();
@@ -311,7 +311,7 @@ impl Page {
             if shows_everything {
                 self.failure(candidate);
             } else {
-                self.failure_in_a_line(candidate);
+                self.failure_line(candidate);
             }
         }
         if let Some(more) = failed.len().checked_sub(MAX_FAILURES_SHOWN).filter(|&more| more > 0) {
@@ -320,7 +320,7 @@ impl Page {
         }
     }
 
-    /// The width of the name column: that of the longest name, if the line is long enough for it.
+    /// The width of the name column: the length of the longest name, if the line has room for it.
     fn name_width(&self, job: &JobRecord) -> usize {
         let longest = job.candidates.iter().map(|candidate| candidate.name.chars().count()).max();
         let room = self.style.width.saturating_sub(FIXED);
@@ -359,7 +359,7 @@ impl Page {
         self.line(&format!("{rank:>RANK$}{GAP}{name:<name_width$}{GAP}{figures}{GAP}{owed:>OWED$}"));
     }
 
-    fn failure_in_a_line(&mut self, candidate: &CandidateRecord) {
+    fn failure_line(&mut self, candidate: &CandidateRecord) {
         let name = one_line(&candidate.name);
         let status = candidate.status.map(Status::name).unwrap_or_default();
         let blame = match candidate.blame {

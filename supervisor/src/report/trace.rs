@@ -1,9 +1,9 @@
 //! One line for each candidate and entry in the format of a FlashInfer trace: definition, workload, solution,
 //! evaluation.
 //!
-//! That format has seven statuses and forbids figures for failures. Information that does not fit into it, such as our
-//! status, the weight of the entry and intervals, is written to `correctness.extra` or to the start of the `log`. An
-//! end that is not a verdict on the candidate has no evaluation.
+//! That format has seven statuses and forbids figures for failures. Information that does not fit into it, such as the
+//! run's own status, the weight of the entry and intervals, is written to `correctness.extra` or to the start of the
+//! `log`. A candidate that ended without a verdict has no evaluation.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -45,7 +45,7 @@ impl TraceWriter {
         }
     }
 
-    /// Returns all lines of one candidate.
+    /// Writes all lines of one candidate.
     pub fn candidate<Candidates>(
         &self,
         out: &mut impl Write,
@@ -169,7 +169,7 @@ impl TraceWriter {
     }
 }
 
-/// The closest of the seven statuses. `None` if the end says nothing about the candidate.
+/// The closest of the seven statuses. `None` if the status is not a verdict on the candidate.
 fn trace_status(status: Status, blame: Option<Blame>) -> Option<&'static str> {
     if status != Status::Passed && blame != Some(Blame::Candidate) {
         return None;

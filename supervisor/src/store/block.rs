@@ -1,5 +1,5 @@
-//! Encodes a block of samples as bytes: differences between times and between KiB, as variable-length integers with a
-//! checksum.
+//! Encodes a block of samples as bytes. Times, and sizes in KiB, are stored as differences from the previous point, in
+//! variable-length integers. A checksum follows.
 //!
 //! A block is self-contained, so it can be read, thinned out or lost without its neighbours. If any part of a block is
 //! damaged, the whole block is refused.
@@ -17,6 +17,7 @@ const FORMAT: u8 = 1;
 pub const MAX_POINTS: usize = 16 << 10;
 /// The size limit of an encoded block, in bytes: for each point, its maximum length and a track header.
 const MAX_BYTES: usize = MAX_POINTS * 64;
+/// The length of the checksum, in bytes.
 const CHECKSUM: usize = 4;
 /// The maximum length of a variable-length integer in bytes, with seven bits per byte.
 const MAX_VARINT: usize = 10;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::ErrorCode;
 
-/// SQLITE_IOERR_SHMSIZE.
+/// The extended error code `SQLITE_IOERR_SHMSIZE`: the index of the write-ahead log could not grow.
 const SHARED_MEMORY_SIZE: i32 = 4874;
 
 #[derive(Debug, thiserror::Error)]
@@ -77,8 +77,8 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Returns whether a retry may succeed, because another process holds the file, or the disk or the descriptors are
-    /// exhausted at the moment.
+    /// Returns whether a retry may succeed, because another process locks the file, the disk is full, or no file
+    /// descriptor is left.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Busy { .. } | Self::Full { .. } => true,
@@ -99,7 +99,7 @@ impl StoreError {
             }
             Some(ErrorCode::DiskFull) => Self::Full { path, operation, source },
             // The disk has no space for the index of the write-ahead log.
-            Some(ErrorCode::SystemIoFailure) if extended(&source) == Some(SHARED_MEMORY_SIZE) => {
+            Some(ErrorCode::SystemIoFailure) if extended_code_of(&source) == Some(SHARED_MEMORY_SIZE) => {
                 Self::Full { path, operation, source }
             }
             _ => match source {
@@ -114,6 +114,6 @@ impl StoreError {
     }
 }
 
-fn extended(error: &rusqlite::Error) -> Option<i32> {
+fn extended_code_of(error: &rusqlite::Error) -> Option<i32> {
     error.sqlite_error().map(|error| error.extended_code)
 }

@@ -328,7 +328,7 @@ impl Store {
         )
     }
 
-    /// Passes every row to `visit`. The inner result is that of `visit`.
+    /// Passes every row to `visit`. If `visit` fails, the reading stops, and its error becomes the inner result.
     pub(super) fn each<T, E>(
         &self,
         sql: &str,

@@ -1,4 +1,4 @@
-//! Loads single rows of a running run, for requests about one candidate, one worker or the latest decisions.
+//! Loads single rows while a run is in progress, for requests about a candidate, a worker or the latest decisions.
 
 use opt_shared::ids::{CandidateId, WorkerId};
 use rusqlite::params;

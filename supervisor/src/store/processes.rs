@@ -56,7 +56,7 @@ impl Store {
         self.expect_one(changed, OPERATION, || worker.to_string())
     }
 
-    /// Writes why a process is about to be killed. The row is on disk when this returns; only then is the signal sent.
+    /// Records the reason for a kill. The row is on disk when this returns, and the caller sends the signal only then.
     pub fn kill_intended(
         &mut self,
         t: UtcTime,
@@ -108,7 +108,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes the time that one worker spends in a stage. It can be called at the start, at the end, or at both.
+    /// Records the time that one worker spends in a stage. Call it at the start of the stage, at its end, or at both.
     pub fn phase(&mut self, phase: &PhaseRow) -> Result<(), StoreError> {
         const OPERATION: &str = "record a phase";
         let candidate = self.candidate_key(phase.candidate, OPERATION)?;

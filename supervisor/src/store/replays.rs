@@ -32,6 +32,7 @@ pub struct ReplayStart {
     pub predicted: Bytes,
 }
 
+/// The end of an attempt.
 #[derive(Clone, Debug)]
 pub struct ReplayEnd {
     pub name: String,
@@ -41,7 +42,7 @@ pub struct ReplayEnd {
     pub ended: UtcTime,
     pub ms: Option<f64>,
     pub peak_owed: Option<Bytes>,
-    /// Identifies the inputs that the result was made from. `None` if there is no result.
+    /// Identifies the inputs from which the result was computed. `None` if there is no result.
     pub inputs: Option<String>,
     pub result: Option<ReplayResult>,
     pub failure: Option<EntryFailure>,
@@ -138,7 +139,7 @@ impl Store {
         self.expect_one(changed, OPERATION, || phase.name.clone())
     }
 
-    /// The result of a replay that passed, after the inputs that it was made from.
+    /// The result of a replay that passed. It comes with the text that identifies the inputs of the replay.
     pub fn stored_replay(&self, name: &str) -> Result<Option<(String, ReplayResult)>, StoreError> {
         self.connection
             .query_row(

@@ -1,4 +1,4 @@
-//! The rows that the driver writes, one type for each thing that happens.
+//! The rows that the driver writes, one type for each kind of event.
 
 use opt_shared::ids::{CandidateId, JobId, LeaseId, WorkerId};
 use opt_shared::language::Tier;
@@ -94,7 +94,7 @@ pub struct AttemptRow {
     pub key: AttemptKey,
     pub worker: Option<WorkerId>,
     pub lease: Option<LeaseId>,
-    /// The bytes that its lease reserves.
+    /// The memory that the attempt's lease reserves.
     pub predicted: Option<Bytes>,
     pub started: UtcTime,
 }
@@ -139,7 +139,7 @@ pub struct PhaseRow {
     pub device: DevicePhase,
     /// Change in the swapped bytes of the process tree from start to end.
     pub swap_delta: Option<i64>,
-    /// Microseconds of idle time before the phase.
+    /// Microseconds from the end of the run's previous phase until this phase's lease was sent.
     pub switch_us: Option<u64>,
     pub started: UtcTime,
     pub ended: Option<UtcTime>,

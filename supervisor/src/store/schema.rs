@@ -7,7 +7,7 @@
 /// the schema version that wrote it.
 pub(super) const VERSION: i64 = 11;
 
-/// The `PRAGMA application_id`, "OPTS". It distinguishes a run's database from those of other programs.
+/// The `PRAGMA application_id`, "OPTS". It distinguishes a run's database from other programs' databases.
 pub(super) const APPLICATION_ID: i64 = 0x4f50_5453;
 
 pub(super) const TABLES: &str = "

@@ -8,7 +8,7 @@ const MAX_TEXT: usize = 400;
 /// Largest number of rows in any list. A run accepts 10,000 submissions.
 pub(super) const MAX_ROWS: usize = 20_000;
 
-/// Removes control characters and changes of writing direction, because names and details come from outside.
+/// Replaces control characters and marks of writing direction by spaces, because names and details come from outside.
 pub(super) fn clean(text: &str) -> String {
     let harmful = |c: char| {
         c.is_control()

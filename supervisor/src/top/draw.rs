@@ -156,7 +156,7 @@ fn state(model: &Model, theme: Theme) -> (String, Style) {
         ("drain", _, _) => ("ending after the running leases".to_owned(), theme.warning()),
         ("now", _, _) => ("ending".to_owned(), theme.warning()),
         (_, true, _) => ("paused".to_owned(), theme.warning()),
-        // Figures follow the colon.
+        // Only figures follow the colon.
         (_, _, Some(waits)) => {
             (format!("waits for {}", waits.split(':').next().unwrap_or_default()), theme.warning())
         }
@@ -193,9 +193,9 @@ fn foot(model: &Model, theme: Theme, area: Rect) -> Line<'static> {
         return Line::styled(fit(&all, width), theme.strong());
     }
     let mut line = Line::default();
-    // A key's description is shown in full or not at all. That of help is the last to be left out.
-    let first = ["q", "?", "p", "r", "R", "c", "w", "tab", "↑↓"];
-    for wanted in first {
+    // As many keys as fit are shown, the most important ones first.
+    let by_importance = ["q", "?", "p", "r", "R", "c", "w", "tab", "↑↓"];
+    for wanted in by_importance {
         let Some((key, word, _)) = KEYS.iter().find(|(key, _, _)| *key == wanted) else { continue };
         let word = if *key == "p" && model.run.paused { "resume" } else { word };
         let spans = [Span::styled(format!(" {key}"), theme.strong()), Span::raw(format!(" {word} "))];

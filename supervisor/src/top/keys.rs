@@ -50,12 +50,12 @@ pub(super) fn press(model: &mut Model, key: KeyEvent) -> Option<Command> {
         KeyCode::Char('?' | 'h') => model.popup = Popup::Help,
         KeyCode::Tab => model.focus = next(model.focus),
         KeyCode::BackTab => model.focus = next(next(next(model.focus))),
-        KeyCode::Up | KeyCode::Char('k') => go(model, -1),
-        KeyCode::Down | KeyCode::Char('j') => go(model, 1),
-        KeyCode::PageUp => go(model, -PAGE),
-        KeyCode::PageDown => go(model, PAGE),
-        KeyCode::Home => go(model, isize::MIN),
-        KeyCode::End => go(model, isize::MAX),
+        KeyCode::Up | KeyCode::Char('k') => move_selection(model, -1),
+        KeyCode::Down | KeyCode::Char('j') => move_selection(model, 1),
+        KeyCode::PageUp => move_selection(model, -PAGE),
+        KeyCode::PageDown => move_selection(model, PAGE),
+        KeyCode::Home => move_selection(model, isize::MIN),
+        KeyCode::End => move_selection(model, isize::MAX),
         KeyCode::Char('p' | 'r' | 'R' | 'c' | 'w') | KeyCode::Enter if model.over.is_some() => {
             model.note = Some(OVER.to_owned());
         }
@@ -78,7 +78,7 @@ fn next(pane: Pane) -> Pane {
     }
 }
 
-fn go(model: &mut Model, by: isize) {
+fn move_selection(model: &mut Model, by: isize) {
     let within = |at: usize, count: usize| at.saturating_add_signed(by).min(count.saturating_sub(1));
     match model.focus {
         Pane::Memory => {}

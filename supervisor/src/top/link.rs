@@ -13,7 +13,7 @@ use super::model::{Command, Update};
 use crate::control::client::{Client, ClientError};
 
 /// Poll interval. Each poll asks for four short answers.
-const EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// Number of decisions loaded at the start.
 const DECISIONS: u32 = 100;
 /// Capacity of the queue of updates for the view. If it is full, the threads wait. The run then closes the connection
@@ -67,7 +67,7 @@ struct Poller {
     client: Client,
     /// The next page of candidates to load.
     page: u64,
-    /// The time up to which the history has been loaded.
+    /// The time up to which the history has been loaded, in seconds since the start of the run.
     since: f64,
 }
 
@@ -86,7 +86,7 @@ impl Poller {
             for answer in self.ask()? {
                 is_open &= updates.send(answer).is_ok();
             }
-            due = Instant::now() + EVERY;
+            due = Instant::now() + POLL_INTERVAL;
         }
         Ok(())
     }

@@ -68,6 +68,7 @@ pub(super) enum Command {
     WhyCandidate(String),
 }
 
+/// The state of the run. Times are in seconds, and `per_minute` counts candidates that end.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RunState {
     pub name: String,
@@ -97,7 +98,7 @@ pub(super) struct Memory {
     pub device: Option<(Bytes, Bytes)>,
 }
 
-/// The highest sample in a time slot.
+/// The highest sample in a time slot, which begins `at` seconds after the start of the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Slot {
     pub at: f64,
@@ -122,7 +123,9 @@ pub(super) struct Worker {
 pub(super) struct Lease {
     pub candidate: String,
     pub stage: String,
+    /// Seconds since the lease was sent.
     pub held: Option<f64>,
+    /// The number of entries done, and the number of all entries.
     pub entries: Option<(u32, u32)>,
     pub bytes: Option<Bytes>,
 }
@@ -182,21 +185,24 @@ pub(super) struct Model {
     pub run: RunState,
     pub memory: Memory,
     pub history: Vec<Slot>,
+    /// The width of a slot, in seconds.
     width: f64,
     pub workers: Vec<Worker>,
-    /// Jobs, in the plan's order.
+    /// The candidates of all jobs, in the plan's order.
     pub candidates: Vec<Candidate>,
-    /// Candidates, in the plan's order.
+    /// The replays, in the plan's order.
     pub replays: Vec<Candidate>,
     pub policy: VecDeque<Decision>,
     /// The end of the run, or the reason why the connection was lost.
     pub over: Option<String>,
+    /// How long the run has not answered; zero while it answers.
     pub silent: Duration,
 
     pub focus: Pane,
     pub popup: Popup,
     /// A note that is shown until the next key.
     pub note: Option<String>,
+    /// The selected worker and the selected candidate or replay.
     pub worker: Option<u32>,
     pub candidate: Option<String>,
     /// Number of decisions by which the view is scrolled back from the latest.
@@ -349,8 +355,8 @@ impl Model {
         }
     }
 
-    /// The candidates in the order shown: running ones, replays that have ended, the ranking, other ended ones, and
-    /// waiting ones. Each group is in the plan's order.
+    /// All rows in the order shown: running replays and candidates, replays that have ended, candidates that passed (by
+    /// job and rank), other candidates that have ended, and waiting candidates and replays.
     pub(super) fn order(&self) -> Vec<&Candidate> {
         let class = |it: &Candidate| match &it.state {
             CandidateState::Running(_) => 0,
@@ -393,7 +399,7 @@ impl Model {
         self.candidates.iter().filter(|it| matches!(it.state, CandidateState::Ended(_))).count()
     }
 
-    /// Position of the selected candidate in this order. If none is selected, it is the first one.
+    /// The position of the selected candidate in `order`; 0 if none is selected.
     pub(super) fn chosen_candidate(&self, order: &[&Candidate]) -> usize {
         let chosen = self.candidate.as_ref();
         chosen.and_then(|name| order.iter().position(|it| it.name == *name)).unwrap_or(0)

@@ -112,7 +112,7 @@ fn decisions() -> Value {
     ] })
 }
 
-/// Makes a model. It is the same at every call.
+/// The model of a fixed run.
 fn model() -> Model {
     let mut model = Model::default();
     for update in [
@@ -446,7 +446,7 @@ fn selection_survives_a_change_of_order() {
 }
 
 #[test]
-fn wish_is_sent_as_a_request_of_the_socket() {
+fn command_is_sent_as_a_request_of_the_socket() {
     let table = [
         (Command::Pause, "pause", json!({})),
         (Command::Resume, "resume", json!({})),

@@ -35,6 +35,7 @@ pub enum TopError {
 /// The way in which the view ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
+    /// The user left it.
     Left,
     /// SIGINT or SIGTERM ended it.
     Interrupted,

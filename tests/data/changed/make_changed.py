@@ -1,4 +1,4 @@
-"""Records calls that change their arguments to the folder that is named, which must be new. The package
+"""Records calls that change their arguments. The first argument names a new folder for the captures. The package
 `opt_captures` must be installed, or PYTHONPATH must name the folder `python`."""
 
 import sys
@@ -9,7 +9,6 @@ from opt_captures import record
 
 
 def main() -> None:
-    """Writes the captures to the folder that is named, which must be new."""
     torch.manual_seed(0)
     norm = torch.nn.BatchNorm2d(16)
     torch.nn.init.uniform_(norm.weight)

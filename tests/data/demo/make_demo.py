@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Record the captures of the demo (`configs/demo.toml`): real calls of three ops with torch's own output, larger
-than the golden fixtures so that a faster kernel can be told from a slower one, and small enough to be checked in.
+"""Record the captures of the demo (`configs/demo.toml`): calls of three ops with the output of torch. They are larger
+than the golden fixtures, so that kernels differ measurably in speed, and small enough to be checked in.
 
-    python make_demo.py [--out DIR]     # an environment with torch and numpy; DIR is this folder unless given
+    python make_demo.py [--out DIR]     # in an environment with torch and numpy; DIR is this folder by default
 
-Owns the choice of calls; what a capture looks like is `fixture_lib.capture`'s. It refuses to overwrite: remove the
-old `torch_nn_functional_*` folders first.
+This script chooses the calls, and `fixture_lib.capture` records them. It does not overwrite captures: remove the old
+`torch_nn_functional_*` folders first.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ SOFTMAX = "torch.nn.functional.softmax"
 
 
 def calls() -> dict[str, list]:
-    """The calls in the order of their entries. One table of weights serves both embedding calls, as in a model;
-    like every capture, each file holds it whole."""
+    """The calls in the order of their entries. Both embedding calls use the same table of weights, as in a model, and
+    each file contains the whole table."""
     table = torch.randn(1200, 64)
     return {
         EMBEDDING: [

@@ -39,7 +39,7 @@ fn pack_names_what_it_leaves_out() {
         "lost.pt: its metadata cannot be read",
     ]);
     packed.expect_stderr(&["elsewhere: it is a link to a folder", "level15: it is 16 folders deep"]);
-    packed.expect_stderr(&["a store cannot have such a name"]);
+    packed.expect_stderr(&["its name is not allowed in a store"]);
     packed.expect_equal(packed.json()["left_out"].as_array().map(Vec::len), Some(5), "files left out");
     // A file that is not a capture is kept as it is.
     packed.expect_equal(packed.json()["kept_whole"].as_array().map(Vec::len), Some(1), "files kept whole");

@@ -27,8 +27,8 @@ impl<'s> LiveRun<'s> {
         Self::start_as(scenario, more, |_| {})
     }
 
-    /// Like `start`, but lets `changed` modify the command first.
-    pub fn start_as(scenario: &'s Scenario, more: &[&str], changed: impl FnOnce(&mut Command)) -> Self {
+    /// Like `start`, but lets `modify` change the command first.
+    pub fn start_as(scenario: &'s Scenario, more: &[&str], modify: impl FnOnce(&mut Command)) -> Self {
         let arguments: Vec<String> =
             ["run", "plan.toml"].iter().chain(more).map(|it| (*it).to_owned()).collect();
         let runs = scenario.path().join("runs");
@@ -38,11 +38,11 @@ impl<'s> LiveRun<'s> {
             .find(|folder| !folder.exists())
             .expect("a free name");
         let mut command = scenario.command(&arguments);
-        changed(&mut command);
+        modify(&mut command);
         let child = command.spawn().expect("the program starts");
-        let going = Self { scenario, child, folder, arguments };
-        until("the control socket exists", || going.folder.join("control.sock").exists());
-        going
+        let run = Self { scenario, child, folder, arguments };
+        until("the control socket exists", || run.folder.join("control.sock").exists());
+        run
     }
 
     pub fn folder(&self) -> &Path {

@@ -139,7 +139,7 @@ fn send_hostile_traffic<'scope>(
     }
 }
 
-/// Two hundred clients at once: 32 are served, and each of the others is told that the server is busy.
+/// Two hundred clients at once: 32 are served, and the others get the answer that the server is busy.
 fn connect_two_hundred_clients(run: &LiveRun<'_>) {
     until("earlier connections are closed, and 32 are served", || {
         let mut all: Vec<Client> = (0..200).map(|_| run.client()).collect();

@@ -35,7 +35,7 @@ fn samples(page: &str) -> BTreeMap<String, f64> {
 }
 
 /// Like `samples`, but parsed by the Python package `prometheus_client`. Returns `None` if it is not installed.
-fn official(scenario: &Scenario, page: &str) -> Option<BTreeMap<String, f64>> {
+fn samples_by_prometheus_client(scenario: &Scenario, page: &str) -> Option<BTreeMap<String, f64>> {
     const READ: &str = "
 import json, sys
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read
@@ -65,7 +65,6 @@ for family in read(sys.stdin.read()):
     Some(text.lines().map(sample).collect())
 }
 
-/// Every metric that the dashboard uses is served.
 #[test]
 fn every_metric_of_the_dashboard_is_served() {
     let text = std::fs::read_to_string(repository().join("configs/grafana.json")).expect("the dashboard");
@@ -98,12 +97,13 @@ fn every_metric_of_the_dashboard_is_served() {
         .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
         .map(|(name, kind)| if kind == "counter" { format!("{name}_total") } else { name.to_owned() })
         .collect();
-    let paper = std::fs::read_to_string(repository().join("docs/reference/control.md")).expect("the paper");
+    let documented =
+        std::fs::read_to_string(repository().join("docs/reference/control.md")).expect("a readable page");
     for name in &served {
         let short = name.trim_start_matches("opt_supervisor");
         assert!(
-            paper.contains(&format!("`{name}`")) || paper.contains(&format!("`…{short}`")),
-            "{name} has no row"
+            documented.contains(&format!("`{name}`")) || documented.contains(&format!("`…{short}`")),
+            "{name} has no row in docs/reference/control.md"
         );
     }
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
@@ -158,7 +158,7 @@ fn counters_agree_with_the_store() {
     assert!(page.ends_with("# EOF\n"), "the page is complete");
     let text = page;
     let page = samples(text);
-    match official(&scenario, text) {
+    match samples_by_prometheus_client(&scenario, text) {
         // Parse the page with the reference implementation of the format too.
         Some(read) => {
             assert!(read.keys().eq(page.keys()), "{read:#?}\n{page:#?}");

@@ -93,7 +93,7 @@ fn ten_simultaneous_submissions_are_all_evaluated() {
     outcome.expect_equal(candidates.len(), 11, "the summary has all candidates, including the baseline");
     outcome.expect(
         candidates.iter().filter(|it| it["status"] == "PASSED").all(|it| it["rank"].is_number()),
-        "and in the ranking",
+        "every candidate that passed has a rank",
     );
     let lines: Vec<Value> = outcome
         .stdout
@@ -180,14 +180,14 @@ fn service_manager_is_notified_when_the_run_is_ready() {
     let arguments = ["run", "plan.toml", "--quiet"];
     let child = scenario.command(&arguments).env("NOTIFY_SOCKET", &path).spawn().expect("the program starts");
     let mut message = [0u8; 1024];
-    let mut hear = || {
+    let mut receive = || {
         let count = manager.recv(&mut message).expect("a notification");
         String::from_utf8_lossy(&message[..count]).into_owned()
     };
-    let ready = hear();
+    let ready = receive();
     assert!(ready.lines().any(|line| line == "READY=1"), "{ready}");
     assert!(ready.lines().any(|line| line == format!("MAINPID={}", child.id())), "{ready}");
-    assert_eq!(hear(), "STOPPING=1\n");
+    assert_eq!(receive(), "STOPPING=1\n");
     scenario.finish(child, &arguments).expect_exit(0);
 }
 

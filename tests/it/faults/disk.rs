@@ -13,13 +13,14 @@ use crate::control::client::LiveRun;
 use crate::report::browser::skipped;
 use crate::results::plans::Plan;
 
-/// A small file system in memory. It is removed when this is dropped.
+/// A small file system in memory. Dropping the value unmounts it.
 struct SmallDisk {
     path: PathBuf,
 }
 
 impl SmallDisk {
-    /// Mounts a file system on the folder of runs. Returns `None`, and says so, if this process may not.
+    /// Mounts a file system on the folder of runs. If this process may not mount one, prints that the test is skipped
+    /// and returns `None`.
     fn on_runs_of(scenario: &Scenario, options: &str) -> Option<Self> {
         let path = scenario.path().join("runs");
         fs::create_dir(&path).expect("an empty folder");

@@ -58,7 +58,7 @@ fn candidate(name: &str, kernel: &str, target: &str) -> String {
 fn run_as(user: User, scenario: &Scenario, plan: &str) -> Run {
     scenario.write("plan.toml", plan);
     let program = user.program(scenario);
-    user.owns(scenario);
+    user.take_ownership(scenario);
     let arguments = ["run", "--quiet", "plan.toml"];
     let mut command = scenario.command_of(&program, &arguments);
     user.apply_to(&mut command);

@@ -10,7 +10,7 @@ use opt_tests::binary;
 pub(super) const MARKER_BYTES: usize = 24;
 /// The scanner stores the markers masked with this byte; otherwise it would find them in its own data.
 const HIDDEN: u8 = 0xA5;
-/// The least number of distinct bytes in a marker. A window with fewer is padding that may occur anywhere.
+/// The smallest number of distinct bytes in a marker. A window with fewer may be padding, which occurs anywhere.
 const MIN_DISTINCT: usize = 10;
 /// The number of markers taken from each expected output, from its start, its end and evenly in between.
 const MARKERS_PER_OUTPUT: usize = 40;

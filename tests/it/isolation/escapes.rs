@@ -121,7 +121,7 @@ fn kernels_cannot_leave_the_sandbox() {
         set_mode(scenario.path(), 0o755);
         scenario.write("plan.toml", plan());
         let program = user.program(&scenario);
-        user.owns(&scenario);
+        user.take_ownership(&scenario);
         let arguments = ["run", "--quiet", "plan.toml"];
         let mut command = scenario.command_of(&program, &arguments);
         user.apply_to(&mut command);

@@ -106,7 +106,7 @@ impl Run {
         ))
     }
 
-    /// Returns whether the machine has a protection. If not, prints that the test could not check it.
+    /// Returns whether the machine has a protection.
     pub(super) fn has_protection(&self, name: &str) -> bool {
         list(&self.summary.document["host"]["protections"])
             .iter()

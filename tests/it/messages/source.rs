@@ -199,7 +199,7 @@ fn example(literal: &str, rest: &str) -> String {
                 if wanted.is_empty() { arguments.next().unwrap_or_default() } else { wanted.to_owned() };
             let argument =
                 named.iter().find(|(name, _)| *name == argument).map_or(argument, |(_, value)| value.clone());
-            text.push_str(&in_place_of(&argument));
+            text.push_str(&example_for(&argument));
         } else {
             text.push(char);
         }
@@ -207,7 +207,8 @@ fn example(literal: &str, rest: &str) -> String {
     text.replace('\n', "\\n")
 }
 
-fn in_place_of(argument: &str) -> String {
+/// The text that a message shows in place of an argument: its example, or its name if it has none.
+fn example_for(argument: &str) -> String {
     let plain = argument.trim().trim_start_matches(['*', '&']);
     let plain = plain.strip_suffix(".display()").unwrap_or(plain);
     let last = plain.rsplit('.').find(|part| !part.ends_with(')')).unwrap_or(plain);

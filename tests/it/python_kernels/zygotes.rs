@@ -28,15 +28,15 @@ enum Machine {
 /// Makes `PR_GET_TID_ADDRESS` fail for the program and all its processes, as on a kernel without checkpoint support.
 fn refuse_copies(command: &mut Command) {
     let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let (load, is, give) = (0x20, 0x15, 0x06);
+    let (load, jump_if_equal, return_action) = (0x20, 0x15, 0x06);
     // Offsets of the call's number and its first argument in the input of the filter.
     let filter = [
         statement(load, 0, 0, 0),
-        statement(is, 0, 3, u32::try_from(libc::SYS_prctl).expect("a number")),
+        statement(jump_if_equal, 0, 3, u32::try_from(libc::SYS_prctl).expect("a number")),
         statement(load, 0, 0, 16),
-        statement(is, 0, 1, u32::try_from(libc::PR_GET_TID_ADDRESS).expect("a number")),
-        statement(give, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EINVAL.cast_unsigned()),
-        statement(give, 0, 0, libc::SECCOMP_RET_ALLOW),
+        statement(jump_if_equal, 0, 1, u32::try_from(libc::PR_GET_TID_ADDRESS).expect("a number")),
+        statement(return_action, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EINVAL.cast_unsigned()),
+        statement(return_action, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let install = move || {
         let program = libc::sock_fprog { len: 6, filter: filter.as_ptr().cast_mut() };
@@ -54,7 +54,7 @@ fn refuse_copies(command: &mut Command) {
 /// Runs the scenario's plan as this user on this kind of machine.
 fn run(scenario: &Scenario, user: User, machine: Machine) -> (Outcome, Summary) {
     let program = user.program(scenario);
-    user.owns(scenario);
+    user.take_ownership(scenario);
     let arguments = ["run", "plan.toml"];
     let mut command = scenario.command_of(&program, &arguments);
     user.apply_to(&mut command);

@@ -14,7 +14,7 @@ pub struct Attempt {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Record {
-    /// The candidates that have ended, with their results.
+    /// The names of the candidates that have ended.
     pub finished: BTreeSet<String>,
     pub attempts: BTreeMap<String, Vec<Attempt>>,
 }

@@ -222,11 +222,11 @@ fn circles(library: &Library) -> Vec<(String, Path)> {
     for (level, edges) in levels {
         let reached: BTreeMap<&String, BTreeSet<&String>> =
             edges.keys().map(|from| (from, reach(&edges, from))).collect();
-        let leans = |one: &String, other: &String| reached.get(one).is_some_and(|it| it.contains(other));
+        let depends = |one: &String, other: &String| reached.get(one).is_some_and(|it| it.contains(other));
         let mut seen = BTreeSet::new();
-        for from in edges.keys().filter(|from| leans(from, from)) {
+        for from in edges.keys().filter(|from| depends(from, from)) {
             let circle: Path =
-                edges.keys().filter(|to| leans(from, to) && leans(to, from)).cloned().collect();
+                edges.keys().filter(|to| depends(from, to) && depends(to, from)).cloned().collect();
             if seen.insert(circle.clone()) {
                 found.push((level.join("/"), circle));
             }

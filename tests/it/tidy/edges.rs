@@ -61,7 +61,7 @@ const WORKER_MODULES: [(&str, &[&str]); 14] = [
     ("residency", &["memfd", "residency"]),
     // Independent of the programs that run in it.
     ("sandbox", &["memfd", "oom", "sandbox"]),
-    // The untrusted side.
+    // The program that loads and calls the untrusted kernels.
     ("runner", &["memfd", "runner", "sandbox"]),
     ("link", &["sandbox"]),
     ("toolchain", &["interpreter", "link", "runner", "sandbox"]),
@@ -82,7 +82,7 @@ const WORKER_MODULES: [(&str, &[&str]); 14] = [
             "session",
         ],
     ),
-    // Policy. Of processes, it may know only how a compiler ended.
+    // Policy. All that it may know about processes is how a compiler ended.
     (
         "stage",
         &["judge", "link", "page_cache", "recorded", "residency", "sandbox", "session", "stage", "toolchain"],

@@ -30,7 +30,7 @@ fn patches_that_remove_defences_match_the_sources() {
         for (file, before) in hunks {
             if read(&file).matches(&before).count() != 1 {
                 wrong.push(format!(
-                    "{}: these lines of {file} are gone, or there twice:\n{before}",
+                    "{}: these lines are missing from {file}, or occur more than once:\n{before}",
                     patch.path
                 ));
             }
@@ -39,7 +39,7 @@ fn patches_that_remove_defences_match_the_sources() {
     assert_none("patches that no longer apply: change them with the source", &wrong);
 }
 
-/// The table shows for each defence that it is needed, so every patch must have a row.
+/// The table shows why each defence is needed, so every patch must have a row.
 #[test]
 fn every_patch_is_in_the_table_of_the_documentation() {
     let documented = read("docs/explanation/timing.md");

@@ -33,6 +33,7 @@ impl Twin {
         &self.library
     }
 
+    /// Replaces the script.
     pub fn play(&self, script: &Script) -> std::io::Result<()> {
         script.write(&self.library.with_file_name(script::FILE))
     }

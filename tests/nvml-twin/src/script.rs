@@ -78,7 +78,7 @@ pub(crate) fn beside_the_library(name: &str) -> Option<PathBuf> {
 fn own_file() -> Option<PathBuf> {
     let mut found = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     let own: *const () = own_file as fn() -> Option<PathBuf> as *const ();
-    // SAFETY: the address is that of a function in this library, and `found` is valid for writing.
+    // SAFETY: the address belongs to a function in this library, and `found` is valid for writing.
     if unsafe { libc::dladdr(own.cast(), found.as_mut_ptr()) } == 0 {
         return None;
     }

@@ -62,8 +62,8 @@ pub fn read(run: &Path, summary: &Value) -> Result<Evidence, String> {
     let changes = changes(run, &mut evidence.width)?;
     for moment in changes.chunk_by(|one, next| one.0 == next.0) {
         apply(moment, &mut workers);
-        idle(moment[0].0, &workers, &mut evidence);
-        side_by_side(moment[0].0, &workers, &mut evidence);
+        record_idle_memory(moment[0].0, &workers, &mut evidence);
+        record_workers_at_work(moment[0].0, &workers, &mut evidence);
     }
     Ok(evidence)
 }
@@ -169,7 +169,7 @@ impl Worker {
     }
 }
 
-fn idle(at: u64, workers: &BTreeMap<u32, Worker>, evidence: &mut Evidence) {
+fn record_idle_memory(at: u64, workers: &BTreeMap<u32, Worker>, evidence: &mut Evidence) {
     for worker in workers.values().filter(|it| 0 < it.own && it.runners.is_empty()) {
         let near = |&(from, to): &(u64, u64)| from <= at + MARGIN && at <= to + MARGIN;
         if !worker.phases.iter().any(near) {
@@ -179,7 +179,7 @@ fn idle(at: u64, workers: &BTreeMap<u32, Worker>, evidence: &mut Evidence) {
     }
 }
 
-fn side_by_side(at: u64, workers: &BTreeMap<u32, Worker>, evidence: &mut Evidence) {
+fn record_workers_at_work(at: u64, workers: &BTreeMap<u32, Worker>, evidence: &mut Evidence) {
     evidence.moments += 1;
     let mut at_work: BTreeMap<&str, u64> = BTreeMap::new();
     for worker in workers.values() {

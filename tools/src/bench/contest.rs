@@ -44,14 +44,14 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let mut results: Vec<Value> = products.iter().map(|_| Value::Null).collect();
     let mut good = true;
     for _ in 0..arguments.rounds {
-        for (place, product) in products.iter().enumerate() {
+        for (index, product) in products.iter().enumerate() {
             let profile = if *product == built_supervisor { arguments.profile.as_str() } else { "" };
             let plan = plan(&folder, profile)?;
             let summary = run_json_of(product, &plan, &[])?;
-            walls[place].push(timed_for(&summary)?);
+            walls[index].push(timed_for(&summary)?);
             let job = &summary["jobs"][0];
             good &= job["winner"] == "winner";
-            results[place] = json!({ "winner": job["winner"], "confirmed": job["winner_confirmed"],
+            results[index] = json!({ "winner": job["winner"], "confirmed": job["winner_confirmed"],
                                   "ranking": job["ranking"], "attempts": attempts(job) });
         }
     }

@@ -87,8 +87,8 @@ impl Filler {
         self.count.go.store(1, Ordering::Release);
     }
 
-    /// Waits for the filler's death and returns the bytes it had touched, without page tables and without a partly used
-    /// huge page.
+    /// Waits for the filler's death and returns the bytes that it owed: the touched memory in whole pages, and its page
+    /// tables.
     pub(crate) fn touched(&mut self) -> Result<u64> {
         self.child.wait().context("waiting for a filler")?;
         let touched = self.count.touched.load(Ordering::Acquire);

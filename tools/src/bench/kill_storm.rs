@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let mut totals: BTreeMap<&str, Total> = BTreeMap::new();
     let victims: Vec<&str> =
         VICTIMS.into_iter().chain(arguments.supervisor.then_some("supervisor")).collect();
-    println!("| run | victim | killed | at | attempts done again | outcome |");
+    println!("| run | victim | killed | at | attempts repeated | outcome |");
     println!("|---|---|---|---|---|---|");
     for number in 1..=arguments.runs {
         let victim = victims[to_index(chance.below(victims.len() as u64)) % victims.len()];
@@ -62,9 +62,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
             }
         }
     }
-    println!(
-        "\n| victim | runs | killed | attempts done again | wrong or left over |\n|---|---|---|---|---|"
-    );
+    println!("\n| victim | runs | killed | attempts repeated | wrong or left over |\n|---|---|---|---|---|");
     for (victim, total) in &totals {
         println!("| {victim} | {} | {} | {} | {} |", total.runs, total.hits, total.retried, total.troubles);
     }

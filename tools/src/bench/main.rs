@@ -126,7 +126,7 @@ fn main() -> ExitCode {
     match done {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => {
-            eprintln!("the figures are not what they must be");
+            eprintln!("the results do not meet the benchmark's requirements");
             ExitCode::FAILURE
         }
         Err(error) => {

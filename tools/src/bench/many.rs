@@ -78,9 +78,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let sheet = json!({ "conditions": conditions, "candidates": arguments.candidates, "entries": count,
                         "bare_us": bare.to_json("us"), "products": rows });
     show(arguments.json, &sheet, || {
-        println!("{} candidates, {count} entries each; a bare process takes {:.0} us", total, bare.median());
+        println!("{} candidates, {count} entries each; a bare process takes {:.0} µs", total, bare.median());
         println!(
-            "\n| product | s | candidates/s | us an entry | bare processes an entry |\n|---|---|---|---|---|"
+            "\n| product | s | candidates/s | µs per entry | bare processes per entry |\n|---|---|---|---|---|"
         );
         for row in &rows {
             let of = |name: &str| row[name].as_f64().unwrap_or(f64::NAN);

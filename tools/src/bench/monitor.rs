@@ -31,7 +31,9 @@ pub(crate) struct Arguments {
 
 /// The allowed CPU time, as a share of one core.
 const ALLOWED_SHARE: f64 = 0.005;
+/// The allowed resident memory of the sampling process, in MiB.
 const ALLOWED_RESIDENT: f64 = 20.0;
+/// The most that an idle worker may owe, in MiB.
 const ALLOWED_IDLE: f64 = 8.0;
 const LIMIT: Bytes = Bytes::mib(600);
 

@@ -67,6 +67,7 @@ const WATCHES: [(&str, Watch); 5] = [
     ("ours, nothing written before the signal", Watch::Paced { recorded: false }),
     ("refused by the kernel (RLIMIT_DATA)", Watch::Refused),
 ];
+/// The indices in `WATCHES` of the two rows that have requirements.
 const OURS: usize = 2;
 const KERNEL: usize = 4;
 
@@ -89,9 +90,9 @@ fn polling(arguments: &Arguments) -> Result<bool> {
     let mut over: [Figures; WATCHES.len()] = Default::default();
     let mut rate = Figures::default();
     for _ in 0..arguments.runs {
-        for (place, (_, watch)) in WATCHES.iter().enumerate() {
+        for (index, (_, watch)) in WATCHES.iter().enumerate() {
             let seen = one(*watch, limit, arguments.huge, &mut store, &mut chance)?;
-            over[place].push(mib(seen.over));
+            over[index].push(mib(seen.over));
             rate.push(seen.bytes_per_second / f64::from(1 << 30));
         }
     }

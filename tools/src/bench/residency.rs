@@ -249,8 +249,8 @@ const ORDERS: [(&str, Order); 3] =
     [("lazy", Order::Lazy), ("eager", Order::Eager), ("lazy again", Order::Lazy)];
 
 impl Row {
-    /// Returns whether the lazy peak equals that of the formula and agrees with the kernel's, and the eager peak
-    /// exceeds it.
+    /// Returns true if every lazy peak equals the formula and agrees with the kernel's count, and every eager peak
+    /// exceeds the formula.
     fn holds(&self) -> bool {
         self.orders.iter().zip(ORDERS).all(|([ledger, kernel, _], (_, order))| match order {
             Order::Lazy => {

@@ -83,7 +83,8 @@ impl Record {
     fn descriptor(&self) -> Vec<u8> {
         let mut descriptor = b"PK\x07\x08".to_vec();
         descriptor.extend(self.crc32.to_le_bytes());
-        for _compressed_then_not in 0..2 {
+        // The compressed size, then the uncompressed one.
+        for _ in 0..2 {
             if self.zip64_field().is_empty() {
                 descriptor.extend(at_most_32_bits(self.size));
             } else {
@@ -174,7 +175,7 @@ impl<W: Write> Archive<W> {
         let Payload { hasher, written, .. } = payload;
         self.position += written;
         if written != size {
-            let text = format!("record `{}` was announced with {size} bytes and got {written}", record.name);
+            let text = format!("record `{}` was announced with {size} bytes and has {written}", record.name);
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         record.crc32 = hasher.finalize();
@@ -246,7 +247,7 @@ mod tests {
     /// The expected bytes come from a file that torch 2.15 saved. It has one storage of 4.4 GB, so sizes and offsets
     /// need Zip64.
     #[test]
-    fn zip64_headers_are_those_of_torch() {
+    fn zip64_headers_equal_torchs() {
         let storage = record("big/data/0", 4_400_000_000, 598, 0x1e7e_8ae2);
         let version = record("big/version", 2, 4_400_000_728, 0x5567_9ed1);
 
@@ -296,6 +297,6 @@ mod tests {
     fn record_of_another_size_than_announced_is_refused() {
         let mut archive = Archive::new(Vec::new(), "entry");
         let error = archive.record("data/0", 5, |sink| sink.write_all(b"four")).unwrap_err();
-        assert_eq!(error.to_string(), "record `entry/data/0` was announced with 5 bytes and got 4");
+        assert_eq!(error.to_string(), "record `entry/data/0` was announced with 5 bytes and has 4");
     }
 }

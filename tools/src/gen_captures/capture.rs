@@ -222,7 +222,7 @@ mod tests {
         let (tensors, ours) = capture.write_archive(Vec::new(), "entry_000000").unwrap();
         assert_eq!(tensors, ["input int64[1, 16]", "weight float32[96, 48]", "output float32[1, 16, 48]"]);
 
-        // The offset of the record, and those of the CRC in its descriptor and in its directory entry.
+        // The offsets of the serialization id, and of its CRC in the descriptor and in the directory entry.
         let id_offset = 23_296;
         let crc_offsets = [id_offset + 40 + 4, 23_899 + 16];
         let mut expected = torch.clone();

@@ -20,7 +20,7 @@ const DEFAULT_ROWS: u64 = 262_144;
 const MIN_INDICES: u64 = 16;
 const MAX_INDICES: u64 = 2048;
 
-/// Streams of numbers.
+/// The identifiers of the streams of numbers.
 const TABLE: u64 = 0;
 const INDICES: u64 = 1;
 const LENGTHS: u64 = 2;
@@ -38,7 +38,7 @@ pub(crate) struct EmbeddingSet {
 impl EmbeddingSet {
     /// If `total` is given, the number of rows is chosen to make the whole set about that large.
     pub(crate) fn new(entries: u32, total: Option<Bytes>, seed: u64) -> Result<Self> {
-        ensure!(entries > 0, "a set without entries is no set (pass --entries 1 or more)");
+        ensure!(entries > 0, "a set needs at least one entry (pass --entries 1 or more)");
         let widths: u64 = (0..entries).map(|entry| width(WIDTHS, entry)).sum();
         let rows = total.map_or(DEFAULT_ROWS, |total| total.get() / (widths * Element::Bf16.bytes()));
         ensure!(
@@ -59,21 +59,21 @@ impl EmbeddingSet {
         let width = width(self.widths, entry);
         let rows = self.rows;
         let table = Numbers::new(self.seed, &[TABLE, width]);
-        let places = Numbers::new(self.seed, &[INDICES, u64::from(entry)]);
+        let positions = Numbers::new(self.seed, &[INDICES, u64::from(entry)]);
         let span = (MAX_INDICES as f64 / MIN_INDICES as f64).ln();
         let length = Numbers::new(self.seed, &[LENGTHS]).fraction(u64::from(entry));
         let count = (MIN_INDICES as f64 * (length * span).exp()).round() as u64;
         let of_words = self.of_words;
-        let index = move |place: u64| match of_words {
-            true => ((rows as f64).powf(places.fraction(place)) as u64).clamp(1, rows) - 1,
-            false => places.below(place, rows),
+        let index = move |position: u64| match of_words {
+            true => ((rows as f64).powf(positions.fraction(position)) as u64).clamp(1, rows) - 1,
+            false => positions.below(position, rows),
         };
 
         let indices = Values {
             element: Element::I64,
             shape: vec![1, count],
             fill: Box::new(move |sink| {
-                (0..count).try_for_each(|place| sink.write_all(&index(place).to_le_bytes()))
+                (0..count).try_for_each(|position| sink.write_all(&index(position).to_le_bytes()))
             }),
         };
         let weight = Values {
@@ -85,7 +85,7 @@ impl EmbeddingSet {
             element: Element::Bf16,
             shape: vec![1, count, width],
             fill: Box::new(move |sink| {
-                (0..count).try_for_each(|place| table.write_bf16(sink, index(place) * width, width))
+                (0..count).try_for_each(|position| table.write_bf16(sink, index(position) * width, width))
             }),
         };
         Capture {

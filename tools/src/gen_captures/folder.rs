@@ -23,7 +23,7 @@ pub(crate) fn prepare(folder: &Path, needed: Bytes) -> Result<()> {
     let free = Bytes::new(disk.f_bavail).saturating_mul(disk.f_frsize);
     ensure!(
         needed + HEADROOM <= free,
-        "`{}` has {free} free, and the captures take {needed} and {HEADROOM} of headroom (free some space, or ask for a smaller set)",
+        "`{}` has {free} free, but the captures need {needed}, and {HEADROOM} must stay free (free some space, or ask for a smaller set)",
         existing.display()
     );
     fs::create_dir_all(folder).with_context(|| format!("cannot create `{}`", folder.display()))

@@ -23,7 +23,10 @@ const KERNELS: [(&str, &str); 3] = [
 
 /// Creates the set. `scale` reduces the number of rows and changes nothing else.
 pub(crate) fn set(scale: f64, seed: u64) -> Result<EmbeddingSet> {
-    ensure!(0.0 < scale && scale <= 1.0, "--scale {scale} is not in 0..=1 (1 is the incident's own size)");
+    ensure!(
+        0.0 < scale && scale <= 1.0,
+        "--scale {scale} is not above 0 and at most 1 (1 is the incident's own size)"
+    );
     let rows = ((ROWS as f64 * scale) as u64).max(1);
     Ok(EmbeddingSet::of_words(ENTRIES, rows, WIDTHS, seed))
 }

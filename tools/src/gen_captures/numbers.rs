@@ -47,7 +47,8 @@ impl Numbers {
 
     /// Returns four bfloat16 numbers of a table: random sign and mantissa, magnitude from 2^-7 to 2, never NaN.
     fn bf16_word(self, index: u64) -> u64 {
-        // Each element has a sign, then 0111 and one of eight exponents (120 to 127), then a mantissa.
+        // Each element has a random sign, an exponent of 120 to 127 (01111, then three random bits), and a random
+        // mantissa.
         (self.word(index) & 0x83ff_83ff_83ff_83ff) + 0x3c00_3c00_3c00_3c00
     }
 

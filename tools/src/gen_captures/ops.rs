@@ -14,7 +14,7 @@ use crate::pickle::{Element, PickleValue};
 
 const EPSILON: f64 = 1e-5;
 
-/// Streams of numbers.
+/// The identifiers of the streams of numbers.
 const INPUT: u64 = 10;
 const WEIGHT: u64 = 11;
 const BIAS: u64 = 12;
@@ -50,7 +50,7 @@ impl OpSet {
         ensure!(scale.is_finite() && scale > 0.0, "--scale {scale} is not a positive number");
         ensure!(
             shape.len() >= 2 && !shape.contains(&0),
-            "--shape {shape:?} is not two axes or more, each at least 1 (rows first, then the width: --shape 64,1024)"
+            "--shape {shape:?} needs at least two axes, each at least 1 (rows first, then the width: --shape 64,1024)"
         );
         ensure!(
             op == Op::Linear || out_features.is_none(),
@@ -163,13 +163,13 @@ fn drawn(numbers: Numbers, shape: &[u64]) -> Values<'static> {
         element: Element::F32,
         shape: shape.to_vec(),
         fill: Box::new(move |sink| {
-            (0..elements).try_for_each(|place| sink.write_all(&numbers.f32(place).to_le_bytes()))
+            (0..elements).try_for_each(|index| sink.write_all(&numbers.f32(index).to_le_bytes()))
         }),
     }
 }
 
 fn doubles(numbers: Numbers, first: u64, count: u64) -> Vec<f64> {
-    (first..first + count).map(|place| f64::from(numbers.f32(place))).collect()
+    (first..first + count).map(|index| f64::from(numbers.f32(index))).collect()
 }
 
 fn write_f32(sink: &mut dyn Write, row: &[f64]) -> io::Result<()> {
@@ -188,16 +188,16 @@ fn layer_norm(row: &[f64], weight: Numbers, bias: Numbers) -> Vec<f64> {
     let mean = row.iter().sum::<f64>() / count;
     let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count;
     let scale = 1.0 / (variance + EPSILON).sqrt();
-    let value = |(place, x): (u64, &f64)| {
-        (x - mean) * scale * f64::from(weight.f32(place)) + f64::from(bias.f32(place))
+    let value = |(index, x): (u64, &f64)| {
+        (x - mean) * scale * f64::from(weight.f32(index)) + f64::from(bias.f32(index))
     };
     (0..).zip(row).map(value).collect()
 }
 
 /// `weight` is row-major, one row per output.
 fn linear(row: &[f64], weight: &[f64], bias: Numbers) -> Vec<f64> {
-    let value = |(place, weights): (u64, &[f64])| {
-        row.iter().zip(weights).map(|(x, w)| x * w).sum::<f64>() + f64::from(bias.f32(place))
+    let value = |(index, weights): (u64, &[f64])| {
+        row.iter().zip(weights).map(|(x, w)| x * w).sum::<f64>() + f64::from(bias.f32(index))
     };
     (0..).zip(weight.chunks_exact(row.len())).map(value).collect()
 }

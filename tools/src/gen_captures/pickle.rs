@@ -242,17 +242,17 @@ impl Pickler {
     }
 
     fn recall(&mut self, key: &str) -> bool {
-        let Some(&place) = self.memo.get(key) else { return false };
-        self.memo_opcode(b'h', b'j', place);
+        let Some(&index) = self.memo.get(key) else { return false };
+        self.memo_opcode(b'h', b'j', index);
         true
     }
 
-    fn memo_opcode(&mut self, short: u8, long: u8, place: u32) {
-        if let Ok(byte) = u8::try_from(place) {
+    fn memo_opcode(&mut self, short: u8, long: u8, index: u32) {
+        if let Ok(byte) = u8::try_from(index) {
             self.out.extend([short, byte]);
         } else {
             self.out.push(long);
-            self.out.extend(place.to_le_bytes());
+            self.out.extend(index.to_le_bytes());
         }
     }
 }

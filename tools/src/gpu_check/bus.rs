@@ -10,6 +10,7 @@ use crate::Arguments;
 use crate::cuda::{Description, Device, Pinned};
 use crate::row::Row;
 
+/// The size of a copy, in bytes.
 const BYTES: usize = 256 << 20;
 const BYTES_OF_TWIN: usize = 8 << 20;
 const ROUNDS: usize = 10;

@@ -1,6 +1,6 @@
 //! The kernels that are checked: their PTX, launches, inputs and right results.
 //!
-//! The PTX is that of the demo plan, compiled from the sources in `configs/cuda`. `make_ptx.py` there checks that it is
+//! The PTX is the demo plan's, compiled from the sources in `configs/cuda`. `make_ptx.py` there checks that it is
 //! current.
 
 use opt_worker::trial::{DIGEST, TrialArgument, TrialBuffer, TrialLaunch};
@@ -268,9 +268,9 @@ fn matmul(is_transposed: bool) -> Vec<Case> {
     let (a, b) = (numbers.floats(rows * inner), numbers.floats(inner * columns));
     let expected = host::matmul(Matrix { values: &a, width: inner }, Matrix { values: &b, width: columns });
     let (stored, b_row, b_column) = if is_transposed {
-        let turned: Vec<f32> =
+        let transposed: Vec<f32> =
             (0..columns).flat_map(|column| b.iter().skip(column).step_by(columns)).copied().collect();
-        (turned, 1, inner)
+        (transposed, 1, inner)
     } else {
         (b, columns, 1)
     };

@@ -13,10 +13,11 @@ use crate::Arguments;
 
 /// A function that only the twin of the driver has.
 const TWIN_MARK: &[u8] = b"opt_cuda_twin\0";
-/// `CU_LAUNCH_PARAM_…`.
+/// The driver's constants `CU_LAUNCH_PARAM_…`.
 const PARAM_END: usize = 0;
 const PARAM_BUFFER: usize = 1;
 const PARAM_BUFFER_BYTES: usize = 2;
+/// The size of a buffer for a text of the driver, in bytes.
 const TEXT: usize = 256;
 
 /// Fails with the driver's name for the result, unless the call succeeded.

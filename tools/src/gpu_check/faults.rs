@@ -92,7 +92,7 @@ fn shown(fault: &TrialFault) -> String {
     }
 }
 
-/// The time limit of a faulty kernel. That of the endless one always passes.
+/// The time limit of a faulty kernel. The endless kernel always exceeds its limit.
 fn limit_of(what: Attempted, arguments: &Arguments) -> Duration {
     if what == Attempted::Endless { LIMIT } else { arguments.limit(kernels::LIMIT) }
 }

@@ -120,11 +120,11 @@ fn erf(x: f64) -> f64 {
     sum * 2.0 / std::f64::consts::PI.sqrt()
 }
 
-/// Our digest of whole 8-byte words.
+/// The product's digest of 8-byte words.
 pub(crate) fn digest(words: &[u64], seed: u64) -> u64 {
     let mut sum = 0_u64;
-    for (place, word) in (0_u64..).zip(words) {
-        let mixed = word ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(seed);
+    for (index, word) in (0_u64..).zip(words) {
+        let mixed = word ^ index.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(seed);
         let mut mixed = mixed.wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
         mixed ^= mixed >> 32;
         sum = sum.wrapping_add(mixed.wrapping_mul(0x9e37_79b1_85eb_ca87));

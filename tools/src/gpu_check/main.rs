@@ -40,6 +40,7 @@ use crate::steps::{STEPS, Step};
 const DRY_RUN_FACTOR: u32 = 3;
 /// The exit code if a check failed or gave no answer.
 const FAILED: u8 = 1;
+/// The exit code if there is no driver to check.
 const NO_DRIVER: u8 = 3;
 
 /// Check a card and its driver: kernels, faults, memory limits and times, beside the emulated device. Exits with status

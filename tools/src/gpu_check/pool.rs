@@ -16,7 +16,7 @@ pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
         let pool = open.pool(LIMIT)?;
         let first = pool.allocate(PART)?;
         let second = pool.allocate(PART);
-        let said = match &second {
+        let outcome = match &second {
             Ok(_) => "given".to_owned(),
             Err(error) => format!("refused ({error})"),
         };
@@ -29,7 +29,7 @@ pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
         Ok((
             answer.to_owned(),
             format!(
-                "maxSize {}: {} given, {} more {said}; after a release {} {}",
+                "maxSize {}: {} given, {} more {outcome}; after a release {} {}",
                 mib(LIMIT),
                 mib(PART),
                 mib(PART),

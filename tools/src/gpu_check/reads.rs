@@ -14,6 +14,7 @@ use crate::Arguments;
 use crate::cuda::{Device, Pinned};
 use crate::row::Row;
 
+/// The size of the test file, in bytes.
 const FILE: usize = 512 << 20;
 const FILE_OF_TWIN: usize = 16 << 20;
 const BLOCK: usize = 8 << 20;

@@ -18,7 +18,7 @@ const SIDE: usize = 2048;
 const SIDE_OF_TWIN: usize = 32;
 const TIMED: usize = 60;
 const TIMED_OF_TWIN: usize = 5;
-/// The largest difference between the two ways to time.
+/// The largest allowed difference between the two times, as a fraction.
 const AGREEMENT: f64 = 0.02;
 
 fn micros(time: Duration) -> String {
@@ -118,7 +118,7 @@ pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
     for memory in memories {
         device.release(memory)?;
     }
-    ensure!(!plain.is_zero() && !median.is_zero(), "the clock stood still");
+    ensure!(!plain.is_zero() && !median.is_zero(), "no time was measured");
     let difference = median.as_secs_f64() / plain.as_secs_f64() - 1.0;
     let is_close = difference.abs() <= AGREEMENT;
     let judgement = if arguments.dry_run { Judgement::Measured } else { Judgement::of(is_close) };

@@ -96,7 +96,7 @@ fn write_seeds(target: &Target, folder: &Path) -> anyhow::Result<()> {
     let folder = folder.join(target.name);
     std::fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
     for input in short_inputs(target)? {
-        kept(&folder, "seed", &input)?;
+        write_input(&folder, "seed", &input)?;
     }
     Ok(())
 }
@@ -133,8 +133,8 @@ fn each(target: &Target, arguments: &Arguments, current: &Current) -> anyhow::Re
             Ok(()) => None,
         };
         if let Some(what) = what {
-            let place = kept(&arguments.folder, FINDING, &input)?;
-            anyhow::bail!("{} try {number}: {what} ({})", target.name, place.display());
+            let path = write_input(&arguments.folder, FINDING, &input)?;
+            anyhow::bail!("{} try {number}: {what} ({})", target.name, path.display());
         }
         if (number + 1).is_multiple_of(TRIES_PER_STATE) && arguments.again.is_none() {
             std::fs::write(&state, (number + 1).to_string()).context("writing the state")?;
@@ -164,8 +164,8 @@ fn watch(current: &Arc<Current>, folder: &Path) -> anyhow::Result<()> {
                 (known, cpu, wall) = (number, memory::cpu_time(), Instant::now());
             } else if memory::cpu_time() - cpu > MAX_CPU_TIME || wall.elapsed() > MAX_WALL_TIME {
                 let input = current.input.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                let place = kept(&folder, FINDING, &input);
-                eprintln!("no answer after {MAX_CPU_TIME:?}: {place:?}");
+                let path = write_input(&folder, FINDING, &input);
+                eprintln!("no answer after {MAX_CPU_TIME:?}: {path:?}");
                 std::process::exit(1);
             }
         }
@@ -174,11 +174,11 @@ fn watch(current: &Arc<Current>, folder: &Path) -> anyhow::Result<()> {
 }
 
 /// Writes an input to a file whose name consists of `what` and the input's digest.
-fn kept(folder: &Path, what: &str, input: &[u8]) -> anyhow::Result<PathBuf> {
+fn write_input(folder: &Path, what: &str, input: &[u8]) -> anyhow::Result<PathBuf> {
     let name = blake3::hash(input).to_hex();
-    let place = folder.join(format!("{what}-{}", &name.as_str()[..16]));
-    std::fs::write(&place, input).with_context(|| format!("writing {}", place.display()))?;
-    Ok(place)
+    let path = folder.join(format!("{what}-{}", &name.as_str()[..16]));
+    std::fs::write(&path, input).with_context(|| format!("writing {}", path.display()))?;
+    Ok(path)
 }
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {

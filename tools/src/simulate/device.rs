@@ -1,5 +1,5 @@
 //! The simulated device: the memory that live workers hold on it, that dead workers have not freed, and that other
-//! processes use. Also the laws of leases on the device.
+//! processes use. This file also checks the laws of leases on the device.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -110,7 +110,7 @@ impl Card {
         })
     }
 
-    pub(crate) fn is_lost(&mut self) {
+    pub(crate) fn lose(&mut self) {
         self.lost = true;
         self.left.clear();
     }
@@ -128,7 +128,7 @@ impl Card {
             let is_greedy = it.lease.is_some_and(|(_, order)| self.greedy.get(&order.unit) == Some(&true));
             let within = tape.mib(400).min(it.device_reserved);
             let held = if is_greedy || tape.byte() % 16 == 15 { TOO_MUCH } else { within };
-            // The listed pid cannot be matched to a worker.
+            // In rare cases, the listed pid cannot be matched to a worker.
             if !tape.seldom() {
                 sample.processes.push((Process::Worker(worker), held));
             }

@@ -30,6 +30,7 @@ use super::user;
 const SAMPLE_EVERY: Duration = Duration::from_secs(3);
 const MIB64: Bytes = Bytes::mib(64);
 
+/// A law that a run broke, and the step that broke it.
 #[derive(Debug)]
 pub(crate) struct Broken {
     pub(crate) step: usize,
@@ -147,7 +148,9 @@ impl Machine {
                 self.now = self.now.max(deadline);
                 Event::Tick
             }
-            (None, None) | (Some(_), None) => return Err("nothing will ever happen again".to_owned()),
+            (None, None) | (Some(_), None) => {
+                return Err("no event is planned, and the core has no deadline".to_owned());
+            }
         };
         if self.tape.byte() == 255 {
             self.now += Duration::from_secs(100);
@@ -187,7 +190,7 @@ impl Machine {
             return Event::DeviceSample(laws.card.sample(self.now, laws.workers.iter(), &mut self.tape));
         }
         let Event::Sample(_) = event else {
-            return sources::as_it_is_now(event, self.laws.supply.units.len());
+            return sources::with_next_ids(event, self.laws.supply.units.len());
         };
         self.plan(SAMPLE_EVERY, Event::Sample(Sample::default()));
         let mut processes = Vec::new();
@@ -291,7 +294,7 @@ impl Machine {
             }
             Event::DeviceSample(sample) => laws.card.seen(sample, &mut laws.workers),
             Event::DeviceLost { .. } => {
-                laws.card.is_lost();
+                laws.card.lose();
                 for it in laws.workers.values_mut() {
                     (it.on_device, it.device) = (false, Bytes::ZERO);
                 }
@@ -432,8 +435,8 @@ impl Machine {
         let runner = self.tape.soon();
         let end = runner + self.tape.soon();
         let (limit, shared) = (Bytes::mib(100), Bytes::ZERO);
-        let lease_said = if self.tape.seldom() { LeaseId(9999) } else { lease };
-        self.plan(runner, Event::RunnerStarted { worker, lease: lease_said, pid, limit, shared });
+        let reported_lease = if self.tape.seldom() { LeaseId(9999) } else { lease };
+        self.plan(runner, Event::RunnerStarted { worker, lease: reported_lease, pid, limit, shared });
         if self.tape.seldom() {
             self.plan(runner, Event::KillWanted { worker, pid, reason: KillReason::Orphaned });
         }

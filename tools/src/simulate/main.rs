@@ -34,7 +34,7 @@ const MAX_STEPS: usize = 8_000;
 const MAX_TAPE: usize = 800;
 
 #[derive(Parser)]
-#[command(about = "Runs the supervisor's core on a simulated machine and holds it to its laws")]
+#[command(about = "Runs the supervisor's core on a simulated machine and checks its laws")]
 struct Arguments {
     /// How many runs to make, each with the next seed
     #[arg(long, default_value_t = 2_000)]
@@ -113,10 +113,10 @@ fn shrunk(mut tape: Vec<u8>) -> Vec<u8> {
         let mut at = 0;
         while at < tape.len() {
             let end = (at + piece).min(tape.len());
-            let mut dull = tape.clone();
-            dull[at..end].fill(0);
-            if dull != tape && fails(&dull) {
-                tape = dull;
+            let mut zeroed = tape.clone();
+            zeroed[at..end].fill(0);
+            if zeroed != tape && fails(&zeroed) {
+                tape = zeroed;
             }
             at = end;
         }

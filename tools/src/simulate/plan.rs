@@ -59,7 +59,7 @@ pub(crate) fn random_plan(tape: &mut Tape) -> Plan {
         job.budget = tape.pick(&[Duration::from_secs(300), Duration::ZERO]);
         job.broken = tape.seldom().then(|| "simulated".to_owned());
         for _ in 0..=tape.byte() % 4 {
-            job.candidates.push(place(&plan));
+            job.candidates.push(next_unit(&plan));
             // Some candidates fit on the device, some never do, and some do not use it.
             let on_device = if device == 0 { 0 } else { tape.pick(&[200, 0, 400, 800]) };
             let on_device = Bytes::mib(on_device);
@@ -92,14 +92,14 @@ fn add_replays(plan: &mut Plan, tape: &mut Tape) {
         let mut job = a_job(JobId(u32::try_from(plan.jobs.len()).unwrap_or(u32::MAX)));
         job.recycle = plan.jobs[0].recycle.clone();
         job.after.clone_from(&before);
-        job.candidates.push(place(plan));
+        job.candidates.push(next_unit(plan));
         let reserved = Bytes::mib(tape.pick(&[100, 20, 300, 1500]));
         plan.candidates.push(a_replay(StageSpec { reserved, ..STAGE }));
         plan.jobs.push(job);
     }
 }
 
-/// Draws the next candidate.
-fn place(plan: &Plan) -> UnitId {
+/// The id of the next candidate.
+fn next_unit(plan: &Plan) -> UnitId {
     UnitId(u32::try_from(plan.candidates.len()).unwrap_or(u32::MAX))
 }

@@ -36,10 +36,12 @@ impl ReplayLaws {
                 if order.stage == Stage::Replay =>
             {
                 let Body::Replay(replayed) = &report.body else {
-                    return Err(format!("{action:?}: that is no report of a replay"));
+                    return Err(format!("{action:?}: that is not a replay's report"));
                 };
                 if (report.head.status == Status::Passed) != replayed.result.is_some() {
-                    return Err(format!("{action:?}: a result without having passed, or none"));
+                    return Err(format!(
+                        "{action:?}: it passed without a result, or has one although it did not pass"
+                    ));
                 }
                 if replayed.result.is_some() {
                     self.complete.insert(order.unit);

@@ -47,16 +47,16 @@ impl Sources {
             _ => ("all", Duration::ZERO, usize::MAX),
         };
         let stock = &mut self.stock[job.index()];
-        let places: Vec<UnitId> = stock.drain(..count.min(stock.len())).collect();
+        let ids: Vec<UnitId> = stock.drain(..count.min(stock.len())).collect();
         // A source may announce more units although it has none.
         let more = !stock.is_empty() || kind != "all" && tape.seldom();
-        let unit = |place: &UnitId| {
-            let candidate = &self.plan.candidates[place.index()];
-            let is_baseline = of_job.baseline == Some(*place);
+        let unit = |id: &UnitId| {
+            let candidate = &self.plan.candidates[id.index()];
+            let is_baseline = of_job.baseline == Some(*id);
             let contest = of_job.contest && !is_baseline;
-            UnitSpec { is_baseline, ..self.plan.unit(*place, candidate, of_job.timed, contest) }
+            UnitSpec { is_baseline, ..self.plan.unit(*id, candidate, of_job.timed, contest) }
         };
-        let units = places.iter().map(unit).collect();
+        let units = ids.iter().map(unit).collect();
         let mut events = vec![(after, Event::Offered { job, units, by: Offer::Asked { more } })];
         if tape.seldom() {
             let unit = UnitId(u32::from(tape.byte() % 8));
@@ -77,7 +77,7 @@ pub(crate) fn random_submission(job: JobId, tape: &mut Tape) -> Event {
 }
 
 /// Gives offered units the next free ids.
-pub(crate) fn as_it_is_now(mut event: Event, taken_up: usize) -> Event {
+pub(crate) fn with_next_ids(mut event: Event, taken_up: usize) -> Event {
     if let Event::Offered { units, .. } = &mut event {
         for (unit, id) in units.iter_mut().zip(taken_up..) {
             unit.id = UnitId(u32::try_from(id).unwrap_or(u32::MAX));

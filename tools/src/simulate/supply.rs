@@ -19,7 +19,9 @@ pub(crate) struct SupplyLaws {
     /// Accepted units, indexed by id.
     pub(crate) units: Vec<(JobId, UnitSpec)>,
     withdrawn: BTreeSet<UnitId>,
+    /// Jobs whose source has been asked for units and has not answered.
     asked: BTreeSet<JobId>,
+    /// Jobs whose source has no more units.
     dry: BTreeSet<JobId>,
     /// Jobs that have ended. A job that gets more units is removed from the set.
     over: BTreeSet<JobId>,

@@ -26,6 +26,7 @@ pub(crate) fn tolerance_of(
     Ok(Tolerance::for_dtype(settings, tensor.dtype, scale))
 }
 
+/// The comparison of one output, and its parameters.
 pub(crate) struct OutputCheck<'a> {
     pub(crate) path: &'a str,
     pub(crate) tensor: &'a Tensor,
@@ -39,6 +40,7 @@ pub(crate) struct OutputCheck<'a> {
 }
 
 impl OutputCheck<'_> {
+    /// Compares the actual bytes of the output with the expected ones.
     pub(crate) fn run(
         &self,
         expected: &mut dyn BytesSource,
@@ -65,7 +67,8 @@ impl OutputCheck<'_> {
     }
 }
 
-/// Returns true if the comparison failed because of the recorded data. The capture is then at fault, not the worker.
+/// Returns true if a comparison could not be made because of the recorded data. The capture is then at fault, not the
+/// worker.
 pub(crate) fn is_capture_fault(error: &CompareError) -> bool {
     matches!(
         error,

@@ -1,10 +1,9 @@
 //! Compares an output with the recorded one. Both tensors are read as streams. The result is a verdict and, if the
 //! output is wrong, evidence.
 //!
-//! Elements are compared in f64, and the relative L2 error is
-//! limited for the whole tensor and for every chunk. There are at most two passes. The first is fast and decides. The
-//! second runs only for a wrong output and gathers facts that help people to understand it (`evidence`). Callers
-//! compare shape and type before.
+//! Elements are compared in f64, and the relative L2 error is limited for the whole tensor and for every chunk. There
+//! are at most two passes. The first is fast and decides. The second runs only for a wrong output and gathers facts
+//! that help people to understand it (`evidence`). Callers compare shape and type beforehand.
 //!
 //! More rules:
 //! - Errors are computed only for pairs of finite numbers; NaN and infinities are counted. A relative error exists only
@@ -73,6 +72,7 @@ impl std::fmt::Display for ByteSource {
     }
 }
 
+/// The reason why a comparison could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
     #[error(transparent)]
@@ -222,7 +222,7 @@ pub(super) fn is_exact(dtype: DType) -> bool {
     matches!(dtype.kind(), Kind::Integer | Kind::Bool)
 }
 
-/// The verdict on one element; used by both passes.
+/// The verdict on one element. Both passes use it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ElementVerdict {
     pub(super) fails: bool,

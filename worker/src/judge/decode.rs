@@ -11,7 +11,7 @@ use opt_shared::capture::{DType, Kind};
 
 use super::fp8::fp8_table;
 
-/// The flags of a captured tensor that change the stored values.
+/// The flags of a captured tensor whose values are the conjugates or negatives of the stored ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Signs {
     pub(super) conjugate: bool,
@@ -27,7 +27,7 @@ pub(super) enum Number {
     Bool(bool),
 }
 
-/// A real number with the number of digits that are significant.
+/// A real number, and whether it has the precision of f32 or of f64.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Part {
     pub(super) value: f64,
@@ -54,6 +54,7 @@ impl Number {
         }
     }
 
+    /// Applies the flags of the element's tensor.
     pub(super) fn signed(self, signs: Signs, dtype: DType) -> Self {
         let turn =
             |part: Part, turned: bool| Part { value: if turned { -part.value } else { part.value }, ..part };
@@ -175,7 +176,7 @@ pub(super) fn parts_of(dtype: DType) -> usize {
     if dtype.kind() == Kind::Complex { 2 } else { 1 }
 }
 
-/// Returns true if the hot loop needs f64 for a part. The parts of other types fit f32 exactly.
+/// Returns true if the parts of a type are f64. All other floats fit f32 exactly.
 pub(super) fn is_wide(dtype: DType) -> bool {
     matches!(dtype, DType::Float64 | DType::Complex128)
 }
@@ -247,7 +248,8 @@ fn bfloat(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// Like `half`'s conversion, but without branches: the compiler can vectorise a loop over it on any machine.
+/// Converts a float16. Unlike the conversion of the `half` crate it has no branches, so that the compiler can vectorise
+/// a loop over it on any machine.
 #[inline(always)]
 fn half_float(bits: u16) -> f32 {
     /// 112, the difference of the exponents' biases, shifted to the exponent field.
@@ -269,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_half_equals_the_half_crates_value() {
+    fn conversions_agree_with_the_half_crate_for_all_bits() {
         for bits in 0..=u16::MAX {
             let theirs = half::f16::from_bits(bits).to_f32();
             let ours = half_float(bits);

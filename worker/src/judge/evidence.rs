@@ -1,4 +1,5 @@
-//! Gathers facts about a wrong output for people: positions, values, counts, ranges, and the pattern of the errors.
+//! Gathers facts that explain a wrong output to people: positions, values, counts, ranges, and the pattern of the
+//! errors.
 //!
 //! This is a second pass over the same bytes, element by element. It runs only after a failure, so it may be
 //! slow. It does not change the verdict.
@@ -11,7 +12,7 @@ use super::decode::{Number, Signs, decode_parts, parts_of};
 use super::feed::Feed;
 use super::norm::SquareSum;
 
-/// Number of bad elements whose coordinates are listed.
+/// Largest number of bad elements whose coordinates are listed.
 const MAX_LISTED: usize = 8;
 
 /// Elements decoded at a time.
@@ -24,7 +25,7 @@ struct ValueSummary {
     infinite: u64,
     /// Smallest and largest finite part.
     floats: (f64, f64),
-    /// The same for exact types, whose values may not fit f64.
+    /// Smallest and largest value of an exact type. Such values may not fit f64.
     wholes: (i128, i128),
 }
 
@@ -68,17 +69,17 @@ impl ValueSummary {
     }
 }
 
-/// The bad elements, by row-major position. They may be found in any order.
+/// The elements that fail. They may be added in any order.
 #[derive(Default)]
-struct Bad {
+struct BadElements {
     count: u64,
-    /// The smallest positions, in ascending order.
+    /// Up to `MAX_LISTED` of the smallest row-major positions, in ascending order.
     first: Vec<u64>,
-    /// True if one of them differs from the poison.
+    /// True if one of the elements differs from the poison.
     written: bool,
 }
 
-impl Bad {
+impl BadElements {
     fn take(&mut self, position: u64) {
         self.count += 1;
         if self.first.len() == MAX_LISTED && self.first.last().is_some_and(|&last| last < position) {
@@ -114,8 +115,8 @@ impl Bad {
     }
 }
 
-/// The mismatch, and the relative L2 error over all finite pairs. `fallback_position` is the position of the element to
-/// show if none fails.
+/// Returns the mismatch, and the relative L2 error over all finite pairs. The mismatch shows the first element that
+/// fails or, if none does, the one at `fallback_position`.
 pub(super) fn gather(
     feed: &mut Feed<'_>,
     subject: &Subject<'_>,
@@ -127,7 +128,7 @@ pub(super) fn gather(
     let size = dtype.element_len();
     let mut summaries = [ValueSummary::EMPTY; 2];
     let (mut difference, mut reference) = (SquareSum::default(), SquareSum::default());
-    let mut bad = Bad::default();
+    let mut bad = BadElements::default();
     let mut shown: Option<(u64, Number, Number)> = None;
     let parts = parts_of(dtype);
     let mut decoded = [vec![0.0; BLOCK_ELEMENTS * parts], vec![0.0; BLOCK_ELEMENTS * parts]];

@@ -11,13 +11,15 @@ use super::layout::{Tile, Walk};
 /// Smallest chunk: half of it fits the largest element (complex128).
 const SMALLEST_CHUNK: usize = 64;
 
+/// A walk over two tensors, with their sources and buffers.
 pub(super) struct Feed<'s> {
     walk: Walk,
+    /// The size of an element, in bytes.
     size: usize,
     sources: [(&'s mut dyn BytesSource, ByteSource); 2],
-    /// The current tile of each side, for the caller.
+    /// The current tile of each tensor, for the caller.
     tiles: [Vec<u8>; 2],
-    /// Receives bytes between wanted elements; empty if there are none.
+    /// For each tensor, a buffer for reads that contain bytes between the wanted elements. Empty if both are dense.
     scratch: [Vec<u8>; 2],
 }
 
@@ -28,7 +30,7 @@ impl<'s> Feed<'s> {
         sources: [(&'s mut dyn BytesSource, ByteSource); 2],
         chunk: Bytes,
     ) -> Result<Self, CompareError> {
-        // An element has at most 16 bytes, and a tensor needs no more than its own size.
+        // A dense tensor needs no more than its own size.
         let whole = Bytes::new(walk.elements().saturating_mul(size));
         let wanted = if walk.dense() { chunk.min(whole) } else { chunk };
         let chunk = wanted.to_usize().max(SMALLEST_CHUNK);

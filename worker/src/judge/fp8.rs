@@ -17,9 +17,10 @@ static E5M2: [f32; 256] = fp8(5, 2, 15, Special::Ieee);
 static E4M3FNUZ: [f32; 256] = fp8(4, 3, 8, Special::NanNegativeZero);
 static E5M2FNUZ: [f32; 256] = fp8(5, 2, 16, Special::NanNegativeZero);
 
+/// How a format encodes infinities and NaN.
 #[derive(Clone, Copy, PartialEq)]
 enum Special {
-    /// Infinities and NaN have the largest exponent.
+    /// As in IEEE 754: infinities and NaN have the largest exponent.
     Ieee,
     /// No infinities; NaN if all bits of exponent and mantissa are set.
     NanAllOnes,

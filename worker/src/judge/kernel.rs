@@ -1,8 +1,8 @@
 //! The hot loop: compares two blocks of numbers in independent lanes.
 //!
-//! For each block it computes the sums of squares, and whether the block has to be examined element by element, which
-//! `tally` does. It is plain Rust. The compiler turns the fixed-width lanes into vector code on x86-64 and aarch64, and
-//! no lane waits for the sum of another.
+//! For each block it computes the sums of squares, and whether `tally` has to examine the block element by element. It
+//! is plain Rust. The compiler turns the fixed-width lanes into vector code on x86-64 and aarch64. No lane waits for
+//! another lane's sum.
 
 /// Number of independent accumulators: two vectors of 256 bits, or four of 128.
 const LANES: usize = 8;
@@ -18,6 +18,7 @@ pub(super) struct Bounds {
     pub(super) relative: f64,
 }
 
+/// The result for one block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct BlockSums {
     /// True if an element fails, is not finite, or has the largest error so far. The block must then be examined
@@ -27,13 +28,14 @@ pub(super) struct BlockSums {
     pub(super) expected_squares: f64,
 }
 
-/// Returns the amount by which the error exceeds the tolerance (0 or less if it does not), and the two squares.
+/// Returns the amount by which the error exceeds the bounds (0 or less if it does not), the square of the error, and
+/// the square of the expected value.
 #[inline(always)]
 fn take(expected: f64, actual: f64, bounds: Bounds) -> (f64, f64, f64) {
     let difference = (actual - expected).abs();
     let magnitude = expected.abs();
     let tolerance = bounds.atol + bounds.rtol * magnitude;
-    // If 0 is expected, there is no relative error.
+    // If 0 is expected, there is no relative error, and only the other bounds count.
     let relative = if magnitude == 0.0 { bounds.absolute } else { bounds.relative * magnitude };
     let bound = smaller(smaller(tolerance, relative), bounds.absolute);
     (difference - bound, difference * difference, expected * expected)
@@ -45,8 +47,9 @@ fn smaller(left: f64, right: f64) -> f64 {
     if left < right { left } else { right }
 }
 
+/// Compares two blocks of the same length. `T` is f32 or f64.
 pub(super) fn examine<T: Copy + Into<f64>>(expected: &[T], actual: &[T], bounds: Bounds) -> BlockSums {
-    // One array per figure, because vectors are laid out like this.
+    // One array per figure, so that a vector register holds the same figure of several lanes.
     let (mut excess, mut differences, mut magnitudes) = ([0.0_f64; LANES], [0.0; LANES], [0.0; LANES]);
     let mut lane = |lane: usize, expected: T, actual: T| {
         let (over, difference_square, expected_square) = take(expected.into(), actual.into(), bounds);

@@ -61,7 +61,7 @@ impl Tile {
         self.extent.iter().product()
     }
 
-    /// The stride of each axis within the tile.
+    /// The stride of each axis in a buffer that holds the tile's elements in row-major order.
     fn tile_strides(&self) -> Vec<u64> {
         let mut tile_strides = vec![1; self.extent.len()];
         for axis in (1..tile_strides.len()).rev() {
@@ -72,12 +72,13 @@ impl Tile {
 }
 
 impl Walk {
+    /// `first` and `second` are the strides of the two tensors, in elements; `size` is an element's size, in bytes.
     pub(super) fn new(shape: &[u64], first: &[u64], second: &[u64], size: u64) -> Result<Self, LayoutError> {
         for stride in [first, second] {
             if stride.len() != shape.len() {
                 return Err(LayoutError::Rank { shape: shape.to_vec(), strides: stride.len() });
             }
-            // Everything computed below is a partial sum or product of these, so nothing can overflow.
+            // Everything computed below is a part of the sums and products that this checks, so nothing can overflow.
             checked_extent_bytes(shape, stride, size)
                 .ok_or_else(|| LayoutError::Overflow { shape: shape.to_vec(), stride: stride.to_vec() })?;
         }
@@ -92,7 +93,7 @@ impl Walk {
                 logical *= shape[axis];
             }
             axes.reverse();
-            // A stable sort: axes of equal strides (expanded ones) stay row-major.
+            // A stable sort, so that axes of equal strides (expanded ones) stay in row-major order.
             axes.sort_by_key(|axis| std::cmp::Reverse(axis.stride));
             axes = merged(&axes);
         }
@@ -113,7 +114,7 @@ impl Walk {
         self.dense
     }
 
-    /// Tiles of at most `limit` elements that cover the walk, each element once. If both sides have the same
+    /// Tiles of at most `limit` elements, which together contain each element once. If both tensors have the same
     /// strides, the tiles visit the elements in the order of the walk.
     pub(super) fn tiles(&self, limit: u64) -> Boxes {
         let sizes: Vec<u64> = self.axes.iter().map(|axis| axis.size).collect();
@@ -121,6 +122,7 @@ impl Walk {
         Boxes::new(sizes, step, self.elements == 0)
     }
 
+    /// The extent of a tile of at most `limit` elements.
     fn tile_extent(&self, limit: u64) -> Vec<u64> {
         let mut extent = vec![1_u64; self.axes.len()];
         let fast_axes = [self.by_rising_stride(0), self.by_rising_stride(1)];
@@ -172,8 +174,8 @@ impl Walk {
         coordinates
     }
 
-    /// Fills `out` with one tensor's elements of a tile, in the tile's order. `scratch` receives the unwanted bytes
-    /// between them. It must have room for at least one element, and is not used if the walk is dense.
+    /// Fills `out` with one tensor's elements of a tile, in the tile's order. `scratch` receives reads that contain
+    /// other bytes too. It must have room for at least one element, and is not used if the walk is dense.
     pub(super) fn fetch(
         &self,
         side: usize,
@@ -220,8 +222,8 @@ impl Walk {
         Ok(())
     }
 
-    /// The part of a tile that one read fetches. It grows by axes in ascending order of stride, as long as the span
-    /// fits the scratch buffer and is not mostly waste.
+    /// The extent of the part of a tile that one read fetches. It grows along the axes, in ascending order of their
+    /// strides, as long as the read fits the scratch buffer and does not contain too many unwanted bytes.
     fn read_extent(&self, side: usize, tile: &Tile, width: u64, scratch: u64) -> Vec<u64> {
         let mut step = vec![1; self.axes.len()];
         let (mut span, mut count) = (1, 1);
@@ -268,8 +270,8 @@ fn dot(left: &[u64], right: &[u64]) -> u64 {
     left.iter().zip(right).map(|(&l, &r)| l * r).sum()
 }
 
-/// The number of bytes from the first element to the last. `None` if this number or the size of all elements does not
-/// fit in 63 bits (file offsets are signed).
+/// The number of bytes from the first element to the end of the last. `None` if this number or the size of all elements
+/// does not fit in 63 bits (file offsets are signed).
 fn checked_extent_bytes(shape: &[u64], stride: &[u64], size: u64) -> Option<u64> {
     if shape.contains(&0) {
         return Some(0);
@@ -284,6 +286,7 @@ fn checked_extent_bytes(shape: &[u64], stride: &[u64], size: u64) -> Option<u64>
         .and_then(limit)
 }
 
+/// Merges each axis with the previous one where both tensors continue without a gap.
 fn merged(axes: &[Axis]) -> Vec<Axis> {
     let mut merged: Vec<Axis> = Vec::with_capacity(axes.len());
     for &inner in axes {
@@ -311,7 +314,7 @@ fn scatter<const SIZE: usize>(
     // The longest rows are copied in the inner loop. A piece has at least one axis; otherwise it would have been
     // read directly.
     let inner = (0..extent.len()).rev().max_by_key(|&axis| extent[axis]).unwrap_or(0);
-    let (row, row_stride, row_place) =
+    let (row, window_step, out_step) =
         (to_index(extent[inner]), to_index(strides[inner]) * SIZE, to_index(tile_strides[inner]) * SIZE);
     let mut outer = extent.to_vec();
     outer[inner] = 1;
@@ -321,8 +324,8 @@ fn scatter<const SIZE: usize>(
         let mut to = at + to_index(dot(&index, tile_strides)) * SIZE;
         for _ in 0..row {
             out[to..to + SIZE].copy_from_slice(&window[from..from + SIZE]);
-            from += row_stride;
-            to += row_place;
+            from += window_step;
+            to += out_step;
         }
         if !advance(&mut index, &outer, |_| 1) {
             return;
@@ -330,7 +333,8 @@ fn scatter<const SIZE: usize>(
     }
 }
 
-/// Advances a multi-axis index by `step` along its last axis. Returns false at the end.
+/// Advances a multi-axis index to the next position, by `step` along each axis. The last axis changes fastest. Returns
+/// false at the end.
 fn advance(index: &mut [u64], sizes: &[u64], step: impl Fn(usize) -> u64) -> bool {
     for axis in (0..index.len()).rev() {
         index[axis] += step(axis);
@@ -342,7 +346,7 @@ fn advance(index: &mut [u64], sizes: &[u64], step: impl Fn(usize) -> u64) -> boo
     false
 }
 
-/// The boxes of at most `step` that cover `sizes`; the last axis changes fastest.
+/// Divides a box of `sizes` into boxes of at most `step`. The last axis changes fastest.
 #[derive(Clone, Debug)]
 pub(super) struct Boxes {
     sizes: Vec<u64>,
@@ -380,7 +384,7 @@ mod tests {
 
     use super::*;
 
-    /// Memory in which the byte at any offset is known, with a count of reads.
+    /// A source whose bytes are a function of their offset. It counts the reads and the bytes read.
     struct Counting {
         length: u64,
         reads: u64,
@@ -405,7 +409,7 @@ mod tests {
         }
     }
 
-    /// Walks everything, checks every element's bytes on both sides, and returns the reads of each side.
+    /// Walks two tensors and checks the bytes of every element. Returns the reads of each tensor and the bytes read.
     fn walk_all(shape: &[u64], strides: [&[u64]; 2], size: u64, chunk: usize) -> [(u64, u64); 2] {
         let walk = Walk::new(shape, strides[0], strides[1], size).expect("a small shape");
         let mut sources = strides.map(|stride| Counting {
@@ -464,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn small_gaps_are_read_over() {
+    fn small_gaps_are_read_with_their_neighbours() {
         let stride = [20, 2];
         let [(reads, bytes), _] = walk_all(&[500, 5], [&stride, &stride], 4, 4096);
         assert!(reads <= 20 && bytes <= 500 * 20 * 4, "{reads} reads of {bytes} bytes");

@@ -57,7 +57,7 @@ impl SquareSum {
         }
     }
 
-    /// ‖self‖ / ‖other‖. Zero over zero is 0; anything else over zero is infinite.
+    /// Returns ‖self‖ / ‖other‖. Zero divided by zero is 0; any other norm divided by zero is infinite.
     pub(super) fn relative_to(self, other: Self) -> f64 {
         let ((difference, up), (reference, down)) = (self.norm(), other.norm());
         if difference == 0.0 {

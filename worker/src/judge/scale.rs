@@ -18,15 +18,16 @@ const MAX_SAMPLES: u64 = 65_536;
 /// Tensors up to this size are read completely, which takes a few milliseconds.
 const READ_THROUGH: Bytes = Bytes::mib(16);
 
-/// Samples of a larger tensor. Each is a separate read, in the worst case from a disk.
+/// The number of samples of a larger tensor. Each is a separate read, in the worst case from a disk.
 const SCATTERED_SAMPLES: u64 = 4096;
 
-/// Fractional part of the golden ratio. Its multiples are spread evenly, and are not in step with any shape.
+/// Fractional part of the golden ratio. The fractional parts of its multiples are spread evenly, and do not follow the
+/// period of any shape.
 const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
-/// S = max(1e-3, median |e|) over the finite, non-zero elements of an evenly spaced sample; the parts of complex numbers
-/// count separately. Zeros do not count, because they say nothing about the scale: after a ReLU, more than half of the
-/// elements may be zero, and an S of 0 would reject the rounding errors of a correct kernel.
+/// Returns S = max(1e-3, median |e|) over the finite, non-zero elements e of an evenly spaced sample. The parts of
+/// complex numbers count separately. Zeros do not count, because they say nothing about the scale: after a ReLU, more
+/// than half of the elements may be zero, and an S of 0 would reject the rounding errors of a correct kernel.
 ///
 /// The tensor is divided into as many equal intervals as there are samples, and one element is taken from each. Its
 /// position in the interval varies: if sizes are powers of two, the first elements would all lie in one column of a
@@ -51,7 +52,7 @@ pub fn estimate_scale(
         let samples = elements.min(MAX_SAMPLES);
         let mut wanted = (0..samples).map(|sample| sample_at(sample, samples, elements)).peekable();
         let mut visited = 0;
-        // A feed reads two tensors. Only one is needed here, so the second source does nothing.
+        // A feed reads two tensors, but only one is needed here.
         let mut nothing = Nothing;
         let sources: [(&mut dyn BytesSource, ByteSource); 2] =
             [(source, ByteSource::Expected), (&mut nothing, ByteSource::Expected)];

@@ -42,8 +42,8 @@ pub fn summarise(samples_ms: &[f64], seed: u64) -> Option<TimeSummary> {
 
 /// The geometric mean of a time, or of a ratio of times, over several runners, with its 95 % interval.
 ///
-/// Processes differ in the addresses of their pages and code, so the blocks of one process agree more closely than
-/// those of several. The interval is therefore Student's over the logarithms of the runners' figures, and ignores
+/// Processes differ in the addresses of their pages and code, so the blocks of one process agree more closely than the
+/// blocks of several. The interval is therefore Student's over the logarithms of the runners' figures, and ignores
 /// single blocks. It contains the true value in at least 95 % of all cases, even if runners are added until it is
 /// narrow. With one runner it is unbounded. `None` without figures, or if a figure is not positive and finite.
 pub fn over_runners(figures: &[f64]) -> Option<Estimate> {
@@ -65,13 +65,13 @@ pub fn over_runners(figures: &[f64]) -> Option<Estimate> {
     Some(Estimate { value, ci_low: value * (-half).exp(), ci_high: value * half.exp() })
 }
 
-/// The assumed share by which a process may differ from others with the same kernel; a single process cannot show it.
-/// The guess is generous: too large a value keeps a candidate longer than necessary, too small a value could drop the
-/// winner.
+/// The share by which the times of one process may differ from those of other processes with the same kernel. A single
+/// process cannot show this difference, so it is assumed. The value is generous: too large a value keeps a candidate
+/// longer than necessary, too small a value could drop the winner.
 const UNSEEN_SPREAD: f64 = 0.1;
 
-/// The median ratio of the pairs of a single process, with an interval that is rather too wide than too narrow. `None`
-/// without pairs, or if a ratio is not positive and finite.
+/// The median ratio of the pairs of a single process, with an interval that is wide enough for other processes too.
+/// `None` without pairs, or if a ratio is not positive and finite.
 ///
 /// In logarithms, the half-width is `√(m² + u²)`: m is the larger of the distances of the smallest and the largest pair
 /// from the median, and u is `UNSEEN_SPREAD`.
@@ -96,7 +96,7 @@ fn student(degrees: usize) -> Option<f64> {
         2.490,
     ];
     let at = degrees.checked_sub(1)?;
-    // Beyond the table its last value is used, which is slightly too large.
+    // Beyond the table, the last value is used, which is slightly too large.
     Some(QUANTILES[at.min(QUANTILES.len() - 1)])
 }
 
@@ -105,14 +105,14 @@ pub fn quantile_of(samples: &[f64], share: f64) -> Option<f64> {
     Some(quantile(&sorted(samples)?, share))
 }
 
-/// Half-width of the interval as a share of the value; infinite if that is undefined.
+/// Half-width of the interval as a share of the value; infinite if this share is undefined.
 pub fn half_width(estimate: &Estimate) -> f64 {
     let share = (estimate.ci_high - estimate.ci_low) / 2.0 / estimate.value.abs();
     if share.is_finite() { share } else { f64::INFINITY }
 }
 
-/// Returns, for each of `pairs` pairs of blocks, true if the baseline goes first. Half of the pairs, drawn at random,
-/// get true. If the number is odd, the last pair is random too.
+/// Returns, for each of `pairs` pairs of blocks, true if the baseline goes first. Each side goes first in half of the
+/// pairs, in random order. If `pairs` is odd, a random side goes first once more.
 pub fn balanced_order(pairs: usize, rng: &mut impl RngCore) -> Vec<bool> {
     let mut order: Vec<bool> = (0..pairs).map(|pair| pair % 2 == 0).collect();
     if pairs % 2 == 1 && rng.random() {

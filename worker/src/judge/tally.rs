@@ -21,7 +21,7 @@ const BLOCK_PARTS: usize = 1024;
 /// The smallest plain sum of squares that is accurate: underflow is negligible in a sum this large.
 const MIN_PLAIN_SQUARES: f64 = 1e-270;
 
-/// The element with the largest finite error and the first one that failed, by row-major position.
+/// The row-major positions of the element with the largest finite error and of the first one that failed.
 #[derive(Clone, Copy, Debug, Default)]
 struct Extremes {
     worst: u64,
@@ -39,7 +39,7 @@ impl Records {
     /// Returns true if the absolute error is the largest so far.
     #[inline(always)]
     fn take(&mut self, expected: f64, difference: f64) -> bool {
-        // Dividing only in this case is faster, because most elements of a failing block set no record.
+        // Most elements of a failing block set no record, so dividing only here is faster.
         if difference > self.relative * expected.abs() && expected != 0.0 {
             self.relative = difference / expected.abs();
         }
@@ -56,11 +56,13 @@ impl Records {
 struct Chunks {
     elements: u64,
     current: Norms,
-    /// The last full chunk, to which the remaining elements may still be added.
+    /// The last full chunk. The elements after it are added to it if they do not fill a chunk of their own.
     full: Option<Norms>,
+    /// The largest error of a closed chunk.
     worst: f64,
 }
 
+/// The sums of squares of errors and of expected values.
 #[derive(Clone, Copy, Default)]
 struct Norms {
     difference: SquareSum,
@@ -96,7 +98,7 @@ impl Chunks {
 
     fn close(&mut self, norms: Option<Norms>) {
         let relative = norms.map_or(0.0, Norms::relative);
-        // The error is too large for f64, so it is the worst of all. As a NaN, `max` would ignore it.
+        // A NaN means that the norms exceed f64. Such a chunk is the worst of all, but `max` would ignore the NaN.
         self.worst = if relative.is_nan() { f64::INFINITY } else { self.worst.max(relative) };
     }
 
@@ -142,6 +144,7 @@ impl<'a> Tally<'a> {
         }
     }
 
+    /// Adds a tile to the tally. `bytes` has the expected and the actual elements.
     pub(super) fn take_tile(
         &mut self,
         walk: &Walk,
@@ -170,7 +173,8 @@ impl<'a> Tally<'a> {
         Ok(())
     }
 
-    /// Integers are not judged by norms, so nothing is summed for them.
+    /// Returns empty norms if a block of integers is equal on both sides, `None` if it must be examined element by
+    /// element. Integers are not judged by norms.
     fn sum_exact_block(&self, pair: [&[u8]; 2]) -> Option<Norms> {
         (!self.signs.negative && pair[0] == pair[1]).then(Norms::default)
     }
@@ -211,6 +215,7 @@ impl<'a> Tally<'a> {
         Some(norms)
     }
 
+    /// Judges the elements of a pair of blocks one by one, and returns their norms.
     fn judge_each_element(
         &mut self,
         walk: &Walk,

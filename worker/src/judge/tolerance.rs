@@ -1,4 +1,4 @@
-//! The tolerances of a comparison: a table with a row for each profile and type.
+//! The tolerances of a comparison: a table with a row for each tolerance profile and type.
 //!
 //! Owns the figures, and the rules by which a plan overrides them. `scale` computes a tensor's scale S, and `compare`
 //! applies the figures.
@@ -47,14 +47,12 @@ impl Row {
 }
 
 impl Tolerance {
-    /// The tolerance for a tensor of `dtype` whose scale is `scale` (used only if [`Tolerance::needs_scale`] says
-    /// so).
+    /// The tolerance for a tensor of `dtype`. Its `scale` matters only if [`Tolerance::needs_scale`] returns true.
     ///
-    /// `[verify.dtype.NAME]` replaces single figures; an `atol` given there is absolute and never multiplied by
-    /// S. The ratio is the plan's `required_matched_ratio`, with one exception: fp8 under `standard` and `gpu`
-    /// requires 0.99 unless the plan overrides it. The settings do not distinguish a default of 1.0 from an
-    /// explicit one, so a plan overrides it with either a ratio other than 1, or a `[verify.dtype.NAME]` table
-    /// for that very type.
+    /// `[verify.dtype.NAME]` replaces single figures. An `atol` given there is absolute and never multiplied by S. The
+    /// ratio is the plan's `required_matched_ratio`, with one exception: fp8 under `standard` and `gpu` requires 0.99
+    /// unless the plan overrides it. The settings do not distinguish a default of 1.0 from an explicit one, so a plan
+    /// overrides it either with a ratio other than 1, or with a `[verify.dtype.NAME]` table for that type.
     pub fn for_dtype(settings: &VerifySettings, dtype: DType, scale: f64) -> Self {
         let row = row(settings.tolerance, dtype);
         let over = settings.dtype.get(&dtype).copied();
@@ -74,7 +72,8 @@ impl Tolerance {
         Self { used, required_matched_ratio }
     }
 
-    /// The tolerance between two computed outputs: each of them may be off by the single tolerance.
+    /// The tolerance between two computed outputs, each of which may differ from the right result by the single
+    /// tolerance.
     pub(crate) fn doubled(self) -> Self {
         let ToleranceUsed { rtol, atol, rel_l2 } = self.used;
         let used = ToleranceUsed { rtol: 2.0 * rtol, atol: 2.0 * atol, rel_l2: 2.0 * rel_l2 };
@@ -102,6 +101,7 @@ fn part(dtype: DType) -> DType {
     }
 }
 
+/// The tolerances of a profile for a dtype.
 fn row(profile: ToleranceProfile, dtype: DType) -> Row {
     let dtype = part(dtype);
     if !matches!(dtype.kind(), Kind::Float) {
@@ -128,8 +128,9 @@ fn row(profile: ToleranceProfile, dtype: DType) -> Row {
     }
 }
 
-/// fp8: `rtol` is the widest step of the grid (2^-3 and 2^-2), `atol` the smallest subnormal; together they allow
-/// one step anywhere. The L2 bounds keep the whole tensor well within that.
+/// The rows of the `standard` profile. For fp8, `rtol` is the largest relative step between neighbouring values (2^-3
+/// and 2^-2) and `atol` the smallest subnormal; together they allow one step anywhere. The L2 bounds keep the whole
+/// tensor well within that.
 fn standard(dtype: DType) -> Row {
     match dtype {
         DType::Float64 => Row::fixed(1e-7, 1e-7, 1e-10),

@@ -1,7 +1,6 @@
-//! Detects elements that were never written: after two calls with two different poisons, each call has left its poison
-//! in them.
+//! Detects elements that a kernel never writes.
 //!
-//! Owns the poisons and the search for elements that still contain them. The caller fills the buffers and makes the two
+//! Owns the poisons and the search for elements that still contain them. The caller fills the buffers and makes two
 //! calls. A single call proves nothing, because a kernel may compute the poison's value. If two calls leave two
 //! different poisons in the same element, the kernel does not write it.
 
@@ -51,15 +50,18 @@ pub fn is_poisoned(bytes: &[u8], dtype: DType, poison: &Poison) -> bool {
     bytes.chunks_exact(dtype.element_len()).all(|element| poison.is_in(element))
 }
 
+/// The elements of an output that were not written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unwritten {
+    /// The number of all elements.
     pub elements: u64,
+    /// The number of unwritten ones.
     pub count: u64,
-    /// Coordinates of the first one, in row-major order.
+    /// Coordinates of the first unwritten one, in row-major order.
     pub first: Option<Vec<u64>>,
 }
 
-/// Counts elements that still contain the poison in both outputs.
+/// Counts elements that still contain the poison in the outputs of both calls.
 pub fn scan_unwritten<'s>(
     first: (&'s mut dyn BytesSource, &Poison),
     second: (&'s mut dyn BytesSource, &Poison),

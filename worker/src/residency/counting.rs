@@ -1,6 +1,6 @@
 //! A device for tests that allocates and copies nothing. It counts bytes and records requests for memory.
 //!
-//! A copy ends when it is waited for, or at a random time that depends on a seed.
+//! A copy ends when somebody waits for it, or at a random time that depends on a seed.
 
 use std::collections::VecDeque;
 
@@ -11,19 +11,23 @@ use rand::{Rng, SeedableRng};
 
 use super::device::{Buffer, Device, DeviceError, Event, Marks};
 
-/// A request, in the order in which they came.
+/// A request to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceCall {
     Allocated { bytes: Bytes, copies_under_way: usize },
     Uploading { bytes: Bytes },
 }
 
+/// A device that only counts.
 pub(crate) struct Counting {
+    /// All requests, in order.
     pub(crate) calls: Vec<DeviceCall>,
     capacity: Bytes,
     grain: Bytes,
     next_address: u64,
+    /// The number of the last queued event.
     queued: u64,
+    /// The number of the last completed event.
     done: u64,
     /// Copies that are not finished, with their slots.
     under_way: VecDeque<(u64, Vec<u8>)>,
@@ -48,6 +52,7 @@ impl Counting {
         }
     }
 
+    /// Ends the earliest copy.
     fn end_one(&mut self) {
         if let Some((event, slot)) = self.under_way.pop_front() {
             self.done = event;
@@ -58,6 +63,7 @@ impl Counting {
         }
     }
 
+    /// Ends a random number of copies.
     fn end_some(&mut self) {
         while !self.under_way.is_empty() && self.chance.random_bool(0.3) {
             self.end_one();

@@ -23,7 +23,7 @@ impl Buffer {
         Self { address, bytes, placed }
     }
 
-    /// Its start: an offset in an arena or a pointer, depending on the device.
+    /// The buffer's start: an offset in an arena or a pointer, depending on the device.
     pub const fn address(&self) -> u64 {
         self.address
     }
@@ -33,7 +33,7 @@ impl Buffer {
         self.bytes
     }
 
-    /// The number of bytes that the device uses for it: `bytes` rounded up to whole grains.
+    /// The number of bytes that the device uses for the buffer: `bytes` rounded up to whole grains.
     pub const fn placed(&self) -> Bytes {
         self.placed
     }
@@ -53,6 +53,7 @@ pub struct Marks {
     pub staged_peak: Bytes,
 }
 
+/// The failure of a request to a device.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     #[error(
@@ -83,7 +84,7 @@ pub enum DeviceError {
     Poisoned { device: &'static str, why: String },
 }
 
-/// Memory on which bytes are placed: that of a card, or host memory used in the same way.
+/// Memory on which bytes are placed: the memory of a card, or host memory used in the same way.
 pub trait Device {
     /// Host memory that the device copies from and to. It can be used only while no copy uses it.
     type Slot: AsRef<[u8]> + AsMut<[u8]> + Send;
@@ -93,14 +94,14 @@ pub trait Device {
     /// The largest possible sum of `Buffer::placed` over all buffers that were not released.
     fn capacity(&self) -> Bytes;
 
-    /// Buffers begin at multiples of this and take multiples of it.
+    /// Buffers begin at multiples of this size and take multiples of it.
     fn grain(&self) -> Bytes;
 
     /// Allocates a buffer with undefined contents. Fails only if it exceeds the capacity, or no free piece is
     /// large enough.
     fn allocate(&mut self, bytes: Bytes) -> Result<Buffer, DeviceError>;
 
-    /// Releases a buffer after everything queued for it; its bytes are free when this returns.
+    /// Releases a buffer, after all operations that are queued for it. The buffer's bytes are free when this returns.
     fn release(&mut self, buffer: Buffer) -> Result<(), DeviceError>;
 
     /// Allocates host memory for copies, aligned to pages; `drop_slot` frees it.

@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-/// Free ranges by their start.
+/// The free ranges: the length of each, by its start.
 #[derive(Debug)]
 pub(super) struct FreeList {
     free: BTreeMap<u64, u64>,
@@ -16,7 +16,7 @@ impl FreeList {
         Self { free: std::iter::once((0, addresses)).filter(|&(_, length)| 0 < length).collect() }
     }
 
-    /// Takes the first range that is long enough; `None` for length 0.
+    /// Takes the beginning of the first range that is long enough. Returns `None` if there is none, or for length 0.
     pub(super) fn allocate(&mut self, length: u64) -> Option<u64> {
         if length == 0 {
             return None;
@@ -29,6 +29,7 @@ impl FreeList {
         Some(at)
     }
 
+    /// Returns a range, and merges it with its free neighbours.
     pub(super) fn free(&mut self, at: u64, length: u64) {
         let (mut at, mut length) = (at, length);
         if let Some((&before, &its_length)) = self.free.range(..at).next_back()

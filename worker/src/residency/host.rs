@@ -31,6 +31,7 @@ const SPREAD: u64 = 32;
 /// The largest file size that every kernel supports, in bytes.
 const MAX_ADDRESSES: u64 = 1 << 46;
 
+/// Host memory as a device.
 pub struct HostDevice {
     arena: Arc<File>,
     budget: Budget,
@@ -39,20 +40,23 @@ pub struct HostDevice {
     placed: BTreeMap<u64, Placed>,
     /// The last event on the queue.
     queued: Event,
+    /// The last completed event that this thread knows of.
     done: Event,
     /// The number of queued copies that hold a slot.
     lent: u64,
     returned: VecDeque<Pages>,
+    /// Why the device is poisoned, if it is.
     failed: Option<String>,
     orders: Option<Sender<Order>>,
     ends: Receiver<Completion>,
     copier: Option<JoinHandle<()>>,
 }
 
+/// A placed buffer.
 struct Placed {
     bytes: Bytes,
     placed: Bytes,
-    /// The last queued operation that uses it.
+    /// The last queued operation that uses the buffer.
     last: Event,
 }
 
@@ -64,12 +68,14 @@ struct Order {
     work: Work,
 }
 
+/// The kind of an operation, with its slot or the value to fill with.
 enum Work {
     Up(Pages),
     Down(Pages),
     Fill(u8),
 }
 
+/// The end of an operation, which the copier reports.
 struct Completion {
     event: Event,
     slot: Option<Pages>,
@@ -135,6 +141,7 @@ impl HostDevice {
         Ok(Bytes::new(metadata.blocks()).saturating_mul(512))
     }
 
+    /// Queues an operation on `bytes` of a buffer, from byte `at`.
     fn queue(&mut self, buffer: &Buffer, at: Bytes, bytes: Bytes, work: Work) -> Result<Event, DeviceError> {
         self.check_usable()?;
         let event = Event(self.queued.0 + 1);
@@ -168,6 +175,7 @@ impl HostDevice {
         Ok(event)
     }
 
+    /// Returns the entry of a buffer. Fails if the device has not placed exactly this buffer.
     fn find(&mut self, buffer: &Buffer) -> Result<&mut Placed, DeviceError> {
         let address = buffer.address();
         self.placed
@@ -176,6 +184,7 @@ impl HostDevice {
             .ok_or(DeviceError::Unknown { device: NAME, address })
     }
 
+    /// Records the end of an operation.
     fn complete(&mut self, end: Completion) {
         self.done = self.done.max(end.event);
         if let Some(slot) = end.slot {
@@ -328,6 +337,7 @@ impl Drop for HostDevice {
     }
 }
 
+/// Executes the operations in order, until the device is dropped.
 fn copy_all(arena: &File, orders: &Receiver<Order>, ends: &Sender<Completion>) {
     for Order { event, at, bytes, work } in orders {
         let (slot, result) = match work {
@@ -347,6 +357,7 @@ fn copy_all(arena: &File, orders: &Receiver<Order>, ends: &Sender<Completion>) {
     }
 }
 
+/// Writes `value` to `bytes` bytes of the arena, from byte `at`.
 fn fill(arena: &File, value: u8, bytes: usize, at: u64) -> io::Result<()> {
     let piece = [value; FILL_PIECE];
     let mut done = 0;

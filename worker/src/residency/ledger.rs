@@ -41,6 +41,7 @@ impl Kind {
     }
 }
 
+/// An allocation or a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Taken,
@@ -57,6 +58,7 @@ pub struct Line {
     pub sum: Bytes,
 }
 
+/// The allocations and releases of a device, with their total, its peak, and the total of each kind.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     lines: Vec<Line>,

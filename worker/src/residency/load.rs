@@ -1,9 +1,9 @@
 //! The order of a load: a buffer is allocated right before its own upload, its source is dropped right after, and
 //! outputs are allocated after the last upload.
 //!
-//! Storages have keys. A storage that several tensors share is uploaded once, and released with the last of them;
-//! an unused one is never touched. The peak is exactly what `opt_shared::placement` predicts. After an error, the
-//! residency and its device must be dropped.
+//! Storages have keys. A storage that several tensors share is uploaded once, and released with the last of them. A
+//! storage without tensors is never touched. The peak is exactly what `opt_shared::placement` predicts. After an error,
+//! the residency and its device must be dropped.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,7 +15,7 @@ use super::device::{Buffer, Device, DeviceError, Event};
 use super::ledger::{Accounted, Kind, Ledger};
 use super::staging::{Ring, Source, StagingError};
 
-/// Describes a storage without touching its bytes, and opens them.
+/// Describes a storage without touching its bytes, and opens the bytes.
 pub trait Origin {
     fn bytes(&self) -> Bytes;
 
@@ -41,6 +41,7 @@ pub struct Load<'a, K> {
     pub instead_of: &'a [K],
 }
 
+/// A storage on the device, and the number of tensors that use it.
 struct Resident {
     buffer: Buffer,
     users: usize,
@@ -97,8 +98,9 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
         for position in upload_order(used.iter().map(|&index| load.storages[index].1.held())) {
             let index = used[position];
             let (key, origin) = &load.storages[index];
-            if let Some(named_before) = self.resident.get_mut(key) {
-                named_before.users += uses[index];
+            // The same key may occur twice in `storages`.
+            if let Some(resident) = self.resident.get_mut(key) {
+                resident.users += uses[index];
                 continue;
             }
             let buffer = self.on.allocate(Kind::Weight, origin.bytes())?;
@@ -121,7 +123,7 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
         wanted.iter().map(|&(kind, bytes)| Ok(self.on.allocate(kind, bytes)?)).collect()
     }
 
-    /// Ends the use of a storage by one tensor; the last use releases it.
+    /// Ends the use of a storage by one tensor. The end of the last use releases the storage.
     pub fn end_use(&mut self, key: &K) -> Result<(), DeviceError> {
         let Some(resident) = self.resident.get_mut(key) else { return Ok(()) };
         resident.users = resident.users.saturating_sub(1);
@@ -137,7 +139,7 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
         self.on.release(kind, buffer)
     }
 
-    /// Releases all resident storages and the slots. Returns the ledger; its total is the memory that the caller has
+    /// Releases all resident storages and the slots. Returns the ledger, whose total is the memory that the caller has
     /// not released.
     pub fn dissolve(mut self) -> Result<Ledger, StagingError> {
         for resident in std::mem::take(&mut self.resident).into_values() {

@@ -1,5 +1,4 @@
-//! Anonymous memory in whole pages. Dropping it returns the pages to the kernel at once, while an allocator might keep
-//! them.
+//! Anonymous memory in whole pages. Dropping it returns the pages to the kernel at once; an allocator might keep them.
 
 use std::io;
 use std::ptr::NonNull;
@@ -8,6 +7,7 @@ use opt_shared::placement::whole_grains;
 use opt_shared::units::Bytes;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
+/// A private mapping of whole pages.
 pub struct Pages {
     start: NonNull<u8>,
     /// The requested length; the mapping has whole pages.
@@ -39,14 +39,14 @@ impl Pages {
 
 impl AsRef<[u8]> for Pages {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: `length` bytes of a mapping of ours, readable as long as we live.
+        // SAFETY: `length` bytes of our own mapping, which is readable until `self` is dropped.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
     }
 }
 
 impl AsMut<[u8]> for Pages {
     fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above; writable, and `&mut self` is the only reference.
+        // SAFETY: as above; the mapping is writable, and `&mut self` is the only reference to it.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.length) }
     }
 }

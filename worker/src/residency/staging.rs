@@ -21,6 +21,7 @@ pub trait Source {
     fn read_at(&mut self, at: Bytes, into: &mut [u8]) -> io::Result<()>;
 }
 
+/// Why bytes did not reach a device.
 #[derive(Debug, thiserror::Error)]
 pub enum StagingError {
     #[error(transparent)]
@@ -47,11 +48,13 @@ pub enum StagingError {
     SlotLost,
 }
 
+/// The slots through which bytes are copied.
 pub struct Ring<D: Device> {
     /// k, the number of slots.
     slots: u64,
     /// s, the size of a slot.
     slot_bytes: Bytes,
+    /// The number of slots allocated so far.
     allocated: u64,
     idle: Vec<D::Slot>,
 }
@@ -120,6 +123,7 @@ impl<D: Device> Ring<D> {
         Ok(())
     }
 
+    /// Returns an idle slot; waits for a copy to return one if there is none.
     fn slot(&mut self, on: &mut Accounted<D>) -> Result<D::Slot, StagingError> {
         match self.idle.pop() {
             Some(slot) => Ok(slot),

@@ -1,9 +1,8 @@
 //! The C structures with which a candidate is called (tvm-ffi's `TVMFFIAny` and DLPack's `DLTensor`), and the block
 //! of memory that holds one entry's arguments.
 //!
-//! The layouts are those of the public C headers (tvm-ffi `c_api.h`, DLPack 1.1 `dlpack.h`);
-//! `worker/include/opt_candidate.h` has the same in C. A candidate may overwrite its arguments, so a pristine copy is
-//! restored before every call.
+//! The layouts follow the public C headers (tvm-ffi `c_api.h`, DLPack 1.1 `dlpack.h`). `worker/include/opt_candidate.h`
+//! declares them in C. A candidate may overwrite its arguments, so a pristine copy is restored before every call.
 
 use std::ffi::{CString, c_char, c_void};
 
@@ -19,6 +18,7 @@ pub(crate) struct Any {
     pub(crate) payload: Payload,
 }
 
+/// The value of an `Any`. The type index says which field is valid.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) union Payload {
@@ -30,6 +30,7 @@ pub(crate) union Payload {
     pub(crate) device: Device,
 }
 
+/// The type indices of `TVMFFIAny`.
 pub(crate) mod type_index {
     pub(crate) const NONE: i32 = 0;
     pub(crate) const INT: i32 = 1;
@@ -50,7 +51,7 @@ pub(crate) struct DataType {
     lanes: u16,
 }
 
-/// The types of a `DLDevice`.
+/// The device types of DLPack (`kDLCPU` and `kDLCUDA`).
 pub(crate) const ON_CPU: i32 = 1;
 pub(crate) const ON_CUDA: i32 = 2;
 
@@ -83,13 +84,15 @@ pub(crate) type Function = unsafe extern "C" fn(*mut c_void, *const Any, i32, *m
 /// The `data` fields of an output, as word indices in `Arguments::live`.
 struct OutputWords {
     words: Vec<usize>,
-    /// True if they are those of arguments that the call changes. A plan call gets such an argument as an input.
+    /// True if the output is the new value of arguments that the call changes. A plan call gets these as inputs.
     changed: bool,
 }
 
 /// One entry's arguments, ready to be passed.
 pub(crate) struct Arguments {
+    /// The block that is passed. It begins with the `Any` of each argument, to which the structures follow.
     live: Vec<u64>,
+    /// The block as it was built.
     pristine: Vec<u64>,
     count: i32,
     /// The `data` fields that get the address of each output.
@@ -104,8 +107,8 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     /// Builds the arguments. An output that is the new value of arguments is not passed again. `inputs[i]` is the
-    /// address of the first byte of range `i`. `device` is the type of the device on which tensors are; lists of
-    /// numbers are always on the CPU.
+    /// address of the first byte of range `i`. `device` is the device type of the tensors; lists of numbers are always
+    /// on the CPU.
     pub(crate) fn build(setup: &EntrySetup, inputs: &[*mut u8], device: i32) -> Result<Self, &'static str> {
         let written = || setup.outputs.iter().filter(|output| output.arguments.is_empty());
         let count = setup.arguments.len() + written().count();
@@ -214,11 +217,13 @@ impl Arguments {
 
     /// Redirects an input range to other bytes until the block is restored.
     pub(crate) fn show(&mut self, range: u32, data: *mut u8) {
-        for &(word, _) in self.input_data.iter().filter(|(_, of)| *of == range) {
+        for &(word, _) in self.input_data.iter().filter(|(_, known)| *known == range) {
             self.live[word] = data as u64;
         }
     }
 
+    /// Calls a function with these arguments. Returns its code, and the type index of the value that it returned.
+    ///
     /// # Safety
     /// `function` must have the signature of the candidate interface. The function may do anything else: this process
     /// contains nothing that must survive it.
@@ -243,6 +248,7 @@ fn data_type(wire: WireType) -> DataType {
     DataType { code: wire.code, bits: wire.bits, lanes: wire.lanes.into() }
 }
 
+/// Assigns positions in the block. `words` is the size so far.
 #[derive(Default)]
 struct Layout {
     words: usize,
@@ -296,6 +302,7 @@ impl Block {
         target
     }
 
+    /// Writes a `DLTensor` into the block, and returns the argument that points to it.
     fn tensor(
         &mut self,
         offsets: &TensorOffsets,

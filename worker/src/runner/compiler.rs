@@ -25,7 +25,7 @@ pub struct CompileOrder {
     pub confinement: Confinement,
 }
 
-/// The entry point behind the hidden argument. Locks down and becomes the compiler.
+/// The entry point behind a hidden command-line argument. Locks down and becomes the compiler.
 pub fn main() -> i32 {
     // SAFETY: the worker that started us put the socket here, and no other code uses it.
     let socket = unsafe { BorrowedFd::borrow_raw(SOCKET_FD) };

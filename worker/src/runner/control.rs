@@ -1,8 +1,8 @@
 //! The control page: the only memory that a worker and its runner share for the timing hand-off.
 //!
-//! Owns its layout and its futex calls. `serve` (runner) and `session::host` (worker) define the commands. The runner
-//! is hostile once its candidate is loaded, so the worker treats every field as a claim and clamps it before use. The
-//! page lies in a memfd that is sealed against resizing, so reading it cannot raise SIGBUS.
+//! Owns the layout of the page and the futex calls. `serve` (runner) and `session::host` (worker) define the commands.
+//! The runner is hostile once its candidate is loaded, so the worker treats every field as a claim and clamps it before
+//! use. The page is in a memfd that is sealed against resizing, so reading it cannot raise SIGBUS.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
@@ -67,27 +67,32 @@ impl FaultedMemory {
     }
 }
 
-/// The call is not timed, so the candidate's output is flushed after it.
+/// Set for calls that are not timed. After them, the runner flushes the candidate's text and unmaps the output pages.
 pub const FLAG_VERIFY: u32 = 1;
-/// Calls `<symbol>_plan` instead of `<symbol>`.
+/// Set for a call of `<symbol>_plan` instead of `<symbol>`.
 pub const FLAG_PLAN: u32 = 2;
-/// Each call gets the variant of its slot.
+/// Set if each call gets the variant of its slot as input.
 pub const FLAG_VARIED: u32 = 4;
 
 /// The page that a worker and its runner share. Both run the same executable, and `repr(C)` fixes the layout.
 #[repr(C, align(64))]
 pub struct ControlPage {
     // Worker to runner.
+    /// The number of the command. A new number starts it.
     pub command: AtomicU32,
     pub entry: AtomicU32,
     pub calls: AtomicU32,
     pub first_slot: AtomicU32,
     pub flags: AtomicU32,
+    /// How long the runner spins before it sleeps, in microseconds.
     pub spin_us: AtomicU32,
+    /// 1 while the runner sleeps and must be woken.
     pub runner_waits: AtomicU32,
     padding: [u32; 9],
     // Runner to worker, on a separate cache line.
+    /// The number of the command that is done.
     pub done: AtomicU32,
+    /// 1 while the worker sleeps and must be woken.
     pub worker_waits: AtomicU32,
     pub result: AtomicI32,
     pub calls_done: AtomicU32,
@@ -99,13 +104,15 @@ pub struct ControlPage {
     pub fault_index: AtomicU32,
     padding_2: u32,
     pub fault_address: AtomicU64,
+    /// The duration of the calls by the runner's own clock.
     pub claimed_ns: AtomicU64,
+    /// The size of an allocation that was refused for lack of memory; 0 if there was none.
     pub refused_bytes: AtomicU64,
     /// The error text of a failed call.
     pub raised: RaisedText,
 }
 
-/// The longest error text that is passed on, in bytes; the page has room for twice as much.
+/// The longest error text that is passed on, in bytes.
 const MAX_RAISED: usize = 1024;
 
 /// A text in shared memory. The reader copies it byte by byte and trusts neither its length nor its content.
@@ -212,7 +219,7 @@ fn page_bytes() -> usize {
 }
 
 /// Waits until `word` differs from `old`: spins for `spin`, then sleeps on the futex for at most `slice`. Returns
-/// true if it changed. `waits` tells the other side that a wake-up is needed.
+/// true if `word` changed. While it sleeps, `waits` tells the other side that a wake-up is needed.
 pub fn wait_for_change(
     word: &AtomicU32,
     waits: &AtomicU32,

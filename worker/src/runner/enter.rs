@@ -1,8 +1,8 @@
 //! The call from our code into the candidate's, which no exception can leave.
 //!
 //! An uncaught C++ exception must end in `std::terminate`, which prints the exception. Without this frame, the search
-//! for a handler would continue through our frames to the one with which Rust guards `main`, and that one only prints
-//! that it cannot catch foreign exceptions. This frame has no unwinding information, so the search ends at it.
+//! for a handler would reach the frame with which Rust guards `main`, which only prints that it cannot catch foreign
+//! exceptions. This frame has no unwinding information, so the search ends here.
 
 use std::ffi::c_void;
 

@@ -22,6 +22,7 @@ pub(crate) struct WatchedMapping {
     pub(crate) index: u32,
 }
 
+/// The data that the signal handler reads.
 struct Table {
     page: &'static ControlPage,
     watched: Vec<WatchedMapping>,
@@ -56,6 +57,7 @@ pub(crate) fn report_faults_in(page: &'static ControlPage, watched: Vec<WatchedM
     }
 }
 
+/// The signal handler: records the memory that was accessed, and lets the signal end the process.
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
     let Some(table) = TABLE.get() else { return };
     // SAFETY: the kernel hands a valid siginfo to an SA_SIGINFO handler.

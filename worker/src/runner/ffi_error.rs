@@ -54,7 +54,7 @@ impl RaisedErrors {
             // SAFETY: a handle that dlopen returned or the pseudo-handle, and a NUL-terminated name.
             .map(|handle| unsafe { libc::dlsym(handle, NAME.as_ptr()) })
             .find(|address| !address.is_null());
-        // SAFETY: the name is that of a function of this signature in the public ABI.
+        // SAFETY: the public ABI gives this signature to the function of this name.
         let function = |address| unsafe { std::mem::transmute::<*mut c_void, MoveFromRaised>(address) };
         Self { move_from_raised: address.map(function) }
     }

@@ -35,6 +35,7 @@ pub const MAX_REPLY_TEXT: usize = 2048;
 const RETURNED: &str = "returned";
 const REPLY_BYTES: usize = 8 + MAX_REPLY_TEXT;
 
+/// A frame from a worker to its runner or compiler.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToRunner {
     /// The first frame. Descriptor 0 is the artifact, followed by its libraries.
@@ -48,6 +49,7 @@ pub enum ToRunner {
     Begin,
 }
 
+/// Everything that a runner needs before its first entry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
     pub launcher: Launcher,
@@ -131,6 +133,7 @@ pub struct InputRange {
     pub address_phase: u8,
 }
 
+/// An argument of a call. A `Tensor` names its input range; an `Array` is a list of numbers, with its bytes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum WireArgument {
     None,
@@ -152,6 +155,7 @@ pub struct WireType {
     pub lanes: u8,
 }
 
+/// An output tensor of a call, and the memory of its slots.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WireOutput {
     pub dtype: WireType,
@@ -178,6 +182,7 @@ pub struct OutputRegion {
     pub slots: u32,
 }
 
+/// Why a frame could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     #[error("sending a frame to the runner")]
@@ -257,7 +262,7 @@ pub(crate) fn receive_frame<T: DeserializeOwned>(
     Ok((frame, descriptors))
 }
 
-/// What a runner reports about itself.
+/// A frame from a runner to its worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// The runner locked down before any foreign code ran. The text lists protections that are enforced (`+name:
@@ -270,7 +275,7 @@ pub enum Reply {
     },
     /// `dlopen` or `dlsym` failed; `text` is its message.
     LoadFailed { text: String },
-    /// Our own code in the runner failed.
+    /// The runner's own code failed, not the candidate.
     Failed { text: String },
 }
 

@@ -18,6 +18,7 @@ use super::frame::{InputRange, OutputRegion, VariantRange};
 
 const ALIGNMENT: usize = to_index(opt_shared::formula::ALIGNMENT);
 
+/// Why inputs or outputs could not be mapped.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MapError {
     #[error("reserving {bytes} bytes of addresses for {what}")]
@@ -139,7 +140,7 @@ fn fill(
     offset: u64,
 ) -> Result<(), MapError> {
     map_pages("an input", at, length, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE, None)?;
-    // SAFETY: `data..data + bytes` lies within the pages just mapped writable; nothing else refers to them yet.
+    // SAFETY: `data..data + bytes` is within the pages just mapped writable, and nothing else refers to them yet.
     let buffer = unsafe { std::slice::from_raw_parts_mut(data as *mut u8, bytes) };
     file.read_exact_at(buffer, offset).map_err(|source| MapError::Read { bytes, offset, source })?;
     // SAFETY: our own fresh pages; the slice above is not used any more.
@@ -194,7 +195,7 @@ fn map_pages(
 ) -> Result<(), MapError> {
     let flags = flags | MapFlags::FIXED;
     let mapped = match file {
-        // SAFETY: `at..at + bytes` lies inside a reservation of ours that nothing refers to yet.
+        // SAFETY: `at..at + bytes` is inside our own reservation, and nothing refers to it yet.
         Some((file, offset)) => unsafe { mmap(at as *mut _, bytes, protection, flags, file, offset) },
         // SAFETY: as above.
         None => unsafe { mmap_anonymous(at as *mut _, bytes, protection, flags) },

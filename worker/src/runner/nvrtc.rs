@@ -1,7 +1,7 @@
 //! Runs NVRTC in a sandboxed process: loads the library, compiles one source, writes one file, and prints the log to
 //! standard error.
 //!
-//! It takes a compiler's command line (options, `-o FILE`, a source), which makes the build command in a result
+//! The process takes a compiler's command line (options, `-o FILE`, a source), so that the build command in a result is
 //! readable.
 
 use std::ffi::{CStr, CString, OsString, c_char, c_int, c_void};
@@ -9,6 +9,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 
+// The signatures of NVRTC's functions.
 type Create = unsafe extern "C" fn(
     *mut *mut c_void,
     *const c_char,
@@ -42,6 +43,7 @@ pub(super) fn compile(library: &Path, arguments: &[OsString]) -> Result<i32, Str
     Ok(0)
 }
 
+/// The command line, taken apart.
 struct Order {
     options: Vec<CString>,
     output: PathBuf,
@@ -66,6 +68,7 @@ impl Order {
     }
 }
 
+/// The loaded library.
 struct Library {
     handle: *mut c_void,
 }
@@ -84,12 +87,12 @@ impl Library {
     }
 
     fn symbol(&self, name: &CStr) -> Result<*mut c_void, String> {
-        // SAFETY: the handle is that of an open library.
+        // SAFETY: the library of this handle is open.
         let found = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
         if found.is_null() { Err(format!("NVRTC has no {}", name.to_string_lossy())) } else { Ok(found) }
     }
 
-    /// Returns `None` if the source has an error, which the log describes.
+    /// Compiles the source and prints the log. Returns `None` if the source has an error, which the log describes.
     fn build(&self, order: &Order, source: &CStr) -> Result<Option<Vec<u8>>, String> {
         // SAFETY: these are the types of the library's interface.
         let (create, compile) = unsafe {
@@ -132,6 +135,7 @@ impl Library {
         Ok(Some(built))
     }
 
+    /// Fetches a text or a file from the program with a pair of NVRTC's functions: one for its size, one for its bytes.
     fn text(&self, program: *mut c_void, size: &CStr, text: &CStr) -> Result<Vec<u8>, String> {
         let failed = |code: c_int| format!("{} failed with error {code}", text.to_string_lossy());
         // SAFETY: these are the types of the library's interface.
@@ -148,7 +152,7 @@ impl Library {
             return Err(failed(code));
         }
         let mut buffer = vec![0u8; bytes];
-        // SAFETY: the buffer has the size that the library asked for.
+        // SAFETY: the buffer has the size that the library reported.
         let code = unsafe { get(program, buffer.as_mut_ptr().cast()) };
         if code == 0 { Ok(buffer) } else { Err(failed(code)) }
     }

@@ -45,7 +45,7 @@ const RAISED: &str = "opt.Raised: ";
 /// The longest single wait on the futex. The wait is repeated until a command arrives.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 
-/// The entry point behind the hidden argument. Returns the process's exit code.
+/// The entry point behind a hidden command-line argument. Returns the process's exit code.
 pub fn main() -> i32 {
     begin(None)
 }
@@ -99,7 +99,9 @@ fn end(socket: BorrowedFd<'_>, ending: Ending) -> i32 {
     }
 }
 
+/// The reason why a runner ends before it serves calls.
 enum Ending {
+    /// A failure that is reported to the worker.
     Reply(Reply),
     /// The worker has ended.
     WorkerGone,
@@ -120,15 +122,17 @@ impl From<MapError> for Ending {
     }
 }
 
+/// A runner that is ready to serve calls.
 struct Runner {
     loaded: Loaded,
-    /// True if arguments are shown to the emulated device.
+    /// True if the arguments are in the memory of the emulated device.
     on_device: bool,
     entries: Vec<Entry>,
     /// The number of the entry that was called last.
     last: Option<usize>,
 }
 
+/// An entry whose inputs and outputs are mapped.
 struct Entry {
     arguments: Arguments,
     outputs: Vec<OutputMaps>,
@@ -149,6 +153,7 @@ impl VariantMap {
     }
 }
 
+/// The mappings of one output's slots.
 struct OutputMaps {
     has_elements: bool,
     /// The size of one slot's data.
@@ -157,6 +162,7 @@ struct OutputMaps {
 }
 
 impl OutputMaps {
+    /// The address of a slot; null if the output has no elements.
     fn slot(&self, slot: u32) -> *mut u8 {
         if !self.has_elements {
             return std::ptr::null_mut();
@@ -194,6 +200,7 @@ impl SetupFrame {
     }
 }
 
+/// Maps all entries, locks down, and loads the candidate.
 fn prepare(
     socket: BorrowedFd<'_>,
     page: &'static ControlPage,
@@ -268,6 +275,7 @@ fn pin(cpus: &[u32]) {
 /// The inputs that are mapped, keyed by the file's device and inode number, the range, and the number of the input.
 type Inputs = BTreeMap<(u64, u64, InputRange, usize), Mapped>;
 
+/// Maps the inputs and outputs of an entry.
 fn map_entry(
     entry: &EntrySetup,
     descriptors: Vec<OwnedFd>,
@@ -279,9 +287,9 @@ fn map_entry(
     let outputs_memfd = descriptors.next().ok_or_else(|| failure("an entry came without its outputs"))?;
     let files = descriptors
         .map(|descriptor| {
-            let about = rustix::fs::fstat(&descriptor)
+            let stat = rustix::fs::fstat(&descriptor)
                 .map_err(|_| failure("the file of an input cannot be examined"))?;
-            Ok((File::from(descriptor), about.st_dev, about.st_ino))
+            Ok((File::from(descriptor), stat.st_dev, stat.st_ino))
         })
         .collect::<Result<Vec<_>, Ending>>()?;
     let mut inputs = Vec::with_capacity(entry.inputs.len());
@@ -291,14 +299,14 @@ fn map_entry(
             .ok_or_else(|| failure("an entry came without the file of an input"))?;
         // An input that several entries share is mapped once, so it counts once in this process too. Slots of a pool
         // are not shared, because their contents change.
-        let name = (*device, *number, InputRange { source: 0, ..*range }, index);
-        if let Some(mapped) = known.get(&name).filter(|_| !entry.pooled) {
+        let key = (*device, *number, InputRange { source: 0, ..*range }, index);
+        if let Some(mapped) = known.get(&key).filter(|_| !entry.pooled) {
             inputs.push(mapped.data);
             continue;
         }
         let mapped = if entry.pooled { map_slot(file, range)? } else { map_input(file, range)? };
         if !entry.pooled {
-            known.insert(name, mapped);
+            known.insert(key, mapped);
         }
         if entry.resident {
             mapped.touch();
@@ -354,7 +362,7 @@ fn extent(output: &WireOutput) -> usize {
     usize::try_from(bytes).unwrap_or(0)
 }
 
-/// Seals every input against remapping and mprotect. If the kernel cannot do this, returns why.
+/// Seals every input against remapping and mprotect. Returns the reason if the kernel cannot do this.
 fn seal_inputs(watched: &[WatchedMapping]) -> Option<String> {
     for mapping in watched.iter().filter(|mapping| !mapping.output) {
         let Mapped { start, end, .. } = mapping.mapped;
@@ -367,6 +375,7 @@ fn seal_inputs(watched: &[WatchedMapping]) -> Option<String> {
 }
 
 impl Runner {
+    /// Executes commands until the process is killed.
     fn serve(mut self, page: &'static ControlPage) -> i32 {
         let mut seen = 0;
         loop {
@@ -379,6 +388,7 @@ impl Runner {
         }
     }
 
+    /// Makes the calls that the control page orders, and writes their result to it.
     fn execute(&mut self, page: &ControlPage) {
         let flags = page.flags.load(Ordering::Relaxed);
         let calls = page.calls.load(Ordering::Relaxed);
@@ -444,7 +454,7 @@ impl Runner {
         page.claimed_ns.store(u64::try_from(elapsed).unwrap_or(u64::MAX), Ordering::Relaxed);
         if flags & FLAG_VERIFY != 0 {
             // Flush the candidate's output, so that it survives if the candidate is killed later.
-            // SAFETY: this flushes all streams, and no other thread of ours closes one.
+            // SAFETY: this flushes all streams, and none of our own threads closes one.
             unsafe { libc::fflush(std::ptr::null_mut()) };
             entry.unmap_outputs();
         }

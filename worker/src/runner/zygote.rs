@@ -5,9 +5,9 @@
 //!                                     ▲───── Cloned ──┘
 //! ```
 //!
-//! An import takes a second or two, a copy takes milliseconds. The zygote never runs a candidate's code. It talks only
-//! to its worker, over a socket that copies close. It has a single thread, because a process with several cannot be
-//! copied, and it ends with its worker.
+//! An import takes one to two seconds, a copy takes milliseconds. The zygote never runs a candidate's code. It talks
+//! only to its worker, over a socket that copies close. It has a single thread, because only one thread survives a
+//! clone, and it ends with its worker.
 
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
@@ -28,14 +28,16 @@ use crate::sandbox::spawn::{Namespaces, SOCKET_FD, gaps_between};
 /// their numbers.
 pub(crate) const RUNNER_DESCRIPTORS: usize = 5;
 
+/// A message from a worker to its zygote.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToZygote {
-    /// The first message: which interpreter to host.
+    /// The first message: the interpreter to host.
     Host(Python),
     /// Make a copy with the descriptors of this message.
     Clone { namespaces: Namespaces },
 }
 
+/// A zygote's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum FromZygote {
     /// The zygote can be copied.
@@ -48,7 +50,7 @@ pub(crate) enum FromZygote {
     Refused { text: String },
 }
 
-/// The entry point behind the hidden argument. Returns the process's exit code.
+/// The entry point behind a hidden command-line argument. Returns the process's exit code.
 pub fn main() -> i32 {
     // SAFETY: the worker that started us opened this descriptor for us, and no other code uses it.
     let socket = unsafe { BorrowedFd::borrow_raw(SOCKET_FD) };
@@ -88,7 +90,7 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
     let mut pidfd: Option<OwnedFd> = None;
     loop {
         let sent = send_frame(socket, &answer, pidfd.as_ref().map(AsFd::as_fd).as_slice());
-        // The copy must not inherit it.
+        // The next copy must not inherit the pidfd.
         drop(pidfd.take());
         if sent.is_err() {
             return 0;

@@ -15,7 +15,8 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus, pidfd_send_si
 use super::confine::abort::ABORT_STATUS;
 use super::spawn::{Namespaces, SpawnedRunner};
 
-/// A stop usually takes microseconds. For this time, the thread yields between two checks; after it, the thread sleeps.
+/// A stop usually takes microseconds. For this long, the worker's thread yields between two checks. After that, it
+/// sleeps for `STOP_PAUSE`.
 const STOP_SPIN: Duration = Duration::from_micros(200);
 const STOP_PAUSE: Duration = Duration::from_micros(50);
 
@@ -55,6 +56,7 @@ pub enum Stop {
     Ended,
 }
 
+/// The failure of an operation on a runner's process.
 #[derive(Debug, thiserror::Error)]
 pub enum HandleError {
     #[error("runner {pid}: {action} failed")]
@@ -131,8 +133,8 @@ impl RunnerHandle {
         let pause = Pause { pid: self.pid, started: Instant::now(), timeout };
         // This polls. No wait with a time limit works without handling SIGCHLD, and a stop takes only microseconds.
         loop {
-            // A process that has ended can still be signalled. A wait for its stop then fails with ECHILD, so its end
-            // is looked for first.
+            // A process that has ended can still be signalled. A wait for its stop would then fail with ECHILD, so the
+            // loop checks for its end first.
             if self.peek_end()?.is_some() {
                 return Ok(Stop::Ended);
             }
@@ -181,7 +183,7 @@ impl RunnerHandle {
         Ok(())
     }
 
-    /// Returns how it ended, or `None` if it has not. Leaves the zombie in place.
+    /// Returns how the runner ended, or `None` if it has not. Leaves the zombie in place.
     pub fn peek_end(&self) -> Result<Option<End>, HandleError> {
         if self.reaped.is_some() {
             return Ok(self.reaped);
@@ -190,7 +192,8 @@ impl RunnerHandle {
         Ok(self.wait(options, "looking for its end")?.and_then(|status| self.end(&status)))
     }
 
-    /// Waits until it is dead, for at most `limit`; returns false if it is not. Leaves the zombie in place.
+    /// Waits until the runner is dead, for at most `limit`. Returns false if it is still alive. Leaves the zombie in
+    /// place.
     pub fn wait_dead(&self, limit: Duration) -> Result<bool, HandleError> {
         readable(self, limit).map_err(|errno| HandleError::System {
             pid: self.pid,
@@ -213,9 +216,9 @@ impl RunnerHandle {
         }
     }
 
-    /// User and system time of all its threads, including ended ones, in nanoseconds.
+    /// User and system time of all the runner's threads, including ended ones.
     ///
-    /// Exact while it is stopped. While it runs, up to one scheduler tick per running thread is missing.
+    /// Exact while the runner is stopped. While it runs, up to one scheduler tick per running thread is missing.
     pub fn cpu_time(&self) -> Result<Duration, HandleError> {
         let system = |source| HandleError::System { pid: self.pid, action: "reading its CPU clock", source };
         let pid =
@@ -293,7 +296,7 @@ impl Drop for RunnerHandle {
     }
 }
 
-/// Pauses between two checks for a change that takes microseconds. The pauses grow, up to a time limit.
+/// Pauses between two checks for a change that takes microseconds. After `timeout`, a pause is an error.
 struct Pause {
     pid: u32,
     started: Instant,

@@ -1,7 +1,7 @@
-//! The allocation functions of this executable, which the libraries it loads use as well. They forward to the C library
-//! and record the size of refused requests, as proof that a candidate failed for lack of memory.
+//! The allocation functions of this executable, which all libraries in the process use as well. They forward to the C
+//! library and record the size of refused requests, as proof that a candidate failed for lack of memory.
 //!
-//! Under a fuzzer and under Miri, these functions are not exported: AddressSanitizer and Miri have their own.
+//! Under a fuzzer and under Miri, these functions are not exported, because AddressSanitizer and Miri have their own.
 //!
 //! A granted request costs one branch. Nothing is recorded before [`note_refusals_in`] is called. `free` needs no
 //! wrapper, because the C library allocated the memory. The linker arguments that export these names come from
@@ -31,7 +31,7 @@ pub fn note_refusals_in(note: &'static AtomicU64) {
     NOTE.store(ptr::from_ref(note).cast_mut(), Ordering::Release);
 }
 
-/// Checks errno, because a null pointer may also mean an invalid alignment.
+/// Notes a failed request, if it failed for lack of memory. A null pointer may also mean an invalid alignment.
 #[cold]
 fn refused(size: usize) {
     // SAFETY: errno of this thread is always readable.

@@ -41,7 +41,7 @@ pub(crate) fn user_number() -> u32 {
 }
 
 /// Returns a candidate's confinement. `libraries` is the total size of the files that the runner loads in addition to
-/// those of the system.
+/// the system's libraries.
 pub(crate) fn for_candidate(
     limits: &LimitSettings,
     threads: u32,

@@ -1,4 +1,4 @@
-//! Asks the scheduler for short time slices or for real-time priority, for processes that time and for those that are
+//! Requests short time slices or real-time priority from the scheduler, for workers that time and for runners that are
 //! timed.
 
 use rustix::io::Errno;
@@ -81,9 +81,9 @@ mod tests {
         let policies = in_a_thread(|| {
             let policy = || std::fs::read_to_string("/proc/thread-self/stat").map(|stat| policy_of(&stat));
             set_scheduling(0, Scheduling::RealTime(1)).map(|()| {
-                let raised = policy().expect("/proc");
-                set_scheduling(0, Scheduling::Short).expect("back");
-                (raised, policy().expect("/proc"))
+                let raised = policy().expect("/proc is readable");
+                set_scheduling(0, Scheduling::Short).expect("giving up a priority needs no privilege");
+                (raised, policy().expect("/proc is readable"))
             })
         });
         match policies {

@@ -16,7 +16,7 @@ pub(crate) enum Sibling {
     Original(SpawnedRunner),
 }
 
-/// Clones this process into new namespaces, or into those of them that the kernel grants.
+/// Clones this process into new namespaces, as far as the kernel grants them.
 ///
 /// # Safety
 ///

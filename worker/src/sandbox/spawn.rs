@@ -1,12 +1,11 @@
 //! Starts a runner: one `clone` with a pidfd and new namespaces, then `execveat` of a descriptor of our own
 //! executable.
 //!
-//! `sandbox::confine` locks the runner down, called from its main. [`RunnerHandle`](super::handle::RunnerHandle)
-//! controls it after the start.
+//! The runner's main locks the process down (`sandbox::confine`). [`RunnerHandle`](super::handle::RunnerHandle)
+//! controls the runner after the start.
 //!
-//! This is written by hand because `std::process::Command` can neither create namespaces nor return a pidfd. It uses
-//! `clone`, not `clone3`, because some container filters answer ENOSYS to `clone3`, and `clone` supports all the flags
-//! that are needed.
+//! `std::process::Command` can neither create namespaces nor return a pidfd. The system call is `clone`, not `clone3`,
+//! because some container filters refuse `clone3` with ENOSYS, and `clone` has all the flags that are needed.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io::{self, Read};
@@ -39,8 +38,8 @@ impl Namespaces {
         if self.ipc {
             flags |= libc::CLONE_NEWIPC;
         }
-        // Without privileges, the other namespaces are available only inside a user namespace. It has no id maps. That
-        // does not affect permissions, and exec drops the capabilities because our id is not mapped to 0.
+        // Without privileges, the other namespaces are available only inside a user namespace. This one has no id maps.
+        // That does not affect permissions, and exec drops the capabilities because our id is not mapped to 0.
         if flags != 0 && !rustix::process::geteuid().is_root() {
             flags |= libc::CLONE_NEWUSER;
         }
@@ -60,6 +59,7 @@ pub struct SpawnedRunner {
     pub protections: Vec<Protection>,
 }
 
+/// The reason why a runner could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
     #[error("preparing a runner: {action} (raise the limit of open files, or free memory)")]
@@ -208,6 +208,7 @@ fn is_namespace_refusal(error: &io::Error) -> bool {
     )
 }
 
+/// Describes the wanted namespaces as protections, with the reason of a refusal.
 fn namespace_protections(
     wanted: Namespaces,
     used: Namespaces,
@@ -231,6 +232,7 @@ fn namespace_protections(
         .collect()
 }
 
+/// Clones this process. Returns the pid of the child, and a descriptor of it.
 fn clone_child(plan: &ChildPlan<'_>, namespace_flags: c_int) -> io::Result<(u32, OwnedFd)> {
     let every_signal = full_signal_set();
     let mut previous = every_signal;
@@ -242,7 +244,7 @@ fn clone_child(plan: &ChildPlan<'_>, namespace_flags: c_int) -> io::Result<(u32,
         return Err(io::Error::from_raw_os_error(masked));
     }
     // SAFETY: the child calls only `run_child`, which never returns and allocates nothing, because another thread may
-    // have held the allocator's lock. `plan` lies in its copy of memory.
+    // have held the allocator's lock. Its copy of memory contains `plan`.
     let cloned = unsafe {
         match clone(namespace_flags, std::ptr::null_mut()) {
             Ok(Cloned::Copy) => run_child(plan),
@@ -275,8 +277,8 @@ pub(super) unsafe fn clone(flags: c_int, child_tid: *mut c_int) -> io::Result<Cl
     let mut pidfd: c_int = -1;
     // SAFETY: without CLONE_VM the child has a copy of our memory. With a null stack it continues on its copy of this
     // stack, as after fork. With CLONE_PIDFD the third argument is where the kernel stores the descriptor, and `pidfd`
-    // outlives the call. The order of the last two arguments depends on the
-    // architecture, and no thread-local storage is given.
+    // outlives the call. The order of the last two arguments depends on the architecture; no thread-local storage is
+    // given.
     let result = unsafe {
         #[cfg(target_arch = "x86_64")]
         let result = libc::syscall(libc::SYS_clone, flags, 0_usize, &raw mut pidfd, child_tid, 0_usize);
@@ -301,11 +303,11 @@ fn full_signal_set() -> libc::sigset_t {
     }
 }
 
-/// Everything that the child does between clone and exec.
+/// Prepares the child and executes the program. Does not return.
 ///
 /// # Safety
 ///
-/// Only in a new child of `clone` without CLONE_VM. Every function called here is async-signal-safe.
+/// Call it only in a new child of `clone` without CLONE_VM. Every function that it calls is async-signal-safe.
 unsafe fn run_child(plan: &ChildPlan<'_>) -> ! {
     // SAFETY: each call gets integers, or pointers into `plan`, which was built before the clone and is
     // null-terminated where the kernel expects it. Errors are reported; nothing unwinds.

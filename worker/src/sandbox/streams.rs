@@ -8,6 +8,7 @@ use rustix::io::pread;
 
 use crate::memfd;
 
+/// One stream. `size` is in bytes, a multiple of the page size.
 pub(crate) struct Stream {
     memfd: OwnedFd,
     size: u64,

@@ -10,11 +10,14 @@ use std::time::{Duration, Instant};
 use opt_shared::formula::MAX_STRETCH;
 use opt_shared::message::KillReason;
 
+/// The time limit of one step of a runner.
 #[derive(Debug)]
 pub(crate) struct Timeout {
     pid: u32,
     limit: Duration,
+    /// The sum of the waits that count.
     spent: Duration,
+    /// The end of the last wait.
     since: Instant,
     /// The time for which the process had waited for a CPU when that figure was first read.
     queued_before: Option<Duration>,
@@ -73,7 +76,7 @@ fn is_stopped(pid: u32) -> bool {
     matches!(state, Some('T' | 't'))
 }
 
-/// The time that its first thread has waited for a CPU; `None` if the kernel does not count it.
+/// The time that the process's first thread has waited for a CPU; `None` if the kernel does not count it.
 fn queued(pid: u32) -> Option<Duration> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
     text.split_ascii_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)

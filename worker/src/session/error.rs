@@ -36,7 +36,7 @@ pub(crate) enum SessionError {
     #[error("comparing the outputs of {entry}")]
     Compare { entry: String, source: CompareError },
     #[error(
-        "timing {entry}: whole blocks took less than starting one, {handoff:?} (run it again when the machine is calmer)"
+        "timing {entry}: whole blocks took no longer than the hand-off, {handoff:?} (run it again when the machine is calmer)"
     )]
     NoTime { entry: String, handoff: Duration },
     #[error(
@@ -45,7 +45,7 @@ pub(crate) enum SessionError {
     )]
     DeviceClock { entry: String, device: Duration, host: Duration },
     #[error(
-        "timing {entry}: too few blocks took longer than starting one (run it again when the machine is calmer)"
+        "timing {entry}: too few blocks took longer than the hand-off (run it again when the machine is calmer)"
     )]
     NoFigures { entry: String },
     #[error(

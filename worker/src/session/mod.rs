@@ -48,7 +48,7 @@ pub(crate) trait Backend {
     /// Memory for inputs that differ in every timed call.
     type Variants: VariantMemory;
 
-    /// Opens the artifact and compares its digest with that of the build.
+    /// Opens the artifact, and checks that it has the digest that the build reported.
     fn open(&self, callee: &Callee) -> Result<Self::Candidate, SessionError>;
 
     /// Starts those parts of the candidate's next session that do not depend on its entries, in the background. `start`
@@ -70,7 +70,7 @@ pub(crate) trait Backend {
         Vec::new()
     }
 
-    /// Whether calls run on a device with a clock of its own.
+    /// Returns true if calls run on a device with its own clock.
     fn is_device(&self) -> bool {
         false
     }
@@ -91,8 +91,8 @@ pub(crate) trait Backend {
     fn variants(&self, bytes: Bytes) -> Result<Self::Variants, DeviceError>;
 
     /// Starts a session over these entries for verification. All inputs are in place before the candidate is loaded,
-    /// and it cannot change them. Each entry has two slots over the same memory: one ends at the end of the mapping,
-    /// the other starts at its start. A store just outside an output therefore faults in one of the two.
+    /// and it cannot change them. In a process, each entry has two slots in the same memory: one begins at the start of
+    /// the mapping, the other ends at its end. A store just outside an output therefore faults in one of the two.
     fn start<'b>(
         &'b self,
         candidate: &'b Self::Candidate,
@@ -251,14 +251,14 @@ pub(crate) enum Answer<T> {
 /// The result of loading a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Loaded {
-    /// `has_plan`: it has a plan call, which is made once for each entry before its calls. `returned`: it returns its
-    /// outputs, and they are copied before the call ends.
+    /// `has_plan`: the candidate has a plan call, which is made once for each entry before its calls. `returned`: the
+    /// candidate returns its outputs, which are copied before the call ends.
     Ready { has_plan: bool, returned: bool },
     /// The candidate cannot be called. `text` is the loader's message, with advice.
     Refused { text: String },
 }
 
-/// What is known about calls that have ended. Everything but `elapsed` is the candidate's claim.
+/// The result of calls. Everything but `elapsed` is the candidate's claim.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Called {
     /// The return value of the last call: 0 for success, `UNSUPPORTED` for an entry that it does not support.
@@ -365,7 +365,7 @@ pub(crate) trait Clock {
     /// Sets whether this process spins while it waits for the end of a block.
     fn wait_spinning(&mut self, spin: bool);
 
-    /// What is known about the device whose clock this is; `None` on a CPU.
+    /// The properties of the device that has this clock; `None` on a CPU.
     fn device_facts(&self) -> Option<DeviceFacts> {
         None
     }
@@ -373,7 +373,7 @@ pub(crate) trait Clock {
     /// Runs one block and times it.
     fn block(&mut self, block: &BlockOrder<'_>, renew: Renew<'_>) -> Result<Answer<Block>, SessionError>;
 
-    /// Wakes the candidate as for a block, without asking for a call.
+    /// Wakes the candidate as for a block, without requesting a call.
     fn idle(&mut self, entry: usize, renew: Renew<'_>) -> Result<Answer<IdleRound>, SessionError>;
 }
 
@@ -441,7 +441,7 @@ pub(crate) struct Block {
     pub(crate) on_device: Option<DeviceBlock>,
 }
 
-/// What was read from a device around a block.
+/// The readings of a device around a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct DeviceBlock {
     pub(crate) pace: Pace,
@@ -449,19 +449,19 @@ pub(crate) struct DeviceBlock {
     pub(crate) is_graph: bool,
 }
 
-/// What is known about a device that times calls.
+/// The properties of a device that times calls.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct DeviceFacts {
     /// The fastest rate, in bytes read and written per second, at which the device copied its own memory.
     pub(crate) copy_rate: Option<f64>,
-    /// What its driver lacks, and what is not done because of it.
+    /// The functions that its driver lacks, each with the consequence.
     pub(crate) lacks: Vec<String>,
 }
 
-/// A round in which the candidate was not asked for anything.
+/// The result of an idle round, in which the candidate is woken and no call is requested.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IdleRound {
-    /// The candidate's CPU time, without the time that it was ordered to spin.
+    /// The candidate's CPU time in the round.
     pub(crate) cpu: Duration,
     pub(crate) wake: WakeCost,
 }

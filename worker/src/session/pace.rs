@@ -2,7 +2,7 @@
 
 use std::ops::BitOr;
 
-/// How fast the device runs at a moment. What it does not report is `None`.
+/// The pace of a device at one moment. A figure that the device does not report is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Pace {
     /// The clock of its multiprocessors.
@@ -11,7 +11,7 @@ pub(crate) struct Pace {
     pub(crate) limits: Option<Limits>,
 }
 
-/// Why a device runs slower than it could.
+/// The reasons why a device runs slower than it could.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) power: bool,
@@ -21,7 +21,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// In the words of the results.
+    /// The names of the reasons that apply, as results write them.
     pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
         [(self.power, "power"), (self.heat, "heat"), (self.external, "external")]
             .into_iter()

@@ -59,6 +59,7 @@ pub(crate) fn run(
     scratch.and(built)
 }
 
+/// Builds a candidate with its files in the scratch folder.
 fn build_in(
     scratch: &Scratch,
     link: &Link,
@@ -110,7 +111,7 @@ fn build_in(
     Ok(built)
 }
 
-/// Stores a library, unless it exceeds the limit on its size or on the total size of the run's libraries.
+/// Stores a library, unless it exceeds the limit on its own size or on the total size of the run's libraries.
 fn keep_for(
     task: &BuildTask,
     library: &Path,
@@ -248,7 +249,7 @@ fn compile(
 }
 
 /// The end of a compiler that ran out of memory. The candidate is to blame only if the compiler could use all of the
-/// plan's limit. If the run's ceiling left less, it is not.
+/// plan's limit. If the run's ceiling left less than that, the plan is to blame.
 fn out_of_memory(task: &BuildTask, what: &str) -> (Status, String) {
     let (left, limit) = (task.memory, task.build.memory_for(task.source.language));
     if left < limit {
@@ -261,6 +262,7 @@ fn out_of_memory(task: &BuildTask, what: &str) -> (Status, String) {
     (Status::HostMemoryLimit, format!("{what}; it may owe {limit} ([build] memory)"))
 }
 
+/// The environment of a compiler.
 fn environment(task: &BuildTask, scratch: &Path) -> Vec<CString> {
     let mut env: Vec<(OsString, OsString)> = vec![
         ("PATH".into(), std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into())),
@@ -302,7 +304,7 @@ fn locate(step: &Step, toolchain: &[PathBuf]) -> Result<Result<PathBuf, String>,
     })
 }
 
-/// The version that the compiler writes into its output, such as `NVRTC 13.0.88`.
+/// The version that NVRTC writes into its output, such as `NVRTC 13.0.88`.
 fn nvrtc_version(built: &Path) -> String {
     let mut head = Vec::new();
     let read = fs::File::open(built).and_then(|file| file.take(LOG_HEAD as u64).read_to_end(&mut head));

@@ -16,7 +16,7 @@ pub(crate) struct EntryCalls<'a> {
     pub(crate) recorded: &'a Recorded,
     /// The tolerances of all outputs.
     pub(crate) tolerances: &'a [Tolerance],
-    /// Its index in the session.
+    /// The entry's index in the session.
     pub(crate) number: usize,
     pub(crate) checked: Checked,
     /// The judge's description of the first wrong output.
@@ -40,7 +40,7 @@ pub(crate) enum EntryEnd {
     Died,
 }
 
-/// The state of the outputs after one call.
+/// The result of one call.
 pub(crate) enum CallEnd {
     Right(Called),
     Wrong(Box<Mismatch>),
@@ -57,7 +57,7 @@ impl<'a> EntryCalls<'a> {
         Self { settings, recorded, tolerances, number, checked: Checked::default(), wrong: None }
     }
 
-    /// Makes the plan call. If it fails, returns how the entry ended.
+    /// Makes the plan call. Returns the end of the entry if the call fails.
     pub(crate) fn plan(&self, session: &mut dyn Session) -> Result<Option<EntryEnd>, SessionError> {
         let planned = session.plan(self.number, self.settings.call_timeout)?;
         Ok(self.done(planned, Calls::Planned).err())
@@ -96,7 +96,7 @@ impl<'a> EntryCalls<'a> {
         self.compare_with(session, slot, poison, None)
     }
 
-    /// Compares every output with that of another session for the same inputs.
+    /// Compares every output with the output of another session for the same inputs.
     pub(crate) fn compare_sessions(
         &mut self,
         session: &dyn Session,
@@ -108,6 +108,7 @@ impl<'a> EntryCalls<'a> {
         Ok(self.compare_with(session, slot, poison, Some(oracle))?.unwrap_or_default())
     }
 
+    /// Compares all outputs of a call with the recorded ones, or with the oracle's. Returns the first mismatch.
     fn compare_with(
         &mut self,
         session: &dyn Session,
@@ -162,13 +163,14 @@ impl<'a> EntryCalls<'a> {
         self.mismatched(Status::IncorrectNumerical, detail, mismatch)
     }
 
+    /// The end of an entry with wrong values, with another status.
     pub(crate) fn mismatched(&self, status: Status, detail: String, mismatch: Box<Mismatch>) -> EntryEnd {
         let mut failure = self.failure(status, detail);
         failure.mismatch = Some(*mismatch);
         EntryEnd::Failed(failure)
     }
 
-    /// Returns the call if it was made and succeeded, otherwise how the entry ended.
+    /// Returns the call if it was made and succeeded, otherwise the end of the entry.
     fn done(&self, answer: Answer<Called>, calls: Calls) -> Result<Called, EntryEnd> {
         let Answer::Done(called) = answer else { return Err(EntryEnd::Died) };
         match failure::of_calls(&called, 1, calls) {

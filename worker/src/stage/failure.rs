@@ -12,7 +12,7 @@ use crate::session::{Called, InputFault, SessionError, UNSUPPORTED, Verdict};
 pub(crate) enum Calls {
     Verified,
     Planned,
-    /// Calls of an entry that was verified before. The candidate supported it then, so it must support it now.
+    /// Calls of an entry that was verified before. The candidate supported the entry then, so it must support it now.
     Timed,
     TimedPlan,
 }
@@ -70,8 +70,8 @@ pub(crate) fn of_calls(called: &Called, asked: u32, calls: Calls) -> Option<Verd
     }
 }
 
-/// Returns the status that an error's kind names, if it names one. Our own glue code names statuses; a candidate would
-/// gain nothing by it.
+/// Returns the status that the prefix of an error text names, and the rest of the text. Our own glue code writes such
+/// prefixes. A candidate would gain nothing by writing one.
 fn named(raised: &str) -> Option<(Status, &str)> {
     NAMED.iter().find_map(|(prefix, status)| Some((*status, raised.strip_prefix(prefix)?)))
 }
@@ -90,6 +90,7 @@ pub(crate) fn of_refusal(text: String) -> Verdict {
     }
 }
 
+/// The prefixes that name a status.
 const NAMED: [(&str, Status); 10] = [
     ("opt.Raised: ", Status::RuntimeError),
     ("opt.IncorrectShape: ", Status::IncorrectShape),
@@ -103,10 +104,10 @@ const NAMED: [(&str, Status); 10] = [
     ("opt.Unsupported: ", Status::Unsupported),
 ];
 
-/// Decides whether the capture is to blame. A file that is damaged or being overwritten may cause wrong values, values
-/// that differ between calls, changed inputs, and crashes on wrong indices. The file's identity and CRCs show this. If
-/// the machine lacks the resources for this check, neither is blamed. `elsewhere` checks other captures that the call
-/// used.
+/// Returns this failure, or one that blames the capture if the capture is damaged. A file that is damaged or being
+/// overwritten may cause wrong values, values that differ between calls, changed inputs, and crashes on wrong indices.
+/// The file's identity and CRCs show this. If the machine lacks the resources for this check, the host is to blame.
+/// `elsewhere` checks other captures that the call used.
 pub(crate) fn unless_damaged(
     failure: EntryFailure,
     recorded: &Recorded,
@@ -148,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_end_of_a_call_has_its_verdict() {
+    fn every_result_of_a_call_has_its_verdict() {
         let done = |calls_done| Called { calls_done, ..Called::default() };
         let code = |result| Called { result, raised: Some("only float32".to_owned()), ..Called::default() };
         let raised = |text: &str| Called { result: 1, raised: Some(text.to_owned()), ..Called::default() };

@@ -21,8 +21,8 @@ pub(crate) enum Kept {
     },
 }
 
-/// Copies an artifact of at most `limit` to the folder, atomically. If the same bytes were built before, their file
-/// is used.
+/// Copies an artifact of at most `limit` to the folder, atomically. If the same bytes were built before, the copy
+/// replaces the identical file.
 pub(crate) fn keep(
     library: &Path,
     artifacts: &Path,
@@ -31,19 +31,19 @@ pub(crate) fn keep(
 ) -> Result<Kept, BuildError> {
     fs::create_dir_all(artifacts).map_err(file("making the folder", artifacts))?;
     let source = fs::File::open(library).map_err(file("opening", library))?;
-    let size = source.metadata().map_err(file("asking for the size of", library))?.len();
+    let size = source.metadata().map_err(file("reading the size of", library))?.len();
     let bytes = Bytes::new(size);
     if limit < bytes {
         return Ok(Kept::TooLarge { bytes });
     }
-    // If the file has grown since, the copy is truncated and does not load.
+    // If the file grows after this, the copy is truncated and does not load.
     let mut source = source.take(size);
     let part = artifacts.join(format!(".part-{}", std::process::id()));
     let mut target = fs::OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(true)
-        // The runner's own user must be able to read it. Only the loader maps it, so it needs no execute bit.
+        // The runner's own user must be able to read the file. Only the loader maps it, so it needs no execute bit.
         .mode(0o644)
         .open(&part)
         .map_err(file("writing", &part))?;

@@ -8,6 +8,7 @@ use opt_shared::message::BuildTask;
 
 use super::{Folders, Program, Recipe, Step, Toolchain};
 
+/// The toolchain of C and C++.
 pub(super) struct C;
 
 impl Toolchain for C {
@@ -30,8 +31,8 @@ pub(super) struct Parts {
     pub(super) libraries: Vec<OsString>,
 }
 
-/// Builds the command `CC FLAGS EXTRA -shared -fPIC -I… -o OUT SOURCES LINK_FLAGS -L… LIBRARIES`. Sources are named
-/// relative to their folder, so the compiler's messages are short and the same for every build.
+/// Returns the command `CC FLAGS EXTRA -shared -fPIC -I… -o OUT SOURCES LINK_FLAGS -L… LIBRARIES`. The paths of sources
+/// are relative to their folder, so the compiler's messages are short and the same for every build.
 pub(super) fn step(task: &BuildTask, folders: &Folders<'_>, parts: Parts) -> Step {
     let build = &task.build;
     let compiler = match task.source.language.kind().toolchain {
@@ -92,7 +93,8 @@ pub(super) fn operand(relative: &Path) -> OsString {
     }
 }
 
-/// The flag that maps paths in debug information back to the original sources, because the copies are deleted.
+/// Returns the flag that maps paths in debug information back to the original sources, because the copies are deleted.
+/// `None` if the flags request no debug information.
 fn debug_paths(flags: &[OsString], folders: &Folders<'_>) -> Option<OsString> {
     flags.iter().any(|flag| flag.as_encoded_bytes().starts_with(b"-g") && flag != "-g0").then(|| {
         let mut flag = OsString::from("-fdebug-prefix-map=");

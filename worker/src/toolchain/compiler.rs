@@ -48,6 +48,7 @@ pub(crate) enum CompilerError {
     Handle(#[from] HandleError),
 }
 
+/// What to run, and within which limits.
 pub(crate) struct CompilerSpec<'a> {
     pub(crate) lease: LeaseId,
     pub(crate) program: &'a Path,
@@ -55,13 +56,14 @@ pub(crate) struct CompilerSpec<'a> {
     pub(crate) is_nvrtc: bool,
     pub(crate) arguments: &'a [OsString],
     pub(crate) env: Vec<CString>,
-    /// Its working folder, inside its scratch folder.
+    /// The compiler's working folder, inside the scratch folder.
     pub(crate) work: &'a Path,
     pub(crate) file_access: CompilerFileAccess<'a>,
     pub(crate) memory: Bytes,
     pub(crate) largest_file: Bytes,
 }
 
+/// How a compiler ended, and the start of its output.
 pub(crate) struct CompilerEnd {
     pub(crate) end: End,
     pub(crate) killed: Option<KillReason>,
@@ -69,6 +71,7 @@ pub(crate) struct CompilerEnd {
     pub(crate) peak_owed: Bytes,
 }
 
+/// A compiler's process.
 pub(crate) struct Compiler {
     handle: RunnerHandle,
     socket: OwnedFd,
@@ -76,6 +79,7 @@ pub(crate) struct Compiler {
 }
 
 impl Compiler {
+    /// Starts the process, waits until the supervisor watches its memory, and orders it to run the compiler.
     pub(crate) fn start(link: &Link, spec: &CompilerSpec<'_>) -> Result<Self, CompilerError> {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -120,7 +124,7 @@ impl Compiler {
         Ok(compiler)
     }
 
-    /// Returns true if it ended in time.
+    /// Waits for the compiler's end. Returns false after `timeout`.
     pub(crate) fn wait(&mut self, timeout: Duration) -> Result<bool, CompilerError> {
         let mut limit = Timeout::of(self.handle.pid(), timeout);
         loop {
@@ -134,6 +138,7 @@ impl Compiler {
         }
     }
 
+    /// Asks the supervisor to kill the compiler, and kills it itself if the supervisor does not.
     pub(crate) fn end_for(&mut self, link: &Link, reason: KillReason) -> Result<(), CompilerError> {
         link.kill_wanted(self.handle.pid(), reason)?;
         if !self.handle.wait_dead(link.answer_timeout())? {
@@ -143,8 +148,9 @@ impl Compiler {
         Ok(())
     }
 
+    /// Reaps the ended process, and returns up to `log_head` bytes of its output.
     pub(crate) fn finish(mut self, link: &Link, log_head: usize) -> Result<CompilerEnd, CompilerError> {
-        let word = link.runner_died(self.handle.pid())?;
+        let permission = link.runner_died(self.handle.pid())?;
         // Our own code replies only if it could not execute the compiler.
         if let Ok(Some(Reply::Failed { text })) = receive_reply(self.socket.as_fd(), Duration::ZERO) {
             self.handle.reap()?;
@@ -153,9 +159,9 @@ impl Compiler {
         let end = self.handle.reap()?;
         Ok(CompilerEnd {
             end,
-            killed: word.killed,
+            killed: permission.killed,
             log_head: self.log.head(log_head),
-            peak_owed: word.peak_owed,
+            peak_owed: permission.peak_owed,
         })
     }
 }

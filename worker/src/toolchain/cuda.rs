@@ -1,5 +1,5 @@
-//! CUDA with host code: nvcc builds a shared library, whose calls of the CUDA runtime are redirected to the emulated
-//! device's.
+//! CUDA with host code: nvcc builds a shared library, whose calls of the CUDA runtime are redirected to the runtime of
+//! the emulated device.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -12,22 +12,23 @@ use super::nvrtc::{PTX_FOR, nvcc};
 use super::{Folders, Program, Recipe, Step, Toolchain};
 use crate::runner::cudart::FUNCTIONS;
 
-/// Options that name an architecture. With one of them, ours is left out.
+/// Options that name an architecture. With one of them, the default architecture is left out.
 const ARCHITECTURE: [&str; 5] = ["-arch", "--gpu-architecture", "-gencode", "--generate-code", "-code"];
 
+/// The toolchain of CUDA with host code.
 pub(super) struct Cuda;
 
 impl Toolchain for Cuda {
-    /// Builds the command `NVCC -shared … -o OUT SOURCES LINK_FLAGS -L… LIBRARIES`. `[build] flags` are for a C compiler, so
-    /// only `extra_flags` are passed.
+    /// Returns the command `NVCC -shared … -o OUT SOURCES LINK_FLAGS -L… LIBRARIES`. `[build] flags` are for a C
+    /// compiler, so only `extra_flags` are passed.
     fn recipe(&self, task: &BuildTask, folders: &Folders<'_>) -> Recipe {
         let build = &task.build;
         let Some(nvcc) = nvcc(&build.toolchain) else { return Recipe::Unavailable(MISSING.to_owned()) };
         let output = folders.scratch.join("candidate.so");
-        let words = ["-shared", "-Xcompiler", "-fPIC", "-cudart", "none", "--no-compress", "-lineinfo"];
-        let mut arguments: Vec<OsString> = words.map(OsString::from).to_vec();
-        let named = |flag: &String| ARCHITECTURE.iter().any(|option| flag.starts_with(option));
-        if !build.extra_flags.iter().any(named) {
+        let fixed = ["-shared", "-Xcompiler", "-fPIC", "-cudart", "none", "--no-compress", "-lineinfo"];
+        let mut arguments: Vec<OsString> = fixed.map(OsString::from).to_vec();
+        let names_architecture = |flag: &String| ARCHITECTURE.iter().any(|option| flag.starts_with(option));
+        if !build.extra_flags.iter().any(names_architecture) {
             arguments.extend(["-gencode".into(), format!("arch={PTX_FOR},code={PTX_FOR}").into()]);
         }
         arguments.extend(build.extra_flags.iter().map(OsString::from));
@@ -73,6 +74,6 @@ const MISSING: &str = "nvcc, the compiler for CUDA with host code, was not found
      environment with `nvidia-cuda-nvcc`, in [build] toolchain)";
 
 /// Returns the compiler that a build with these folders would use, as `yes NAME`, or `no` and the reason.
-pub(crate) fn tell(toolchain: &[PathBuf]) -> String {
+pub(crate) fn describe(toolchain: &[PathBuf]) -> String {
     nvcc(toolchain).map_or_else(|| format!("no {MISSING}"), |path| format!("yes nvcc, {}", path.display()))
 }

@@ -42,15 +42,15 @@ pub(crate) fn lacking_resource(log: &str) -> Option<&'static str> {
         is_from_driver
             || ["fatal error: ", "Fatal error: ", "final link failed: "].iter().any(|it| line.contains(it))
     };
-    let named = |line: &str| {
+    let resource = |line: &str| {
         let line = line.trim_end_matches(['\'', '\u{2019}', '.', ')']);
-        RESOURCES.into_iter().find(|want| line.ends_with(want))
+        RESOURCES.into_iter().find(|resource| line.ends_with(resource))
     };
-    log.lines().filter(|line| complains(line)).find_map(named)
+    log.lines().filter(|line| complains(line)).find_map(resource)
 }
 
-/// Returns true if a compiler reports in one of its own lines that it ran out of memory. Such an allocation is refused,
-/// so samples of the compiler's memory never show it.
+/// Returns true if a compiler reports in one of its own lines that it ran out of memory. Samples of the compiler's
+/// memory do not show this, because the kernel refused the allocation.
 pub(crate) fn ran_out_of_memory(log: &str) -> bool {
     log.lines().any(|line| {
         let Some((driver, rest)) = line.split_once(": ") else { return false };

@@ -42,11 +42,11 @@ pub(crate) fn file<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::
 
 /// The way to get an artifact from sources.
 pub(crate) enum Recipe {
-    /// The file is the artifact already. `by` names the target for which it was built, if known.
+    /// The file is the artifact already. `by` describes the interpreter that runs it, if any.
     Keep { artifact: PathBuf, by: Option<String> },
-    /// Run this command in a sandboxed process; it writes the artifact.
+    /// This command writes the artifact. It runs in a sandboxed process.
     Run(Step),
-    /// It cannot be built. The reason is for the candidate's author.
+    /// The sources cannot be built. The reason is for the candidate's author.
     Refused(String),
     /// This machine lacks a program or a library. The reason is for the user who runs it.
     Unavailable(String),
@@ -58,14 +58,14 @@ pub(crate) struct Step {
     pub(crate) compiler: String,
     pub(crate) program: Program,
     pub(crate) arguments: Vec<OsString>,
-    /// The version to record; `None` if the compiler is asked for it.
+    /// The version to record. If it is `None`, the compiler is queried for its version.
     pub(crate) version: Option<String>,
-    /// The file that it writes.
+    /// The file that the command writes.
     pub(crate) output: PathBuf,
     pub(crate) artifact: ArtifactKind,
-    /// Folders that it may read, in addition to the system's and the scratch folder.
+    /// Folders that the command may read, in addition to the system's folders and the scratch folder.
     pub(crate) readable: Vec<PathBuf>,
-    /// Folders whose programs and libraries it needs, in addition to those that the plan names.
+    /// Folders whose programs and libraries the command needs, in addition to the plan's folders.
     pub(crate) toolchain: Vec<PathBuf>,
 }
 
@@ -78,11 +78,11 @@ pub(crate) enum Program {
     Nvrtc(PathBuf),
 }
 
-/// Folders of one build.
+/// The folders of one build.
 pub(crate) struct Folders<'a> {
-    /// Our own headers (`opt_candidate.h`).
+    /// The folder of this program's own headers (`opt_candidate.h`).
     pub(crate) include: &'a Path,
-    /// Deleted when the build is over.
+    /// The folder of the command's outputs, which is deleted after the build.
     pub(crate) scratch: &'a Path,
     /// The folder of the candidate's files. The command finds copies of them in its working folder, at their relative
     /// paths.
@@ -96,6 +96,7 @@ impl Folders<'_> {
     }
 }
 
+/// Describes how artifacts of a language are built.
 pub(crate) trait Toolchain {
     /// Describes how to build these sources.
     fn recipe(&self, task: &BuildTask, folders: &Folders<'_>) -> Recipe;

@@ -1,8 +1,7 @@
 //! Builds kernels without host code, with NVRTC, a library that a separate process loads, or with nvcc if NVRTC is
 //! missing.
 //!
-//! Both produce PTX, which every device compiles for itself, or machine code if a flag or a known card determines the
-//! target.
+//! Both produce PTX, which every device compiles for itself, or machine code if a flag names a card's architecture.
 
 use std::ffi::OsString;
 use std::fs;
@@ -17,20 +16,21 @@ use super::{Folders, Program, Recipe, Step, Toolchain};
 /// An architecture whose code every recent card and the emulated device can run.
 pub(super) const PTX_FOR: &str = "compute_80";
 /// The usual folders of toolkits.
-const KNOWN_PLACES: [&str; 5] =
+const KNOWN_FOLDERS: [&str; 5] =
     ["/usr/local/cuda", "/opt/cuda", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64"];
 /// Environment variables that name a toolkit's folder.
 const VARIABLES: [&str; 2] = ["CUDA_HOME", "CUDA_PATH"];
-/// Subfolders in which the library is searched: of a toolkit, of Python packages, or of a virtual environment.
+/// Subfolders that may contain the library, in a toolkit, in a folder of Python packages, or in a virtual environment.
 const LIBRARY_FOLDERS: [&str; 6] =
     ["", "lib64", "lib", "targets/*/lib", "nvidia/*/lib", "lib/python3*/site-packages/nvidia/*/lib"];
 const LIBRARY: &str = "libnvrtc.so";
-/// The name of the header folder, which lies beside the library's.
+/// The name of the header folder, which is beside the library's folder.
 const HEADERS: &str = "include";
 const NVCC: &str = "nvcc";
-/// Subfolders in which nvcc is searched.
+/// Subfolders that may contain nvcc.
 const NVCC_FOLDERS: [&str; 4] = ["", "bin", "nvidia/*/bin", "lib/python3*/site-packages/nvidia/*/bin"];
 
+/// The toolchain of CUDA without host code.
 pub(super) struct Nvrtc;
 
 impl Toolchain for Nvrtc {
@@ -92,12 +92,13 @@ const MISSING: &str = "no CUDA compiler was found: neither NVRTC (libnvrtc.so) n
 
 /// The target of a compilation.
 struct Target {
+    /// The compiler option that selects the architecture.
     flag: String,
     artifact: ArtifactKind,
 }
 
 impl Target {
-    /// Returns the target that the plan's flags name; PTX by default.
+    /// Returns the target that the plan's flags name, by default PTX.
     fn of(task: &BuildTask) -> Self {
         let named = task.build.extra_flags.iter().rev().find_map(|flag| {
             let (name, value) = flag.split_once('=')?;
@@ -113,6 +114,7 @@ impl Target {
     }
 }
 
+/// A compiler that was found, with its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Compiler {
     Library(PathBuf),
@@ -137,31 +139,31 @@ pub(crate) fn describe(toolchain: &[PathBuf]) -> String {
     }
 }
 
-/// Finds the library in the named folders, then in the usual places; then nvcc in the same places and on PATH.
+/// Finds the library in the named and the usual folders, or else nvcc in the same folders or on PATH.
 fn find(toolchain: &[PathBuf]) -> Option<Compiler> {
-    let library = places(toolchain).iter().find_map(|place| library_in(place)).map(Compiler::Library);
+    let library = roots(toolchain).iter().find_map(|root| library_in(root)).map(Compiler::Library);
     library.or_else(|| nvcc(toolchain).map(Compiler::Nvcc))
 }
 
-/// The named folders and the usual places.
-fn places(toolchain: &[PathBuf]) -> Vec<PathBuf> {
+/// Returns the named folders, followed by the usual ones.
+fn roots(toolchain: &[PathBuf]) -> Vec<PathBuf> {
     let variables = VARIABLES.iter().filter_map(std::env::var_os).map(PathBuf::from);
-    toolchain.iter().cloned().chain(variables).chain(KNOWN_PLACES.map(PathBuf::from)).collect()
+    toolchain.iter().cloned().chain(variables).chain(KNOWN_FOLDERS.map(PathBuf::from)).collect()
 }
 
-/// Finds nvcc in the named folders, then in the usual places and on PATH.
+/// Finds nvcc in the named folders, the usual ones, or on PATH.
 pub(super) fn nvcc(toolchain: &[PathBuf]) -> Option<PathBuf> {
-    let places = places(toolchain);
+    let roots = roots(toolchain);
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let named = places.iter().flat_map(|place| NVCC_FOLDERS.iter().flat_map(|below| expand(place, below)));
-    let mut folders = named.chain(std::env::split_paths(&path));
+    let in_roots = roots.iter().flat_map(|root| NVCC_FOLDERS.iter().flat_map(|below| expand(root, below)));
+    let mut folders = in_roots.chain(std::env::split_paths(&path));
     folders.find_map(|folder| Some(folder.join(NVCC)).filter(|nvcc| nvcc.is_file()))
 }
 
-/// Returns the newest library of a folder.
-fn library_in(place: &Path) -> Option<PathBuf> {
+/// Returns the newest library in the first subfolder that has one.
+fn library_in(root: &Path) -> Option<PathBuf> {
     LIBRARY_FOLDERS.iter().find_map(|below| {
-        let mut found: Vec<PathBuf> = expand(place, below)
+        let mut found: Vec<PathBuf> = expand(root, below)
             .iter()
             .flat_map(|folder| entries(folder))
             .filter(|path| name_of(path).starts_with(LIBRARY) && path.is_file())
@@ -176,17 +178,17 @@ fn version_of(name: &str) -> Vec<u32> {
     name.split('.').filter_map(|part| part.parse().ok()).collect()
 }
 
-/// Returns the folders that match a path with `*` in its names.
-fn expand(place: &Path, below: &str) -> Vec<PathBuf> {
-    below.split('/').filter(|name| !name.is_empty()).fold(vec![place.to_owned()], |folders, name| {
+/// Returns the folders in `root` that match the path `below`, each of whose names may contain a `*`.
+fn expand(root: &Path, below: &str) -> Vec<PathBuf> {
+    below.split('/').filter(|name| !name.is_empty()).fold(vec![root.to_owned()], |folders, name| {
         let Some((start, end)) = name.split_once('*') else {
             return folders.into_iter().map(|folder| folder.join(name)).collect();
         };
-        let fits = |path: &PathBuf| {
+        let matches = |path: &PathBuf| {
             let name = name_of(path);
             name.starts_with(start) && name.ends_with(end)
         };
-        folders.iter().flat_map(|folder| entries(folder)).filter(fits).collect()
+        folders.iter().flat_map(|folder| entries(folder)).filter(matches).collect()
     })
 }
 

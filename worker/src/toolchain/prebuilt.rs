@@ -1,9 +1,10 @@
-//! A library, PTX or machine code that was built elsewhere: no command is run.
+//! Libraries, PTX and machine code that were built elsewhere. No command is run.
 
 use opt_shared::message::BuildTask;
 
 use super::{Folders, Recipe, Toolchain};
 
+/// The toolchain of prebuilt artifacts.
 pub(super) struct Prebuilt;
 
 impl Toolchain for Prebuilt {

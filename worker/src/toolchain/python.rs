@@ -1,5 +1,5 @@
-//! Python: a module is its own artifact, for an interpreter with torch, and with Triton if the module needs it. A
-//! function of torch has a placeholder as its artifact.
+//! Python: a module is its own artifact, for an interpreter that has torch, and Triton if the module needs it. The
+//! artifact of a torch function is a placeholder.
 
 use std::fs;
 
@@ -8,6 +8,7 @@ use opt_shared::message::BuildTask;
 use super::{Folders, Recipe, Toolchain};
 use crate::interpreter::{self, Interpreter};
 
+/// The toolchain of Python modules.
 pub(super) struct Python;
 
 impl Toolchain for Python {
@@ -16,6 +17,7 @@ impl Toolchain for Python {
     }
 }
 
+/// The toolchain of Python modules that need Triton.
 pub(super) struct Triton;
 
 impl Toolchain for Triton {
@@ -36,6 +38,7 @@ fn keep(task: &BuildTask, describe: impl FnOnce(&Interpreter) -> Result<String, 
     }
 }
 
+/// The toolchain of the recorded torch function itself.
 pub(super) struct Torch;
 
 impl Toolchain for Torch {

@@ -18,6 +18,7 @@ const GLUE: &str = include_str!("../../include/opt_torch_glue.cpp");
 const LIGHTER_HEADERS: &str = "`torch/extension.h` brings in all of PyTorch; `ATen/ATen.h` or `torch/types.h` has the tensors \
                                and their functions, in a third of the time and half the memory";
 
+/// The toolchain of C++ on PyTorch tensors.
 pub(super) struct TorchExtension;
 
 impl Toolchain for TorchExtension {
@@ -85,10 +86,10 @@ impl Toolchain for TorchExtension {
                     .to_owned(),
             );
         }
-        let missing =
+        let is_undeclared =
             log.contains("was not declared in this scope") || log.contains("use of undeclared identifier");
-        (missing && log.contains("opt_torch_glue.cpp:")).then(|| {
-            "the function that is called is `launch`, or the one that `symbol` names, in the first of the sources".to_owned()
+        (is_undeclared && log.contains("opt_torch_glue.cpp:")).then(|| {
+            "the first source must define the function that `symbol` names (`launch` by default)".to_owned()
         })
     }
 }

@@ -1,7 +1,7 @@
 //! Triton kernels for a device, compiled ahead of time by the Triton of the plan's interpreter.
 //!
-//! The types of a kernel's parameters follow from the arguments of the plan's launches in the job's first entry, and the
-//! number of warps from their blocks. The result is PTX that is launched like any other.
+//! The types of a kernel's parameters follow from the arguments of the plan's launches in the job's first entry, and
+//! the number of warps from their blocks. The result is PTX that is launched like any other.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -22,9 +22,10 @@ use crate::interpreter;
 
 /// The program that compiles the kernels.
 const COMPILE: &str = include_str!("triton_compile.py");
-/// How the program's own messages begin.
-const OURS: &str = "triton-device: ";
+/// The prefix of the program's own messages.
+const OWN_PREFIX: &str = "triton-device: ";
 
+/// The toolchain of Triton kernels that are compiled ahead of time.
 pub(super) struct Triton;
 
 impl Toolchain for Triton {
@@ -67,18 +68,20 @@ impl Toolchain for Triton {
             output,
             artifact: ArtifactKind::Ptx,
             readable: interpreter.folders.clone(),
-            // Triton runs its `ptxas` to learn which PTX it understands. The interpreter itself may be outside the folders.
+            // Triton runs its own `ptxas` to learn which version of PTX to produce. The interpreter's executable may be
+            // outside the folders.
             toolchain: interpreter.folders.iter().cloned().chain(home).collect(),
         })
     }
 
     fn advice(&self, status: Status, log: &str) -> Option<String> {
         let line = log.lines().rev().find(|line| !line.trim().is_empty())?;
-        (status == Status::CompileError).then(|| line.strip_prefix(OURS).unwrap_or(line).trim().to_owned())
+        (status == Status::CompileError)
+            .then(|| line.strip_prefix(OWN_PREFIX).unwrap_or(line).trim().to_owned())
     }
 }
 
-/// What the program is asked for.
+/// The program's input, passed as JSON.
 #[derive(Debug, Serialize)]
 struct Request<'a> {
     kernels: Vec<Kernel>,
@@ -88,10 +91,11 @@ struct Request<'a> {
     folders: &'a [PathBuf],
 }
 
+/// A kernel to compile.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Kernel {
     symbol: String,
-    /// The types in Triton's notation, such as `*fp32`. Empty if the first entry does not tell it.
+    /// The type of each argument in Triton's notation, such as `*fp32`. Empty if the first entry does not show it.
     types: Vec<String>,
     /// The number of threads of a block.
     threads: u32,
@@ -99,16 +103,18 @@ struct Kernel {
     shared: u32,
 }
 
-/// The reason why nothing can be requested.
+/// The reason why there is no request.
 enum Failed {
+    /// The candidate is to blame.
     Candidate(String),
-    /// The entry cannot be read, for which no candidate is to blame.
+    /// The entry cannot be read. No candidate is to blame.
     Entry(String),
 }
 
+/// Returns the request for all kernels of a plan, as JSON.
 fn request(task: &BuildTask, folders: &[PathBuf]) -> Result<String, Failed> {
     let Some(first) = &task.first else {
-        return Err(Failed::Entry("the job has no entry whose types the kernels could have".to_owned()));
+        return Err(Failed::Entry("the job has no entry that shows the types of the kernels".to_owned()));
     };
     let (arguments, outputs) = call(first).map_err(Failed::Entry)?;
     let resolved = resolve(&task.launch, &arguments, &outputs)
@@ -134,6 +140,7 @@ fn request(task: &BuildTask, folders: &[PathBuf]) -> Result<String, Failed> {
         .map_err(|error| Failed::Entry(error.to_string()))
 }
 
+/// Reads the first entry. Returns its arguments and outputs.
 fn call(first: &FirstCall) -> Result<(Vec<Argument>, Vec<OutputTensor>), String> {
     let failed = |error: &dyn std::error::Error| format!("{}: {}", first.path.display(), chain(error));
     let capture = CaptureFile::open(&first.path).map_err(|error| failed(&error))?;
@@ -143,18 +150,19 @@ fn call(first: &FirstCall) -> Result<(Vec<Argument>, Vec<OutputTensor>), String>
     Ok((arguments, outputs))
 }
 
+/// Returns the kernel that a launch needs.
 fn kernel(step: &ResolvedStep, arguments: &[Argument], outputs: &[OutputTensor]) -> Kernel {
     let pointer = |dtype: DType| format!("*{}", of_dtype(dtype).unwrap_or("i8"));
     let type_of = |value: &Value| match value {
         Value::Scalar(scalar) => of_scalar(scalar.kind()).to_owned(),
-        Value::Pointer(Pointer::Argument(place)) => match arguments.get(*place).map(|it| &it.value) {
+        Value::Pointer(Pointer::Argument(index)) => match arguments.get(*index).map(|it| &it.value) {
             Some(ArgumentValue::Tensor(tensor)) => pointer(tensor.dtype),
             _ => String::new(),
         },
-        Value::Pointer(Pointer::Output(place)) => {
-            outputs.get(*place).map_or_else(String::new, |output| pointer(output.tensor.dtype))
+        Value::Pointer(Pointer::Output(index)) => {
+            outputs.get(*index).map_or_else(String::new, |output| pointer(output.tensor.dtype))
         }
-        // Only the kernel knows what a workspace has, or an argument that this call left out.
+        // Only the kernel knows the element type of a workspace, or of an argument that this call left out.
         Value::Pointer(Pointer::Workspace(_)) | Value::Null => String::new(),
     };
     Kernel {
@@ -187,6 +195,7 @@ fn of_dtype(dtype: DType) -> Option<&'static str> {
     })
 }
 
+/// Triton's name of a scalar type.
 fn of_scalar(kind: ScalarType) -> &'static str {
     match kind {
         ScalarType::Bool => "u1",

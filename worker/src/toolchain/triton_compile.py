@@ -1,9 +1,9 @@
-"""Compiles Triton kernels ahead of time to PTX that can be launched like a CUDA kernel's.
+"""Compiles Triton kernels ahead of time to PTX that can be launched like a CUDA kernel.
 
 Arguments: the source, the file to write, and a JSON object with `kernels` (each with `symbol`, `types`, `threads` and
 `shared`), `constants` (strings by name) and `folders` (from which modules are imported). A launch knows nothing about
 Triton, so the PTX is changed in three ways: shared memory gets its size, parameters that Triton adds and the kernel does
-not use are removed, and positions in inlined functions become those of their call.
+not use are removed, and positions in inlined functions are replaced by the positions of the calls.
 """
 
 import ast
@@ -12,14 +12,17 @@ import json
 import re
 import sys
 
+# The limit of a kernel's static shared memory, in bytes.
 STATIC_SHARED = 48 * 1024
 
 
 def fail(text):
+    """Ends the program with a message for the candidate's author."""
     sys.exit(f"triton-device: {text}")
 
 
 def load(path):
+    """Imports the candidate's file."""
     spec = importlib.util.spec_from_file_location("candidate", path)
     module = importlib.util.module_from_spec(spec)
     sys.modules["candidate"] = module
@@ -37,7 +40,7 @@ def unwrap(kernel, name, warps):
         if configs:
             chosen = next((it for it in configs if it.num_warps == warps), None)
             if chosen is None:
-                fail(f"`{name}` has no configuration with {warps} warps, which is what `block` says")
+                fail(f"`{name}` has no configuration with {warps} warps, as `block` requires")
             constants.update(chosen.kwargs)
             stages = chosen.num_stages
         kernel = getattr(kernel, "fn", None)
@@ -47,6 +50,7 @@ def unwrap(kernel, name, warps):
 
 
 def literal(text):
+    """Returns the value of a Python literal, or the text itself if it is none."""
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -82,6 +86,7 @@ def signature(function, name, types, constants):
 
 
 def compile_one(module, kernel, constants):
+    """Returns the PTX of one kernel."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -97,7 +102,7 @@ def compile_one(module, kernel, constants):
     given = {key: literal(text) for key, text in constants.items()}
     types, values = signature(function, name, kernel["types"], {**tuned, **given})
     # With fused operations, the lanes of a warp end a reduction with sums that differ in the last bit, and store them to
-    # the same place. Which of them is kept is undefined, so the device reports a race.
+    # the same address. Which of them remains is undefined, so the device reports a race.
     options = {"num_warps": warps, "enable_fp_fusion": False}
     if "num_stages" in given or stages:
         options["num_stages"] = given.get("num_stages", stages)
@@ -108,6 +113,7 @@ def compile_one(module, kernel, constants):
 
 
 def finish(ptx, compiled, name, parameters, shared, given_shared):
+    """Removes debug sections, gives the kernel the plan's name, and makes the three changes."""
     ptx = re.split(r"^\s*\.section\s+\.debug", ptx, flags=re.MULTILINE)[0]
     if compiled != name:
         ptx = re.sub(rf"\b{re.escape(compiled)}\b", name, ptx)
@@ -123,12 +129,12 @@ def with_parameters(ptx, name, count):
     items = [item.strip() for item in listed.split(",\n")]
     for item in items[count:]:
         if re.search(rf"\b{re.escape(item.split()[-1])}\b", body):
-            fail(f"`{name}` needs scratch memory of Triton's runtime, which a launch by the plan does not have")
+            fail(f"`{name}` needs scratch memory of Triton's runtime, which a launch of the plan does not have")
     return head + "\n\t" + ",\n\t".join(items[:count]) + body
 
 
 def with_shared(ptx, name, shared, given):
-    """Gives the shared memory its size. What is more than the limit of static memory must come from the launch."""
+    """Gives the shared memory its size. If it exceeds the limit of static memory, the launch must provide it."""
     own = f"{name}_shared"
     ptx = re.sub(r"\bglobal_smem\b", own, ptx)
     if shared > STATIC_SHARED:
@@ -141,7 +147,7 @@ def with_shared(ptx, name, shared, given):
 
 
 def with_positions(ptx):
-    """Replaces positions in inlined functions by those of their calls."""
+    """Replaces positions in inlined functions by the positions of the calls."""
     calls = {}
 
     def position(found):
@@ -160,11 +166,11 @@ def with_positions(ptx):
 
 
 def join(modules):
-    """Joins modules into one. Each has its own numbers of files and its own labels."""
+    """Joins modules into one. File numbers and labels are changed so that they differ between modules."""
     text = modules[0]
     for number, module in enumerate(modules[1:], 1):
         body = re.split(r"^\.address_size 64$", module, flags=re.MULTILINE)[1]
-        # Files of this module have numbers of their own: 1 becomes 1001 in the second module.
+        # For example, file 1 of the second module becomes file 1001.
         body = re.sub(r"(\.(?:loc|file)\s+)(\d)", rf"\g<1>{number}00\2", body)
         text += re.sub(r"\$L__", f"$L{number}__", body)
     return text
@@ -173,7 +179,7 @@ def join(modules):
 def main():
     source, output, request = sys.argv[1:]
     request = json.loads(request)
-    # A virtual environment's interpreter is started by its real path, and does not know the environment.
+    # The interpreter of a virtual environment is started by its real path, so it does not find the environment's modules.
     sys.path.extend(folder for folder in request["folders"] if folder not in sys.path)
     try:
         from triton.backends.nvidia.compiler import CUDABackend

@@ -1,5 +1,5 @@
 /* Allocates one workspace after another, fills each and frees none. Aborts when an allocation is refused.
- * Ends as HOST_MEMORY_LIMIT, either because the refused size was recorded or because the supervisor kills it. */
+ * Ends as HOST_MEMORY_LIMIT, because the refused allocation was recorded or because the supervisor kills it. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Rounds the row up to blocks of 16. Each row overwrites what the last block of the row before wrote beyond its end, so
- * every element of the output is right. Only the last row writes past the end of the output.
+/* Writes each row in whole blocks of 16, even past its end. The next row overwrites these elements, so the output is
+ * right. Only the last row writes past the end of the output.
  * Ends as OUT_OF_BOUNDS. */
 #include "softmax_rows.h"
 

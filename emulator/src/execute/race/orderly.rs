@@ -1,5 +1,6 @@
-//! The fast path of the search for races: all lanes of a warp at once. It is for accesses that cannot race with any other
-//! since the last barrier for all. Other accesses are recorded one by one, which also finds the lane of a race.
+//! The fast path of the race detector, which handles all lanes of a warp at once. It is for accesses that cannot race
+//! with any other since the last barrier for all threads. Other accesses are recorded one by one, which also finds the
+//! lane of a race.
 
 use super::{Races, Stamp};
 use crate::execute::lanes;
@@ -15,15 +16,17 @@ pub struct Row {
 
 const THREAD: u64 = 0x3ff;
 
-/// Whether an access cannot race with one of the thread of `stamp`.
+/// Whether the recorded access `known` cannot race with an access by the thread of `stamp`. Accesses before `old` are
+/// ordered before all that follow.
 #[inline(always)]
 fn is_harmless(known: Stamp, old: Stamp, stamp: Stamp) -> bool {
     (known.0 < old.0) | ((known.0 ^ stamp.0) & THREAD == 0)
 }
 
 impl Races {
-    /// Records the reads of the lanes if nobody has written what they read since the last barrier for all. Returns false
-    /// if they must be recorded one by one. What is already recorded then is what that would record first.
+    /// Records the reads of the lanes if the bytes that they read have not been written since the last barrier for all
+    /// threads. Returns false if the reads must be recorded one by one. The reads that have been recorded by then are
+    /// those that would come first.
     #[inline(always)]
     pub fn reads_orderly(&mut self, row: Row, offsets: &Offsets) -> bool {
         let first = Stamp::new(self.now, row.pc, 32 * row.warp);
@@ -130,9 +133,9 @@ impl Races {
         blocked == 0 || !has_known
     }
 
-    /// Records the writes of the lanes if each of them accesses memory of its own that nobody else has accessed since
-    /// the last barrier for all. Otherwise returns false without having changed anything. `changed` has the lanes that
-    /// write other values than were there before.
+    /// Records the writes of the lanes if each of them accesses memory of its own that no other thread has accessed
+    /// since the last barrier for all threads. Otherwise returns false without having changed anything. `changed` is
+    /// the mask of the lanes whose writes change the memory's values.
     #[inline(always)]
     pub fn writes_orderly(&mut self, row: Row, offsets: &Offsets, changed: u32) -> bool {
         if !offsets.ascend(offsets.step, row.active) {

@@ -163,7 +163,7 @@ impl Renderer<'_> {
         self.digested_left = self.digested_left.checked_sub(bytes).ok_or_else(|| {
             Fault::new(
                 ErrorKind::Limit,
-                "the values of its tensors are too many to digest (four times the file and 512 MiB)",
+                "its tensors are too large to digest (the limit is four times the size of the file, and 512 MiB)",
             )
             .at(self.capture.path())
         })?;
@@ -207,8 +207,8 @@ impl Renderer<'_> {
             Value::ByteArray(bytes) => with("bytearray", "hex", self.hex(bytes)?),
             Value::Sequence { kind, items } => self.sequence(*kind, items)?,
             Value::Dict { kind, items } => self.dict(*kind, items)?,
-            Value::Slice(parts) => self.three("slice", parts)?,
-            Value::Range(parts) => self.three("range", parts)?,
+            Value::Slice(parts) => self.slice_parts("slice", parts)?,
+            Value::Range(parts) => self.slice_parts("range", parts)?,
             Value::DType(dtype) => valued("torch.dtype", dtype.name()),
             Value::OtherDType(name) => valued("torch.dtype", &**name),
             Value::Device(name) => valued("torch.device", self.text(name)?),
@@ -282,7 +282,7 @@ impl Renderer<'_> {
         Ok(with(name, "items", pairs))
     }
 
-    fn three(&mut self, name: &str, parts: &[Value; 3]) -> Result<Json, CaptureError> {
+    fn slice_parts(&mut self, name: &str, parts: &[Value; 3]) -> Result<Json, CaptureError> {
         let mut node = typed(name);
         for (key, part) in ["start", "stop", "step"].into_iter().zip(parts) {
             node.insert(key.to_owned(), self.node(part)?);
@@ -429,9 +429,9 @@ fn row_major(array: &NumpyArray, bytes: &[u8], take: &mut dyn FnMut(&[u8])) {
         })
         .collect();
     for number in 0..count {
-        let place: u64 =
+        let index: u64 =
             (0..rows.len()).map(|axis| number / rows[axis] % array.shape[axis] * columns[axis]).sum();
-        let start = Bytes::new(place).to_usize() * item_bytes;
+        let start = Bytes::new(index).to_usize() * item_bytes;
         take(&bytes[start..start + item_bytes]);
     }
 }
@@ -447,8 +447,8 @@ fn write_sorted(node: &Json, out: &mut String) {
     match node {
         Json::Array(items) => {
             out.push('[');
-            for (place, item) in items.iter().enumerate() {
-                if place > 0 {
+            for (index, item) in items.iter().enumerate() {
+                if index > 0 {
                     out.push_str(", ");
                 }
                 write_sorted(item, out);
@@ -459,8 +459,8 @@ fn write_sorted(node: &Json, out: &mut String) {
             let mut fields: Vec<(&String, &Json)> = fields.iter().collect();
             fields.sort_unstable_by_key(|(key, _)| *key);
             out.push('{');
-            for (place, (key, value)) in fields.into_iter().enumerate() {
-                if place > 0 {
+            for (index, (key, value)) in fields.into_iter().enumerate() {
+                if index > 0 {
                     out.push_str(", ");
                 }
                 json_text(key, out);

@@ -20,7 +20,7 @@ const INLINE_ITEMS: usize = 8;
 /// Largest number of lines in a tree. Shared containers are shown at each occurrence.
 const MAX_LINES: usize = 2_000;
 
-/// Number of levels that are shown. Deeper values are counted.
+/// Number of levels that are shown. Deeper values are left out.
 const SHOWN_LEVELS: usize = 32;
 
 /// Integers with more bits are described by their size.
@@ -95,15 +95,15 @@ impl Writer {
             Value::Sequence { kind, items } => {
                 let noun = format!("{} of {}", sequence_name(*kind), items.len());
                 self.line(level, label, &noun);
-                self.items(level, items.len(), |writer, place| {
-                    writer.value(&format!("[{place}]"), &items[place], level + 1);
+                self.items(level, items.len(), |writer, index| {
+                    writer.value(&format!("[{index}]"), &items[index], level + 1);
                 });
             }
             Value::Dict { kind, items } => {
                 let noun = format!("{} of {}", dict_name(*kind), items.len());
                 self.line(level, label, &noun);
-                self.items(level, items.len(), |writer, place| {
-                    let (key, value) = &items[place];
+                self.items(level, items.len(), |writer, index| {
+                    let (key, value) = &items[index];
                     let key = match key {
                         Value::Str(text) => plain_key(text),
                         other => writer.inline(other).unwrap_or_else(|| "…".to_owned()),
@@ -119,8 +119,8 @@ impl Writer {
         if level >= SHOWN_LEVELS {
             return self.line(level + 1, "", "… (deeper levels are not shown)");
         }
-        for place in 0..count.min(SHOWN_ITEMS) {
-            show(self, place);
+        for index in 0..count.min(SHOWN_ITEMS) {
+            show(self, index);
         }
         if count > SHOWN_ITEMS {
             self.line(level + 1, "", &format!("… {} more", count - SHOWN_ITEMS));
@@ -206,8 +206,8 @@ fn scalar(value: &Value) -> Option<String> {
         Value::DType(dtype) => format!("torch.{dtype}"),
         Value::OtherDType(name) | Value::Layout(name) | Value::MemoryFormat(name) => format!("torch.{name}"),
         Value::Device(name) => format!("device {}", quoted(name)),
-        Value::Slice(parts) => three("slice", parts)?,
-        Value::Range(parts) => three("range", parts)?,
+        Value::Slice(parts) => slice_parts("slice", parts)?,
+        Value::Range(parts) => slice_parts("range", parts)?,
         Value::NumpyScalar { dtype, .. } => format!("numpy {dtype} scalar"),
         Value::Cycle(path) => format!("itself at {}", quoted(path)),
         Value::Object(object) => object_text(object),
@@ -235,7 +235,7 @@ fn object_text(object: &Object) -> String {
     }
 }
 
-/// Writes a value in an object. Nested values are described in a word.
+/// Writes a value that is part of an object or a slice. Nested ones become `…`.
 fn plain_scalar(value: &Value) -> Option<String> {
     match value {
         Value::Object(_) | Value::Slice(_) | Value::Range(_) => Some("…".to_owned()),
@@ -243,15 +243,8 @@ fn plain_scalar(value: &Value) -> Option<String> {
     }
 }
 
-fn three(name: &str, parts: &[Value; 3]) -> Option<String> {
-    let parts: Option<Vec<String>> = parts
-        .iter()
-        .map(|part| match part {
-            // Nested slices are described in a word.
-            Value::Object(_) | Value::Slice(_) | Value::Range(_) => Some("…".to_owned()),
-            other => scalar(other),
-        })
-        .collect();
+fn slice_parts(name: &str, parts: &[Value; 3]) -> Option<String> {
+    let parts: Option<Vec<String>> = parts.iter().map(plain_scalar).collect();
     Some(format!("{name}({})", parts?.join(", ")))
 }
 

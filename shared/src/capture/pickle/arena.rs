@@ -79,7 +79,7 @@ impl Arena {
 
     pub(super) fn new_dict(&mut self, kind: DictKind) -> Result<NodeId, Fault> {
         self.charge_slots(TABLE_SLOTS)?;
-        self.add(Node::Dict(Box::new(Dict { kind, items: Vec::new(), places: HashMap::new() })))
+        self.add(Node::Dict(Box::new(Dict { kind, items: Vec::new(), positions: HashMap::new() })))
     }
 
     /// Sets an item of a dict. As in Python, a repeated key keeps its position and its identity, and gets the new
@@ -89,10 +89,10 @@ impl Arena {
         let number = self.keys.number(&self.nodes, key)?;
         match self.get_mut(dict) {
             Node::Dict(dict) => {
-                if let Some(&place) = dict.places.get(&number) {
-                    dict.items[place].1 = value;
+                if let Some(&position) = dict.positions.get(&number) {
+                    dict.items[position].1 = value;
                 } else {
-                    dict.places.insert(number, dict.items.len());
+                    dict.positions.insert(number, dict.items.len());
                     dict.items.push((key, value));
                 }
                 Ok(())

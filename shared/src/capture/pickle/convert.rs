@@ -1,6 +1,6 @@
 //! Converts the machine's nodes to the shared, immutable values that the rest of the program uses.
 //!
-//! Visits nodes depth first; this order determines the numbers of tensors and storages. A subtree without cycles is
+//! It visits nodes depth first, which determines the numbers of tensors and storages. A subtree without cycles is
 //! converted once and shared. A reference to a container that is still open becomes that container's path. The path
 //! depends on where the reference occurs, so the subtree around it is converted at each occurrence, and counted.
 
@@ -179,11 +179,11 @@ impl<'a> Converter<'a> {
                 (Value::Dict { kind: dict.kind, items: items.into() }, extent)
             }
             Node::Slice(parts) => {
-                let (parts, extent) = self.three(parts)?;
+                let (parts, extent) = self.slice_parts(parts)?;
                 (Value::Slice(parts), extent)
             }
             Node::Range(parts) => {
-                let (parts, extent) = self.three(parts)?;
+                let (parts, extent) = self.slice_parts(parts)?;
                 (Value::Range(parts), extent)
             }
             Node::NumpyArray(array) => self.array(array)?,
@@ -259,15 +259,15 @@ impl<'a> Converter<'a> {
     ) -> Result<(Vec<Value>, Extent), Fault> {
         let mut values = Vec::with_capacity(items.len());
         let mut extent = Extent::CONTAINER;
-        for (place, &item) in items.iter().enumerate() {
-            let (value, inner) = self.child(item, step(place))?;
+        for (index, &item) in items.iter().enumerate() {
+            let (value, inner) = self.child(item, step(index))?;
             extent = extent.around(inner)?;
             values.push(value);
         }
         Ok((values, extent))
     }
 
-    fn three(&mut self, parts: &[NodeId; 3]) -> Result<(Arc<[Value; 3]>, Extent), Fault> {
+    fn slice_parts(&mut self, parts: &[NodeId; 3]) -> Result<(Arc<[Value; 3]>, Extent), Fault> {
         let (values, extent) = self.children(parts, |_| Step::Member)?;
         let values: [Value; 3] =
             values.try_into().map_err(|_| Fault::bad_pickle("a slice does not have three parts"))?;
@@ -286,11 +286,11 @@ impl<'a> Converter<'a> {
     /// The path of the open container at this level, such as `$['args'][0]`.
     fn path_to(&self, level: usize) -> Result<Arc<str>, Fault> {
         let steps = &self.path[..level];
-        let start = steps.iter().rposition(|step| matches!(step, Step::Member)).map_or(0, |place| place + 1);
+        let start = steps.iter().rposition(|step| matches!(step, Step::Member)).map_or(0, |index| index + 1);
         let mut path = String::from("$");
         for step in &steps[start..] {
             match *step {
-                Step::Index(place) => path.push_str(&format!("[{place}]")),
+                Step::Index(index) => path.push_str(&format!("[{index}]")),
                 Step::Value(key) => path.push_str(&format!("[{}]", self.key_text(key))),
                 Step::Key(key) => path.push_str(&format!(".key({})", self.key_text(key))),
                 Step::Member => {}

@@ -52,7 +52,7 @@ pub(super) enum Global {
     MemoryFormat(&'static str),
 }
 
-/// dtypes of torch that no dense tensor here can have.
+/// Torch's dtypes that dense tensors cannot have.
 const OTHER_DTYPES: [&str; 25] = [
     "quint8",
     "qint8",
@@ -270,7 +270,7 @@ pub(super) fn layout(name: &str) -> Option<&'static str> {
     among(&LAYOUTS, name.strip_prefix("torch.")?)
 }
 
-/// The reason for which an unknown name is refused; `None` if the name may be kept.
+/// Why an unknown name is refused; `None` if the name may be kept.
 fn refuse(module: &str, name: &str) -> Option<Fault> {
     let shown = quoted(&format!("{module}.{name}"));
     let what = match (module, name) {

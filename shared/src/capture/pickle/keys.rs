@@ -14,6 +14,7 @@ use crate::capture::SequenceKind;
 use crate::capture::error::Fault;
 use crate::capture::limits::MAX_DEPTH;
 
+/// A key in a form whose equality is Python's.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Key {
     Int(i64),

@@ -1,6 +1,6 @@
 //! The stack machine, which executes opcodes on inert nodes.
 //!
-//! # Why we have our own
+//! # Why this program has its own
 //!
 //! A pickle is a program. Python imports and calls whatever its opcodes name, so opening a file runs code of the file's
 //! author. This machine cannot do that. It knows a fixed list of names (`globals`). A "call" of one of them is an arm
@@ -29,6 +29,7 @@ pub(super) struct Machine {
     marks: Vec<usize>,
     memo: HashMap<u32, NodeId>,
     pub(super) storages: Vec<StorageName>,
+    /// The index of each storage in `storages`, by its key.
     by_key: HashMap<Arc<str>, u32>,
 }
 
@@ -303,7 +304,7 @@ impl Machine {
                 object.state.extend_from_slice(items);
                 Ok(())
             }
-            _ => Err(Fault::bad_pickle("state is given to a name")),
+            _ => Err(Fault::bad_pickle("state is set on a name")),
         }
     }
 

@@ -8,6 +8,7 @@ use num_bigint::BigInt;
 use super::globals::Global;
 use crate::capture::{DType, DictKind, SequenceKind};
 
+/// The number of a node in the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct NodeId(pub(super) u32);
 
@@ -54,6 +55,7 @@ pub(super) struct ObjectNode {
     pub(super) state: Vec<NodeId>,
 }
 
+/// How an object of an unknown class was made, like `value::Creation`.
 #[derive(Clone, Debug)]
 pub(super) enum MadeNode {
     Named,
@@ -73,7 +75,8 @@ pub(super) struct Set {
 pub(super) struct Dict {
     pub(super) kind: DictKind,
     pub(super) items: Vec<(NodeId, NodeId)>,
-    pub(super) places: HashMap<u32, usize>,
+    /// The position of each item, by the number of its key.
+    pub(super) positions: HashMap<u32, usize>,
 }
 
 #[derive(Clone, Debug)]

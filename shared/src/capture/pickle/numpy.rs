@@ -85,7 +85,7 @@ impl Machine {
                     _ => return Err(malformed()),
                 };
                 let mut array = self.array(dtype, shape, fortran_order, data)?;
-                // An array made from a buffer keeps its byte order. An array that is given its state does not.
+                // An array made from a buffer keeps its byte order. An array that is filled from a state does not.
                 if let ArrayContents::Bytes(bytes) = array.contents {
                     let (dtype, bytes) = self.native(array.dtype, bytes)?;
                     (array.dtype, array.contents) = (dtype, ArrayContents::Bytes(bytes));
@@ -113,9 +113,9 @@ impl Machine {
             _ => dtype.item_bytes,
         };
         self.arena.charge_derived(bytes.len())?;
-        let mut turned = bytes.to_vec();
-        turned.chunks_exact_mut(Bytes::new(part).to_usize().max(1)).for_each(<[u8]>::reverse);
-        Ok((Arc::new(NumpyDType { order: '<', ..(*dtype).clone() }), turned.into()))
+        let mut swapped = bytes.to_vec();
+        swapped.chunks_exact_mut(Bytes::new(part).to_usize().max(1)).for_each(<[u8]>::reverse);
+        Ok((Arc::new(NumpyDType { order: '<', ..(*dtype).clone() }), swapped.into()))
     }
 
     fn array(

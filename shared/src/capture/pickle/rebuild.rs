@@ -30,7 +30,7 @@ impl Machine {
                     Node::Global(Global::DType(dtype)) => *dtype,
                     Node::Global(Global::OtherDType(name)) => {
                         return Err(Fault::unsupported(format!(
-                            "a tensor has dtype {name}, which no kernel here can be given (record it as \
+                            "a tensor has dtype {name}, which kernels cannot take (record it as \
                              `tensor.view(torch.uint8)`)"
                         )));
                     }

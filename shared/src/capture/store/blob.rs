@@ -71,7 +71,7 @@ pub fn blob_path(id: BlobId) -> PathBuf {
     Path::new(BLOBS).join(&name[..2]).join(&name)
 }
 
-/// `O_NONBLOCK` is included because opening a FIFO would otherwise wait for a writer.
+/// The flags with which files of a store are opened. Without `O_NONBLOCK`, opening a FIFO would wait for a writer.
 const FILE_FLAGS: OFlags =
     OFlags::RDONLY.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
 

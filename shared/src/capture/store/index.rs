@@ -12,7 +12,7 @@ use super::{BlobId, INDEX, INDEX_DIGEST, MAX_NAME_BYTES, MAX_NAME_DEPTH, MAX_STO
 
 const FORMAT: &str = "opt-supervisor capture store";
 const VERSION: u32 = 1;
-/// Half of it is enough for 100,000 entries with names of a hundred bytes.
+/// Largest size of the index, in bytes. Half of it is enough for 100,000 entries with names of a hundred bytes.
 pub const MAX_INDEX_BYTES: u64 = 64 << 20;
 /// Longest accepted line in the format of `b3sum`.
 const MAX_DIGEST_LINE_BYTES: u64 = 256;

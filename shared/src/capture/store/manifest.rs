@@ -56,7 +56,7 @@ pub enum Content {
     Blob(BlobId),
 }
 
-/// The reasons for which bytes are not a manifest.
+/// The reason why bytes are not a manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
     #[error("it does not begin like the manifest of a packed capture")]
@@ -84,17 +84,17 @@ impl Manifest {
         if bytes.get(..MAGIC.len()) != Some(&MAGIC) {
             return Err(ManifestError::Magic);
         }
-        let version = four(bytes, 8)?;
+        let version = u32_at(bytes, 8)?;
         if version != VERSION {
             return Err(ManifestError::Version(version));
         }
         let (content, digest) = bytes.split_last_chunk::<DIGEST_BYTES>().ok_or(ManifestError::Length)?;
-        let count = four(content, 12)? as usize;
+        let count = u32_at(content, 12)? as usize;
         if MAX_SEGMENTS < count {
             return Err(ManifestError::Limit("it has too many segments", MAX_SEGMENTS as u64));
         }
         let literals_at = HEAD_BYTES + count * SEGMENT_BYTES;
-        let literal_bytes = eight(content, 24)?;
+        let literal_bytes = u64_at(content, 24)?;
         if content.len().checked_sub(literals_at).map(|length| length as u64) != Some(literal_bytes) {
             return Err(ManifestError::Length);
         }
@@ -102,8 +102,8 @@ impl Manifest {
             return Err(ManifestError::Digest);
         }
         let manifest = Self {
-            file_bytes: eight(content, 16)?,
-            file_digest: id(content, 32)?,
+            file_bytes: u64_at(content, 16)?,
+            file_digest: blob_id_at(content, 32)?,
             segments: segments(content, count, literals_at as u64)?,
         };
         let last = manifest.segments.last();
@@ -172,9 +172,9 @@ fn segments(content: &[u8], count: usize, literals_at: u64) -> Result<Vec<Segmen
     for number in 0..count {
         let at = HEAD_BYTES + number * SEGMENT_BYTES;
         let damaged = || ManifestError::Segment(u32::try_from(number).unwrap_or(u32::MAX));
-        let bytes = eight(content, at)?;
-        let digest = id(content, at + 16)?;
-        let content = match eight(content, at + 8)? {
+        let bytes = u64_at(content, at)?;
+        let digest = blob_id_at(content, at + 16)?;
+        let content = match u64_at(content, at + 8)? {
             0 if digest.0 == [0; DIGEST_BYTES] => Content::Literal { at: literal_at },
             1 if *sizes.entry(digest).or_insert(bytes) == bytes => Content::Blob(digest),
             _ => return Err(damaged()),
@@ -196,17 +196,17 @@ fn segments(content: &[u8], count: usize, literals_at: u64) -> Result<Vec<Segmen
     Ok(found)
 }
 
-fn four(bytes: &[u8], at: usize) -> Result<u32, ManifestError> {
+fn u32_at(bytes: &[u8], at: usize) -> Result<u32, ManifestError> {
     let found = bytes.get(at..).and_then(|rest| rest.first_chunk()).ok_or(ManifestError::Length)?;
     Ok(u32::from_le_bytes(*found))
 }
 
-fn eight(bytes: &[u8], at: usize) -> Result<u64, ManifestError> {
+fn u64_at(bytes: &[u8], at: usize) -> Result<u64, ManifestError> {
     let found = bytes.get(at..).and_then(|rest| rest.first_chunk()).ok_or(ManifestError::Length)?;
     Ok(u64::from_le_bytes(*found))
 }
 
-fn id(bytes: &[u8], at: usize) -> Result<BlobId, ManifestError> {
+fn blob_id_at(bytes: &[u8], at: usize) -> Result<BlobId, ManifestError> {
     bytes
         .get(at..)
         .and_then(|rest| rest.first_chunk())
@@ -240,8 +240,8 @@ mod tests {
         }
         let mut at = (HEAD_BYTES + segments.len() * SEGMENT_BYTES) as u64;
         for segment in &mut segments {
-            if let Content::Literal { at: place } = &mut segment.content {
-                *place = at;
+            if let Content::Literal { at: literal_at } = &mut segment.content {
+                *literal_at = at;
                 at += segment.bytes;
             }
         }

@@ -34,9 +34,9 @@ fn link_below(root: &Path, entry: &Path) -> Option<PathBuf> {
 
 /// A blob that existed when the entry was opened, but cannot be opened any more.
 #[derive(Debug, thiserror::Error)]
-#[error("blob {}", place.display())]
+#[error("blob {}", path.display())]
 struct Unopened {
-    place: PathBuf,
+    path: PathBuf,
     source: io::Error,
 }
 
@@ -73,15 +73,14 @@ impl Packed {
     }
 
     fn check(&self, id: BlobId, bytes: u64) -> Result<(), Fault> {
-        let place = self.root.join(blob_path(id));
+        let path = self.root.join(blob_path(id));
         let file = open_blob(&self.root, id).map_err(|source| {
             let (kind, what) = if source.kind() == io::ErrorKind::NotFound {
                 (ErrorKind::MissingBlob, "is missing")
             } else {
                 (ErrorKind::CorruptStore, "cannot be opened")
             };
-            Fault::new(kind, format!("blob {} {what} (run `captures check`)", place.display()))
-                .because(source)
+            Fault::new(kind, format!("blob {} {what} (run `captures check`)", path.display())).because(source)
         })?;
         let found = file.metadata().map_err(|source| Fault::read("the size of a blob", source))?.len();
         if found == bytes {
@@ -89,7 +88,7 @@ impl Packed {
         }
         Err(Fault::new(
             ErrorKind::CorruptStore,
-            format!("blob {} has {found} bytes instead of {bytes} (run `captures check`)", place.display()),
+            format!("blob {} has {found} bytes instead of {bytes} (run `captures check`)", path.display()),
         ))
     }
 
@@ -104,7 +103,7 @@ impl Packed {
 
     /// Finds a range of the packed file: the blob that contains it, and the offset in the blob. Without a blob, the
     /// range is in the manifest.
-    pub(in crate::capture) fn place(&self, offset: u64, bytes: u64) -> Result<(Option<BlobId>, u64), Fault> {
+    pub(in crate::capture) fn locate(&self, offset: u64, bytes: u64) -> Result<(Option<BlobId>, u64), Fault> {
         let segment = self.manifest.segment_at(offset).filter(|segment| {
             let end = segment.start + segment.bytes;
             offset.checked_add(bytes).is_some_and(|range_end| range_end <= end)
@@ -130,8 +129,8 @@ impl Packed {
             return Ok(file.clone());
         }
         let file = open_blob(&self.root, id).map(Arc::new).map_err(|source| {
-            let place = self.root.join(blob_path(id));
-            io::Error::new(source.kind(), Unopened { place, source })
+            let path = self.root.join(blob_path(id));
+            io::Error::new(source.kind(), Unopened { path, source })
         })?;
         *last = Some((id, file.clone()));
         Ok(file)

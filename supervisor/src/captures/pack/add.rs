@@ -20,7 +20,8 @@ use crate::captures::journal::{self, Journal, Line};
 use crate::captures::sources::{Source, Stamp};
 use crate::captures::{CapturesError, Tick, failed};
 
-/// The provenance of a store that files were added to. It lets `add` continue after an interruption.
+/// The last words of the source in the provenance of a store that files were added to. An interrupted `add` is
+/// recognised by them.
 const ADDED_PROVENANCE: &str = "added file by file";
 
 /// A file, and the name of its entry, such as `op/entry_000000.pt`.
@@ -31,7 +32,7 @@ pub struct Added {
 }
 
 /// Adds files to a store, which is created if it does not exist. An existing entry is replaced only if `replace` is
-/// set. Tensor data that no entry refers to any more is removed.
+/// set. Tensor data that no entry needs any more is removed.
 pub fn add(
     store: &Path,
     files: &[Added],
@@ -56,7 +57,7 @@ pub fn add(
     let mut packing = Packing::open_for_adding(&store, origin)?;
     let mut result = packing.require_space(&sources.iter().collect::<Vec<_>>());
     for source in &sources {
-        result = result.and_then(|()| packing.entry(source, &AtomicBool::new(false), tick));
+        result = result.and_then(|()| packing.pack_entry(source, &AtomicBool::new(false), tick));
         if result.is_ok() {
             packing.done.remove(&source.name);
         }
@@ -69,6 +70,7 @@ pub fn add(
     result.map(|()| packed)
 }
 
+/// Checks a file's name and type, and reads its size and times.
 fn source(file: &Added) -> Result<Source, CapturesError> {
     if !is_entry_name(&file.name) {
         let detail =

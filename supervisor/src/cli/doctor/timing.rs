@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 /// A recorded call of a ReLU, and a kernel for it that takes about 50 µs.
 const CAPTURE: &[u8] = include_bytes!("../../../../configs/doctor/entry_000000.pt");
 const KERNEL: &[u8] = include_bytes!("../../../../configs/doctor/spin.c");
+/// The number of copies of the kernel that are timed against it.
 const COPIES: usize = 3;
 /// The timeout of the trial, which takes about ten seconds on a quiet machine.
 const TRIAL_TIMEOUT: Duration = Duration::from_mins(3);
@@ -29,6 +30,7 @@ pub(super) struct Trial {
     /// The lowest and the highest bound of the copies' speed-up intervals.
     low: f64,
     high: f64,
+    /// The largest share of its time that a copy waited for a CPU.
     wait_share: Option<f64>,
 }
 
@@ -62,8 +64,8 @@ impl Trial {
 
     /// Returns the smallest of `STEPS` that no copy reached, and the largest that any copy reached.
     fn differences(&self) -> (Option<f64>, Option<f64>) {
-        let off = (1.0 - self.low).max(self.high - 1.0);
-        (STEPS.into_iter().find(|&step| off < step), STEPS.into_iter().rev().find(|&step| step <= off))
+        let error = (1.0 - self.low).max(self.high - 1.0);
+        (STEPS.into_iter().find(|&step| error < step), STEPS.into_iter().rev().find(|&step| step <= error))
     }
 
     pub(super) fn text(&self) -> String {

@@ -13,6 +13,7 @@ pub(super) struct Limit<K> {
     sites: HashMap<K, CallSite>,
 }
 
+/// The lines of a call site in its current period.
 #[derive(Debug)]
 struct CallSite {
     since: Instant,

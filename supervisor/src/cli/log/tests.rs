@@ -40,9 +40,9 @@ fn repeated_line_is_limited_and_counted() {
         }
         tracing::warn!("something else");
     });
-    let of = |what: &str| stderr.lines().filter(|line| line.contains(what)).count();
-    assert_eq!(of("did it again") - of("left out"), MAX_SHOWN as usize, "{stderr}");
-    assert_eq!(of("something else"), 1, "another call site has its own limit");
+    let lines_with = |text: &str| stderr.lines().filter(|line| line.contains(text)).count();
+    assert_eq!(lines_with("did it again") - lines_with("left out"), MAX_SHOWN as usize, "{stderr}");
+    assert_eq!(lines_with("something else"), 1, "another call site has its own limit");
     let reported = stderr.lines().find(|line| line.contains("left out")).expect("a report");
     assert_eq!(
         reported,

@@ -1,4 +1,6 @@
-//! Says why a unit waits, as the sentence that answers `why`, and copies the numbers of the core for clients.
+//! What clients see of the core: its state as plain numbers, and why a unit waits, as the answer to `why`.
+
+use std::time::Duration;
 
 use opt_shared::ids::{LeaseId, UnitId, WorkerId};
 use opt_shared::message::Role;
@@ -11,9 +13,11 @@ use crate::core::unit::{Progress, Unit};
 use crate::core::worker::{State, Worker};
 use crate::core::{Core, Ending};
 
+/// The state of the whole run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunView {
     pub paused: bool,
+    /// Whether the run waits for submissions when all jobs are over.
     pub stays_open: bool,
     /// `no`, `drain` or `now`.
     pub ending: &'static str,
@@ -27,13 +31,15 @@ pub struct RunView {
     pub room: Room,
 }
 
+/// The state of a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerView {
     pub id: WorkerId,
     pub role: Role,
-    /// starting, idle, leased, draining or terminating.
+    /// `starting`, `idle`, `leased`, `draining` or `terminating`.
     pub state: &'static str,
-    pub age: Moment,
+    pub age: Duration,
+    /// The number of leases that it has been granted.
     pub leases: u32,
     pub owed: Bytes,
     pub peak_owed: Bytes,
@@ -54,17 +60,20 @@ pub struct RunnerView {
     pub peak_owed: Bytes,
 }
 
+/// A current lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseView {
     pub id: LeaseId,
     pub unit: UnitId,
     pub stage: Stage,
     pub attempt: u32,
-    pub held: Moment,
+    /// The time since it was granted.
+    pub held: Duration,
     /// The time left until the worker counts as stuck.
-    pub left: Moment,
+    pub left: Duration,
 }
 
+/// The progress of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnitView {
     Waiting { stage: Stage, attempt: u32 },
@@ -155,16 +164,16 @@ impl Core {
         })
     }
 
-    /// Explains why a unit waits, as the end of a sentence. The numbers include the size of the unit's lease. The
-    /// caller supplies the names of other units.
-    pub fn wait_reason(&self, now: Moment, id: UnitId, called: impl Fn(UnitId) -> String) -> Option<String> {
+    /// Explains why a unit waits, as the end of a sentence that includes the size of the unit's lease. `name_of` names
+    /// other units.
+    pub fn wait_reason(&self, now: Moment, id: UnitId, name_of: impl Fn(UnitId) -> String) -> Option<String> {
         let UnitView::Waiting { stage, .. } = self.unit_view(id)? else { return None };
         let unit = self.unit(id);
         let paired = self.jobs[unit.job.index()].is_beside_a_baseline(id);
         let needs = unit.step().least(paired)?.demand(self.spec.idle_worker).host;
         let lease = format!("its {} needs a lease of {needs}", stage.name());
         let (charged, ceiling) = (self.ledger.charged().host, self.ledger.ceilings().host);
-        let first = |it: &Worker| it.lease().map(|held| (held.id, held.order, held.started));
+        let lease_of = |it: &Worker| it.lease().map(|held| (held.id, held.order, held.started));
         let reason = if self.ending != Ending::No {
             "the run is ending".to_owned()
         } else if self.pending.paused {
@@ -180,12 +189,12 @@ impl Core {
         } else if let Some(waiting) = self.waiting {
             let since = now.saturating_sub(waiting.since).as_secs();
             format!("the next lease has been waiting for memory for {since} s: {}", waiting.refusal)
-        } else if let Some((id, order, started)) = self.workers.values().find_map(first) {
+        } else if let Some((id, order, started)) = self.workers.values().find_map(lease_of) {
             let since = now.saturating_sub(started).as_secs_f64();
             format!(
                 "{id} ({} of {}) has been running for {since:.1} s",
                 order.stage.name(),
-                called(order.unit)
+                name_of(order.unit)
             )
         } else {
             match self.workers.values().filter(|it| !it.is_idle()).count() {

@@ -12,6 +12,7 @@ use crate::core::Ceilings;
 use crate::core::event::Stage;
 use crate::core::spec::{JobSpec, Resumed, RunSpec, StageSpec, Step, UnitSpec};
 
+/// What every stage owes, unless a test says otherwise.
 pub const STAGE: StageSpec = StageSpec {
     predicted: Bytes::mib(10),
     reserved: Bytes::mib(100),
@@ -21,6 +22,7 @@ pub const STAGE: StageSpec = StageSpec {
     batch: None,
 };
 
+/// A run's limits, and its jobs with their candidates.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub ceilings: Ceilings,
@@ -44,9 +46,11 @@ pub struct Job {
     /// The candidates, in the order in which they are offered.
     pub candidates: Vec<UnitId>,
     pub recycle: RecycleSettings,
+    /// Why the job's captures cannot be used.
     pub broken: Option<String>,
     /// Whether the job has an entry to time.
     pub timed: bool,
+    /// The jobs that must be over before this one begins.
     pub after: Vec<JobId>,
     pub budget: Duration,
     /// Whether candidates are screened first, and the best are confirmed.
@@ -59,13 +63,14 @@ pub struct Candidate {
     pub build: Vec<StageSpec>,
     pub verify: Vec<StageSpec>,
     pub profile: Arc<[StageSpec]>,
+    /// The ways to profile the candidate beside the baseline.
     pub paired: Arc<[StageSpec]>,
     /// Set if the unit is a replay, with this as its only step.
     pub replay: Option<StageSpec>,
     pub resumed: Option<Resumed>,
 }
 
-/// The ways of a step that can be done in only one way.
+/// The ways to do a step, if there is only one.
 pub fn one_way(spec: StageSpec) -> Arc<[StageSpec]> {
     Arc::from([spec])
 }

@@ -8,6 +8,7 @@ use opt_shared::settings::Priority;
 use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
 
+/// A report with this status. If it passed, it has the artifact or the result that its stage requires.
 pub fn report(stage: Stage, status: Status) -> Report {
     let passed = status == Status::Passed;
     let body = match stage {

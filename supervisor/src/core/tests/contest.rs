@@ -44,6 +44,7 @@ fn timed(harness: &Harness) -> String {
     orders.split(' ').filter(|order| !order.starts_with(['B', 'V'])).collect::<Vec<_>>().join(" ")
 }
 
+/// Returns the detail with which a candidate ended.
 fn why(harness: &Harness, candidate: u32) -> &str {
     let done = harness.log.iter().find_map(|action| match action {
         Action::UnitDone { unit: UnitId(unit), detail, .. } if *unit == candidate => Some(detail),
@@ -53,12 +54,12 @@ fn why(harness: &Harness, candidate: u32) -> &str {
 }
 
 #[test]
-fn surely_slower_candidates_are_not_timed_after_their_screen() {
+fn clearly_slower_candidates_are_not_timed_after_their_screen() {
     let harness = contest(5, &|unit, _| Ok(([1.0, 0.9, 2.0, 1.1, 1.05][unit as usize], 0.1)));
     assert_eq!(timed(&harness), "P0 S1/0 S2/0 S3/0 S4/0 P2/0 C2/0");
     assert_eq!(
         why(&harness, 3),
-        "timed briefly: it is at most 1.21 times as fast as the baseline, and another is at least 1.80 times"
+        "timed briefly: it is at most 1.21 times as fast as the baseline, and another candidate at least 1.80 times"
     );
     for candidate in 0..5 {
         assert_eq!(harness.done(candidate), Some((Status::Passed, None)));
@@ -161,7 +162,7 @@ fn remaining_candidates_share_the_remaining_budget() {
 
 proptest! {
     #[test]
-    fn parked_candidate_is_surely_slower_than_one_that_passed(
+    fn parked_candidate_is_slower_even_at_its_upper_bound(
         seed in prop::collection::vec((0.3_f64..3.0, 0.0_f64..0.3, 0_u8..10), 21),
     ) {
         let figures = |unit: u32, stage: Stage| {
@@ -173,19 +174,19 @@ proptest! {
         let orders = timed(&harness);
         let reached: BTreeMap<u32, Stage> = (1..7)
             .map(|unit| {
-                let of = |letter: char| orders.split(' ').any(|order| order == format!("{letter}{unit}/0"));
-                let last = if of('C') { Stage::Confirm } else if of('P') { Stage::Profile } else { Stage::Screen };
+                let had = |letter: char| orders.split(' ').any(|order| order == format!("{letter}{unit}/0"));
+                let last = if had('C') { Stage::Confirm } else if had('P') { Stage::Profile } else { Stage::Screen };
                 (unit, last)
             })
             .collect();
         let passed = |unit: &u32| harness.done(*unit) == Some((Status::Passed, None));
         let figure = |unit: u32| figures(unit, reached[&unit]).expect("it passed");
-        let highest_low = (1..7).filter(passed).map(&figure).map(|(value, half)| value * (1.0 - half));
-        let highest_low = highest_low.fold(1.0, f64::max);
+        let highest_lower_bound = (1..7).filter(passed).map(&figure).map(|(value, half)| value * (1.0 - half));
+        let highest_lower_bound = highest_lower_bound.fold(1.0, f64::max);
         for unit in (1..7).filter(passed) {
             let (value, half) = figure(unit);
             if reached[&unit] == Stage::Screen {
-                prop_assert!(value * (1.0 + half) < highest_low, "{unit} was left out: {orders}");
+                prop_assert!(value * (1.0 + half) < highest_lower_bound, "{unit} was left out: {orders}");
             }
         }
         // The best candidate is confirmed, if it is faster than the baseline.

@@ -129,8 +129,8 @@ fn recycling_no_worker_is_allowed_and_an_unknown_one_is_an_error() {
     let mut harness = Harness::new(plan(1));
     let profiler = Control::Recycle { which: Which::Role(Role::Profiler), mode: Mode::Now };
     assert!(already(&ask(&mut harness, profiler)));
-    let stranger = Control::Recycle { which: Which::Worker(WorkerId(77)), mode: Mode::Drain };
-    assert!(matches!(ask(&mut harness, stranger).0, Answer::Unknown(_)));
+    let unknown = Control::Recycle { which: Which::Worker(WorkerId(77)), mode: Mode::Drain };
+    assert!(matches!(ask(&mut harness, unknown).0, Answer::Unknown(_)));
     // While the worker is starting.
     assert!(already(&ask(&mut harness, Control::Recycle { which: VERIFIER, mode: Mode::Now })));
 }
@@ -214,8 +214,8 @@ fn new_ceiling_applies_from_the_next_grant() {
     assert!(done(&asked) && kills(&asked.1).is_empty(), "running attempts continue");
     harness.finish(build, Status::Passed);
     harness.pass_the_rest();
-    let fits = Some((Status::DoesNotFit, Some(Blame::Plan)));
-    assert_eq!((harness.done(0), harness.done(1)), (fits, fits));
+    let does_not_fit = Some((Status::DoesNotFit, Some(Blame::Plan)));
+    assert_eq!((harness.done(0), harness.done(1)), (does_not_fit, does_not_fit));
     assert_eq!(harness.orders(), "B0");
 }
 

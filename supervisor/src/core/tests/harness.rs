@@ -16,6 +16,7 @@ use crate::core::event::{
 pub(super) use crate::core::testkit::plan::{Plan, STAGE, a_candidate, a_job, a_replay, nothing, one_way};
 use crate::core::testkit::reports;
 
+/// The memory that is charged for an idle worker.
 pub(super) const IDLE: Bytes = Bytes::mib(8);
 /// The memory that is charged for the supervisor.
 pub(super) const SUPERVISOR: Bytes = Bytes::mib(20);
@@ -41,6 +42,7 @@ pub(super) fn two_jobs() -> Plan {
     plan
 }
 
+/// A lease that the core has granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Granted {
     pub(super) worker: WorkerId,
@@ -49,6 +51,7 @@ pub(super) struct Granted {
     pub(super) attempt: u32,
 }
 
+/// A core, and the events with which its driver would answer it.
 pub(super) struct Harness {
     pub(super) core: Core,
     pub(super) now: Moment,
@@ -169,6 +172,7 @@ impl Harness {
         self.feed(Event::WorkerGone { worker, how: "signal 9".to_owned(), left_runners: false })
     }
 
+    /// Answers routine actions until a lease is granted.
     pub(super) fn lease(&mut self) -> Granted {
         for _ in 0..20 {
             if let Some(granted) = self.granted.pop_front() {
@@ -233,6 +237,7 @@ impl Harness {
         })
     }
 
+    /// Returns the status and the blame with which a candidate ended.
     pub(super) fn done(&self, candidate: u32) -> Option<(Status, Option<Blame>)> {
         self.log.iter().find_map(|action| match action {
             Action::UnitDone { unit, status, blame, .. } if unit.0 == candidate => Some((*status, *blame)),
@@ -279,6 +284,7 @@ impl Harness {
     }
 }
 
+/// Returns the kills among these actions: the worker, the pid if it is a runner, and the reason.
 pub(super) fn kills(actions: &[Action]) -> Vec<(WorkerId, Option<u32>, KillReason)> {
     actions
         .iter()

@@ -18,6 +18,7 @@ fn at_work() -> (Harness, Granted) {
     (harness, build)
 }
 
+/// Breaks a law, and returns what the check reports.
 fn broken(breach: impl FnOnce(&mut Core, Granted)) -> String {
     let (mut harness, build) = at_work();
     assert_eq!(harness.core.check_invariants(), Ok(()));
@@ -94,7 +95,7 @@ fn too_many_verifications_are_noticed() {
         core.workers.insert(WorkerId(77), second);
         core.ledger.open(WorkerId(77), Bytes::mib(1));
     });
-    assert_eq!(error, "2 leases of a verifier are held, the limit is 1");
+    assert_eq!(error, "verifiers hold 2 leases, the limit is 1");
 }
 
 #[test]

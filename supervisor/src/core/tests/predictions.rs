@@ -67,7 +67,7 @@ fn profile_settings(batch_bytes: Bytes, inputs: InputMemory) -> ProfileSettings 
     }
 }
 
-/// An entry with these sizes in MiB: file, I, O, U.
+/// An entry with these sizes in MiB. In the comments below, they are I (inputs), O (outputs) and U (unmapped inputs).
 fn entry(file: u64, inputs: u64, outputs: u64, unmapped: u64) -> EntryNumbers {
     EntryNumbers {
         file: Bytes::mib(file),
@@ -180,11 +180,8 @@ fn profile_owes_its_largest_batch_on_both_sides() {
     assert_eq!(mapped.spec.reserved, Bytes::mib(171 + 50 + 272 + 8));
     assert_eq!((mapped.decides, mapped.batches.clone()), (Some(2), vec![0..2, 2..3, 3..4]));
     assert_eq!(mapped.spec.batch, Some(Bytes::mib(100)));
-    let first_entry = first(InputMemory::Mapped, false);
-    assert_eq!(
-        (first_entry.spec.predicted, first_entry.spec.reserved),
-        (Bytes::mib(86), Bytes::mib(86 + 50 + 4))
-    );
+    let unpaired = first(InputMemory::Mapped, false);
+    assert_eq!((unpaired.spec.predicted, unpaired.spec.reserved), (Bytes::mib(86), Bytes::mib(86 + 50 + 4)));
     // Copied inputs are owed too, once for both sides: 104 + 2 · 23, 12 + 2 · 85, 202 + 2 · 22; plus two slots.
     let copied = first(InputMemory::Copied, true);
     assert_eq!((copied.spec.predicted, copied.decides), (Bytes::mib(202 + 44 + 2 + 1), Some(3)));
@@ -324,7 +321,7 @@ fn kernel_without_host_code_is_charged_where_its_buffers_are() {
     let (limits, settings) =
         (limits(Some(Bytes::mib(100)), None), verify_settings(Duration::from_secs(1), 2));
     let predict = |emulated| verify_on_device(&entries, emulated, 1, &limits, &settings, 2);
-    // The second entry has the largest I + O. k·s and 2c are always on the host.
+    // The second entry has the largest I + O. The staging slots and two chunks are always on the host.
     let (emulated, card) = (predict(true), predict(false));
     assert_eq!((emulated.decides, card.decides), (Some(1), Some(1)));
     assert_eq!((emulated.spec.predicted, emulated.spec.device), (Bytes::mib(3 + 23), Bytes::ZERO));

@@ -106,11 +106,11 @@ fn run_without_a_floor_reports_no_gap() {
 fn swapped_pages_are_reported_as_they_double_and_the_spare_is_ended() {
     let (mut harness, _, spare) = with_a_spare(plan(1));
     let mut rows = 0;
-    for (mib, news) in [(0, 0), (4, 1), (8, 0), (9, 1), (9, 0), (4, 0), (0, 0), (1, 1)] {
+    for (mib, new_rows) in [(0, 0), (4, 1), (8, 0), (9, 1), (9, 0), (4, 0), (0, 0), (1, 1)] {
         let actions = harness.feed(sample(Bytes::mib(mib)));
-        rows += news;
+        rows += new_rows;
         assert_eq!(harness.policies("swapped").len(), rows, "at {mib} MiB");
-        if (mib, news) == (4, 1) {
+        if (mib, new_rows) == (4, 1) {
             assert!(actions.contains(&Action::Shutdown { worker: spare }), "{actions:#?}");
         }
     }
@@ -132,7 +132,7 @@ fn pressure_ends_the_spare_and_prevents_another_for_a_minute() {
     let (mut harness, verify, spare) = with_a_spare(plan(1));
     let actions = harness.feed(Event::Pressure);
     assert!(actions.contains(&Action::Shutdown { worker: spare }), "{actions:#?}");
-    assert!(kills(&actions).is_empty(), "working processes are not ended for it");
+    assert!(kills(&actions).is_empty(), "working processes are not ended");
     harness.gone(spare);
     let before = started(&harness);
     harness.now += SECOND * 50;
@@ -216,7 +216,7 @@ fn offender_is_ended_over_the_ceiling_and_not_the_newest_lease() {
     let killed = kills(&harness.sample(&seen(199, 90)));
     let reason = KillReason::HostCeiling { owed: Bytes::mib(301), ceiling: Bytes::mib(300) };
     assert_eq!(killed, [(first.worker, Some(7), reason)], "{:#?}", harness.log);
-    assert!(kills(&harness.sample(&seen(199, 95))).is_empty(), "its memory is on its way back");
+    assert!(kills(&harness.sample(&seen(199, 95))).is_empty(), "its memory is still being freed");
 }
 
 #[test]
@@ -295,7 +295,7 @@ fn memory_of_a_dead_worker_is_awaited_before_another_is_ended() {
     harness.available = Some(Bytes::gib(1) - Bytes::mib(1));
     for now in [since, since + RETURN_TIMEOUT - Duration::from_millis(2)] {
         harness.now = now;
-        assert!(kills(&harness.sample(&seen)).is_empty(), "its memory is on its way back");
+        assert!(kills(&harness.sample(&seen)).is_empty(), "its memory is still being freed");
     }
     // The memory does not come back, so another lease is ended.
     harness.feed(Event::Tick);

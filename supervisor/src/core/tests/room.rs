@@ -64,7 +64,7 @@ fn builds_wait_for_room_while_other_steps_continue() {
 }
 
 #[test]
-fn candidate_is_not_timed_without_its_baseline_while_that_waits_for_room() {
+fn candidate_waits_for_a_baseline_that_waits_for_room() {
     let mut spec = plan(2);
     spec.verifiers = 2;
     let mut harness = Harness::new(spec);
@@ -80,7 +80,7 @@ fn candidate_is_not_timed_without_its_baseline_while_that_waits_for_room() {
 }
 
 #[test]
-fn build_that_fails_without_room_is_no_loss_three_times() {
+fn first_three_builds_that_fail_without_room_are_not_losses() {
     let mut harness = Harness::new(plan(1));
     for attempt in 1..=5 {
         let build = harness.lease();

@@ -55,7 +55,7 @@ fn offer(harness: &mut Harness, ids: std::ops::Range<u32>, more: bool) -> Vec<Ac
 }
 
 /// A run with one job. Its source has not been asked, and the test answers for it.
-fn searched(verifiers: u32) -> Harness {
+fn with_a_silent_source(verifiers: u32) -> Harness {
     Harness::silent(&Plan { verifiers, ..plan(0) })
 }
 
@@ -71,7 +71,7 @@ fn with_a_replay() -> Plan {
 
 #[test]
 fn source_is_asked_again_only_when_its_job_runs_short() {
-    let mut harness = searched(2);
+    let mut harness = with_a_silent_source(2);
     assert_eq!(wanted(&harness.feed(Event::Tick)), [(0, 4)]);
     assert_eq!(wanted(&harness.feed(Event::Tick)), [], "it has already been asked");
     // One unit per verifier is enough for now.
@@ -87,7 +87,7 @@ fn source_is_asked_again_only_when_its_job_runs_short() {
 
 #[test]
 fn job_stays_open_while_its_source_may_have_more() {
-    let mut harness = searched(1);
+    let mut harness = with_a_silent_source(1);
     harness.feed(Event::Tick);
     offer(&mut harness, 0..1, true);
     while harness.done(0).is_none() {
@@ -104,7 +104,7 @@ fn job_stays_open_while_its_source_may_have_more() {
 
 #[test]
 fn silent_source_does_not_hold_up_the_run() {
-    let mut harness = searched(1);
+    let mut harness = with_a_silent_source(1);
     harness.feed(Event::Tick);
     let asked_at = harness.now;
     assert_eq!(harness.core.next_deadline(), Some(asked_at + SOURCE_TIMEOUT));
@@ -118,7 +118,7 @@ fn silent_source_does_not_hold_up_the_run() {
 
 #[test]
 fn source_with_nothing_yet_is_awaited_and_not_asked_again() {
-    let mut harness = searched(1);
+    let mut harness = with_a_silent_source(1);
     harness.feed(Event::Tick);
     let asked_at = harness.now;
     for _ in 0..3 {
@@ -191,7 +191,7 @@ fn silent_source_does_not_stop_other_jobs_and_may_still_offer() {
 /// Otherwise, a source that always has more units would prevent its first units from being timed.
 #[test]
 fn later_offer_comes_in_a_later_turn() {
-    let mut harness = searched(1);
+    let mut harness = with_a_silent_source(1);
     harness.feed(Event::Tick);
     offer(&mut harness, 0..2, true);
     let granted = harness.lease();
@@ -209,7 +209,7 @@ fn later_offer_comes_in_a_later_turn() {
 
 #[test]
 fn malformed_offer_is_refused() {
-    let mut harness = searched(1);
+    let mut harness = with_a_silent_source(1);
     harness.feed(Event::Tick);
     let whole = || units(0..1).remove(0);
     let route = |change: fn(&mut Vec<crate::core::spec::Step>)| {

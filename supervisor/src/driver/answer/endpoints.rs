@@ -15,9 +15,10 @@ use crate::metrics::http::Responder;
 use crate::progress::Progress;
 use crate::record::UtcTime;
 
-/// The time if nothing is due. The loop wakes up for samples long before that.
+/// The time until the next wake-up if nothing is due. The loop wakes up for samples long before that.
 const NOT_DUE: Duration = Duration::from_secs(3600);
 
+/// The connections to everyone who watches the run.
 pub(crate) struct Endpoints {
     pub(crate) control: Option<Server>,
     /// The clients that wait for the end of each candidate.
@@ -57,16 +58,16 @@ impl Endpoints {
         crate::notify::ready(run);
     }
 
-    /// Sends an event to all subscribed clients. `what` is called only if there are any.
-    pub(crate) fn notify(&mut self, what: impl FnOnce() -> Value) {
+    /// Sends an event to all subscribed clients. `compose` is called only if there are any.
+    pub(crate) fn notify(&mut self, compose: impl FnOnce() -> Value) {
         if let Some(server) = &mut self.control
             && server.has_listeners()
         {
-            let mut what = what();
-            if what["t"].is_null() {
-                what["t"] = json!(UtcTime::now());
+            let mut event = compose();
+            if event["t"].is_null() {
+                event["t"] = json!(UtcTime::now());
             }
-            server.broadcast(&Notification(what), Instant::now());
+            server.broadcast(&Notification(event), Instant::now());
         }
     }
 
@@ -76,7 +77,7 @@ impl Endpoints {
         }
     }
 
-    /// Returns whether a client waits for this candidate's end.
+    /// Returns whether a client or the callback must be told when this candidate ends.
     pub(crate) fn is_awaited(&self, id: CandidateId) -> bool {
         self.each_candidate.is_some()
             || self.control.as_ref().is_some_and(Server::has_listeners)
@@ -85,9 +86,9 @@ impl Endpoints {
 
     /// Removes and returns the clients that wait for this candidate.
     pub(crate) fn take_awaiting(&mut self, id: CandidateId) -> Vec<Token> {
-        let (ready, still): (Vec<_>, Vec<_>) =
+        let (ready, others): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.awaited).into_iter().partition(|(_, awaited)| *awaited == id);
-        self.awaited = still;
+        self.awaited = others;
         ready.into_iter().map(|(token, _)| token).collect()
     }
 

@@ -15,6 +15,7 @@ use crate::core::event::Stage;
 /// The stages that are estimated. `Confirm` is left out, because the number of confirmations is known only at the end.
 const STAGES: [Stage; 4] = [Stage::Build, Stage::Verify, Stage::Screen, Stage::Profile];
 
+/// The ended attempts of one stage.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     ended: u32,
@@ -31,6 +32,7 @@ pub struct Open {
     pub held: Duration,
 }
 
+/// The times of a run's attempts so far.
 #[derive(Debug, Default)]
 pub struct Forecast {
     tallies: BTreeMap<(Stage, JobId), Tally>,
@@ -87,11 +89,12 @@ impl Forecast {
         Some(all)
     }
 
+    /// Returns the tally of a stage in a job, or in all jobs if this job has none.
     fn tally(&self, stage: Stage, job: JobId) -> Option<Tally> {
-        let of_the_job = self.tallies.get(&(stage, job)).copied();
-        of_the_job.or_else(|| {
-            let of_stage = self.tallies.iter().filter(|((of, _), _)| *of == stage);
-            of_stage.map(|(_, tally)| *tally).reduce(|sum, it| Tally {
+        let in_job = self.tallies.get(&(stage, job)).copied();
+        in_job.or_else(|| {
+            let in_all_jobs = self.tallies.iter().filter(|((other, _), _)| *other == stage);
+            in_all_jobs.map(|(_, tally)| *tally).reduce(|sum, it| Tally {
                 ended: sum.ended + it.ended,
                 passed: sum.passed + it.passed,
                 time: sum.time + it.time,
@@ -111,7 +114,7 @@ mod tests {
         Open { job, stage, held: Duration::from_secs(held) }
     }
 
-    fn seen() -> Forecast {
+    fn after_some_attempts() -> Forecast {
         let mut forecast = Forecast::default();
         let mut ended = |stage, passed, seconds| {
             forecast.attempt_ended(FIRST, stage, passed, Duration::from_secs(seconds));
@@ -126,22 +129,22 @@ mod tests {
 
     #[test]
     fn later_stages_count_by_the_share_of_candidates_that_reach_them() {
-        let forecast = seen();
-        let of = |open: &[Open], profiled: bool| {
+        let forecast = after_some_attempts();
+        let seconds = |open: &[Open], profiled: bool| {
             let is_run = |stage| profiled || stage != Stage::Profile;
             forecast.remaining(open.iter().copied(), is_run).map(|it| it.as_secs_f64())
         };
-        assert_eq!(of(&[], true), Some(0.0));
-        assert_eq!(of(&[open(FIRST, Stage::Build, 0)], true), Some(2.0 + 10.0 + 50.0));
-        assert_eq!(of(&[open(FIRST, Stage::Build, 0)], false), Some(12.0));
+        assert_eq!(seconds(&[], true), Some(0.0));
+        assert_eq!(seconds(&[open(FIRST, Stage::Build, 0)], true), Some(2.0 + 10.0 + 50.0));
+        assert_eq!(seconds(&[open(FIRST, Stage::Build, 0)], false), Some(12.0));
         assert_eq!(
-            of(&[open(SECOND, Stage::Profile, 0)], true),
+            seconds(&[open(SECOND, Stage::Profile, 0)], true),
             Some(100.0),
             "assumed to be like the other job"
         );
         let running = [open(FIRST, Stage::Verify, 4), open(FIRST, Stage::Profile, 400)];
         assert_eq!(
-            of(&running, true),
+            seconds(&running, true),
             Some(6.0 + 50.0),
             "an attempt that ran longer than the mean has no time left"
         );

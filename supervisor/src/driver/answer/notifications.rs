@@ -48,10 +48,10 @@ pub(crate) fn candidate(result: &Value) -> Value {
     event
 }
 
-/// The same fields as in `status`.
-pub(crate) fn replay(mut standing: Value) -> Value {
-    standing["kind"] = json!("replay");
-    standing
+/// Turns a replay's state, as `status` shows it, into an event.
+pub(crate) fn replay(mut state: Value) -> Value {
+    state["kind"] = json!("replay");
+    state
 }
 
 pub(crate) fn job(name: &str, end: &JobEnd) -> Value {

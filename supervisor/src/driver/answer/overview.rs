@@ -66,6 +66,7 @@ impl View<'_> {
         answer
     }
 
+    /// Returns the memory samples since a time, which is in seconds since the run began.
     pub(crate) fn history(&self, since_s: f64) -> Reply {
         let since = Duration::try_from_secs_f64(since_s).map_err(|_| {
             Refusal::new(Code::InvalidParams, "`since_s` is not a number of seconds since the run began")

@@ -13,6 +13,7 @@ const LATEST: u32 = 5;
 /// The largest number of decisions in an answer.
 const MAX_DECISIONS: u32 = 100;
 
+/// A question about rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Question {
     Result(CandidateId),

@@ -58,6 +58,7 @@ pub fn is_alive(run: &Path) -> bool {
 }
 
 impl Run<'_> {
+    /// Serves the readers of the metrics and the clients of the control socket.
     pub(crate) fn serve(&mut self) -> Result<(), RunError> {
         self.scrape();
         let Some(server) = &mut self.endpoints.control else { return Ok(()) };

@@ -112,7 +112,7 @@ impl View<'_> {
     }
 
     pub(crate) fn workers(&self) -> Value {
-        let of = |it: WorkerView| {
+        let worker = |it: WorkerView| {
             json!({
                 "id": it.id,
                 "role": it.role,
@@ -129,7 +129,7 @@ impl View<'_> {
                 "asked_to_go": it.asked_to_go,
             })
         };
-        json!({ "workers": self.decisions.core.worker_views(self.decisions.now()).into_iter().map(of).collect::<Vec<_>>() })
+        json!({ "workers": self.decisions.core.worker_views(self.decisions.now()).into_iter().map(worker).collect::<Vec<_>>() })
     }
 
     /// Finds a candidate by JOB/CANDIDATE, or by its name alone if only one job has it.
@@ -218,10 +218,11 @@ impl View<'_> {
         Ok(json!({ "worker": id, "why": why, "decisions": decisions }))
     }
 
+    /// Describes what a living worker is doing, in one sentence.
     fn sentence_of(&self, it: &WorkerView, latest: Option<&PolicyRecord>) -> String {
         let doing = match &it.lease {
             Some(lease) => format!(
-                "holds {} ({} of {}, attempt {}) for {:.1} s and counts as stuck in {:.0} s",
+                "has held {} ({} of {}, attempt {}) for {:.1} s and will count as stuck in {:.0} s",
                 lease.id,
                 lease.stage.name(),
                 self.agenda.unit_name(lease.unit),
@@ -253,8 +254,8 @@ impl View<'_> {
         let (core, now) = (&self.decisions.core, self.decisions.now());
         let why = match self.state_of_candidate(id) {
             Some(UnitView::Waiting { stage, attempt }) => {
-                let called = |other| self.agenda.unit_name(other);
-                let what = unit.and_then(|unit| core.wait_reason(now, unit, called)).unwrap_or_default();
+                let name_of = |other| self.agenda.unit_name(other);
+                let what = unit.and_then(|unit| core.wait_reason(now, unit, name_of)).unwrap_or_default();
                 format!("{name} waits for its {} (attempt {attempt}): {what}", stage.name())
             }
             Some(UnitView::Running { stage, attempt }) => {
@@ -309,6 +310,7 @@ impl View<'_> {
     }
 }
 
+/// Returns a count with its noun, such as `1 lease` or `2 leases`.
 fn counted(count: u32, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }

@@ -28,10 +28,13 @@ use crate::driver::folder::register::candidate_row;
 use crate::driver::run::Run;
 use crate::plan::{CandidatePlan, Plan, Submission, SubmissionError};
 
+/// The folder for submissions, within the run's folder. Each submission has its own folder in it.
 const FOLDER: &str = "submitted";
+/// The record's file name.
 const RECORD: &str = "submission.json";
 /// The largest number of submissions in a run. Each has a folder and a row.
 const MAX_SUBMISSIONS: u32 = 10_000;
+/// The largest number of source files of a submission.
 const MAX_FILES: usize = 16;
 /// The largest size of a candidate's files. Sources are small, but libraries may have debug symbols.
 const MAX_BYTES: Bytes = Bytes::mib(16);
@@ -118,7 +121,7 @@ fn copy_submission(
     let submission_folder = next_folder(folder)?;
     let job = &plan.jobs[job];
     let refuse = |error: SubmissionError| Refusal::new(Code::InvalidParams, error.to_string());
-    let result = fill(&submission_folder, params).and_then(|sources| {
+    let result = copy_files(&submission_folder, params).and_then(|sources| {
         let submission = Submission {
             name: params.name.clone(),
             sources,
@@ -160,6 +163,7 @@ fn next_folder(folder: &Path) -> Result<PathBuf, Refusal> {
     Ok(submission_folder)
 }
 
+/// Returns the numbers of the submissions in the folder, in ascending order.
 fn numbers(folder: &Path) -> Vec<u32> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut numbers: Vec<u32> =
@@ -168,8 +172,8 @@ fn numbers(folder: &Path) -> Vec<u32> {
     numbers
 }
 
-/// Copies the sources and their headers, keeping their relative paths.
-fn fill(own: &Path, params: &SubmitParams) -> Result<Vec<PathBuf>, Refusal> {
+/// Copies the sources and their headers, keeping their relative paths. Returns the paths of the copied sources.
+fn copy_files(submission_folder: &Path, params: &SubmitParams) -> Result<Vec<PathBuf>, Refusal> {
     let invalid = |why: String| Refusal::new(Code::InvalidParams, why);
     if let Some(text) = &params.text {
         let Some(language) = params.language else {
@@ -178,7 +182,7 @@ fn fill(own: &Path, params: &SubmitParams) -> Result<Vec<PathBuf>, Refusal> {
         if language.kind().toolchain == Toolchain::Prebuilt {
             return Err(invalid("a library cannot be given as `text`".to_owned()));
         }
-        let path = own.join("submitted").with_extension(language.suffix_of_text());
+        let path = submission_folder.join("submitted").with_extension(language.suffix_of_text());
         fs::write(&path, text)
             .map_err(|error| Refusal::new(Code::Refused, format!("writing the source: {error}")))?;
         return Ok(vec![path]);
@@ -193,36 +197,38 @@ fn fill(own: &Path, params: &SubmitParams) -> Result<Vec<PathBuf>, Refusal> {
     let language = params.language.or_else(|| Language::of_path(paths.first()?));
     // A file whose suffix belongs to no language is refused later, with a message that names the file.
     let files = KernelFiles::find(&paths, language.unwrap_or(Language::So));
-    let copies = files.copy_to(own, MAX_BYTES).map_err(|error| invalid(opt_shared::causes::chain(&error)))?;
+    let copies = files
+        .copy_to(submission_folder, MAX_BYTES)
+        .map_err(|error| invalid(opt_shared::causes::chain(&error)))?;
     Ok(copies.sources.into_iter().map(|source| source.path).collect())
 }
 
-fn relative(own: &Path, path: &Path) -> String {
-    path.strip_prefix(own).unwrap_or(path).to_string_lossy().into_owned()
+fn relative(submission_folder: &Path, path: &Path) -> String {
+    path.strip_prefix(submission_folder).unwrap_or(path).to_string_lossy().into_owned()
 }
 
-fn write_record(own: &Path, kept: &SubmissionRecord) -> std::io::Result<()> {
-    let fresh = own.join(".new");
-    let mut file = File::create(&fresh)?;
-    file.write_all(&serde_json::to_vec(kept)?)?;
+fn write_record(submission_folder: &Path, record: &SubmissionRecord) -> std::io::Result<()> {
+    let draft = submission_folder.join(".new");
+    let mut file = File::create(&draft)?;
+    file.write_all(&serde_json::to_vec(record)?)?;
     file.sync_all()?;
-    fs::rename(&fresh, own.join(RECORD))?;
+    fs::rename(&draft, submission_folder.join(RECORD))?;
     // The folder is synced, because otherwise the names may not be on disk.
-    File::open(own)?.sync_all()?;
-    own.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
+    File::open(submission_folder)?.sync_all()?;
+    submission_folder.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
 /// Adds the submissions of earlier parts of a run to its plan. Submissions that cannot be read are reported and left
 /// out.
 pub fn restore(plan: &mut Plan, run: &Path) {
-    // Candidates get absolute paths, because the working folder may differ from that of the earlier part.
+    // Candidates get absolute paths, because the earlier part may have had another working folder.
     let run = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());
     let folder = run.join(FOLDER);
     for number in numbers(&folder).into_iter().take(MAX_SUBMISSIONS as usize) {
         let submission_folder = folder.join(number.to_string());
         match read_record(&submission_folder) {
             Ok(None) => {}
-            Ok(Some(kept)) => add(plan, &submission_folder, kept),
+            Ok(Some(record)) => add_to_plan(plan, &submission_folder, record),
             Err(error) => {
                 tracing::warn!("the submission {} is left out: {error}", submission_folder.display())
             }
@@ -230,8 +236,8 @@ pub fn restore(plan: &mut Plan, run: &Path) {
     }
 }
 
-fn read_record(own: &Path) -> std::io::Result<Option<SubmissionRecord>> {
-    let file = match File::open(own.join(RECORD)) {
+fn read_record(submission_folder: &Path) -> std::io::Result<Option<SubmissionRecord>> {
+    let file = match File::open(submission_folder.join(RECORD)) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         other => other?,
     };
@@ -240,24 +246,27 @@ fn read_record(own: &Path) -> std::io::Result<Option<SubmissionRecord>> {
     Ok(Some(serde_json::from_str(&text)?))
 }
 
-fn add(plan: &mut Plan, own: &Path, kept: SubmissionRecord) {
+fn add_to_plan(plan: &mut Plan, submission_folder: &Path, record: SubmissionRecord) {
     let id = CandidateId(u32::try_from(plan.candidates().count()).unwrap_or(u32::MAX));
-    let Some(job) = plan.jobs.iter_mut().find(|job| job.name == kept.job) else { return };
-    let sources = kept.files.iter().map(|file| own.join(file)).collect();
+    let Some(job) = plan.jobs.iter_mut().find(|job| job.name == record.job) else { return };
+    let sources = record.files.iter().map(|file| submission_folder.join(file)).collect();
     let submission = Submission {
-        name: Some(kept.name.clone()),
+        name: Some(record.name.clone()),
         sources,
-        language: Some(kept.language),
-        symbol: Some(kept.symbol),
-        launch: Arc::new(kept.launch),
+        language: Some(record.language),
+        symbol: Some(record.symbol),
+        launch: Arc::new(record.launch),
     };
     match job.admit(id, &submission) {
         // Results are stored by the candidate's name. Under another name, the candidate would not find its results.
-        Ok(candidate) if candidate.name == kept.name => job.candidates.push(candidate),
+        Ok(candidate) if candidate.name == record.name => job.candidates.push(candidate),
         Ok(_) => {
-            tracing::warn!("the submission `{}` is left out, because the plan now uses that name", kept.name);
+            tracing::warn!(
+                "the submission `{}` is left out, because the plan now uses that name",
+                record.name
+            );
         }
-        Err(error) => tracing::warn!("the submission `{}` is left out: {error}", kept.name),
+        Err(error) => tracing::warn!("the submission `{}` is left out: {error}", record.name),
     }
 }
 

@@ -41,23 +41,29 @@ pub struct SampledProcess {
     pub reclaimable: Bytes,
 }
 
+/// The samples since the last block was written, and the state of swap at the start of each phase.
 #[derive(Debug)]
 pub struct Evidence {
     block: Block,
+    /// The number of points in `block`.
     points: usize,
+    /// When the current block was begun.
     begun: Instant,
-    /// The origin of times, which are computed with a monotonic clock.
+    /// A moment in milliseconds since 1970, and on the monotonic clock. The times of points are computed from it.
     origin: (u64, Instant),
+    /// The latest point of the machine's figures.
     machine: Option<Point>,
     swapped: Bytes,
     /// How much of the run's process tree was in swap when each worker got its lease.
     swapped_before: BTreeMap<WorkerId, Bytes>,
     /// When the last phase ended.
     last_end: Option<Instant>,
+    /// How long no lease was running before each worker's current phase.
     switches: BTreeMap<WorkerId, Duration>,
 }
 
 impl Evidence {
+    /// `width` is the step width of the samples, in milliseconds.
     pub fn new(width: u64) -> Self {
         let now = Instant::now();
         Self {
@@ -118,7 +124,7 @@ impl Evidence {
         std::mem::replace(&mut self.block, Block::new(width))
     }
 
-    /// Sets the step width that the store asks for.
+    /// Sets the step width that the store asks for, in milliseconds.
     pub fn widen(&mut self, width: u64) {
         self.block.width = width;
     }
@@ -136,7 +142,7 @@ impl Evidence {
         self.last_end = Some(Instant::now());
     }
 
-    /// Returns the idle time before the phase of this worker.
+    /// Returns how long no lease was running before this worker's phase, in microseconds.
     pub fn phase_switch(&mut self, worker: WorkerId) -> Option<u64> {
         u64::try_from(self.switches.remove(&worker)?.as_micros()).ok()
     }

@@ -27,6 +27,7 @@ enum Verdict {
 }
 
 impl Run<'_> {
+    /// Records the end of a job: its scores, its status and its winner.
     pub(crate) fn job_done(&mut self, id: JobId, baseline_failed: bool) -> Result<(), RunError> {
         let Some(job) = self.agenda.plan.jobs.get(id.index()) else { return Ok(()) };
         let name = job.name.clone();
@@ -44,13 +45,19 @@ impl Run<'_> {
     /// Records the end of the run and returns the exit code.
     pub(crate) fn finish(&mut self, stop: &StopReason) -> Result<Exit, RunError> {
         self.endpoints.progress.clear();
-        let skipped_whole = |job: &&JobPlan| {
+        let was_not_skipped = |job: &&JobPlan| {
             !job.candidates
                 .iter()
                 .all(|it| self.agenda.candidate_facts[it.id.index()].status == Some(Status::Skipped))
         };
-        let verdicts: Vec<Verdict> =
-            self.agenda.plan.jobs.iter().filter(skipped_whole).map(|job| self.agenda.verdict(job)).collect();
+        let verdicts: Vec<Verdict> = self
+            .agenda
+            .plan
+            .jobs
+            .iter()
+            .filter(was_not_skipped)
+            .map(|job| self.agenda.verdict(job))
+            .collect();
         let (status, exit) = match stop {
             StopReason::Interrupted => (RunStatus::Interrupted, Exit::Interrupted),
             StopReason::HostFailure { why } => {
@@ -141,6 +148,7 @@ impl Agenda<'_> {
         }
     }
 
+    /// Returns the status of a job that is over, with its winner and the reasons.
     fn job_end(&self, job: &JobPlan, baseline_failed: bool, scores: &Scores) -> JobEnd {
         let facts = &self.facts[job.id.index()];
         if let Some(broken) = &facts.broken {
@@ -209,8 +217,8 @@ impl Agenda<'_> {
             ),
             Doubt::Unchecked { candidate } => {
                 return format!(
-                    "the plan names no baseline, so the outputs of `{}` in timed calls were compared only with those of a second \
-                     process of the same candidate (name a `baseline`)",
+                    "the plan names no baseline, so the outputs of `{}` in timed calls were compared only with the outputs of a \
+                     second process of the same candidate (name a `baseline`)",
                     name(candidate)
                 );
             }
@@ -241,7 +249,7 @@ impl Agenda<'_> {
             })
             .unwrap_or_default();
         format!(
-            "{what}{wait_note} (a calmer machine helps, or CPUs kept free for it, fewer `limits.threads`, a longer `profile.entry_timeout`)"
+            "{what}{wait_note} (use a less busy machine, keep CPUs free, lower `limits.threads`, or raise `profile.entry_timeout`)"
         )
     }
 

@@ -54,6 +54,7 @@ const MAX_RUNS: u32 = 100_000;
 const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long clearing a folder is retried, because processes that are being killed may still write into it.
 const CLEARING_TIMEOUT: Duration = Duration::from_secs(10);
+/// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(10);
 /// The largest number of supervisors with the same pid at the same time, each in its own pid namespace.
 const MAX_WITH_SAME_PID: u32 = 64;

@@ -21,7 +21,7 @@ pub struct ScoreSummary {
     varied: usize,
     /// Speed-up over the baseline that was timed beside it.
     speedup: Option<Estimate>,
-    /// The reciprocal of the time for one call of every entry. As for a speed-up, higher is better.
+    /// The calls per millisecond, as a geometric mean over entries. As for a speed-up, higher is better.
     rate: Option<Estimate>,
     /// The times per call, with the noise of the entries.
     times: CandidateTimes,
@@ -41,7 +41,7 @@ impl ScoreSummary {
         }
     }
 
-    /// Speed-up over the baseline that was timed beside it.
+    /// Returns the speed-up over the baseline that was timed beside it.
     pub const fn speedup(&self) -> Option<Estimate> {
         self.speedup
     }
@@ -57,8 +57,8 @@ pub struct Timed<'a> {
     pub id: CandidateId,
     pub is_baseline: bool,
     pub summary: &'a ScoreSummary,
-    /// The weight of the entries that it does not support. In these entries it counts as fast as the baseline, because
-    /// the baseline has to be called for them.
+    /// The weight of the entries that it does not support. For them its speed-up counts as 1, because the baseline has
+    /// to be called instead.
     pub left_out: u64,
 }
 
@@ -67,7 +67,7 @@ pub struct Scores {
     pub rows: Vec<(CandidateId, ScoreRow)>,
     /// The best candidate other than the baseline, with its speed-up if it has one.
     best: Option<(CandidateId, Option<Estimate>)>,
-    /// Whether the best candidate was confirmed. If so, its figures are those of the confirmation.
+    /// Whether the best candidate was confirmed. If so, its figures come from the confirmation.
     confirmed: bool,
     doubt: Option<Doubt>,
     min_improvement: f64,
@@ -87,9 +87,8 @@ pub enum Doubt {
     SpeedupTooWide { candidate: CandidateId, speedup: Estimate },
 }
 
-/// The largest half-width of the best speed-up's interval, as a share of the speed-up, with which the speed-up counts
-/// as known.
-const WIDEST: f64 = 0.15;
+/// The best speed-up counts as known if the half-width of its interval is at most this share of it.
+const MAX_HALF_WIDTH: f64 = 0.15;
 
 /// A candidate counts as equally fast as the best one if it cannot be faster by more than this share.
 const MIN_LEAD: f64 = 0.05;
@@ -135,7 +134,7 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
         let speedup = if it.is_baseline {
             Some(Estimate { value: 1.0, ci_low: 1.0, ci_high: 1.0 })
         } else {
-            it.summary.speedup.map(|speedup| over_all(speedup, it.summary.weight, it.left_out))
+            it.summary.speedup.map(|speedup| with_left_out(speedup, it.summary.weight, it.left_out))
         };
         // A candidate that gets the same input in every call may remember the result, so its times do not compare with
         // others. Beside a baseline, the same inputs vary for all candidates.
@@ -177,8 +176,8 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
     Scores { rows, best, confirmed, doubt, min_improvement }
 }
 
-/// Returns the mean over entries of this weight and over the entries that were left out, which count as 1.
-fn over_all(speedup: Estimate, weight: u64, left_out: u64) -> Estimate {
+/// Returns the geometric mean of a speed-up over entries of this weight and of 1 over the entries that were left out.
+fn with_left_out(speedup: Estimate, weight: u64, left_out: u64) -> Estimate {
     #[expect(clippy::cast_precision_loss, reason = "counts of entries")]
     let share = weight as f64 / (weight + left_out).max(1) as f64;
     Estimate {
@@ -197,8 +196,8 @@ fn doubt(
     min_speedup: f64,
 ) -> Option<Doubt> {
     let paired = speedup.is_some();
-    let surely_faster = !paired || speedup.is_some_and(|it| min_speedup <= it.ci_low);
-    if !surely_faster {
+    let clearly_faster = !paired || speedup.is_some_and(|it| min_speedup <= it.ci_low);
+    if !clearly_faster {
         // No candidate is clearly faster. The ranking is settled only if none of them can be faster.
         return figures
             .iter()
@@ -207,7 +206,7 @@ fn doubt(
             .map(|&(candidate, speedup)| Doubt::Faster { candidate, speedup });
     }
     let (_, leader) = figures.iter().find(|(id, _)| *id == best)?;
-    let is_wide = |it: &Estimate| WIDEST * it.value < (it.ci_high - it.ci_low) / 2.0;
+    let is_wide = |it: &Estimate| MAX_HALF_WIDTH * it.value < (it.ci_high - it.ci_low) / 2.0;
     let wide = speedup.filter(is_wide).map(|speedup| Doubt::SpeedupTooWide { candidate: best, speedup });
     figures
         .iter()
@@ -221,6 +220,7 @@ fn doubt(
         .or(wide)
 }
 
+/// Returns the calls per millisecond, as the geometric mean over entries.
 fn rate(entries: &[EntryProfile]) -> Option<Estimate> {
     let estimates: Vec<(Estimate, u64)> = entries
         .iter()
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn winner_is_surely_faster_than_the_baseline() {
+    fn winner_is_clearly_faster_than_the_baseline() {
         let baseline = || (BASELINE, summary(None, 1.0));
         for (timed, min_improvement, ranks, winner) in [
             (vec![baseline()], 0.0, vec![(0, Some(1))], Winner::Nobody),

@@ -15,22 +15,25 @@ use crate::driver::RunError;
 use crate::report::summary::write_summary;
 use crate::store::Store;
 
-/// The shortest time between two summaries while the run continues. `SHARE` limits the time that writing takes to one
-/// part in this many, because the summary of thousands of candidates has tens of MB.
-const EVERY: Duration = Duration::from_secs(1);
-const SHARE: u32 = 20;
+/// The shortest time between two summaries while the run continues.
+const MIN_INTERVAL: Duration = Duration::from_secs(1);
+/// The next summary is written only after this many times as long as the last one took. The summary of thousands of
+/// candidates has tens of MB.
+const INTERVAL_FACTOR: u32 = 20;
 
 /// The channel on which the end of the run waits for the last summary.
-type Answer = Sender<Result<(), RunError>>;
+type LastWritten = Sender<Result<(), RunError>>;
 
+/// The main loop's side of the thread.
 pub(crate) struct Summaries {
     /// One request is being served and one may wait. A third one would give the same document as the second.
-    wanted: Sender<Option<Answer>>,
+    wanted: Sender<Option<LastWritten>>,
     state: Arc<State>,
     /// When the last summary was requested.
     asked: Option<Instant>,
 }
 
+/// What the thread shows to the main loop.
 #[derive(Default)]
 struct State {
     is_writing: AtomicBool,
@@ -45,7 +48,7 @@ impl Summaries {
         let (folder, thread_state) = (folder.to_owned(), Arc::clone(&state));
         std::thread::Builder::new()
             .name("summary".to_owned())
-            .spawn(move || work(&folder, &requests, &thread_state))?;
+            .spawn(move || serve(&folder, &requests, &thread_state))?;
         Ok(Self { wanted, state, asked: None })
     }
 
@@ -53,9 +56,12 @@ impl Summaries {
     pub(crate) fn is_due(&self) -> bool {
         let took = Duration::from_micros(self.state.took_us.load(Ordering::Relaxed));
         !self.state.is_writing.load(Ordering::Relaxed)
-            && self.asked.is_none_or(|asked| asked + EVERY.max(took * SHARE) <= Instant::now())
+            && self
+                .asked
+                .is_none_or(|asked| asked + MIN_INTERVAL.max(took * INTERVAL_FACTOR) <= Instant::now())
     }
 
+    /// Requests a summary, and returns at once.
     pub(crate) fn write(&mut self) {
         self.asked = Some(Instant::now());
         let _ = self.wanted.try_send(None);
@@ -63,23 +69,24 @@ impl Summaries {
 
     /// Writes the last summary of a run that has ended, and waits for it.
     pub(crate) fn write_last(&self) -> Result<(), RunError> {
-        let (answer, written) = bounded(1);
+        let (last_written, written) = bounded(1);
         let gone = || RunError::Law { law: "the thread that writes the summary is gone".to_owned() };
-        self.wanted.send(Some(answer)).map_err(|_| gone())?;
+        self.wanted.send(Some(last_written)).map_err(|_| gone())?;
         written.recv().map_err(|_| gone())?
     }
 }
 
-fn work(folder: &Path, requests: &Receiver<Option<Answer>>, state: &State) {
-    while let Ok(answer) = requests.recv() {
+/// Writes a summary for each request, until the channel is closed.
+fn serve(folder: &Path, requests: &Receiver<Option<LastWritten>>, state: &State) {
+    while let Ok(last_written) = requests.recv() {
         state.is_writing.store(true, Ordering::Relaxed);
         let begun = Instant::now();
         let written = write(folder);
         let took = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
         state.took_us.store(took, Ordering::Relaxed);
         state.is_writing.store(false, Ordering::Relaxed);
-        match (answer, written) {
-            (Some(answer), written) => drop(answer.send(written)),
+        match (last_written, written) {
+            (Some(last_written), written) => drop(last_written.send(written)),
             // The next summary may succeed. Only the last one must.
             (None, Err(error)) => tracing::warn!("the summary was not written: {}", chain(&error)),
             (None, Ok(())) => {}

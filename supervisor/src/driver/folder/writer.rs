@@ -32,15 +32,15 @@ const MAX_SAMPLES: usize = 8;
 /// attempts cause them and no new lease is granted.
 const MAX_WAITING: usize = 2048;
 
-/// A read or a write. It is called again if the database was locked or full.
-type Job = Box<dyn FnMut(&mut Store) -> Result<FollowUp, StoreError> + Send>;
+/// A read or a write of the database. It is called again if the database was locked or full.
+type Operation = Box<dyn FnMut(&mut Store) -> Result<FollowUp, StoreError> + Send>;
 
 /// The action that follows a row when the row is on disk.
 pub(crate) enum FollowUp {
     Nothing,
     KillWorker(WorkerId),
     KillRunner(WorkerId, u32),
-    /// Samples were stored. The next ones should have this width.
+    /// Samples were stored. The next ones should have this step width, in milliseconds.
     Widen(u64),
     /// A candidate has ended. Its record is included if a client asked for it.
     Ended(CandidateId, Option<Box<CandidateRecord>>),
@@ -49,9 +49,10 @@ pub(crate) enum FollowUp {
     WriteSummary,
 }
 
+/// The main loop's side of the thread: the channels to it, and the rows that it has not acknowledged.
 pub(crate) struct Writer {
     /// `None` after everything has been written.
-    jobs: Option<Sender<Job>>,
+    operations: Option<Sender<Operation>>,
     written: Receiver<Result<FollowUp, StoreError>>,
     /// A descriptor that is readable when rows have been acknowledged.
     wake: Arc<OwnedFd>,
@@ -61,10 +62,12 @@ pub(crate) struct Writer {
     shared: Arc<Shared>,
 }
 
+/// What the main loop and the thread both use.
 #[derive(Default)]
 struct Shared {
     /// The reason why the current row was not written.
     last_error: Mutex<Option<String>>,
+    /// Whether the thread stops retrying, because the run ends.
     gives_up: AtomicBool,
 }
 
@@ -79,17 +82,25 @@ impl Writer {
         store.wait_for_others(LOCK_TIMEOUT)?;
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = Arc::new(wake.map_err(|errno| fail(errno.into()))?);
-        let (jobs, to_do) = unbounded();
+        let (operations, to_do) = unbounded();
         let (done, written) = unbounded();
         let shared = Arc::new(Shared::default());
-        let (at_work, woken) = (Arc::clone(&shared), Arc::clone(&wake));
+        let (thread_shared, thread_wake) = (Arc::clone(&shared), Arc::clone(&wake));
         std::thread::Builder::new()
             .name("store".to_owned())
-            .spawn(move || write(store, &to_do, &done, &at_work, &woken))
+            .spawn(move || write(store, &to_do, &done, &thread_shared, &thread_wake))
             .map_err(fail)?;
-        Ok(Self { jobs: Some(jobs), written, wake, waiting: VecDeque::new(), samples_waiting: 0, shared })
+        Ok(Self {
+            operations: Some(operations),
+            written,
+            wake,
+            waiting: VecDeque::new(),
+            samples_waiting: 0,
+            shared,
+        })
     }
 
+    /// Submits a row that needs no follow-up.
     pub(crate) fn write(
         &mut self,
         mut row: impl FnMut(&mut Store) -> Result<(), StoreError> + Send + 'static,
@@ -97,12 +108,13 @@ impl Writer {
         self.write_then(move |store| row(store).map(|()| FollowUp::Nothing));
     }
 
+    /// Submits an operation. `acknowledged` returns its follow-up.
     pub(crate) fn write_then(
         &mut self,
-        job: impl FnMut(&mut Store) -> Result<FollowUp, StoreError> + Send + 'static,
+        operation: impl FnMut(&mut Store) -> Result<FollowUp, StoreError> + Send + 'static,
     ) {
         // If the thread has ended, its error was already acknowledged.
-        if self.jobs.as_ref().is_some_and(|jobs| jobs.send(Box::new(job)).is_ok()) {
+        if self.operations.as_ref().is_some_and(|operations| operations.send(Box::new(operation)).is_ok()) {
             self.waiting.push_back(Instant::now());
         }
     }
@@ -176,7 +188,7 @@ impl Drop for Writer {
     /// Gives up writes that wait for a lock or for disk space, and completes the others.
     fn drop(&mut self) {
         self.shared.gives_up.store(true, Ordering::Relaxed);
-        self.jobs = None;
+        self.operations = None;
         // Dropping the thread's last sender closes the database, which checkpoints its log.
         let deadline = Instant::now() + CLOSING_TIMEOUT;
         while !matches!(self.written.recv_deadline(deadline), Err(RecvTimeoutError::Disconnected))
@@ -185,20 +197,22 @@ impl Drop for Writer {
     }
 }
 
+/// Carries out the operations in order, until one fails or the channel is closed.
 fn write(
     mut store: Store,
-    to_do: &Receiver<Job>,
+    to_do: &Receiver<Operation>,
     done: &Sender<Result<FollowUp, StoreError>>,
     shared: &Shared,
     wake: &OwnedFd,
 ) {
-    let say = |last_error| *shared.last_error.lock().unwrap_or_else(PoisonError::into_inner) = last_error;
-    while let Ok(mut job) = to_do.recv() {
+    let set_error =
+        |last_error| *shared.last_error.lock().unwrap_or_else(PoisonError::into_inner) = last_error;
+    while let Ok(mut operation) = to_do.recv() {
         let mut had_failed = false;
         let written = loop {
-            match job(&mut store) {
+            match operation(&mut store) {
                 Err(error) if error.is_transient() && !shared.gives_up.load(Ordering::Relaxed) => {
-                    say(Some(chain(&error)));
+                    set_error(Some(chain(&error)));
                     had_failed = true;
                     std::thread::sleep(PAUSE);
                 }
@@ -206,12 +220,12 @@ fn write(
             }
         };
         if had_failed {
-            say(None);
+            set_error(None);
         }
-        let over = written.is_err();
+        let failed = written.is_err();
         let acknowledged_to_loop = done.send(written).is_ok();
         let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
-        if over || !acknowledged_to_loop {
+        if failed || !acknowledged_to_loop {
             return;
         }
     }

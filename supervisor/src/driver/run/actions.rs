@@ -67,7 +67,7 @@ impl Run<'_> {
                 self.worker_ended(worker, class, recycled, leases, (peak_owed, peak_device))
             }
             Action::Policy(row) => {
-                // The run may stand still because of it, and only the user can help.
+                // The whole run may be waiting for room, and only the user can make some.
                 if matches!(row.decision, "room_short" | "room_back") {
                     tracing::warn!("{}", row.reason);
                 }
@@ -129,7 +129,7 @@ impl Run<'_> {
     }
 
     fn start_worker(&mut self, worker: WorkerId, role: Role) -> Result<(), RunError> {
-        // `ready_ms` counts from here, too. Making a process takes longer than some verifications.
+        // `ready_ms` counts from here, too. Starting a process takes longer than some verifications.
         let at = UtcTime::now();
         let started = self.machine.start_worker(worker, role);
         let pid = started.as_ref().copied().unwrap_or(0);
@@ -181,7 +181,7 @@ impl Run<'_> {
     }
 
     fn phase_ended(&mut self, row: &PhaseRow) -> Result<(), RunError> {
-        // The supervisor's memory is added, because the peak is that of the whole process tree.
+        // The supervisor's memory is added, because the peak is for the whole process tree.
         let supervisor = self.decisions.core.reserved_for_supervisor();
         self.machine.sampler.raise_predicted_peak(row.predicted + supervisor);
         let (source, index) = self.source_of(row.order.unit)?;

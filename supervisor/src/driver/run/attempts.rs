@@ -16,6 +16,7 @@ use crate::driver::RunError;
 use crate::driver::answer::notifications;
 use crate::store::AttemptEnd as StoredEnd;
 
+/// The attempts in progress, by lease.
 #[derive(Default)]
 pub(crate) struct Attempts {
     pub(crate) running: BTreeMap<LeaseId, RunningAttempt>,
@@ -47,7 +48,9 @@ impl Run<'_> {
         let (source, index) = self.source_of(order.unit)?;
         let (number, task) = source.begin(self, index, grant)?;
         let Some(task) = task else {
-            return Err(RunError::Law { law: format!("{order:?} was granted before its parts were there") });
+            return Err(RunError::Law {
+                law: format!("{order:?} was granted before the builds that it needs were done"),
+            });
         };
         let (stage, name) = (order.stage, source.name(&self.agenda, index));
         tracing::debug!(%worker, %lease, unit = name, stage = stage.name(), "attempt");

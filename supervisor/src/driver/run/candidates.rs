@@ -122,13 +122,13 @@ impl Source for Candidates {
         };
         run.endpoints.metrics.candidate_ended(status.name());
         run.endpoints.forecast.candidate_ended();
-        let is_asked_for = run.endpoints.is_awaited(candidate);
+        let is_awaited = run.endpoints.is_awaited(candidate);
         let job = run.agenda.plan.candidate(candidate).and_then(|it| run.agenda.plan.job(it.job));
-        let scores = job.filter(|_| is_asked_for).map(|job| run.agenda.job_scores(job).rows);
+        let scores = job.filter(|_| is_awaited).map(|job| run.agenda.job_scores(job).rows);
         run.records.writer.write_then(move |store| {
             store.candidate_finished(candidate, &end)?;
             let mut record = None;
-            if is_asked_for {
+            if is_awaited {
                 store.scores(scores.as_deref().unwrap_or_default())?;
                 record = store.record_of(candidate)?.map(Box::new);
             }
@@ -155,7 +155,7 @@ impl Run<'_> {
         self.attempts.ending_report =
             Some(EndingReport { candidate: id, stage, feedback: feedback(stage, report) });
         if let Some(job) = self.agenda.plan.candidate(id).map(|it| it.job) {
-            // The time of a failed attempt does not predict how long others will take.
+            // The share of attempts that pass predicts how many candidates reach the next stage.
             let passed = report.head.status == Status::Passed;
             self.endpoints.forecast.attempt_ended(job, stage, passed, attempt.took);
         }
@@ -177,7 +177,7 @@ impl Run<'_> {
     /// Offers a submitted candidate, which has already been added to the plan.
     pub(crate) fn offer(&mut self, id: CandidateId) -> Result<Option<Answer>, RunError> {
         let unknown = || RunError::Law { law: format!("{id} belongs to no job") };
-        let (job, unit) = self.agenda.a_unit(id).ok_or_else(unknown)?;
+        let (job, unit) = self.agenda.unit_for_submission(id).ok_or_else(unknown)?;
         self.decisions.reply = None;
         self.feed(Event::Offered { job, units: vec![unit], by: Offer::Unasked })?;
         Ok(self.decisions.reply.take())
@@ -186,13 +186,13 @@ impl Run<'_> {
 
 impl Agenda<'_> {
     /// Creates a unit for a submitted candidate, and returns it with its job.
-    fn a_unit(&mut self, id: CandidateId) -> Option<(JobId, UnitSpec)> {
+    fn unit_for_submission(&mut self, id: CandidateId) -> Option<(JobId, UnitSpec)> {
         let unit = self.units.assign_number(Subject::Candidate(id));
         let candidate = self.plan.candidate(id)?;
         let job = self.plan.job(candidate.job)?;
         let facts = self.facts.get(job.id.index())?;
-        let mut needs =
-            JobNeeds::new(job, facts, self.plan.run.stages, self.plan.device(), self.cores).of_one();
+        let mut needs = JobNeeds::new(job, facts, self.plan.run.stages, self.plan.device(), self.cores)
+            .without_screening();
         Some((job.id, unit_spec(unit, &mut needs, job, candidate, &self.candidate_facts[id.index()])))
     }
 }

@@ -13,14 +13,16 @@ use crate::driver::RunError;
 /// The number of events between two checks of all units.
 const ROSTERS_CHECKED_EVERY: u64 = 1024;
 
+/// The core of a run, and the events that wait for it.
 pub(crate) struct Decisions {
     pub(crate) core: Core,
     began: Instant,
+    /// The number of events that the core has handled.
     handled: u64,
     raised: VecDeque<Event>,
     /// The core's answer to the current request.
     pub(crate) answer: Option<Answer>,
-    /// The core's answers to the current offer.
+    /// The core's answer to the current offer.
     pub(crate) reply: Option<Answer>,
     pub(crate) stop: Option<StopReason>,
 }

@@ -13,14 +13,16 @@ use opt_shared::units::Bytes;
 use crate::memory::procfs::{ProcessSample, ProcessSampler};
 use crate::memory::tree::TreeWalker;
 
-/// Walks over all processes take at most one part in this many of the time.
-const SHARE: u32 = 20;
+/// After a walk over all processes, the pause is this many times as long as the walk.
+const PAUSE_FACTOR: u32 = 20;
 
+/// The known descendants of watched processes.
 pub struct Descendants {
     walker: Option<TreeWalker>,
     trees: BTreeMap<u32, Tree>,
 }
 
+/// The known descendants of one process, by pid.
 struct Tree {
     members: BTreeMap<u32, ProcessSampler>,
     next_walk: Instant,
@@ -50,7 +52,7 @@ impl Descendants {
                     tree.members.insert(member, sampler);
                 }
             }
-            let rest = if walker.is_cheap() { Duration::ZERO } else { now.elapsed() * SHARE };
+            let rest = if walker.is_cheap() { Duration::ZERO } else { now.elapsed() * PAUSE_FACTOR };
             tree.next_walk = now + rest;
         }
         let mut total = (Bytes::ZERO, Bytes::ZERO);

@@ -69,7 +69,7 @@ impl FoundDevice {
         Ok(Self { nvml, identity, memory: DeviceMemory { totals, is_integrated: card.is_integrated } })
     }
 
-    /// Waits until no other run uses the card, then watches it. `folder` is the run's.
+    /// Waits until no other run uses the card, then watches it. `folder` is this run's folder.
     pub(crate) fn take(self, folder: &Path, signals: &Signals) -> Result<RunDevice, DeviceFailure> {
         let lock = DeviceLock::take(&self.identity, folder, signals)?;
         self.watch(lock).map_err(DeviceFailure::Thread)
@@ -130,6 +130,7 @@ impl RunDevice {
         }
     }
 
+    /// Updates which processes of the run are alive. `ours` are the living ones.
     fn update(&mut self, ours: impl Iterator<Item = (Process, u32)>) {
         let before = std::mem::take(&mut self.alive);
         for (process, pid) in ours {
@@ -158,14 +159,14 @@ impl RunDevice {
         let is_here = |pid: u32| Path::new("/proc").join(pid.to_string()).exists();
         let found: Attribution<Process> = attribute(&rest, &ours, is_here);
         // Memory that is listed for dead processes of this run is attributed to them.
-        let of_the_dead: Bytes = held_by_dead.values().copied().sum();
+        let dead_total: Bytes = held_by_dead.values().copied().sum();
         let unattributed = match reading.totals {
-            Some(_) => found.unattributed.map(|bytes| bytes - of_the_dead),
+            Some(_) => found.unattributed.map(|bytes| bytes - dead_total),
             None => found.unattributed,
         };
         let held = |(process, bytes): &(Process, Option<Bytes>)| (*process, bytes.unwrap_or_default());
         let processes: Vec<(Process, Bytes)> = found.ours.iter().map(held).collect();
-        let ours = Some(processes.iter().map(|(_, bytes)| *bytes).sum::<Bytes>() + of_the_dead);
+        let ours = Some(processes.iter().map(|(_, bytes)| *bytes).sum::<Bytes>() + dead_total);
         self.latest = LatestReading {
             ours,
             peak: self.latest.peak.max(ours),

@@ -17,8 +17,9 @@ use crate::signal::Signals;
 
 /// How long to wait for another run.
 const TIMEOUT: Duration = Duration::from_secs(600);
+/// The pause between two tries.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The largest number of bytes that are read of the holder's text.
+/// The largest number of bytes of the holder's text that are read.
 const MAX_HOLDER: u64 = 4096;
 
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +32,7 @@ pub enum LockError {
     Held { device: String, holder: String, waited: Duration },
 }
 
+/// A lock that is held until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct DeviceLock {
     _file: File,
@@ -67,13 +69,13 @@ impl DeviceLock {
                 Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(failed("locking")(errno.into())),
             }
-            let named = format!("{} ({})", device.name, device.uuid);
+            let card = format!("{} ({})", device.name, device.uuid);
             let holder = holder(&mut file);
             if is_interrupted() || timeout <= started.elapsed() {
-                return Err(LockError::Held { device: named, holder, waited: started.elapsed() });
+                return Err(LockError::Held { device: card, holder, waited: started.elapsed() });
             }
             if !std::mem::replace(&mut warned, true) {
-                tracing::warn!("waiting up to {timeout:?} for {named}, which is used by {holder}");
+                tracing::warn!("waiting up to {timeout:?} for {card}, which is used by {holder}");
             }
             std::thread::sleep(PAUSE);
         }
@@ -116,8 +118,8 @@ mod tests {
         let path = folder.path().join(file_name(&device().uuid));
         let first = take(&path, "/runs/first", false, Duration::ZERO).expect("free");
         let error = take(&path, "/runs/second", false, Duration::ZERO).expect_err("held").to_string();
-        for told in ["Card", "GPU-1/../2", "/runs/first", &std::process::id().to_string()] {
-            assert!(error.contains(told), "{told}: {error}");
+        for part in ["Card", "GPU-1/../2", "/runs/first", &std::process::id().to_string()] {
+            assert!(error.contains(part), "{part}: {error}");
         }
         assert!(take(&path, "/runs/second", true, TIMEOUT).is_err(), "an interrupt ends the wait");
         drop(first);

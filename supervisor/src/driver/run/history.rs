@@ -12,8 +12,10 @@ use crate::core::event::Moment;
 
 /// The number of slots, which is more than most terminals have columns. An answer with all of them is below 32 KiB.
 const MAX_SLOTS: usize = 512;
+/// The width of a slot at first.
 const FIRST_WIDTH: Duration = Duration::from_millis(250);
 
+/// The highest owed and reclaimable memory within a span of time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slot {
     /// The slot's index, counted from the beginning of the run.
@@ -22,6 +24,7 @@ pub struct Slot {
     pub reclaimable: Bytes,
 }
 
+/// The slots that have samples, the oldest first.
 #[derive(Debug)]
 pub struct History {
     width: Duration,

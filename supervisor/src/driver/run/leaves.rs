@@ -10,9 +10,11 @@ use opt_shared::ids::WorkerId;
 use opt_shared::message::GroupLimits;
 use opt_shared::units::Bytes;
 
-use crate::cgroup::{Events, Home, Leaf, LeafLimits, Subtree};
+use crate::cgroup::{Events, Leaf, LeafLimits, StartGroup, Subtree};
 
+/// The leaves of all runners, which are identified by worker and pid.
 pub struct Leaves {
+    /// The error says why there are no control groups.
     subtree: Result<Subtree, String>,
     limits: BTreeMap<(WorkerId, u32), LeafLimits>,
     leaves: BTreeMap<(WorkerId, u32), Leaf>,
@@ -26,8 +28,8 @@ impl Leaves {
             .map_err(|error| chain(&error))
             .and_then(|own| own.ok_or_else(|| "control groups of version 2 are not mounted".to_owned()))
             .and_then(|own| {
-                let home = Home { folder: own.folder, topmost: own.topmost };
-                Subtree::take(root, &home, key, std::process::id()).map_err(|error| chain(&error))
+                let start = StartGroup { folder: own.folder, topmost: own.topmost };
+                Subtree::take(root, &start, key, std::process::id()).map_err(|error| chain(&error))
             });
         Self { subtree, limits: BTreeMap::new(), leaves: BTreeMap::new() }
     }
@@ -84,7 +86,7 @@ impl Leaves {
     /// Kills a runner and everything that it started. The caller also signals it through its pidfd.
     pub fn kill(&self, worker: WorkerId, pid: u32) {
         if let Some(leaf) = self.leaves.get(&(worker, pid)) {
-            // Before Linux 5.14 there is no `cgroup.kill`. The caller's signal then has to do.
+            // Before Linux 5.14 there is no `cgroup.kill`. Then only the caller's signal ends the runner.
             let _ = leaf.kill();
         }
     }
@@ -109,7 +111,7 @@ impl Leaves {
             .limits
             .keys()
             .chain(self.leaves.keys())
-            .filter(|(of, _)| *of == worker)
+            .filter(|(owner, _)| *owner == worker)
             .map(|&(_, pid)| pid)
             .collect();
         for pid in pids {
@@ -120,11 +122,13 @@ impl Leaves {
 
     /// Returns a leaf for a canary, with this memory limit.
     pub fn for_canary(&mut self, memory: Bytes) -> Result<Leaf, String> {
+        /// The most processes and threads in the leaf.
         const TASKS: u32 = 4;
         let subtree = self.subtree.as_mut().map_err(|why| why.clone())?;
         subtree.leaf("canary", LeafLimits { memory, tasks: TASKS }).map_err(|error| chain(&error))
     }
 
+    /// Removes the leaf of a canary that has ended.
     pub fn take_back(&mut self, leaf: Leaf) {
         if let Ok(subtree) = &mut self.subtree {
             subtree.give_back(leaf);

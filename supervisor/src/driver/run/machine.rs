@@ -27,6 +27,7 @@ use crate::memory::procfs;
 use crate::pool::{Pool, SpawnError, Unwatched};
 use crate::record::{HostRecord, TimingConditions};
 
+/// The processes of a run, and what is measured on the machine.
 pub(crate) struct Machine {
     pub(crate) pool: Pool,
     /// It is declared after the pool, and so it is dropped after the last worker has ended.
@@ -60,7 +61,7 @@ pub(crate) struct Announced {
 }
 
 impl Machine {
-    /// `protections` are those that the canaries found.
+    /// `protections` are the results of the canaries.
     pub(crate) fn new(
         pool: Pool,
         leaves: Leaves,
@@ -106,7 +107,7 @@ impl Machine {
         timeout: Duration,
     ) -> Result<bool, RunError> {
         let mut polled = vec![PollFd::from_borrowed_fd(self.pool.wake_descriptor(), PollFlags::IN)];
-        // They are pushed one by one, because their lifetime may be longer.
+        // `extend` would require that these descriptors have the same lifetime as the next ones.
         for other in others {
             polled.push(other);
         }

@@ -85,7 +85,7 @@ impl Run<'_> {
             self.watchdog.enter(Part::Serving);
             self.serve()?;
             self.watchdog.enter(Part::Sampling);
-            self.look_if_due()?;
+            self.sample_if_due()?;
             self.read_room()?;
             self.read_device()?;
         }
@@ -134,7 +134,7 @@ impl Run<'_> {
         let Some(hang) = self.watchdog.take_hang() else { return };
         self.policy(&PolicyRow {
             decision: "loop_hung",
-            reason: format!("the main loop hung while {}", hang.at),
+            reason: format!("the main loop hung while {}", hang.part),
             numbers: vec![("ms", u64::try_from(hang.took.as_millis()).unwrap_or(u64::MAX))],
         });
     }

@@ -17,8 +17,9 @@ use crate::pool::{Canary, Executable};
 /// The timeout for a canary. A canary takes milliseconds; as for a worker's start, the timeout allows for machines
 /// under heavy load.
 const CANARY_TIMEOUT: Duration = Duration::from_secs(30);
-/// The amount of memory that a filling canary tries to take, in MiB, and the limit at which it must be ended.
+/// The amount of memory that a filling canary tries to take, in MiB.
 const FILL_MIB: &str = "64";
+/// The limit at which a filling canary must be ended.
 const LIMIT: Bytes = Bytes::mib(8);
 const SAMPLE_EVERY: Duration = Duration::from_micros(200);
 
@@ -27,7 +28,7 @@ pub fn try_all(executable: &Executable, leaves: &mut Leaves) -> Vec<Protection> 
     // This canary runs while the other protections are tested.
     let confined = Canary::start(executable, &["confine"]);
     let mut found = vec![cgroup_leaf(executable, leaves), poll_and_kill(executable)];
-    let silence = match confined.and_then(|mut canary| canary.output(CANARY_TIMEOUT)) {
+    let unreported_because = match confined.and_then(|mut canary| canary.output(CANARY_TIMEOUT)) {
         Ok(output) => {
             found.extend(output.lines().filter_map(Protection::from_line));
             "its canary did not report it".to_owned()
@@ -38,13 +39,16 @@ pub fn try_all(executable: &Executable, leaves: &mut Leaves) -> Vec<Protection> 
         .iter()
         .map(|kind| {
             let at = found.iter().position(|it| it.name == kind.name);
-            at.map_or_else(|| Protection::new(kind.name, false, silence.as_str()), |at| found.swap_remove(at))
+            at.map_or_else(
+                || Protection::new(kind.name, false, unreported_because.as_str()),
+                |at| found.swap_remove(at),
+            )
         })
         .collect()
 }
 
 /// Merges a runner's report into `protections`. A protection is present only if its canary and every runner report it.
-/// Returns the names of those that have been lost.
+/// Returns the names of the protections that have been lost.
 pub fn confirm(protections: &mut Vec<Protection>, reported: Vec<Protection>) -> Vec<String> {
     let mut gone = Vec::new();
     for report in reported {

@@ -1,5 +1,5 @@
-//! Replays as a source of units. A replay is offered when the jobs before it are over, because these determine the
-//! candidates that make its calls.
+//! Replays as a source of units. A replay is offered when the jobs before it are over, because they determine which
+//! candidates make its calls.
 //!
 //! Converts a plan's `[[replay]]` to a task, and records its end. The worker manages the pool.
 
@@ -163,10 +163,10 @@ impl Source for Replays {
         // A replay that did not pass has no result, even if its report contains one.
         let passed = status == Status::Passed;
         run.agenda.replays.figures[index] =
-            report.as_ref().filter(|_| passed).and_then(|report| Some(Figures::of(measured(report)?)));
+            report.as_ref().filter(|_| passed).and_then(|report| Some(Figures::of(replay_result(report)?)));
         let ms = report.as_ref().map(|report| report.head.ms);
         let (result, failure) = match report {
-            Some(report) if passed => (measured(&report).cloned(), None),
+            Some(report) if passed => (replay_result(&report).cloned(), None),
             Some(report) => (None, report.head.failures.into_iter().next()),
             None => (None, None),
         };
@@ -186,8 +186,8 @@ impl Source for Replays {
         run.agenda.replays.ends[index] = Some(status);
         tracing::info!(replay = name, status = status.name(), "replay");
         run.endpoints.progress.print(format!("{:<20} replay {name}", status.name()));
-        let standing = run.view().replay_state(index);
-        run.endpoints.notify(|| notifications::replay(standing));
+        let state = run.view().replay_state(index);
+        run.endpoints.notify(|| notifications::replay(state));
         run.records.write_summary(run.machine.sampler.totals);
         Ok(())
     }
@@ -223,6 +223,7 @@ impl Run<'_> {
 }
 
 impl Agenda<'_> {
+    /// Chooses the candidates that make the calls of a replay. The error is the status with which the replay ends.
     fn prepare_replay(&self, index: usize) -> Result<Underway, (Status, String)> {
         let (replay, facts) = (&self.plan.replays[index], &self.replays.facts[index]);
         if let Some(why) = &facts.broken {
@@ -263,17 +264,19 @@ impl Agenda<'_> {
             ReplayCandidates::Winners => self.winner(job),
             ReplayCandidates::Baseline => None,
         };
-        let does_them = |id: &CandidateId| {
+        let supports_all = |id: &CandidateId| {
             let result = &self.candidate_facts[id.index()];
             result.status == Some(Status::Passed) && !entries.iter().any(|it| result.unsupported.contains(it))
         };
         let candidate =
-            winner.filter(does_them).or_else(|| job.baseline.filter(does_them)).ok_or_else(|| {
+            winner.filter(supports_all).or_else(|| job.baseline.filter(supports_all)).ok_or_else(|| {
                 let wanted = match replay.candidates {
                     ReplayCandidates::Winners => {
-                        "no winner, and no baseline that passed, that does all of its entries"
+                        "neither a winner nor a passing baseline that supports all entries of the replay"
                     }
-                    ReplayCandidates::Baseline => "no baseline that passed and does all of its entries",
+                    ReplayCandidates::Baseline => {
+                        "no passing baseline that supports all entries of the replay"
+                    }
                 };
                 format!("job `{}` has {wanted}", job.name)
             })?;
@@ -310,7 +313,7 @@ impl Agenda<'_> {
     }
 }
 
-fn measured(report: &Report) -> Option<&ReplayResult> {
+fn replay_result(report: &Report) -> Option<&ReplayResult> {
     match &report.body {
         Body::Replay(replayed) => replayed.result.as_deref(),
         Body::Build(_) | Body::Verify(_) | Body::Profile(_) => None,

@@ -17,6 +17,7 @@ use crate::memory::pids;
 
 /// The time between two readings.
 const READ_EVERY: Duration = Duration::from_secs(1);
+/// The stack size of the thread, in bytes.
 const STACK: usize = 128 * 1024;
 
 #[derive(Debug, thiserror::Error)]
@@ -40,17 +41,18 @@ fn suffices(path: &Path, room: &Room) -> Result<(), NoRoom> {
     }
 }
 
-/// Reads the room. `None` if the disk cannot be read, for example because the folder was removed. Whatever cannot be
-/// read counts as unlimited.
+/// Reads the room. Returns `None` if the disk cannot be read, for example because the folder was removed. A number of
+/// processes that cannot be read counts as unlimited.
 fn read(folder: &Path) -> Option<Room> {
     let disk = Room::on_disk_of(folder).ok()?;
     Some(Room { pids: pids::left(Path::new("/")).ok().flatten(), ..disk })
 }
 
+/// The latest reading, until it is taken.
 type Latest = Arc<Mutex<Option<Room>>>;
 
+/// A thread that reads the room again and again.
 pub(crate) struct RoomWatch {
-    /// The latest reading, until it is taken.
     latest: Latest,
     /// The thread ends when this is dropped.
     _end: Sender<()>,

@@ -33,6 +33,7 @@ pub struct MemoryFiles {
     pub inherited: Bytes,
 }
 
+/// A process that is sampled.
 struct Watched {
     pid: u32,
     sampler: ProcessSampler,
@@ -42,7 +43,8 @@ struct Watched {
     /// The pid of the zygote that it was forked from.
     copy_of: Option<u32>,
     /// Whether the process may have child processes. Compilers have some, candidates have none.
-    tree: bool,
+    may_have_children: bool,
+    /// When the process was first watched.
     since: Instant,
     last: Option<Last>,
 }
@@ -77,12 +79,12 @@ impl Watched {
             return Some(last.seen);
         }
         let sample = self.sampler.sample().ok()?.alive()?;
-        let shared = self
+        let inherited = self
             .copy_of
             .filter(|zygote| zygotes.contains(zygote))
             .map_or(Bytes::ZERO, |_| self.files.inherited);
         let seen = Memory {
-            owed: private_owed(&sample, self.files.own + self.files.of_worker, shared),
+            owed: private_owed(&sample, self.files.own + self.files.of_worker, inherited),
             reclaimable: sample.rss_file.unwrap_or_default(),
             swapped: sample.vm_swap.unwrap_or_default(),
         };
@@ -98,8 +100,10 @@ struct Traffic {
     at: Instant,
 }
 
+/// Samples the processes of a run and the machine.
 pub struct Sampler {
     watched: BTreeMap<Process, Watched>,
+    /// Samples the supervisor itself.
     own: Option<ProcessSampler>,
     machine: Option<MachineSampler>,
     /// The machine's swap traffic at the first and the last sample.
@@ -139,7 +143,7 @@ impl Sampler {
         pid: u32,
         limit: Option<Bytes>,
         files: MemoryFiles,
-        tree: bool,
+        may_have_children: bool,
     ) -> Result<(), SampleError> {
         if let Some(sampler) = ProcessSampler::open(proc_root(), pid)? {
             let since = Instant::now();
@@ -149,7 +153,8 @@ impl Sampler {
                 }
                 _ => None,
             };
-            let watched = Watched { pid, sampler, limit, files, copy_of, tree, since, last: None };
+            let watched =
+                Watched { pid, sampler, limit, files, copy_of, may_have_children, since, last: None };
             self.watched.insert(process, watched);
             self.set_next(SHORTEST);
         }
@@ -217,7 +222,7 @@ impl Sampler {
             if let (Some(before), Some(_)) = (before, watched.limit) {
                 self.pace.observe(seen.owed - before.seen.owed, now.duration_since(before.at));
             }
-            if watched.tree {
+            if watched.may_have_children {
                 let owed_part = |seen: &crate::memory::procfs::ProcessSample| {
                     private_owed(seen, Bytes::ZERO, Bytes::ZERO)
                 };
@@ -232,13 +237,13 @@ impl Sampler {
                 let room = limit - (seen.owed + watched.files.own);
                 headroom = Some(headroom.map_or(room, |least| least.min(room)));
             }
-            let of_its_worker = match process {
+            let zygotes_worker = match process {
                 Process::Zygote(worker) => {
                     processes.iter_mut().find(|seen| seen.process == Process::Worker(worker))
                 }
                 _ => None,
             };
-            match of_its_worker {
+            match zygotes_worker {
                 Some(worker) => {
                     worker.owed += seen.owed;
                     worker.reclaimable += seen.reclaimable;
@@ -251,10 +256,10 @@ impl Sampler {
                 }),
             }
             // The core adds the memory that runners share.
-            let of_own_files = if watched.limit.is_none() { watched.files.own } else { Bytes::ZERO };
+            let held_files = if watched.limit.is_none() { watched.files.own } else { Bytes::ZERO };
             sample.processes.push(ProcessSample {
                 process,
-                owed: seen.owed + of_own_files,
+                owed: seen.owed + held_files,
                 reclaimable: seen.reclaimable,
             });
         }
@@ -307,11 +312,13 @@ impl Sampler {
         self.traffic = Some(Traffic { first, last, at: now });
     }
 
+    /// Returns the traffic since the first sample.
     fn since_first(&self, which: fn(&SwapTraffic) -> Option<Bytes>) -> Option<Bytes> {
         let traffic = self.traffic.as_ref()?;
         Some(which(&traffic.last)? - which(&traffic.first)?)
     }
 
+    /// Raises the predicted peak of the run to `predicted`, if that is higher.
     pub fn raise_predicted_peak(&mut self, predicted: Bytes) {
         let predicted =
             predicted + self.totals.predicted_peak_owed_bytes.unwrap_or_default().saturating_sub(predicted);

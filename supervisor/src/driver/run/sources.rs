@@ -140,7 +140,7 @@ impl Run<'_> {
         self.feed(Event::Sample(sample))
     }
 
-    pub(super) fn look_if_due(&mut self) -> Result<(), RunError> {
+    pub(super) fn sample_if_due(&mut self) -> Result<(), RunError> {
         if self.machine.sampler.due() <= Instant::now() { self.sample_now() } else { Ok(()) }
     }
 }

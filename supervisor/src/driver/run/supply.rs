@@ -23,7 +23,7 @@ use crate::store::AttemptEnd;
 
 /// Supplies units to the core and records their results. `index` is a unit's index in its source.
 pub(crate) trait Source {
-    /// Returns the name of the field that has this source's units in the numbers of a decision.
+    /// Returns the field that holds the index of a unit of this source, in the numbers of a decision.
     fn field(&self) -> &'static str;
 
     fn name(&self, agenda: &Agenda<'_>, index: usize) -> String;
@@ -61,7 +61,8 @@ pub(crate) struct Grant {
     pub(crate) order: Order,
     pub(crate) attempt: u32,
     pub(crate) reserved: Bytes,
-    /// The largest batch of entries that share a runner or are timed together. For a build, the compiler's memory.
+    /// The memory of the largest batch of entries that share a runner or are timed together. For a build, the memory of
+    /// the compiler.
     pub(crate) batch: Option<Bytes>,
     /// The most memory that the worker may allocate on its device.
     pub(crate) device_cap: Bytes,
@@ -78,6 +79,7 @@ pub(crate) struct EndedAttempt {
     pub(crate) took: Duration,
 }
 
+/// How a unit ended.
 #[derive(Clone, Debug)]
 pub(crate) struct UnitEnd {
     pub(crate) status: Status,

@@ -31,7 +31,7 @@ impl Agenda<'_> {
         let stage = order.stage;
         let work = match stage {
             Stage::Build => {
-                let (candidate, facts) = self.of(candidate)?;
+                let (candidate, facts) = self.plan_and_facts(candidate)?;
                 let (launch, first) = match candidate.source.language {
                     Language::TritonDevice => ((*candidate.launch).clone(), first_call(facts)),
                     _ => (Launch::default(), None),
@@ -51,7 +51,7 @@ impl Agenda<'_> {
                 })
             }
             Stage::Verify => {
-                let (plan, facts) = self.of(candidate)?;
+                let (plan, facts) = self.plan_and_facts(candidate)?;
                 Work::Verify(VerifyTask {
                     callee: self.callee(candidate)?,
                     entries: facts.verified().into_iter().map(|fact| fact.entry.clone()).collect(),
@@ -62,7 +62,7 @@ impl Agenda<'_> {
                 })
             }
             Stage::Screen | Stage::Profile | Stage::Confirm => {
-                let (plan, facts) = self.of(candidate)?;
+                let (plan, facts) = self.plan_and_facts(candidate)?;
                 let distinct = plan.profile.entries == ProfileEntries::Distinct;
                 let left_out =
                     |id: CandidateId| -> &[EntryId] { &self.candidate_facts[id.index()].unsupported };
@@ -121,13 +121,13 @@ impl Agenda<'_> {
         }
     }
 
-    fn of(&self, candidate: CandidateId) -> Option<(&CandidatePlan, &JobFacts)> {
+    fn plan_and_facts(&self, candidate: CandidateId) -> Option<(&CandidatePlan, &JobFacts)> {
         let plan = self.plan.candidate(candidate)?;
         Some((plan, self.facts.get(plan.job.index())?))
     }
 
     pub(crate) fn callee(&self, candidate: CandidateId) -> Option<Callee> {
-        let (plan, facts) = self.of(candidate)?;
+        let (plan, facts) = self.plan_and_facts(candidate)?;
         let is_recorded = plan.source.language == Language::Torch;
         Some(Callee {
             candidate: plan.name.clone(),

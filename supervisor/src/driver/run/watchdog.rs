@@ -12,7 +12,9 @@ use crate::notify;
 
 /// A part that takes longer than this counts as a hang. It is far longer than any part takes, even on a busy machine.
 const HANG_THRESHOLD: Duration = Duration::from_secs(2);
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// The time between two checks. It is shorter if the service manager must be notified more often.
+const CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// The stack size of the thread, in bytes.
 const STACK: usize = 128 * 1024;
 
 /// A part of the main loop.
@@ -88,54 +90,59 @@ impl Part {
     }
 }
 
+/// The main loop's side of the watchdog.
 pub(crate) struct Watchdog {
-    seen: Arc<Seen>,
+    state: Arc<LoopState>,
     /// The time at which the loop entered the current part.
-    at: Instant,
+    entered: Instant,
+    /// The longest hang that has not been recorded yet.
     longest: Option<Hang>,
 }
 
 /// A hang that has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Hang {
-    pub(crate) at: &'static str,
+    /// The part of the loop, as a phrase that follows "while".
+    pub(crate) part: &'static str,
     pub(crate) took: Duration,
 }
 
-struct Seen {
+/// What the loop shows to the watchdog's thread.
+struct LoopState {
     part: AtomicU8,
     /// The number of parts that the loop has entered.
     steps: AtomicU64,
+    /// Whether the thread has reported that the loop hangs.
     hangs: AtomicBool,
 }
 
 impl Watchdog {
     /// Starts the watchdog's thread. If that fails, the loop is not watched.
     pub(crate) fn start() -> Self {
-        let seen = Arc::new(Seen {
+        let state = Arc::new(LoopState {
             part: AtomicU8::new(0),
             steps: AtomicU64::new(0),
             hangs: AtomicBool::new(false),
         });
-        let watched = Arc::downgrade(&seen);
+        let watched = Arc::downgrade(&state);
         let thread = std::thread::Builder::new().name("watchdog".to_owned()).stack_size(STACK);
         if let Err(error) = thread.spawn(move || watch(&watched, HANG_THRESHOLD)) {
             tracing::warn!("no watchdog for the main loop: {error}");
         }
-        Self { seen, at: Instant::now(), longest: None }
+        Self { state, entered: Instant::now(), longest: None }
     }
 
     /// Records that the loop enters a part.
     pub(crate) fn enter(&mut self, part: Part) {
-        let before = self.seen.part.swap(part as u8, Ordering::Relaxed);
-        self.seen.steps.fetch_add(1, Ordering::Relaxed);
+        let before = self.state.part.swap(part as u8, Ordering::Relaxed);
+        self.state.steps.fetch_add(1, Ordering::Relaxed);
         let now = Instant::now();
-        let took = now.duration_since(std::mem::replace(&mut self.at, now));
+        let took = now.duration_since(std::mem::replace(&mut self.entered, now));
         if HANG_THRESHOLD <= took
             && before != Part::Waiting as u8
             && self.longest.is_none_or(|it| it.took < took)
         {
-            self.longest = Some(Hang { at: text_of(before), took });
+            self.longest = Some(Hang { part: text_of(before), took });
         }
     }
 
@@ -150,30 +157,30 @@ fn text_of(part: u8) -> &'static str {
 }
 
 /// Runs until the loop has ended.
-fn watch(watched: &Weak<Seen>, threshold: Duration) {
-    let signs = notify::watchdog_every();
-    let every = signs.map_or(LOOK_EVERY, |signs| (signs / 2).min(LOOK_EVERY));
+fn watch(watched: &Weak<LoopState>, threshold: Duration) {
+    let notify_every = notify::watchdog_every();
+    let check_interval = notify_every.map_or(CHECK_INTERVAL, |every| (every / 2).min(CHECK_INTERVAL));
     let mut last = (0, Instant::now());
-    let mut sign_due = Instant::now();
-    while let Some(seen) = watched.upgrade() {
-        let (steps, part) = (seen.steps.load(Ordering::Relaxed), seen.part.load(Ordering::Relaxed));
+    let mut notify_at = Instant::now();
+    while let Some(state) = watched.upgrade() {
+        let (steps, part) = (state.steps.load(Ordering::Relaxed), state.part.load(Ordering::Relaxed));
         if steps != last.0 || part == Part::Waiting as u8 {
             last = (steps, Instant::now());
-            if seen.hangs.swap(false, Ordering::Relaxed) {
+            if state.hangs.swap(false, Ordering::Relaxed) {
                 tracing::warn!("the main loop continues");
             }
-            if let Some(signs) = signs
-                && sign_due <= Instant::now()
+            if let Some(every) = notify_every
+                && notify_at <= Instant::now()
             {
                 notify::alive();
-                sign_due = Instant::now() + signs / 2;
+                notify_at = Instant::now() + every / 2;
             }
-        } else if threshold <= last.1.elapsed() && !seen.hangs.swap(true, Ordering::Relaxed) {
+        } else if threshold <= last.1.elapsed() && !state.hangs.swap(true, Ordering::Relaxed) {
             let seconds = last.1.elapsed().as_secs_f64();
             tracing::warn!("the main loop has hung for {seconds:.1} s: it is {}", text_of(part));
         }
-        drop(seen);
-        std::thread::sleep(every);
+        drop(state);
+        std::thread::sleep(check_interval);
     }
 }
 
@@ -193,24 +200,24 @@ mod tests {
 
     #[test]
     fn hang_is_reported_with_its_part() {
-        let seen = Arc::new(Seen {
+        let state = Arc::new(LoopState {
             part: AtomicU8::new(Part::Waiting as u8),
             steps: AtomicU64::new(0),
             hangs: AtomicBool::new(false),
         });
-        let watched = Arc::downgrade(&seen);
+        let watched = Arc::downgrade(&state);
         let thread = std::thread::spawn(move || watch(&watched, Duration::ZERO));
         let until = |hangs| {
-            while seen.hangs.load(Ordering::Relaxed) != hangs {
+            while state.hangs.load(Ordering::Relaxed) != hangs {
                 std::thread::sleep(Duration::from_millis(1));
             }
         };
         until(false);
-        seen.part.store(Part::StartingAWorker as u8, Ordering::Relaxed);
+        state.part.store(Part::StartingAWorker as u8, Ordering::Relaxed);
         until(true);
-        seen.part.store(Part::Waiting as u8, Ordering::Relaxed);
+        state.part.store(Part::Waiting as u8, Ordering::Relaxed);
         until(false);
-        drop(seen);
+        drop(state);
         thread.join().expect("the thread ends with the loop");
     }
 
@@ -218,7 +225,7 @@ mod tests {
     fn long_part_is_a_hang_and_long_wait_is_not() {
         let mut watchdog = Watchdog::start();
         let long_ago = |watchdog: &mut Watchdog| {
-            watchdog.at =
+            watchdog.entered =
                 Instant::now().checked_sub(HANG_THRESHOLD * 2).expect("the clock has run long enough");
         };
         watchdog.enter(Part::Waiting);
@@ -228,7 +235,7 @@ mod tests {
         long_ago(&mut watchdog);
         watchdog.enter(Part::Waiting);
         let hang = watchdog.take_hang().expect("the part took too long");
-        assert_eq!(hang.at, Part::Sampling.text());
+        assert_eq!(hang.part, Part::Sampling.text());
         assert!(HANG_THRESHOLD <= hang.took);
         assert_eq!(watchdog.take_hang(), None, "reported once");
     }

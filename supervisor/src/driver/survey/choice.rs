@@ -18,7 +18,8 @@ pub(super) fn is_chosen(entry: &Entry, dtypes: &[DType]) -> bool {
     !found.is_empty() && found.iter().all(|dtype| dtypes.contains(dtype))
 }
 
-/// The recursion is bounded, because the depth and size of values were checked when the entry was read.
+/// Adds the dtypes of all tensors in a value. The recursion is bounded, because the depth and size of values were
+/// checked when the entry was read.
 fn collect(value: &Value, dtypes: &mut Vec<DType>) {
     match value {
         Value::Tensor(tensor) => dtypes.push(tensor.dtype),

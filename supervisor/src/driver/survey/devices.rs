@@ -78,7 +78,7 @@ pub struct DeviceCompiler {
 
 /// Returns the compilers for all candidates of a plan that need one. Each set of folders is tried once.
 pub fn compilers(plan: &Plan) -> Vec<DeviceCompiler> {
-    let of = |toolchain: Toolchain, question: &'static str, kernels: &'static str| {
+    let compilers_of = |toolchain: Toolchain, question: &'static str, kernels: &'static str| {
         let needed = |it: &&CandidatePlan| it.source.language.kind().toolchain == toolchain;
         let folders: BTreeSet<&[PathBuf]> =
             plan.candidates().filter(needed).map(|it| &*it.build.toolchain).collect();
@@ -86,11 +86,12 @@ pub fn compilers(plan: &Plan) -> Vec<DeviceCompiler> {
             move |folders: &[PathBuf]| DeviceCompiler { kernels, found: compiler_by(question, folders) };
         folders.into_iter().map(found).collect::<Vec<_>>()
     };
-    let mut all = of(Toolchain::Nvrtc, ASK_NVRTC, "kernels without host code");
-    all.extend(of(Toolchain::Nvcc, ASK_NVCC, "CUDA with host code"));
+    let mut all = compilers_of(Toolchain::Nvrtc, ASK_NVRTC, "kernels without host code");
+    all.extend(compilers_of(Toolchain::Nvcc, ASK_NVCC, "CUDA with host code"));
     all
 }
 
+/// Starts a process that answers `yes WHAT` or `no WHY`, and returns the answer.
 fn ask(start: impl FnOnce(&Executable) -> io::Result<Canary>) -> Result<String, String> {
     let answer = Executable::open()
         .and_then(|executable| start(&executable)?.output(TIMEOUT))

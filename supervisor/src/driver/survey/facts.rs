@@ -41,6 +41,7 @@ pub struct UsableEntry {
     pub scored: bool,
 }
 
+/// What is known about a job's captures.
 #[derive(Clone, Debug, Default)]
 pub struct JobFacts {
     pub signature: Option<Signature>,
@@ -246,7 +247,7 @@ enum Unusable {
 /// Reads one capture. Returns `None` if `dtypes` excludes it.
 fn read_headers(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<EntryHeaders>, Unusable> {
     let name = stem(path);
-    // The fingerprint is taken before reading, so a change of the file during the read is noticed later.
+    // The identity is determined before reading, so a change of the file during the read is noticed later.
     let identity = FileIdentity::of(path);
     let capture = CaptureFile::open(path).map_err(|error| {
         let why = chain(&error);
@@ -262,8 +263,8 @@ fn read_headers(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<EntryHea
     Ok(Some(EntryHeaders { name, entry, storages, file, form, identity }))
 }
 
-/// Counts a storage. Its data is not read, so storages of equal size and CRC count as one. Each storage without a CRC
-/// is counted.
+/// Counts a storage, and adds its size and CRC to the digest. Its data is not read, so storages of equal size and CRC
+/// count as one. Each storage without a CRC is counted.
 fn note_storage(
     storage: &Storage,
     entry: u32,
@@ -277,6 +278,7 @@ fn note_storage(
     hasher.update(&storage.crc32.unwrap_or(0).to_le_bytes());
 }
 
+/// Returns the name of a file without its suffix.
 pub fn stem(path: &Path) -> String {
     path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned())
 }
@@ -292,7 +294,7 @@ fn summarise(problems: &[String]) -> Option<String> {
     Some(text)
 }
 
-/// Returns the kinds of each parameter over all entries, for `check --signature` and `init`.
+/// Returns the arguments and outputs of every readable entry, for `check --signature` and `init`.
 pub fn observed(
     job: &JobPlan,
     files: &[PathBuf],

@@ -16,11 +16,11 @@ pub struct FirstLaunch {
     pub entry: String,
     /// The resolved steps, with the names that their addresses refer to. The error says why the entry cannot be
     /// launched.
-    pub resolved: Result<(ResolvedLaunch, Places), LaunchError>,
+    pub resolved: Result<(ResolvedLaunch, AddressNames), LaunchError>,
 }
 
 /// The names of workspaces, arguments and outputs, by index.
-pub struct Places {
+pub struct AddressNames {
     arguments: Vec<String>,
     outputs: Vec<String>,
     workspaces: Vec<String>,
@@ -55,7 +55,7 @@ pub fn of_job(job: &JobPlan, facts: &JobFacts) -> Vec<FirstLaunch> {
             candidate: candidate.name.clone(),
             entry: entry.clone(),
             resolved: resolve(&candidate.launch, &arguments, &outputs)
-                .map(|resolved| (resolved, Places::of(&candidate.launch, &arguments, &outputs))),
+                .map(|resolved| (resolved, AddressNames::new(&candidate.launch, &arguments, &outputs))),
         })
         .collect()
 }
@@ -70,8 +70,8 @@ fn first_call(facts: &JobFacts) -> Option<(String, Vec<Argument>, Vec<OutputTens
     Some((first.name.clone(), arguments, outputs))
 }
 
-impl Places {
-    fn of(launch: &Launch, arguments: &[Argument], outputs: &[OutputTensor]) -> Self {
+impl AddressNames {
+    fn new(launch: &Launch, arguments: &[Argument], outputs: &[OutputTensor]) -> Self {
         Self {
             arguments: arguments.iter().map(|argument| argument.path.clone()).collect(),
             outputs: outputs.iter().map(|output| output.path.clone()).collect(),
@@ -79,13 +79,14 @@ impl Places {
         }
     }
 
+    /// Returns a kernel argument as `check` prints it.
     fn name(&self, value: &Value) -> String {
-        let of =
-            |names: &[String], place: usize| format!("&{}", names.get(place).map_or("?", String::as_str));
+        let address =
+            |names: &[String], index: usize| format!("&{}", names.get(index).map_or("?", String::as_str));
         match value {
-            Value::Pointer(Pointer::Argument(place)) => of(&self.arguments, *place),
-            Value::Pointer(Pointer::Output(place)) => of(&self.outputs, *place),
-            Value::Pointer(Pointer::Workspace(place)) => of(&self.workspaces, *place),
+            Value::Pointer(Pointer::Argument(index)) => address(&self.arguments, *index),
+            Value::Pointer(Pointer::Output(index)) => address(&self.outputs, *index),
+            Value::Pointer(Pointer::Workspace(index)) => address(&self.workspaces, *index),
             Value::Null => "null".to_owned(),
             Value::Scalar(scalar) => scalar.to_string(),
         }
@@ -98,13 +99,13 @@ impl FirstLaunch {
         let mut text = format!("    {}, {}\n", self.candidate, self.entry);
         match &self.resolved {
             Err(error) => text.push_str(&format!("      cannot be launched: {error}\n")),
-            Ok((resolved, places)) => {
-                for (name, bytes) in places.workspaces.iter().zip(&resolved.workspaces) {
+            Ok((resolved, names)) => {
+                for (name, bytes) in names.workspaces.iter().zip(&resolved.workspaces) {
                     text.push_str(&format!("      {name}: {bytes}\n"));
                 }
                 for step in &resolved.steps {
                     let triple = |[x, y, z]: [u32; 3]| format!("({x}, {y}, {z})");
-                    let args: Vec<String> = step.args.iter().map(|value| places.name(value)).collect();
+                    let args: Vec<String> = step.args.iter().map(|value| names.name(value)).collect();
                     let nothing = if step.is_empty() { ": no block, so nothing is launched" } else { "" };
                     text.push_str(&format!(
                         "      {}<<<{}, {}, {}>>>({}){nothing}\n",
@@ -126,17 +127,17 @@ impl FirstLaunch {
             "candidate": self.candidate,
             "entry": self.entry,
             "error": self.resolved.as_ref().err().map(ToString::to_string),
-            "workspaces": resolved.map(|(resolved, places)| {
-                let sizes = places.workspaces.iter().zip(&resolved.workspaces);
+            "workspaces": resolved.map(|(resolved, names)| {
+                let sizes = names.workspaces.iter().zip(&resolved.workspaces);
                 sizes.map(|(name, bytes)| json!({ "name": name, "bytes": bytes })).collect::<Vec<_>>()
             }),
-            "steps": resolved.map(|(resolved, places)| {
+            "steps": resolved.map(|(resolved, names)| {
                 let step = |step: &opt_shared::launch::ResolvedStep| json!({
                     "symbol": step.symbol,
                     "grid": step.grid,
                     "block": step.block,
                     "shared_mem": step.shared_mem,
-                    "args": step.args.iter().map(|value| places.name(value)).collect::<Vec<_>>(),
+                    "args": step.args.iter().map(|value| names.name(value)).collect::<Vec<_>>(),
                 });
                 resolved.steps.iter().map(step).collect::<Vec<_>>()
             }),

@@ -38,7 +38,7 @@ pub(crate) fn limits_of(
     device: Option<DeviceMemory>,
 ) -> (Ceilings, Bytes) {
     // A card without a total shares the host's memory.
-    let of_device = device.map(|device| device.totals.map_or(total, |totals| totals.total));
+    let device_memory = device.map(|device| device.totals.map_or(total, |totals| totals.total));
     let unified = match plan.memory.unified {
         Unified::Yes => true,
         Unified::No => false,
@@ -46,7 +46,7 @@ pub(crate) fn limits_of(
     };
     let ceilings = Ceilings {
         host: plan.memory.host_ceiling.of(whole),
-        device: of_device.map_or(Bytes::ZERO, |bytes| plan.memory.device_ceiling.of(bytes)),
+        device: device_memory.map_or(Bytes::ZERO, |bytes| plan.memory.device_ceiling.of(bytes)),
         unified,
     };
     (ceilings, plan.memory.host_floor.of(total))

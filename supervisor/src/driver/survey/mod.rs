@@ -33,15 +33,15 @@ pub fn read_facts(plan: &Plan) -> Result<Vec<JobFacts>, RunError> {
             if let Some(why) = facts.unread {
                 return Err(RunError::Unread { job: job.name.clone(), why });
             }
-            names_are_known(job, &facts)?;
+            check_parameter_names(job, &facts)?;
             Ok(facts)
         })
         .collect()
 }
 
-/// Checks that the names of parameters exist. A misspelt name could cause an input to vary that must not vary, or the
-/// reverse.
-fn names_are_known(job: &JobPlan, facts: &JobFacts) -> Result<(), RunError> {
+/// Checks that the parameters that a job names exist. A misspelt name could cause an input to vary that must not vary,
+/// or the reverse.
+fn check_parameter_names(job: &JobPlan, facts: &JobFacts) -> Result<(), RunError> {
     let Some(signature) = &facts.signature else { return Ok(()) };
     let choice = VaryChoice { vary: &job.profile.vary, constant: &job.constant, repeated: &[], changed: &[] };
     match choice.unknown(&signature.params) {

@@ -19,10 +19,10 @@ use crate::core::predict::{self, DeviceSide, Prediction, Sides};
 use crate::core::spec::{StageSpec, Step};
 use crate::plan::{CandidatePlan, JobPlan, Stages};
 
-/// With at least this many candidates, screening takes less time than timing all of them.
-const SCREENED_FROM: usize = 4;
+/// With more candidates than this, the baseline included, screening takes less time than timing all of them.
+const MAX_UNSCREENED: usize = 4;
 
-/// The ways to do each stage of a candidate. The first takes most memory, the last takes least.
+/// The ways to do each stage of a candidate. The first takes the most memory, the last takes the least.
 #[derive(Clone)]
 pub struct Needs {
     build: Arc<[StageSpec]>,
@@ -34,7 +34,7 @@ pub struct Needs {
 }
 
 impl Needs {
-    /// Returns the way of a stage that takes least memory, beside the baseline if there is one.
+    /// Returns the way of a stage that takes the least memory, beside the baseline if there is one.
     pub fn least(&self, stage: Stage) -> Option<&StageSpec> {
         match stage {
             Stage::Build => self.build.last(),
@@ -48,7 +48,7 @@ impl Needs {
     }
 }
 
-/// The settings that determine the figures, and the figures.
+/// The settings that determine what a candidate needs, and what it needs.
 struct KnownNeeds {
     build: Arc<BuildSettings>,
     limits: Arc<LimitSettings>,
@@ -62,6 +62,7 @@ struct KnownNeeds {
     route: Arc<[Step]>,
 }
 
+/// Computes what the candidates of a job need.
 pub struct JobNeeds<'a> {
     job: &'a JobPlan,
     stages: Stages,
@@ -77,7 +78,7 @@ pub struct JobNeeds<'a> {
 }
 
 impl<'a> JobNeeds<'a> {
-    /// `stages` and `device` are the run's.
+    /// `stages` and `device` are the run's stages and device.
     pub fn new(job: &'a JobPlan, facts: &'a JobFacts, stages: Stages, device: Device, cores: u32) -> Self {
         let numbers =
             |distinct| facts.profiled(distinct).into_iter().map(|fact| fact.entry.numbers).collect();
@@ -91,25 +92,25 @@ impl<'a> JobNeeds<'a> {
             all: numbers(false),
             cores,
             emulated: device == Device::Emulated,
-            screens: SCREENED_FROM < job.candidates.len(),
+            screens: MAX_UNSCREENED < job.candidates.len(),
             seen: Vec::new(),
         }
     }
 
-    /// Returns the figures for a candidate that is submitted alone, which is not screened.
-    pub fn of_one(self) -> Self {
+    /// Leaves screening out, because a submitted candidate is timed alone.
+    pub fn without_screening(self) -> Self {
         Self { screens: false, ..self }
     }
 
     pub fn of(&mut self, candidate: &CandidatePlan) -> &Needs {
-        let place = self.place_of(candidate);
-        &self.seen[place].needs
+        let index = self.index_of(candidate);
+        &self.seen[index].needs
     }
 
     /// Returns the steps of a candidate in this run.
     pub fn route(&mut self, candidate: &CandidatePlan) -> Arc<[Step]> {
-        let place = self.place_of(candidate);
-        self.seen[place].route.clone()
+        let index = self.index_of(candidate);
+        self.seen[index].route.clone()
     }
 
     fn route_of(&self, candidate: &CandidatePlan, needs: &Needs) -> Arc<[Step]> {
@@ -142,7 +143,7 @@ impl<'a> JobNeeds<'a> {
         .collect()
     }
 
-    fn place_of(&mut self, candidate: &CandidatePlan) -> usize {
+    fn index_of(&mut self, candidate: &CandidatePlan) -> usize {
         let is_baseline = self.job.baseline == Some(candidate.id);
         let seen_before = self.seen.iter().position(|seen_before| {
             Arc::ptr_eq(&seen_before.build, &candidate.build)
@@ -256,8 +257,8 @@ mod tests {
         let plan = Plan::parse(text, &base.path().join("plan.toml"), &[]).expect("a plan");
         let (job, facts) = (&plan.jobs[0], JobFacts::default());
         let mut needs = JobNeeds::new(job, &facts, plan.run.stages, Device::Cpu, 1);
-        let mut reserved = |place: usize| {
-            let smallest = needs.of(&job.candidates[place]).least(Stage::Profile);
+        let mut reserved = |index: usize| {
+            let smallest = needs.of(&job.candidates[index]).least(Stage::Profile);
             smallest.expect("a profile has a way").reserved
         };
         let [baseline, first, second] = [0, 1, 2].map(&mut reserved);

@@ -13,6 +13,7 @@ struct Needed {
     unit: u64,
 }
 
+/// The limits that are checked and raised.
 const NEEDED: [Needed; 3] = [
     // A run of one small job works with 40. Each entry of a batch needs a few more.
     Needed { resource: Resource::Nofile, what: "open files", least: 64, option: 'n', unit: 1 },

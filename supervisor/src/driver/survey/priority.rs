@@ -10,13 +10,13 @@ use crate::plan::{JobPlan, Plan};
 /// capability.
 ///
 /// # Errors
-/// The kernel does not tell the capabilities.
+/// Fails if the kernel does not report the capabilities of this process.
 pub fn refused(plan: &Plan) -> Result<Option<&str>, Errno> {
     let asks = |job: &&JobPlan| {
         let candidates = job.candidates.iter().map(|candidate| &candidate.profile);
         candidates.chain([&job.profile]).any(|profile| profile.priority == Priority::Realtime)
     };
     let Some(job) = plan.jobs.iter().find(asks) else { return Ok(None) };
-    let may = capabilities(None)?.effective.contains(CapabilitySet::SYS_NICE);
-    Ok(if may { None } else { Some(&job.name) })
+    let is_capable = capabilities(None)?.effective.contains(CapabilitySet::SYS_NICE);
+    Ok(if is_capable { None } else { Some(&job.name) })
 }

@@ -1,7 +1,7 @@
 //! Finds arguments with the same values in several entries of a job, from headers alone. Examples are weights, which
 //! are recorded with every call.
 //!
-//! Storages of equal size and CRC count as equal. If two of them are equal only by chance, the input is timed with its
+//! Storages of equal size and CRC count as equal. If their contents differ nevertheless, the input is timed with its
 //! recorded values, which does no harm.
 
 use std::collections::BTreeMap;
@@ -12,6 +12,7 @@ use opt_shared::capture::Storage;
 /// The size and CRC of a storage.
 type Content = (u64, u32);
 
+/// The inputs of a job's entries, and how many entries have the same content.
 #[derive(Debug, Default)]
 pub struct Repeated {
     /// The number of entries with each content.
@@ -64,16 +65,16 @@ mod tests {
 
     #[test]
     fn shared_arguments_repeat_unless_an_entry_shares_all() {
-        let of = |names: &[(&str, u32)]| {
+        let inputs_of = |names: &[(&str, u32)]| {
             names.iter().map(|&(name, crc)| (name.to_owned(), Some((64, crc)))).collect::<Vec<_>>()
         };
         let inputs = vec![
-            of(&[("input", 1), ("weight", 9)]),
-            of(&[("input", 2), ("weight", 9)]),
-            of(&[("input", 3), ("weight", 8)]),
+            inputs_of(&[("input", 1), ("weight", 9)]),
+            inputs_of(&[("input", 2), ("weight", 9)]),
+            inputs_of(&[("input", 3), ("weight", 8)]),
             // The same call is recorded twice.
-            of(&[("input", 5), ("weight", 7)]),
-            of(&[("input", 5), ("weight", 7)]),
+            inputs_of(&[("input", 5), ("weight", 7)]),
+            inputs_of(&[("input", 5), ("weight", 7)]),
         ];
         let mut entries = BTreeMap::new();
         for (_, content) in inputs.iter().flatten() {

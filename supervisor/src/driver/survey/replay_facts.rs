@@ -92,27 +92,27 @@ fn read_replay(plan: &Plan, replay: &ReplayPlan, facts: &[JobFacts]) -> Result<R
     let mut steps = Vec::with_capacity(replay.steps.len());
     let mut longest_path = 0;
     for (job, entry) in &replay.steps {
-        let Some(of_job) = facts.get(job.index()) else {
+        let Some(job_facts) = facts.get(job.index()) else {
             return Ok(broken(format!("its steps name {job}, which is not in this plan")));
         };
         let job_name = plan.job(*job).map_or("", |job| job.name.as_str());
-        if let Some(why) = &of_job.broken {
+        if let Some(why) = &job_facts.broken {
             return Ok(broken(format!("the captures of job `{job_name}` cannot be used: {why}")));
         }
-        let index = of_job.entries.iter().position(|fact| fact.entry.name == *entry);
-        let (Some(index), Some(signature)) = (index, &of_job.signature) else {
+        let index = job_facts.entries.iter().position(|fact| fact.entry.name == *entry);
+        let (Some(index), Some(signature)) = (index, &job_facts.signature) else {
             let (job, entry) = (job_name.to_owned(), entry.clone());
             return Err(ReplayError::LeftOut { replay: name(), job, entry });
         };
-        let looked = CaptureFile::open(&of_job.entries[index].entry.path)
+        let opened = CaptureFile::open(&job_facts.entries[index].entry.path)
             .map_err(|error| chain(&error))
             .and_then(|capture| {
                 let recorded = Entry::from_value(capture.root()).map_err(|error| chain(&error))?;
                 let arguments = bind(&recorded, signature).map_err(|error| chain(&error))?;
                 Ok((capture, arguments))
             });
-        let (capture, arguments) = match looked {
-            Ok(looked) => looked,
+        let (capture, arguments) = match opened {
+            Ok(opened) => opened,
             Err(why) => return Ok(broken(format!("{entry} of job `{job_name}`: {why}"))),
         };
         let (needs, _) = needs(&capture, entry, &arguments)
@@ -120,7 +120,7 @@ fn read_replay(plan: &Plan, replay: &ReplayPlan, facts: &[JobFacts]) -> Result<R
         recorder
             .step(job_name, entry, &needs)
             .map_err(|source| ReplayError::Unrecordable { replay: name(), source })?;
-        longest_path = longest_path.max(of_job.entries[index].entry.path.as_os_str().len());
+        longest_path = longest_path.max(job_facts.entries[index].entry.path.as_os_str().len());
         steps.push((*job, index));
     }
     let recording = recorder.recording();

@@ -33,6 +33,7 @@ impl Room {
     }
 }
 
+/// Subtracts `bytes` from `left`. Returns false, and sets `left` to 0, if it is too little.
 fn spend(left: &mut usize, bytes: usize) -> bool {
     let rest = left.checked_sub(bytes);
     *left = rest.unwrap_or(0);

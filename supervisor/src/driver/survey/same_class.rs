@@ -43,8 +43,8 @@ fn policy_row(job: &JobPlan, facts: &JobFacts) -> Option<PolicyRow> {
     Some(PolicyRow {
         decision: "same_class",
         reason: format!(
-            "{}: entries of the same class count by their number and are not timed: {named}{more} (`entries = \"all\"` \
-             times them)",
+            "{}: these entries are not timed, because another entry of their class is, with their weight: {named}{more} \
+             (`entries = \"all\"` times them)",
             job.name
         ),
         numbers: vec![("job", u64::from(job.id.0)), ("timed", first.len() as u64), ("skipped", count as u64)],

@@ -44,15 +44,16 @@ pub fn selected(plan: &Plan, only: &[String]) -> Result<Vec<bool>, RunError> {
     Ok(selected)
 }
 
+/// Describes the run to the core.
 pub fn spec(plan: &Plan, facts: &[JobFacts], ceilings: Ceilings, floor: Bytes) -> RunSpec {
-    let of_job = |(job, facts): (&JobPlan, &JobFacts)| JobSpec {
+    let job_spec = |(job, facts): (&JobPlan, &JobFacts)| JobSpec {
         id: job.id,
         recycle: (*job.recycle).clone(),
         broken: facts.broken.clone(),
         after: Vec::new(),
         budget: job.profile.budget,
     };
-    let mut jobs: Vec<JobSpec> = plan.jobs.iter().zip(facts).map(of_job).collect();
+    let mut jobs: Vec<JobSpec> = plan.jobs.iter().zip(facts).map(job_spec).collect();
     let after: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
     // Each replay is a separate job, because the memory of one replay predicts nothing about another.
     jobs.extend((0..plan.replays.len()).map(|replay| JobSpec {
@@ -63,12 +64,12 @@ pub fn spec(plan: &Plan, facts: &[JobFacts], ceilings: Ceilings, floor: Bytes) -
         budget: Duration::MAX,
     }));
     let entries: usize = facts.iter().map(|facts| facts.entries.len()).sum();
-    let lines = (plan.candidates().count() + entries) as u64;
+    let items = (plan.candidates().count() + entries) as u64;
     RunSpec {
         ceilings,
         floor,
         idle_worker: IDLE_WORKER,
-        supervisor: SUPERVISOR + SUPERVISOR_PER_ITEM.saturating_mul(lines),
+        supervisor: SUPERVISOR + SUPERVISOR_PER_ITEM.saturating_mul(items),
         verifiers: plan.run.verifiers.get(),
         spare: plan.memory.spare,
         own_swap: plan.memory.swap == SwapUse::Own,

@@ -16,6 +16,7 @@ pub struct OwnProcess<P> {
     pub pids: Vec<u32>,
 }
 
+/// A reading, split by whose memory it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attribution<P> {
     /// Memory of each of our processes; `None` if NVML lists it without a figure.
@@ -54,7 +55,8 @@ pub fn attribute<P: Copy>(
     found
 }
 
-/// Our process with this pid in our namespace, or else the only one of our processes with this pid in any namespace.
+/// Returns our process with this pid in our namespace, or else the only one of our processes with this pid in any
+/// namespace.
 fn owner<P: Copy>(pid: u32, ours: &[OwnProcess<P>]) -> Option<P> {
     if let Some(found) = ours.iter().find(|it| it.pids.first() == Some(&pid)) {
         return Some(found.process);
@@ -64,7 +66,7 @@ fn owner<P: Copy>(pid: u32, ours: &[OwnProcess<P>]) -> Option<P> {
     others.next().is_none().then_some(found.process)
 }
 
-/// The pids of a process in all namespaces that `proc` shows, or only its own if the kernel does not list them.
+/// Returns the pids of a process in all namespaces that `proc` shows, or only its own if the kernel does not list them.
 pub fn pids(proc: &Path, pid: u32) -> Vec<u32> {
     let status = std::fs::read_to_string(proc.join(pid.to_string()).join("status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
@@ -113,10 +115,10 @@ mod tests {
     #[test]
     fn pid_of_another_namespace_is_mapped_only_if_unambiguous() {
         let all = [ours('a', &[70, 7]), ours('b', &[80, 1]), ours('c', &[90, 1]), ours('d', &[7, 3])];
-        let of = |pid| attribute(&reading(None, &[(pid, Some(1))]), &all, |_| true).ours;
-        assert_eq!(of(7), [('d', Some(Bytes::mib(1)))], "a pid of this namespace comes first");
-        assert_eq!(of(3), [('d', Some(Bytes::mib(1)))]);
-        assert_eq!(of(1), [], "two of our processes have it");
+        let owners = |pid| attribute(&reading(None, &[(pid, Some(1))]), &all, |_| true).ours;
+        assert_eq!(owners(7), [('d', Some(Bytes::mib(1)))], "a pid of this namespace comes first");
+        assert_eq!(owners(3), [('d', Some(Bytes::mib(1)))]);
+        assert_eq!(owners(1), [], "two of our processes have it");
     }
 
     #[test]

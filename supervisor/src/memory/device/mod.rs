@@ -31,6 +31,7 @@ pub struct Reading {
     pub utilisation: Option<u32>,
 }
 
+/// The memory of a whole device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceTotals {
     pub total: Bytes,
@@ -84,12 +85,12 @@ mod tests {
 
     #[test]
     fn shared_memory_is_inferred_from_missing_or_equal_totals() {
-        let of = |gib| Some(DeviceTotals { total: Bytes::gib(gib), used: Bytes::ZERO });
+        let totals = |gib| Some(DeviceTotals { total: Bytes::gib(gib), used: Bytes::ZERO });
         let machine = Bytes::gib(128);
         assert!(shares_host_memory(None, machine));
-        assert!(shares_host_memory(of(128), machine));
-        assert!(shares_host_memory(of(122), machine), "the driver reserves some");
-        assert!(!shares_host_memory(of(80), machine));
-        assert!(!shares_host_memory(of(180), machine));
+        assert!(shares_host_memory(totals(128), machine));
+        assert!(shares_host_memory(totals(122), machine), "the driver reserves some");
+        assert!(!shares_host_memory(totals(80), machine));
+        assert!(!shares_host_memory(totals(180), machine));
     }
 }

@@ -1,4 +1,4 @@
-//! Makes all calls of NVML.
+//! Makes all calls to NVML, and converts its answers.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -16,6 +16,7 @@ pub const LIBRARY_VARIABLE: &str = "OPT_NVML_LIBRARY";
 /// The driver's name for the library. The plain `libnvidia-ml.so` exists only if development files are installed.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
+/// The loaded library.
 pub struct Nvml {
     inner: nvml_wrapper::Nvml,
 }
@@ -66,6 +67,7 @@ impl Nvml {
         })
     }
 
+    /// Samples a device once.
     pub fn read(&self, index: u32) -> Result<Reading, DeviceError> {
         let device = self.device(index)?;
         // Processes are read before the totals, so the totals exclude every process that ended before it could be

@@ -17,29 +17,32 @@ pub const BUSY: Duration = Duration::from_millis(20);
 /// The time between samples while there is no lease.
 pub const IDLE: Duration = Duration::from_secs(1);
 
+/// The latest reading, until it is taken.
 type Latest = Arc<Mutex<Option<Result<Reading, DeviceError>>>>;
 
+/// A thread that samples one device.
 pub struct DeviceWatch {
     identity: DeviceIdentity,
     /// Sends the time between samples to the thread, which also takes a sample at once.
-    pace: Sender<Duration>,
-    paced: Duration,
+    intervals: Sender<Duration>,
+    interval: Duration,
     latest: Latest,
-    news: Arc<OwnedFd>,
+    /// Readable when there is a new reading.
+    new_reading: Arc<OwnedFd>,
 }
 
 impl DeviceWatch {
     /// Starts the thread, which takes the first sample at once. It ends when this value is dropped, unless it is stuck
     /// in NVML.
     pub fn start(nvml: Nvml, identity: DeviceIdentity) -> std::io::Result<Self> {
-        let (pace, paces) = unbounded();
+        let (intervals, received) = unbounded();
         let latest = Latest::default();
-        let news = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        let (shared, notifier, index) = (latest.clone(), news.clone(), identity.index);
+        let new_reading = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let (shared, notifier, index) = (latest.clone(), new_reading.clone(), identity.index);
         thread::Builder::new()
             .name("device".to_owned())
-            .spawn(move || watch(&nvml, index, &paces, &shared, &notifier))?;
-        Ok(Self { identity, pace, paced: IDLE, latest, news })
+            .spawn(move || watch(&nvml, index, &received, &shared, &notifier))?;
+        Ok(Self { identity, intervals, interval: IDLE, latest, new_reading })
     }
 
     pub fn identity(&self) -> &DeviceIdentity {
@@ -48,44 +51,45 @@ impl DeviceWatch {
 
     /// Readable when there is a new reading.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
-        self.news.as_fd()
+        self.new_reading.as_fd()
     }
 
     /// Changes the time between samples. If it differs, the next sample is taken at once.
-    pub fn set_interval(&mut self, pace: Duration) {
-        if self.paced != pace {
-            self.paced = pace;
+    pub fn set_interval(&mut self, interval: Duration) {
+        if self.interval != interval {
+            self.interval = interval;
             self.sample_now();
         }
     }
 
     pub fn sample_now(&self) {
         // This fails only after the device was lost and the thread has ended.
-        let _ = self.pace.send(self.paced);
+        let _ = self.intervals.send(self.interval);
     }
 
     /// Takes the latest reading, if it has not been taken yet.
     pub fn take(&self) -> Option<Result<Reading, DeviceError>> {
         let mut count = [0; 8];
         // An error means that the counter is 0: there is no new reading.
-        let _ = rustix::io::read(&*self.news, &mut count);
+        let _ = rustix::io::read(&*self.new_reading, &mut count);
         self.latest.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-fn watch(nvml: &Nvml, index: u32, paces: &Receiver<Duration>, latest: &Latest, news: &OwnedFd) {
-    let mut pace = IDLE;
+/// Samples the device until it is lost, or until `intervals` is closed.
+fn watch(nvml: &Nvml, index: u32, intervals: &Receiver<Duration>, latest: &Latest, new_reading: &OwnedFd) {
+    let mut interval = IDLE;
     loop {
         let reading = nvml.read(index);
         let is_lost = matches!(reading, Err(DeviceError::Lost { .. }));
         *latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(reading);
         // This fails only if the counter is full, so the reader has been notified anyway.
-        let _ = rustix::io::write(news, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(new_reading, &1_u64.to_ne_bytes());
         if is_lost {
             return;
         }
-        match paces.recv_timeout(pace) {
-            Ok(wanted) => pace = paces.try_iter().last().unwrap_or(wanted),
+        match intervals.recv_timeout(interval) {
+            Ok(wanted) => interval = intervals.try_iter().last().unwrap_or(wanted),
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }

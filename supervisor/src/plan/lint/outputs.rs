@@ -10,11 +10,11 @@ use opt_shared::capture::{DType, Tensor};
 use opt_shared::ids::StorageId;
 use opt_shared::units::to_index;
 
-use super::statistics::{Gathering, Statistics};
+use super::statistics::{Accumulator, Statistics};
 use super::{Lint, LintCode, Subject, tensors, unreadable};
 
 /// The size of a chunk in bytes, a multiple of every element size. It is large enough to make the cost of a system call
-/// negligible, and small compared with the supervisor.
+/// negligible, and small compared with the supervisor's memory.
 const CHUNK: usize = 256 << 10;
 /// The maximum number of rows read from a tensor with gaps. From a larger tensor, this many evenly spaced rows are
 /// read.
@@ -93,7 +93,7 @@ fn of_statistics(entry: &str, output: &OutputTensor, found: &Statistics, atol: f
 /// Computes the statistics of a tensor's stored values. Conjugation and negation are ignored, because they do not
 /// change how much values vary.
 fn of_tensor<E>(tensor: &Tensor, buffer: &mut [u8], read: &mut ReadRange<'_, E>) -> Result<Statistics, E> {
-    let mut gathering = Gathering::default();
+    let mut accumulator = Accumulator::default();
     for run in runs(tensor) {
         let size = tensor.dtype.size();
         let mut start = run.first * size;
@@ -104,13 +104,13 @@ fn of_tensor<E>(tensor: &Tensor, buffer: &mut [u8], read: &mut ReadRange<'_, E>)
             let chunk = &mut buffer[..length];
             read(tensor.storage, start, chunk)?;
             if run.step == 1 {
-                gathering.add(tensor.dtype, chunk);
+                accumulator.add(tensor.dtype, chunk);
             } else {
                 // The next element may be in a later chunk.
                 let step = run.step * size;
                 while skip < length as u64 {
                     let element = to_index(skip)..to_index(skip + size);
-                    gathering.add(tensor.dtype, &chunk[element]);
+                    accumulator.add(tensor.dtype, &chunk[element]);
                     skip += step;
                 }
                 skip -= length as u64;
@@ -118,7 +118,7 @@ fn of_tensor<E>(tensor: &Tensor, buffer: &mut [u8], read: &mut ReadRange<'_, E>)
             start += length as u64;
         }
     }
-    Ok(gathering.finish())
+    Ok(accumulator.finish())
 }
 
 /// Evenly spaced elements of a storage.
@@ -136,8 +136,8 @@ impl Run {
     }
 }
 
-/// The elements of a storage that a non-empty tensor refers to, as one run per row. Elements repeated by a stride of 0
-/// are listed once.
+/// The elements of a storage that a non-empty tensor refers to, as one run per row, with at most [`MAX_ROWS`] rows.
+/// Elements repeated by a stride of 0 are listed once.
 fn runs(tensor: &Tensor) -> impl Iterator<Item = Run> {
     let first = tensor.storage_offset;
     let mut axes: Vec<(u64, u64)> = tensor
@@ -174,8 +174,8 @@ fn runs(tensor: &Tensor) -> impl Iterator<Item = Run> {
     })
 }
 
-/// Finds an output that equals an input byte for byte but has a different storage. Reading stops at the first
-/// difference.
+/// Returns a lint if an output equals an input byte for byte. An output that is the input's own memory gets none.
+/// Reading stops at the first difference.
 fn equal_input<E>(
     subject: &Subject<'_>,
     output: &OutputTensor,

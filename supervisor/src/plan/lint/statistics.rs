@@ -1,6 +1,6 @@
 //! Computes statistics of a stream of elements: how much the values vary, and how large they are.
 //!
-//! This makes one pass over chunks of bytes, and keeps no values.
+//! The bytes are read once, in chunks, and no values are kept.
 
 use opt_shared::arguments::numbers;
 use opt_shared::capture::DType;
@@ -30,9 +30,9 @@ impl Statistics {
     }
 }
 
-/// The intermediate figures while chunks are added.
+/// The sums and extremes of the chunks added so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Gathering {
+pub(super) struct Accumulator {
     finite: u64,
     nan: u64,
     infinite: u64,
@@ -45,7 +45,7 @@ pub(super) struct Gathering {
     squares: f64,
 }
 
-impl Gathering {
+impl Accumulator {
     /// Adds a chunk of whole elements.
     pub(super) fn add(&mut self, dtype: DType, chunk: &[u8]) {
         for value in numbers(dtype, chunk) {
@@ -103,11 +103,11 @@ impl Gathering {
 
 /// Computes the statistics of all chunks. Each chunk must contain whole elements.
 pub fn statistics<C: AsRef<[u8]>>(dtype: DType, chunks: impl IntoIterator<Item = C>) -> Statistics {
-    let mut gathering = Gathering::default();
+    let mut accumulator = Accumulator::default();
     for chunk in chunks {
-        gathering.add(dtype, chunk.as_ref());
+        accumulator.add(dtype, chunk.as_ref());
     }
-    gathering.finish()
+    accumulator.finish()
 }
 
 #[cfg(test)]

@@ -178,7 +178,7 @@ fn lint_reports_calls_that_write_to_an_input() {
 fn changed_argument_with_both_values_is_not_damaged() {
     let arguments = dict(vec![("input", floats(&[8], 0, 0))]);
     let after = dict(vec![("input", floats(&[8], 1, 0))]);
-    let of = |keys: Vec<(&str, Value)>| {
+    let codes_of = |keys: Vec<(&str, Value)>| {
         let entry = Entry::from_value(&dict(keys)).unwrap();
         let mut builder = SignatureBuilder::new(None, BTreeMap::new());
         builder.observe("e0", &entry);
@@ -197,8 +197,8 @@ fn changed_argument_with_both_values_is_not_damaged() {
         codes(&of_headers(&subject, &facts))
     };
     let head = || vec![("function_name", text("torch.relu_")), ("kwargs", arguments.clone())];
-    assert_eq!(of([head(), vec![("output", floats(&[8], 1, 0))]].concat()), [LintCode::InPlaceDamage]);
-    assert_eq!(of([head(), vec![("mutates", after.clone())]].concat()), []);
+    assert_eq!(codes_of([head(), vec![("output", floats(&[8], 1, 0))]].concat()), [LintCode::InPlaceDamage]);
+    assert_eq!(codes_of([head(), vec![("mutates", after.clone())]].concat()), []);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Turns blocks into a timeline. For each moment, processes are added up, at a resolution that fits a page.
+//! Turns blocks into a timeline: adds up the memory of the processes at each moment, at a resolution that fits a page.
 //!
 //! A run of a day has hundreds of thousands of runners. They are added up block by block, so that memory use
 //! depends only on the number of workers and the width of the drawing.
@@ -24,8 +24,9 @@ pub struct Assembly {
     lanes: BTreeMap<WorkerId, Series>,
     /// The processes that existed at the end of the last block, with their figures.
     alive: BTreeMap<Track, Figures>,
-    /// Sums over `alive`.
+    /// The sums of `alive` by group.
     groups: BTreeMap<Group, Figures>,
+    /// The sums of `alive` by worker, including its runners.
     workers: BTreeMap<WorkerId, Figures>,
     /// The end of the last block, in milliseconds since 1970.
     end: Option<u64>,
@@ -51,6 +52,7 @@ impl Assembly {
         }
     }
 
+    /// Adds the next block.
     pub fn take(&mut self, block: &Block) {
         let Some((start, end)) = block.span() else { return };
         let width = self.width;

@@ -8,7 +8,7 @@ use super::{Change, ComparedCandidate, ComparedJob, Comparison, Ended, RatioOf, 
 
 /// Largest number of rows per job in a pull request, where the length of comments is limited.
 const MAX_ROWS: usize = 60;
-/// Largest number of jobs in a pull request. The reason is the same.
+/// Largest number of jobs in a pull request, for the same reason.
 const MAX_JOBS: usize = 20;
 /// Largest number of names in a list of items that only one run has.
 const MAX_NAMES: usize = 10;
@@ -201,13 +201,13 @@ pub fn markdown(comparison: &Comparison) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::compare;
-    use super::super::tests::{later, side};
+    use super::super::tests::{compared_run, later};
     use super::*;
     use crate::record::sample::sample;
 
     #[test]
     fn comparison_fits_eighty_columns() {
-        let text = text(&compare(side(sample()), side(later())));
+        let text = text(&compare(compared_run(sample()), compared_run(later())));
         let wanted = "\
 first: demo (FINISHED, 2026-05-01T12:00:00.000Z)
 second: demo (FINISHED, 2026-05-01T12:00:00.000Z)
@@ -235,7 +235,7 @@ model           18.0 s, 900 ms stalled    18.0 s, 900 ms stalled     +0.0 % time
     fn markdown_of_a_comparison_has_a_table_and_its_caveats() {
         let mut other = later();
         other.jobs[0].captures.digest = Some("another".to_owned());
-        let text = markdown(&compare(side(sample()), side(other)));
+        let text = markdown(&compare(compared_run(sample()), compared_run(other)));
         assert!(text.contains("| `fast.c` | 2.31x [2.25–2.38] | 4.62x [4.50–4.70] | 2.00x"), "{text}");
         assert!(text.contains("> Note: the captures differ"), "{text}");
     }

@@ -94,7 +94,7 @@ fn ended(replay: &ReplayRecord) -> EndedReplay {
     }
 }
 
-fn side(it: &EndedReplay) -> String {
+fn figures_or_status(it: &EndedReplay) -> String {
     match (it.total_ms, it.stall_ms) {
         (Some(total), Some(stall)) => format!("{}, {} stalled", time(total), time(stall)),
         _ => it.status.map_or("not finished", Status::name).to_owned(),
@@ -144,7 +144,8 @@ pub(super) fn text(comparison: &Comparison) -> Vec<String> {
         ));
     }
     for it in &comparison.replays {
-        let (name, first, second) = (shorten(&one_line(&it.name), NAME), side(&it.first), side(&it.second));
+        let (name, first, second) =
+            (shorten(&one_line(&it.name), NAME), figures_or_status(&it.first), figures_or_status(&it.second));
         lines.push(format!("{name:<NAME$}  {first:>SIDE$}  {second:>SIDE$}  {:>13}", change(it)));
         lines.extend(caveats(it).into_iter().map(|caveat| format!("  note: {caveat}")));
     }
@@ -165,8 +166,8 @@ pub(super) fn markdown(comparison: &Comparison) -> Vec<String> {
         lines.push(format!(
             "| {} | {} | {} | {change} | {} |",
             cell(&it.name),
-            side(&it.first),
-            side(&it.second),
+            figures_or_status(&it.first),
+            figures_or_status(&it.second),
             caveats(it).join("; ")
         ));
     }
@@ -178,7 +179,7 @@ mod tests {
     use super::*;
     use crate::record::RunRecord;
     use crate::record::sample::sample;
-    use crate::report::compare::tests::side as side_of;
+    use crate::report::compare::tests::compared_run;
     use crate::report::compare::{self as all};
 
     fn later() -> RunRecord {
@@ -194,7 +195,7 @@ mod tests {
 
     #[test]
     fn replays_of_two_runs_are_compared() {
-        let comparison = all::compare(side_of(sample()), side_of(later()));
+        let comparison = all::compare(compared_run(sample()), compared_run(later()));
         let it = &comparison.replays[0];
         assert_eq!((it.change, it.time_ratio), (Change::None, Some(2.0)));
         assert_eq!((it.same_recording, it.same_outputs), (Some(true), Some(false)));
@@ -220,13 +221,13 @@ mod tests {
     fn failed_replay_has_a_status_and_no_figures() {
         let mut run = later();
         run.replays[0].status = Some(Status::CaptureError);
-        let comparison = all::compare(side_of(sample()), side_of(run));
+        let comparison = all::compare(compared_run(sample()), compared_run(run));
         let it = &comparison.replays[0];
         assert_eq!((it.change, it.time_ratio, it.second.total_ms), (Change::NoLongerPassed, None, None));
         assert!(text(&comparison)[2].ends_with("CAPTURE_ERROR  passed before"), "{:?}", text(&comparison));
         let mut renamed = sample();
         renamed.replays[0].name = "other".to_owned();
-        let comparison = all::compare(side_of(sample()), side_of(renamed));
+        let comparison = all::compare(compared_run(sample()), compared_run(renamed));
         assert_eq!(comparison.replays_only_in_first, ["model"]);
         assert_eq!(comparison.replays_only_in_second, ["other"]);
     }

@@ -17,7 +17,7 @@ pub(super) fn section(digest: &JobDigest, room: &mut Room) -> Markup {
         return html! {};
     }
     let cards: Vec<Markup> =
-        digest.failed.iter().map_while(|candidate| room.fits(of(digest, candidate))).collect();
+        digest.failed.iter().map_while(|candidate| room.fits(card(digest, candidate))).collect();
     let missing = digest.failures - cards.len();
     html! {
         h3 { (counted(digest.failures, "candidate", "candidates")) " did not pass" }
@@ -28,7 +28,7 @@ pub(super) fn section(digest: &JobDigest, room: &mut Room) -> Markup {
     }
 }
 
-fn of(digest: &JobDigest, candidate: &CandidateRecord) -> Markup {
+fn card(digest: &JobDigest, candidate: &CandidateRecord) -> Markup {
     let detail = candidate.detail.as_deref().map(one_line).unwrap_or_default();
     let failure = candidate.failures.first();
     let log = candidate.build.as_ref().map(|build| build.log_head.trim()).filter(|log| !log.is_empty());
@@ -52,11 +52,11 @@ fn of(digest: &JobDigest, candidate: &CandidateRecord) -> Markup {
                 @if let Some(feedback) = &candidate.feedback { pre.prose { (printable(feedback).trim_end()) } }
                 @if let Some(failure) = failure { (first_failure(failure)) }
                 @if candidate.build.is_some() && candidate.failures.is_empty() && candidate.verify.is_none() {
-                    @if let Some(log) = log { p.label { "the compiler said" } pre { (printable(log)) } }
+                    @if let Some(log) = log { p.label { "compiler output" } pre { (printable(log)) } }
                 }
                 @if let Some(tail) = tail { p.label { "the end of its standard error" } pre { (printable(tail)) } }
                 @if let Some(failure) = failure {
-                    p.label { "again, alone" }
+                    p.label { "run this entry again" }
                     pre { "opt-supervisor repro RUN_DIR " (quoted(&format!("{}/{}", digest.job.name, candidate.name))) " --entry " (quoted(&failure.entry)) }
                 }
             }

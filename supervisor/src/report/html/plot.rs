@@ -1,7 +1,7 @@
 //! Plots of a run's memory, as SVG that gets its colours from the page.
 //!
-//! The plotting library (plotters) knows only fixed colours. Each thing is therefore drawn in a colour that identifies
-//! it, and `style.css` replaces it by a colour for light and for dark pages.
+//! The plotting library (plotters) knows only fixed colours. Each kind of line or area is therefore drawn in a fixed
+//! colour of its own, and `style.css` replaces that colour by one for light pages and one for dark pages.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,12 @@ use plotters::prelude::*;
 use crate::record::Stage;
 use crate::record::timeline::{Group, Kind, Lane, MarkKind, PhaseSpan, Series, Timeline};
 
+/// Largest number of workers with a lane. The ones with the highest peaks are drawn.
 pub const MAX_LANES: usize = 16;
 /// Largest number of marks in one plot.
 const MAX_DRAWN: usize = 400;
 
+/// Sizes of the plots, in pixels.
 const WIDTH: u32 = 1080;
 const TREE_HEIGHT: u32 = 260;
 const LANE_HEIGHT: u32 = 46;
@@ -267,7 +269,7 @@ fn staircase(columns: usize, values: &dyn Fn(usize) -> Bytes) -> Vec<(f64, Bytes
     corners
 }
 
-/// Plots a lane for each worker: its memory and that of its runners, in front of the stages that it worked on.
+/// Plots a lane for each worker: the memory of the worker and its runners, in front of the stages that it worked on.
 pub fn lanes(timeline: &Timeline) -> Result<String, PlotError> {
     let mut lanes: Vec<&Lane> = timeline.lanes.iter().collect();
     lanes.sort_by_key(|lane| std::cmp::Reverse(lane.series.peak()));
@@ -379,7 +381,7 @@ mod tests {
     use super::super::super::sketch::timeline as sketch;
     use super::*;
 
-    /// Every colour identifies a thing, and every thing has a colour in the style sheet.
+    /// The style sheet must replace every colour that the plots use.
     #[test]
     fn style_sheet_colours_everything_that_is_drawn() {
         let style = include_str!("style.css");

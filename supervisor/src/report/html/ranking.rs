@@ -64,8 +64,8 @@ impl Axis {
 
     /// Makes an axis over a range, with some margin. It is never empty.
     pub(super) fn over(low: f64, high: f64) -> Self {
-        let air = (high / low).powf(0.06).max(1.02);
-        Self { low: low / air, high: high * air }
+        let margin = (high / low).powf(0.06).max(1.02);
+        Self { low: low / margin, high: high * margin }
     }
 
     /// The position of a value, in percent of the width.
@@ -110,7 +110,7 @@ pub(super) fn table(digest: &JobDigest) -> Markup {
                                 @if let Some(axis) = &axis {
                                     div.range {
                                         @for tick in axis.ticks() {
-                                            span style={ "left:" (two(axis.position(tick))) "%" } { (measure.tick(tick)) }
+                                            span style={ "left:" (two_decimals(axis.position(tick))) "%" } { (measure.tick(tick)) }
                                         }
                                     }
                                 }
@@ -176,12 +176,12 @@ fn row(digest: &JobDigest, candidate: &CandidateRecord, measure: Measure, axis: 
 fn range(estimate: Option<Estimate>, axis: &Axis, measure: Measure, winner: bool) -> Markup {
     html! {
         div.range.winner[winner] {
-            @if measure == Measure::Speedup { u style={ "left:" (two(axis.position(1.0))) "%" } {} }
+            @if measure == Measure::Speedup { u style={ "left:" (two_decimals(axis.position(1.0))) "%" } {} }
             @if let Some(it) = estimate {
-                i style={ "left:" (two(axis.position(it.ci_low))) "%;width:" (two(axis.position(it.ci_high) - axis.position(it.ci_low))) "%" } {}
-                b style={ "left:" (two(axis.position(it.value))) "%" } {}
+                i style={ "left:" (two_decimals(axis.position(it.ci_low))) "%;width:" (two_decimals(axis.position(it.ci_high) - axis.position(it.ci_low))) "%" } {}
+                b style={ "left:" (two_decimals(axis.position(it.value))) "%" } {}
             } @else if measure == Measure::Speedup {
-                b.baseline style={ "left:" (two(axis.position(1.0))) "%" } {}
+                b.baseline style={ "left:" (two_decimals(axis.position(1.0))) "%" } {}
             }
         }
     }
@@ -205,7 +205,7 @@ fn times_of(ratio: &Estimate) -> Markup {
     }
 }
 
-pub(super) fn two(percent: f64) -> String {
+pub(super) fn two_decimals(percent: f64) -> String {
     format!("{percent:.2}")
 }
 
@@ -256,7 +256,7 @@ pub(super) fn heat(digest: &JobDigest) -> Markup {
                     tr {
                         th { "candidate" }
                         @for (name, weight) in &names {
-                            th.number title={ (one_line(name)) ", stands for " (weight) " alike" } {
+                            th.number title={ (one_line(name)) ", represents " (weight) " entries" } {
                                 (one_line(name).trim_start_matches("entry_").to_owned())
                                 @if *weight > 1 { span.muted { " ×" (weight) } }
                             }
@@ -289,7 +289,7 @@ fn entry_time(candidate: &CandidateRecord, name: &str) -> Option<f64> {
     entries.iter().find(|it| it.entry == name).map(|it| it.times.median_time_ms)
 }
 
-/// An additional class, `up1` … `up4` or `down1` … `down4`. It is empty near 1.
+/// A CSS class to add, ` up1` … ` up4` or ` down1` … ` down4`. It is empty if `ratio` is near 1.
 fn shade(ratio: f64, least: f64, most: f64) -> String {
     let (word, share) =
         if 1.0 < ratio { ("up", ratio.ln() / most.ln()) } else { ("down", ratio.ln() / least.ln()) };

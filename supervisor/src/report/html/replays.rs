@@ -20,7 +20,7 @@ pub(super) fn section(digest: &Digest, room: &mut Room) -> Markup {
     html! {
         section #replays {
             h2 { "Replays under a budget" }
-            p.muted { "Recorded calls were repeated one after another. Their tensors stayed outside, except for those in a pool of limited size, which the next steps use." }
+            p.muted { "Recorded calls were repeated one after another. A pool of limited size held the tensors of the next steps. All other tensors stayed in the capture files." }
             @for replay in &digest.replays {
                 @match room.fits(one(replay, digest)) { Some(one) => (one), None => (too_large("A replay")) }
             }

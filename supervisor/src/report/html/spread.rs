@@ -1,11 +1,11 @@
-//! Plots the spread of the best candidate's block times, and below it that of its baseline. Each entry has a line from
-//! the tenth to the ninetieth percentile, with a mark at the median.
+//! Plots the spread of the best candidate's block times, and below it the spread of the baseline's. Each entry has a
+//! line from the tenth to the ninetieth percentile, with a mark at the median.
 
 use maud::{Markup, html};
 
 use super::super::digest::JobDigest;
 use super::super::figures::{one_line, time};
-use super::ranking::{Axis, two};
+use super::ranking::{Axis, two_decimals};
 use crate::record::CandidateRecord;
 
 /// Largest number of entries on a page.
@@ -68,8 +68,8 @@ fn lines(own: &Spread, beside: Option<&Spread>) -> Markup {
     let line = |[low, middle, high]: &Spread, is_own: bool| {
         html! {
             div.range.winner[is_own] {
-                i style={ "left:" (two(axis.position(*low))) "%;width:" (two(axis.position(*high) - axis.position(*low))) "%" } {}
-                b style={ "left:" (two(axis.position(*middle))) "%" } {}
+                i style={ "left:" (two_decimals(axis.position(*low))) "%;width:" (two_decimals(axis.position(*high) - axis.position(*low))) "%" } {}
+                b style={ "left:" (two_decimals(axis.position(*middle))) "%" } {}
             }
         }
     };

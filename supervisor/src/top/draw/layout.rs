@@ -4,6 +4,7 @@ use ratatui::layout::Rect;
 
 use crate::top::model::Pane;
 
+/// The areas of a frame.
 pub(super) struct Layout {
     pub header: Rect,
     /// The panes that are shown, from top to bottom.

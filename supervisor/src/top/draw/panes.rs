@@ -21,13 +21,12 @@ pub(super) fn workers(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: 
     }
     let head = ["worker", "state", "age", "owed", "peak", "lease, entry", "rate"];
     let mut rows = vec![head.map(|word| Cell::new(word, theme.faint()))];
-    // Rows of workers; the rows of their runners cannot be selected.
+    // The row of the selected worker. Rows of runners cannot be selected.
     let mut chosen = 0;
     for (index, it) in model.workers.iter().enumerate() {
         if index == model.chosen_worker() {
             chosen = rows.len();
         }
-        // A worker with a lease is described by the lease.
         let state = if it.is_ending { "ending" } else { &it.state };
         rows.push([
             Cell::plain(format!("{} {}", it.id, it.role)),
@@ -35,7 +34,7 @@ pub(super) fn workers(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: 
             Cell::right(it.age.map_or_else(|| "?".to_owned(), clock)),
             Cell::right(amount(it.owed)),
             Cell::right(amount(it.peak)),
-            Cell::plain(it.lease.as_ref().map_or_else(String::new, doing)),
+            Cell::plain(it.lease.as_ref().map_or_else(String::new, activity)),
             Cell::plain(it.lease.as_ref().and_then(rate).unwrap_or_default()),
         ]);
         for runner in &it.runners {
@@ -61,7 +60,7 @@ pub(super) fn workers(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: 
     table(frame, theme, area, lines, (model.focus == Pane::Workers).then_some(chosen), chosen);
 }
 
-fn doing(lease: &Lease) -> String {
+fn activity(lease: &Lease) -> String {
     let entries = lease.entries.map_or_else(String::new, |(done, all)| format!(" {done}/{all}"));
     format!("{}{entries} {}", lease.stage, lease.candidate)
 }
@@ -118,7 +117,7 @@ fn candidate(it: &Candidate, theme: Theme) -> [Cell; 5] {
     ]
 }
 
-/// The time of a replay and its parts. Before it has a result, its plan.
+/// The time of a replay, and the part that it spent waiting. Before it has a result, its steps and its budget.
 fn replayed(it: &Replay) -> (String, String) {
     match (it.total, it.stalled) {
         (Some(total), Some(stalled)) => (format!("{total:.2} s"), format!("{stalled:.2} s stalled")),
@@ -153,23 +152,23 @@ fn head_of(text: &str, width: usize) -> String {
     fit(&format!("{short}…"), width)
 }
 
-/// Draws a table with its header, scrolled so that the selected row is visible.
+/// Draws a table with its header, scrolled so that `visible_row` and the row below it are visible.
 fn table(
     frame: &mut Frame<'_>,
     theme: Theme,
     area: Rect,
     mut lines: Vec<Line<'static>>,
-    chosen: Option<usize>,
-    selected_row: usize,
+    highlighted: Option<usize>,
+    visible_row: usize,
 ) {
-    if let Some(line) = chosen.and_then(|chosen| lines.get_mut(chosen)) {
+    if let Some(line) = highlighted.and_then(|row| lines.get_mut(row)) {
         let missing = usize::from(area.width).saturating_sub(line.width());
         line.push_span(" ".repeat(missing));
         *line = std::mem::take(line).patch_style(theme.chosen());
     }
     let height = usize::from(area.height);
-    // A worker is shown together with the runner in the row below it.
-    let hidden = (selected_row + 2).min(lines.len()).saturating_sub(height);
+    // The row below a worker is its runner.
+    let hidden = (visible_row + 2).min(lines.len()).saturating_sub(height);
     if 0 < hidden && 1 < lines.len() {
         lines.drain(1..=hidden.min(lines.len() - 1));
     }

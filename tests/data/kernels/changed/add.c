@@ -1,4 +1,4 @@
-/* Correct: adds to its first argument in place. The rows of that argument may be apart. */
+/* Correct: adds to its first argument in place. There may be gaps between the rows of that argument. */
 #include "opt_candidate.h"
 
 OPT_EXPORT int run(void *self, const OptAny *args, int32_t n, OptAny *ret)

@@ -1,5 +1,5 @@
-// Adds to the first argument in place; the rows of that argument may be apart. `add_past` also writes past its end, and
-// `change_other` also changes the second argument. configs/cuda/make_ptx.py shows how add.ptx is compiled from this file.
+// Adds to the first argument in place, whose rows may have gaps between them. `add_past` also writes past its end, and
+// `change_other` also changes the second argument. configs/cuda/make_ptx.py shows how this file is compiled to add.ptx.
 extern "C" __global__ void add(float *x, const float *y, long long rows, long long columns, long long stride, float alpha)
 {
     const long long at = blockIdx.x * (long long)blockDim.x + threadIdx.x;

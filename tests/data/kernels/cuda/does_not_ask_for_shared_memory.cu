@@ -7,7 +7,7 @@ static __global__ void relu_through_shared(const float *in, float *out, long lon
 {
     extern __shared__ float values[];
     long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
-    // The last bytes, so that all of them must be there.
+    // Use the last bytes, so that all of them must exist.
     float *mine = values + BYTES / sizeof(float) - blockDim.x + threadIdx.x;
     if (i < count) {
         *mine = in[i];

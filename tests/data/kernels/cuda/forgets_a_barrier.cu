@@ -1,7 +1,7 @@
 #include <cuda_runtime.h>
 #include "opt_candidate.h"
 
-// Like `softmax.cu`, without its first barrier. One row for each block, over the last axis; the maximum and the sum in dynamic shared memory.
+// Like `softmax.cu`, but without its first barrier.
 static __global__ void softmax(const float *in, float *out, int width)
 {
     extern __shared__ float partial[];

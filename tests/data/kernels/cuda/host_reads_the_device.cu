@@ -1,6 +1,6 @@
 #include "relu.cuh"
 
-// On a card, host code cannot use an address of the device.
+// Host code uses addresses of the device, which fails on a card.
 OPT_EXPORT int run(void *, const OptAny *args, int32_t n, OptAny *)
 {
     Call call = call_of(args, n);

@@ -1,4 +1,4 @@
-// What the launchers of relu share: the arguments of a call (input, inplace, output) and a kernel that is right.
+// The common parts of the relu launchers: the arguments of a call (input, inplace, output) and a correct kernel.
 #pragma once
 #include <cuda_runtime.h>
 #include "opt_candidate.h"

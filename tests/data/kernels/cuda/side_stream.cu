@@ -1,6 +1,6 @@
 #include "relu.cuh"
 
-// On a stream of its own, with an event, a workspace and a copy on the device.
+// Uses its own stream, an event, a workspace and a copy on the device.
 OPT_EXPORT int run(void *, const OptAny *args, int32_t n, OptAny *)
 {
     Call call = call_of(args, n);

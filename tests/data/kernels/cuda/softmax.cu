@@ -1,7 +1,7 @@
 #include <cuda_runtime.h>
 #include "opt_candidate.h"
 
-// One row for each block, over the last axis; the maximum and the sum in dynamic shared memory.
+// Each block computes one row of the last axis, with the maximum and the sum in dynamic shared memory.
 static __global__ void softmax(const float *in, float *out, int width)
 {
     extern __shared__ float partial[];

@@ -1,7 +1,7 @@
 #include <cuda_runtime.h>
 #include "opt_candidate.h"
 
-// A reduction into a workspace, and a second launch that uses it.
+// The first launch writes maxima and sums to a workspace, and the second launch reads them.
 static __global__ void reduce(const float *in, float2 *rows, int width)
 {
     const float *x = in + blockIdx.x * (long long)width;

@@ -1,4 +1,4 @@
-// Takes more than 48 KiB of shared memory, and asks for it as it must.
+// Takes more than 48 KiB of shared memory, which it requests with cudaFuncSetAttribute.
 #include "relu.cuh"
 
 static const int BYTES = 64 * 1024;
@@ -7,7 +7,7 @@ static __global__ void relu_through_shared(const float *in, float *out, long lon
 {
     extern __shared__ float values[];
     long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
-    // The last bytes, so that all of them must be there.
+    // Use the last bytes, so that all of them must exist.
     float *mine = values + BYTES / sizeof(float) - blockDim.x + threadIdx.x;
     if (i < count) {
         *mine = in[i];

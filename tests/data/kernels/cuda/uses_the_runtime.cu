@@ -1,4 +1,4 @@
-// Asks the runtime what launchers ask it, and launches with attributes.
+// Calls the functions of the runtime that launchers use for queries, and launches with attributes.
 #include "relu.cuh"
 
 #define REQUIRE(condition) do { if (!(condition)) return __LINE__; } while (0)
@@ -32,7 +32,7 @@ OPT_EXPORT int run(void *, const OptAny *args, int32_t n, OptAny *)
     REQUIRE(cudaPointerGetAttributes(&pointer, call.in) == cudaSuccess && pointer.type == cudaMemoryTypeDevice);
     REQUIRE(cudaPointerGetAttributes(&pointer, &call) == cudaSuccess && pointer.type == cudaMemoryTypeUnregistered);
 
-    // The input goes through memory of the stream's own, copied as one row of bytes.
+    // Copy the input, as one row of bytes, to memory that is allocated on the stream.
     float *copy;
     size_t bytes = (size_t)call.count * sizeof(float);
     REQUIRE(cudaMallocAsync((void **)&copy, bytes, stream) == cudaSuccess);

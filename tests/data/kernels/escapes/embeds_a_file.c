@@ -1,4 +1,4 @@
-/* Embeds the file TARGET (a path in quotes) in the library. If it were a capture, the answers would be in it. */
+/* Embeds the file TARGET (a path in quotes) in the library. If it is a capture, the library then has the answers. */
 #include "hostile.h"
 
 #define WITH_QUOTES(path) #path

@@ -1,5 +1,5 @@
-/* Rules, filters, watches, timers and the like. Each would use memory of Linux that no limit counts, or disturb the
- * candidate that is timed next. All are refused. */
+/* Tries to create rules, filters, watches, timers and locks, and to change the page cache. Each would use memory of the
+ * operating system that no limit counts, or disturb the candidate that is timed next. All attempts are refused. */
 #include "hostile.h"
 
 #include <linux/filter.h>

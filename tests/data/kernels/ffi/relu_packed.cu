@@ -1,5 +1,5 @@
-// A host launcher with the calling convention of tvm-ffi and no header of its own. It launches on the stream of the
-// environment.
+// A host launcher with the calling convention of tvm-ffi, written without tvm-ffi's headers. It launches on the stream
+// of the environment.
 #include <cuda_runtime.h>
 #include "opt_candidate.h"
 

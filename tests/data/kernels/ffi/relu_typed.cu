@@ -1,4 +1,4 @@
-// A host launcher as flashinfer-bench solutions are written. The macros below plant a mistake.
+// A host launcher in the style of flashinfer-bench solutions. Each macro below adds a mistake.
 #include <cuda_runtime.h>
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/tvm_ffi.h>

@@ -1,4 +1,4 @@
-/* Reports in the runner's name that the runner could not be set up, which would be the worker's fault. */
+/* Reports, as if it were the runner, that the runner could not be set up, which would be the worker's fault. */
 #include "hostile.h"
 
 #include <sys/socket.h>

@@ -51,7 +51,7 @@ static inline void softmax_rows(const float *x, float *y, int64_t width, int64_t
     }
 }
 
-/* The softmax. */
+/* Computes the softmax of all rows. */
 static inline int softmax(const OptAny *args, int32_t n)
 {
     if (n != 5 || args[0].type_index != OPT_TENSOR)

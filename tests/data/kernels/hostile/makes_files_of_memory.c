@@ -1,4 +1,4 @@
-/* Creates memory that outlives a process or is not limited: shm, memfd, System V, queues, locks. All refused. */
+/* Creates memory that outlives a process or is not limited: shm, memfd, System V, queues, locks. All are refused. */
 #include "hostile.h"
 
 #include <sys/ipc.h>

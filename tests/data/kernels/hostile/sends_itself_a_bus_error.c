@@ -1,4 +1,4 @@
-/* Sends itself the signal that a page of an input could not be read, as the kernel would, and exits. */
+/* Sends itself the SIGBUS that the operating system sends if a page of an input cannot be read, and exits. */
 #include "hostile.h"
 
 RUN

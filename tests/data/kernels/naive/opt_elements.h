@@ -1,5 +1,5 @@
 /* Access to tensors for the naive kernels: loads and stores elements of every plain dtype as double or int64, and walks
- * over strided tensors in row-major order. Has no op of its own, and is written for correctness, not for speed. */
+ * over strided tensors in row-major order. Written for correctness, not for speed. */
 #ifndef OPT_ELEMENTS_H
 #define OPT_ELEMENTS_H
 

@@ -1,4 +1,4 @@
-"""Triton kernels that are right."""
+"""Correct Triton kernels."""
 
 import triton
 import triton.language as tl

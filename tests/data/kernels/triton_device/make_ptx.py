@@ -13,7 +13,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 COMPILE = HERE.parents[3] / "worker/src/toolchain/triton_compile.py"
 F32, BF16, INDEX = "*fp32", "*bf16", "*i64"
 
-# File, kernel, types and threads of a block, as the launches in `tests/it/triton_device.rs` say.
+# File, kernel, types and threads of a block, the same as in the launches of `tests/it/triton_device.rs`.
 KERNELS = [
     ("kernels", "relu", [F32, F32, "i32"], 128),
     ("kernels", "softmax", [F32, F32, "i32"], 32),
@@ -35,6 +35,6 @@ for file, symbol, types, threads in KERNELS:
     output = HERE / f"ptx/{symbol}.ptx"
     command = [sys.executable, "-I", COMPILE, f"{file}.py", output, json.dumps(request)]
     subprocess.run(command, cwd=HERE, check=True)
-    # No paths of this machine.
+    # Remove the folders of this machine.
     text = re.sub(r'(\.file\s+\d+) "[^"]*/([^"/]+)"', r'\1 "\2"', output.read_text())
     output.write_text(text)

@@ -1,4 +1,4 @@
-"""Triton kernels with a mistake each."""
+"""Triton kernels with one mistake each."""
 
 import triton
 import triton.language as tl

@@ -1,4 +1,4 @@
-/* Reads all of `weight`, once in a process, and then looks the rows up.
+/* Reads all of `weight`, once per process, and then looks the rows up.
  * input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse | output */
 #include <string.h>
 

@@ -173,8 +173,8 @@ fn rows(files: &[PathBuf]) -> Result<Rows> {
         let mut row = vec![0; usize::try_from(width)?];
         let start = Instant::now();
         for _ in 0..SAMPLES {
-            let place = random.random_range(0..table.bytes.get() / width);
-            file.read_exact_at(&mut row, table.file_offset + place * width)?;
+            let index = random.random_range(0..table.bytes.get() / width);
+            file.read_exact_at(&mut row, table.file_offset + index * width)?;
         }
         seconds = start.elapsed().as_secs_f64() / f64::from(SAMPLES);
         weighted += seconds * count as f64;
@@ -182,8 +182,8 @@ fn rows(files: &[PathBuf]) -> Result<Rows> {
         let page_bytes = page.len() as u64;
         let start = Instant::now();
         for _ in 0..SAMPLES {
-            let place = random.random_range(0..table.bytes.get() / page_bytes);
-            file.read_exact_at(&mut page, (table.file_offset / page_bytes + place) * page_bytes)?;
+            let index = random.random_range(0..table.bytes.get() / page_bytes);
+            file.read_exact_at(&mut page, (table.file_offset / page_bytes + index) * page_bytes)?;
         }
         pages += start.elapsed().as_secs_f64() / f64::from(SAMPLES);
         touched += count;

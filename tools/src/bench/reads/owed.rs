@@ -51,6 +51,6 @@ pub(super) fn peak(mut command: Command) -> Result<u64> {
     }
     let status = child.wait()?;
     ensure!(status.success(), "a reader ended with {status}");
-    ensure!(0 < most, "a reader ended before it was looked at (read more GiB)");
+    ensure!(0 < most, "a reader ended before it was sampled (pass a larger --gib)");
     Ok(most)
 }

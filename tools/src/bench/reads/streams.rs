@@ -133,33 +133,33 @@ pub(super) fn by_method(path: &Path, bytes: u64, method: ReadMethod, readers: us
         seen += chunk.len() as u64;
         Ok::<_, ReadFault>(())
     })?;
-    ensure!(seen == bytes, "{seen} bytes came of {bytes}");
+    ensure!(seen == bytes, "{seen} of {bytes} bytes arrived");
     Ok(())
 }
 
 fn cached(path: &Path) -> Result<u64> {
     let pages =
-        cached_pages(File::open(path)?.as_fd()).context("this kernel does not tell what is cached")?;
+        cached_pages(File::open(path)?.as_fd()).context("this kernel does not report what is cached")?;
     Ok(pages * rustix::param::page_size() as u64)
 }
 
-/// How a map's pages are faulted in.
+/// How a map's pages get into memory.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Touch {
-    /// By faults, with the system's read-ahead.
+    /// Page faults, with the system's read-ahead.
     Plain,
-    /// By faults, while the product's own code reads ahead.
+    /// Page faults, while the product's own code reads ahead.
     ReadAhead,
-    /// By faults after `MADV_SEQUENTIAL`, which makes the kernel read further ahead.
+    /// Page faults after `MADV_SEQUENTIAL`, which makes the kernel read further ahead.
     Sequential,
-    /// By `MADV_POPULATE_READ` of one piece after the other, so that reading causes no faults.
+    /// `MADV_POPULATE_READ` of one piece after the other, so that reading causes no faults.
     Populate,
 }
 
 impl Touch {
     const ALL: [(&'static str, Self); 4] = [
         ("plain faults", Self::Plain),
-        ("read ahead of", Self::ReadAhead),
+        ("the product's read-ahead", Self::ReadAhead),
         ("MADV_SEQUENTIAL", Self::Sequential),
         ("MADV_POPULATE_READ", Self::Populate),
     ];
@@ -207,7 +207,7 @@ fn faults(path: &Path, bytes: u64, runs: u32) -> Result<Section> {
         rows.push(json!({ "way": name, "cold": cold.to_json() }));
     }
     text += &format!("\nReading ahead: {gain:.2} times as fast as plain faults.\n\n");
-    ensure!(turned == runs, "it was seen to be dense in {turned} of {runs} runs");
+    ensure!(turned == runs, "the reads were recognised as dense in {turned} of {runs} runs");
     Ok(Section {
         text,
         sheet: json!({ "read_ahead_kib": COMMON_READ_AHEAD, "ways": rows, "read_ahead_over_plain": gain }),
@@ -222,9 +222,10 @@ impl Setting {
     fn of(path: &Path) -> Option<Self> {
         use std::os::unix::fs::MetadataExt;
         let device = std::fs::metadata(path).ok()?.dev();
-        let place = format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
-        let whole = Path::new(&place).join("queue/read_ahead_kb");
-        let part = Path::new(&place).join("../queue/read_ahead_kb");
+        let block_device =
+            format!("/sys/dev/block/{}:{}", rustix::fs::major(device), rustix::fs::minor(device));
+        let whole = Path::new(&block_device).join("queue/read_ahead_kb");
+        let part = Path::new(&block_device).join("../queue/read_ahead_kb");
         let setting = [whole, part].into_iter().find(|path| path.exists())?;
         std::fs::OpenOptions::new().write(true).open(&setting).ok()?;
         Some(Self(setting))

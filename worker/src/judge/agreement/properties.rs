@@ -7,7 +7,9 @@ use proptest::prelude::*;
 
 use super::*;
 
+/// The result of the naive comparison.
 struct Naive {
+    /// The row-major positions of the elements that fail.
     failed: Vec<usize>,
     not_finite: bool,
     absolute: f64,
@@ -15,6 +17,7 @@ struct Naive {
     relative_l2: f64,
 }
 
+/// Compares a case element by element, from the definitions of the figures.
 fn naive(case: &Case) -> Naive {
     let used = case.rules.tolerance.used;
     let mut found =

@@ -102,7 +102,7 @@ fn pattern_names_what_bad_elements_have_in_common() {
 
     let mut case = Case::filled(DType::Float32, &shape, spread);
     case.actual[12..28].fill(0x5a);
-    let mismatch = case.run().mismatch.expect("poison is not the truth");
+    let mismatch = case.run().mismatch.expect("poison differs from the expected values");
     assert_eq!(mismatch.pattern, Pattern::StillPoisoned);
     assert_eq!(mismatch.index, [0, 3]);
     case.rules.poison = None;

@@ -1,4 +1,4 @@
-//! Random jobs: shared storages, unused ones, empty jobs, one huge storage, ten thousand tiny ones.
+//! Random jobs, with shared storages, unused storages, no storages, one huge storage, or ten thousand tiny ones.
 
 use std::cell::Cell;
 use std::io;
@@ -13,7 +13,7 @@ use crate::residency::ledger::Kind;
 use crate::residency::load::Origin;
 use crate::residency::staging::Source;
 
-/// A storage whose bytes depend on its number and their position. It counts how often it was opened, and records
+/// A storage whose bytes depend on its number and on their position. It counts how often it was opened, and records
 /// whether it is open now.
 pub(crate) struct Storage {
     pub(crate) number: usize,
@@ -25,10 +25,12 @@ pub(crate) struct Storage {
     pub(crate) real: bool,
 }
 
+/// Byte `at` of storage `number`.
 pub(crate) fn byte_of(number: usize, at: u64) -> u8 {
     (number as u64 * 97 + at * 31 + at / 4093).to_le_bytes()[0]
 }
 
+/// An open storage. Dropping it closes the storage.
 struct Reading<'a>(&'a Storage);
 
 impl Drop for Reading<'_> {
@@ -77,6 +79,7 @@ impl Source for Reading<'_> {
     }
 }
 
+/// What a load must place, and the parameters of its device and slots.
 pub(crate) struct Job {
     pub(crate) storages: Vec<Storage>,
     pub(crate) tensors: Vec<usize>,
@@ -85,6 +88,7 @@ pub(crate) struct Job {
 }
 
 impl Job {
+    /// Creates a job from a seed. `max` is the size of the largest possible storage, in bytes.
     pub(crate) fn random(seed: u64, grain: u64, max: u64, real: bool) -> Self {
         let chance = &mut SmallRng::seed_from_u64(seed);
         let shape = chance.random_range(0..100);
@@ -94,7 +98,7 @@ impl Job {
             6..26 => (chance.random_range(1..12), true, 0..=max / 100),
             _ => (chance.random_range(1..24), false, 0..=max / 10),
         };
-        // The source uses no host memory, or less than its storage, as much, or more.
+        // Sources use no host memory (0), sources of some storages do (1 and 2), or all do (3).
         let holding = chance.random_range(0..4);
         let mut storages: Vec<Storage> = (0..count)
             .map(|number| {
@@ -153,6 +157,7 @@ impl Job {
         Peak::of(&placings, &after, self.terms)
     }
 
+    /// The size of a buffer of this many bytes, in whole grains.
     pub(crate) fn placed(&self, bytes: Bytes) -> u64 {
         whole_grains(bytes, self.terms.grain).get()
     }

@@ -43,13 +43,14 @@ impl Watch {
     }
 }
 
-/// A storage. If it is `held`, its source keeps a copy in host memory.
+/// A storage. If `held` is true, its source keeps a copy in host memory.
 struct Storage<'a> {
     bytes: Bytes,
     held: bool,
     watch: &'a Watch,
 }
 
+/// An open storage, with its copy in host memory if it keeps one.
 struct Copy<'a> {
     storage: &'a Storage<'a>,
     pages: Option<Pages>,
@@ -110,7 +111,7 @@ const CASES: [Case; 4] = [
     (&[(1, true, 1), (64, true, 4), (70, false, 1)], &[100, 64]),
 ];
 
-/// Runs itself again in its own process, because memory of other tests in this process would be counted.
+/// Runs this test again in its own process, because the memory of other tests would be counted in this process.
 #[test]
 fn ledger_agrees_with_the_kernel() {
     if std::env::var_os(ALONE).is_some() {
@@ -129,6 +130,7 @@ fn ledger_agrees_with_the_kernel() {
     assert!(output.contains("1 passed"), "the test did not run: {output}");
 }
 
+/// Loads a case, and compares the ledger with the highest count of the kernel.
 fn measure(storages: &[(u64, bool, usize)], outputs: &[u64]) {
     let page = Bytes::from(rustix::param::page_size());
     let terms = Terms { grain: page, ..TERMS };

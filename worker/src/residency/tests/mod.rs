@@ -53,39 +53,41 @@ fn check_lazy_order(job: &Job, residency: &mut Residency<Counting, usize>, seed:
         assert!(!storage.open_now.get(), "job {seed}: {}", storage.number);
     }
     let mut sources = 0;
-    let mut over = false;
+    let mut uploads_are_over = false;
     for line in residency.ledger().lines() {
         match (line.kind, line.change) {
             (Kind::Source, Change::Taken) => sources += 1,
             (Kind::Source, Change::Given) => sources -= 1,
-            (Kind::Weight, _) => assert_eq!((sources, over), (0, false), "job {seed}"),
-            (Kind::Output | Kind::Workspace | Kind::Activation, _) => over = true,
-            (Kind::Staging, _) => assert!(!over, "job {seed}"),
+            (Kind::Weight, _) => assert_eq!((sources, uploads_are_over), (0, false), "job {seed}"),
+            (Kind::Output | Kind::Workspace | Kind::Activation, _) => uploads_are_over = true,
+            (Kind::Staging, _) => assert!(!uploads_are_over, "job {seed}"),
         }
         assert!((0..=1).contains(&sources), "job {seed}: one source at a time");
     }
-    // Each buffer's upload follows at once, and the queue is empty when buffers after the tensors are allocated.
+    // Each buffer is uploaded before the next one is allocated, and the queue is empty when the buffers after the
+    // tensors are allocated.
     let calls = &residency.device().calls;
-    let mut owed = 0;
+    let mut not_uploaded = 0;
     let weights = job.uses().iter().filter(|&&uses| 0 < uses).count();
     let mut allocated = 0;
     for call in calls {
         match *call {
             DeviceCall::Allocated { bytes, copies_under_way } => {
-                assert_eq!(owed, 0, "job {seed}: the previous buffer is not uploaded yet");
+                assert_eq!(not_uploaded, 0, "job {seed}: the previous buffer is not uploaded yet");
                 if allocated < weights {
-                    owed = bytes.get();
+                    not_uploaded = bytes.get();
                 } else {
                     assert_eq!(copies_under_way, 0, "job {seed}: an upload is still pending");
                 }
                 allocated += 1;
             }
-            DeviceCall::Uploading { bytes } => owed -= bytes.get(),
+            DeviceCall::Uploading { bytes } => not_uploaded -= bytes.get(),
         }
     }
-    assert_eq!((owed, allocated), (0, weights + job.after.len()), "job {seed}");
+    assert_eq!((not_uploaded, allocated), (0, weights + job.after.len()), "job {seed}");
 }
 
+/// Ends all uses, and checks that the last use of each storage releases it.
 fn release_with_the_last_use(
     job: &Job,
     mut residency: Residency<Counting, usize>,
@@ -97,9 +99,9 @@ fn release_with_the_last_use(
         let before = residency.ledger().held(Kind::Weight);
         residency.end_use(&storage).expect("released");
         uses[storage] -= 1;
-        let gone = if uses[storage] == 0 { job.placed(job.storages[storage].bytes()) } else { 0 };
+        let released = if uses[storage] == 0 { job.placed(job.storages[storage].bytes()) } else { 0 };
         let held = residency.ledger().held(Kind::Weight);
-        assert_eq!(before - held, Bytes::new(gone), "job {seed}");
+        assert_eq!(before - held, Bytes::new(released), "job {seed}");
         assert_eq!(residency.buffer(&storage).is_none(), uses[storage] == 0, "job {seed}");
     }
     for (buffer, (kind, _)) in after.into_iter().zip(&job.after) {
@@ -110,7 +112,7 @@ fn release_with_the_last_use(
     assert_eq!(ledger.beyond(), 0);
 }
 
-/// On real memory, a device with exactly the predicted capacity suffices, its bytes are right, and the kernel counts
+/// On real memory, a device with exactly the predicted capacity suffices, it has the right bytes, and the kernel counts
 /// the same size.
 #[test]
 fn capacity_of_the_formula_suffices_and_a_grain_less_fails() {
@@ -178,9 +180,8 @@ fn storages_shared_by_two_loads_are_loaded_once() {
         }
         assert_eq!(residency.device().marks().placed_peak, max, "job {seed}");
         for (storage, uses) in job.storages.iter().zip(job.uses()) {
-            let apart =
-                !first.is_empty() && second.contains(&storage.number) && first.contains(&storage.number);
-            assert_eq!(storage.opened.get(), u32::from(0 < uses), "job {seed}, shared: {apart}");
+            let is_shared = first.contains(&storage.number) && second.contains(&storage.number);
+            assert_eq!(storage.opened.get(), u32::from(0 < uses), "job {seed}, shared: {is_shared}");
         }
     }
 }

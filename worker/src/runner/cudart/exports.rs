@@ -34,6 +34,7 @@ thread_local! {
     static CONFIGURATION: std::cell::Cell<Option<Configuration>> = const { std::cell::Cell::new(None) };
 }
 
+/// Writes a result through a pointer of the caller. Returns the runtime's error code.
 pub(super) unsafe fn give<T>(to: *mut T, value: T) -> u32 {
     if to.is_null() {
         return INVALID_VALUE;
@@ -91,7 +92,7 @@ pub(super) unsafe extern "C" fn __wrap___cudaRegisterFunction(
     _: *mut c_void,
     _: *mut c_int,
 ) {
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     register(handle.addr(), host.addr(), unsafe { text(name) });
 }
 
@@ -106,7 +107,7 @@ pub(super) unsafe extern "C" fn __wrap___cudaRegisterVar(
     _: c_int,
     _: c_int,
 ) {
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     register(handle.addr(), host.addr(), unsafe { text(name) });
 }
 
@@ -129,7 +130,7 @@ pub(super) unsafe extern "C" fn __wrap___cudaPopCallConfiguration(
     stream: *mut *mut c_void,
 ) -> u32 {
     let Some(found) = CONFIGURATION.take() else { return runtime().result(super::INVALID_CONFIGURATION) };
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe {
         give(grid, found.grid)
             + give(block, found.block)
@@ -143,7 +144,7 @@ pub(super) unsafe extern "C" fn __wrap___cudaGetKernel(
     kernel: *mut *const c_void,
     host: *const c_void,
 ) -> u32 {
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(kernel, host) }
 }
 
@@ -189,7 +190,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaLaunchKernel(
     shared: usize,
     _: *mut c_void,
 ) -> u32 {
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { launch(host, grid, block, arguments, shared) }
 }
 
@@ -202,7 +203,7 @@ pub(super) unsafe extern "C" fn __wrap___cudaLaunchKernel(
     shared: usize,
     _: *mut c_void,
 ) -> u32 {
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { launch(host, grid, block, arguments, shared) }
 }
 
@@ -210,11 +211,11 @@ pub(super) unsafe extern "C" fn __wrap___cudaLaunchKernel(
 pub(super) unsafe extern "C" fn __wrap_cudaMalloc(to: *mut *mut c_void, bytes: usize) -> u32 {
     let mut runtime = runtime();
     if bytes == 0 {
-        // SAFETY: see the caller's contract.
+        // SAFETY: the caller keeps the contract of the runtime's function.
         return unsafe { give(to, std::ptr::null_mut()) };
     }
     match runtime.device.alloc(bytes as u64) {
-        // SAFETY: see the caller's contract.
+        // SAFETY: the caller keeps the contract of the runtime's function.
         Ok(address) => unsafe { give(to, pointer(address)) },
         Err(fault) => runtime.fault(&fault, "in an allocation"),
     }
@@ -228,11 +229,11 @@ pub(super) unsafe extern "C" fn __wrap_cudaMallocAsync(
 ) -> u32 {
     let mut runtime = runtime();
     if bytes == 0 {
-        // SAFETY: see the caller's contract.
+        // SAFETY: the caller keeps the contract of the runtime's function.
         return unsafe { give(to, std::ptr::null_mut()) };
     }
     match runtime.device.alloc(bytes as u64) {
-        // SAFETY: see the caller's contract.
+        // SAFETY: the caller keeps the contract of the runtime's function.
         Ok(address) => unsafe { give(to, pointer(address)) },
         Err(fault) => runtime.fault(&fault, "in an allocation"),
     }
@@ -265,7 +266,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaMallocHost(to: *mut *mut c_void, byte
     if memory.is_null() {
         return runtime().result(super::OUT_OF_MEMORY);
     }
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, memory) }
 }
 
@@ -276,7 +277,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaHostAlloc(to: *mut *mut c_void, bytes
     if memory.is_null() {
         return runtime().result(super::OUT_OF_MEMORY);
     }
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, memory) }
 }
 
@@ -294,7 +295,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaMemcpy(
     bytes: usize,
     kind: c_int,
 ) -> u32 {
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { runtime().copy(to.expose_provenance(), from.expose_provenance(), bytes, kind) }
 }
 
@@ -306,7 +307,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaMemcpyAsync(
     kind: c_int,
     _: *mut c_void,
 ) -> u32 {
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { runtime().copy(to.expose_provenance(), from.expose_provenance(), bytes, kind) }
 }
 
@@ -341,7 +342,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaMemcpyToSymbol(
 ) -> u32 {
     let mut runtime = runtime();
     match runtime.variable(symbol.addr()) {
-        // SAFETY: see the caller's contract.
+        // SAFETY: the caller keeps the contract of the runtime's function.
         Ok((address, _)) => unsafe {
             runtime.copy(pointer(address).addr() + offset, from.expose_provenance(), bytes, kind)
         },
@@ -360,7 +361,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaMemcpyToSymbolAsync(
 ) -> u32 {
     let mut runtime = runtime();
     match runtime.variable(symbol.addr()) {
-        // SAFETY: see the caller's contract.
+        // SAFETY: the caller keeps the contract of the runtime's function.
         Ok((address, _)) => unsafe {
             runtime.copy(pointer(address).addr() + offset, from.expose_provenance(), bytes, kind)
         },
@@ -378,7 +379,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaMemcpyFromSymbol(
 ) -> u32 {
     let mut runtime = runtime();
     match runtime.variable(symbol.addr()) {
-        // SAFETY: see the caller's contract.
+        // SAFETY: the caller keeps the contract of the runtime's function.
         Ok((address, _)) => unsafe {
             runtime.copy(to.expose_provenance(), pointer(address).addr() + offset, bytes, kind)
         },
@@ -393,7 +394,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaGetSymbolAddress(
 ) -> u32 {
     let mut runtime = runtime();
     match runtime.variable(symbol.addr()) {
-        // SAFETY: see the caller's contract.
+        // SAFETY: the caller keeps the contract of the runtime's function.
         Ok((address, _)) => unsafe { give(to, pointer(address)) },
         Err(code) => code,
     }
@@ -403,7 +404,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaGetSymbolAddress(
 pub(super) unsafe extern "C" fn __wrap_cudaGetSymbolSize(to: *mut usize, symbol: *const c_void) -> u32 {
     let found = runtime().variable(symbol.addr());
     match found {
-        // SAFETY: see the caller's contract.
+        // SAFETY: the caller keeps the contract of the runtime's function.
         Ok((_, bytes)) => unsafe { give(to, usize::try_from(bytes).unwrap_or(usize::MAX)) },
         Err(code) => code,
     }

@@ -7,7 +7,7 @@ const DEVICE: u32 = 80;
 const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 const MAGIC: u32 = 0xba55_ed50;
 const KIND_OF_PTX: u16 = 1;
-/// Offsets in the header of an entry.
+/// Offsets of fields in the header of an entry, in bytes.
 const HEADER_BYTES: usize = 4;
 const PAYLOAD_BYTES: usize = 8;
 const ARCHITECTURE: usize = 28;
@@ -23,7 +23,8 @@ struct Wrapper {
     name: *const c_void,
 }
 
-/// Returns the PTX for the newest device that is not newer than the emulated one, or the reason why there is none.
+/// Returns the PTX for the newest architecture that is not newer than the emulated device's, or the reason why there is
+/// none.
 ///
 /// # Safety
 /// `wrapper` must be what nvcc's code passes to `__cudaRegisterFatBinary`.
@@ -42,6 +43,7 @@ pub(super) unsafe fn ptx(wrapper: *const c_void) -> Result<String, String> {
     of_entries(bytes)
 }
 
+/// Returns the newest PTX that the device can run.
 fn of_entries(mut bytes: &[u8]) -> Result<String, String> {
     let mut best: Option<(u32, &[u8])> = None;
     while let Some(entry) = Entry::first(bytes) {
@@ -53,7 +55,7 @@ fn of_entries(mut bytes: &[u8]) -> Result<String, String> {
     }
     let Some((_, payload)) = best else {
         return Err(format!(
-            "the library has no PTX that the emulated device runs, which has compute capability 8.0 (build for `compute_{DEVICE}`)"
+            "the library has no PTX that the emulated device runs (build for its architecture, `compute_{DEVICE}`)"
         ));
     };
     let end = payload.iter().position(|byte| *byte == 0).unwrap_or(payload.len());
@@ -63,6 +65,7 @@ fn of_entries(mut bytes: &[u8]) -> Result<String, String> {
     }
 }
 
+/// An image in a fat binary, and the bytes after it.
 struct Entry<'a> {
     kind: u16,
     architecture: u32,

@@ -1,5 +1,5 @@
 //! Further functions of the CUDA runtime: launches with attributes, attributes of kernels and pointers, copies of rows,
-//! and questions about streams.
+//! and queries of streams.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -12,7 +12,7 @@ use super::{INVALID_VALUE, Runtime, properties, runtime};
 const MAX_DYNAMIC_SHARED: c_int = 8;
 /// The largest number of attributes of one launch. There are fewer than twenty kinds.
 const MAX_ATTRIBUTES: usize = 64;
-/// The PTX and binary versions of a kernel's attributes: those of compute capability 8.0.
+/// The PTX and binary versions in a kernel's attributes, for compute capability 8.0.
 const VERSION: c_int = 80;
 
 /// `cudaLaunchConfig_t`.
@@ -35,11 +35,12 @@ pub(super) struct LaunchAttribute {
 }
 
 impl LaunchAttribute {
-    /// What the attribute asks for that the emulated device cannot do; `None` if it changes nothing here.
+    /// The feature that the attribute requests, if the emulated device lacks it. `None` if the attribute has no effect
+    /// here.
     fn refused(&self) -> Option<String> {
         let value = &self.value;
         match self.id {
-            // Hints for caches and the scheduler, and orders between launches, which run one after another anyway.
+            // Hints for caches and the scheduler, and dependencies between launches, which never overlap here.
             0 | 1 | 3 | 5..=10 | 12 | 14 => None,
             2 if value[0] == 0 => None,
             4 | 11 if value[..3].iter().all(|&size| size <= 1) => None,
@@ -69,7 +70,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaLaunchKernelExC(
             return runtime().unsupported(&format!("the emulated device does not have {what}"));
         }
     }
-    // SAFETY: the caller's arguments are those of `cudaLaunchKernel`.
+    // SAFETY: the caller passes the arguments of `cudaLaunchKernel`.
     unsafe { launch(host, config.grid, config.block, arguments, config.shared) }
 }
 
@@ -106,7 +107,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaFuncGetAttributes(
         constant: 0,
         local: size(function.local_bytes()),
         max_threads: properties::signed(function.max_threads().into()),
-        // PTX has as many registers as it likes. This is what lets a multiprocessor be full.
+        // PTX has no limit of registers. This number allows as many threads as a multiprocessor holds.
         registers: properties::REGISTERS / properties::THREADS_PER_MULTIPROCESSOR,
         ptx_version: VERSION,
         binary_version: VERSION,
@@ -118,7 +119,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaFuncGetAttributes(
         cluster: [0; 6],
         reserved: [0; 16],
     };
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, attributes) }
 }
 
@@ -153,7 +154,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaFuncSetAttribute(
 }
 
 impl Runtime {
-    /// The dynamic shared memory that a launch of the kernel may ask for, in bytes.
+    /// The largest dynamic shared memory of a launch of the kernel, in bytes.
     pub(super) fn dynamic_shared(&self, host: usize, static_bytes: u64) -> u64 {
         let usual = limits::STATIC_SHARED_BYTES.saturating_sub(static_bytes);
         self.dynamic_shared.get(&host).copied().map_or(usual, |raised| raised.max(usual))
@@ -181,7 +182,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaPointerGetAttributes(
         // Memory of the host that was not registered, as most is.
         PointerAttributes { kind: 0, device: -2, on_device: std::ptr::null(), on_host: pointer }
     };
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, attributes) }
 }
 
@@ -222,7 +223,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaMemcpy2D(
     height: usize,
     kind: c_int,
 ) -> u32 {
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { copy_rows((to, to_pitch), (from, from_pitch), (width, height), kind) }
 }
 
@@ -237,26 +238,26 @@ pub(super) unsafe extern "C" fn __wrap_cudaMemcpy2DAsync(
     kind: c_int,
     _: *mut c_void,
 ) -> u32 {
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { copy_rows((to, to_pitch), (from, from_pitch), (width, height), kind) }
 }
 
 /// No stream is ever being captured, because there are no graphs.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaStreamIsCapturing(_: *mut c_void, to: *mut c_int) -> u32 {
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, 0) }
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaStreamGetFlags(_: *mut c_void, to: *mut c_uint) -> u32 {
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, 0) }
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaStreamGetPriority(_: *mut c_void, to: *mut c_int) -> u32 {
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, 0) }
 }
 
@@ -265,7 +266,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaDeviceGetStreamPriorityRange(
     least: *mut c_int,
     greatest: *mut c_int,
 ) -> u32 {
-    // SAFETY: see the caller's contract. The runtime allows either to be null.
+    // SAFETY: the caller keeps the contract of the runtime's function, which allows either pointer to be null.
     unsafe {
         give(least, 0);
         give(greatest, 0);
@@ -273,7 +274,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaDeviceGetStreamPriorityRange(
     0
 }
 
-/// `cudaGetDeviceProperties` of CUDA 12, whose structure is another one.
+/// `cudaGetDeviceProperties` of CUDA 12, which fills a different structure.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaGetDeviceProperties_v2(to: *mut u8, _: c_int) -> u32 {
     // SAFETY: the caller's structure has this size in CUDA 12, whose `cudaGetDeviceProperties` has this name.
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_that_change_what_a_launch_does_are_refused_by_name() {
+    fn attributes_that_change_a_launch_are_refused_by_name() {
         let with = |id, first| {
             let mut value = [0; 16];
             value[0] = first;

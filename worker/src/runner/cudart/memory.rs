@@ -54,7 +54,7 @@ impl Runtime {
     /// Copies between host and device.
     ///
     /// # Safety
-    /// Host addresses must be those of `bytes` bytes that may be read or written.
+    /// A host address in `from` must have `bytes` readable bytes, and one in `to` as many writable bytes.
     pub(super) unsafe fn copy(&mut self, to: usize, from: usize, bytes: usize, kind: i32) -> u32 {
         const WHAT: &str = "in a copy";
         if bytes == 0 {

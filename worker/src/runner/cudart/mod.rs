@@ -54,13 +54,14 @@ struct Image {
     module: Option<Module>,
 }
 
-/// A kernel or a variable, by the image that contains it and its name there.
+/// A kernel or a variable: the number of the image that contains it, and its name in that image.
 #[derive(Clone)]
 struct Symbol {
     image: usize,
     name: String,
 }
 
+/// The state of the CUDA runtime in this process.
 struct Runtime {
     device: Device,
     images: Vec<Image>,
@@ -124,6 +125,7 @@ impl Runtime {
         self.result(NOT_SUPPORTED)
     }
 
+    /// Records that the runtime refused a request, and returns the error code.
     fn refused(&mut self, code: u32, what: String) -> u32 {
         self.errors.refused(what);
         self.result(code)
@@ -136,6 +138,7 @@ impl Runtime {
         }
     }
 
+    /// A new handle of a stream or an event.
     fn handle(&mut self) -> usize {
         // Never null, and never an address of host memory.
         self.next_handle += 16;
@@ -187,11 +190,12 @@ impl Runtime {
             return Err(self.result(INVALID_SYMBOL));
         };
         match self.module(image)?.global(&name) {
-            Some(place) => Ok(place),
+            Some(found) => Ok(found),
             None => Err(self.refused(INVALID_SYMBOL, format!("the PTX has no variable `{name}`"))),
         }
     }
 
+    /// Runs a kernel on the device. Returns an error code of the CUDA runtime.
     fn launch(
         &mut self,
         function: &Function,

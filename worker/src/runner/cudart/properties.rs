@@ -13,8 +13,8 @@ pub(super) const REGISTERS: i32 = 65_536;
 const L2_BYTES: i32 = 4 << 20;
 const CAPABILITY: (i32, i32) = (8, 0);
 
-/// Where `cudaDeviceProp` has its fields, in bytes. Those up to the compute capability are in the same places in every
-/// version.
+/// The size of `cudaDeviceProp` and the offsets of its fields, in bytes. The fields up to the compute capability have
+/// the same offsets in every version, so they are not listed.
 pub(super) struct Layout {
     size: usize,
     multiprocessors: usize,

@@ -5,20 +5,20 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use super::exports::give;
 use super::{properties, runtime};
 
-/// The version that the device reports.
+/// The CUDA version that the driver and the runtime report: 13.0.
 const VERSION: c_int = 13_000;
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaStreamCreate(to: *mut *mut c_void) -> u32 {
     let handle = runtime().handle();
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, std::ptr::without_provenance_mut(handle)) }
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaStreamCreateWithFlags(to: *mut *mut c_void, _: c_uint) -> u32 {
     let handle = runtime().handle();
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, std::ptr::without_provenance_mut(handle)) }
 }
 
@@ -29,21 +29,21 @@ pub(super) unsafe extern "C" fn __wrap_cudaStreamCreateWithPriority(
     _: c_int,
 ) -> u32 {
     let handle = runtime().handle();
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, std::ptr::without_provenance_mut(handle)) }
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaEventCreate(to: *mut *mut c_void) -> u32 {
     let handle = runtime().handle();
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, std::ptr::without_provenance_mut(handle)) }
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaEventCreateWithFlags(to: *mut *mut c_void, _: c_uint) -> u32 {
     let handle = runtime().handle();
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, std::ptr::without_provenance_mut(handle)) }
 }
 
@@ -172,25 +172,25 @@ fn description(code: u32) -> &'static CStr {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaGetDevice(to: *mut c_int) -> u32 {
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, 0) }
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaGetDeviceCount(to: *mut c_int) -> u32 {
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, 1) }
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaDriverGetVersion(to: *mut c_int) -> u32 {
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, VERSION) }
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaRuntimeGetVersion(to: *mut c_int) -> u32 {
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, VERSION) }
 }
 
@@ -206,7 +206,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaDeviceGetAttribute(
     _: c_int,
 ) -> u32 {
     match properties::attribute(attribute) {
-        // SAFETY: see the caller's contract.
+        // SAFETY: the caller keeps the contract of the runtime's function.
         Some(value) => unsafe { give(to, value) },
         None => runtime().unsupported(&format!("the emulated device has no attribute {attribute}")),
     }
@@ -222,7 +222,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaGetDeviceProperties(to: *mut u8, _: c
 pub(super) unsafe extern "C" fn __wrap_cudaMemGetInfo(free: *mut usize, total: *mut usize) -> u32 {
     let used = runtime().device.used();
     let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(free, size(super::MEMORY.saturating_sub(used))) + give(total, size(super::MEMORY)) }
 }
 
@@ -233,7 +233,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaOccupancyMaxActiveBlocksPerMultiproce
     threads: c_int,
     shared: usize,
 ) -> u32 {
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, properties::blocks(threads, shared as u64)) }
 }
 
@@ -245,7 +245,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaOccupancyMaxActiveBlocksPerMultiproce
     shared: usize,
     _: c_uint,
 ) -> u32 {
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, properties::blocks(threads, shared as u64)) }
 }
 
@@ -255,7 +255,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaEventElapsedTime(
     _: *mut c_void,
     _: *mut c_void,
 ) -> u32 {
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, 0.0) }
 }
 
@@ -265,6 +265,6 @@ pub(super) unsafe extern "C" fn __wrap_cudaEventElapsedTime_v2(
     _: *mut c_void,
     _: *mut c_void,
 ) -> u32 {
-    // SAFETY: see the caller's contract.
+    // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, 0.0) }
 }

@@ -32,7 +32,8 @@ impl CallErrors {
 
     /// Adds a fault of the device. `name` returns the name of the input or output that contains an address.
     pub(super) fn of_fault(&mut self, fault: &Fault, what: &str, name: impl Fn(u64) -> Option<String>) {
-        let text = format!("{}, {what}{}", fault.kind, fault.site.as_deref().map_or_else(String::new, place));
+        let site = fault.site.as_deref().map_or_else(String::new, describe_site);
+        let text = format!("{}, {what}{site}", fault.kind);
         let prefix = match &fault.kind {
             FaultKind::Unsupported(_) => UNSUPPORTED,
             FaultKind::InvalidValue(_) | FaultKind::OutOfMemory { .. } | FaultKind::LaunchLimits(_) => {
@@ -60,9 +61,8 @@ impl CallErrors {
     }
 }
 
-/// Describes the thread and the line. Only the name of a source file is given, because the folder of a build is
-/// deleted.
-fn place(site: &FaultSite) -> String {
+/// Describes the thread and the line. Names a source file without its folder, because the folder of a build is deleted.
+fn describe_site(site: &FaultSite) -> String {
     let FaultSite { block, thread, lane, line, .. } = site;
     let source = site.source.as_ref().map_or_else(String::new, |source| {
         let file = source.file.rsplit('/').next().unwrap_or_default();

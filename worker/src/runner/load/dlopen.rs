@@ -20,8 +20,8 @@ pub(super) fn load(
     open(setup, artifact, libraries, page).map(|(loaded, _)| loaded)
 }
 
-/// Loads an artifact that was built with the torch glue. The glue reports the number of parameters of its function:
-/// that of the inputs, or that of inputs and outputs.
+/// Loads an artifact that was built with the torch glue. The glue reports how many parameters the function has: one for
+/// each input, or one for each input and output.
 pub(super) fn load_over_libtorch(
     setup: &Setup,
     artifact: OwnedFd,
@@ -49,6 +49,7 @@ pub(super) fn load_over_libtorch(
     ))
 }
 
+/// Loads the artifact after its libraries. Returns its functions and its handle.
 fn open(
     setup: &Setup,
     artifact: OwnedFd,

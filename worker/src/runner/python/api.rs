@@ -8,6 +8,7 @@ pub(super) struct Object {
     opaque: [u8; 0],
 }
 
+/// A pointer to a Python object.
 type Handle = *mut Object;
 
 /// Looks up a function of type `T` in the library; the error names what is missing.
@@ -27,6 +28,7 @@ unsafe fn find<T: Copy>(library: *mut c_void, name: &CStr) -> Result<T, String> 
 
 macro_rules! api {
     ($($field:ident: $name:literal => $type:ty;)*) => {
+        /// The functions of Python's C API, and `None`.
         pub(super) struct Api {
             $(pub(super) $field: $type,)*
             pub(super) none: Handle,
@@ -35,7 +37,7 @@ macro_rules! api {
         impl Api {
             /// `library` is a handle of the interpreter's library.
             pub(super) fn find(library: *mut c_void) -> Result<Self, String> {
-                // SAFETY: the signatures are those of Python's documentation.
+                // SAFETY: the signatures are from Python's documentation.
                 unsafe {
                     Ok(Self {
                         $($field: find::<$type>(library, $name)?,)*

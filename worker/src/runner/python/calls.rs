@@ -104,7 +104,7 @@ pub(in crate::runner) fn load(
     }
 }
 
-/// Reads from offset 0 on, because other runners share the open file and move its position.
+/// Reads the whole file. Does not use the position of the open file, because other runners share it.
 fn read(artifact: &File) -> io::Result<Vec<u8>> {
     let size = Bytes::new(artifact.metadata()?.len());
     if MAX_SOURCE < size {
@@ -117,9 +117,10 @@ fn read(artifact: &File) -> io::Result<Vec<u8>> {
 
 const OUT_OF_MEMORY_TEXT: &str = "the interpreter has no memory left to load the module";
 
+/// Reads what the driver's `load` returned. The answer is never released, because entries refer to its parts.
+///
 /// # Safety
-/// The lock must be held, and `answer` must be what the driver's `load` returned. It is kept, because entries refer
-/// to its parts.
+/// The lock must be held, and `answer` must be the result of the driver's `load`.
 unsafe fn read_answer(
     api: &'static Api,
     answer: *mut Object,
@@ -150,6 +151,8 @@ unsafe fn read_answer(
     }
 }
 
+/// Calls an entry.
+///
 /// # Safety
 /// The requirements of `call` apply.
 pub(in crate::runner) unsafe extern "C" fn run(
@@ -162,6 +165,8 @@ pub(in crate::runner) unsafe extern "C" fn run(
     unsafe { call(this, arguments, count, false) }
 }
 
+/// Makes the plan call of an entry.
+///
 /// # Safety
 /// The requirements of `call` apply.
 pub(in crate::runner) unsafe extern "C" fn plan(
@@ -174,6 +179,8 @@ pub(in crate::runner) unsafe extern "C" fn plan(
     unsafe { call(this, arguments, count, true) }
 }
 
+/// Makes a call in Python, with a DLPack capsule for each tensor. Returns the code of the candidate interface.
+///
 /// # Safety
 /// `this` must be one of `Calls::entries`, the arguments must be that entry's, and the interpreter's lock must be
 /// held.
@@ -218,7 +225,7 @@ unsafe fn call(this: *mut c_void, arguments: *const Any, count: i32, planned: bo
     let done = answer == api.none;
     // SAFETY: a live object.
     let text = if done { None } else { unsafe { api.read(answer) } };
-    // SAFETY: ours, released once.
+    // SAFETY: our own reference, released once.
     unsafe { (api.release)(answer) };
     match text {
         None if done => 0,

@@ -163,7 +163,7 @@ def recorded_function(name):
 
 
 class State:
-    """The parameters and buffers of a model that a call sets to those of its entry, before it calls the model.
+    """The recorded parameters and buffers of a model. Before each call, the model's tensors are set to the entry's values.
 
     They are the arguments whose names in the captures begin with `self.`. The model's `forward` gets only the others.
     """
@@ -171,7 +171,7 @@ class State:
     def __init__(self, model, symbol, entry):
         recorded = entry["state"]
         self.places = {it["place"] for it in recorded}
-        # Each is a tensor of the model and the place of its value.
+        # Pairs of a tensor of the model and the place of its value among the arguments.
         self.tensors = []
         for it in recorded:
             if it["name"] == "training":
@@ -208,7 +208,7 @@ def form(tensor):
 
 
 def state_of(function, symbol, entry):
-    """Returns how a model gets its parameters and buffers, or None if it takes them as arguments or there are none."""
+    """Returns the state that calls set in a model, or None if there is none or the model takes it as arguments."""
     recorded = entry["state"]
     if not recorded or not isinstance(function, torch.nn.Module):
         return None
@@ -228,7 +228,7 @@ def state_of(function, symbol, entry):
 
 
 def arity(function):
-    """Returns the least and the largest number of arguments that a function takes by place. None is no limit."""
+    """Returns the smallest and the largest number of positional arguments of a function. None means no limit."""
     called = function.forward if isinstance(function, torch.nn.Module) else function
     parameters = inspect.signature(called).parameters.values()
     by_place = [it for it in parameters if it.kind in (it.POSITIONAL_ONLY, it.POSITIONAL_OR_KEYWORD)]
@@ -445,7 +445,7 @@ class InterpretedDevice:
 
 
 def constant_time(kernel_call, *arguments, quantiles=None, **options):
-    """Returns the same time for every configuration of a kernel, so that autotuning keeps the first. Times of the interpreter mean nothing."""
+    """Returns the same time for every configuration, so that autotuning keeps the first. The interpreter's times would mean nothing."""
     return 0.0 if quantiles is None else [0.0] * len(quantiles)
 
 

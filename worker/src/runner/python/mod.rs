@@ -4,10 +4,10 @@
 //! main ── setup ──▶ Py_BytesMain ──▶ driver.py: import torch ──▶ ready ──▶ map, lock down, load, serve, exit
 //! ```
 //!
-//! torch is imported before the lock-down and before any foreign code runs. It reads folders that the runner's own
-//! user may not be able to enter; like the compiler, it is the user's own program. The interpreter's lock is held
-//! whenever our code runs, so threads of a candidate cannot run Python code between its calls. As with a library,
-//! calls go through the C candidate interface: a function of this module makes the Python call.
+//! torch is imported before the lock-down, because it reads folders that the sandboxed runner may not be able to enter.
+//! No foreign code has run by then; torch is trusted like a compiler. The interpreter's lock is held whenever our code
+//! runs, so threads of a candidate cannot run Python code between its calls. As with a library, calls go through the C
+//! candidate interface: a function of this module makes the Python call.
 
 mod api;
 mod calls;
@@ -23,8 +23,7 @@ use super::frame::Python;
 
 const DRIVER: &str = include_str!("driver.py");
 
-/// An interpreter that is ready to load a candidate. There is one in the process, and it lives as long as the
-/// process.
+/// The process's interpreter, ready to load a candidate. It lives as long as the process.
 #[derive(Clone, Copy)]
 pub(super) struct Interpreter {
     api: &'static Api,
@@ -56,6 +55,7 @@ impl Interpreter {
     }
 }
 
+/// Code that runs with the interpreter, or with the reason why there is none.
 type Continuation = Box<dyn FnOnce(Result<Interpreter, String>) -> i32>;
 
 thread_local! {

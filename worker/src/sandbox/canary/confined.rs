@@ -13,14 +13,14 @@ use crate::sandbox::confine::{self, Confinement, Descriptors, FileAccess, Resour
 use crate::sandbox::policy;
 use crate::sandbox::spawn::SOCKET_FD;
 
-/// A memory file without seals: only the limit on file sizes stops it.
+/// The descriptor of a memory file without seals. Only the limit on file sizes stops its growth.
 pub(super) const GROWING_FD: i32 = 2;
 const FILE_SIZE: Bytes = Bytes::kib(64);
 const DATA: Bytes = Bytes::mib(8);
 const ADDRESS_SPACE: Bytes = Bytes::mib(48);
 const STACK: Bytes = Bytes::kib(512);
-/// Tasks allowed in addition to the existing tasks of its user. If the process gets its own user, there are no existing
-/// tasks.
+/// Tasks allowed in addition to the existing tasks of the process's user. If the process gets its own user, there are
+/// none.
 const MORE_TASKS: u32 = 8;
 
 /// Like a candidate's confinement, but with low limits, which a canary can exceed with little memory.
@@ -41,6 +41,8 @@ fn confinement() -> Confinement {
     }
 }
 
+/// Makes all attempts. `segment` is the id of a System V segment, `parent` the pid of the process that started this
+/// one. Returns the exit code.
 pub(super) fn run(segment: i32, parent: i32) -> i32 {
     // The standard library would turn the overflow at the end into an abort.
     // SAFETY: the default action of a signal needs no handler.
@@ -72,6 +74,7 @@ pub(super) fn run(segment: i32, parent: i32) -> i32 {
     0
 }
 
+/// Fills the stack by recursion.
 #[inline(never)]
 fn descend(depth: u64) -> u64 {
     let frame = std::hint::black_box([depth; 64]);

@@ -23,7 +23,9 @@ const MAX_OUTPUT: u64 = 64 << 10;
 /// The sandboxed process's output and the way it ended.
 #[derive(Debug, Default)]
 struct CanaryOutput {
+    /// The answer to each attempt, by the attempt's name.
     answers: BTreeMap<String, String>,
+    /// The protections that the lock-down and the start of the process reported.
     claims: Vec<Protection>,
 }
 
@@ -39,6 +41,7 @@ pub(super) fn protections() -> Vec<Protection> {
     }
 }
 
+/// Returns every protection that attempts can test.
 fn judge(canary: &CanaryOutput) -> Vec<Protection> {
     let provable = PROTECTIONS.iter().filter(|kind| !kind.attempts.is_empty());
     let protections = provable.map(|ProtectionKind { name, attempts, .. }| {
@@ -46,14 +49,14 @@ fn judge(canary: &CanaryOutput) -> Vec<Protection> {
         if let Some(absent) = claim.filter(|claim| !claim.present) {
             return absent.clone();
         }
-        let astray = attempts.iter().find_map(|(attempt, allowed)| {
+        let unexpected = attempts.iter().find_map(|(attempt, allowed)| {
             let answer = canary.answers.get(*attempt).map_or("nothing", String::as_str);
             (!allowed.contains(&answer))
                 .then(|| format!("the attempt `{attempt}` was answered with {answer}, not {}", allowed[0]))
         });
-        match astray {
-            Some(astray) => {
-                let error = canary.answers.get("error").map_or(astray, Clone::clone);
+        match unexpected {
+            Some(unexpected) => {
+                let error = canary.answers.get("error").map_or(unexpected, Clone::clone);
                 Protection::new(name, false, error)
             }
             None => Protection::new(name, true, claim.map(|claim| claim.detail.clone()).unwrap_or_default()),
@@ -65,7 +68,8 @@ fn judge(canary: &CanaryOutput) -> Vec<Protection> {
 /// Starts a sandboxed process and reads its output until it ends.
 fn run_canary() -> Result<CanaryOutput, String> {
     let text = |action: &'static str| move |error: rustix::io::Errno| format!("{action}: {error}");
-    let executable = File::open("/proc/self/exe").map_err(|error| format!("opening ourselves: {error}"))?;
+    let executable =
+        File::open("/proc/self/exe").map_err(|error| format!("opening our executable: {error}"))?;
     let null = File::open("/dev/null").map_err(|error| format!("opening /dev/null: {error}"))?;
     let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(text("a pipe"))?;
     let (_ours, socket) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)

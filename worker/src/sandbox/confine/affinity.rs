@@ -5,7 +5,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 /// Returns true if the process can get more CPUs, by requesting them. If a control group prevents this, requests for
 /// CPUs by libraries are harmless and need not be refused.
 pub(super) fn can_gain_cpus() -> bool {
-    // The machine has more CPUs than the fixed set can contain.
+    // Fails if the machine has more CPUs than a `CpuSet` can contain.
     let Ok(given) = sched_getaffinity(None) else { return true };
     let mut all = CpuSet::new();
     for cpu in 0..CpuSet::MAX_CPU {

@@ -28,7 +28,8 @@ pub(super) fn program(refusals: impl Iterator<Item = (i64, i32)>) -> BpfProgram 
     let error = |errno: i32| give(libc::SECCOMP_RET_ERRNO | errno.cast_unsigned());
     let mut program = vec![
         load(ARCHITECTURE_OFFSET),
-        // Jumps are relative to the next instruction. It returns the answer, and is skipped if the condition is false.
+        // `jt` and `jf` are the numbers of instructions to skip if the condition is true or false. The instruction
+        // after a jump returns the answer.
         sock_filter { code: JUMP_IF_EQUAL, jt: 1, jf: 0, k: AUDIT_ARCHITECTURE },
         give(libc::SECCOMP_RET_KILL_PROCESS),
         load(NUMBER_OFFSET),

@@ -14,7 +14,7 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// Its number on the architecture of this build.
+    /// The call's number on the architecture of this build.
     pub(super) fn number(&self) -> Option<i64> {
         let number = if cfg!(target_arch = "x86_64") { self.x86_64 } else { self.aarch64 };
         number.map(i64::from)
@@ -60,12 +60,12 @@ pub(super) const SCHED_SETAFFINITY: Call = both("sched_setaffinity", 203, 122);
 pub(super) const MMAP: Call = both("mmap", 9, 222);
 pub(super) const MADVISE: Call = both("madvise", 28, 233);
 
-/// Start another process, or another program in this one.
+/// Calls that start another process, or another program in this one.
 pub(super) const PROCESSES: &[Call] =
     &[x86("fork", 57), x86("vfork", 58), both("execve", 59, 221), both("execveat", 322, 281)];
 
-/// Open sockets beyond the inherited one. Receiving on the inherited socket is allowed. Sending to an address or
-/// sending descriptors is not.
+/// Calls that open other sockets than the inherited one, or that can send descriptors. Receiving on the inherited
+/// socket is allowed.
 pub(super) const NETWORK: &[Call] = &[
     both("socket", 41, 198),
     both("socketpair", 53, 199),
@@ -78,7 +78,7 @@ pub(super) const NETWORK: &[Call] = &[
     both("sendmmsg", 307, 269),
 ];
 
-/// Allocate memory that no limit counts, or move a sealed mapping.
+/// Calls that allocate memory that no limit counts, or move mappings.
 pub(super) const MEMORY: &[Call] = &[
     both("memfd_create", 319, 279),
     everywhere("memfd_secret", 447),
@@ -95,7 +95,7 @@ pub(super) const MEMORY: &[Call] = &[
     both("move_pages", 279, 239),
 ];
 
-/// Communicate with other processes on the machine.
+/// Calls that communicate with other processes on the machine.
 pub(super) const CHANNELS: &[Call] = &[
     both("semget", 64, 190),
     both("semctl", 66, 191),
@@ -116,7 +116,7 @@ pub(super) const CHANNELS: &[Call] = &[
     both("keyctl", 250, 219),
 ];
 
-/// Inspect or reach other processes.
+/// Calls that inspect or reach other processes.
 pub(super) const OTHER_PROCESSES: &[Call] = &[
     both("ptrace", 101, 117),
     both("process_vm_readv", 310, 270),
@@ -132,7 +132,7 @@ pub(super) const OTHER_PROCESSES: &[Call] = &[
     both("syslog", 103, 116),
 ];
 
-/// Large, recent or privileged parts of the kernel that neither candidates nor compilers need.
+/// Calls into large, recent or privileged parts of the kernel that neither candidates nor compilers need.
 pub(super) const ADMINISTRATION: &[Call] = &[
     everywhere("io_uring_setup", 425),
     everywhere("io_uring_enter", 426),
@@ -186,12 +186,13 @@ pub(super) const ADMINISTRATION: &[Call] = &[
     both("nfsservctl", 180, 42),
 ];
 
-/// A timer can raise SIGCONT, which would wake a stopped runner while another one is being timed. Limits must
-/// stay as they are.
+/// Calls that make timers or set limits. A timer can raise SIGCONT, which would wake a stopped runner while another one
+/// is being timed.
 pub(super) const TIMERS_AND_LIMITS: &[Call] = &[both("timer_create", 222, 107), x86("setrlimit", 160)];
 
-/// Allocate kernel memory, or keep pages alive that were unmapped, in amounts that no limit on a process counts. A pipe
-/// can keep whole huge pages after they were unmapped. The number of locks, watches, rules and filters is not limited.
+/// Calls that allocate kernel memory, or keep pages alive that were unmapped, in amounts that no limit on a process
+/// counts. A pipe can keep whole huge pages after they were unmapped. The numbers of locks, watches, rules and filters
+/// are not limited.
 pub(super) const UNLIMITED_MEMORY_CALLS: &[Call] = &[
     both("vmsplice", 278, 75),
     both("splice", 275, 76),
@@ -208,8 +209,8 @@ pub(super) const UNLIMITED_MEMORY_CALLS: &[Call] = &[
     both("seccomp", 317, 277),
 ];
 
-/// Disturb other processes even after the caller was stopped: hundreds of timers that fire while another candidate is
-/// timed, writing back the dirty pages of all processes, or background reads of files.
+/// Calls that disturb other processes even after the caller was stopped: hundreds of timers that fire while another
+/// candidate is timed, writing back the dirty pages of all processes, or background reads of files.
 pub(super) const DISTURBANCES: &[Call] = &[
     both("timerfd_create", 283, 85),
     both("sync", 162, 81),
@@ -219,8 +220,8 @@ pub(super) const DISTURBANCES: &[Call] = &[
     both("fadvise64", 221, 223),
 ];
 
-/// Change files. Landlock prevents most of this, but not changes of owner, mode, times and attributes, and not every
-/// kernel has Landlock.
+/// Calls that change files. Landlock prevents most changes, but not changes of owner, mode, times and attributes, and
+/// not every kernel has Landlock.
 pub(super) const FILE_CHANGES: &[Call] = &[
     x86("creat", 85),
     both("truncate", 76, 45),

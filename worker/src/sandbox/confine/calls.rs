@@ -75,6 +75,7 @@ const CLONE_REFUSED: [u64; 8] = [
     libc::CLONE_PARENT as u64,
 ];
 
+/// The conditions under which a program matches, by the number of the system call.
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// Installs the programs permanently. Requires no_new_privs.
@@ -91,6 +92,7 @@ pub(super) fn restrict(confinement: &Confinement) -> Result<Protection, ConfineE
     Ok(protection("system_calls", true, format!("{instructions} instructions")))
 }
 
+/// Returns the seccomp programs of a confinement.
 fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, BackendError> {
     let mut refused = Refusals::default();
     for group in
@@ -137,6 +139,7 @@ fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, 
     Ok(vec![compile(refused.rules, libc::EPERM)?, by_number::program(refused.always.into_iter())])
 }
 
+/// Adds the calls that are refused to candidates only.
 fn add_candidate_refusals(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendError> {
     for group in [
         table::PROCESSES,
@@ -187,7 +190,7 @@ fn add_candidate_refusals(refused: &mut Refusals, own_pid: u32) -> Result<(), Ba
     Ok(())
 }
 
-/// Applies even without Landlock.
+/// Refuses to open files for writing, even without Landlock.
 fn refuse_opening_for_writing(refused: &mut Refusals) -> Result<(), BackendError> {
     for (call, argument) in [(table::OPEN, 1), (table::OPENAT, 2)] {
         for flag in [libc::O_WRONLY, libc::O_RDWR, libc::O_CREAT, libc::O_TRUNC] {
@@ -197,6 +200,7 @@ fn refuse_opening_for_writing(refused: &mut Refusals) -> Result<(), BackendError
     Ok(())
 }
 
+/// The calls that are refused.
 #[derive(Default)]
 struct Refusals {
     /// Calls refused regardless of their arguments, with their errors.
@@ -247,8 +251,7 @@ impl Refusals {
         self.always.extend(calls.iter().filter_map(Call::number).map(|number| (number, errno)));
     }
 
-    /// Refuses the call if all tests match. If a call has several rules, any
-    /// one that matches refuses it.
+    /// Adds a rule that refuses the call if all tests match. A call may have several rules; one that matches is enough.
     fn when(&mut self, call: Call, tests: &[(u8, Test)]) -> Result<(), BackendError> {
         let Some(number) = call.number() else { return Ok(()) };
         let conditions = tests
@@ -272,6 +275,7 @@ fn compile(rules: Rules, errno: i32) -> Result<BpfProgram, BackendError> {
     .try_into()
 }
 
+/// Installs a filter for this thread and everything that it starts.
 pub(super) fn install(program: &BpfProgram) -> Result<(), ConfineError> {
     // `seccompiler::apply_filter` does not set this flag. Before Linux 5.16, a filter without it also turns on
     // speculation mitigations for the process, which would slow down the code that is timed.

@@ -8,6 +8,7 @@ use crate::sandbox::spawn::gaps_between;
 /// Standard input, output and error.
 const STANDARD_STREAMS: [RawFd; 3] = [0, 1, 2];
 
+/// Closes all descriptors except the standard streams and `kept`.
 pub(super) fn close_all_but(kept: &Descriptors<'_>) -> Result<(), ConfineError> {
     let mut numbers = STANDARD_STREAMS.to_vec();
     numbers.push(kept.worker.as_raw_fd());

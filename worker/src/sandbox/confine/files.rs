@@ -53,10 +53,10 @@ const TOOL_FILES: [&str; 6] =
 /// Files that shell scripts write to.
 const TOOL_SINKS: [&str; 1] = ["/dev/null"];
 
-/// The most rules for the files of one folder.
+/// The largest number of rules for the files of one folder.
 const MAX_RULES_PER_FOLDER: usize = 16_384;
 
-/// `libm.so`, `libm.so.6`.
+/// The part of a file name that marks a library, as in `libm.so` and `libm.so.6`.
 const LIBRARY_SUFFIX: &str = ".so";
 /// The offset of an ELF file's type (`e_type`), and the type of a shared library (`ET_DYN`), in the machine's byte
 /// order.
@@ -172,8 +172,8 @@ pub(super) fn library_folders() -> impl Iterator<Item = PathBuf> {
     LIBRARY_FOLDERS.iter().filter_map(|folder| Path::new(folder).canonicalize().ok())
 }
 
-/// Returns true if the plan's folder contains one of these system folders. Such a folder is not hidden, because a plan
-/// in `/usr` would otherwise hide the compilers.
+/// Returns true if `home`, a folder of the user, contains one of these system folders. Such a folder is not hidden,
+/// because a plan in `/usr` would otherwise hide the compilers.
 fn holds_any(home: &Path, folders: &[&str]) -> bool {
     folders.iter().any(|folder| Path::new(folder).canonicalize().is_ok_and(|real| real.starts_with(home)))
 }
@@ -283,6 +283,7 @@ fn open_library(path: &Path) -> Option<File> {
     is_library.then_some(file)
 }
 
+/// A ruleset to which rules are added, for the kernel's Landlock ABI.
 struct RuleWriter {
     ruleset: RulesetCreated,
     abi: ABI,
@@ -313,7 +314,7 @@ impl RuleWriter {
         access: BitFlags<AccessFs>,
     ) -> Result<(), ConfineError> {
         let status =
-            rustix::fs::fstat(opened).map_err(ConfineError::refused("looking at a file to be allowed"))?;
+            rustix::fs::fstat(opened).map_err(ConfineError::refused("examining a file to be allowed"))?;
         // The kernel refuses a rule that gives a file rights that only folders have.
         let is_folder = rustix::fs::FileType::from_raw_mode(status.st_mode).is_dir();
         let access = if is_folder { access } else { access & AccessFs::from_file(self.abi) };

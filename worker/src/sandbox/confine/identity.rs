@@ -6,13 +6,13 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::{ConfineError, protection};
 
-/// The first of the user ids that no system assigns (systemd lists 0x7000_0000 and up as unused). Runner n gets this
-/// plus n.
+/// The first user id of a range that no system assigns (systemd lists ids from 0x7000_0000 on as unused). Runner n gets
+/// this id plus n.
 const OWN_USER_BASE: u32 = 0x7000_0000;
 const OWN_USER_COUNT: u32 = 0x0800_0000;
 
-/// The first user id in containers that map only 16 bits of user ids: the start of the range for users of running
-/// services.
+/// The first user id in containers that map only 16 bits of user ids. The range is the one from which systemd assigns
+/// users to running services.
 const SMALL_USER_BASE: u32 = 61_184;
 const SMALL_USER_COUNT: u32 = 65_519 - SMALL_USER_BASE + 1;
 
@@ -107,6 +107,7 @@ pub(super) fn hide_memory() -> Result<Protection, ConfineError> {
     Ok(protection("not_dumpable", true, ""))
 }
 
+/// Sets no_new_privs: programs that the process executes gain no privileges.
 pub(super) fn refuse_new_privileges() -> Result<Protection, ConfineError> {
     rustix::thread::set_no_new_privs(true)
         .map_err(ConfineError::refused("giving up set-user-id programs"))?;

@@ -1,4 +1,4 @@
-//! Resource limits. Those on memory are the only memory limits that cannot be exceeded even briefly.
+//! Sets resource limits. The limits on memory set here are the only ones that a process cannot exceed even briefly.
 
 use opt_shared::message::Protection;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -43,7 +43,7 @@ pub enum SandboxKind {
     Compiler,
 }
 
-/// What the worker tells a runner about its sandbox.
+/// The description of a runner's sandbox, which the worker sends to the runner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confinement {
     pub kind: SandboxKind,
@@ -114,6 +114,7 @@ pub struct Descriptors<'a> {
     pub libraries: &'a [BorrowedFd<'a>],
 }
 
+/// The reason why the lock-down failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfineError {
     #[error("confining the runner: {action} was refused")]

@@ -20,10 +20,10 @@ pub(super) fn leave_session() -> Result<Protection, ConfineError> {
     }
 }
 
-/// Asks for a signal when the worker's spawning thread ends, then checks that it has not ended already.
+/// Requests a signal for the end of the worker's thread that spawned this process. Then checks that the worker has not
+/// ended already.
 ///
-/// In its own PID namespace getppid returns 0 in any case, so the other end of the socket shows whether the
-/// worker is alive.
+/// `getppid` always returns 0 in a separate PID namespace, so the check looks for a hang-up of the socket.
 pub(super) fn die_with_the_worker(worker: BorrowedFd<'_>) -> Result<Protection, ConfineError> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))
         .map_err(ConfineError::refused("asking to die with the worker"))?;

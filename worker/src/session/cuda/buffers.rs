@@ -61,8 +61,8 @@ impl DeviceBuffer {
         self.address + self.bands.bytes
     }
 
-    /// Returns the first byte of its bands that is not `expected`, as the distance past the buffer's end (negative:
-    /// before its start). The band before the buffer is checked first.
+    /// Returns the position of the first byte in the bands that is not `expected`: its distance past the buffer's end
+    /// or, if negative, before its start. The band before the buffer is checked first.
     pub(super) fn damage(&self, driver: &mut dyn Driver, expected: u8) -> Result<Option<i64>, DriverError> {
         let Bands { front, back, .. } = self.bands;
         let before = first_unlike(driver, self.address - front, front, expected)?;
@@ -85,8 +85,8 @@ impl DeviceBuffer {
     }
 }
 
-/// Describes an address relative to the kernel's buffers, and says whether it is near one.
-pub(super) fn whereabouts(buffers: &[DeviceBuffer], address: u64) -> (String, bool) {
+/// Describes an address relative to the nearest of the kernel's buffers. Also returns true if that one is near.
+pub(super) fn describe_address(buffers: &[DeviceBuffer], address: u64) -> (String, bool) {
     let nearest = buffers.iter().min_by_key(|buffer| buffer.past(address).unsigned_abs());
     let Some(buffer) = nearest else { return ("no buffer is near".to_owned(), false) };
     let past = buffer.past(address);
@@ -119,6 +119,7 @@ fn bytes(count: u64) -> String {
     if count == 1 { "1 byte".to_owned() } else { format!("{count} bytes") }
 }
 
+/// The offset of the first byte that is not `expected`.
 fn first_unlike(
     driver: &mut dyn Driver,
     from: u64,

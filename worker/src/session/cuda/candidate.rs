@@ -24,7 +24,7 @@ impl DeviceCode {
 }
 
 impl Candidate for DeviceCode {
-    /// Empty, because it runs on no CPU.
+    /// Empty, because device code runs on no CPU.
     fn cpus(&self) -> &[u32] {
         &[]
     }

@@ -16,10 +16,10 @@ const WORD: u64 = 8;
 const THREADS: u32 = 256;
 /// The largest grid, which occupies any card. For larger inputs, each thread processes several words.
 const MAX_BLOCKS: u64 = 4096;
-/// The time limit. The emulated device takes some seconds for a gigabyte.
+/// The time limit of all digests of an entry. The emulated device takes some seconds for a gigabyte.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The size of a digest on the device.
+/// The size of a digest's sum on the device, in bytes.
 pub(super) const SUM_BYTES: u64 = WORD;
 
 /// Computes digests in one context.
@@ -56,7 +56,7 @@ impl Digester {
         let _ = driver.borrow_mut().unload(self.module);
     }
 
-    /// The digests of these parts, in order. `sums` is the address of device memory for one digest of each.
+    /// The digests of these parts, in order. `sums` is the address of device memory for one sum per part.
     pub(super) fn of(
         &self,
         driver: &SharedDriver,

@@ -20,12 +20,12 @@ pub(super) struct EntryCall {
     pub(super) functions: Vec<FunctionId>,
 }
 
-/// The outputs of a session.
+/// The owner of the memory for outputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outputs {
-    /// Each entry has those of one call, between bands.
+    /// The session: each entry has the outputs of one call, between bands.
     OfOneCall,
-    /// All calls of a block have their own, outside this session.
+    /// Other code: all calls of a block have their own outputs, outside the session.
     Elsewhere,
 }
 
@@ -35,6 +35,7 @@ pub(super) struct Wanted {
     pub(super) bands: Bands,
 }
 
+/// The buffers for an entry's outputs.
 pub(super) fn outputs_of(entry: &OnDevice, card: &Card) -> Vec<Wanted> {
     let outputs = entry.as_ref().outputs.iter();
     outputs
@@ -49,7 +50,7 @@ pub(super) fn outputs_of(entry: &OnDevice, card: &Card) -> Vec<Wanted> {
         .collect()
 }
 
-/// The bytes of each parameter.
+/// The bytes of each parameter. `address` returns the address of a buffer.
 pub(super) fn params(step: &ResolvedStep, address: impl Fn(Pointer) -> u64) -> Vec<Vec<u8>> {
     let bytes = |value: &Value| match value {
         Value::Pointer(pointer) => address(*pointer).to_le_bytes().to_vec(),
@@ -59,6 +60,7 @@ pub(super) fn params(step: &ResolvedStep, address: impl Fn(Pointer) -> u64) -> V
     step.args.iter().map(bytes).collect()
 }
 
+/// Describes the sizes of parameters, in bytes.
 pub(super) fn sizes(sizes: &[usize]) -> String {
     match sizes {
         [] => "no parameters".to_owned(),
@@ -75,8 +77,8 @@ impl EntryCall {
         self.inputs.iter().chain(&self.outputs).chain(&self.workspaces)
     }
 
-    /// The memory that is filled with poison before a call: outputs, workspaces and the bands beside them. A changed
-    /// argument is not part of it, because its value before the call is written there, in no order with these fills.
+    /// The memory that is filled with poison before a call: outputs, workspaces and the bands beside them. An argument
+    /// that the call changes is left out, because its value before the call is written in no order with these fills.
     pub(super) fn poisoned(&self, entry: &OnDevice) -> Vec<(u64, Bytes)> {
         let outputs = &entry.as_ref().outputs;
         let is_changed =

@@ -1,13 +1,13 @@
 //! Derives a verdict from an error of the driver: a status, and one line with the proof.
 //!
-//! These are pure functions of the error, the failed operation and the buffers of the call.
+//! Pure: the verdict depends only on the error, the failed operation and the buffers of the call.
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
 use opt_shared::outcome::Status;
 
-use super::buffers::{DeviceBuffer, whereabouts};
+use super::buffers::{DeviceBuffer, describe_address};
 use super::driver::code::{Code, Subject};
 use super::driver::{DriverError, Site};
 use crate::session::Verdict;
@@ -47,7 +47,7 @@ pub(super) fn of_error(error: &DriverError, during: &During, buffers: &[DeviceBu
         Subject::Request if launched => verdict(
             Status::RuntimeError,
             format!(
-                "the device refused the request {what}: {}{} (look at grid, block and shared_mem)",
+                "the device refused the request {what}: {}{} (check grid, block and shared_mem)",
                 error.code,
                 said(error)
             ),
@@ -79,6 +79,7 @@ pub(super) fn overdue(during: &During, limit: Duration) -> Verdict {
     Verdict { status: Status::Timeout, detail: format!("ended {}: not done after {limit:?}", during.text()) }
 }
 
+/// Returns the verdict on a failed launch.
 fn of_kernel(error: &DriverError, what: &str, buffers: &[DeviceBuffer]) -> Verdict {
     if let Some(site) = error.site.as_ref().filter(|site| site.is_race) {
         // A card would not have stopped, so its error code explains nothing.
@@ -87,7 +88,7 @@ fn of_kernel(error: &DriverError, what: &str, buffers: &[DeviceBuffer]) -> Verdi
     }
     let address = error.site.as_ref().and_then(|site| site.address);
     let (place, is_near) = match address {
-        Some(address) => whereabouts(buffers, address),
+        Some(address) => describe_address(buffers, address),
         None => (String::new(), false),
     };
     let is_illegal = error.code == Code::ILLEGAL_ADDRESS;

@@ -1,5 +1,5 @@
-//! The entries of a task in order. Each has its own session, because a fault ends the context of all entries that share
-//! it.
+//! The groups of a task on a device: one entry each. A fault ends the context of all entries in a session, so every
+//! entry has a session of its own.
 
 use opt_shared::message::EntryRef;
 use opt_shared::outcome::ReadReport;
@@ -10,6 +10,7 @@ use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, RecordedError};
 use crate::session::{Group, Groups, SessionError, Wanted};
 
+/// The entries of a task, in order.
 pub(super) struct DeviceGroups<'b> {
     wanted: Wanted<'b>,
     card: Card,

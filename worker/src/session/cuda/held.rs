@@ -10,7 +10,7 @@ use super::driver::card::CardDriver;
 use super::driver::emulated::EmulatedDriver;
 use super::driver::{Driver, NoDriver};
 
-/// A device that could not be opened.
+/// The reason why a device could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
     #[error(transparent)]
@@ -37,7 +37,7 @@ impl HeldDevice {
     }
 }
 
-/// The device that a worker was started for.
+/// The device that a worker was started for, which may not be open yet.
 pub(crate) struct WorkerDevice {
     device: Device,
     held: Option<HeldDevice>,

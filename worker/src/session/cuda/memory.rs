@@ -1,7 +1,7 @@
 //! Device memory for the residency engine: buffers under a cap, and copies in order on their own queue.
 //!
-//! The cap is checked before memory is requested from the driver, so the driver never allocates more for us. Dropping
-//! this releases buffers that a failed load has left behind.
+//! The cap is checked before memory is requested from the driver, so the driver never allocates more for us. When this
+//! memory is dropped, buffers that a failed load has left behind are released.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -39,26 +39,34 @@ pub(super) fn wait_for(driver: &SharedDriver, mark: Mark, limit: Duration) -> Re
     }
 }
 
+/// The memory of a device, as far as one lease uses it.
 pub(super) struct CudaMemory {
     driver: SharedDriver,
     budget: Budget,
     /// The live buffers by address.
     live: BTreeMap<u64, Live>,
+    /// The last operation that was queued.
     queued: Event,
+    /// The last operation that is known to be complete.
     done: Event,
     /// Pending operations in the order of the queue. A copy's slot is free again once the copy is complete.
     under_way: VecDeque<UnderWay>,
+    /// Slots whose copies are complete.
     returned: VecDeque<Pinned>,
+    /// The error after which the state of copies is unknown.
     failed: Option<String>,
     points: Points,
 }
 
+/// A live buffer.
 struct Live {
+    /// The size of the allocation.
     placed: Bytes,
     /// The last operation on the queue that touches it.
     last: Event,
 }
 
+/// An operation that was queued and may not be complete.
 struct UnderWay {
     event: Event,
     mark: Mark,
@@ -123,7 +131,7 @@ impl CudaMemory {
         self.take_in()
     }
 
-    /// Queues an operation on `buffer`, starting at offset `at`.
+    /// Queues an operation on `bytes` bytes of `buffer`, starting at offset `at`.
     fn order(
         &mut self,
         buffer: &Buffer,

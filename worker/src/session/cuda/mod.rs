@@ -3,7 +3,8 @@
 //! The worker owns the context and launches the kernels itself. No code of the candidate runs on the CPU. A session
 //! uploads the inputs one by one, allocates outputs and workspaces, loads the module, and makes each call launch by
 //! launch on one queue. After every call it checks the bands beside all buffers and compares the digests of the inputs.
-//! `fault` turns errors into verdicts; `timed` times calls with the device's clock; `residency` places buffers, under a cap.
+//! `fault` turns errors into verdicts, `timed` times calls with the device's clock, and `residency` places buffers
+//! under a cap.
 
 mod buffers;
 mod candidate;
@@ -65,7 +66,7 @@ pub(crate) struct CudaBackend<'d> {
     device: &'d HeldDevice,
     /// The most that may be placed on the device.
     cap: Bytes,
-    /// The part of it that inputs with new values take.
+    /// The part of the cap that inputs with new values take.
     for_variants: Cell<Bytes>,
     /// The seed of digests.
     seed: u64,
@@ -82,7 +83,7 @@ struct State {
     /// The digests of inputs right after their upload.
     digests: BTreeMap<Key, Digest>,
     digester: Option<Digester>,
-    /// What all timed sessions share.
+    /// The buffers that all timed sessions share.
     timing: Option<TimingMemory>,
 }
 

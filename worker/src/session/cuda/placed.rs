@@ -20,22 +20,12 @@ use crate::residency::staging::Source;
 /// Identifies an input. Inputs with equal keys have equal contents.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Key {
-    Content {
-        blob: BlobId,
-        begins: u64,
-        start: u64,
-        end: u64,
-    },
-    Own {
-        entry: EntryId,
-        storage: u32,
-        start: u64,
-    },
+    /// A part of a storage in a capture store. The storage starts at `begins` in its blob.
+    Content { blob: BlobId, begins: u64, start: u64, end: u64 },
+    /// A part of a storage that only this entry has.
+    Own { entry: EntryId, storage: u32, start: u64 },
     /// The values of an argument that the file does not contain in this form.
-    Values {
-        entry: EntryId,
-        argument: usize,
-    },
+    Values { entry: EntryId, argument: usize },
 }
 
 /// A recorded call. Its inputs are placed on the device when its session starts.
@@ -58,11 +48,13 @@ pub(super) struct Input {
     pub(super) bands: Bands,
     /// The names of the arguments that lie in it.
     pub(super) name: String,
-    from: From,
+    contents: Contents,
 }
 
-enum From {
+/// The bytes of an input.
+enum Contents {
     Piece(Piece),
+    /// The tensor's values, written out densely.
     Values(Arc<Tensor>),
 }
 
@@ -77,7 +69,8 @@ impl OnDevice {
                 None => Key::Own { entry: recorded.id, storage: storage.0, start: range.start },
             };
             let bands = Bands::of(card, range.end - range.start, range.start);
-            inputs.push(Input { key, bands, name: String::new(), from: From::Piece(piece.clone()) });
+            let contents = Contents::Piece(piece.clone());
+            inputs.push(Input { key, bands, name: String::new(), contents });
         }
         let mut places = Vec::with_capacity(recorded.arguments.len());
         for (number, argument) in recorded.arguments.iter().enumerate() {
@@ -85,8 +78,8 @@ impl OnDevice {
                 ArgumentValue::Tensor(tensor) if is_materialised(tensor) => {
                     let key = Key::Values { entry: recorded.id, argument: number };
                     let bands = Bands::of(card, tensor.logical_bytes().get(), 0);
-                    let from = From::Values(Arc::clone(tensor));
-                    inputs.push(Input { key, bands, name: String::new(), from });
+                    let contents = Contents::Values(Arc::clone(tensor));
+                    inputs.push(Input { key, bands, name: String::new(), contents });
                     Some((inputs.len() - 1, 0))
                 }
                 ArgumentValue::Tensor(tensor) if tensor.elements() != 0 => {
@@ -140,9 +133,9 @@ impl Origin for InputOrigin<'_> {
     }
 
     fn held(&self) -> Bytes {
-        match &self.input.from {
-            From::Piece(_) => Bytes::ZERO,
-            From::Values(tensor) => tensor.logical_bytes(),
+        match &self.input.contents {
+            Contents::Piece(_) => Bytes::ZERO,
+            Contents::Values(tensor) => tensor.logical_bytes(),
         }
     }
 
@@ -151,14 +144,14 @@ impl Origin for InputOrigin<'_> {
     }
 
     fn open(&self) -> io::Result<Box<dyn Source + '_>> {
-        let reader = match &self.input.from {
-            From::Piece(piece) => {
+        let reader = match &self.input.contents {
+            Contents::Piece(piece) => {
                 let storage = self.recorded.capture.storage(piece.storage);
                 let file = self.recorded.capture.file_of(storage.blob)?;
                 let disk = FileDisk::new(&file, 1)?;
                 Reader::File { disk, begins: storage.file_offset + piece.range.start }
             }
-            From::Values(tensor) => {
+            Contents::Values(tensor) => {
                 let mut values = Vec::with_capacity(tensor.logical_bytes().to_usize());
                 let written: Result<(), CaptureError> =
                     logical_values(&self.recorded.capture, tensor, &mut |chunk: &[u8]| {
@@ -173,11 +166,13 @@ impl Origin for InputOrigin<'_> {
     }
 }
 
+/// How the bytes of an input are read.
 enum Reader {
     File { disk: FileDisk, begins: u64 },
     Values(Vec<u8>),
 }
 
+/// The open bytes of an input.
 struct InputSource<'a> {
     origin: &'a InputOrigin<'a>,
     reader: Reader,

@@ -43,6 +43,7 @@ pub(super) enum Asked {
     Replace,
 }
 
+/// A kernel of a script: it gets the memory and the launch's arguments.
 pub(super) type Kernel = Rc<dyn Fn(&mut FakeMemory, &[u64]) -> Result<(), (Code, Option<Site>)>>;
 
 /// The memory that the kernels of a script work on.
@@ -97,16 +98,16 @@ pub(super) struct Script {
     failed: Option<Code>,
 }
 
-/// What takes time on the device. The host waits for all of it.
+/// A clock that advances by the durations of a script. Device and host share it, as if the host waited for everything.
 #[derive(Default)]
 pub(super) struct VirtualClock {
     passed: Duration,
     stamps: Vec<Duration>,
     /// Added to every launch that is not part of a graph.
     pub(super) launch_takes: Duration,
-    /// Bytes written in a microsecond; copies also read them. Zero: no time.
+    /// The bytes that a fill or a copy writes in a microsecond; 0 if they take no time.
     pub(super) bytes_per_us: u64,
-    /// What the device shows of the time that has passed, in per cent; 0 means all of it.
+    /// The share of the passed time that the device's clock shows, in per cent; 0 means 100.
     pub(super) shows_percent: u32,
     /// The clock at each reading of the pace; the last one repeats.
     pub(super) mhz: Vec<u32>,
@@ -135,6 +136,7 @@ impl VirtualClock {
     }
 }
 
+/// The driver, which shares its script with the test.
 pub(super) struct ScriptedDriver {
     started: Instant,
     card: Card,
@@ -156,6 +158,7 @@ impl ScriptedDriver {
         (Self { started: Instant::now(), card, script: Rc::clone(&script) }, script)
     }
 
+    /// Records a call. Returns an error if the script lets this call fail, or if the context has failed.
     fn ask(&self, asked: Asked) -> Result<std::cell::RefMut<'_, Script>, DriverError> {
         let mut script = self.script.borrow_mut();
         script.asked.push(asked);
@@ -193,7 +196,7 @@ impl Script {
     }
 }
 
-/// Our digest in Rust.
+/// The kernel of `digest.ptx` in Rust.
 fn digest(memory: &mut FakeMemory, params: &[u64]) {
     let [from, words, seed, sum] = *params else { panic!("four parameters") };
     let mut total = 0_u64;

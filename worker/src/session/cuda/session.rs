@@ -29,6 +29,7 @@ use crate::residency::load::{Load, Origin};
 use crate::residency::staging::StagingError;
 use crate::session::{Answer, Called, Clock, Ending, Loaded, Session, SessionError, StrayWrite, Verdict};
 
+/// A session: the buffers of its entries, and the candidate's module.
 pub(super) struct DeviceSession<'b> {
     pub(super) backend: &'b CudaBackend<'b>,
     pub(super) candidate: &'b DeviceCode,
@@ -348,7 +349,7 @@ impl<'b> DeviceSession<'b> {
         let changed = inputs.iter().zip(now).find(|(input, now)| state.digests.get(&input.key) != Some(now));
         Ok(changed.map(|(input, _)| Verdict {
             status: Status::InputMutated,
-            detail: format!("stored into {}: its digest was another one after the call", input.name),
+            detail: format!("stored into {}: its digest changed during the call", input.name),
         }))
     }
 

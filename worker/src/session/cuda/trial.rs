@@ -1,7 +1,7 @@
 //! A device on which single kernels are tried, with the drivers that verification uses.
 //!
-//! `gpu-check` compares a card with the emulated device through it. It runs launches, returns buffers, and names faults.
-//! The caller judges results.
+//! `gpu-check` uses it to compare a card with the emulated device. It runs launches, returns the contents of buffers,
+//! and names faults. The caller judges the results.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -33,12 +33,13 @@ pub struct TrialDevice {
 #[derive(Clone, Debug)]
 pub enum TrialBuffer {
     Input(Vec<u8>),
-    /// An output of this many bytes, which are poisoned.
+    /// An output of this many bytes, filled with poison.
     Output(usize),
-    /// The same, with zeros.
+    /// An output of this many bytes, filled with zeros.
     Zeros(usize),
 }
 
+/// An argument of a launch.
 #[derive(Clone, Copy, Debug)]
 pub enum TrialArgument {
     /// The address of a buffer, by its index.
@@ -49,6 +50,7 @@ pub enum TrialArgument {
     F32(f32),
 }
 
+/// A launch of a kernel of the trial's module.
 #[derive(Clone, Debug)]
 pub struct TrialLaunch {
     pub symbol: &'static str,
@@ -76,8 +78,9 @@ pub struct TrialFault {
 /// How a trial ended.
 #[derive(Clone, Debug)]
 pub enum TrialEnd {
-    /// All launches are complete. Has the contents of all buffers.
+    /// All launches are complete.
     Over {
+        /// The contents of all buffers.
         buffers: Vec<Vec<u8>>,
         /// The first buffer with a store beyond its end.
         stores_beyond: Option<usize>,
@@ -87,13 +90,13 @@ pub enum TrialEnd {
     Endless,
 }
 
-/// What happened when buffers were placed under a cap until one was refused.
+/// The result of placing buffers under a cap until one is refused.
 #[derive(Clone, Debug)]
 pub struct CapTrial<T> {
     pub cap: Bytes,
     /// The sum of the buffers that were placed.
     pub placed: Bytes,
-    /// Why the next buffer was refused.
+    /// The reason why the next buffer was refused.
     pub refused: String,
     /// The device's free memory before the first buffer, with all of them, and after they were released.
     pub free: [Bytes; 3],
@@ -115,7 +118,7 @@ impl From<DriverError> for TrialFault {
 }
 
 impl TrialDevice {
-    /// Opens a card, or says in one sentence why there is none.
+    /// Opens a card. The error is one sentence.
     pub fn card(ordinal: u32) -> Result<Self, String> {
         let driver = CardDriver::open(ordinal).map_err(|error| chain(&error))?;
         Ok(Self { driver: Rc::new(RefCell::new(Box::new(driver))) })
@@ -125,12 +128,12 @@ impl TrialDevice {
         Self { driver: Rc::new(RefCell::new(Box::new(EmulatedDriver::new()))) }
     }
 
-    /// In the form of NVML. `None` for the emulated device.
+    /// The card's UUID, in the form of NVML. `None` for the emulated device.
     pub fn uuid(&self) -> Option<String> {
         self.driver.borrow().card().uuid.clone()
     }
 
-    /// The size of its memory.
+    /// The size of the device's memory.
     pub fn total(&self) -> Bytes {
         self.driver.borrow().card().total
     }
@@ -146,6 +149,7 @@ impl TrialDevice {
         self.attempt(image, buffers, launches, limit).unwrap_or_else(|error| TrialEnd::Fault(error.into()))
     }
 
+    /// Places the buffers, makes the launches, and reads the buffers back.
     fn attempt(
         &self,
         image: &[u8],

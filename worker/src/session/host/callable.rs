@@ -1,4 +1,4 @@
-//! A candidate's artifact, ready for runners: checked against its digest, with the limits of its runners.
+//! A candidate's artifact, opened and checked against its digest, and the parameters of its runners.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -30,16 +30,16 @@ use crate::session::{Candidate, SessionError, artifact};
 /// Files that torch reads when it starts, in addition to its libraries.
 const TORCH_FILES: [&str; 4] = ["/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu", "/dev/urandom"];
 
-/// One candidate's artifact, opened and checked against its digest, with the limits of its runners.
+/// A candidate that can be called in runners.
 pub(crate) struct Callable {
     pub(crate) callee: Callee,
     artifact: OwnedFd,
     libraries: Libraries,
-    /// The interpreter that hosts its runners, for launchers that need one.
+    /// The interpreter that hosts the runners, for launchers that need one.
     interpreter: Option<Arc<Interpreter>>,
-    /// Folders in which its libraries, and their dependencies, are searched.
+    /// Folders in which the artifact's libraries, and their dependencies, are searched.
     library_path: Vec<PathBuf>,
-    /// The files that its runners may read, in addition to the system's libraries and their own.
+    /// The files that the runners may read, in addition to the system's libraries and the candidate's own.
     file_access: FileAccess,
     pub(crate) cpus: Vec<u32>,
     threads: u32,
@@ -155,10 +155,10 @@ impl Callable {
             .map(|it| Python { executable: it.executable.clone(), library: it.library.clone() })
     }
 
-    /// Starts the process of the next session, if none is waiting for one.
+    /// Starts the process of the next session in advance, unless one is waiting already.
     pub(super) fn start_ahead(&self, link: &Link) {
         if let Some(python) = self.python() {
-            // Copying a zygote takes no time; importing torch does.
+            // Copying a zygote takes milliseconds, so only the zygote is started, which imports torch.
             self.zygotes.prepare(link, &zygotes::Wanted { python, environment: self.environment() });
             return;
         }
@@ -167,7 +167,7 @@ impl Callable {
         *waiting = waiting.take().or_else(|| self.start_process(link).ok());
     }
 
-    /// Returns a process for a session: the one started ahead, or a new one.
+    /// Returns a process for a session: the one that was started in advance, or a new one.
     pub(super) fn process(&self, link: &Link) -> Result<Process, RunnerError> {
         self.waiting.take().map_or_else(|| self.start_process(link), Ok)
     }
@@ -186,7 +186,7 @@ impl Callable {
         Parts::create(output)?.start(link, &environment, runner_base(self.callee.launcher))
     }
 
-    /// The environment of its runners.
+    /// The environment of the runners.
     fn environment(&self) -> Vec<CString> {
         let limits = &self.callee.limits;
         let mut env = BTreeMap::from([

@@ -3,8 +3,9 @@
 //! The runner is stopped between blocks, so it cannot compete with another session, and its outputs are read only while
 //! it is stopped. The candidate may control everything in the runner, even the loop that waits for commands. Therefore
 //! inputs and command are written while the runner is stopped, and the first reading is taken before it is resumed. All
-//! of its time counts from that reading on. The cost of waking it is measured with empty blocks and subtracted. An idle
-//! round begins like a block but requests no call. Work that the runner does in it is work outside the timed region.
+//! of the runner's time counts from that reading on. The cost of waking it is measured with empty blocks and
+//! subtracted. An idle round begins like a block but requests no call, so any work in it is work outside the timed
+//! calls.
 
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ const HANDOFF_BLOCKS: usize = 51;
 /// After this time, fewer blocks are enough, because a candidate could make each of them slow.
 const HANDOFF_TIME: Duration = Duration::from_secs(1);
 /// The longest hand-off that is ever subtracted. A wake-up through a futex takes some tens of microseconds. Longer
-/// ones come from a busy machine, or from a candidate that slows empty blocks down to make its own look fast.
+/// ones are caused by a busy machine, or by a candidate that slows down empty blocks to make its calls look fast.
 const MAX_HANDOFF: Duration = Duration::from_micros(100);
 /// The length of an idle round. A thread that works during all of it uses many times the allowed CPU time.
 const IDLE_TIME: Duration = Duration::from_millis(1);
@@ -86,7 +87,7 @@ impl Stopwatch {
 
 impl Clock for HostSession<'_> {
     fn settle_handoff(&mut self) -> Result<(), SessionError> {
-        self.known_handoff().map_err(|error| self.callable.error(error))
+        self.ensure_handoff().map_err(|error| self.callable.error(error))
     }
 
     fn handoff(&self) -> Duration {
@@ -110,26 +111,27 @@ impl Clock for HostSession<'_> {
     }
 
     fn block(&mut self, block: &BlockOrder<'_>, renew: Renew<'_>) -> Result<Answer<Block>, SessionError> {
-        let mut written = Written::new(renew);
-        let timed = self.known_handoff().and_then(|()| match self.timed(block, &mut written)? {
+        let mut inputs = InputWriter::new(renew);
+        let timed = self.ensure_handoff().and_then(|()| match self.timed(block, &mut inputs)? {
             Response::Done(block) => Ok(Answer::Done(block)),
             Response::Died => Ok(Answer::Died),
             Response::TimedOut => self.end_for(block.limit),
         });
-        written.result?;
+        inputs.result?;
         timed.map_err(|error| self.callable.error(error))
     }
 
     fn idle(&mut self, entry: usize, renew: Renew<'_>) -> Result<Answer<IdleRound>, SessionError> {
-        let mut written = Written::new(renew);
-        let round = self.idle_round(entry, &mut written);
-        written.result?;
+        let mut inputs = InputWriter::new(renew);
+        let round = self.idle_round(entry, &mut inputs);
+        inputs.result?;
         round.map_err(|error| self.callable.error(error))
     }
 }
 
 impl HostSession<'_> {
-    fn median_empty_block(&mut self) -> Result<(), RunnerError> {
+    /// Measures the hand-off: the median time of empty blocks.
+    fn measure_handoff(&mut self) -> Result<(), RunnerError> {
         (self.watch.handoff_spun, self.watch.max_handoff) = (Some(self.watch.may_spin), MAX_HANDOFF);
         let looks = self.looks_of_an_empty_block();
         let empty = BlockOrder {
@@ -148,7 +150,7 @@ impl HostSession<'_> {
             if HANDOFF_TIME < now().saturating_sub(started) {
                 break;
             }
-            match self.timed(&empty, &mut Written::new(&mut nothing_new))? {
+            match self.timed(&empty, &mut InputWriter::new(&mut nothing_new))? {
                 Response::Done(block) => seen.push(block.elapsed),
                 // The first real block will notice the death and report it.
                 Response::Died => return Ok(()),
@@ -160,16 +162,16 @@ impl HostSession<'_> {
         Ok(())
     }
 
-    /// Waking from sleep takes many times as long as noticing a store while spinning, so each way of waiting has its
-    /// own hand-off.
-    fn known_handoff(&mut self) -> Result<(), RunnerError> {
-        if self.watch.handoff_spun == Some(self.watch.may_spin) { Ok(()) } else { self.median_empty_block() }
+    /// Measures the hand-off, unless it is known for the current way of waiting. Waking from sleep takes many times as
+    /// long as noticing a store while spinning.
+    fn ensure_handoff(&mut self) -> Result<(), RunnerError> {
+        if self.watch.handoff_spun == Some(self.watch.may_spin) { Ok(()) } else { self.measure_handoff() }
     }
 
     fn idle_round(
         &mut self,
         entry: usize,
-        inputs: &mut Written<'_>,
+        inputs: &mut InputWriter<'_>,
     ) -> Result<Answer<IdleRound>, RunnerError> {
         let entry = self.calls(entry);
         let Some(still) = self.prepare(inputs)? else { return Ok(Answer::Died) };
@@ -199,10 +201,11 @@ impl HostSession<'_> {
         (0..LOOKS).map(|number| Look { output, slot: number % slots, offset: 0, width: 1 }).collect()
     }
 
+    /// Times one block, and compares the elements in `looks` again once the runner is stopped.
     fn timed(
         &mut self,
         block: &BlockOrder<'_>,
-        inputs: &mut Written<'_>,
+        inputs: &mut InputWriter<'_>,
     ) -> Result<Response<Block>, RunnerError> {
         let offsets: Vec<u64> = block.looks.iter().map(|look| self.offset_of(block.entry, look)).collect();
         if let Some(view) = &self.view {
@@ -229,13 +232,13 @@ impl HostSession<'_> {
         self.outputs[entry].slot_start(look.output, look.slot) + look.offset
     }
 
-    /// Times one block, with the priority that the plan asks for. Before and after it, the priority is normal.
+    /// Times one block with the priority that the plan demands. Before and after the block, the priority is normal.
     fn with_priority(
         &mut self,
         block: &BlockOrder<'_>,
         offsets: &[u64],
         seen: &mut Vec<Element>,
-        inputs: &mut Written<'_>,
+        inputs: &mut InputWriter<'_>,
     ) -> Result<Response<Block>, RunnerError> {
         if self.watch.priority == Priority::None {
             return self.time_block(block, offsets, seen, inputs);
@@ -261,7 +264,7 @@ impl HostSession<'_> {
         block: &BlockOrder<'_>,
         offsets: &[u64],
         seen: &mut Vec<Element>,
-        inputs: &mut Written<'_>,
+        inputs: &mut InputWriter<'_>,
     ) -> Result<Response<Block>, RunnerError> {
         let entry = self.calls(block.entry);
         let Some(still) = self.prepare(inputs)? else { return Ok(Response::Died) };
@@ -304,7 +307,7 @@ impl HostSession<'_> {
     }
 
     /// Stops the runner and writes the inputs of the next block. Returns `None` if the runner died.
-    fn prepare(&mut self, inputs: &mut Written<'_>) -> Result<Option<StoppedRunner>, RunnerError> {
+    fn prepare(&mut self, inputs: &mut InputWriter<'_>) -> Result<Option<StoppedRunner>, RunnerError> {
         // The runner may have been stopped without its CPU time being read.
         if !self.stop_and_read_cpu_time()? {
             return Ok(None);
@@ -338,13 +341,13 @@ impl HostSession<'_> {
     }
 }
 
-/// Writes the inputs of a block, and stores an error.
-struct Written<'r> {
+/// Writes the inputs of a block when the runner is stopped, and keeps the error if that fails.
+struct InputWriter<'r> {
     renew: Renew<'r>,
     result: Result<(), SessionError>,
 }
 
-impl<'r> Written<'r> {
+impl<'r> InputWriter<'r> {
     fn new(renew: Renew<'r>) -> Self {
         Self { renew, result: Ok(()) }
     }
@@ -370,9 +373,9 @@ fn waited(runner: &Runner) -> Option<Duration> {
     Some(runner.waited()? + run_delay("/proc/thread-self/schedstat")?)
 }
 
-/// Returns one and a half times the expected duration of the block, within bounds. On a busy
-/// machine, this process and the runner can end up on one CPU. Longer spinning would then take a whole time slice from
-/// the runner in every block.
+/// The time for which this process spins at the start of a block: one and a half times the expected duration, within
+/// bounds. On a busy machine, this process and the runner can end up on one CPU. Longer spinning would then take a
+/// whole time slice from the runner in every block.
 fn spin_for(expected: Duration) -> Duration {
     (expected * 3 / 2).clamp(MIN_SPIN, MAX_SPIN)
 }

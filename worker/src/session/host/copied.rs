@@ -1,7 +1,7 @@
 //! Inputs that are timed from memory instead of from their files: copied once for both sides of a profile.
 //!
-//! A part of a storage that several entries share (by digest) is loaded once. It stays for the next batch if that batch
-//! needs it. Runners map the arena like a file: read-only, and only their own ranges. `residency` places the copies.
+//! A part of a storage that several entries share (by digest) is loaded once, and stays if the next batch needs it too.
+//! Runners map the arena like a file: read-only, and only their own ranges. `residency` places the copies.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -53,6 +53,7 @@ impl Key {
     }
 }
 
+/// The copies of a batch's inputs in memory.
 pub(crate) struct CopiedInputs {
     residency: Residency<HostDevice, Key>,
     /// Opened read-only.
@@ -155,12 +156,16 @@ fn piece_of<'a>(
 /// storage, and no runner can see them.
 struct PieceOrigin<'a> {
     entry: &'a Recorded,
+    /// The number of the entry in its batch.
     number: usize,
     piece: Piece,
+    /// The offset in the storage at which the part starts.
     first: u64,
+    /// Set to `number` if a read fails.
     failed: &'a Cell<Option<usize>>,
 }
 
+/// The opened file of a part. The part starts at `begins` in it.
 struct PieceSource<'a> {
     origin: &'a PieceOrigin<'a>,
     disk: FileDisk,

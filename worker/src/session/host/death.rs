@@ -1,8 +1,8 @@
-//! Maps the way in which a runner ended to a status. It needs proof and never guesses.
+//! Maps the end of a runner to a status.
 //!
-//! Pure. It takes facts (the result of `waitid`, the supervisor's orders, the runner's last reports) and returns a
-//! status with one line of detail. A status that blames the memory limit requires our own kill or a refused allocation
-//! as proof.
+//! Pure. The facts are the result of `waitid`, the supervisor's orders and the runner's last reports. The result is a
+//! status with one line of detail. A status that blames the candidate needs proof: for the memory limit, our own kill
+//! or a refused allocation.
 
 use opt_shared::message::KillReason;
 use opt_shared::outcome::Status;
@@ -17,14 +17,15 @@ use crate::session::Verdict;
 /// there is no memory for a thread-local variable that is used for the first time.
 const LINKER_FAILURE: i32 = 127;
 
-/// What the worker knows about inputs and outputs, by their numbers in the runner: their names for messages, and which
-/// inputs it cannot read itself.
+/// The worker's knowledge of inputs and outputs, by their numbers in the runner: their names for messages, and whether
+/// the worker itself can read an input.
 pub(crate) struct Names<'a> {
     pub(crate) inputs: &'a dyn Fn(u32) -> String,
     pub(crate) outputs: &'a dyn Fn(u32) -> String,
     pub(crate) is_unreadable: &'a dyn Fn(u32) -> bool,
 }
 
+/// Returns the verdict on a runner's death.
 pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
     let verdict = |status, detail: String| Verdict { status, detail };
     let loading = matches!(death.phase, Phase::Starting | Phase::Mapped | Phase::Loading);
@@ -38,7 +39,7 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
         return match reason {
             KillReason::RunnerMemory { owed, limit } => verdict(
                 Status::HostMemoryLimit,
-                format!("killed {during}: it owed {owed}, its limit is {limit} (limits.memory)"),
+                format!("killed {during}: it owed {owed}, and its limit is {limit} (limits.memory)"),
             ),
             KillReason::GroupMemory { limit } => verdict(
                 Status::HostMemoryLimit,
@@ -60,8 +61,8 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
             KillReason::DeviceCeiling { owed, ceiling } => verdict(
                 Status::DeviceMemoryLimit,
                 format!(
-                    "killed {during}: it held more on the device than was reserved for it, and the run {owed}, the ceiling is \
-                     {ceiling} (memory.device_ceiling)"
+                    "killed {during}: it held more on the device than was reserved for it, and the run held {owed}, above its \
+                     ceiling of {ceiling} (memory.device_ceiling)"
                 ),
             ),
             KillReason::DeviceLost => {
@@ -140,7 +141,7 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
         );
     }
     match death.end {
-        // The other three signals are those with which a service manager ends all of its processes.
+        // A service manager ends all of its processes with SIGTERM, SIGINT or SIGHUP.
         End::Signalled { signal: signal @ (libc::SIGKILL | libc::SIGTERM | libc::SIGINT | libc::SIGHUP) } => {
             // Pid 1 of a namespace cannot be killed from inside, so the sender is a process outside. Without a
             // namespace the sender is unknown. The core then decides after a second death on the same entry.

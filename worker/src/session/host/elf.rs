@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// The most program headers. Linkers write about a dozen.
+/// The largest number of program headers. Linkers write about a dozen.
 const MAX_PROGRAM_HEADERS: u16 = 256;
 /// The largest dynamic section, in bytes. Linkers write about thirty entries of 16 bytes.
 const MAX_DYNAMIC: u64 = 64 * 1024;
@@ -16,9 +16,10 @@ const MAX_DYNAMIC: u64 = 64 * 1024;
 const MAX_STRINGS: u64 = 64 << 20;
 /// The longest file name on Linux, in bytes.
 const MAX_NAME: usize = 255;
-/// The most needed libraries, far more than real libraries have.
+/// The largest number of needed libraries. Real libraries need far fewer.
 const MAX_NEEDED: usize = 256;
 
+// Sizes of the file's structures, in bytes.
 const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
 const DYNAMIC_ENTRY: usize = 16;
@@ -30,6 +31,7 @@ const DT_STRTAB: u64 = 5;
 const DT_STRSZ: u64 = 10;
 const DT_SONAME: u64 = 14;
 
+/// Why a library's headers cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ElfError {
     #[error("reading {bytes} bytes at offset {offset}")]
@@ -101,6 +103,7 @@ impl Dynamic {
     }
 }
 
+/// A program header: a part of the file, and its address once it is loaded.
 struct Segment {
     kind: u32,
     offset: u64,
@@ -115,6 +118,7 @@ impl Segment {
         Self { kind, offset, address, file_bytes }
     }
 
+    /// The file offset of an address; `None` if the segment does not contain it.
     fn offset_of(&self, address: u64) -> Option<u64> {
         let within = address.checked_sub(self.address)?;
         if self.kind != PT_LOAD || self.file_bytes <= within {
@@ -133,6 +137,7 @@ fn name_at(strings: &[u8], at: u64) -> Option<String> {
     plain.then(|| name.to_owned())
 }
 
+/// Reads a part of the file.
 fn bytes(file: &File, offset: u64, bytes: u64) -> Result<Vec<u8>, ElfError> {
     let size = file.metadata().map_err(|source| ElfError::Read { bytes, offset, source })?.len();
     // Checked before the allocation, because the numbers are untrusted.
@@ -236,7 +241,7 @@ mod tests {
 
     #[test]
     fn dynamic_reads_our_own_executable() {
-        let file = File::open("/proc/self/exe").expect("ourselves");
+        let file = File::open("/proc/self/exe").expect("our own executable opens");
         let found = Dynamic::read(&file).expect("our own executable is well-formed");
         assert!(cfg!(target_feature = "crt-static") || found.needed.iter().any(|name| name.contains("libc")));
     }

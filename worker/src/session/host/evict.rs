@@ -29,6 +29,7 @@ pub(super) fn evict(file: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<(), E
     Ok(())
 }
 
+/// Evicts the resident pages of a window of the file from the CPU's caches.
 fn evict_window(file: BorrowedFd<'_>, at: u64, bytes: usize) -> Result<(), Errno> {
     // SAFETY: a fresh shared mapping; nothing is replaced.
     let start = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file, at)? };
@@ -49,7 +50,7 @@ fn evict_window(file: BorrowedFd<'_>, at: u64, bytes: usize) -> Result<(), Errno
 
 #[cfg(target_arch = "x86_64")]
 fn flush(line: *const u8) {
-    // SAFETY: the address is in a mapping of ours that can be read; flushing changes no content.
+    // SAFETY: the address is in our own readable mapping; flushing changes no content.
     unsafe { std::arch::x86_64::_mm_clflush(line) };
 }
 
@@ -61,7 +62,7 @@ fn fence() {
 
 #[cfg(target_arch = "aarch64")]
 fn flush(line: *const u8) {
-    // SAFETY: the address is in a mapping of ours that can be read; Linux lets programs clean and invalidate lines.
+    // SAFETY: the address is in our own readable mapping; Linux lets programs clean and invalidate lines.
     unsafe { std::arch::asm!("dc civac, {}", in(reg) line, options(nostack, preserves_flags)) };
 }
 

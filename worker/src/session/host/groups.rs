@@ -43,6 +43,7 @@ fn open_files() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
+/// The groups of a task. The current group is called while the next one is opened.
 pub(super) struct HostGroups<'b> {
     link: &'b Link,
     candidate: String,
@@ -57,13 +58,16 @@ pub(super) struct HostGroups<'b> {
     copied: Option<CopiedInputs>,
     /// True if candidates are called while inputs are read. The page cache is then watched.
     watched: bool,
+    /// The thread that opens the next group.
     ahead: Option<JoinHandle<Option<Opened>>>,
     /// The guards of the captures of the current group.
     reading: Option<EntryGuards>,
     /// The guards of the previous group. Its runner is dead, and its pages are dropped while the next group is
     /// called.
     previous: Option<EntryGuards>,
+    /// The thread that drops pages of an earlier group.
     releasing: Option<JoinHandle<ReadReport>>,
+    /// The inputs that the last entry used as a whole.
     whole: Whole,
     reads: ReadReport,
 }
@@ -113,7 +117,7 @@ impl Opener {
     }
 
     /// Like `open`, but ahead of the group's turn. Returns `None` if the first entry must be opened in its turn, or if
-    /// opening it fails. The error is then found in its turn.
+    /// opening it fails. The error is then reported in its turn.
     fn open_ahead(&self, range: Range<usize>, expected: Expected) -> Option<Opened> {
         let first = &self.entries[range.start];
         let guards = EntryGuards::watch(std::slice::from_ref(first), self.drop_cache);
@@ -122,6 +126,7 @@ impl Opener {
         Some(self.open_others(range, opened, guards, expected))
     }
 
+    /// Opens the entries after the first one that can share its runner, and starts to read ahead.
     fn open_others(
         &self,
         range: Range<usize>,
@@ -350,7 +355,7 @@ impl Groups<Placed> for HostGroups<'_> {
 
     fn finish(mut self: Box<Self>) -> ReadReport {
         self.await_release();
-        // This group was opened ahead, but will not be called. The disk may still be reading for it.
+        // A group that was opened ahead will not be called. The disk may still be reading for it.
         if let Some(Opened { placed, guards, .. }) = self.ahead.take().and_then(|it| it.join().ok().flatten())
         {
             drop(placed);

@@ -3,7 +3,7 @@
 //! If the worker is root, each runner has its own user, which may not be able to enter these folders. So the worker
 //! opens the libraries, and the runner loads them by descriptor. When the loader then needs a library by its name
 //! (`DT_SONAME`), it is already loaded. Libraries that are in none of the folders are left to the loader, which finds
-//! those of the system. If the loader fails, users get its message, and `advice` adds how to fix the problem.
+//! the system's libraries. If the loader fails, users get its message, and `advice` adds how to fix the problem.
 
 use std::fs::File;
 use std::io;
@@ -24,6 +24,7 @@ const TVM_FFI_SYMBOLS: &str = "TVMFFI";
 const MAX_LIBRARY: Bytes = Bytes::gib(1);
 const READABLE_BY_ALL: u32 = 0o004;
 
+/// A library that is loaded before the artifact.
 pub(crate) struct Library {
     pub(crate) name: String,
     file: File,
@@ -68,7 +69,7 @@ impl Libraries {
 
     /// The total size of the files. They take this much address space, and at most this much of the page cache.
     pub(crate) fn bytes(&self) -> Bytes {
-        let size = |it: &Library| it.file.metadata().map(|about| Bytes::new(about.len())).unwrap_or_default();
+        let size = |it: &Library| it.file.metadata().map(|it| Bytes::new(it.len())).unwrap_or_default();
         self.found.iter().map(size).sum()
     }
 
@@ -95,14 +96,18 @@ impl Libraries {
     }
 }
 
+/// A search for libraries, which adds dependencies recursively.
 struct Search<'a> {
     folders: &'a [PathBuf],
+    /// The folder for copies.
     copies: &'a Path,
+    /// The names that were found.
     seen: Vec<String>,
     libraries: Libraries,
 }
 
 impl Search<'_> {
+    /// Searches for a library and, if it is found, for the libraries that it needs.
     fn add(&mut self, name: &str) {
         // Each name is searched once, because dependencies may be circular. This also bounds the depth.
         if self.seen.len() >= MAX_LIBRARIES || self.seen.iter().any(|seen| seen == name) {

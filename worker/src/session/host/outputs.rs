@@ -27,7 +27,8 @@ const CHUNK: usize = 64 * 1024;
 /// The layout of the outputs of several calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slots {
-    /// Two slots in the same memory, alternately flush with the guard page at either end.
+    /// Two slots in the same memory: one begins right after the front guard page, the other ends right before the back
+    /// one.
     AgainstGuards,
     /// One slot for each call of a block, at least two.
     Ring,
@@ -47,6 +48,7 @@ struct OutputSpan {
     wire: WireOutput,
 }
 
+/// The outputs of one entry.
 pub(crate) struct Outputs {
     memfd: Arc<OwnedFd>,
     /// The start of this layout in the memfd.
@@ -193,7 +195,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Returns the first slack byte that is no longer poison. Only for `AgainstGuards`.
+    /// Returns the first slack byte that is no longer poison. Used only with `AgainstGuards`.
     pub(crate) fn damaged_slack(&self, slot: u32, pattern: u8) -> io::Result<Option<StrayWrite>> {
         for (index, output_span) in self.output_spans.iter().enumerate() {
             let Some(region) = output_span.regions.get(slot as usize) else { continue };
@@ -211,6 +213,7 @@ impl Outputs {
         Ok(None)
     }
 
+    /// The offset from `base` of the first byte that is not the poison, between `from` and `to`.
     fn first_difference(&self, base: u64, from: u64, to: u64, pattern: u8) -> io::Result<Option<u64>> {
         let mut buffer = [0u8; CHUNK];
         let mut at = from;

@@ -74,7 +74,7 @@ pub(crate) struct Placed {
     materialised_bytes: Bytes,
     input_bytes: Bytes,
     memory: InputMemory,
-    /// True if a runner maps its inputs without the kernel's read-ahead.
+    /// True if a runner maps the inputs without the kernel's read-ahead.
     pub(super) page_by_page: bool,
     /// The thread that reads ahead of the runner, if there is one.
     watch: RefCell<Option<Watch>>,
@@ -145,7 +145,7 @@ impl Placed {
         Some(())
     }
 
-    /// Moves the inputs into a replay's pool. `slots` are those of the tensor arguments, in order.
+    /// Moves the inputs into a replay's pool. `slots` has an item for each tensor argument, in order.
     pub(crate) fn move_into_pool(&mut self, arena: &Arc<File>, slots: &[Option<PoolSlot>]) {
         let nowhere = InputRange { source: 0, file_offset: 0, bytes: 0, address_phase: 0 };
         let mut inputs = vec![nowhere; self.inputs.len()];
@@ -317,8 +317,8 @@ impl Placed {
 }
 
 /// The number of bytes of this worker's memory that a runner maps. For copies, these are whole pages, and an input that
-/// several entries share is mapped once. For a pool, every mapping of a slot counts, because otherwise the runner could
-/// owe this memory uncounted.
+/// several entries share is mapped once. For a pool, every mapping of a slot counts, because the kernel counts each of
+/// them for the runner.
 pub(super) fn of_worker(entries: &[Placed]) -> Bytes {
     let pooled = entries.iter().filter(|entry| entry.memory == InputMemory::Pool);
     let pooled: Bytes = pooled.flat_map(|entry| &entry.inputs).map(|range| Bytes::new(range.bytes)).sum();
@@ -381,6 +381,7 @@ impl<'a> Ranges<'a> {
         })
     }
 
+    /// Places a tensor. Returns the argument that refers to it.
     fn tensor(&mut self, tensor: &Arc<Tensor>) -> io::Result<WireArgument> {
         let mut stride = tensor.stride.clone();
         let range = if tensor.elements() == 0 {
@@ -469,7 +470,7 @@ fn plain_argument(value: &PlainValue) -> WireArgument {
         PlainValue::Float(value) => WireArgument::Float(*value),
         PlainValue::Str(value) => WireArgument::Str(value.clone()),
         PlainValue::DType(dtype) => WireArgument::DType(wire_type(*dtype)),
-        // A kernel on the CPU gets the CPU as device, even if the model ran on another one. In DLPack, type 1 is the
+        // A kernel on the CPU gets the CPU as device, even if the model ran on another device. In DLPack, type 1 is the
         // CPU.
         PlainValue::Device(_) => WireArgument::Device { kind: 1, index: 0 },
         PlainValue::Ints(values) => {

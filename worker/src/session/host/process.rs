@@ -1,6 +1,6 @@
 //! Controls one runner: starts it, sends it entries, requests calls, stops it, and reaps it once it is dead.
 //!
-//! Owns the order of these steps. `stage` interprets the calls, and `death` the way in which the runner ended.
+//! Owns the order of these steps. `stage` interprets the calls, and `death` interprets the end of the runner.
 //! Everything that the runner sends is a claim; only its pidfd and the result of `waitid` are facts.
 
 use std::ffi::CString;
@@ -28,7 +28,7 @@ use crate::sandbox::streams::Stream;
 use crate::sandbox::timeout::Timeout;
 use crate::session::{Called, Loaded};
 
-/// The number of bytes of standard error that are reported.
+/// The largest part of standard error that is reported, in bytes.
 const STDERR_TAIL: usize = 2048;
 /// The time limit of a stop. It takes microseconds unless the runner hangs in the kernel.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
@@ -39,8 +39,7 @@ const DEATH_TIMEOUT: Duration = Duration::from_secs(60);
 const FIRST_SLICE: Duration = Duration::from_millis(2);
 const LAST_SLICE: Duration = Duration::from_millis(100);
 
-/// The time limit for mapping and copying inputs. Our own code does that at the disk's rate, so a timeout means that
-/// the disk hangs.
+/// The time limit for mapping and copying inputs, which our own code does. A timeout means that the disk hangs.
 const SETUP_TIMEOUT: Duration = Duration::from_mins(10);
 /// The longest time between the closing of a dying runner's socket and its death.
 const CLOSED_TIMEOUT: Duration = Duration::from_secs(2);
@@ -129,6 +128,7 @@ pub(crate) struct Death {
     pub(crate) namespaced: bool,
 }
 
+/// The runner's report of a fault.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) memory: FaultedMemory,
@@ -215,17 +215,20 @@ impl Parts {
     }
 }
 
+/// Opens `/dev/null` for reading.
 pub(super) fn null() -> Result<OwnedFd, RunnerError> {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty()).map_err(RunnerError::Descriptors)
 }
 
+/// A runner that has got its setup.
 pub(crate) struct Runner {
     handle: RunnerHandle,
     control: ControlMap,
     socket: OwnedFd,
     stdout: Stream,
     stderr: Stream,
+    /// The number of the last command.
     sequence: u32,
     locked: bool,
 }
@@ -281,7 +284,7 @@ impl Runner {
         let mut slice = FIRST_SLICE;
         // Until the runner reports that it is locked down, only our code has run, and its replies can be trusted.
         let mut locked = false;
-        // If the runner is dead, replies that it sent before are read first.
+        // If the runner is dead, the replies that it sent earlier are read before its death is reported.
         let mut dead = false;
         loop {
             match receive_reply(self.socket.as_fd(), slice) {
@@ -390,13 +393,13 @@ impl Runner {
         Ok(self.handle.cont()?)
     }
 
-    /// The CPU time of all its threads, including those that have ended. It is exact while the runner is stopped. While
+    /// The CPU time of all the runner's threads, including ended ones. It is exact while the runner is stopped. While
     /// it runs, the time since the last scheduler tick is missing for threads on other CPUs.
     pub(crate) fn cpu_time(&self) -> Result<Duration, RunnerError> {
         Ok(self.handle.cpu_time()?)
     }
 
-    /// Sets how the scheduler treats each of its threads. Ignores threads that have ended.
+    /// Sets how the scheduler treats each of the runner's threads. Ignores threads that have ended.
     pub(crate) fn set_scheduling(&self, scheduling: Scheduling) -> Result<(), RunnerError> {
         let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.handle.pid())) else {
             return Ok(());
@@ -411,6 +414,7 @@ impl Runner {
         Ok(())
     }
 
+    /// Reads the kernel's statistics; `None` if they cannot be read.
     pub(crate) fn counts(&self) -> Option<Counts> {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.handle.pid())).ok()?;
         // After the parenthesised name come state (field 3), num_threads (field 20) and processor (field 39).
@@ -451,7 +455,7 @@ impl Runner {
             self.handle.kill()?;
         }
         self.wait_dead()?;
-        let word = link.runner_died(self.handle.pid())?;
+        let answer = link.runner_died(self.handle.pid())?;
         let page = self.control.page();
         let refused = page.refused_bytes.load(Ordering::Relaxed);
         let signal = i32::try_from(page.fault_signal.load(Ordering::SeqCst)).unwrap_or(0);
@@ -468,7 +472,7 @@ impl Runner {
             exit_code: end.code(),
             stderr_tail: self.stderr.tail(STDERR_TAIL),
             output_truncated: self.stdout.is_truncated() || self.stderr.is_truncated(),
-            unknown_sender: word.killed.is_none()
+            unknown_sender: answer.killed.is_none()
                 && !self.handle.namespaces().pid
                 && matches!(
                     end,
@@ -477,8 +481,8 @@ impl Runner {
         };
         Ok(Death {
             end,
-            killed: word.killed,
-            peak_owed: word.peak_owed,
+            killed: answer.killed,
+            peak_owed: answer.peak_owed,
             report,
             refused: (refused != 0).then_some(Bytes::new(refused)),
             fault,

@@ -1,4 +1,4 @@
-//! A session on the CPU. It is one runner, with its commands, its outputs and its end.
+//! A session on the CPU: one runner, with its commands, its outputs and its end.
 
 use std::io;
 use std::ops::Range;
@@ -27,6 +27,7 @@ use crate::session::{
     Answer, Called, Candidate, Clock, Ending, Loaded, Session, SessionError, StrayWrite, Varied,
 };
 
+/// A session with a runner.
 pub(super) struct HostSession<'b> {
     pub(super) link: &'b Link,
     pub(super) callable: &'b Callable,
@@ -35,7 +36,7 @@ pub(super) struct HostSession<'b> {
     pub(super) runner: Runner,
     /// Present if the session is timed.
     pub(super) view: Option<View>,
-    /// The file with the variants of its inputs, and its size.
+    /// The file with the variants of the inputs, and its size.
     variants: Option<(OwnedFd, Bytes)>,
     /// True if the runner has stopped and has not been continued since.
     pub(super) stopped: bool,
@@ -130,7 +131,7 @@ impl<'b> HostSession<'b> {
         evict(outputs.descriptor(), 0, outputs.memfd_bytes().get())
     }
 
-    /// Kills a runner that took too long. The reason is recorded on disk first.
+    /// Kills a runner that took too long, after the reason was recorded on disk.
     pub(super) fn end_for<T>(&mut self, limit: Duration) -> Result<Answer<T>, RunnerError> {
         self.runner.end_for(self.link, timeout::reason(self.runner.pid(), limit))?;
         Ok(Answer::Died)
@@ -151,6 +152,7 @@ impl<'b> HostSession<'b> {
         Ok(())
     }
 
+    /// Makes one call that is not timed. Afterwards, the runner is stopped.
     fn command(
         &mut self,
         entry: usize,
@@ -191,6 +193,7 @@ impl<'b> HostSession<'b> {
             .map_err(|source| outputs_error(self.entries, entry, source))
     }
 
+    /// Records that an entry is called. Returns its number in the runner.
     pub(super) fn calls(&mut self, entry: usize) -> u32 {
         self.called = entry;
         number(entry)

@@ -62,7 +62,7 @@ impl View {
         element
     }
 
-    /// Unmaps all of its pages, so that they no longer count as this process's memory.
+    /// Unmaps all pages of the view, so that they no longer count as this process's memory.
     pub(super) fn forget(&self) {
         // SAFETY: our own shared mapping; its content stays in the memfd.
         let _ = unsafe { madvise(self.at(0), self.bytes, Advice::LinuxDontNeed) };

@@ -8,6 +8,7 @@ use serde::Serialize;
 use crate::recorded::Recorded;
 use crate::runner::frame::WireCall;
 
+/// The reason why a call could not be described.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
     #[error("describing the call of {entry}")]
@@ -18,9 +19,10 @@ pub(super) enum CallError {
     Text { entry: String, source: serde_json::Error },
 }
 
-/// Names of parameters that begin with this are parameters, buffers or attributes of a recorded model.
+/// The prefix of arguments that are parameters, buffers or attributes of a recorded model.
 const STATE_PREFIX: &str = "self.";
 
+/// The description, which `driver.py` reads as JSON.
 #[derive(Serialize)]
 struct CallText<'a> {
     call: Call,
@@ -30,6 +32,7 @@ struct CallText<'a> {
     state: Vec<State<'a>>,
 }
 
+/// An argument that is a parameter, a buffer or an attribute of a recorded model.
 #[derive(Serialize)]
 struct State<'a> {
     /// The name within the model, such as `conv.weight`.
@@ -49,6 +52,7 @@ struct Output<'a> {
     shape: &'a [u64],
 }
 
+/// Describes the call of an entry.
 pub(super) fn wire_call(
     recorded: &Recorded,
     signature: &Signature,

@@ -26,9 +26,9 @@ const READY_TIMEOUT: Duration = Duration::from_mins(10);
 /// The time limit for a copy, which takes milliseconds. A timeout means that the machine is overloaded.
 const CLONE_TIMEOUT: Duration = Duration::from_mins(1);
 const WAIT_SLICE: Duration = Duration::from_millis(100);
-/// The number of bytes of its output that are kept. It prints only if it fails.
+/// The number of bytes of a zygote's output that are kept. It prints only if it fails.
 const OUTPUT: Bytes = Bytes::kib(64);
-/// The number of characters of its last output that the reason for a missing zygote quotes.
+/// The number of bytes of a zygote's last output from which the reason for its failure is taken.
 const PRINTED: usize = 300;
 
 /// The properties of a runner that decide whether a zygote can serve it.
@@ -62,6 +62,7 @@ enum ZygoteError {
     Useless(String),
 }
 
+/// A running zygote.
 struct Zygote {
     wanted: Wanted,
     handle: RunnerHandle,
@@ -156,6 +157,7 @@ impl Zygote {
         Ok(Self { wanted: wanted.clone(), handle, socket: ours, printed, ready: Cell::new(false) })
     }
 
+    /// Orders the zygote to clone itself, and passes the descriptors to the clone.
     fn copy(&self, namespaces: Namespaces, descriptors: &[BorrowedFd<'_>]) -> Result<Copied, ZygoteError> {
         if !self.ready.get() {
             match self.receive(READY_TIMEOUT)? {
@@ -188,7 +190,7 @@ impl Zygote {
             }
         }
         match receive_frame(self.socket.as_fd()) {
-            Ok((heard, mut descriptors)) => Ok((heard, descriptors.pop())),
+            Ok((message, mut descriptors)) => Ok((message, descriptors.pop())),
             Err(error) => Err(self.lost_zygote(&error)),
         }
     }

@@ -32,13 +32,14 @@ use crate::recorded::{Recorded, RecordedError, allocated_bytes};
 use crate::residency::device::DeviceError;
 use crate::residency::host::HostDevice;
 
+/// A backend whose sessions follow scripts.
 pub(crate) struct ScriptedBackend {
     /// The scripts of sessions, in the order of their start. A script with a name is only for that candidate.
     scripts: RefCell<VecDeque<(Option<String>, Script)>>,
     /// Candidates whose last script was used at least once. It repeats from then on.
     lasting: RefCell<BTreeSet<String>>,
     pub(crate) asked: Rc<RefCell<Vec<Asked>>>,
-    /// How many entries share a session.
+    /// The number of entries that share a session in verification.
     pub(crate) together: usize,
     /// Entries that cannot be opened.
     pub(crate) broken: Vec<usize>,
@@ -84,6 +85,7 @@ impl AsRef<Recorded> for Recorded {
     }
 }
 
+/// A candidate, by its name.
 pub(crate) struct ScriptedCandidate(String);
 
 impl Candidate for ScriptedCandidate {
@@ -231,6 +233,7 @@ impl ScriptedBackend {
     }
 }
 
+/// The entries in groups.
 struct ScriptedGroups<'b> {
     backend: &'b ScriptedBackend,
     entries: Vec<EntryRef>,
@@ -267,6 +270,7 @@ impl Groups<Recorded> for ScriptedGroups<'_> {
     }
 }
 
+/// A session that plays a script.
 struct ScriptedSession<'b> {
     candidate: &'b str,
     entries: &'b [Recorded],
@@ -447,6 +451,7 @@ impl Session for ScriptedSession<'_> {
     }
 }
 
+/// Bytes that the judge reads.
 struct Memory<'a>(&'a [u8]);
 
 impl BytesSource for Memory<'_> {

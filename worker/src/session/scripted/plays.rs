@@ -32,19 +32,19 @@ pub(crate) enum Play {
 }
 
 impl Play {
-    /// Returns this code.
+    /// A call that returns this code.
     pub(crate) fn code(result: i32) -> Self {
         Self::Claims(Called { result, ..Called::default() })
     }
 }
 
-/// What happens in a timed block.
+/// The result of a timed block.
 #[derive(Clone, Debug)]
 pub(crate) struct BlockPlay {
     /// The effect of each call, by its number in the block.
     pub(crate) play: fn(u32) -> Play,
     pub(crate) per_call: Duration,
-    /// The time on the candidate's clock, relative to ours.
+    /// The time on the candidate's clock, relative to the worker's.
     pub(crate) claim: f64,
     /// The time that it waited for a CPU.
     pub(crate) waited: Duration,
@@ -54,6 +54,7 @@ pub(crate) struct BlockPlay {
 }
 
 impl BlockPlay {
+    /// A block of right calls, for which the candidate claims almost the time that it took.
     pub(crate) fn honest(per_call: Duration) -> Self {
         Self {
             play: |_| Play::Right,
@@ -88,7 +89,7 @@ pub(crate) fn relu(shown: &Shown<'_>, output: &mut [u8]) -> i32 {
     0
 }
 
-/// What happens in one session. The last item of `calls`, `blocks` and `idle` repeats.
+/// The events of one session. The last item of `calls`, `blocks` and `idle` repeats.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) load: Answer<Loaded>,
@@ -140,6 +141,7 @@ impl Script {
     }
 }
 
+/// The result of this many successful calls.
 pub(crate) fn done(calls_done: u32) -> Called {
     Called { calls_done, elapsed: Duration::from_micros(3), ..Called::default() }
 }

@@ -1,4 +1,4 @@
-//! Parts of tasks over real captures.
+//! Tasks over the captures in `tests/data`: entries, callees and settings.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -61,7 +61,8 @@ impl<'a, B: Backend> Profile<'a, B> {
             Some(_) => (CANDIDATE, wrong_in_time(context, mismatch, slot, calls)),
             None => {
                 let detail =
-                    "a timed call of the baseline gave other values than a fresh process of it".to_owned();
+                    "a timed call of the baseline gave other values than a fresh process of the baseline"
+                        .to_owned();
                 (BASELINE, stop(context, Status::Nondeterministic, detail))
             }
         })

@@ -28,12 +28,12 @@ const WARM_UP_TIME: Duration = Duration::from_millis(10);
 /// Largest number of warm-up pairs.
 const MAX_WARM_UP_PAIRS: u32 = 1000;
 const SLOW_CALL: Duration = Duration::from_millis(100);
-/// If at least this many pairs were not preempted, only those count.
+/// If at least this many pairs were undisturbed, only those count.
 const MIN_CALM: usize = 3;
 /// The numbers of warm-up calls and of timed calls in KernelForge's protocol.
 const KERNELFORGE_CALLS: (u32, u32) = (25, 100);
 
-/// Everything measured about one entry's times.
+/// The measurements of one entry, over all runners so far.
 #[derive(Default)]
 pub(super) struct Timing {
     /// The candidate's samples, then the baseline's if there is one.
@@ -52,7 +52,7 @@ pub(super) struct Timing {
     handoff: Duration,
     /// Pairs in which a side's block had a low clock.
     throttled_pairs: u32,
-    /// What is known about the device; `None` on a CPU.
+    /// The device's properties; `None` on a CPU.
     facts: Option<DeviceFacts>,
     /// True if the entry needs no more blocks.
     pub(super) done: bool,
@@ -168,9 +168,9 @@ impl Timing {
         if self.samples.len() == 1 { over_runners(&self.medians[CANDIDATE]) } else { self.speedup() }
     }
 
-    /// The speed-up over the baseline. If all pairs were disturbed, the slower side was
-    /// disturbed more, because its blocks are longer. The interval is then extended to the ratio of the shortest
-    /// blocks, which may have been undisturbed.
+    /// The speed-up over the baseline. If all pairs of a runner were disturbed, the slower side was disturbed more,
+    /// because its blocks are longer. The interval is then extended to the ratio of the shortest blocks, which may have
+    /// been undisturbed.
     fn speedup(&self) -> Option<Estimate> {
         let estimate =
             if self.pairs.is_empty() { over_runners(&self.ratios) } else { over_pairs(&self.pairs) }?;
@@ -248,7 +248,7 @@ impl Timing {
         })
     }
 
-    /// What was read from the device in the blocks of both sides.
+    /// Summarises the readings of the device for the blocks of both sides.
     fn device_timing(&self, facts: &DeviceFacts) -> DeviceTiming {
         let blocks: Vec<&DeviceBlock> = self.samples.iter().flat_map(|side| &side.on_device).collect();
         let median = |values: Vec<f64>| quantile_of(&values, 0.5);
@@ -315,7 +315,7 @@ pub(super) fn warm_up<M: VariantMemory>(
     let started = now(pairing.sides);
     let (mut done, mut in_blocks, mut calls) = (0u32, Duration::ZERO, 1u32);
     let mut settled = false;
-    // The least disturbed blocks decide. A single thread never uses more than one CPU.
+    // The maximum over all blocks: a disturbed block keeps fewer CPUs busy.
     let mut busy = 0.0_f64;
     let (least_calls, least_time) = match pairing.context.task.profile.protocol {
         Protocol::Paired => (WARM_UP_CALLS, WARM_UP_TIME),
@@ -325,7 +325,7 @@ pub(super) fn warm_up<M: VariantMemory>(
         let slow = pairing.samples.iter().any(|side| SLOW_CALL <= side.estimate);
         let spent = in_blocks.max(now(pairing.sides) - started);
         let warm = (least_calls <= done || (slow && 0 < done)) && least_time <= spent;
-        // The number of calls only grows, by more than twice until a block confirms it.
+        // The number of calls only grows. It more than doubles each time, until a block confirms it.
         if warm && settled {
             break;
         }
@@ -372,8 +372,8 @@ fn paired<M: VariantMemory>(
     Ok(Ok(()))
 }
 
-/// Makes 25 warm-up calls, then 100 calls in as few blocks as the ring and the variants allow. All are checked,
-/// and their mean is the only sample.
+/// Makes the 100 timed calls of KernelForge's protocol, in as few blocks as the ring and the variants allow. The
+/// outputs of all calls are checked, and the mean time of a call is the only sample.
 fn kernelforge<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
     pairs: &mut Pairs,

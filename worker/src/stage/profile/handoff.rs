@@ -21,8 +21,8 @@ pub(super) fn settle(sides: &mut [Side<'_>]) -> Result<(), SessionError> {
     Ok(())
 }
 
-/// Measures the hand-off of all sides again. Used if a block took no longer than the known one. A hand-off is part of
-/// every block, so the known one is too long: the machine was busier when it was measured.
+/// Measures the hand-off of all sides again. Used if a whole block took no longer than the known hand-off. Every block
+/// contains a hand-off, so the known value is too long: the machine was busier when it was measured.
 pub(super) fn measure_again(sides: &mut [Side<'_>]) -> Result<(), SessionError> {
     sides.iter_mut().for_each(|side| side.session.clock().forget_handoff());
     settle(sides)

@@ -5,7 +5,7 @@
 //! at random. The runner is stopped at both ends of a round. Its CPU clock is exact then, and includes threads that
 //! have ended. One round proves nothing, because an interrupt, or a hypervisor that takes the CPU away, is charged to
 //! the running process. Work is attributed to the candidate if it shows in most of the rounds, or in at least half of
-//! them and not in those of the other side. The rounds of both sides alternate, so the machine disturbs both alike.
+//! them and not in the other side's rounds. The rounds of both sides alternate, so the machine disturbs both alike.
 //!
 //! Pure, except for the random numbers. The session's clock makes the rounds.
 
@@ -19,8 +19,8 @@ use crate::session::{IdleRound, WakeCost};
 
 /// The number of rounds that a proof needs.
 pub(super) const MIN_ROUNDS: usize = 9;
-/// CPU time allowed for falling asleep and waking up. For long blocks, a share of the block is allowed instead: to gain
-/// less than that does not matter.
+/// CPU time allowed for falling asleep and waking up. For long blocks, one part in `ALLOWED_SHARE` of the block is
+/// allowed instead: a smaller gain does not matter.
 const MIN_ALLOWANCE: Duration = Duration::from_micros(200);
 const MIN_ALLOWANCE_WITH_THREADS: Duration = Duration::from_micros(50);
 const ALLOWED_SHARE: u32 = 20;
@@ -31,8 +31,8 @@ const BARE_FACTOR: u32 = 6;
 const MAX_BARE_PER_THREAD: Duration = Duration::from_micros(100);
 const ALLOWANCE_PER_THREAD: Duration = Duration::from_micros(5);
 
-/// Half of the rounds of one side may show work, and few of the other side. If chance makes that, or a larger
-/// difference, at most this often, it is no chance.
+/// The significance level of a difference between the two sides. A side that works in half of its rounds is blamed only
+/// if chance alone would produce such a difference, or a larger one, at most this often.
 const MAX_CHANCE: f64 = 1e-3;
 
 /// CPU time that a runner may use in a round, with blocks of the given length.
@@ -46,7 +46,7 @@ fn allowance(block: Duration, wake: WakeCost) -> Duration {
 /// The conclusion from the rounds of one side.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Idleness {
-    /// So few rounds exceeded the allowance that such disturbances cannot affect the median of the blocks.
+    /// Too few rounds exceeded the allowance for such disturbances to affect the median of the blocks.
     Idle,
     /// Too many rounds exceeded the allowance to trust the times, and too few for proof.
     Disturbed { exceeded: usize, rounds: usize },
@@ -54,6 +54,7 @@ pub(super) enum Idleness {
     Works { least: Duration, rounds: usize },
 }
 
+/// Judges the idle rounds of one side, whose timed blocks take `block`.
 pub(super) fn judge(rounds: &[IdleRound], block: Duration) -> Idleness {
     let count = rounds.len();
     let over = exceeding(rounds, block);
@@ -95,8 +96,8 @@ impl Share {
         Self { exceeded: number(exceeding(rounds, block).len()), rounds: number(rounds.len()) }
     }
 
-    /// Returns true if this side worked in so many more of its rounds than the other one that the machine cannot be the
-    /// cause.
+    /// Returns true if this side worked in a larger share of its rounds than the other side, and chance does not
+    /// explain the difference.
     pub(super) fn stands_out_from(self, other: Self) -> bool {
         let enough = MIN_ROUNDS <= self.rounds.min(other.rounds) as usize;
         enough && chance(self, other) <= MAX_CHANCE
@@ -216,7 +217,7 @@ mod tests {
             let found = share(mine).stands_out_from(share(other));
             assert_eq!(found, stands_out, "{mine:?} {other:?}: {}", chance(share(mine), share(other)));
         }
-        // By hand: 1 / C(6, 3), and everything.
+        // Computed by hand: 1 / C(6, 3) and 1.
         assert!((chance(share((3, 3)), share((0, 3))) - 0.05).abs() < 1e-12);
         assert!((chance(share((0, 9)), share((5, 9))) - 1.0).abs() < 1e-12);
         let rounds = rounds(&[20, 900, 1500], 1, 1);

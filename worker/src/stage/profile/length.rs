@@ -1,5 +1,5 @@
-//! Determines the number of calls in a block, so that the time to start it is negligible. It copes with disturbed
-//! measurements. Pure.
+//! Determines the number of calls in a block, so that the time to start the block is negligible. Single disturbed
+//! measurements do not change the result. Pure.
 
 use std::time::Duration;
 

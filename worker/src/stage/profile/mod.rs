@@ -1,8 +1,9 @@
 //! Profile: measures the duration of a call, with a clock that the candidate cannot influence.
 //!
-//! Owns batches and their sides. The sides are the candidate and its baseline, each in several successive runners, over
-//! all entries of the batch. `entry` decides when an entry is done, `pair` makes and checks one block of each side, and
-//! `vary` decides which inputs get new values. The session provides the clock, and the judge computes the figures.
+//! Owns batches and their sides. The sides are the candidate and its baseline. Each side gets several runners, one
+//! after another, and each runner calls all entries of the batch. `entry` decides when an entry is done, `pair` makes
+//! and checks one block of each side, and `vary` decides which inputs get new values. The session provides the clock,
+//! and the judge computes the figures.
 
 mod dispute;
 mod entry;
@@ -48,6 +49,7 @@ use crate::session::{
 const CANDIDATE: usize = 0;
 const BASELINE: usize = 1;
 
+/// Profiles a candidate. Stops at the first entry that fails, and records the failure in `head`.
 pub(crate) fn run<B: Backend>(
     backend: &B,
     progress: Progress<'_>,
@@ -122,7 +124,7 @@ enum Stop {
         entry: usize,
     },
     Failed(Box<EntryFailure>),
-    /// The candidate's outputs differ from the baseline's. A fresh runner of the baseline decides.
+    /// The candidate's outputs differ from the baseline's. A fresh runner of the baseline decides which side is wrong.
     Disputed {
         entry: usize,
         slot: u32,
@@ -138,6 +140,7 @@ struct Side<'b> {
     has_plan: bool,
 }
 
+/// The profiling of one candidate.
 struct Profile<'a, B: Backend> {
     backend: &'a B,
     progress: Progress<'a>,
@@ -173,7 +176,7 @@ impl<B: Backend> Profile<'_, B> {
                 }
             }
         }
-        // Deciding what varies needs memory to read whole inputs. It takes the place of the earlier batch's variants.
+        // Whole inputs are read to decide which of them vary. The earlier batch's variants make room for them.
         if let Some(memory) = self.memory {
             memory.clear().map_err(|source| SessionError::Inputs {
                 candidate: self.task.callee.candidate.clone(),
@@ -230,8 +233,8 @@ impl<B: Backend> Profile<'_, B> {
         self.conclude(placed, &contexts, &timings, &mut variations, first)
     }
 
-    /// Returns what varies in each entry of a batch, as decided for an earlier candidate of the job or now. An unreadable
-    /// capture is reported with the index of its entry.
+    /// Returns what varies in each entry of a batch, as decided now or for an earlier candidate of the job. An
+    /// unreadable capture is reported with the index of its entry.
     fn variations(
         &mut self,
         placed: &[B::Placed],
@@ -290,9 +293,9 @@ impl<B: Backend> Profile<'_, B> {
             let disputed = dispute::Disputed { context: &contexts[entry], slot, calls, poison, mismatch };
             stopped = Some(self.decide(disputed, placed, varied, &mut sides)?);
         }
-        let well = stopped.is_none();
+        let completed = stopped.is_none();
         self.end(placed, sides, stopped)?;
-        Ok(well)
+        Ok(completed)
     }
 
     /// Checks that the times are plausible, repeats kept blocks in a fresh runner, and reports the figures.

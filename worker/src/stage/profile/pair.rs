@@ -30,7 +30,7 @@ const MIN_LIMIT: Duration = Duration::from_secs(5);
 /// Every output slot is checked in one pair out of this many.
 const ALL_SLOTS_ONE_IN: u32 = 16;
 
-/// An entry of the batch.
+/// An entry of the batch, and how it is timed.
 pub(super) struct Context<'a> {
     pub(super) task: &'a ProfileTask,
     pub(super) recorded: &'a Recorded,
@@ -49,8 +49,7 @@ pub(super) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// On a device, calls are cold unless the plan says otherwise. They are not made in turns there, and cold calls come
-    /// closest to that.
+    /// Returns true if calls find cold caches. On a device this is the default, and `"rotate"` means it too.
     fn is_cold(&self) -> bool {
         match self.task.profile.cache_state {
             CacheState::Cold => true,
@@ -59,8 +58,8 @@ impl Context<'_> {
         }
     }
 
-    /// Returns true if a block is a single call. That is so if the caches must be cold or contain other entries' data,
-    /// because a first call would fill them for the next ones. On a device, they are flushed before every call.
+    /// Returns true if a block is a single call: if the caches must be cold or contain other entries' data, because a
+    /// first call would fill them for the next ones. A device's caches are flushed before every call.
     pub(super) fn has_single_calls(&self) -> bool {
         (self.is_cold() && !self.on_device) || self.rotates
     }
@@ -83,7 +82,7 @@ pub(super) struct Draws {
     pub(super) rounds: Draw,
 }
 
-/// The way in which a pair is made.
+/// How a pair is made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Order {
     pub(super) calls: u32,

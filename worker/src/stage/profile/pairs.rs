@@ -14,7 +14,7 @@ use super::samples::{Samples, was_preempted};
 use super::throttled::{Timed, clock_of, least_clock};
 use crate::session::{Block, SessionError, VariantMemory};
 
-/// Pairs of blocks for each pair of runners. Fewer are made if one call takes `SLOW_CALL`.
+/// Pairs of blocks for each pair of runners. `PAIRS_SLOW` applies if a call takes `SLOW_CALL` or longer.
 const PAIRS: usize = 10;
 const PAIRS_SLOW: usize = 2;
 /// Smallest number of pairs, even if time is short. A median of fewer pairs means little.

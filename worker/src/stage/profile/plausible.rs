@@ -17,13 +17,13 @@ use crate::session::{DeviceFacts, SessionError};
 /// More than any current CPU can write: 16 channels of DDR5 reach 0.7 TB/s, and the caches of a whole socket a few
 /// TB/s. A call that would need 20 TB/s did not write its outputs.
 const FASTEST_WRITE_BYTES_PER_SECOND: f64 = 20e12;
-/// What a device's calls may write faster than the device copies, because a measurement is never exact.
+/// A device's calls may write this many times as fast as the device copies, because no measurement is exact.
 const COPY_MARGIN: f64 = 1.1;
 /// A runner that claims this much more time in a block than our clock shows has reported "done" too early.
 const EXCESS_CLAIM_MS: f64 = 0.2;
 
-/// Checks for work of one side during idle rounds, which the clock does not see. `other` is the other side, if there is
-/// one. Without it, work in half of the rounds could also be the machine's.
+/// Checks whether a side works during idle rounds, when the clock does not run. `other` is the other side, if there is
+/// one. Without a comparison, work in half of the rounds is no proof: the machine could cause it.
 pub(super) fn works_unasked(
     context: &Context<'_>,
     samples: &Samples,
@@ -35,7 +35,7 @@ pub(super) fn works_unasked(
         Idleness::Idle => Ok(None),
         Idleness::Works { least, rounds } => {
             let detail = format!(
-                "{least:?} of CPU time and more were used in three of four rounds ({rounds}) in which there was nothing to do"
+                "at least {least:?} of CPU time was used in three of four rounds ({rounds}) in which there was nothing to do"
             );
             Ok(Some(stop(context, Status::DeferredWork, detail)))
         }
@@ -55,7 +55,7 @@ pub(super) fn works_unasked(
     }
 }
 
-/// Compares the candidate's own figures with ours, and ours with what a machine can do.
+/// Compares the candidate's own figures with the worker's, and the worker's with what a machine can do.
 pub(super) fn implausible(
     context: &Context<'_>,
     samples: &Samples,
@@ -84,8 +84,8 @@ pub(super) fn implausible(
     if device.is_some() {
         return Ok(seen_by_the_host(context, samples, ms, calls));
     }
-    // The runner's clock starts after ours and stops before it. On a busy machine it may show much less. If it shows
-    // more, "done" was reported before the calls were finished.
+    // The runner's clock starts after the worker's and stops before it. On a busy machine it may show much less. If it
+    // shows more, "done" was reported before the calls were finished.
     let claim = median(&samples.claims);
     if claims_more(claim, ms * f64::from(calls), handoff) {
         return Ok(Some(stop(
@@ -103,7 +103,7 @@ fn seen_by_the_host(context: &Context<'_>, samples: &Samples, ms: f64, calls: u3
     let claim = samples.claims.iter().copied().reduce(f64::min)?;
     claims_more(claim, ms * f64::from(calls), Duration::ZERO).then(|| {
         let detail = format!(
-            "every block took at least {:.0} % of the time that the device's clock shows for it, by the host's clock",
+            "by the host's clock, every block took at least {:.0} % of the time that the device's clock shows",
             claim * 100.0
         );
         stop(context, Status::TimingMismatch, detail)

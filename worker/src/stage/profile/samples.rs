@@ -9,13 +9,14 @@ use crate::session::{Block, DeviceBlock, IdleRound, Look, WIDEST_ELEMENT};
 /// Largest number of blocks with kept elements.
 const MAX_KEPT: usize = 24;
 
+/// The measurements of one side.
 #[derive(Default)]
 pub(super) struct Samples {
     /// Milliseconds per call, without the hand-off.
     pub(super) ms: Vec<f64>,
     /// The same with the hand-off included: the longest time that a call can have taken.
     pub(super) most_ms: Vec<f64>,
-    /// The runner's own figure for the time of a block, divided by ours without the hand-off.
+    /// The runner's own figure for the time of a block, divided by the worker's without the hand-off.
     pub(super) claims: Vec<f64>,
     /// The CPU time that the runner used in idle rounds.
     pub(super) rounds: Vec<IdleRound>,
@@ -30,15 +31,17 @@ pub(super) struct Samples {
     pub(super) threads: u32,
     /// The total time of the timed blocks.
     elapsed: Duration,
+    /// The part of `elapsed` that the runner spent waiting for a CPU; `None` if the operating system does not report
+    /// it.
     waited: Option<Duration>,
-    /// What was read from the device in each timed block; empty on a CPU.
+    /// The readings of the device for each timed block; empty on a CPU.
     pub(super) on_device: Vec<DeviceBlock>,
     pub(super) kept: Vec<KeptBlock>,
-    /// The number of blocks that were candidates for keeping.
+    /// The number of blocks that `keep` has drawn from.
     offered: usize,
 }
 
-/// A block whose outputs are later compared with those of a fresh runner.
+/// A block whose outputs are later compared with a fresh runner's.
 pub(super) struct KeptBlock {
     /// The seed of its inputs.
     pub(super) seed: u64,

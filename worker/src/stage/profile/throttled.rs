@@ -2,7 +2,7 @@
 
 use crate::session::Block;
 
-/// A block with less than this share of the median clock does not count.
+/// A block whose clock is below this share of the median clock is throttled.
 const LEAST_SHARE: f64 = 0.75;
 
 /// A timed pair: for each side the milliseconds per call, and whether another process preempted the block.
@@ -29,15 +29,15 @@ pub(super) fn clock_of(block: &Block) -> Option<u32> {
     block.on_device?.pace.clock_mhz
 }
 
-/// The lowest clock of an undisturbed block, in MHz: a share of the median of all blocks so far. `None` if the device did
-/// not report its clock, and on a CPU.
+/// The lowest clock of an undisturbed block, in MHz: a share of the median of all blocks so far. `None` on a CPU, or if
+/// the device did not report its clock.
 pub(super) fn least_clock(clocks: impl Iterator<Item = u32>) -> Option<f64> {
     let mut clocks: Vec<u32> = clocks.collect();
     clocks.sort_unstable();
     clocks.get(clocks.len() / 2).map(|&median| f64::from(median) * LEAST_SHARE)
 }
 
-/// Returns true if a side of the pair ran with a lower clock.
+/// Returns true if a side of the pair ran with a clock below `least`. Both are in MHz.
 pub(super) fn is_throttled(pair: &Timed, side: usize, least: Option<f64>) -> bool {
     let clock = pair.clocks.get(side).copied().flatten();
     clock.zip(least).is_some_and(|(clock, least)| f64::from(clock) < least)
@@ -84,7 +84,7 @@ mod tests {
         assert!(!is_throttled(&pair([Some(1), Some(1)]), 0, None));
     }
 
-    /// Half of the time is the slowest that can be told from a device that is always slow.
+    /// The limit is a share of the median, so a clock that never changes is never below it.
     #[test]
     fn device_that_is_always_slow_is_not_throttled() {
         let least = least_clock([900; 20].into_iter());

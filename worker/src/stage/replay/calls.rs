@@ -39,7 +39,7 @@ pub(crate) enum StepError {
     Failed(Box<Failed>),
 }
 
-/// The call gave a wrong result, or its candidate died.
+/// A step whose call failed or gave a wrong result.
 #[derive(Debug)]
 pub(crate) struct Failed {
     pub(crate) step: usize,
@@ -47,6 +47,7 @@ pub(crate) struct Failed {
     pub(crate) end: Option<RunnerEnd>,
 }
 
+/// Everything that the calls of a replay need, and their results so far.
 pub(crate) struct Calls<'a, B: Backend> {
     pub(crate) backend: &'a B,
     pub(crate) progress: Progress<'a>,
@@ -140,7 +141,6 @@ impl<B: Backend> Calls<'_, B> {
             }
         };
         let recorded: &Recorded = placed[0].as_ref();
-        // Taken out of `self` while the session lives, so that the rest of `self` stays usable.
         let candidate = &self.candidates[number];
         let mut session = backend.start(candidate, &placed)?;
         let called = drive(&self.task.callees[number], recorded, &mut *session, &mut self.outputs_digest);
@@ -151,7 +151,7 @@ impl<B: Backend> Calls<'_, B> {
             Ok(took) => return Ok(took),
             Err(over) => over,
         };
-        let (failure, end) = named(recorded, over, ending);
+        let (failure, end) = failure_of(recorded, over, ending);
         // A failure ends the replay, so there is time to check whether the captures are damaged. A constant is loaded
         // from the first capture that contains it, which may not be the step's own.
         let elsewhere = || self.locations.check_crcs(&needs, recorded.capture.path());
@@ -160,7 +160,8 @@ impl<B: Backend> Calls<'_, B> {
     }
 }
 
-fn named(recorded: &Recorded, over: EntryEnd, ending: Ending) -> (EntryFailure, Option<RunnerEnd>) {
+/// The failure of an entry and, if its candidate died, the end of the runner.
+fn failure_of(recorded: &Recorded, over: EntryEnd, ending: Ending) -> (EntryFailure, Option<RunnerEnd>) {
     match over {
         EntryEnd::Failed(failure) => (*failure, None),
         EntryEnd::Died => {
@@ -199,6 +200,7 @@ fn drive(
     })
 }
 
+/// Adds all outputs of a call to the digest.
 fn add_outputs(
     recorded: &Recorded,
     session: &dyn Session,

@@ -1,7 +1,7 @@
 //! The captures of a replay: the tensors that each entry needs, their locations and their digests.
 //!
-//! Makes the recording, or uses an existing one. With an existing one, only headers are read, and compared with the
-//! schedule step by step. Bytes are read in chunks, and dropped from the page cache if the task requires it.
+//! Makes the recording, or uses an existing one. If there is one, only headers are read, and compared with its schedule
+//! step by step. Bytes are read in chunks, and dropped from the page cache if the task requires it.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -53,13 +53,14 @@ pub(crate) enum FileError {
     Write { path: PathBuf, source: io::Error },
 }
 
-/// The location of a tensor's bytes.
+/// The location of a tensor's bytes: a range of a storage that begins at `start`.
 #[derive(Clone, Debug)]
 struct Location {
     capture: PathBuf,
     storage: StorageId,
     start: u64,
     bytes: Bytes,
+    /// The name in messages.
     name: String,
 }
 

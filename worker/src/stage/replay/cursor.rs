@@ -13,12 +13,13 @@ use opt_shared::replay::{Key, Need, Recording, Step};
     "the schedule differs from the actual uses at use {index}: expected {expected}, actual {actual} (if the captures were changed, make the recording again)"
 )]
 pub struct Disagreement {
+    /// The position of the use in the schedule.
     pub index: u32,
     pub expected: String,
     pub actual: String,
 }
 
-/// A scheduled or an actual use.
+/// An event of a replay, as it was scheduled or as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ScheduledUse {
     Use {
@@ -58,6 +59,7 @@ impl std::fmt::Display for ScheduledUse {
     }
 }
 
+/// The position in the schedule.
 pub struct Cursor<'a> {
     recording: &'a Recording,
     at: usize,

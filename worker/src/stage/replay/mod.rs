@@ -48,13 +48,14 @@ enum ReplayError {
     Steps(#[from] StepsError<StepError>),
 }
 
+/// Replays the calls of a task. Records an error in `head`.
 pub(crate) fn run<B: Backend>(
     backend: &B,
     progress: Progress<'_>,
     task: &ReplayTask,
     head: &mut Head,
 ) -> Replayed {
-    let result = attempt(backend, progress, task, head).map_err(|error| name(error, head)).ok();
+    let result = attempt(backend, progress, task, head).map_err(|error| record_error(error, head)).ok();
     Replayed { result: result.map(Box::new) }
 }
 
@@ -114,10 +115,10 @@ fn recording(progress: Progress<'_>, task: &ReplayTask) -> Result<(Recording, Lo
         return Ok((known, locations));
     }
     let total = u32::try_from(recorder.recording().constants.len()).unwrap_or(u32::MAX);
-    let tell = |done: usize| {
+    let report_progress = |done: usize| {
         progress(u32::try_from(done).unwrap_or(u32::MAX), total, Bytes::ZERO);
     };
-    let recording = captures::record(recorder, &locations, task.drop_cache, tell)?;
+    let recording = captures::record(recorder, &locations, task.drop_cache, report_progress)?;
     captures::write_recording(&task.recording, &recording.encode())?;
     Ok((recording, locations))
 }
@@ -162,8 +163,8 @@ fn result<B: Backend>(
     }
 }
 
-/// Sets the status and the blame of an error.
-fn name(error: ReplayError, head: &mut Head) {
+/// Records an error in the head of the report, with its status.
+fn record_error(error: ReplayError, head: &mut Head) {
     head.detail = chain(&error);
     head.status = match error {
         error if is_shortage(&error) => Status::InfraError,

@@ -21,10 +21,12 @@ pub struct StepMoves {
     pub before: Vec<Move>,
     /// Moves while it runs, which prefetch constants of later steps.
     pub during: Vec<Move>,
+    /// The number of this step's constants that were in the pool.
     pub hits: u32,
     pub misses: u32,
 }
 
+/// The moves of a whole replay, and their sums.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MovePlan {
     pub steps: Vec<StepMoves>,
@@ -57,6 +59,7 @@ pub struct Wanted<'a> {
     pub depth: u32,
 }
 
+/// Plans all moves.
 pub fn plan(wanted: Wanted<'_>) -> Result<MovePlan, BelowFloor> {
     let floor = opt_shared::replay::floor(wanted.sets, wanted.slots, wanted.pinned);
     if wanted.budget < floor.bytes() {
@@ -68,12 +71,14 @@ pub fn plan(wanted: Wanted<'_>) -> Result<MovePlan, BelowFloor> {
     Ok(MovePlan { steps, bytes_moved: moved, evictions, peak })
 }
 
+/// The state of the plan after the steps so far.
 struct Planner<'a> {
     wanted: Wanted<'a>,
-    /// For each constant the steps that still use it, the last one first.
+    /// For each constant, the steps that still use it, the last one first.
     uses: Vec<Vec<usize>>,
     /// Constants in the pool that may be evicted.
     resident: Vec<u32>,
+    /// For each constant, true if it is in the pool.
     is_in: Vec<bool>,
     held: Bytes,
     moved: Bytes,
@@ -101,6 +106,7 @@ impl<'a> Planner<'a> {
         }
     }
 
+    /// Plans the loads and evictions before a step.
     fn step(&mut self, step: usize) -> StepMoves {
         let mut moves = StepMoves::default();
         let set = &self.wanted.sets[step];
@@ -130,12 +136,12 @@ impl<'a> Planner<'a> {
         moves
     }
 
-    /// Prefetches for step `next` while `step` runs. Returns false if that would evict a constant that is in use, or
-    /// that is used before `next` or in it.
+    /// Loads a constant for step `next`: this step itself, or a later one. Returns false if that would evict a constant
+    /// of the running step, or one that is used before `next` or in it.
     fn fetch(&mut self, constant: u32, step: usize, next: usize, moves: &mut Vec<Move>) -> bool {
         let wanted = self.wanted.slots[constant as usize];
         let mut missing = (self.held + wanted) - self.wanted.budget;
-        let mut going = Vec::new();
+        let mut victims = Vec::new();
         if missing != Bytes::ZERO {
             let mut others: Vec<(usize, u32)> = self
                 .resident
@@ -150,13 +156,13 @@ impl<'a> Planner<'a> {
                     break;
                 }
                 missing = missing - self.wanted.slots[other as usize];
-                going.push(other);
+                victims.push(other);
             }
             if missing != Bytes::ZERO {
                 return false;
             }
         }
-        for other in going {
+        for other in victims {
             self.resident.retain(|&it| it != other);
             self.is_in[other as usize] = false;
             self.held = self.held - self.wanted.slots[other as usize];

@@ -21,6 +21,7 @@ use crate::session::PoolSlot;
 /// weight.
 pub const POISON: u8 = 0xff;
 
+/// The reason why the pool cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     #[error("placing a tensor in the pool")]
@@ -79,13 +80,15 @@ pub struct Moved {
     pub busy: Duration,
 }
 
+/// The device, the constants that it holds, and the plan.
 pub struct Pool<'a, D: Device, S: ConstantReader> {
     on: Accounted<D>,
     ring: Ring<D>,
-    store: S,
+    reader: S,
     constants: &'a [Constant],
     plan: &'a MovePlan,
     sets: &'a [Vec<u32>],
+    /// The constants in the pool.
     placed: HashMap<u32, Buffer>,
     moved: Moved,
 }
@@ -93,7 +96,7 @@ pub struct Pool<'a, D: Device, S: ConstantReader> {
 impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
     pub fn new(
         device: D,
-        store: S,
+        reader: S,
         constants: &'a [Constant],
         plan: &'a MovePlan,
         sets: &'a [Vec<u32>],
@@ -101,7 +104,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         Self {
             on: Accounted::new(device),
             ring: Ring::new(REPLAY_SLOTS, STAGING_SLOT),
-            store,
+            reader,
             constants,
             plan,
             sets,
@@ -134,6 +137,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         self.close()
     }
 
+    /// Releases the pool. Returns the work that was done.
     fn close(mut self) -> Moved {
         // The queue must finish before the buffers and the device are released.
         let Self { on, ring, placed, moved, .. } = &mut self;
@@ -170,13 +174,14 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         Ok(())
     }
 
+    /// Queues the upload of a constant, and checks its digest.
     fn load(&mut self, number: u32) -> Result<Option<Event>, PoolError> {
         let constant = self.constants.get(number as usize).ok_or(PoolError::Plan)?;
         let phase = Bytes::new(u64::from(constant.phase));
         let buffer = self.on.allocate(Kind::Weight, phase + constant.bytes)?;
         self.on.device().fill(&buffer, POISON)?;
         let source = self
-            .store
+            .reader
             .open(number)
             .map_err(|source| PoolError::Find { name: format!("constant {number}"), source })?;
         let mut source = Hashed { source, phase: usize::from(constant.phase), hasher: blake3::Hasher::new() };
@@ -191,6 +196,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         Ok(event)
     }
 
+    /// Describes the slots of the constants that a step uses.
     fn ready_slots(&self, step: usize) -> Result<Vec<ReadySlot>, PoolError> {
         let set = self.sets.get(step).ok_or(PoolError::Plan)?;
         set.iter()

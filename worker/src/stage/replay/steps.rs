@@ -13,6 +13,7 @@ use super::planner::MovePlan;
 use super::pool::{ConstantReader, Moved, Pool, PoolError, Ready, ReadySlot};
 use crate::residency::device::Device;
 
+/// The reason why a replay stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum StepsError<E: std::error::Error + 'static> {
     #[error(transparent)]
@@ -50,10 +51,11 @@ pub trait Caller {
 pub struct StepTime {
     /// The time from the end of the previous step to the end of this one.
     pub whole: Duration,
-    /// The part of it that was spent waiting for tensors.
+    /// The part of `whole` that was spent waiting for tensors.
     pub stall: Duration,
 }
 
+/// The figures of a complete replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     pub steps: Vec<StepTime>,
@@ -88,9 +90,9 @@ pub fn replay<C: Caller, D: Device + Send, S: ConstantReader>(
                 let needs_of_step = caller.needs(step).map_err(|source| StepsError::Call { step, source })?;
                 let Some((name, needs)) = needs_of_step else { break };
                 let constants = cursor.step(&name, &needs)?;
-                let waits = Instant::now();
+                let waiting_since = Instant::now();
                 let slots = ready.recv().unwrap_or(Err(PoolError::Ended));
-                let stall = waits.elapsed();
+                let stall = waiting_since.elapsed();
                 let slots = slots.map_err(|source| StepsError::Pool { step, source })?;
                 if !slots.iter().map(|slot| slot.constant).eq(constants) {
                     return Err(StepsError::Pool { step, source: PoolError::Plan });
@@ -104,7 +106,7 @@ pub fn replay<C: Caller, D: Device + Send, S: ConstantReader>(
             Ok(())
         })();
         let whole = started.elapsed();
-        // Dropping this ends the pool.
+        // Closing the channels ends the pool.
         drop(step_done);
         drop(ready);
         let moved = queue.join();

@@ -34,6 +34,7 @@ fn task_over(op: &str, folder: &tempfile::TempDir, numbers: &[u32]) -> ReplayTas
     }
 }
 
+/// The report of a replay, and the requests to the backend.
 struct Report {
     head: Head,
     result: Option<Box<ReplayResult>>,
@@ -56,12 +57,13 @@ fn replay(task: &ReplayTask, scripts: &[Script]) -> Report {
     Report { head, result, asked }
 }
 
+/// A script of one right call.
 fn right() -> Script {
     Script { end: RunnerEnd::default(), ..Script::of(&[Play::Right]) }
 }
 
 #[test]
-fn replay_calls_every_step_once_and_adds_up() {
+fn replay_calls_every_step_once_and_reports_its_figures() {
     let folder = tempfile::tempdir().expect("a folder");
     let task = task(&folder, &[0, 0, 1]);
     let scripts = [right(), Script { peak_owed: Bytes::mib(6), ..right() }, right()];
@@ -133,14 +135,14 @@ fn replay_blames_the_host_for_missing_resources() {
         let source = std::io::Error::from_raw_os_error(errno.raw_os_error());
         let error = CapturesError::Read { entry: "entry_000000".to_owned(), source };
         let mut head = Head::passed();
-        name(error.into(), &mut head);
+        record_error(error.into(), &mut head);
         assert_eq!(head.status, status, "{}", head.detail);
         assert!(head.detail.starts_with("reading the tensors of entry_000000: "), "{}", head.detail);
     }
 }
 
 #[test]
-fn replay_names_every_answer_of_a_step() {
+fn replay_maps_every_failure_of_a_step_to_a_status() {
     let refused = Answer::Done(Loaded::Refused { text: "undefined symbol: run".to_owned() });
     let ready = Answer::Done(Loaded::Ready { has_plan: true, returned: false });
     let planned = |plan| Script { load: ready.clone(), plan, ..right() };

@@ -29,6 +29,7 @@ const KEPT_FAILURES: usize = 3;
 /// Checking more would cost a pass over the captures for every bad candidate.
 const CHECKED_FAILURES: u32 = 3;
 
+/// Verifies a candidate. Records its failures in `head`.
 pub(crate) fn run<B: Backend>(
     backend: &B,
     progress: Progress<'_>,
@@ -90,7 +91,7 @@ struct Shared {
     settled: usize,
     /// True if enough entries have failed.
     enough: bool,
-    /// The failure of the entry after those, if it failed. The entry is repeated alone before the failure is
+    /// The failure of the entry after the settled ones, if it failed. The entry is repeated alone before the failure is
     /// attributed.
     doubted: Option<Box<EntryFailure>>,
 }
@@ -102,8 +103,8 @@ enum SharedEnd {
     Died,
 }
 
-/// Marks a failure of an entry that failed after others and is right in a separate session. The candidate is to blame,
-/// because only the earlier entries made the difference.
+/// Marks the failure of an entry that failed after others and is right in a separate session. The candidate is to
+/// blame, because only the earlier entries made the difference.
 fn marked_order_dependent(mut failure: Box<EntryFailure>) -> Box<EntryFailure> {
     if matches!(failure.status, Status::IncorrectNumerical | Status::UnwrittenOutput) {
         failure.status = Status::Nondeterministic;
@@ -117,6 +118,7 @@ fn is_independent_of_session(status: Status) -> bool {
     matches!(status, Status::Unsupported | Status::CaptureError)
 }
 
+/// The verification of one candidate.
 struct Verification<'a, B: Backend> {
     backend: &'a B,
     progress: Progress<'a>,

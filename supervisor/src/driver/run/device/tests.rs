@@ -4,7 +4,7 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 use std::time::Duration;
 
-use opt_nvml_twin::{Device as Script, Process as Plays, Twin, Who};
+use opt_nvml_twin::{Device as ScriptedDevice, Process as ScriptedProcess, Twin, Who};
 use opt_shared::ids::{JobId, LeaseId, UnitId};
 use opt_shared::message::{KillReason, Role};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -31,8 +31,8 @@ impl Sleeper {
         self.0.id()
     }
 
-    fn holds(&self, mib_from_ms: &[(u64, u64)]) -> Plays {
-        Plays {
+    fn holds(&self, mib_from_ms: &[(u64, u64)]) -> ScriptedProcess {
+        ScriptedProcess {
             who: Who::Pid(self.pid()),
             mib_from_ms: mib_from_ms.to_vec(),
             listed_after_death_ms: 0,
@@ -54,8 +54,8 @@ struct Watched {
     device: RunDevice,
 }
 
-fn script(processes: Vec<Plays>) -> opt_nvml_twin::Script {
-    let device = Script {
+fn script(processes: Vec<ScriptedProcess>) -> opt_nvml_twin::Script {
+    let device = ScriptedDevice {
         uuid: "GPU-7".to_owned(),
         name: "Twin".to_owned(),
         total_mib: Some(2048),
@@ -118,7 +118,8 @@ impl Watched {
 #[test]
 fn memory_is_attributed_to_the_run_its_dead_processes_and_others() {
     let (ours, other) = (Sleeper::start(), Sleeper::start());
-    let lingering = Plays { listed_after_death_ms: 400, held_after_death_ms: 400, ..ours.holds(&[(0, 300)]) };
+    let lingering =
+        ScriptedProcess { listed_after_death_ms: 400, held_after_death_ms: 400, ..ours.holds(&[(0, 300)]) };
     let mut watched = Watched::with(&script(vec![lingering, other.holds(&[(0, 200)])]));
     let workers = [(WORKER, ours.pid())];
     let sample = watched.sample(&workers);

@@ -80,7 +80,7 @@ int answer(void) {
 ";
 
 #[test]
-fn candidate_is_refused_everything_outside_its_work() {
+fn candidate_is_refused_every_forbidden_operation() {
     as_every_user(|| {
         for namespaces in [Namespaces::ALL, Namespaces::NONE] {
             let folder = tempfile::tempdir().expect("a temporary folder");
@@ -152,7 +152,7 @@ pub(super) fn locked_down() {
     }
 }
 
-pub(super) fn forbidden_things() {
+pub(super) fn attempt_forbidden_operations() {
     let neighbour = folder().join("neighbour");
     let worker_pid = rustix::process::getppid().map_or(0, |pid| i64::from(pid.as_raw_nonzero().get()));
     locked_down();
@@ -173,8 +173,8 @@ pub(super) fn forbidden_things() {
         answer("signal_on_input", libc::fcntl(0, 10, libc::SIGCONT).into());
         answer("seal", libc::fcntl(ARTIFACT_FD, libc::F_ADD_SEALS, libc::F_SEAL_WRITE).into());
         answer("own_thread_priority", libc::setpriority(libc::PRIO_PROCESS, 0, 5).into());
-        let somebody = libc::id_t::try_from(worker_pid.max(2)).unwrap_or(2);
-        answer("priority_of_worker", libc::setpriority(libc::PRIO_PROCESS, somebody, 5).into());
+        let other_process = libc::id_t::try_from(worker_pid.max(2)).unwrap_or(2);
+        answer("priority_of_worker", libc::setpriority(libc::PRIO_PROCESS, other_process, 5).into());
         answer("chmod", libc::fchmod(0, 0o777).into());
         let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         answer("read_limit", libc::getrlimit(libc::RLIMIT_CPU, &raw mut limit).into());
@@ -196,7 +196,7 @@ pub(super) fn forbidden_things() {
             libc::sched_setaffinity(0, size_of_val(&processors), &raw const processors).into(),
         );
         use_unlimited_memory();
-        // Large enough for its own mapping, which glibc would grow with mremap.
+        // The block is so large that glibc maps it separately and would grow it with mremap.
         let memory = libc::malloc(1 << 20);
         let grown = libc::realloc(memory, 8 << 20);
         println!("realloc={}", if grown.is_null() { "null" } else { "ok" });
@@ -242,7 +242,7 @@ fn use_unlimited_memory() {
         answer("lock", libc::fcntl(ARTIFACT_FD, libc::F_SETLK, &raw const lock).into());
         answer("lock_of_description", libc::fcntl(ARTIFACT_FD, libc::F_OFD_SETLK, &raw const lock).into());
         answer("inotify", libc::inotify_init1(0).into());
-        // Asks for the version, which is always allowed.
+        // Requests the version, which Landlock itself always returns.
         answer("own_rules", libc::syscall(libc::SYS_landlock_create_ruleset, 0, 0, 1));
         let allow = libc::sock_filter { code: 6, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW };
         let filter = libc::sock_fprog { len: 1, filter: (&raw const allow).cast_mut() };
@@ -353,7 +353,7 @@ fn calls_of_the_32_bit_abi_kill_the_process() {
 }
 
 #[cfg(target_arch = "x86_64")]
-pub(super) fn call_of_the_32_bit_kind() {
+pub(super) fn make_32_bit_call() {
     const GETPID_32: u64 = 20;
     locked_down();
     // SAFETY: asks for our pid; the kernel clobbers only the result and these registers.

@@ -18,9 +18,10 @@ use super::scenario::{WORKER_FD, as_every_user, confinement, folder, inherited, 
 use crate::sandbox::handle::End;
 use crate::sandbox::spawn::Namespaces;
 
-/// The same number on every architecture, like all calls since 5.1.
+/// The number of `close_range`, which is the same on every architecture.
 const SYS_CLOSE_RANGE: i64 = 436;
 
+/// Makes these calls fail as if the kernel lacked them.
 fn pretend_missing(calls: &[i64]) {
     rustix::thread::set_no_new_privs(true).expect("always allowed");
     let program = by_number::program(calls.iter().map(|number| (*number, libc::ENOSYS)));
@@ -113,7 +114,8 @@ pub(super) fn sealed() {
         let start = NonNull::new(map.cast::<u8>()).expect("a map");
         let outcome = seal_map(start, Bytes::from(page));
         println!("sealed_inputs={}", outcome.is_ok());
-        // Installed now, because the lock-down refuses further filters. The filter does not seal anything.
+        // Makes a second `mseal` (462) fail. The filter must be installed before the lock-down, which refuses further
+        // filters.
         pretend_missing(&[462]);
         locked_down();
         answer_io("unmap", Errno::result(libc::munmap(map, page)).map_err(Into::into));

@@ -39,7 +39,7 @@ int ask(int way, size_t n) {
     if (p && way == 7) munmap(p, n); else if (way < 7) free(p);
     return p != NULL;
 }
-/* Null, but not for want of memory. */
+/* Requests that fail for other reasons than lack of memory. */
 void misuse(void) {
     void *p = NULL;
     if (posix_memalign(&p, 3, 16) == 0) abort();

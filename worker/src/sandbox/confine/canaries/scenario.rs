@@ -37,13 +37,13 @@ static RUN_BEFORE_TEST_HARNESS: extern "C" fn() = run_scenario_if_requested;
 extern "C" fn run_scenario_if_requested() {
     let Ok(scenario) = std::env::var(SCENARIO) else { return };
     let run: fn() = match scenario.as_str() {
-        "candidate" => candidate::forbidden_things,
+        "candidate" => candidate::attempt_forbidden_operations,
         "abort" => candidate::abort,
         "deep_recursion" => candidate::deep_recursion,
         "too_much_data" => candidate::too_much_data,
         "one_cpu" => candidate::one_cpu,
         #[cfg(target_arch = "x86_64")]
-        "32_bit_call" => candidate::call_of_the_32_bit_kind,
+        "32_bit_call" => candidate::make_32_bit_call,
         "old_kernel" => missing_protections::on_an_old_kernel,
         "no_namespaces" => missing_protections::worker_without_namespaces,
         "sealed" => missing_protections::sealed,
@@ -97,6 +97,7 @@ pub(super) struct RunningScenario {
     pub(super) worker: OwnedFd,
 }
 
+/// Starts a scenario with a pipe as its output and a socket as its worker's.
 pub(super) fn start(
     scenario: &str,
     folder: &Path,
@@ -120,6 +121,7 @@ pub(super) fn socket_pair() -> (OwnedFd, OwnedFd) {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket pair")
 }
 
+/// Starts a scenario with these descriptors, each at the number beside it.
 pub(super) fn start_with(
     scenario: &str,
     folder: &Path,

@@ -1,4 +1,4 @@
-//! Starting, stopping, continuing and ending runners.
+//! Tests of starting, stopping, continuing and ending runners.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -108,8 +108,8 @@ fn cpu_clock_between_stops_shows_work() {
     };
     let (idle, _) = measure("waits_until_killed");
     let (_, busy) = measure("two_spinning_threads");
-    assert!(idle < Duration::from_micros(200), "who sleeps: {idle:?}");
-    assert!(Duration::from_millis(1) < busy, "who spins: {busy:?}");
+    assert!(idle < Duration::from_micros(200), "a sleeping runner used {idle:?}");
+    assert!(Duration::from_millis(1) < busy, "a spinning runner used {busy:?}");
 }
 
 pub(super) fn two_spinning_threads() {
@@ -169,8 +169,8 @@ pub(super) fn waits_until_killed() {
     locked_down();
     println!("ready");
     // If the test fails, nothing else would end this process.
-    let ages = Instant::now() + 3 * TIMEOUT;
-    while Instant::now() < ages {
+    let deadline = Instant::now() + 3 * TIMEOUT;
+    while Instant::now() < deadline {
         std::thread::park_timeout(TIMEOUT);
     }
 }
@@ -243,7 +243,7 @@ pub(super) fn descriptors() {
 }
 
 #[test]
-fn file_that_is_no_program_is_reported() {
+fn file_that_is_not_a_program_is_reported() {
     let null = File::open("/dev/null").expect("/dev/null opens");
     match spawn_runner(null.as_fd(), &[c"runner"], &[], &[], Namespaces::ALL) {
         Err(SpawnError::Child { step, source }) => {

@@ -25,6 +25,7 @@ use crate::session::pace::Pace;
 
 /// Dynamic shared memory that every kernel may use. More has to be requested.
 const PLAIN_SHARED: u32 = 48 << 10;
+/// The size of the buffer for the error log of a module.
 const LOG: usize = 8 << 10;
 /// The size of the buffer for the card's name and its final zero.
 const NAME: i32 = 256;
@@ -41,6 +42,7 @@ const PARAM_END: usize = 0;
 const PARAM_BUFFER: usize = 1;
 const PARAM_BUFFER_BYTES: usize = 2;
 
+/// A card's context in this process, with everything that was made in it.
 pub(crate) struct CardDriver {
     functions: Functions,
     further: Further,
@@ -50,6 +52,7 @@ pub(crate) struct CardDriver {
     calls: CUstream,
     modules: BTreeMap<u64, CUmodule>,
     kernels: BTreeMap<u64, CUfunction>,
+    /// The number of the last mark, module or kernel.
     next: u64,
     /// Recorded events by mark, and events that can be reused.
     recorded: BTreeMap<u64, CUevent>,
@@ -73,7 +76,7 @@ impl CardDriver {
         let device = device_of(&functions, ordinal)?;
         let mut context = std::ptr::null_mut();
         let (mut copies, mut calls) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: the order that the driver asks for; each function writes to the place that it is given.
+        // SAFETY: the order that the driver requires; each function writes through the pointer that it gets.
         unsafe {
             ok("cuDevicePrimaryCtxRetain", (functions.retain)(&raw mut context, device))?;
             ok("cuCtxSetCurrent", (functions.set_current)(context))?;
@@ -117,7 +120,7 @@ impl CardDriver {
     }
 
     fn kernel(&self, function: FunctionId) -> Result<CUfunction, DriverError> {
-        let unknown = DriverError::new("looking a kernel up", Code::INVALID_HANDLE);
+        let unknown = DriverError::new("looking up a kernel", Code::INVALID_HANDLE);
         self.kernels.get(&function.0).copied().ok_or(unknown)
     }
 }
@@ -127,7 +130,7 @@ pub(super) fn device_of(functions: &Functions, ordinal: u32) -> Result<CUdevice,
     let no_such = DriverError::new("cuDeviceGet", Code::INVALID_DEVICE);
     let number = i32::try_from(ordinal).map_err(|_| no_such)?;
     let mut device = 0;
-    // SAFETY: the order that the driver asks for; the handle is written by the call.
+    // SAFETY: the order that the driver requires; the second call writes the handle.
     unsafe {
         ok("cuInit", (functions.init)(0))?;
         ok("cuDeviceGet", (functions.device)(&raw mut device, number))?;
@@ -141,8 +144,8 @@ pub(super) fn describe(functions: &Functions, device: CUdevice) -> Result<Card, 
     // SAFETY: a plain structure of the driver's interface, for which all zeros are valid.
     let mut uuid = unsafe { std::mem::zeroed() };
     let (mut total, mut integrated, mut l2) = (0, 0, 0);
-    // SAFETY: each function writes to the place that it is given; the name ends with a zero, because the driver is told
-    // a size one byte smaller than the buffer.
+    // SAFETY: each function writes through the pointer that it gets. The name ends with a zero, because the size passed
+    // to the driver is one byte smaller than the buffer.
     let name = unsafe {
         ok("cuDeviceGetName", (functions.name)(name.as_mut_ptr(), NAME - 1, device))?;
         ok("cuDeviceGetUuid", (functions.uuid)(&raw mut uuid, device))?;
@@ -272,7 +275,7 @@ impl Driver for CardDriver {
         let mut options = [JIT_ERROR_LOG, JIT_ERROR_LOG_BYTES];
         let mut values = [log.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG - 1)];
         let mut module = std::ptr::null_mut();
-        // SAFETY: two options with their values; the log is one byte longer than the driver is told, and all of them
+        // SAFETY: two options with their values. The log is one byte longer than the size passed, and all of them
         // outlive the call.
         let code = unsafe {
             (self.functions.load)(

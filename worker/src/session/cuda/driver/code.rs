@@ -20,10 +20,11 @@ pub(crate) enum Subject {
     /// The device or its driver lacks a feature.
     Lacking,
     Memory,
-    /// The machine. No kernel can cause such an error.
+    /// The machine failed. No kernel can cause such an error.
     Host,
 }
 
+/// An error code, with its name and meaning.
 struct Row {
     code: u32,
     name: &'static str,

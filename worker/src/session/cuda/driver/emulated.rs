@@ -13,9 +13,10 @@ use super::{
 
 /// The size of the device's memory. Allocations take it from the host's memory.
 const MEMORY: Bytes = Bytes::gib(8);
-/// The most text printed by kernels that is kept for a session, in bytes.
+/// The largest size of the text that kernels print and that is kept for a session, in bytes.
 const PRINTED: usize = 64 << 10;
 
+/// The emulated device, and what was loaded into it.
 pub(crate) struct EmulatedDriver {
     card: Card,
     device: Device,
@@ -57,6 +58,7 @@ fn device() -> Device {
     Device::new(Config { memory: MEMORY.get(), ..Config::default() })
 }
 
+/// Describes a fault of the emulated device as an error of the driver.
 fn fault(call: &'static str, fault: Fault) -> DriverError {
     let mut site = Site { text: fault.kind.to_string(), ..Site::default() };
     if let Some(found) = fault.site.clone() {
@@ -129,16 +131,16 @@ impl Driver for EmulatedDriver {
 
     fn load(&mut self, image: &[u8]) -> Result<ModuleId, DriverError> {
         const CALL: &str = "loading a module";
-        let said = |code, text: String| {
+        let refused = |code, text: String| {
             let site = Some(Box::new(Site { text, ..Site::default() }));
             DriverError { call: CALL, code, site }
         };
         let text = std::str::from_utf8(image).map_err(|_| {
-            said(Code::NOT_SUPPORTED, "a binary for a card: the emulated device runs PTX".to_owned())
+            refused(Code::NOT_SUPPORTED, "a binary for a card: the emulated device runs PTX".to_owned())
         })?;
         let module = self.device.load(text).map_err(|error| match error {
             LoadError::Device(it) => fault(CALL, *it),
-            other => said(Code(other.code()), other.to_string()),
+            other => refused(Code(other.code()), other.to_string()),
         })?;
         let number = self.number();
         self.modules.insert(number, module);
@@ -155,7 +157,7 @@ impl Driver for EmulatedDriver {
         let function = found.ok_or_else(|| {
             let text = format!("there is no kernel `{symbol}`");
             let site = Some(Box::new(Site { text, ..Site::default() }));
-            DriverError { call: "looking a kernel up", code: Code::NOT_FOUND, site }
+            DriverError { call: "looking up a kernel", code: Code::NOT_FOUND, site }
         })?;
         let number = self.number();
         self.kernels.insert(number, function);

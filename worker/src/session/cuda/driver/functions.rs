@@ -33,7 +33,7 @@ macro_rules! functions {
         impl Functions {
             /// Looks up all functions of the loaded library.
             fn find(library: &'static libloading::Library) -> Result<Self, NoDriver> {
-                // SAFETY: the names are the driver's functions, and the types are those of its header.
+                // SAFETY: the names are the driver's functions, and the types are from its header.
                 Ok(Self { $($name: unsafe {
                     *library.get(concat!($symbol, "\0").as_bytes()).map_err(|_| NoDriver::Symbol($symbol))?
                 },)* })
@@ -75,7 +75,7 @@ functions! {
     set_function_attribute = "cuFuncSetAttribute": fn(CUfunction, c_uint, c_int);
 }
 
-/// Functions without which kernels are still verified: a driver may lack each of them.
+/// Functions that a driver may lack. Kernels are verified without them.
 #[derive(Clone, Copy)]
 pub(super) struct Further {
     pub(super) parameter_info: Option<ParameterInfo>,
@@ -116,7 +116,7 @@ impl Functions {
 
 impl Further {
     fn find(library: &'static libloading::Library) -> Self {
-        // SAFETY: the names are the driver's functions, and the types are those of its header.
+        // SAFETY: the names are the driver's functions, and the types are from its header.
         unsafe {
             let graphs = || {
                 Some(Graphs {

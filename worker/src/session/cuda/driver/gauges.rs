@@ -11,7 +11,7 @@ use crate::session::pace::{Limits, Pace};
 const LIBRARY: &str = "libnvidia-ml.so.1";
 const MILLIWATTS: f64 = 1e3;
 
-/// NVML's view of one card.
+/// A card's gauges, read through NVML.
 pub(super) struct Gauges {
     nvml: Option<Nvml>,
     uuid: String,

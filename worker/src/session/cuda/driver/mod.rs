@@ -36,7 +36,7 @@ pub(crate) struct Card {
     pub(crate) total: Bytes,
     /// True if it shares its memory with the CPU.
     pub(crate) integrated: bool,
-    /// Allocations are rounded up to multiples of this.
+    /// Allocations are rounded up to multiples of this size.
     pub(crate) grain: Bytes,
     /// The size of its L2 cache; zero if the driver does not report it.
     pub(crate) l2: Bytes,
@@ -51,6 +51,7 @@ pub(crate) struct DeviceMemory {
     pub(crate) total: Bytes,
 }
 
+/// A queue of operations, which run in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
     Copies,
@@ -61,9 +62,11 @@ pub(crate) enum Queue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Mark(pub(crate) u64);
 
+/// A loaded module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ModuleId(pub(crate) u64);
 
+/// A kernel of a loaded module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FunctionId(pub(crate) u64);
 
@@ -84,6 +87,7 @@ pub(crate) struct Launch {
 /// Page-locked host memory, which the device copies from and to without the CPU. Freed on drop.
 pub(crate) struct Pinned(pub(crate) Box<dyn HostBytes>);
 
+/// The owner of page-locked bytes.
 pub(crate) trait HostBytes: AsRef<[u8]> + AsMut<[u8]> + Send {}
 
 impl<T: AsRef<[u8]> + AsMut<[u8]> + Send> HostBytes for T {}
@@ -186,17 +190,17 @@ pub(crate) trait Driver {
     /// Queues a launch on the queue of calls.
     fn launch(&mut self, launch: &Launch) -> Result<(), DriverError>;
 
-    /// The host's clock. Tests have another one.
+    /// The host's clock, which tests replace.
     fn now(&self) -> Instant {
         Instant::now()
     }
 
-    /// What the device or its driver lacks to time calls; `None` if it has all that is needed.
+    /// The reason why calls cannot be timed on this device; `None` if they can.
     fn cannot_time(&self) -> Option<&'static str> {
         Some("the device has no clock")
     }
 
-    /// What else the driver lacks for timing. Calls are timed without it.
+    /// Features that the driver lacks. Calls are timed without them.
     fn lacks(&self) -> Vec<&'static str> {
         Vec::new()
     }
@@ -242,7 +246,6 @@ pub(crate) trait Driver {
     }
 
     /// Gives up a context that has failed or whose kernel never ends, and creates a new one. Returns an error if this
-    /// process cannot have another. The old context's allocations and modules are gone, and releasing them does
-    /// nothing.
+    /// process cannot have another. The old context's allocations and modules are gone; releasing them has no effect.
     fn replace(&mut self) -> Result<(), DriverError>;
 }

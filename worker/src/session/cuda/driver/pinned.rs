@@ -43,7 +43,7 @@ unsafe impl Send for Locked {}
 
 impl AsRef<[u8]> for Locked {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: `length` bytes that the driver allocated, and that were zeroed.
+        // SAFETY: `bytes` bytes that the driver allocated, and that were zeroed.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 }

@@ -14,7 +14,7 @@ const COMPUTE_CAPABILITY_MINOR: u32 = 76;
 /// Returns `yes UUID integrated|discrete NAME, compute capability N.N`, or `no` and the reason.
 pub(crate) fn tell(device: &str) -> String {
     let Some(Device::Cuda(ordinal)) = Device::from_name(device) else {
-        return format!("no `{device}` is no card");
+        return format!("no `{device}` is not a card");
     };
     match ask(ordinal) {
         Ok(what) => format!("yes {what}"),
@@ -51,7 +51,7 @@ mod tests {
     #[test]
     fn other_devices_are_refused_without_a_driver() {
         for name in ["cpu", "emulated", "cuda", "cuda:x"] {
-            assert_eq!(super::tell(name), format!("no `{name}` is no card"));
+            assert_eq!(super::tell(name), format!("no `{name}` is not a card"));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Events of a card that record its clock, and graphs of launches.
+//! A card's events, which record its clock, and its graphs of launches.
 
 use std::collections::BTreeMap;
 use std::ffi::c_uint;
@@ -15,7 +15,7 @@ const EVENT_DEFAULT: c_uint = 0;
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
 const CAPTURE_THREAD_LOCAL: c_uint = 1;
 
-/// The events of one stream. An event is used again once all of them are forgotten.
+/// The events of one stream. They are reused after `clear`.
 #[derive(Default)]
 pub(super) struct Stamps {
     events: Vec<CUevent>,
@@ -50,7 +50,7 @@ impl Stamps {
         let mut ms = 0.0;
         // SAFETY: two recorded events; the time is written by the call.
         ok(CALL, unsafe { elapsed(&raw mut ms, event(from)?, event(to)?) })?;
-        // The driver may report a negative time for events in the wrong order. No time is the closest to it.
+        // The driver may report a negative time for events in the wrong order. It counts as zero.
         Ok(Duration::try_from_secs_f64(f64::from(ms) / 1e3).unwrap_or_default())
     }
 
@@ -67,7 +67,7 @@ pub(super) struct MadeGraphs {
 }
 
 impl MadeGraphs {
-    /// Records what `queue` puts on the stream.
+    /// Makes a graph of the launches that `queue` puts on the stream.
     pub(super) fn record(
         &mut self,
         graphs: &Graphs,
@@ -109,7 +109,7 @@ impl MadeGraphs {
 
     pub(super) fn drop(&mut self, graphs: &Graphs, graph: GraphId) {
         if let Some((graph, executable)) = self.made.remove(&graph.0) {
-            // Errors are those of a failed context, which releases both. SAFETY: made once and dropped once.
+            // An error means that the context has failed, which releases both. SAFETY: made once and dropped once.
             unsafe {
                 let _ = (graphs.drop_executable)(executable);
                 let _ = (graphs.drop)(graph);

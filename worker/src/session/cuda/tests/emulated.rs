@@ -6,7 +6,7 @@ use crate::session::cuda::driver::emulated::EmulatedDriver;
 const PTX: &str = include_str!("relu.ptx");
 const STORE: &str = "st.global.f32 [%rd7], %f2;";
 
-/// The kernel with other instructions in place of its store.
+/// The kernel with these instructions in place of its store.
 fn kernel(harm: &str) -> Attempt {
     let mut attempt = Attempt::on(Box::new(EmulatedDriver::new()));
     attempt.image = PTX.replace("HARM", harm).into_bytes();
@@ -25,7 +25,7 @@ fn right_kernel_passes_on_the_emulated_device() {
 #[test]
 fn kernel_fault_is_reported_with_its_line() {
     let line = |harm: &str| {
-        PTX.lines().position(|line| line.contains("HARM")).expect("there") + harm.lines().count()
+        PTX.lines().position(|line| line.contains("HARM")).expect("a line to replace") + harm.lines().count()
     };
     let bad = |lines: &[&str]| lines.join("\n");
     let out = bad(&["add.s64 %rd7, %rd7, 4;", STORE]);

@@ -96,7 +96,7 @@ impl Attempt {
 
     fn run(self) -> (Head, Verified, HeldDevice) {
         let (head, verified, device) = self.attempt();
-        (head, verified.expect("an attempt that comes to its end"), device)
+        (head, verified.expect("the worker returned no error"), device)
     }
 
     fn attempt(self) -> (Head, Result<Verified, SessionError>, HeldDevice) {
@@ -251,14 +251,14 @@ fn every_error_of_a_launch_has_its_status() {
         is_race: false,
         text: "trap".to_owned(),
     };
-    let told = ["trap", "block (0, 3, 0), thread (17, 0, 0), PTX line 1236, relu.cu:45"];
-    ends_as(fails(719, Some(site.clone())), Status::Crashed, &told);
+    let fragments = ["trap", "block (0, 3, 0), thread (17, 0, 0), PTX line 1236, relu.cu:45"];
+    ends_as(fails(719, Some(site.clone())), Status::Crashed, &fragments);
     let shared = Site { beyond_its_own: true, ..site };
     ends_as(fails(700, Some(shared)), Status::OutOfBounds, &["PTX line 1236"]);
 }
 
 #[test]
-fn an_illegal_access_near_a_buffer_is_out_of_bounds() {
+fn illegal_access_near_a_buffer_is_out_of_bounds() {
     for (past, status, words) in [
         (0, Status::OutOfBounds, "0 bytes past the end of the output `output`"),
         (5, Status::OutOfBounds, "5 bytes past the end of the output `output`"),

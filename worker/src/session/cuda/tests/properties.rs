@@ -16,6 +16,7 @@ const JOBS: u64 = 10_000;
 /// Bytes of the largest storage of a job.
 const LARGEST: u64 = 10_000;
 
+/// An operation on the device. Buffers are chosen by an index, modulo their number.
 #[derive(Clone, Debug)]
 enum Step {
     Allocate(u64),
@@ -80,7 +81,7 @@ proptest! {
             prop_assert!(memory.marks().placed_peak <= SMALL);
         }
         drop(memory);
-        // The memory of a failed context is not released piece by piece, but as a whole.
+        // If the context has failed, memory is released with the context, not buffer by buffer.
         let script = script.borrow();
         prop_assert!(script.held == Bytes::ZERO || frees_fail || script.has_failed(), "{:?}", script.held);
     }

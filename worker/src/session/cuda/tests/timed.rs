@@ -1,5 +1,5 @@
-//! Timing over the scripted driver, whose virtual clock proves the arithmetic: what is in a time and what is not, which
-//! blocks count, and that no kernel wins by cheating the clock.
+//! Tests of timing with the scripted driver and its virtual clock: what a time contains, which blocks count, and that
+//! no kernel wins by cheating the clock.
 
 use std::cell::Cell;
 
@@ -17,9 +17,10 @@ const US: Duration = Duration::from_micros(1);
 /// The bytes of an output of the first entry.
 const OUTPUT: u64 = 600;
 
+/// The result of a scripted kernel.
 type Outcome = Result<(), (Code, Option<Site>)>;
 
-/// A relu that takes this long.
+/// A relu that takes this long by the virtual clock.
 fn taking(took: Duration) -> impl Fn(&mut FakeMemory, &[u64]) -> Outcome + 'static {
     move |memory, params| {
         memory.kernels_took += took;
@@ -246,9 +247,9 @@ fn kernel_that_writes_faster_than_the_device_copies_is_too_fast() {
     assert!(close(entry.times.median_time_ms, 0.04), "{:?}", entry.times);
 }
 
-/// The clock of a device is believed only within what the host has seen.
+/// The times of the device's clock must agree with the host's times.
 #[test]
-fn device_clock_is_bounded_by_the_hosts() {
+fn device_clock_that_contradicts_the_hosts_is_not_believed() {
     let race = |percent| {
         let race = Race::of(taking(1000 * US));
         race.script.borrow_mut().clock.shows_percent = percent;
@@ -284,7 +285,7 @@ fn short_calls_of_a_warm_block_are_launched_as_a_graph() {
 
 #[test]
 fn kernel_that_remembers_results_does_not_win() {
-    // By the address of the input, as a kernel with a buffer of its own on the device can.
+    // Looks up results by the address of the input, as a kernel with its own buffer on the device could.
     let by_address = || {
         let known: RefCell<std::collections::BTreeMap<u64, Vec<u8>>> = RefCell::default();
         move |memory: &mut FakeMemory, params: &[u64]| {
@@ -300,10 +301,10 @@ fn kernel_that_remembers_results_does_not_win() {
         }
     };
     Race::of(by_address()).ends_as(Status::Nondeterministic, "timed call");
-    // The slot of the call before.
-    let before = Cell::new(0_u64);
+    // Copies the result from the slot of the previous call.
+    let last_slot = Cell::new(0_u64);
     let by_slot = move |memory: &mut FakeMemory, params: &[u64]| {
-        let former = before.replace(params[1]);
+        let former = last_slot.replace(params[1]);
         if former == 0 || params[1] <= former {
             return taking(250 * US)(memory, params);
         }

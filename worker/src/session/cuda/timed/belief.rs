@@ -1,8 +1,9 @@
-//! Whether the times of a device can be believed: the host sees each block from outside. Pure.
+//! Compares a device's times with the host's, which measures each block from outside. Pure.
 
 use std::time::Duration;
 
-/// What the host may see less than the device, for the drift of two clocks and the steps in which a device counts.
+/// The device may show more time than the host: one part in `DRIFT_PARTS`, because two clocks drift, and `STEP`,
+/// because a device counts in steps.
 const DRIFT_PARTS: u32 = 50;
 const STEP: Duration = Duration::from_micros(20);
 
@@ -11,8 +12,8 @@ pub(super) fn is_too_long(device: Duration, host: Duration) -> bool {
     host + host / DRIFT_PARTS + STEP < device
 }
 
-/// The time that the host saw for the calls of a block. `flush` is the usual time of a flush, and a quarter is added,
-/// because a flush also writes back what a call has left in the cache.
+/// The host's time for the calls of a block, without the flushes. `flush` is the usual time of a flush. A quarter is
+/// added to it, because a flush after a call also writes back what the call has left in the cache.
 pub(super) fn host_share(host: Duration, flushes: u32, flush: Duration) -> Duration {
     host.saturating_sub(flush.saturating_mul(flushes).saturating_mul(5) / 4)
 }

@@ -1,4 +1,5 @@
-//! The clock of a timed session: readings of the device's clock around the launches, and the host's clock around all.
+//! The clock of a timed session. The device's clock is read before and after launches, the host's clock before and
+//! after a whole block.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,7 @@ impl Clock for TimedDevice<'_> {
         self.inner.driver().borrow().now()
     }
 
-    /// Nothing is handed over: the time between two readings has no host in it.
+    /// There is no hand-off: the host does nothing between two readings of the device's clock.
     fn settle_handoff(&mut self) -> Result<(), SessionError> {
         Ok(())
     }
@@ -99,7 +100,7 @@ impl Clock for TimedDevice<'_> {
 }
 
 impl TimedDevice<'_> {
-    /// Runs the launches of a block. Returns `None` if the session ended.
+    /// Times a block. Returns `None` if the session ended.
     fn measured(&mut self, order: &BlockOrder<'_>) -> Option<Measured> {
         let calls: Vec<Vec<Launch>> = (0..order.calls)
             .map(|call| self.launches(order.entry, call, order.varied, order.limit))
@@ -122,7 +123,8 @@ impl TimedDevice<'_> {
         }
     }
 
-    /// A device reports a fault of a block without the launch, so the first one stands for all.
+    /// The operation that is blamed for an error in a block: the first launch, because a device does not report which
+    /// one failed.
     fn during(&self, entry: usize) -> During {
         let steps = self.inner.calls[entry].resolved.steps.iter().enumerate();
         let first =
@@ -133,7 +135,7 @@ impl TimedDevice<'_> {
         })
     }
 
-    /// Returns `None` if the block is not complete in time.
+    /// Queues the launches of a block and waits for them. Returns `None` if they are not complete in time.
     fn try_block(
         &self,
         order: &BlockOrder<'_>,
@@ -192,7 +194,8 @@ impl TimedDevice<'_> {
         Ok(Some(Measured { device, host, is_graph: graph.is_some() }))
     }
 
-    /// Waits for the end of a block, without pauses at first, so that the host sees the end when it happens.
+    /// Waits for the end of a block, at first without pauses, so that the host notices it at once. Returns false after
+    /// the time limit.
     fn wait(&self, end: Mark, order: &BlockOrder<'_>) -> Result<bool, DriverError> {
         let (shared, started) = (self.inner.driver(), Instant::now());
         let spin = (order.expected * 2 + SPIN).min(order.limit);
@@ -210,7 +213,7 @@ impl TimedDevice<'_> {
     fn take_outputs(&mut self, order: &BlockOrder<'_>) -> Option<Answer<Block>> {
         if !self.in_turns {
             self.kept.iter_mut().enumerate().filter(|(at, _)| *at != order.entry).for_each(|(_, kept)| {
-                *kept = super::Kept::default();
+                *kept = super::KeptOutputs::default();
             });
         }
         let kept = {

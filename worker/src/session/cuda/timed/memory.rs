@@ -1,5 +1,5 @@
-//! The device memory that all timed sessions of a lease share, and what is measured with it before any candidate runs:
-//! how long a flush of the L2 cache takes, and how fast the device copies.
+//! The device memory that all timed sessions of a lease share. Before any candidate runs, it is used to measure how
+//! long a flush of the L2 cache takes, and how fast the device copies.
 
 use std::time::Duration;
 
@@ -14,20 +14,21 @@ use crate::residency::device::Buffer;
 
 /// Repetitions of each measurement.
 const REPEATS: usize = 5;
-/// A copy of this share of the flushed memory stays in the L2 cache, so it is faster than one of all.
+/// The flushed memory divided by this fits into the L2 cache, so copying that much is faster per byte.
 const CACHED_SHARE: u64 = 16;
 /// The time limit of the measurements, which take milliseconds.
 const LIMIT: Duration = Duration::from_secs(60);
-/// What a flush writes.
+/// The byte that a flush writes.
 const FLUSH_BYTE: u8 = 0x3c;
 
-/// The buffers, and the figures.
+/// The shared buffers, and the figures that were measured with them.
 pub(in super::super) struct TimingMemory {
     pub(super) ring: Buffer,
     flush: Buffer,
     pub(super) figures: Figures,
 }
 
+/// Figures of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Figures {
     /// The median time of a flush.
@@ -36,19 +37,19 @@ pub(super) struct Figures {
     pub(super) copy_rate: Option<f64>,
 }
 
-/// The bytes that a flush writes: twice the size of the L2 cache. An unknown cache is taken for the largest.
+/// The number of bytes that a flush writes: twice the size of the L2 cache, or the maximum if its size is unknown.
 pub(super) fn flush_bytes(l2: Bytes) -> Bytes {
     if l2 == Bytes::ZERO { DEVICE_FLUSH } else { l2.saturating_mul(2).min(DEVICE_FLUSH) }
 }
 
 impl TimingMemory {
-    /// Measures with the memory of the flush.
+    /// Measures the figures in the memory of the flush.
     pub(super) fn new(driver: &SharedDriver, ring: Buffer, flush: Buffer) -> Result<Self, DriverError> {
         let figures = measure(driver, flush.address(), flush.bytes())?;
         Ok(Self { ring, flush, figures })
     }
 
-    /// Takes the ring out, to be released. Until there is another one, it has no bytes.
+    /// Takes the ring out, to be released. An empty buffer takes its place.
     pub(super) fn take_ring(&mut self) -> Buffer {
         std::mem::replace(&mut self.ring, Buffer::new(0, Bytes::ZERO, Bytes::ZERO))
     }
@@ -72,7 +73,7 @@ fn measure(driver: &SharedDriver, memory: u64, bytes: Bytes) -> Result<Figures, 
     Ok(Figures { flush: flush.get(flush.len() / 2).copied().unwrap_or_default(), copy_rate })
 }
 
-/// The times of an operation, in ascending order, or none if the driver does not have it. The first one is not timed.
+/// The times of an operation, in ascending order; empty if the driver lacks it. The first operation is not timed.
 fn times(
     driver: &SharedDriver,
     mut queue: impl FnMut(&mut dyn Driver) -> Result<bool, DriverError>,

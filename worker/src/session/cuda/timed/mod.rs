@@ -5,9 +5,9 @@
 //!                                                     the host's clock bounds all of it            ──▶ digests of inputs
 //! ```
 //!
-//! Every call has its own inputs, if they vary, and its own slot of the ring. A block counts the time between the
-//! readings beside its launches; flushes of the L2 cache are outside. Without flushes, all calls of a block are between
-//! two readings.
+//! Every call has its own inputs, if they vary, and its own slot of the ring. The time of a block is the time between
+//! the readings before and after its launches; flushes of the L2 cache are outside. Without flushes, all calls of a
+//! block are between the same two readings.
 
 mod belief;
 mod clock;
@@ -24,7 +24,7 @@ use opt_shared::launch::Pointer;
 use opt_shared::units::Bytes;
 
 use self::memory::{TimingMemory, flush_bytes};
-use self::ring::{Kept, Layout};
+use self::ring::{KeptOutputs, Layout};
 use self::variants::DeviceVariants;
 use super::CudaBackend;
 use super::buffers::{Bands, DeviceBuffer};
@@ -46,6 +46,7 @@ use crate::session::{
 /// The error of a call that is not timed.
 const ONLY_BLOCKS: &str = "a timed session makes blocks only";
 
+/// A session on the device whose calls are timed.
 pub(super) struct TimedDevice<'b> {
     inner: DeviceSession<'b>,
     varied: Option<Varied<'b, DeviceVariants>>,
@@ -55,7 +56,7 @@ pub(super) struct TimedDevice<'b> {
     /// The address of the ring.
     ring: u64,
     /// For each entry, the outputs of its last block.
-    kept: Vec<Kept>,
+    kept: Vec<KeptOutputs>,
     in_turns: bool,
     /// The byte in workspaces and their bands.
     poison: u8,
@@ -89,7 +90,7 @@ impl<'b> TimedDevice<'b> {
             varied,
             variants_of: variants_of.collect(),
             ring: 0,
-            kept: layouts.iter().map(|_| Kept::default()).collect(),
+            kept: layouts.iter().map(|_| KeptOutputs::default()).collect(),
             layouts,
             in_turns: how.in_turns,
             poison: 0,
@@ -113,7 +114,7 @@ impl<'b> TimedDevice<'b> {
             after.push((Kind::Output, wanted));
         }
         if let Some(former) = former.as_mut().filter(|_| !after.is_empty()) {
-            // A smaller ring is that of another batch, whose sessions have ended. If it cannot be released now, it is
+            // A smaller ring belongs to another batch, whose sessions have ended. If it cannot be released now, it is
             // released with the engine.
             let _ = state.residency(backend).release(Kind::Output, former.take_ring());
         }
@@ -239,7 +240,7 @@ impl<'b> TimedDevice<'b> {
     }
 }
 
-/// For each argument, the index of its variants. A tensor that is passed twice has them in both places.
+/// For each argument, the index of its variants. A tensor that is passed twice has the same variants both times.
 fn variants_of(recorded: &Recorded, variants: &Variants) -> Vec<Option<usize>> {
     let tensor = |value: &ArgumentValue| match value {
         ArgumentValue::Tensor(tensor) => Some(std::sync::Arc::clone(tensor)),

@@ -1,7 +1,7 @@
 //! The ring of outputs: each call of a block writes to a slot of its own.
 //!
-//! All sides use the same ring. After each block it is copied to the host and can be filled anew, so a side never finds
-//! the other side's outputs on the device.
+//! All sides use the same ring. After each block, its outputs are copied to the host and the ring can be filled anew,
+//! so a side never finds the other side's outputs on the device.
 
 use std::io;
 
@@ -13,18 +13,20 @@ use super::super::driver::{Driver, DriverError};
 use crate::judge::BytesSource;
 use crate::recorded::{Recorded, allocated_bytes};
 
-/// The places of an entry's outputs in the ring.
+/// The layout of an entry's outputs in the ring.
 pub(super) struct Layout {
     pub(super) slots: u32,
-    outputs: Vec<Place>,
+    outputs: Vec<OutputSlots>,
 }
 
+/// The slots of one output.
 #[derive(Clone, Copy)]
-struct Place {
-    /// The offset of its first slot.
+struct OutputSlots {
+    /// The offset of the first slot, in bytes.
     start: u64,
-    /// The distance between two slots.
+    /// The distance between two slots, in bytes.
     stride: u64,
+    /// The size of the output.
     bytes: u64,
 }
 
@@ -36,9 +38,9 @@ impl Layout {
         let mut start = 0;
         let outputs = sizes().map(|bytes| {
             let stride = whole_grains(Bytes::new(bytes), DEVICE_ALIGNMENT).get();
-            let place = Place { start, stride, bytes };
+            let output = OutputSlots { start, stride, bytes };
             start += stride * u64::from(slots);
-            place
+            output
         });
         Self { outputs: outputs.collect(), slots }
     }
@@ -50,12 +52,12 @@ impl Layout {
 
     /// The offset of an output's slot.
     pub(super) fn at(&self, output: usize, slot: u32) -> u64 {
-        self.outputs.get(output).map_or(0, |place| place.start + place.stride * u64::from(slot))
+        self.outputs.get(output).map_or(0, |slots| slots.start + slots.stride * u64::from(slot))
     }
 
     /// The size of all slots of an output that a block of `calls` calls uses.
     pub(super) fn used(&self, output: usize, calls: u32) -> Bytes {
-        Bytes::new(self.outputs.get(output).map_or(0, |place| place.stride * u64::from(calls)))
+        Bytes::new(self.outputs.get(output).map_or(0, |slots| slots.stride * u64::from(calls)))
     }
 
     /// Copies the outputs of `calls` calls to the host.
@@ -64,7 +66,7 @@ impl Layout {
         driver: &mut dyn Driver,
         ring: u64,
         calls: u32,
-        kept: &mut Kept,
+        kept: &mut KeptOutputs,
     ) -> Result<(), DriverError> {
         kept.outputs.resize(self.outputs.len(), Vec::new());
         for (output, bytes) in kept.outputs.iter_mut().enumerate() {
@@ -78,21 +80,22 @@ impl Layout {
     }
 
     /// Reads one slot of the kept outputs.
-    pub(super) fn source<'k>(&self, kept: &'k Kept, output: usize, slot: u32) -> KeptSource<'k> {
-        let found = self.outputs.get(output).zip(kept.outputs.get(output)).and_then(|(place, bytes)| {
-            let start = usize::try_from(place.stride * u64::from(slot)).ok()?;
-            bytes.get(start..start.checked_add(Bytes::new(place.bytes).to_usize())?)
+    pub(super) fn source<'k>(&self, kept: &'k KeptOutputs, output: usize, slot: u32) -> KeptSource<'k> {
+        let found = self.outputs.get(output).zip(kept.outputs.get(output)).and_then(|(slots, bytes)| {
+            let start = usize::try_from(slots.stride * u64::from(slot)).ok()?;
+            bytes.get(start..start.checked_add(Bytes::new(slots.bytes).to_usize())?)
         });
         KeptSource(found.unwrap_or_default())
     }
 }
 
-/// The outputs of an entry's last block, by output.
+/// The outputs of an entry's last block, copied to the host. For each output, the bytes of its used slots.
 #[derive(Default)]
-pub(super) struct Kept {
+pub(super) struct KeptOutputs {
     outputs: Vec<Vec<u8>>,
 }
 
+/// One slot of a kept output.
 pub(super) struct KeptSource<'k>(&'k [u8]);
 
 impl BytesSource for KeptSource<'_> {

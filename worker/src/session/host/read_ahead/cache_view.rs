@@ -74,6 +74,7 @@ fn is_ours(file: &File) -> bool {
     own_user.is_root() || metadata.uid() == own_user.as_raw()
 }
 
+/// A mapping of the file, for queries with `mincore`.
 struct Map {
     start: usize,
     bytes: usize,
@@ -89,6 +90,7 @@ impl Map {
         Some(Self { start: start.ok()? as usize, bytes })
     }
 
+    /// Returns how many of these pages are in the page cache.
     fn resident(&self, pages: Range<u64>, page: u64) -> u64 {
         let mut residency = [0_u8; to_index(AT_ONCE)];
         let mut resident = 0;
@@ -101,7 +103,7 @@ impl Map {
             if self.bytes.next_multiple_of(to_index(page)) < offset + length {
                 break;
             }
-            // SAFETY: the range lies in our mapping, and `residency` has room for a byte per page of it.
+            // SAFETY: the range is in our mapping, and `residency` has room for a byte per page of it.
             let result =
                 unsafe { libc::mincore((self.start + offset) as *mut _, length, residency.as_mut_ptr()) };
             if result != 0 {

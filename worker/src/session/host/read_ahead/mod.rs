@@ -57,8 +57,10 @@ const CHECKING_PART: u32 = 8;
 
 /// The inputs of one entry, examined before its runner maps them.
 pub struct ReadAhead {
+    /// Large inputs that are not in the cache.
     inputs: Vec<Input>,
     small_inputs: Vec<(Arc<File>, Range<u64>)>,
+    /// The number of large inputs whose pages in the cache the kernel does not report.
     unseen: u32,
 }
 
@@ -203,12 +205,14 @@ impl Turn {
     }
 }
 
+/// A command to the thread.
 enum Command {
-    /// The process that maps the inputs or will map them.
+    /// The process that maps the inputs or will map them, by its pid.
     Runner(u32),
     Stop,
 }
 
+/// The result of a watch.
 #[derive(Default)]
 struct Seen {
     report: ReadReport,
@@ -326,9 +330,10 @@ impl Watcher {
         more
     }
 
+    /// Begins to read the expected inputs, once their turn has come.
     fn begin_expected(&mut self) {
-        let waits = |expected: &mut Expected| expected.turn.as_ref().is_none_or(Turn::has_come);
-        let Some(Expected { whole, .. }) = self.expected.take_if(waits) else { return };
+        let may_begin = |expected: &mut Expected| expected.turn.as_ref().is_none_or(Turn::has_come);
+        let Some(Expected { whole, .. }) = self.expected.take_if(may_begin) else { return };
         // The limit on reads in advance applies to all inputs together.
         let mut expected: Vec<&mut Input> =
             self.inputs.iter_mut().filter(|input| whole.0.contains(&input.index)).collect();
@@ -365,10 +370,11 @@ impl Watcher {
     }
 }
 
-/// What a check of an input has found, and whether it led to reads.
+/// The result of a check of an input.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CheckResult {
     Unchanged,
+    /// More pages were touched.
     Touched,
     Read,
 }
@@ -432,6 +438,7 @@ impl Input {
             .collect()
     }
 
+    /// Requests these pages, or queues them for long reads. Returns false if there are none.
     fn read(&mut self, due: Vec<Range<u64>>) -> bool {
         let any = !due.is_empty();
         for pages in due {

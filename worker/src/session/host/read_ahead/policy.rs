@@ -35,8 +35,11 @@ pub(super) struct ReadaheadPolicy {
     windows: Vec<Window>,
     /// The streams, ordered by their last advance. The most recent one comes last.
     streams: Vec<Stream>,
+    /// The number of pages that were touched and were not in the cache before.
     touched: u64,
+    /// The number of pages that were read ahead.
     ahead: u64,
+    /// The value of `touched` when the first window was read whole.
     turned_after: Option<u64>,
     /// True if touches are observed. Tripwires then need not be left unread.
     touches_are_observed: bool,
@@ -44,18 +47,22 @@ pub(super) struct ReadaheadPolicy {
     ended: bool,
 }
 
+/// Numbers of pages of a window.
 #[derive(Clone, Copy, Debug)]
 struct Window {
+    /// In the cache before the candidate ran.
     before: u32,
+    /// In the cache at the last check.
     resident: u32,
     touched: u32,
-    /// True if we have read it. Its pages in the cache then do not show what was touched.
+    /// True if the window was read ahead. Its pages in the cache then do not show what was touched.
     read: bool,
 }
 
+/// Reads that continue ahead of the candidate.
 #[derive(Debug)]
 struct Stream {
-    /// The first window that it has not read.
+    /// The first window that the stream has not read.
     next: u64,
     /// The length of the next step, in windows.
     step: u64,
@@ -63,6 +70,7 @@ struct Stream {
     steps: VecDeque<Step>,
 }
 
+/// Windows that are read at once.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     windows: u64,
@@ -101,8 +109,8 @@ impl ReadaheadPolicy {
         }
     }
 
-    /// Expects that the whole input will be used, and that touches will be observed. Returns the pages to
-    /// read at once, in this many steps.
+    /// Expects that the whole input will be used, and that touches will be observed. Returns the pages to read at once,
+    /// in this many steps.
     pub(super) fn expect_all(&mut self, steps: usize) -> Vec<Range<u64>> {
         self.touches_are_observed = true;
         let mut stream = Stream { next: 0, step: MAX_STEP, steps: VecDeque::new() };
@@ -120,8 +128,8 @@ impl ReadaheadPolicy {
         !self.streams.is_empty()
     }
 
-    /// From now on, touches cannot be observed. Streams whose tripwires were read could never advance, so they
-    /// are dropped.
+    /// From now on, touches cannot be observed. Streams whose tripwires were read could never advance, so they are
+    /// dropped.
     pub(super) fn stop_observing_touches(&mut self) {
         self.touches_are_observed = false;
         self.streams.retain(|stream| stream.steps.iter().all(|step| step.tripwire.left_out));
@@ -132,18 +140,18 @@ impl ReadaheadPolicy {
         self.ended = true;
     }
 
-    /// True if long steps may be read sequentially, with the kernel's read-ahead after them. Extra pages then do not
-    /// mislead the policy.
+    /// Returns true if long steps may be read sequentially, with the kernel's read-ahead after them. Extra pages then
+    /// do not mislead the policy.
     pub(super) const fn may_overshoot(&self) -> bool {
         self.touches_are_observed
     }
 
-    /// True if nothing is left to read.
+    /// Returns true if nothing is left to read.
     pub(super) fn is_read(&self) -> bool {
         self.windows.iter().all(|window| window.read)
     }
 
-    /// True if most of the pages that were not in the cache before were used.
+    /// Returns true if most of the pages that were not in the cache before were used.
     pub(super) fn was_used_whole(&self) -> bool {
         let before: u64 = self.windows.iter().map(|window| u64::from(window.before)).sum();
         let waiting: u64 = self.streams.iter().map(Stream::waiting).sum();
@@ -291,6 +299,7 @@ impl ReadaheadPolicy {
         due
     }
 
+    /// Marks windows as read ahead.
     fn take(&mut self, windows: Range<u64>) {
         for at in windows {
             let pages = self.pages_of(to_index(at)..to_index(at) + 1);
@@ -306,6 +315,7 @@ impl Stream {
         Self { next: 0, step: 1, steps: VecDeque::new() }
     }
 
+    /// The number of windows that were read and that the candidate has not reached.
     fn waiting(&self) -> u64 {
         self.steps.iter().map(|step| step.windows).sum()
     }

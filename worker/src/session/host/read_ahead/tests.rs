@@ -45,7 +45,7 @@ fn byte(mapped: &Mapped, at: usize) -> u8 {
     unsafe { mapped.data.add(at).read_volatile() }
 }
 
-fn right(at: usize) -> u8 {
+fn expected_byte(at: usize) -> u8 {
     ((at + to_index(START)) >> 20).to_le_bytes()[0] + 1
 }
 
@@ -68,7 +68,7 @@ fn sparse_candidate_reads_little_more_than_it_touches() {
         let mut at = 1;
         for _ in 0..500 {
             at = (at * 1_103_515_245 + 12_345) % to_index(range.bytes);
-            assert_eq!(byte(&mapped, at), right(at));
+            assert_eq!(byte(&mapped, at), expected_byte(at));
         }
         let report = watch.stop();
         let page = rustix::param::page_size() as u64;
@@ -91,7 +91,7 @@ fn dense_candidate_is_read_ahead() {
         let Some((file, range)) = cold() else { return };
         let Some((watch, mapped)) = watch(&file, &range, query) else { continue };
         for at in (0..to_index(range.bytes)).step_by(512) {
-            assert_eq!(byte(&mapped, at), right(at), "{query:?}");
+            assert_eq!(byte(&mapped, at), expected_byte(at), "{query:?}");
         }
         let report = watch.stop();
         assert_eq!(report.turned, 1, "{query:?}: {report:?}");
@@ -113,7 +113,7 @@ fn input_used_whole_before_is_read_from_the_start() {
         watch.set_runner(std::process::id());
         let mapped = mapped(&file, &range, true);
         for at in (0..to_index(range.bytes)).step_by(512) {
-            assert_eq!(byte(&mapped, at), right(at));
+            assert_eq!(byte(&mapped, at), expected_byte(at));
         }
         let (report, learned) = watch.stop_and_learn();
         assert_eq!(report.turned, 1, "{report:?}");
@@ -153,7 +153,7 @@ fn turn_comes_once_everything_is_read() {
     while !turn.has_come() {
         assert!(Instant::now() < deadline, "{at}");
         at = (at + 512) % to_index(range.bytes);
-        assert_eq!(byte(&mapped, at), right(at));
+        assert_eq!(byte(&mapped, at), expected_byte(at));
     }
     assert!(watch.take_turn().is_none());
 }
@@ -165,7 +165,9 @@ fn cached_inputs_are_not_read_again() {
     // If the machine is short of memory, pages can leave the cache at any time and are read again.
     let mut tries = 20;
     let ahead = loop {
-        (0..to_index(range.bytes)).step_by(4096).for_each(|at| assert_eq!(byte(&warm, at), right(at)));
+        (0..to_index(range.bytes))
+            .step_by(4096)
+            .for_each(|at| assert_eq!(byte(&warm, at), expected_byte(at)));
         let ahead =
             ReadAhead::over([(&file, &range)].into_iter(), &[CacheQuery::CacheStat, CacheQuery::MinCore]);
         if !ahead.page_by_page() {

@@ -9,8 +9,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// The most bytes of `/proc/PID/maps` that are read. A candidate can make the file very long, but our own mappings were
-/// created first.
+/// The number of bytes of `/proc/PID/maps` that are read. A candidate can make the file very long.
 const MAPS_BYTES: u64 = 1 << 20;
 /// The size, in bytes, of a page's entry in `/proc/PID/pagemap`.
 const ENTRY_BYTES: usize = 8;
@@ -81,13 +80,14 @@ impl Touches {
 /// The address at which an input starts. A line of `maps` is `start-end rights offset major:minor inode name`; all
 /// numbers but the inode are hexadecimal.
 fn start_of(input: &Mapped<'_>, maps: &str) -> Option<u64> {
-    let about = input.file.metadata().ok()?;
-    let device = format!("{:02x}:{:02x}", rustix::fs::major(about.dev()), rustix::fs::minor(about.dev()));
+    let metadata = input.file.metadata().ok()?;
+    let device = metadata.dev();
+    let device = format!("{:02x}:{:02x}", rustix::fs::major(device), rustix::fs::minor(device));
     maps.lines().find_map(|line| {
         let mut fields = line.split_ascii_whitespace();
         let (start, end) = fields.next()?.split_once('-')?;
         let offset = hexadecimal(fields.nth(1)?)?;
-        if fields.next()? != device || fields.next()?.parse() != Ok(about.ino()) {
+        if fields.next()? != device || fields.next()?.parse() != Ok(metadata.ino()) {
             return None;
         }
         let (start, end) = (hexadecimal(start)?, hexadecimal(end)?);

@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Pairs of a candidate and a baseline, of which the first `candidate` and the last `baseline` were preempted on that
-/// side.
+/// Pairs of a candidate and a baseline. The candidate was preempted in the first `candidate` pairs, the baseline in the
+/// last `baseline` pairs.
 fn pairs(count: usize, candidate: usize, baseline: usize) -> Vec<Timed> {
     (0..count)
         .map(|at| Timed {
@@ -15,11 +15,12 @@ fn pairs(count: usize, candidate: usize, baseline: usize) -> Vec<Timed> {
 }
 
 #[test]
-fn preempted_pairs_do_not_count_unless_it_is_the_candidate_that_waits() {
+fn preempted_pairs_do_not_count_unless_the_candidate_waits_more_often() {
     for (count, candidate, baseline, used) in [
         (10, 0, 0, 10),
         (10, 2, 0, 8),
-        // It was preempted more than twice, and half as often again as its baseline. It may wait whenever it is slow.
+        // The candidate was preempted more than twice, and half as often again as its baseline. It may wait on purpose
+        // whenever it is slow.
         (10, 3, 0, 10),
         (20, 5, 2, 13),
         (20, 6, 2, 20),
@@ -59,7 +60,7 @@ fn pairs_with_a_throttled_block_do_not_count_unless_the_candidate_causes_them() 
         (10, 0, 0, 10),
         (10, 2, 0, 8),
         (10, 1, 3, 6),
-        // Its own blocks heat the device, so they count.
+        // The candidate's own blocks heat the device, so they count.
         (10, 4, 0, 10),
         (20, 5, 2, 13),
         (20, 0, 9, 11),

@@ -28,7 +28,7 @@ fn calls(blocks: &[AskedBlock]) -> Vec<u32> {
 #[test]
 fn profile_warms_up_for_three_calls_or_ten_milliseconds() {
     let task = task(&[0], false);
-    // A long call is enough for the warm-up. Of shorter calls, three are made, or as many as fill ten milliseconds.
+    // One long call is enough for the warm-up. Shorter calls are made three times, or until ten milliseconds are full.
     for (per_call, warm_up, pairs) in
         [(120_000 * US, 1, 2), (99_000 * US, 3, 10), (4000 * US, 3, 10), (2000 * US, 5, 10)]
     {
@@ -54,7 +54,7 @@ fn profile_warms_up_until_a_block_confirms_its_number_of_calls() {
 }
 
 #[test]
-fn profile_allows_a_block_some_time_more_than_its_calls_took() {
+fn time_limit_of_a_block_follows_the_known_time_of_its_calls() {
     let mut task = task(&[0], false);
     let blocks = blocks_of(honest(100 * US), &task);
     assert_eq!(
@@ -76,20 +76,20 @@ fn profile_draws_the_order_of_sides_in_balanced_pairs() {
     profile(&backend, &task(&[0], true));
     let blocks = asked_blocks(&backend);
     let per_runner = blocks.len() / 3;
-    let mut first_ones = Vec::new();
+    let mut first_sides = Vec::new();
     for runner in blocks.chunks(per_runner) {
         let timed: Vec<&str> = runner[per_runner - 20..].iter().map(|it| it.candidate.as_str()).collect();
         for two_pairs in timed.chunks(4) {
             let [a, b, c, d] = two_pairs else { panic!("ten pairs") };
             assert!(a != b && c != d && a != c, "both sides in each pair, each first once: {two_pairs:?}");
-            first_ones.push(*a);
+            first_sides.push(*a);
         }
     }
-    assert!(first_ones.contains(&"fast") && first_ones.contains(&"naive"), "{first_ones:?}");
+    assert!(first_sides.contains(&"fast") && first_sides.contains(&"naive"), "{first_sides:?}");
 }
 
 #[test]
-fn profile_from_cold_caches_asks_for_cold_blocks_but_a_warm_plan_call() {
+fn profile_from_cold_caches_requests_cold_blocks_but_a_warm_plan_call() {
     let mut task = task(&[0], false);
     task.profile.cache_state = CacheState::Cold;
     let ready = Answer::Done(Loaded::Ready { has_plan: true, returned: false });
@@ -141,7 +141,7 @@ fn profile_doubles_the_calls_of_a_block_that_is_too_short() {
     let mut blocks = vec![BlockPlay::honest(1000 * US); 10];
     blocks.push(BlockPlay::honest(10 * US));
     let asked = calls(&blocks_of(Script::timed(&blocks), &task(&[0], false)));
-    // First a block of one call, then as many calls as the shortest one requires.
+    // A timed block of one call shows that calls are short. The next blocks have as many calls as the ring holds.
     assert_eq!(asked[..13], [&[1; 11][..], &[24, 24]].concat(), "{asked:?}");
 }
 

@@ -16,8 +16,8 @@ fn working() -> ScriptedBackend {
     with_baseline(honest(100 * US), honest(100 * US))
 }
 
-/// Profiles a task after another one, and returns how many processes of the baseline it needed: one to time it, and one
-/// more if it was asked what varies.
+/// Profiles `before`, then `task`. Returns how many processes of the baseline `task` needed: one to be timed, and one
+/// more if a trial decided what varies.
 fn processes_of_the_baseline(before: &ProfileTask, task: &ProfileTask) -> usize {
     let mut decisions = Decisions::default();
     profile_after(&mut decisions, &working(), before);
@@ -107,7 +107,7 @@ fn trial_that_died_decides_nothing_for_the_next_candidate() {
 }
 
 #[test]
-fn candidate_without_a_baseline_decides_for_itself_alone() {
+fn decision_made_with_a_candidate_is_not_reused() {
     let alone_task = || ProfileTask { baseline: None, depth: Depth::Full, ..varying() };
     let mut decisions = Decisions::default();
     let starts = [(), ()].map(|()| {

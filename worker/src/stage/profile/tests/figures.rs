@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn profile_reports_each_entry_with_its_own_weight_and_how_far_it_is() {
+fn profile_reports_the_weight_of_each_entry_and_its_progress() {
     for batch_bytes in [Bytes::new(1), Bytes::gib(1)] {
         let mut task = task(&[0, 1, 2], false);
         task.profile.batch_bytes = batch_bytes;
@@ -11,14 +11,14 @@ fn profile_reports_each_entry_with_its_own_weight_and_how_far_it_is() {
             entry.weight = weight;
             entry.numbers.inputs = Bytes::new(weight * 100);
         }
-        let told = std::cell::RefCell::new(Vec::new());
-        let progress = |done, total, _| told.borrow_mut().push((done, total));
+        let reported = std::cell::RefCell::new(Vec::new());
+        let progress = |done, total, _| reported.borrow_mut().push((done, total));
         let body =
             run(&alone(honest(3000 * US)), &progress, &task, &mut Head::passed(), &mut Decisions::default())
-                .expect("no trouble");
+                .expect("no error");
         let found: Vec<(&str, u64)> = body.entries.iter().map(|it| (it.entry.as_str(), it.weight)).collect();
         assert_eq!(found, [("entry_000000", 3), ("entry_000001", 4), ("entry_000002", 5)]);
-        assert_eq!(*told.borrow(), [(1, 3), (2, 3), (3, 3)]);
+        assert_eq!(*reported.borrow(), [(1, 3), (2, 3), (3, 3)]);
         // The bytes of inputs and outputs. The entries have outputs of the same size.
         let outputs: Vec<u64> = body
             .entries
@@ -34,11 +34,11 @@ fn profile_reports_each_entry_with_its_own_weight_and_how_far_it_is() {
 fn profile_reports_how_many_captured_bytes_are_timed() {
     let mut task = task(&[0, 1], false);
     task.entries[1].numbers.inputs = Bytes::new(36);
-    let told = std::cell::RefCell::new(Vec::new());
-    let progress = |_, _, bytes: Bytes| told.borrow_mut().push(bytes.get());
+    let reported = std::cell::RefCell::new(Vec::new());
+    let progress = |_, _, bytes: Bytes| reported.borrow_mut().push(bytes.get());
     run(&alone(honest(3000 * US)), &progress, &task, &mut Head::passed(), &mut Decisions::default())
-        .expect("no trouble");
-    assert_eq!(*told.borrow(), [64, 100]);
+        .expect("no error");
+    assert_eq!(*reported.borrow(), [64, 100]);
 }
 
 #[test]
@@ -58,7 +58,7 @@ fn runner_whose_blocks_take_no_time_is_replaced() {
 #[test]
 fn profile_has_no_figures_if_no_block_takes_time() {
     let nothing = instant(40 * US);
-    let found = trouble(nothing.clone());
+    let found = worker_error(nothing.clone());
     assert!(matches!(found, SessionError::NoTime { .. }), "{found:?}");
     // A screen leaves this to a full profile.
     let report = profile(&with_baseline(nothing, Script { handoff: 40 * US, ..honest(200 * US) }), &screen());
@@ -139,7 +139,7 @@ fn disturbed_profile_widens_its_interval_to_the_shortest_blocks() {
 }
 
 #[test]
-fn calm_profile_does_not_widen_its_interval_to_single_blocks() {
+fn undisturbed_profile_does_not_widen_its_interval_to_single_blocks() {
     let mut candidate = vec![BlockPlay::honest(1000 * US); 15];
     candidate.extend([BlockPlay::honest(500 * US), BlockPlay::honest(1000 * US)]);
     let backend = with_baseline(Script::timed(&candidate), honest(3000 * US));
@@ -171,8 +171,7 @@ fn profile_names_the_call_that_changed_after_done() {
 }
 
 #[test]
-fn profile_tells_a_larger_claim_from_noise() {
-    // The claim must exceed our clock by 0.2 ms and by a tenth.
+fn claim_must_exceed_our_clock_by_a_tenth_and_by_200_us() {
     for (per_call, claim, status) in [
         (1000 * US, 1.15, Status::Passed),
         (1000 * US, 1.25, Status::TimingMismatch),
@@ -183,7 +182,7 @@ fn profile_tells_a_larger_claim_from_noise() {
         let report = profile(&alone(Script::timed(&[play])), &task(&[0], false));
         assert_eq!(report.head.status, status, "{claim}: {}", report.head.detail);
     }
-    // The five calls of a block must exceed it together.
+    // The limits apply to the block, not to each of its five calls.
     let play = BlockPlay { claim: 1.5, ..BlockPlay::honest(100 * US) };
     let report = profile(&alone(Script::timed(&[play])), &task(&[0], false));
     assert_eq!(report.head.status, Status::TimingMismatch, "{}", report.head.detail);
@@ -196,13 +195,13 @@ fn profile_reports_the_larger_share_of_waiting() {
         |us: u32| Script::timed(&[BlockPlay { waited: us * US, threads: 2, ..BlockPlay::honest(2999 * US) }]);
     for (candidate, baseline) in [(300, 600), (600, 300)] {
         let report = profile(&with_baseline(waiting(candidate), waiting(baseline)), &task(&[0], true));
-        let share = report.body.entries[0].wait_share.expect("told");
+        let share = report.body.entries[0].wait_share.expect("known");
         assert!((share - 0.2).abs() < 1e-3, "{share}");
     }
 }
 
 #[test]
-fn profile_widens_the_interval_of_a_time_to_what_its_runners_show() {
+fn interval_of_a_time_contains_the_differences_between_runners() {
     let runners = [3000, 3030, 2970].map(|us| ("fast", honest(us * US)));
     let mut task = task(&[0], false);
     task.profile.entry_timeout = Duration::ZERO;

@@ -1,4 +1,4 @@
-//! Tests of work in idle rounds, and of whom it is attributed to.
+//! Tests of work in idle rounds, and of the side that is blamed for it.
 
 use super::*;
 
@@ -9,7 +9,7 @@ fn profile_detects_work_outside_the_clock() {
     assert_eq!(report.head.status, Status::DeferredWork, "{}", report.head.detail);
     // Work in half of the rounds is not proof, but the times cannot be trusted.
     let idle = (0..4000).map(|round| Some(if round % 2 == 0 { 5_000 * US } else { US })).collect();
-    let error = trouble(Script { idle, ..honest(100 * US) });
+    let error = worker_error(Script { idle, ..honest(100 * US) });
     assert!(matches!(error, SessionError::NeverIdle { .. }), "{error}");
 }
 
@@ -37,12 +37,12 @@ fn profile_blames_the_side_whose_idle_rounds_alone_show_work() {
             report.head.detail
         );
     }
-    // Rounds of both sides show it, so the machine may be the cause.
+    // Both sides show work in their rounds, so the machine may be the cause.
     for (candidate, baseline) in [(most, most), (most, half)] {
         let backend = with_baseline(busy_in(candidate), busy_in(baseline));
         let error =
             run(&backend, &|_, _, _| {}, &task(&[0], true), &mut Head::passed(), &mut Decisions::default())
-                .expect_err("trouble");
+                .expect_err("the worker returns an error");
         assert!(matches!(error, SessionError::NeverIdle { .. }), "{error}");
     }
 }

@@ -60,11 +60,12 @@ fn alone(script: Script) -> ScriptedBackend {
     ScriptedBackend::playing_each(&[("fast", script)])
 }
 
-/// The same with a baseline.
+/// A candidate and a baseline whose runners all play these scripts.
 fn with_baseline(candidate: Script, baseline: Script) -> ScriptedBackend {
     ScriptedBackend::playing_each(&[("fast", candidate), ("naive", baseline)])
 }
 
+/// The report of a profile.
 struct Report {
     head: Head,
     body: Profiled,
@@ -82,10 +83,11 @@ fn profile_after(decisions: &mut Decisions, backend: &ScriptedBackend, task: &Pr
     Report { head, body }
 }
 
-fn trouble(script: Script) -> SessionError {
+/// The error of a worker whose candidate plays this script.
+fn worker_error(script: Script) -> SessionError {
     let backend = alone(script);
     run(&backend, &|_, _, _| {}, &task(&[0], false), &mut Head::passed(), &mut Decisions::default())
-        .expect_err("trouble")
+        .expect_err("the worker returns an error")
 }
 
 fn honest(per_call: Duration) -> Script {
@@ -139,7 +141,7 @@ fn profile_without_a_baseline_has_times_and_no_ratio() {
 }
 
 #[test]
-fn profile_names_every_answer_of_a_timed_candidate() {
+fn profile_maps_every_failure_of_a_timed_candidate_to_a_status() {
     let refused = Answer::Done(Loaded::Refused { text: "undefined symbol: run".to_owned() });
     let table: [(&str, Script, Status, &str); 10] = [
         ("refused", Script { load: refused, ..honest(US) }, Status::LoadError, "undefined symbol: run"),
@@ -275,7 +277,7 @@ fn profile_repeats_preempted_pairs_unless_only_the_candidate_is_preempted() {
     let entry = &report.body.entries[0];
     assert!(entry.times.max_time_ms < 0.11, "{:?}", entry.times);
     assert!(0 < entry.discarded_blocks);
-    assert!(0.3 < entry.wait_share.expect("told"), "{:?}", entry.wait_share);
+    assert!(0.3 < entry.wait_share.expect("known"), "{:?}", entry.wait_share);
     // Only the candidate waited. These pairs count, so it gains nothing by waiting when it is slow.
     let report = profile(&with_baseline(mixed(2), honest(100 * US)), &task(&[0], true));
     let entry = &report.body.entries[0];
@@ -374,15 +376,15 @@ fn profile_rejects_impossible_times() {
     let report = profile(&alone(instant(Duration::ZERO)), &task(&[0], false));
     assert_eq!(report.head.status, Status::TooFast, "{}", report.head.detail);
     // A hand-off as long as the whole block proves nothing.
-    let error = trouble(instant(40 * US));
+    let error = worker_error(instant(40 * US));
     assert!(matches!(error, SessionError::NoTime { .. }), "{error}");
 }
 
 #[test]
 fn profile_subtracts_the_shorter_hand_off_from_both_sides() {
     // The candidate slows down its empty blocks. Its calls take as long as the baseline's.
-    let bending = Script { handoff: 90 * US, ..honest(1000 * US) };
-    let report = profile(&with_baseline(bending, honest(1000 * US)), &task(&[0], true));
+    let delaying = Script { handoff: 90 * US, ..honest(1000 * US) };
+    let report = profile(&with_baseline(delaying, honest(1000 * US)), &task(&[0], true));
     let entry = &report.body.entries[0];
     assert!((entry.handoff_us - 1.0).abs() < 1e-6, "{}", entry.handoff_us);
     assert!(entry.speedup.expect("paired").value < 1.0, "its delay is not subtracted");
@@ -409,19 +411,19 @@ fn profile_follows_kernelforges_protocol() {
 }
 
 #[test]
-fn profile_goes_through_batches_and_stops_at_the_first_failure() {
+fn profile_times_one_batch_after_another_and_stops_at_the_first_failure() {
     let mut task = task(&[0, 1, 2], false);
     task.profile.batch_bytes = Bytes::new(1);
-    let told = std::cell::RefCell::new(Vec::new());
-    let progress = |done, total, _| told.borrow_mut().push((done, total));
+    let reported = std::cell::RefCell::new(Vec::new());
+    let progress = |done, total, _| reported.borrow_mut().push((done, total));
     let first = ("fast", Script { peak_owed: Bytes::mib(4), ..honest(100 * US) });
     let failing = ("fast", Script { peak_owed: Bytes::mib(8), ..playing(|_| Play::code(1)) });
     let backend = ScriptedBackend::playing_each(&[first.clone(), first.clone(), first, failing]);
     let mut head = Head::passed();
-    let body = run(&backend, &progress, &task, &mut head, &mut Decisions::default()).expect("no trouble");
+    let body = run(&backend, &progress, &task, &mut head, &mut Decisions::default()).expect("no error");
     assert_eq!((head.status, body.entries.len()), (Status::RuntimeError, 1));
     assert_eq!(head.peak_owed, Some(Bytes::mib(8)));
-    assert_eq!(*told.borrow(), [(1, 3)]);
+    assert_eq!(*reported.borrow(), [(1, 3)]);
     assert_eq!(backend.count(|it| matches!(it, Asked::GiveBack(1))), 2);
     assert_eq!(body.reads.page_by_page, 1, "the groups' report on reads");
     assert!(head.detail.starts_with("entry_000001: "), "{}", head.detail);

@@ -7,9 +7,10 @@ const EMBEDDING: &str = "torch_nn_functional_embedding";
 const LINEAR: &str = "torch_nn_functional_linear";
 const ATTENTION: &str = "torch_nn_functional_scaled_dot_product_attention";
 
+/// A candidate's function: it gets the inputs and writes the output.
 type Kernel = fn(&Shown<'_>, &mut [u8]) -> i32;
 
-/// A task over calls of an op whose inputs may vary.
+/// A task over captured calls of an op. Their inputs may vary.
 fn varying(op: &str, numbers: &[u32]) -> ProfileTask {
     let (entries, signature) = entries_of(op, numbers);
     let mut task = ProfileTask {
@@ -23,7 +24,7 @@ fn varying(op: &str, numbers: &[u32]) -> ProfileTask {
     task
 }
 
-/// A candidate and a baseline that both compute this.
+/// A candidate and a baseline that both compute this kernel.
 fn computing(kernel: Kernel) -> ScriptedBackend {
     let script = Script { kernel, ..honest(120_000 * US) };
     with_baseline(script.clone(), script)
@@ -46,7 +47,7 @@ fn add(output: &mut [u8], number: f32, changes: fn(usize) -> bool) -> i32 {
     0
 }
 
-/// An output of which each element depends on every input.
+/// A kernel whose output elements each depend on every input.
 fn dense(shown: &Shown<'_>, output: &mut [u8]) -> i32 {
     add(output, mixed(shown), |_| true)
 }
@@ -173,7 +174,7 @@ fn trial_allows_each_of_its_calls_the_full_time() {
 }
 
 #[test]
-fn trial_with_room_for_a_single_call_compares_one_block_with_the_next() {
+fn trial_with_a_ring_of_one_slot_compares_each_block_with_the_next() {
     let script = Script { slots: 1, ..honest(100 * US) };
     let report = profile(&with_baseline(script.clone(), script), &varying(RELU, &[0]));
     let entry = &report.body.entries[0];
@@ -182,7 +183,7 @@ fn trial_with_room_for_a_single_call_compares_one_block_with_the_next() {
 }
 
 #[test]
-fn trial_that_ends_with_one_entry_goes_on_with_the_others() {
+fn entry_that_fails_its_trial_does_not_stop_the_other_trials() {
     let mut task = varying(RELU, &[0, 0]);
     for (number, entry) in task.entries.iter_mut().enumerate() {
         entry.name = format!("call_{number}");

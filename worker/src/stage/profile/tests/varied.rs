@@ -116,7 +116,7 @@ fn profile_catches_a_candidate_that_answers_from_memory() {
 }
 
 #[test]
-fn profile_blames_a_baseline_that_a_fresh_runner_of_it_contradicts() {
+fn profile_blames_a_baseline_that_its_own_fresh_runner_contradicts() {
     let backend = ScriptedBackend::playing_each(&[
         ("naive", honest(100 * US)),
         ("fast", honest(100 * US)),
@@ -125,10 +125,10 @@ fn profile_blames_a_baseline_that_a_fresh_runner_of_it_contradicts() {
     ]);
     let report = profile(&backend, &varying(true));
     assert_eq!((report.head.status, report.body.baseline_failed), (Status::Nondeterministic, true));
-    assert!(report.head.detail.contains("a fresh process of it"), "{}", report.head.detail);
+    assert!(report.head.detail.contains("a fresh process of the baseline"), "{}", report.head.detail);
 }
 
-/// The blocks that follow the start of a session, and their inputs. The number counts from the last session.
+/// The requests to one session. Sessions are numbered backwards from the last one, which is 0.
 fn session(backend: &ScriptedBackend, from_the_end: usize) -> Vec<Asked> {
     let asked = backend.asked.borrow();
     let starts: Vec<usize> = (0..asked.len()).filter(|&at| matches!(asked[at], Asked::Start(..))).collect();
@@ -220,11 +220,11 @@ fn profile_allows_one_tolerance_from_the_recorded_output_and_two_from_the_baseli
 fn fresh_baseline_that_fails_is_blamed() {
     let ready = Answer::Done(Loaded::Ready { has_plan: true, returned: false });
     let planning = |plan| Script { load: ready.clone(), plan, ..honest(100 * US) };
-    let well = || planning(Answer::Done(done(1)));
+    let working = || planning(Answer::Done(done(1)));
     let refused = Answer::Done(Loaded::Refused { text: "gone".to_owned() });
     let wrong = "verified, then wrong in timed call";
     for (name, fresh, status, detail, blocks) in [
-        ("right", well(), Status::Nondeterministic, wrong, &[true, false][..]),
+        ("right", working(), Status::Nondeterministic, wrong, &[true, false][..]),
         ("without a plan call", honest(100 * US), Status::Nondeterministic, wrong, &[false]),
         (
             "dies",
@@ -245,8 +245,8 @@ fn fresh_baseline_that_fails_is_blamed() {
         ("refused", Script { load: refused, ..honest(US) }, Status::LoadError, "gone", &[]),
     ] {
         let backend = ScriptedBackend::playing_each(&[
-            ("naive", well()),
-            ("naive", well()),
+            ("naive", working()),
+            ("naive", working()),
             ("naive", fresh),
             ("fast", playing(|_| Play::Remembered)),
         ]);

@@ -1,4 +1,4 @@
-//! Remembers what varies in the entries of a job. The decision needs a process of the baseline of its own, and is the
+//! Remembers which inputs vary in the entries of a job. A decision takes a separate process of the baseline and is the
 //! same for all candidates of the job, so a worker makes it once for consecutive candidates.
 
 use std::collections::HashMap;
@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::Variation;
 
-/// What was decided about one entry.
+/// Which inputs of an entry vary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum Decision {
     /// The inputs with these indices among the eligible ones vary.

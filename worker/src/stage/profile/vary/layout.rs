@@ -1,5 +1,5 @@
-//! Lays out an entry's input variants: each input gets a region of whole pages with its variants one after another.
-//! Pure.
+//! Lays out an entry's input variants. Each input gets a region of whole pages, which contains its variants one after
+//! another. Pure.
 
 use opt_shared::formula::{self, ALIGNMENT};
 use opt_shared::units::Bytes;
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_too_large_in_total_have_no_layout() {
+    fn inputs_that_are_too_large_together_have_no_layout() {
         let extent = |tensor| Extent { tensor, bytes: 5 << 20, phase: 0 };
         assert_eq!(lay_out(&[extent(0)], 100, PAGE).count, 1);
         assert_eq!(lay_out(&[extent(0), extent(1)], 100, PAGE), Variants::default());

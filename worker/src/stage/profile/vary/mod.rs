@@ -38,7 +38,7 @@ pub(super) struct Variation {
     pub(super) names: Vec<String>,
     /// The reason why no input varies; empty if one does.
     pub(super) unvaried: Option<String>,
-    /// The decision that other candidates of the job can reuse. None if a process ended before it was certain.
+    /// The decision, which other candidates of the job can reuse. `None` if a process ended before it was certain.
     decision: Option<Decision>,
 }
 
@@ -101,10 +101,10 @@ struct Eligible {
     integer: bool,
 }
 
-/// Arguments that keep their values, with the reasons.
+/// The names of arguments that keep their values, with the reasons.
 type KeptInputs = Vec<(String, Kept)>;
 
-/// Returns the inputs of an entry that may vary, and the names of the other arguments with the reasons.
+/// Returns the inputs of an entry that may vary, and the arguments that keep their values.
 fn eligible(recorded: &Recorded, task: &ProfileTask) -> Result<(Vec<Eligible>, KeptInputs), RecordedError> {
     let tensors: Vec<(&Argument, &Tensor)> = recorded
         .arguments
@@ -164,12 +164,12 @@ fn overlaps(one: &Tensor, other: &Tensor) -> bool {
     one.storage == other.storage && a.start.max(b.start) < a.end.min(b.end) && !same_bytes(one, other)
 }
 
-/// The number of calls whose outputs fit the ring.
+/// The number of slots in the ring of outputs, which limits the calls of a block.
 fn slots(recorded: &Recorded) -> u32 {
     formula::ring_slots(recorded.outputs.iter().map(|output| Bytes::new(allocated_bytes(&output.tensor))))
 }
 
-/// The layout of the chosen inputs; `None` if they do not fit together.
+/// The layout of the chosen inputs; `None` if they do not fit into memory together.
 fn variation_of(recorded: &Recorded, eligible: &[Eligible], chosen: &[usize]) -> Option<Variants> {
     let extents: Vec<Extent> = chosen.iter().map(|&at| eligible[at].extent).collect();
     let page = rustix::param::page_size() as u64;

@@ -3,7 +3,7 @@
 //! Floats are drawn element by element from captured values, and so stay in their range. Each variant favours larger or
 //! smaller values to a different degree, because otherwise means and norms would hardly change. Integers are shuffled:
 //! indices stay in range, and unique values stay unique. Floats are shuffled as well if an output may contain their
-//! positions. In both cases, the results of one call cannot be used for the next.
+//! positions. Either way, the results of one call are wrong for the next.
 
 use std::io;
 
@@ -23,8 +23,8 @@ use crate::session::WIDEST_ELEMENT;
 /// The number of bytes written at a time.
 const PIECE: usize = 64 << 10;
 
-/// The smallest number of values that are shuffled. A kernel could know the results of all orders of fewer values: seven
-/// have 5,040.
+/// The smallest number of values that are shuffled. Fewer values have so few orders (seven have 5,040) that a kernel
+/// could know the results of all.
 const MIN_SHUFFLED: u64 = 8;
 
 /// The source of an input's new values.
@@ -41,7 +41,7 @@ pub(super) enum Source {
 pub(super) type Kept = &'static str;
 
 impl Source {
-    /// Reads the captured values, and keeps at most `room` of them.
+    /// Reads the captured values, and keeps at most `room` bytes of them.
     pub(super) fn of(
         recorded: &Recorded,
         tensor: &Tensor,
@@ -75,7 +75,7 @@ impl Source {
         })
     }
 
-    /// Writes one variant from its first byte.
+    /// Writes one variant, from its first byte to its last.
     pub(super) fn write(
         &mut self,
         random: &mut SmallRng,
@@ -149,7 +149,7 @@ fn shuffle(elements: &mut [u8], width: usize, random: &mut SmallRng) {
     }
 }
 
-/// Captured elements spaced evenly over the input, sorted by value.
+/// Captured elements spaced evenly over the input, at most `room` bytes of them, sorted by value.
 fn sorted_sample(dtype: DType, captured: &[u8], room: u64) -> Vec<u8> {
     match dtype.element_len() {
         1 => sorted_sample_of::<1>(dtype, captured, room),
@@ -160,7 +160,8 @@ fn sorted_sample(dtype: DType, captured: &[u8], room: u64) -> Vec<u8> {
     }
 }
 
-/// The width is a parameter so that elements are sorted in place: the formula has no room for a list of references.
+/// The width is a constant, so that elements are sorted in place. The memory formula does not cover a list of
+/// references.
 fn sorted_sample_of<const WIDTH: usize>(dtype: DType, captured: &[u8], room: u64) -> Vec<u8> {
     let (captured, _) = captured.as_chunks::<WIDTH>();
     let most = (to_index(room) / WIDTH).max(1);
@@ -171,7 +172,7 @@ fn sorted_sample_of<const WIDTH: usize>(dtype: DType, captured: &[u8], room: u64
     elements.into_flattened()
 }
 
-/// The number of values kept for each of `inputs` inputs.
+/// The number of bytes of values kept for each of `inputs` inputs.
 pub(super) fn room(inputs: usize) -> u64 {
     VALUES.get() / (inputs.max(1) as u64)
 }
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_are_drawn_from_what_was_captured_and_move_their_mean() {
+    fn floats_are_drawn_from_captured_values_with_varying_means() {
         let captured: Vec<u8> = (0..50_000u16).flat_map(|at| f32::from(at % 1000).to_le_bytes()).collect();
         let values = sorted_sample(DType::Float32, &captured, 8 << 10);
         assert!((4 << 10..=8 << 10).contains(&values.len()), "{}", values.len());
@@ -222,14 +223,17 @@ mod tests {
         for (number, values) in variants.iter().enumerate() {
             assert!(values.iter().all(|value| (0.0..1000.0).contains(value)));
             let same = values.iter().zip(floats(&captured)).filter(|(one, other)| **one == *other).count();
-            assert!(same < 500, "{same} elements stay where they are");
+            assert!(same < 500, "{same} elements kept their value");
             for (other, mean) in means.iter().enumerate().filter(|(other, _)| *other != number) {
-                assert!(0.5 < (mean - means[number]).abs(), "variants {number} and {other} have one mean");
+                assert!(
+                    0.5 < (mean - means[number]).abs(),
+                    "variants {number} and {other} have the same mean"
+                );
             }
         }
     }
 
-    /// The source of an argument's values if `room` of them may be kept. With `first`, the argument is only that many
+    /// The source of an argument's values if `room` bytes of them may be kept. `first` limits the argument to its first
     /// elements.
     fn of_capture(
         op: &str,
@@ -270,7 +274,7 @@ mod tests {
                 assert!(found.is_err() || matches!(found, Ok(Source::Shuffled { .. })), "{op}: {found:?}");
             }
         }
-        // Of floats that are drawn, a part is enough.
+        // Floats that are drawn do not all have to be kept.
         let Ok(Source::Drawn { values, bytes, .. }) = of_capture(embedding, 0, 1, 1024, None) else {
             panic!("floats are drawn")
         };
@@ -329,7 +333,7 @@ mod tests {
         };
         assert_ne!(one, other);
         assert_ne!(one, captured);
-        assert_eq!(written(&mut source, 1, 8000), one, "the same numbers, the same order");
+        assert_eq!(written(&mut source, 1, 8000), one, "the same seed gives the same order");
         assert_eq!(sorted(&one), (0..1000).collect::<Vec<i64>>());
         assert_eq!(sorted(&other), sorted(&one));
     }

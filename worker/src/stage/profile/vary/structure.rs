@@ -10,6 +10,8 @@ const SHORTEST_ROW: usize = 3;
 /// The largest deviation of a row's sum or norm from 1. Half precision rounds each element by up to a two-thousandth.
 const NEAR_ONE: f64 = 0.02;
 
+/// A property of an input's values. `Sorted`, `Probabilities` and `UnitRows` hold for every row, the last two for every
+/// matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Structure {
     Constant,
@@ -21,7 +23,7 @@ pub(super) enum Structure {
     Triangular,
 }
 
-/// Returns the first structure found. `bytes` are those from the tensor's first element to its last.
+/// Returns the first structure found. `bytes` go from the tensor's first element to its last.
 pub(super) fn of(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
     let dtype = tensor.dtype;
     let width = dtype.element_len();
@@ -60,7 +62,8 @@ pub(super) fn of(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
     of_matrices(tensor, bytes)
 }
 
-/// The values of a row or a tensor, decoded one by one: a list of them as f64 would need much more memory than the input.
+/// The values of a row or a tensor. They are decoded one by one, because a list of f64 would need much more memory than
+/// the input.
 fn values(dtype: DType, bytes: &[u8]) -> impl Iterator<Item = f64> {
     bytes.chunks_exact(dtype.element_len()).map(move |element| element::value(dtype, element))
 }
@@ -166,7 +169,7 @@ mod tests {
             // Smaller matrices are often symmetric by chance.
             (&[2, 2], vec![1.0, 5.0, 5.0, 2.0], None),
             (&[9], symmetric.to_vec(), None),
-            // All are positive, but one row has another sum.
+            // One row has another sum.
             (&[2, 3], vec![0.2, 0.5, 0.3, 1.0, 5.0, 2.0], None),
             (&[2, 3], vec![0.2, 0.5, 0.2, 0.1, 0.7, 0.1], None),
             (&[2, 3], vec![0.5, 0.7, -0.2, 0.1, 0.1, 0.8], None),

@@ -1,9 +1,9 @@
-//! Decides which inputs vary, by trying choices of inputs with a kernel that is known to be right. The first choice is
-//! used with which the kernel still works and all of its outputs change.
+//! Decides which inputs vary. Tries choices of inputs with a kernel that is known to be right, until the kernel still
+//! works with one of them and all of its outputs change.
 //!
-//! The kernel is the baseline, in separate runners, or the candidate itself if there is no baseline. A choice is
-//! dropped if the kernel fails with new values, if it computes NaN or infinities that were not recorded, or if part of
-//! an output stays the same in all calls.
+//! The kernel is the baseline, in a runner of its own, or the candidate itself if there is no baseline. A choice is
+//! dropped if the kernel fails with new values, if it computes NaN or infinities that were not recorded, if part of an
+//! output stays the same in all calls, or if the plan call prepares something from the values.
 
 use opt_shared::formula::load_timeout;
 use opt_shared::message::ProfileTask;
@@ -22,17 +22,18 @@ use crate::session::{
 use crate::stage::POISONS;
 use crate::stage::failure::{Calls, of_calls};
 
-/// The seed of the trial's values, which no timed call gets. It is the same in every trial, so that all candidates of a
-/// job get the same decision.
+/// The seed of the values in a trial. No timed call uses it. All trials use it, so that all candidates of a job get the
+/// same decision.
 const SEED: u64 = 0x7261_6d69_7665;
-/// The number of parts of an output, each of which must change …
+/// The largest number of parts of an output. Each part must change.
 const PARTS: u64 = 64;
-/// … and the number of elements checked in each part. One in eight must change by more than its tolerance, because a
-/// ReLU leaves half of its elements at 0.
+/// The number of elements that are checked in each part.
 const ELEMENTS_OF_A_PART: u64 = 16;
+/// A part has changed if one in this many of its elements changed by more than the tolerance. Not all of them must,
+/// because a ReLU leaves half of its elements at 0.
 const MOVED_ONE_IN: u64 = 8;
-/// How often two more calls are made because some part has not changed yet. When a few indices are shuffled, it is
-/// likely that one of them stays where it is, and with it a part of the output.
+/// The largest number of rounds of two calls. Rounds are repeated while some part has not changed: if few indices are
+/// shuffled, one of them probably keeps its position, and with it a part of the output.
 const ROUNDS: u64 = 4;
 
 /// The result of trying a choice of inputs.
@@ -43,19 +44,19 @@ enum Trial {
     Died,
 }
 
-/// An entry that is not decided yet.
-struct Open {
+/// An entry whose inputs that vary are not decided yet.
+struct Undecided {
     number: usize,
     eligible: Vec<Eligible>,
     kept: super::KeptInputs,
     choices: std::vec::IntoIter<Vec<usize>>,
     /// The reason why the last choice was dropped.
     dropped: Option<&'static str>,
-    /// True if a choice was dropped because the process died. It may have died for another reason.
+    /// True if a choice was dropped because the process died. The values need not be the cause.
     uncertain: bool,
 }
 
-/// Decides what varies in each entry of a batch. An unreadable capture is reported with the index of its entry.
+/// Decides which inputs vary in each entry of a batch. An unreadable capture is reported with the index of its entry.
 pub(in super::super) fn decide<B: Backend>(
     backend: &B,
     prober: &B::Candidate,
@@ -76,7 +77,7 @@ pub(in super::super) fn decide<B: Backend>(
         match eligible(recorded, task) {
             Ok((eligible, kept)) => {
                 let choices = choices(&eligible).into_iter();
-                open.push(Open { number, eligible, kept, choices, dropped: None, uncertain: false });
+                open.push(Undecided { number, eligible, kept, choices, dropped: None, uncertain: false });
             }
             Err(error) => return Ok(Err((number, error))),
         }
@@ -85,7 +86,7 @@ pub(in super::super) fn decide<B: Backend>(
     // Each iteration tries at least one choice of the first open entry.
     while !open.is_empty() {
         let mut layouts: Vec<Variants> = vec![Variants::default(); placed.len()];
-        let mut tried: Vec<(Open, Vec<usize>)> = Vec::new();
+        let mut tried: Vec<(Undecided, Vec<usize>)> = Vec::new();
         for mut it in open.drain(..) {
             let recorded: &Recorded = placed[it.number].as_ref();
             let next = it.choices.find_map(|choice| {
@@ -111,7 +112,7 @@ pub(in super::super) fn decide<B: Backend>(
         if !alive {
             // The kernel does not load. Its timing will report the reason.
             for (it, _) in tried.drain(..) {
-                let why = "the kernel that other values are tried with does not load";
+                let why = "the kernel that should try other values does not load";
                 decided[it.number] = Some(Variation::none_for_now(why));
             }
         }
@@ -119,15 +120,15 @@ pub(in super::super) fn decide<B: Backend>(
             if !alive {
                 // This entry did not end the session, so its choice is tried again.
                 let rest = std::iter::once(choice).chain(it.choices).collect::<Vec<_>>().into_iter();
-                open.push(Open { choices: rest, ..it });
+                open.push(Undecided { choices: rest, ..it });
                 continue;
             }
             let recorded: &Recorded = placed[it.number].as_ref();
             let variants = layouts[it.number].clone();
             let mut variation = chosen(&mut it, &choice, variants);
-            let ground =
-                Ground { recorded, number: it.number, task, tolerances: &tolerances[it.number], has_plan };
-            match ground.test(&mut *session, &mut variation, memory)? {
+            let tolerances = &tolerances[it.number];
+            let entry = TrialEntry { recorded, number: it.number, task, tolerances, has_plan };
+            match entry.test(&mut *session, &mut variation, memory)? {
                 Trial::Works => {
                     variation.decision = Some(Decision::Varies(choice)).filter(|_| !it.uncertain);
                     decided[it.number] = Some(variation);
@@ -149,8 +150,8 @@ pub(in super::super) fn decide<B: Backend>(
     Ok(Ok(decided.into_iter().flatten().collect()))
 }
 
-/// Repeats what was decided for an earlier candidate of the job. Returns `None` if the decisions do not fit the entries,
-/// so that they have to be made anew.
+/// Applies the decisions of an earlier candidate of the job. Returns `None` if they do not fit the entries and have to
+/// be made anew.
 pub(in super::super) fn recall(
     placed: &[impl AsRef<Recorded>],
     task: &ProfileTask,
@@ -166,7 +167,7 @@ pub(in super::super) fn recall(
         let fits = choice.iter().all(|&at| at < eligible.len());
         let variants = fits.then(|| variation_of(recorded, &eligible, choice)).flatten()?;
         let none = Vec::new().into_iter();
-        let mut it = Open { number: 0, eligible, kept, choices: none, dropped: None, uncertain: false };
+        let mut it = Undecided { number: 0, eligible, kept, choices: none, dropped: None, uncertain: false };
         let variation = chosen(&mut it, choice, variants);
         Some(Variation { decision: Some(decision.clone()), ..variation })
     };
@@ -182,22 +183,23 @@ fn without_trial(recorded: &Recorded, task: &ProfileTask, has_memory: bool) -> O
     }
 }
 
-fn why_not(it: &Open) -> String {
+fn why_not(it: &Undecided) -> String {
     match it.dropped {
         Some(dropped) => dropped.to_owned(),
         None => unvaried_because(&it.kept),
     }
 }
 
-/// First all inputs, then only floats or only integers, then single inputs, the largest first.
+/// The choices in the order in which they are tried: all inputs, only floats, only integers, then single inputs, the
+/// largest first.
 fn choices(eligible: &[Eligible]) -> Vec<Vec<usize>> {
     let all: Vec<usize> = (0..eligible.len()).collect();
     let of = |integer| all.iter().copied().filter(|&at| eligible[at].integer == integer).collect();
     let mut single = all.clone();
     single.sort_by_key(|&at| std::cmp::Reverse(eligible[at].extent.bytes));
     let mut found: Vec<Vec<usize>> = Vec::new();
-    let ladder = [all.clone(), of(false), of(true)].into_iter().chain(single.into_iter().map(|at| vec![at]));
-    for choice in ladder {
+    let ordered = [all.clone(), of(false), of(true)].into_iter().chain(single.into_iter().map(|at| vec![at]));
+    for choice in ordered {
         if !choice.is_empty() && !found.contains(&choice) {
             found.push(choice);
         }
@@ -205,8 +207,8 @@ fn choices(eligible: &[Eligible]) -> Vec<Vec<usize>> {
     found
 }
 
-/// Moves the sources of the chosen inputs into the variation …
-fn chosen(it: &mut Open, choice: &[usize], variants: Variants) -> Variation {
+/// Moves the sources of the chosen inputs from the entry into a variation.
+fn chosen(it: &mut Undecided, choice: &[usize], variants: Variants) -> Variation {
     let empty =
         || super::Source::Shuffled { captured: Vec::new(), order: Vec::new(), width: 1, fresh: false };
     let sources = choice.iter().map(|&at| std::mem::replace(&mut it.eligible[at].source, empty())).collect();
@@ -214,15 +216,15 @@ fn chosen(it: &mut Open, choice: &[usize], variants: Variants) -> Variation {
     Variation { variants, sources, names, unvaried: None, decision: None }
 }
 
-/// … and back, if the choice failed.
-fn put_back(it: &mut Open, choice: &[usize], variation: Variation) {
+/// Moves the sources back into the entry, after the choice failed.
+fn put_back(it: &mut Undecided, choice: &[usize], variation: Variation) {
     for (&at, source) in choice.iter().zip(variation.sources) {
         it.eligible[at].source = source;
     }
 }
 
-/// An entry that is tried in a session.
-struct Ground<'a> {
+/// An entry and everything that its trial in a session needs.
+struct TrialEntry<'a> {
     recorded: &'a Recorded,
     number: usize,
     task: &'a ProfileTask,
@@ -230,7 +232,8 @@ struct Ground<'a> {
     has_plan: bool,
 }
 
-impl Ground<'_> {
+impl TrialEntry<'_> {
+    /// Tries one choice of inputs.
     fn test(
         &self,
         session: &mut dyn Session,
@@ -364,12 +367,12 @@ impl Ground<'_> {
     }
 }
 
-/// The parts of the outputs that have changed from some call to the next.
+/// For each part of the outputs, true if it has changed from one call to the next.
 #[derive(Default)]
 struct Changed(Vec<bool>);
 
 impl Changed {
-    /// `parts`: for each part, the number of elements that changed from one call to the next, and the number of all.
+    /// Adds the comparison of two calls: for each part, the number of elements that changed, and the number checked.
     fn add(&mut self, parts: impl Iterator<Item = (u64, u64)>) {
         let before = self.0.iter().copied().chain(std::iter::repeat(false));
         self.0 = parts
@@ -383,13 +386,14 @@ impl Changed {
     }
 }
 
+/// The bytes of an element; narrow elements use the first of them.
 type Element = [u8; WIDEST_ELEMENT];
 
 fn elements_of_a_part(elements: u64) -> u64 {
     ELEMENTS_OF_A_PART.min(elements)
 }
 
-/// Elements spaced evenly over each part of an output.
+/// Reads elements that are spaced evenly over each part of an output.
 fn sample(
     source: &mut dyn BytesSource,
     tensor: &opt_shared::capture::Tensor,

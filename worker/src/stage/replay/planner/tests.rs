@@ -23,7 +23,7 @@ fn simulate(sets: &[Vec<u32>], slots: &[u64], pinned: &[bool], budget: u64, dept
     let weigh = |pool: &BTreeSet<u32>| pool.iter().map(|&it| slots[it as usize]).sum::<u64>();
     let used_from = |it: u32, from: usize| (from..sets.len()).find(|&at| sets[at].contains(&it));
     for now in 0..sets.len() {
-        // The step's own constants come first, then those of later steps.
+        // The step's own constants come first, then the constants of later steps.
         for target in now..=(now + depth).min(sets.len() - 1) {
             let mut stuck = false;
             for &it in &sets[target] {
@@ -73,6 +73,7 @@ fn bytes(all: &[u64]) -> Vec<Bytes> {
     all.iter().copied().map(Bytes::new).collect()
 }
 
+/// A random input of the planner.
 #[derive(Debug)]
 struct Case {
     sets: Vec<Vec<u32>>,
@@ -101,7 +102,7 @@ impl Case {
 /// Simulates the moves, and panics if one of them is wrong.
 fn walk(case: &Case, plan: &MovePlan, budget: u64) {
     let mut pool: BTreeSet<u32> = BTreeSet::new();
-    let obey = |one: &Move, running: &[u32], pool: &mut BTreeSet<u32>| {
+    let apply = |one: &Move, running: &[u32], pool: &mut BTreeSet<u32>| {
         match one {
             Move::Load(it) => assert!(pool.insert(*it), "{it} is in the pool already"),
             Move::Evict(it) => {
@@ -113,9 +114,9 @@ fn walk(case: &Case, plan: &MovePlan, budget: u64) {
         assert!(pool.iter().map(|&it| case.slots[it as usize]).sum::<u64>() <= budget, "over the budget");
     };
     for (set, moves) in case.sets.iter().zip(&plan.steps) {
-        moves.before.iter().for_each(|one| obey(one, set, &mut pool));
+        moves.before.iter().for_each(|one| apply(one, set, &mut pool));
         assert!(set.iter().all(|it| pool.contains(it)), "something is missing");
-        moves.during.iter().for_each(|one| obey(one, set, &mut pool));
+        moves.during.iter().for_each(|one| apply(one, set, &mut pool));
     }
 }
 

@@ -69,6 +69,7 @@ struct Memory {
     spoiled: Option<u8>,
 }
 
+/// The open bytes of a constant.
 struct Piece {
     constant: u8,
     spoiled: bool,
@@ -118,7 +119,7 @@ impl Caller for Reading<'_> {
     }
 
     fn call(&mut self, step: usize, slots: &[ReadySlot]) -> Result<(), Wrong> {
-        self.called.lock().expect("nobody panics").push(step);
+        self.called.lock().expect("no thread panicked").push(step);
         for (slot, &constant) in slots.iter().zip(&self.truth[step]) {
             let mut seen = vec![0; to_index(length(constant))];
             self.arena.read_exact_at(&mut seen, slot.address + u64::from(slot.phase)).expect("read");
@@ -130,6 +131,7 @@ impl Caller for Reading<'_> {
     }
 }
 
+/// The result of a run, its calls, and its plan.
 struct Outcome {
     result: Result<Done, StepsError<Wrong>>,
     called: Vec<usize>,
@@ -149,7 +151,7 @@ fn run(recording: &Recording, truth: &[Vec<u8>], budget: Bytes, depth: u32, spoi
     let called = Arc::default();
     let mut caller = Reading { truth, arena, called: Arc::clone(&called) };
     let result = replay(recording, &planned, pool, &mut caller);
-    let called = called.lock().expect("nobody panics").clone();
+    let called = called.lock().expect("no thread panicked").clone();
     Outcome { result, called, planned }
 }
 
@@ -331,6 +333,7 @@ struct Slow {
     seen: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
+/// The open bytes of a `Slow`.
 struct SlowPiece<'s>(&'s Slow);
 
 impl Source for SlowPiece<'_> {
@@ -349,7 +352,7 @@ impl Source for SlowPiece<'_> {
             let mut early = vec![0; to_index(length(9))];
             self.0.arena.read_exact_at(&mut early, 0)?;
             if early.iter().all(|&byte| byte == POISON) || until < Instant::now() {
-                self.0.seen.lock().expect("nobody panics").push(early);
+                self.0.seen.lock().expect("no thread panicked").push(early);
                 break;
             }
             std::thread::yield_now();
@@ -368,7 +371,7 @@ impl ConstantReader for Slow {
 }
 
 #[test]
-fn slot_that_is_not_ready_holds_poison() {
+fn slot_contains_poison_until_it_is_ready() {
     let truth = [vec![9]];
     let mut recording = record(&truth);
     recording.constants[0].phase = 0;
@@ -379,11 +382,11 @@ fn slot_that_is_not_ready_holds_poison() {
     let device = HostDevice::create(budget).expect("an arena");
     let (arena, for_caller) = (device.reader().expect("a reader"), device.reader().expect("a reader"));
     let seen = Arc::default();
-    let store = Slow { arena, seen: Arc::clone(&seen) };
-    let pool = Pool::new(device, store, &recording.constants, &planned, &sets);
+    let reader = Slow { arena, seen: Arc::clone(&seen) };
+    let pool = Pool::new(device, reader, &recording.constants, &planned, &sets);
     let mut caller = Reading { truth: &truth, arena: for_caller, called: Arc::default() };
     replay(&recording, &planned, pool, &mut caller).expect("replayed");
-    let seen = seen.lock().expect("nobody panics");
+    let seen = seen.lock().expect("no thread panicked");
     assert!(!seen.is_empty() && seen.iter().all(|early| early.iter().all(|&byte| byte == POISON)));
 }
 

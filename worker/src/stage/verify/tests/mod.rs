@@ -60,7 +60,7 @@ fn verify_prepares_its_first_session_while_its_entries_are_opened() {
 
 /// Every answer to one or two calls, and its status.
 #[test]
-fn verify_names_every_answer_of_a_candidate() {
+fn verify_maps_every_failure_of_a_candidate_to_a_status() {
     let returned = Called { returned_value: true, ..done(1) };
     let raised = Called { result: 7, raised: Some("only float64".to_owned()), ..Called::default() };
     let table: [(&str, &[Play], Status, &str); 17] = [
@@ -242,7 +242,7 @@ fn verify_reports_figures_of_every_entry() {
     let backend = ScriptedBackend::playing(&scripts);
     let progress = |entries, total, bytes| progress_reports.borrow_mut().push((entries, total, bytes));
     let mut head = Head::passed();
-    let body = run(&backend, &progress, &task, &mut head).expect("no trouble");
+    let body = run(&backend, &progress, &task, &mut head).expect("the worker returned no error");
     let report = Report { head, body };
     assert_eq!(
         (report.head.status, report.body.entries_run, report.body.entries_passed),
@@ -301,7 +301,7 @@ fn damaged(task: &mut VerifyTask, folder: &tempfile::TempDir) {
 }
 
 #[test]
-fn verify_blames_a_damaged_capture_for_what_damage_can_do() {
+fn verify_blames_a_damaged_capture_for_failures_that_damage_can_cause() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut task = task(&[0]);
     damaged(&mut task, &folder);
@@ -372,7 +372,7 @@ fn verify_is_unsupported_only_if_nothing_failed() {
 }
 
 #[test]
-fn verify_blames_a_capture_that_cannot_be_opened_and_goes_on() {
+fn verify_blames_a_capture_that_cannot_be_opened_and_continues() {
     let mut backend = ScriptedBackend::playing(&[Script::of(&[Play::Right])]);
     backend.broken = vec![0];
     let report = verify(&backend, &task(&[0, 1]));
@@ -386,6 +386,6 @@ fn verify_blames_a_capture_that_cannot_be_opened_and_goes_on() {
 #[test]
 fn verify_ends_at_an_error_of_the_worker() {
     let backend = ScriptedBackend::playing(&[Script::of(&[Play::Fails])]);
-    let error = run(&backend, &|_, _, _| {}, &task(&[0]), &mut Head::passed()).expect_err("trouble");
+    let error = run(&backend, &|_, _, _| {}, &task(&[0]), &mut Head::passed()).expect_err("the worker fails");
     assert!(matches!(error, SessionError::Run { .. }), "{error:?}");
 }

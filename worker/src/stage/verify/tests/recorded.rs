@@ -65,6 +65,6 @@ fn verify_blames_a_capture_whose_output_cannot_be_read() {
 #[test]
 fn unreadable_outputs_are_errors_of_the_worker() {
     let backend = ScriptedBackend::playing(&[Script::of(&[Play::Unreadable])]);
-    let error = run(&backend, &|_, _, _| {}, &task(&[0]), &mut Head::passed()).expect_err("trouble");
+    let error = run(&backend, &|_, _, _| {}, &task(&[0]), &mut Head::passed()).expect_err("the worker fails");
     assert!(matches!(error, SessionError::Compare { .. }), "{error:?}");
 }

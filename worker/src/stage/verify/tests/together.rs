@@ -52,7 +52,7 @@ fn verify_repeats_a_death_alone_before_blaming_the_candidate() {
 }
 
 #[test]
-fn verify_blames_what_is_wrong_only_after_other_entries() {
+fn verify_blames_a_candidate_for_failures_that_occur_only_after_other_entries() {
     let raised = Play::code(4);
     let beside = Play::WritesBeside(StrayWrite { output: 0, past: 3 });
     for (play, status) in [
@@ -87,11 +87,11 @@ fn verify_starts_no_other_runner_after_a_host_error() {
 }
 
 #[test]
-fn verify_blames_what_fails_alone_as_well() {
+fn verify_blames_a_candidate_whose_entry_fails_alone_as_well() {
     for (shared, alone, status) in [
         (Script::of(&[Play::Dies]), Script::of(&[Play::Dies]), Status::Crashed),
         (Script::of(&[Play::WrongFrom(0)]), Script::of(&[Play::WrongFrom(0)]), Status::IncorrectNumerical),
-        // The status is that of the repetition alone.
+        // The repetition of the entry alone determines the status.
         (Script::of(&[Play::Dies]), Script::of(&[Play::WrongFrom(0)]), Status::IncorrectNumerical),
         // We kill a runner that survives, so its end proves nothing.
         (
@@ -156,7 +156,7 @@ fn verify_names_the_entry_that_cannot_be_opened_among_others() {
 }
 
 #[test]
-fn verify_notes_what_the_shared_session_owed() {
+fn verify_reports_the_peak_memory_of_the_shared_session() {
     let shared = Script { peak_owed: Bytes::mib(50), ..Script::of(&[Play::WrongFrom(0)]) };
     let backend = sharing(&[shared, Script::of(&[Play::Right]), Script::of(&[Play::Right])], 2);
     assert_eq!(verify(&backend, &task(&[0, 1])).head.peak_owed, Some(Bytes::mib(50)));

@@ -7,7 +7,7 @@ const PAGE: u64 = 4096;
 const PAGES: u64 = 32_768;
 const MIB: u64 = 256;
 
-/// A simulated cache and candidate. The policy checks after every `set_interval`th touch.
+/// A simulated cache and candidate. The policy checks after every `check_interval`th touch.
 struct Bench {
     policy: ReadaheadPolicy,
     cached: Vec<bool>,
@@ -25,14 +25,14 @@ enum Start {
 }
 
 impl Bench {
-    fn run(cached: Vec<bool>, set_interval: u64, touches: impl IntoIterator<Item = u64>) -> Self {
-        Self::begun(Start::Unknown, cached, set_interval, touches)
+    fn run(cached: Vec<bool>, check_interval: u64, touches: impl IntoIterator<Item = u64>) -> Self {
+        Self::run_from(Start::Unknown, cached, check_interval, touches)
     }
 
-    fn begun(
+    fn run_from(
         start: Start,
         cached: Vec<bool>,
-        set_interval: u64,
+        check_interval: u64,
         touches: impl IntoIterator<Item = u64>,
     ) -> Self {
         let pages = cached.len() as u64;
@@ -54,7 +54,7 @@ impl Bench {
         for (number, page) in touches.into_iter().enumerate() {
             used_pages += u64::from(!std::mem::replace(&mut used[to_index(page)], true));
             it.misses += u64::from(!std::mem::replace(&mut it.cached[to_index(page)], true));
-            if number as u64 % set_interval == set_interval - 1 {
+            if number as u64 % check_interval == check_interval - 1 {
                 let mut due = it.policy.follow(|Tripwire { page, left_out }| {
                     used[to_index(page)] || (left_out && it.cached[to_index(page)])
                 });
@@ -172,7 +172,7 @@ fn reading_ahead_stays_within_its_bound() {
 
 #[test]
 fn expected_inputs_are_read_before_they_are_touched() {
-    let bench = Bench::begun(Start::Whole, cold(), 16, 0..PAGES);
+    let bench = Bench::run_from(Start::Whole, cold(), 16, 0..PAGES);
     assert_eq!(bench.misses, 0);
     assert_eq!(bench.resident(), PAGES);
     assert!(bench.policy.is_read());
@@ -180,7 +180,7 @@ fn expected_inputs_are_read_before_they_are_touched() {
     // The candidate touches nothing: nothing more is read, and the next entry does not expect a whole read.
     let ahead = LONG_STEPS_AHEAD as u64 * MAX_STEP * WINDOW_BYTES / PAGE;
     for touched in [0..0, PAGES - 3..PAGES] {
-        let bench = Bench::begun(Start::Whole, cold(), 1, touched);
+        let bench = Bench::run_from(Start::Whole, cold(), 1, touched);
         assert!(bench.resident() <= ahead + 3, "{}", bench.resident());
         assert!(!bench.policy.was_used_whole());
     }
@@ -251,7 +251,7 @@ fn read_and_touched_pages_add_up_to_the_input() {
         let mut bench = Bench::run(cold(), 1, touches);
         // Pages that came in after the last check.
         let _ = bench.policy.follow(|tripwire| bench.cached[to_index(tripwire.page)]);
-        let read_windows = bench.policy.touched() + bench.policy.ahead();
-        assert!(read_windows <= bench.resident() && bench.resident() <= read_windows + 64, "{read_windows}");
+        let counted = bench.policy.touched() + bench.policy.ahead();
+        assert!(counted <= bench.resident() && bench.resident() <= counted + 64, "{counted}");
     }
 }

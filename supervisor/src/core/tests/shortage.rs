@@ -25,14 +25,13 @@ fn sample_of(worker: opt_shared::ids::WorkerId, owed: Bytes, available: Option<B
     })
 }
 
-/// Ends the worker in both attempts, and returns how each attempt ended.
-fn ended_twice(
+/// Ends the worker in both attempts of both passes, and returns how each attempt ended.
+fn ended_in_every_attempt(
     spec: Plan,
     owed: Bytes,
     available: Option<Bytes>,
 ) -> (Vec<AttemptEnd>, Option<(Status, Option<Blame>)>) {
     let mut harness = Harness::new(spec);
-    // Twice more in its second pass.
     for attempt in 1..=4 {
         let granted = harness.lease();
         assert_eq!((granted.order.stage, granted.attempt), (Stage::Build, attempt));
@@ -49,7 +48,7 @@ fn ended_twice(
 fn attempt_that_runs_out_of_memory_twice_is_given_up_with_its_figures() {
     let infra = Some((Status::InfraError, Some(Blame::Host)));
     let available = Bytes::gib(1) - Bytes::mib(24);
-    let (ends, done) = ended_twice(plan(1), Bytes::mib(80), Some(available));
+    let (ends, done) = ended_in_every_attempt(plan(1), Bytes::mib(80), Some(available));
     assert_eq!(done, infra);
     let why = |end: &AttemptEnd| match end {
         AttemptEnd::Retried { why, blame: Blame::Host } | AttemptEnd::GivenUp { why, blame: Blame::Host } => {
@@ -63,7 +62,7 @@ fn attempt_that_runs_out_of_memory_twice_is_given_up_with_its_figures() {
     }
 
     let spec = Plan { ceilings: Ceilings::host(Bytes::mib(300)), ..plan(1) };
-    let (ends, done) = ended_twice(spec, Bytes::mib(291), None);
+    let (ends, done) = ended_in_every_attempt(spec, Bytes::mib(291), None);
     assert_eq!(done, infra);
     for end in &ends {
         assert!(why(end).contains("owed 301 MiB, ceiling 300 MiB"), "{}", why(end));
@@ -90,8 +89,7 @@ fn memory_of_a_dead_worker_is_reported_once_when_overdue() {
 }
 
 #[test]
-fn end_class_of_a_worker_follows_from_its_orders() {
-    // The worker ended as ordered.
+fn worker_that_ends_as_ordered_is_classed_as_ended() {
     let mut harness = Harness::new(plan(1));
     let build = harness.lease();
     let which = crate::core::control::Which::Worker(build.worker);
