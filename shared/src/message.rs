@@ -1,7 +1,7 @@
 //! The messages between supervisor and worker, sent over ipc-channel (postcard on the wire).
 //!
 //! This file has the messages and the version of the protocol. Both ends are trusted, because a worker never loads a
-//! candidate. Runners use other messages, which the worker defines.
+//! candidate's host code. Runners use other messages, which the worker defines.
 //!
 //! A worker has one task at a time. Every task ends with exactly one `Finished`, or with the worker's death.
 

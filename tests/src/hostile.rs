@@ -1,5 +1,5 @@
-//! A function for every reader of untrusted bytes. The fuzzers in `fuzz/`, `mutate` of `opt-tools` and the test that
-//! replays their corpora use these functions.
+//! Functions that pass untrusted bytes to their readers. The fuzzers in `fuzz/`, `mutate` of `opt-tools` and the test
+//! that replays their corpora use these functions.
 //!
 //! A function passes bytes to its reader and ignores the result. A panic, a hang or excessive use of memory is a bug;
 //! the caller has to detect the last two.

@@ -1,7 +1,8 @@
 //! The main loop of a worker: takes a task, carries it out and reports, until the supervisor ends it.
 //!
-//! This is trusted code: it opens captures, compares outputs, reads the clock, and never loads a candidate. If the
-//! worker itself fails, it reports the attempt as INFRA_ERROR and continues. The supervisor decides what to do next.
+//! This is trusted code: it opens captures, compares outputs, reads the clock, and never loads a candidate's host
+//! code. If the worker itself fails, it reports the attempt as INFRA_ERROR and continues. The supervisor decides what to
+//! do next.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;

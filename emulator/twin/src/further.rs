@@ -101,16 +101,16 @@ pub unsafe extern "C" fn cuEventElapsedTime(ms: *mut f32, start: *mut c_void, en
 pub unsafe extern "C" fn cuMemPoolCreate(pool: *mut *mut c_void, properties: *const c_void) -> u32 {
     misbehave("cuMemPoolCreate");
     // SAFETY: the properties are those of the driver's header, and the handle is written by the call.
-    let (limit, given) = unsafe {
+    let (limit, status) = unsafe {
         (properties.cast::<u8>().add(MAX_SIZE).cast::<usize>().read_unaligned(), give_handle(pool))
     };
-    if given == 0 {
+    if status == 0 {
         // SAFETY: the call above has written it.
         let handle = unsafe { (*pool).addr() };
         let pool = Pool { limit, ..Pool::default() };
         POOLS.lock().unwrap_or_else(PoisonError::into_inner).insert(handle, pool);
     }
-    given
+    status
 }
 
 #[unsafe(no_mangle)]
@@ -134,12 +134,12 @@ pub unsafe extern "C" fn cuMemAllocFromPoolAsync(
         return OUT_OF_MEMORY;
     }
     // SAFETY: see the caller's contract.
-    let given = unsafe { cuMemAlloc_v2(address, bytes) };
-    if given == 0 {
+    let status = unsafe { cuMemAlloc_v2(address, bytes) };
+    if status == 0 {
         // SAFETY: the call above has written it.
         pool.live.insert(unsafe { *address }, bytes);
     }
-    given
+    status
 }
 
 #[unsafe(no_mangle)]

@@ -64,12 +64,12 @@ pub unsafe extern "C" fn cuGraphInstantiateWithFlags(
 
 unsafe fn made(handle: *mut *mut c_void, recorded: Recorded) -> u32 {
     // SAFETY: see the caller's contract.
-    let given = unsafe { give_handle(handle) };
-    if given == 0 {
+    let status = unsafe { give_handle(handle) };
+    if status == 0 {
         // SAFETY: the call above has written it.
         graphs().made.insert(unsafe { (*handle).addr() }, recorded);
     }
-    given
+    status
 }
 
 #[unsafe(no_mangle)]

@@ -455,7 +455,7 @@ fn run(function: &Function, launch: &Launch) -> u32 {
     }
 }
 
-/// The buffer with all parameters.
+/// Copies the buffer with all parameters.
 unsafe fn packed(extra: *mut *mut c_void) -> Option<Vec<u8>> {
     let (mut buffer, mut bytes) = (std::ptr::null::<u8>(), 0);
     let mut at = extra;

@@ -366,8 +366,8 @@ fn python_float(value: f64) -> String {
     if value.is_infinite() {
         return if value > 0.0 { "inf".to_owned() } else { "-inf".to_owned() };
     }
-    let size = value.abs();
-    if size != 0.0 && !(1e-4..1e16).contains(&size) {
+    let magnitude = value.abs();
+    if magnitude != 0.0 && !(1e-4..1e16).contains(&magnitude) {
         let text = format!("{value:e}");
         let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
         let (sign, power) = match exponent.strip_prefix('-') {

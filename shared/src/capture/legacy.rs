@@ -79,11 +79,11 @@ impl<'a> Legacy<'a> {
         let Value::Dict { items: system, .. } = self.pickle(2)?.root else {
             return Err(Fault::bad_pickle("the description of the system is not a dict"));
         };
-        let little = system
+        let is_little_endian = system
             .iter()
             .find(|(key, _)| matches!(key, Value::Str(key) if &**key == "little_endian"))
             .is_none_or(|(_, value)| *value == Value::Bool(true));
-        if !little {
+        if !is_little_endian {
             return Err(Fault::unsupported("it was written on a big-endian machine"));
         }
         self.pickle(3)

@@ -76,7 +76,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
 }
 
 /// The result of one run.
-struct Seen {
+struct Excess {
+    /// The bytes above the limit.
     over: u64,
     bytes_per_second: f64,
 }
@@ -85,13 +86,13 @@ fn polling(arguments: &Arguments) -> Result<bool> {
     let conditions = conditions("no files are read")?;
     let folder = tempdir()?;
     let mut store = Store::create(&folder)?;
-    let mut chance = SmallRng::seed_from_u64(u64::from(std::process::id()));
+    let mut random = SmallRng::seed_from_u64(u64::from(std::process::id()));
     let limit = arguments.limit << 20;
     let mut over: [Figures; WATCHES.len()] = Default::default();
     let mut rate = Figures::default();
     for _ in 0..arguments.runs {
         for (index, (_, watch)) in WATCHES.iter().enumerate() {
-            let seen = one(*watch, limit, arguments.huge, &mut store, &mut chance)?;
+            let seen = run_once(*watch, limit, arguments.huge, &mut store, &mut random)?;
             over[index].push(mib(seen.over));
             rate.push(seen.bytes_per_second / f64::from(1 << 30));
         }
@@ -123,7 +124,13 @@ fn polling(arguments: &Arguments) -> Result<bool> {
     Ok(good)
 }
 
-fn one(watch: Watch, limit: u64, huge: bool, store: &mut Store, chance: &mut SmallRng) -> Result<Seen> {
+fn run_once(
+    watch: Watch,
+    limit: u64,
+    huge: bool,
+    store: &mut Store,
+    random: &mut SmallRng,
+) -> Result<Excess> {
     let data = (watch == Watch::Refused).then(|| limit - OTHER_MEMORY - limit / 512);
     let mut filler = Filler::start(limit, data, huge)?;
     let pid = i32::try_from(filler.child.id()).ok().and_then(Pid::from_raw).context("a pid")?;
@@ -140,7 +147,7 @@ fn one(watch: Watch, limit: u64, huge: bool, store: &mut Store, chance: &mut Sma
     // Polling at fixed times begins independently of the process. The product takes its first sample as soon as a
     // runner is reported.
     let first = match watch {
-        Watch::Fixed(interval) => interval.mul_f64(chance.random_range(0.0..1.0)),
+        Watch::Fixed(interval) => interval.mul_f64(random.random_range(0.0..1.0)),
         Watch::Paced { .. } => SHORTEST,
         Watch::Refused => Duration::from_secs(1),
     };
@@ -169,7 +176,7 @@ fn one(watch: Watch, limit: u64, huge: bool, store: &mut Store, chance: &mut Sma
     let touched = filler.touched()?;
     let took = began.elapsed();
     ensure!(0 < filler.count.touched.load(Ordering::Acquire), "the filler did nothing");
-    Ok(Seen {
+    Ok(Excess {
         over: (base.get() + touched).saturating_sub(limit),
         bytes_per_second: touched as f64 / took.as_secs_f64(),
     })

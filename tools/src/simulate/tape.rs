@@ -1,4 +1,4 @@
-//! A tape of choices, one byte each. After the last byte, every choice is the uneventful one.
+//! A tape of choices, one byte each. After its end, bytes are 0, which always chooses the uneventful course.
 
 use std::time::Duration;
 
@@ -20,20 +20,22 @@ impl Tape {
         byte
     }
 
-    /// Returns one of the choices; the first one if the tape is blank.
+    /// Returns one of the choices; after the end of the tape, the first.
     pub(crate) fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
         choices[usize::from(self.byte()) % choices.len()]
     }
 
-    /// True one time in eight, and never if the tape is blank.
+    /// True one time in eight, but never after the end of the tape.
     pub(crate) fn seldom(&mut self) -> bool {
         self.byte() % 8 == 7
     }
 
+    /// From 1 to 256 milliseconds.
     pub(crate) fn soon(&mut self) -> Duration {
         Duration::from_millis(1 + u64::from(self.byte()))
     }
 
+    /// From 0 to `most` MiB.
     pub(crate) fn mib(&mut self, most: u64) -> Bytes {
         Bytes::mib(u64::from(self.byte()) * most / 255)
     }

@@ -52,12 +52,12 @@ pub(super) enum Opcode<'a> {
         name: &'a str,
     },
     StackGlobal,
-    /// Makes an object: its class is in the text, its arguments are above the mark.
+    /// Makes an object of the class that the opcode names, with the arguments above the mark.
     Instance {
         module: &'a str,
         name: &'a str,
     },
-    /// Makes an object: its class and its arguments are above the mark.
+    /// Makes an object. Its class and its arguments are above the mark.
     Object,
     NewObject,
     NewObjectWithKeywords,
