@@ -44,10 +44,7 @@ fn changed(entry: &Entry, arguments: &[Argument]) -> Result<Vec<OutputTensor>, B
             return Err(refused(name, "which is not a parameter of the call"));
         }
         if places.len() != after.len() {
-            return Err(refused(
-                name,
-                "whose value has a different number of tensors after the call",
-            ));
+            return Err(refused(name, "whose value has a different number of tensors after the call"));
         }
         for (&place, after) in places.iter().zip(after) {
             let argument = &arguments[place];
@@ -102,9 +99,7 @@ fn problem_of(before: &Tensor, after: &Tensor, arguments: &[Argument]) -> Option
     } else if is_resolved(before) || is_resolved(after) {
         Some("which is a lazy conjugate or negative view (record `tensor.resolve_conj().resolve_neg()`)")
     } else if !has_strides_of(before, after) {
-        Some(
-            "whose value has different strides after the call (record both values with the same strides)",
-        )
+        Some("whose value has different strides after the call (record both values with the same strides)")
     } else if before.extent_elements() < before.elements() {
         Some("which has elements that share memory")
     } else if inputs().any(|input| overlaps(input, after)) {

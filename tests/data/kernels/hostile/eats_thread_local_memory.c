@@ -2,7 +2,7 @@
  * the process if it cannot. */
 #include "hostile.h"
 
-static _Thread_local char large[(size_t)1 << 30];
+static _Thread_local volatile char large[(size_t)1 << 44];
 
 RUN
 {
