@@ -16,7 +16,7 @@ const KERNELS: [(&str, &str, &str); 6] = [
         "LOAD_ERROR",
         "`launch` has 2 parameters; it must take the 4 arguments of the captures, or 5",
     ),
-    ("has_another_name", "COMPILE_ERROR", "the one that `symbol` names"),
+    ("has_another_name", "COMPILE_ERROR", "the function that `symbol` names"),
 ];
 
 fn plan(stages: &str, candidates: &str) -> Option<String> {
