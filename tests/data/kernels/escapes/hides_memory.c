@@ -1,8 +1,13 @@
 /* Allocates and releases memory in ways that keep it allocated but not counted for this process. All are refused. */
 #include "hostile.h"
 
+#include <sys/prctl.h>
 #include <sys/sendfile.h>
 #include <sys/uio.h>
+
+#define SYS_CLOSE_RANGE 436
+#define CLOSE_RANGE_UNSHARE 2
+#define PR_FUTEX_HASH 78
 
 RUN
 {
@@ -16,6 +21,15 @@ RUN
         if (i == 23)
             seen("768 MiB in shared maps that are not resident");
     }
+    /* Counts as stack, so the limit on private memory would not apply. */
+    if (mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_GROWSDOWN, -1, 0) != MAP_FAILED)
+        seen("a private map that grows downwards");
+    /* One table of futexes for the process, of up to a gigabyte. */
+    if (prctl(PR_FUTEX_HASH, 1L, 1L << 20, 0L, 0L) == 0)
+        seen("a futex table of its own");
+    /* Another table of descriptors, with a limit of its own. */
+    if (syscall(SYS_CLOSE_RANGE, 1L << 20, 1L << 21, (long)CLOSE_RANGE_UNSHARE) == 0)
+        seen("a descriptor table of its own");
     /* After the map is gone, a pipe would keep the page, and with it the huge page that contains it. */
     int ends[2], more[2];
     if (pipe(ends) != 0 || pipe(more) != 0)

@@ -55,10 +55,10 @@ pub(super) const SETPRIORITY: Call = both("setpriority", 141, 140);
 pub(super) const IOPRIO_SET: Call = both("ioprio_set", 251, 30);
 pub(super) const SCHED_SETPARAM: Call = both("sched_setparam", 142, 118);
 pub(super) const SCHED_SETSCHEDULER: Call = both("sched_setscheduler", 144, 119);
-pub(super) const SCHED_SETATTR: Call = both("sched_setattr", 314, 274);
 pub(super) const SCHED_SETAFFINITY: Call = both("sched_setaffinity", 203, 122);
 pub(super) const MMAP: Call = both("mmap", 9, 222);
 pub(super) const MADVISE: Call = both("madvise", 28, 233);
+pub(super) const CLOSE_RANGE: Call = everywhere("close_range", 436);
 
 /// Calls that start another process, or another program in this one.
 pub(super) const PROCESSES: &[Call] =
@@ -188,7 +188,7 @@ pub(super) const ADMINISTRATION: &[Call] = &[
 
 /// Calls that make timers or set limits. A timer can raise SIGCONT, which would wake a stopped runner while another one
 /// is being timed.
-pub(super) const TIMERS_AND_LIMITS: &[Call] = &[both("timer_create", 222, 107), x86("setrlimit", 160)];
+pub(super) const TIMERS_AND_LIMITS: &[Call] = &[both("timer_create", 222, 107), both("setrlimit", 160, 164)];
 
 /// Calls that allocate kernel memory, or keep pages alive that were unmapped, in amounts that no limit on a process
 /// counts. A pipe can keep whole huge pages after they were unmapped. The numbers of locks, watches, rules and filters
@@ -207,11 +207,15 @@ pub(super) const UNLIMITED_MEMORY_CALLS: &[Call] = &[
     everywhere("landlock_restrict_self", 446),
     // A candidate's own filter could also delay a call, and so a stop, for any time.
     both("seccomp", 317, 277),
+    // Like a mapping that grows downwards, a shadow stack does not count as private memory.
+    everywhere("map_shadow_stack", 453),
 ];
 
 /// Calls that disturb other processes even after the caller was stopped: hundreds of timers that fire while another
-/// candidate is timed, writing back the dirty pages of all processes, or background reads of files.
+/// candidate is timed, writing back the dirty pages of all processes, or background reads of files. `sched_setattr` can
+/// also request a higher frequency for the caller, or undo the short turns that the worker gave it.
 pub(super) const DISTURBANCES: &[Call] = &[
+    both("sched_setattr", 314, 274),
     both("timerfd_create", 283, 85),
     both("sync", 162, 81),
     both("syncfs", 306, 267),
@@ -328,6 +332,7 @@ mod tests {
             sched_setparam = SYS_sched_setparam,
             sched_setscheduler = SYS_sched_setscheduler,
             sched_setattr = SYS_sched_setattr,
+            close_range = SYS_close_range,
             execve = SYS_execve,
             execveat = SYS_execveat,
             socket = SYS_socket,
@@ -415,10 +420,10 @@ mod tests {
             IOPRIO_SET,
             SCHED_SETPARAM,
             SCHED_SETSCHEDULER,
-            SCHED_SETATTR,
             SCHED_SETAFFINITY,
             MMAP,
             MADVISE,
+            CLOSE_RANGE,
         ];
         for (name, number) in known {
             let call = GROUPS.iter().copied().flatten().chain(&conditional).find(|call| call.name == name);

@@ -47,14 +47,54 @@ const SIOCSPGRP: u64 = 0x8902;
 /// The `ioctl` equivalents of F_SETOWN and O_ASYNC. Also TIOCSTI, which injects input into a terminal.
 const IOCTL_REFUSED: [u64; 4] = [FIOSETOWN, SIOCSPGRP, libc::FIOASYNC, libc::TIOCSTI];
 
+/// TCGETS2, which newer C libraries use in `isatty`, for the generic layout of `termios2`.
+const TCGETS2: u64 = 0x802c_542a;
+/// The `ioctl` requests that a candidate without device nodes may make: those behind `isatty`, non-blocking streams and
+/// close-on-exec. All others are refused, because file systems and future kernels add requests that change files or
+/// take kernel memory.
+const IOCTL_ALLOWED: [u64; 7] = [
+    libc::TCGETS,
+    TCGETS2,
+    libc::TIOCGWINSZ,
+    libc::FIONREAD,
+    libc::FIONBIO,
+    libc::FIOCLEX,
+    libc::FIONCLEX,
+];
+
 /// `prctl` options that would undo the lock-down or reach beyond it.
-const PRCTL_REFUSED: [u64; 5] = [
+const PRCTL_REFUSED: [u64; 7] = [
     libc::PR_SET_PDEATHSIG as u64,
     libc::PR_SET_DUMPABLE as u64,
     libc::PR_SET_PTRACER as u64,
     libc::PR_SET_MM as u64,
     // Would keep other processes off the sibling hardware thread.
     libc::PR_SCHED_CORE as u64,
+    // Would have the kernel scan and merge the process's memory, also while others are timed.
+    PR_SET_MEMORY_MERGE,
+    // Would allocate up to a gigabyte of kernel memory for the process (since Linux 6.16).
+    PR_FUTEX_HASH,
+];
+const PR_SET_MEMORY_MERGE: u64 = 67;
+const PR_FUTEX_HASH: u64 = 78;
+
+/// The `prctl` options that a candidate may use. All others are refused, because newer kernels add options that take
+/// kernel memory or affect other processes.
+const PRCTL_ALLOWED: [u64; 13] = [
+    libc::PR_GET_PDEATHSIG as u64,
+    libc::PR_GET_DUMPABLE as u64,
+    libc::PR_SET_NAME as u64,
+    libc::PR_GET_NAME as u64,
+    libc::PR_GET_SECCOMP as u64,
+    libc::PR_CAPBSET_READ as u64,
+    libc::PR_SET_TIMERSLACK as u64,
+    libc::PR_GET_TIMERSLACK as u64,
+    libc::PR_SET_NO_NEW_PRIVS as u64,
+    libc::PR_GET_NO_NEW_PRIVS as u64,
+    libc::PR_SET_THP_DISABLE as u64,
+    libc::PR_GET_THP_DISABLE as u64,
+    // Names of mappings, which allocators set: at most 80 bytes for each mapping.
+    libc::PR_SET_VMA as u64,
 ];
 
 /// The flags of mmap that determine the kind of a mapping.
@@ -62,6 +102,14 @@ const MAP_KIND: u64 = (libc::MAP_TYPE | libc::MAP_ANONYMOUS) as u64;
 /// The kind of a shared anonymous mapping. Its memory can stay allocated after it has been unmapped, and then no sample
 /// of resident memory shows it.
 const MAP_SHARED_ANONYMOUS: u64 = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u64;
+
+/// Mappings with this flag grow like a stack. The kernel does not count them as private memory, so the limit on private
+/// memory would not apply.
+const MAP_GROWSDOWN: u64 = libc::MAP_GROWSDOWN as u64;
+
+/// The flag with which `close_range` gives the calling thread a descriptor table of its own. The limit on descriptors
+/// applies to each table.
+const CLOSE_RANGE_UNSHARE: u64 = 2;
 
 /// Clone flags that create a namespace, or a sibling instead of a child.
 const CLONE_REFUSED: [u64; 8] = [
@@ -127,6 +175,8 @@ fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, 
                 // its device.
                 refused.when(table::MMAP, &[(3, masked(MAP_KIND, MAP_SHARED_ANONYMOUS))])?;
                 refused.always_with(&[table::OPENAT2], libc::ENOSYS);
+                // A driver needs requests of its own.
+                refused.unless(table::IOCTL, 1, &IOCTL_ALLOWED)?;
             }
         }
         SandboxKind::Compiler => {
@@ -150,17 +200,24 @@ fn add_candidate_refusals(refused: &mut Refusals, own_pid: u32) -> Result<(), Ba
     ] {
         refused.always(group);
     }
-    refused.when(table::PRCTL, &[(0, equals(word(libc::PR_SET_SECCOMP)))])?;
-    // On a mapping of a file, this is `readahead`.
-    refused.when(table::MADVISE, &[(2, equals(word(libc::MADV_WILLNEED)))])?;
+    refused.unless(table::PRCTL, 0, &PRCTL_ALLOWED)?;
+    // On a mapping of a file, the first is `readahead`. With the second, the kernel would scan the memory, also while
+    // others are timed.
+    for advice in [libc::MADV_WILLNEED, libc::MADV_MERGEABLE] {
+        refused.when(table::MADVISE, &[(2, equals(word(advice)))])?;
+    }
+    refused.when(table::MMAP, &[(3, has(MAP_GROWSDOWN))])?;
+    refused.when(table::CLOSE_RANGE, &[(2, has(CLOSE_RANGE_UNSHARE))])?;
     for option in FCNTL_LOCKS {
         refused.when(table::FCNTL, &[(1, equals(option))])?;
     }
     if affinity::can_gain_cpus() {
         refused.always(&[table::SCHED_SETAFFINITY]);
     }
-    // Only threads are allowed.
-    refused.when(table::CLONE, &[(0, lacks(libc::CLONE_THREAD as u64))])?;
+    // Only threads are allowed, and they share one table of descriptors, because the limit applies to each table.
+    for flag in [libc::CLONE_THREAD, libc::CLONE_FILES] {
+        refused.when(table::CLONE, &[(0, lacks(flag as u64))])?;
+    }
     // Reading a limit is allowed, setting one is not: RLIMIT_CPU could cause a SIGKILL that looks like the worker's.
     refused.when(table::PRLIMIT64, &[(2, differs_wide(0))])?;
     let own_pid = u64::from(own_pid);
@@ -184,7 +241,7 @@ fn add_candidate_refusals(refused: &mut Refusals, own_pid: u32) -> Result<(), Ba
     refused.when(table::SETPRIORITY, &[(0, differs(libc::PRIO_PROCESS.into()))])?;
     refused.when(table::SETPRIORITY, &[(1, differs(0))])?;
     refused.when(table::IOPRIO_SET, &[(1, differs(0))])?;
-    for call in [table::SCHED_SETPARAM, table::SCHED_SETSCHEDULER, table::SCHED_SETATTR] {
+    for call in [table::SCHED_SETPARAM, table::SCHED_SETSCHEDULER] {
         refused.when(call, &[(0, differs(0))])?;
     }
     Ok(())
@@ -262,6 +319,12 @@ impl Refusals {
             .collect::<Result<Vec<_>, _>>()?;
         self.rules.entry(number).or_default().push(SeccompRule::new(conditions)?);
         Ok(())
+    }
+
+    /// Refuses the call unless an argument has one of the allowed values. Only the lower 32 bits are compared.
+    fn unless(&mut self, call: Call, argument: u8, allowed: &[u64]) -> Result<(), BackendError> {
+        let tests: Vec<(u8, Test)> = allowed.iter().map(|&value| (argument, differs(value))).collect();
+        self.when(call, &tests)
     }
 }
 

@@ -57,6 +57,19 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("timerfd", &["EPERM"]),
     ("readahead", &["EPERM"]),
     ("willneed", &["EPERM"]),
+    ("grows_down", &["EPERM"]),
+    ("shadow_stack", &["EPERM"]),
+    ("futex_hash", &["EPERM"]),
+    ("merge_memory", &["EPERM"]),
+    ("mergeable", &["EPERM"]),
+    ("unknown_option", &["EPERM"]),
+    ("thread_name", &["ok"]),
+    ("own_descriptors", &["EPERM"]),
+    ("close_range", &["ok"]),
+    ("thread_with_own_descriptors", &["EPERM"]),
+    ("own_scheduling", &["EPERM"]),
+    ("file_flags", &["EPERM"]),
+    ("unread_bytes", &["ok"]),
     ("sync", &["EPERM"]),
     ("syncfs", &["EPERM"]),
     ("realloc", &["ok"]),
@@ -196,6 +209,7 @@ pub(super) fn attempt_forbidden_operations() {
             libc::sched_setaffinity(0, size_of_val(&processors), &raw const processors).into(),
         );
         use_unlimited_memory();
+        evade_limits();
         // The block is so large that glibc maps it separately and would grow it with mremap.
         let memory = libc::malloc(1 << 20);
         let grown = libc::realloc(memory, 8 << 20);
@@ -258,6 +272,42 @@ fn use_unlimited_memory() {
         answer("willneed", libc::madvise(std::ptr::null_mut(), 0, libc::MADV_WILLNEED).into());
         answer("sync", libc::syscall(libc::SYS_sync));
         answer("syncfs", libc::syncfs(ARTIFACT_FD).into());
+    }
+}
+
+/// Attempts to get memory and descriptors that the limits on them do not count.
+fn evade_limits() {
+    const MERGEABLE: libc::c_int = 12;
+    const SET_MEMORY_MERGE: libc::c_int = 67;
+    const FUTEX_HASH: libc::c_int = 78;
+    /// An option that no kernel has.
+    const UNKNOWN: libc::c_int = 0x7fff_0001;
+    const SET_SLOTS: libc::c_ulong = 1;
+    const GET_FLAGS: libc::c_ulong = 0x8008_6601;
+    let null = std::ptr::null_mut();
+    let mut word: libc::c_long = 0;
+    // SAFETY: each is a plain system call that should be refused; allowed ones get memory of ours. The clone would only
+    // share our memory if it were allowed, and its child would fail at once for lack of a stack.
+    unsafe {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_GROWSDOWN;
+        let map = libc::mmap(null, 4096, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        answer("grows_down", if map == libc::MAP_FAILED { -1 } else { 0 });
+        answer("shadow_stack", libc::syscall(453, 0, 4096, 0));
+        answer("futex_hash", libc::prctl(FUTEX_HASH, SET_SLOTS, 1024_usize, 0, 0).into());
+        answer("merge_memory", libc::prctl(SET_MEMORY_MERGE, 1, 0, 0, 0).into());
+        answer("mergeable", libc::madvise(null, 0, MERGEABLE).into());
+        answer("unknown_option", libc::prctl(UNKNOWN, 0, 0, 0, 0).into());
+        answer("thread_name", libc::prctl(libc::PR_SET_NAME, c"kernel".as_ptr(), 0, 0, 0).into());
+        // The descriptors do not exist, so nothing would be closed.
+        answer("own_descriptors", libc::syscall(libc::SYS_close_range, 1 << 20, 1 << 21, 2));
+        answer("close_range", libc::syscall(libc::SYS_close_range, 1 << 20, 1 << 21, 0));
+        let flags = libc::CLONE_THREAD | libc::CLONE_SIGHAND | libc::CLONE_VM;
+        answer("thread_with_own_descriptors", libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0));
+        answer("own_scheduling", libc::syscall(libc::SYS_sched_setattr, 0, null, 0));
+        answer("file_flags", libc::ioctl(ARTIFACT_FD, GET_FLAGS, &raw mut word).into());
+        let mut ends = [0; 2];
+        libc::pipe(ends.as_mut_ptr());
+        answer("unread_bytes", libc::ioctl(ends[0], libc::FIONREAD, &raw mut word).into());
     }
 }
 
