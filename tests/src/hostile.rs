@@ -4,13 +4,14 @@
 //! A function passes bytes to its reader and ignores the result. A panic, a hang or excessive use of memory is a bug;
 //! the caller has to detect the last two.
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use opt_shared::arguments::{Entry, outputs};
+use opt_shared::arguments::{Entry, SignatureBuilder, bind, outputs};
 use opt_shared::capture::CaptureFile;
 use opt_shared::capture::inspect::{document, tree};
 use opt_shared::capture::store::{INDEX, Index, Manifest};
@@ -66,7 +67,7 @@ fn files_of(folder: &Path) -> Vec<Vec<u8>> {
     paths.iter().map(|path| std::fs::read(path).expect("a readable input")).collect()
 }
 
-/// Reads everything in a capture that is read before its tensors, and computes its digests.
+/// Reads everything in a capture that is read before its tensors, binds its arguments, and computes its digests.
 fn capture(bytes: &[u8]) {
     let memory =
         rustix::fs::memfd_create("opt-hostile", rustix::fs::MemfdFlags::CLOEXEC).expect("a memory file");
@@ -78,6 +79,11 @@ fn capture(bytes: &[u8]) {
         drop(tree(&opened));
         if let Ok(entry) = Entry::from_value(opened.root()) {
             drop(outputs(&entry));
+            let mut builder = SignatureBuilder::new(None, BTreeMap::new());
+            builder.observe("entry", &entry);
+            if let Ok(signature) = builder.finish() {
+                drop(bind(&entry, &signature));
+            }
         }
     }
     drop(document(path, true));

@@ -13,7 +13,7 @@ const MAX_NAME_BYTES: usize = 255;
 /// The number of unknown keys that are kept for a message.
 const KEPT_UNKNOWN_KEYS: usize = 16;
 /// The newest schema of captures that this program understands, if their tensors were recorded with their values.
-const NEWEST_SCHEMA: u32 = 2;
+const NEWEST_SCHEMA: i64 = 2;
 /// Keys of schema 2 that describe a call but are not part of it.
 const DESCRIPTIVE_KEYS: [&str; 2] = ["shape_signature", "capture_policy"];
 /// Schema 2 writes a dict with one of these keys in place of a tensor that it leaves out.
@@ -148,8 +148,8 @@ fn function_name(value: Option<&Value>) -> Result<Option<Arc<str>>, EntryError> 
 
 fn check_schema(value: &Value) -> Result<(), EntryError> {
     match value {
-        Value::Int(version) if (1..=NEWEST_SCHEMA).any(|known| *version == known.into()) => Ok(()),
-        Value::Int(version) if version.bits() <= 64 => Err(EntryError::Schema { found: version.to_string() }),
+        Value::Int(version) if (1..=NEWEST_SCHEMA).contains(version) => Ok(()),
+        Value::Int(version) => Err(EntryError::Schema { found: version.to_string() }),
         other => Err(EntryError::Schema { found: kind_name(other).to_owned() }),
     }
 }
@@ -283,7 +283,7 @@ pub(super) fn kind_name(value: &Value) -> &'static str {
         Value::None => "None",
         Value::Ellipsis => "an Ellipsis",
         Value::Bool(_) => "a bool",
-        Value::Int(_) => "an integer",
+        Value::Int(_) | Value::BigInt(_) => "an integer",
         Value::Float(_) => "a float",
         Value::Complex { .. } => "a complex number",
         Value::Str(_) => "a string",

@@ -3,15 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use num_bigint::BigInt;
-
 use super::{Entry, Observed, Signature, SignatureBuilder, bind, judged};
 use crate::capture::{DType, DictKind, SequenceKind, Storage, Tensor, Value, contiguous_strides};
 use crate::ids::StorageId;
 use crate::units::Bytes;
 
 pub(super) fn int(value: i64) -> Value {
-    Value::Int(BigInt::from(value))
+    Value::Int(value)
 }
 
 pub(super) fn text(value: &str) -> Value {

@@ -43,7 +43,10 @@ fn value(node: &Json) -> Value {
     match node["type"].as_str().expect("a type") {
         "none" => Value::None,
         "bool" => Value::Bool(flag(&node["value"])),
-        "int" => Value::Int(BigInt::from_str(&text()).expect("an integer")),
+        "int" => match text().parse() {
+            Ok(integer) => Value::Int(integer),
+            Err(_) => Value::BigInt(Arc::new(BigInt::from_str(&text()).expect("an integer"))),
+        },
         "float" => {
             let bits = u64::from_str_radix(node["bits"].as_str().expect("bits"), 16).expect("hex");
             Value::Float(f64::from_bits(bits))

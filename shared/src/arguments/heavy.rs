@@ -1,11 +1,12 @@
-//! Views that take much longer to walk than their file's size suggests: a few bytes repeated 2^36 times, or one
-//! element per page.
+//! Views that take much longer to walk than their file's size suggests: a few bytes repeated 2^36 times, one element
+//! per page, or interleaved rows, for each of which the whole storage is read.
 //!
 //! A kernel's inputs are mapped, whatever their strides, so the limits do not apply to them. They apply to tensors
 //! that are walked element by element: outputs, which are compared, and views of conjugates or negatives, which
 //! are written out.
 
-use crate::capture::Tensor;
+use crate::capture::{Tensor, bytes_read};
+use crate::units::Bytes;
 
 /// Largest number of elements in a view that repeats parts of its storage. Comparing this many takes about a minute.
 /// Other tensors are limited by the size of their files.
@@ -14,6 +15,11 @@ const MAX_REPEATED_ELEMENTS: u64 = 1 << 32;
 /// Largest number of separate reads for a view whose elements are far apart. At a microsecond each, they take about
 /// a minute.
 const MAX_SCATTERED_READS: u64 = 1 << 26;
+
+/// Largest number of bytes read for a view whose rows are interleaved. From the page cache, this takes about a minute.
+const MAX_REPEATED_READS: Bytes = Bytes::new(256 << 30);
+/// A view that reads at most this many times its part of the storage is limited by the size of its file.
+const MAX_READS_OF_STORAGE: u64 = 4;
 
 /// A view that takes too long to read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -28,6 +34,11 @@ pub enum HeavyView {
          record a contiguous copy)"
     )]
     Scattered { reads: u64 },
+    #[error(
+        "it is a view with interleaved rows, and {bytes} would be read to put them in order (the limit is \
+         {MAX_REPEATED_READS}: record a contiguous copy)"
+    )]
+    Interleaved { bytes: Bytes },
 }
 
 /// Refuses a tensor that would take hours to walk.
@@ -39,6 +50,11 @@ pub(super) fn walkable(tensor: &Tensor) -> Result<(), HeavyView> {
     let reads = tensor.scattered_reads();
     if reads > MAX_SCATTERED_READS {
         return Err(HeavyView::Scattered { reads });
+    }
+    let bytes = bytes_read(tensor);
+    let range = tensor.byte_range();
+    if bytes > MAX_REPEATED_READS && bytes.get() / MAX_READS_OF_STORAGE > range.end - range.start {
+        return Err(HeavyView::Interleaved { bytes });
     }
     Ok(())
 }
@@ -75,5 +91,14 @@ mod tests {
         // The last axis allows long reads: a transposed matrix is read row by row.
         assert_eq!(walkable(&view(&[1 << 13, 1 << 20], &[1, 1 << 13])), Ok(()));
         assert_eq!(walkable(&view(&[0, 1 << 40], &[1 << 20, 0])), Ok(()));
+        // A storage of 16 GiB, read once for each of 1,024 rows.
+        let bytes = bytes_read(&view(&[1 << 10, 1 << 22], &[1, 1 << 10]));
+        assert!(Bytes::new(15 << 40) < bytes, "{bytes}");
+        assert_eq!(
+            walkable(&view(&[1 << 10, 1 << 22], &[1, 1 << 10])),
+            Err(HeavyView::Interleaved { bytes })
+        );
+        // The same shape, but the rows are so far apart that they are read separately.
+        assert_eq!(walkable(&view(&[1 << 12, 1 << 22], &[1, 1 << 12])), Ok(()));
     }
 }

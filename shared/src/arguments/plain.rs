@@ -18,6 +18,9 @@ const MAX_VALUES: usize = 1 << 20;
 /// Deepest nesting of lists. Real arguments have two levels; the limit keeps recursion far from the end of any
 /// stack.
 const MAX_DEPTH: usize = 64;
+/// Longest string that is passed to a kernel. Real strings are names such as `mean`. Each of many arguments may be the
+/// same string of a file, and each gets a copy.
+const MAX_STRING_BYTES: usize = 4 << 10;
 /// How many elements of a list, and how many characters of a string, are written out. Longer values are cut, and get a
 /// digest that tells them apart.
 const SHOWN_ELEMENTS: usize = 16;
@@ -49,6 +52,11 @@ pub enum Refusal {
     InexactInt(i64),
     #[error("{0} is in a list (lists hold integers, floats and bools, or tensors)")]
     InList(&'static str),
+    #[error(
+        "a string of {0} bytes cannot be passed to a kernel (the limit is {MAX_STRING_BYTES}: leave it out with \
+         `params` if it is the same in every entry)"
+    )]
+    LongString(usize),
     #[error("it contains a tensor where only plain values are allowed")]
     Tensor,
     #[error("it is nested deeper than {MAX_DEPTH} levels")]
@@ -118,16 +126,21 @@ pub(super) fn plain_within(value: &Value, depth: usize, budget: &mut Budget) -> 
     }
     match plainest(value) {
         Value::None => Ok(PlainValue::None),
-        Value::Str(text) => Ok(PlainValue::Str(text.to_string())),
+        Value::Str(text) => short(text).map(PlainValue::Str),
         Value::DType(dtype) => Ok(PlainValue::DType(*dtype)),
-        Value::Device(name) => Ok(PlainValue::Device(name.to_string())),
-        Value::Layout(name) | Value::MemoryFormat(name) => Ok(PlainValue::Str(name.to_string())),
+        Value::Device(name) => short(name).map(PlainValue::Device),
+        Value::Layout(name) | Value::MemoryFormat(name) => short(name).map(PlainValue::Str),
         other => number(other).map(|number| match number {
             Number::Bool(value) => PlainValue::Bool(value),
             Number::Int(value) => PlainValue::Int(value),
             Number::Float(value) => PlainValue::Float(value),
         }),
     }
+}
+
+/// Copies a string, unless it is too long.
+fn short(text: &str) -> Result<String, Refusal> {
+    if text.len() <= MAX_STRING_BYTES { Ok(text.to_owned()) } else { Err(Refusal::LongString(text.len())) }
 }
 
 /// An enum's member is replaced by its value.
@@ -210,9 +223,8 @@ fn as_float(number: Number) -> Result<f64, Refusal> {
 fn number(value: &Value) -> Result<Number, Refusal> {
     match value {
         Value::Bool(value) => Ok(Number::Bool(*value)),
-        Value::Int(value) => {
-            i64::try_from(value).map(Number::Int).map_err(|_| Refusal::IntRange(shorten_integer(value)))
-        }
+        Value::Int(value) => Ok(Number::Int(*value)),
+        Value::BigInt(value) => Err(Refusal::IntRange(shorten_integer(value))),
         Value::Float(value) => Ok(Number::Float(*value)),
         Value::NumpyScalar { dtype, bytes } => numpy_number(dtype, bytes),
         Value::NumpyArray(array) => Err(Refusal::NumpyArray { dtype: shorten(&array.dtype) }),
@@ -435,11 +447,12 @@ mod tests {
 
     #[test]
     fn unsupported_value_is_refused_by_name() {
-        let huge = Value::Int(BigInt::from(i64::MAX) + 1);
+        let huge = Value::BigInt(Arc::new(BigInt::from(i64::MAX) + 1));
         let three = Arc::new([Value::None, int(4), Value::None]);
         for (value, part) in [
             (huge, "9223372036854775808 does not fit"),
-            (Value::Int(BigInt::from(1) << 100_000), "of 100001 bits"),
+            (Value::BigInt(Arc::new(BigInt::from(1) << 100_000)), "of 100001 bits"),
+            (text(&"x".repeat(MAX_STRING_BYTES + 1)), "a string of 4097 bytes"),
             (Value::Ellipsis, "an Ellipsis"),
             (Value::Slice(three.clone()), "a slice"),
             (Value::Range(three), "a range"),

@@ -2,6 +2,7 @@
 //!
 //! Values that become arguments are compared as arguments, so `(1, 2)` and `[1, 2]` are equal.
 
+use num_bigint::BigInt;
 use sha2::{Digest, Sha256};
 
 use super::PlainValue;
@@ -58,6 +59,13 @@ impl Fingerprint {
     }
 }
 
+/// Feeds an integer into `hash`: its size, then its bytes in two's complement.
+fn hash_integer(hash: &mut Sha256, integer: &BigInt) {
+    let bytes = integer.to_signed_bytes_le();
+    hash.update(format!("int:{}:", bytes.len()));
+    hash.update(bytes);
+}
+
 /// Feeds a value's structure into `hash`, so that equal values have equal digests. Every part is preceded by its
 /// kind and its length.
 fn hash_structure(
@@ -99,11 +107,8 @@ fn hash_structure(
         Value::Complex { real, imaginary } => {
             hash.update(format!("complex:{:016x}{:016x}", real.to_bits(), imaginary.to_bits()));
         }
-        Value::Int(integer) => {
-            let bytes = integer.to_signed_bytes_le();
-            hash.update(format!("int:{}:", bytes.len()));
-            hash.update(bytes);
-        }
+        Value::Int(integer) => hash_integer(hash, &BigInt::from(*integer)),
+        Value::BigInt(integer) => hash_integer(hash, integer),
         Value::OtherDType(name) | Value::Cycle(name) => {
             hash.update(format!("{}:{}:{name}", kind_name(value), name.len()));
         }

@@ -24,7 +24,7 @@ const MAGIC_NUMBER: u128 = 0x1950_a86a_20f9_469c_fc6c;
 const MAX_MAGIC_BYTES: usize = 64;
 
 /// The format has only this version.
-const FORMAT_VERSION: u32 = 1001;
+const FORMAT_VERSION: i64 = 1001;
 
 /// The number of pickles: magic number, protocol, system, object and storage keys.
 const PICKLES: usize = 5;
@@ -73,7 +73,7 @@ impl<'a> Legacy<'a> {
 
     /// Reads the object, after checking that this reader supports the version and the system of the file.
     pub(super) fn object(&self) -> Result<Unpickled, Fault> {
-        if self.pickle(1)?.root != Value::Int(BigInt::from(FORMAT_VERSION)) {
+        if self.pickle(1)?.root != Value::Int(FORMAT_VERSION) {
             return Err(Fault::unsupported(format!("its format version is not {FORMAT_VERSION}")));
         }
         let Value::Dict { items: system, .. } = self.pickle(2)?.root else {
@@ -158,7 +158,7 @@ fn next_bounds(
 fn check_magic(bytes: &[u8]) -> Result<(), Fault> {
     let start = &bytes[..bytes.len().min(MAX_MAGIC_BYTES)];
     match unpickle(start) {
-        Ok(Unpickled { root: Value::Int(number), .. }) if number == BigInt::from(MAGIC_NUMBER) => Ok(()),
+        Ok(Unpickled { root: Value::BigInt(number), .. }) if *number == BigInt::from(MAGIC_NUMBER) => Ok(()),
         _ => Err(Fault::new(
             ErrorKind::BadMagic,
             "torch.save did not write it: it is another program's pickle, or it is damaged",

@@ -27,4 +27,4 @@ pub use error::{CaptureError, ErrorKind};
 pub use file::{CaptureFile, RecordRange};
 pub use identity::FileIdentity;
 pub use value::*;
-pub use values::logical_values;
+pub use values::{bytes_read, logical_values};

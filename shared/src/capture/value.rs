@@ -20,7 +20,9 @@ pub enum Value {
     None,
     Ellipsis,
     Bool(bool),
-    Int(BigInt),
+    Int(i64),
+    /// An integer that does not fit into 64 bits.
+    BigInt(Arc<BigInt>),
     Float(f64),
     Complex {
         real: f64,
@@ -87,7 +89,13 @@ impl Object {
     pub fn member_value(&self) -> Option<&Value> {
         match &self.made {
             Creation::Called(arguments) if self.state.is_empty() => match &**arguments {
-                [value @ (Value::Int(_) | Value::Bool(_) | Value::Float(_) | Value::Str(_))] => Some(value),
+                [
+                    value @ (Value::Int(_)
+                    | Value::BigInt(_)
+                    | Value::Bool(_)
+                    | Value::Float(_)
+                    | Value::Str(_)),
+                ] => Some(value),
                 _ => None,
             },
             _ => None,

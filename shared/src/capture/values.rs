@@ -91,12 +91,8 @@ fn gathered<E: From<CaptureError>>(
 ) -> Result<(), E> {
     let axes = merged_axes(tensor);
     let element = tensor.dtype.size();
-    let block_elements = sizes.gather_bytes / element;
-    // The first axis whose step fits into a block. It is divided into runs of steps, and the axes before it are walked
-    // step by step.
-    let inner = axes.iter().position(|axis| axis.place <= block_elements).unwrap_or(axes.len() - 1);
+    let (inner, steps) = division(sizes, &axes, element);
     let (outer, cut) = (&axes[..inner], axes[inner]);
-    let steps = (block_elements / cut.place).clamp(1, cut.size);
     let length = Bytes::new(steps * cut.place * element).to_usize();
     let mut gather =
         Gather { sizes, capture, storage: tensor.storage, element, block: vec![0; length], read: Vec::new() };
@@ -155,6 +151,43 @@ fn merged_axes(tensor: &Tensor) -> Vec<Axis> {
     }
     axes.reverse();
     axes
+}
+
+/// Number of bytes that `logical_values` reads. If the rows of a tensor are interleaved in its storage, parts of the
+/// storage are read once for each block.
+pub fn bytes_read(tensor: &Tensor) -> Bytes {
+    if tensor.elements() == 0 || tensor.is_contiguous() {
+        return tensor.logical_bytes();
+    }
+    let (axes, element) = (merged_axes(tensor), tensor.dtype.size());
+    let (inner, steps) = division(SIZES, &axes, element);
+    let outer: u64 = axes[..inner].iter().fold(1, |product, axis| product.saturating_mul(axis.size));
+    let blocks = outer.saturating_mul(axes[inner].size.div_ceil(steps));
+    let mut block_axes = axes[inner..].to_vec();
+    block_axes[0].size = steps;
+    block_axes.sort_by_key(|axis| std::cmp::Reverse(axis.stride));
+    Bytes::new(blocks.saturating_mul(block_bytes(SIZES, &block_axes, element)))
+}
+
+/// The axis that is divided between blocks, and the number of its steps in one block. It is the first axis whose step
+/// fits into a block. The axes before it are walked step by step.
+fn division(sizes: Sizes, axes: &[Axis], element: u64) -> (usize, u64) {
+    let block_elements = sizes.gather_bytes / element;
+    let inner = axes.iter().position(|axis| axis.place <= block_elements).unwrap_or(axes.len() - 1);
+    (inner, (block_elements / axes[inner].place).clamp(1, axes[inner].size))
+}
+
+/// Number of bytes that `Gather::fill` reads for these axes, the first of which has the longest stride.
+fn block_bytes(sizes: Sizes, axes: &[Axis], element: u64) -> u64 {
+    let extent = extent(axes).saturating_mul(element);
+    match axes.split_first() {
+        Some((first, rest))
+            if extent > sizes.chunk_bytes && first.stride * element > sizes.worth_skipping_bytes =>
+        {
+            first.size.saturating_mul(block_bytes(sizes, rest, element))
+        }
+        _ => extent,
+    }
 }
 
 struct Gather<'a> {

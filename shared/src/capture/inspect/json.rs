@@ -13,13 +13,13 @@ use sha2::{Digest, Sha256};
 
 use crate::capture::error::{CaptureError, ErrorKind, Fault};
 use crate::capture::limits::{
-    CHUNK_BYTES, MAX_DIGESTED_READS, MAX_DIGESTED_SLACK_BYTES, MAX_DIGESTED_TENSOR_BYTES, MAX_JSON_NODES,
-    MAX_JSON_TEXT_BYTES,
+    CHUNK_BYTES, MAX_DIGESTED_READ_BYTES, MAX_DIGESTED_READS, MAX_DIGESTED_SLACK_BYTES,
+    MAX_DIGESTED_TENSOR_BYTES, MAX_JSON_NODES, MAX_JSON_TEXT_BYTES,
 };
 use crate::capture::python::{float_text, json_text};
 use crate::capture::{
     CaptureFile, Creation, DictKind, NumpyArray, NumpyContents, Object, SequenceKind, Storage, Tensor, Value,
-    contiguous_strides, logical_values,
+    bytes_read, contiguous_strides, logical_values,
 };
 use crate::causes::chain;
 use crate::units::Bytes;
@@ -57,6 +57,7 @@ fn rendered(path: &Path, digests: bool) -> Result<(Json, Json), CaptureError> {
         text_left: MAX_JSON_TEXT_BYTES,
         digested_left: capture.file_bytes().saturating_mul(4).get().saturating_add(MAX_DIGESTED_SLACK_BYTES),
         reads_left: MAX_DIGESTED_READS,
+        bytes_left: MAX_DIGESTED_READ_BYTES,
         tensors: HashMap::new(),
     };
     let root = renderer.node(capture.root())?;
@@ -72,6 +73,7 @@ struct Renderer<'a> {
     text_left: usize,
     digested_left: u64,
     reads_left: u64,
+    bytes_left: u64,
     /// Digests by tensor object, because a tensor may occur in many places.
     tensors: HashMap<u32, Digests>,
 }
@@ -186,10 +188,8 @@ impl Renderer<'_> {
             Value::None => Json::Object(typed("none")),
             Value::Ellipsis => Json::Object(typed("ellipsis")),
             Value::Bool(value) => valued("bool", *value),
-            Value::Int(value) => {
-                let text = value.to_string();
-                valued("int", self.text(&text)?)
-            }
+            Value::Int(value) => valued("int", self.text(&value.to_string())?),
+            Value::BigInt(value) => valued("int", self.text(&value.to_string())?),
             Value::Float(value) => {
                 let mut node = typed("float");
                 node.insert("bits".to_owned(), bits(*value).into());
@@ -322,6 +322,10 @@ impl Renderer<'_> {
             return Ok(known.clone());
         }
         self.charge_digested(bytes)?;
+        self.bytes_left = self.bytes_left.checked_sub(bytes_read(tensor).get()).ok_or_else(|| {
+            Fault::limit("the rows of its views are too interleaved to digest them", MAX_DIGESTED_READ_BYTES)
+                .at(self.capture.path())
+        })?;
         self.reads_left = self.reads_left.checked_sub(tensor.scattered_reads()).ok_or_else(|| {
             Fault::limit("the elements of its views lie too far apart to digest them", MAX_DIGESTED_READS)
                 .at(self.capture.path())

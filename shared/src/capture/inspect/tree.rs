@@ -194,8 +194,9 @@ fn scalar(value: &Value) -> Option<String> {
         Value::Ellipsis => "...".to_owned(),
         Value::Bool(true) => "True".to_owned(),
         Value::Bool(false) => "False".to_owned(),
-        Value::Int(value) if value.bits() > MAX_SHOWN_BITS => format!("an int of {} bits", value.bits()),
+        Value::BigInt(value) if value.bits() > MAX_SHOWN_BITS => format!("an int of {} bits", value.bits()),
         Value::Int(value) => value.to_string(),
+        Value::BigInt(value) => value.to_string(),
         Value::Float(value) => float_text(*value),
         Value::Complex { real, imaginary } => {
             format!("complex({}, {})", float_text(*real), float_text(*imaginary))

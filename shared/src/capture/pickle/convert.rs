@@ -7,8 +7,6 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use num_bigint::BigInt;
-
 use super::arena::Arena;
 use super::globals::Global;
 use super::node::{ArrayContents, ArrayNode, MadeNode, Node, NodeId, NumpyDType, ObjectNode, TensorNode};
@@ -101,8 +99,8 @@ impl<'a> Converter<'a> {
             Node::None => Value::None,
             Node::Ellipsis => Value::Ellipsis,
             Node::Bool(value) => Value::Bool(*value),
-            Node::Int(value) => Value::Int(BigInt::from(*value)),
-            Node::BigInt(value) => Value::Int((**value).clone()),
+            Node::Int(value) => Value::Int(*value),
+            Node::BigInt(value) => Value::BigInt(Arc::clone(value)),
             Node::Float(value) => Value::Float(*value),
             Node::Complex(real, imaginary) => Value::Complex { real: *real, imaginary: *imaginary },
             Node::Str(text) => Value::Str(text.clone()),

@@ -18,7 +18,7 @@ use crate::capture::limits::MAX_DEPTH;
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Key {
     Int(i64),
-    BigInt(BigInt),
+    BigInt(Arc<BigInt>),
     /// The bits of a float that is not equal to any integer.
     Float(u64),
     Complex(u64, u64),
@@ -59,7 +59,7 @@ impl Keys {
             Node::Ellipsis => Key::Named("Ellipsis".to_owned()),
             Node::Bool(value) => Key::Int((*value).into()),
             Node::Int(value) => Key::Int(*value),
-            Node::BigInt(value) => Key::BigInt((**value).clone()),
+            Node::BigInt(value) => Key::BigInt(Arc::clone(value)),
             Node::Float(value) => float_key(*value, id),
             Node::Complex(real, imaginary) if *imaginary == 0.0 => float_key(*real, id),
             Node::Complex(real, imaginary) => {

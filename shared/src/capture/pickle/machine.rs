@@ -81,7 +81,7 @@ impl Machine {
             Opcode::None => self.push_new(Node::None),
             Opcode::Bool(value) => self.push_new(Node::Bool(value)),
             Opcode::Int(value) => self.push_new(Node::Int(value)),
-            Opcode::BigInt(value) => self.push_new(Node::BigInt(Box::new(value))),
+            Opcode::BigInt(value) => self.push_new(Node::BigInt(Arc::new(value))),
             Opcode::Float(value) => self.push_new(Node::Float(value)),
             Opcode::Str(text) => self.push_new(Node::Str(text.into())),
             Opcode::EscapedStr(text) => self.push_new(Node::Str(text.into())),

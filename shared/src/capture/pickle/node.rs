@@ -18,7 +18,7 @@ pub(super) enum Node {
     Ellipsis,
     Bool(bool),
     Int(i64),
-    BigInt(Box<BigInt>),
+    BigInt(Arc<BigInt>),
     Float(f64),
     Complex(f64, f64),
     Str(Arc<str>),

@@ -49,8 +49,9 @@ fn holds(value: &Value, left: &mut usize) -> bool {
             Value::Bytes(bytes) | Value::ByteArray(bytes) => bytes.len(),
             Value::Tensor(tensor) => size_of::<Tensor>() + 16 * tensor.shape.len(),
             // These values are rare and may have any size, so they are never kept.
-            Value::Int(int) if 64 < int.bits() => MAX_BYTES,
-            Value::NumpyArray(_) | Value::NumpyScalar { .. } | Value::Object(_) => MAX_BYTES,
+            Value::BigInt(_) | Value::NumpyArray(_) | Value::NumpyScalar { .. } | Value::Object(_) => {
+                MAX_BYTES
+            }
             _ => 0,
         };
     spend(left, shallow_bytes)

@@ -52,15 +52,8 @@ const TCGETS2: u64 = 0x802c_542a;
 /// The `ioctl` requests that a candidate without device nodes may make: those behind `isatty`, non-blocking streams and
 /// close-on-exec. All others are refused, because file systems and future kernels add requests that change files or
 /// take kernel memory.
-const IOCTL_ALLOWED: [u64; 7] = [
-    libc::TCGETS,
-    TCGETS2,
-    libc::TIOCGWINSZ,
-    libc::FIONREAD,
-    libc::FIONBIO,
-    libc::FIOCLEX,
-    libc::FIONCLEX,
-];
+const IOCTL_ALLOWED: [u64; 7] =
+    [libc::TCGETS, TCGETS2, libc::TIOCGWINSZ, libc::FIONREAD, libc::FIONBIO, libc::FIOCLEX, libc::FIONCLEX];
 
 /// `prctl` options that would undo the lock-down or reach beyond it.
 const PRCTL_REFUSED: [u64; 7] = [
