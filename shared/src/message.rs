@@ -37,9 +37,9 @@ pub const CANARY_ARGUMENT: &str = "__canary";
 pub const ASK_INTERPRETER: &str = "interpreter";
 /// A canary that resolves an interpreter in the same way, and reports only its path.
 pub const ASK_EXECUTABLE: &str = "executable";
-/// A canary that reports which card a given device is.
+/// A canary that reports which card a given device is, and whether the card shares its memory with the CPU.
 pub const ASK_DEVICE: &str = "device";
-/// The answers of that canary: whether the card shares its memory with the CPU.
+/// The second word of that canary's answer.
 pub const INTEGRATED: &str = "integrated";
 pub const DISCRETE: &str = "discrete";
 /// A canary that looks in given folders and reports which compiler of device code a build would find.
@@ -182,8 +182,10 @@ pub struct BuildTask {
     pub artifacts: PathBuf,
     /// The total size that the run's further artifacts may have.
     pub artifacts_room: Bytes,
-    /// The folder for temporary files. The worker empties it, and so does the next start.
+    /// The folder for temporary files. The worker removes what it put there. The supervisor empties the folder whenever
+    /// the run is started again.
     pub scratch: PathBuf,
+    /// The paths that a compiler cannot read, even inside folders that it may read.
     pub closed: HiddenPaths,
 }
 
@@ -255,7 +257,8 @@ pub struct VerifyTask {
     /// The entries, in the order in which they are run.
     pub entries: Vec<EntryRef>,
     pub verify: VerifySettings,
-    /// The largest sum of U + O of consecutive entries that share a runner. With zero, every entry has its own runner.
+    /// The largest total size of the unmapped inputs and the outputs of consecutive entries that share a runner. With
+    /// zero, every entry has its own runner.
     pub shared_runner: Bytes,
     /// The most memory that may be on the device at once, if the worker launches the candidate itself.
     pub device_cap: Bytes,

@@ -96,8 +96,8 @@ fn rounds_up(negative: bool, kept: u128, half: bool, more: bool, rounding: Round
     }
 }
 
-/// Discards the lowest `shift` bits and rounds.
-fn truncate(negative: bool, mantissa: u128, shift: u32, rounding: Rounding) -> u128 {
+/// Shifts right by `shift` bits and rounds the result.
+fn shift_and_round(negative: bool, mantissa: u128, shift: u32, rounding: Rounding) -> u128 {
     if shift == 0 {
         return mantissa;
     }
@@ -123,7 +123,7 @@ impl Value {
                 let kept = if unit <= exponent {
                     mantissa << (exponent - unit)
                 } else {
-                    truncate(negative, mantissa, (unit - exponent) as u32, rounding)
+                    shift_and_round(negative, mantissa, (unit - exponent) as u32, rounding)
                 };
                 let field = unit + fraction_bits + format.bias();
                 let overflowed = i64::from(field) >= format.largest_exponent() as i64
@@ -145,7 +145,7 @@ impl Value {
     pub fn round_to_integer(self, rounding: Rounding) -> Self {
         match self {
             Finite { negative, mantissa, exponent } if exponent < 0 => {
-                match truncate(negative, mantissa, exponent.unsigned_abs(), rounding) {
+                match shift_and_round(negative, mantissa, exponent.unsigned_abs(), rounding) {
                     0 => Zero { negative },
                     mantissa => Finite { negative, mantissa, exponent: 0 },
                 }
@@ -269,7 +269,8 @@ impl Value {
     }
 }
 
-/// Shifts a mantissa so that its highest bit is bit 125. Then two mantissas can be added without overflow.
+/// A finite number whose mantissa has been shifted so that its highest bit is bit 125. Two such mantissas can be added
+/// without overflow.
 struct Aligned {
     negative: bool,
     mantissa: u128,

@@ -18,6 +18,7 @@ mod digest;
 mod element;
 mod entry;
 mod facts;
+mod fingerprint;
 #[cfg(test)]
 mod fixture;
 #[cfg(test)]
@@ -25,7 +26,6 @@ mod golden;
 mod heavy;
 mod pieces;
 mod plain;
-mod print;
 mod settle;
 #[cfg(test)]
 mod settle_tests;

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::bind::arguments_made;
+use super::fingerprint::Fingerprint;
 use super::plain::{Refusal, plain_value, shorten};
-use super::print::Fingerprint;
 use super::{Entry, PlainValue, Signature};
 use crate::capture::Value;
 

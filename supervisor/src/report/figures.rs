@@ -1,4 +1,4 @@
-//! Formats figures and foreign texts for people. A foreign text comes from a plan, a candidate or a compiler, and can
+//! Formats figures and untrusted text for people. A foreign text comes from a plan, a candidate or a compiler, and can
 //! contain any character.
 
 use std::collections::BTreeMap;

@@ -245,8 +245,7 @@ impl RunnerHandle {
 
     /// The start time, in the kernel's clock ticks since boot; together with the pid, it identifies the process.
     pub fn start_time(&self) -> Result<u64, HandleError> {
-        let system =
-            |source| HandleError::System { pid: self.pid, action: "reading when it started", source };
+        let system = |source| HandleError::System { pid: self.pid, action: "reading its start time", source };
         if self.reaped.is_some() {
             return Err(system(io::Error::from_raw_os_error(libc::ESRCH)));
         }

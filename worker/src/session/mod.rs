@@ -91,8 +91,9 @@ pub(crate) trait Backend {
     fn variants(&self, bytes: Bytes) -> Result<Self::Variants, DeviceError>;
 
     /// Starts a session over these entries for verification. All inputs are in place before the candidate is loaded,
-    /// and it cannot change them. In a process, each entry has two slots in the same memory: one begins at the start of
-    /// the mapping, the other ends at its end. A store just outside an output therefore faults in one of the two.
+    /// and it cannot change them. If the session is a process, each output is in the same memory twice: one slot begins
+    /// at the start of the mapping, the other ends at its end. A store just outside an output therefore faults in one of
+    /// the two.
     fn start<'b>(
         &'b self,
         candidate: &'b Self::Candidate,
@@ -144,7 +145,7 @@ pub(crate) struct Wanted<'b> {
     pub(crate) drop_cache: bool,
 }
 
-/// The number of entries that share a session.
+/// Which entries share a session.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Lifetime<'b> {
     /// One entry, or several consecutive ones that owe at most `cap` together (unmapped inputs and outputs).
@@ -416,7 +417,7 @@ pub(crate) struct Look {
 }
 
 /// The number of elements that are checked in a block. Reading them takes some microseconds. If a candidate leaves a
-/// fiftieth of its output undone, twenty blocks miss it with a probability of 1 in 1000.
+/// fiftieth of its output undone, five blocks miss it with a probability of about 1 in 600.
 pub(crate) const LOOKS: u32 = 64;
 
 /// The size of the largest element: two 64-bit floats.

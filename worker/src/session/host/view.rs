@@ -12,7 +12,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
 use crate::session::WIDEST_ELEMENT;
 
-/// One element, its bytes first.
+/// The bytes of one element. Unused bytes at the end are zero.
 pub(super) type Element = [u8; WIDEST_ELEMENT];
 
 /// The outputs' memfd, mapped. It is sealed against resizing, so no read of it can raise SIGBUS.

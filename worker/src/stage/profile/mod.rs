@@ -153,7 +153,8 @@ struct Profile<'a, B: Backend> {
     memory: Option<&'a B::Variants>,
     /// The priority of all timed blocks.
     priority: Priority,
-    /// True if a screen has no figures for some entry. The figures of the other entries are then not representative.
+    /// True if a screen has no believable figures for some entry. Those of the other entries are then not
+    /// representative.
     blind: bool,
     /// A random number generator with the candidate's seed. Each pair of runners derives its own from it.
     draws: StdRng,
@@ -176,7 +177,8 @@ impl<B: Backend> Profile<'_, B> {
                 }
             }
         }
-        // Whole inputs are read to decide which of them vary. The earlier batch's variants make room for them.
+        // Whole inputs are read to decide which of them vary. The variants of the batch before are freed first, to make
+        // room for them.
         if let Some(memory) = self.memory {
             memory.clear().map_err(|source| SessionError::Inputs {
                 candidate: self.task.callee.candidate.clone(),

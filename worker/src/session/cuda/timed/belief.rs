@@ -1,4 +1,4 @@
-//! Compares a device's times with the host's, which measures each block from outside. Pure.
+//! Compares a device's times with those of the host, which measures each block from outside. Pure.
 
 use std::time::Duration;
 
