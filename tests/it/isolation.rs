@@ -12,8 +12,9 @@ mod run;
 
 use captures::Markers;
 use opt_tests::Scenario;
+use opt_tests::users::{User, users};
 pub(crate) use run::generate;
-use run::{Run, generate_embedding, plan_path, run};
+use run::{Run, generate_embedding, plan_path, run, run_as};
 
 /// How a hostile kernel may end.
 struct Expected {
@@ -150,6 +151,10 @@ fn assert_endings<'a>(run: &Run, rows: impl Iterator<Item = Row<'a>>) {
 
 #[test]
 fn runner_reads_no_byte_outside_its_inputs() {
+    users().into_iter().for_each(search_beside_inputs);
+}
+
+fn search_beside_inputs(user: User) {
     let scenario = Scenario::create();
     let folder = generate(&scenario, "softmax", "1024,512", 2);
     let markers = Markers::of_captures(&folder);
@@ -168,7 +173,7 @@ fn runner_reads_no_byte_outside_its_inputs() {
         plan += &candidate(control, "reads_beside_its_inputs.c", &format!("\"-D{control}\""));
     }
     plan += &candidate("good_after_them", "good.c", "");
-    let run = run(&scenario, &plan);
+    let run = run_as(user, &scenario, &plan);
 
     let controls = CONTROLS.iter().map(|(control, says)| (*control, CRASHED, *says));
     let good = ["good", "good_after_them"].map(|name| (name, PASSED, ""));
@@ -177,6 +182,10 @@ fn runner_reads_no_byte_outside_its_inputs() {
 
 #[test]
 fn hostile_candidates_end_as_expected_and_the_run_continues() {
+    users().into_iter().for_each(run_hostile_candidates);
+}
+
+fn run_hostile_candidates(user: User) {
     let scenario = Scenario::create();
     generate(&scenario, "softmax", "64,256", 2);
     let mut plan = LIMITS.to_owned();
@@ -193,7 +202,7 @@ fn hostile_candidates_end_as_expected_and_the_run_continues() {
         }
     }
     plan += &candidate("good_after_them", "good.c", "");
-    let run = run(&scenario, &plan);
+    let run = run_as(user, &scenario, &plan);
 
     let names = run.names();
     let good = names.iter().filter(|name| name.starts_with("good")).map(|name| (name.as_str(), PASSED, ""));

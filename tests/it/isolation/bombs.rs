@@ -2,8 +2,9 @@
 //! status, and the run continues.
 
 use opt_tests::Scenario;
+use opt_tests::users::{User, users};
 
-use super::run::{generate, run};
+use super::run::{generate, run_as};
 use super::{Expected, PASSED, assert_endings, candidate, ends, stem, table};
 
 const MEMORY_LIMIT: &[&str] = &["HOST_MEMORY_LIMIT"];
@@ -58,6 +59,10 @@ const OVERSHOOT: u64 = 16 << 20;
 
 #[test]
 fn every_kind_of_bomb_is_stopped_near_its_limit() {
+    users().into_iter().for_each(run_bombs);
+}
+
+fn run_bombs(user: User) {
     let scenario = Scenario::create();
     generate(&scenario, "softmax", "64,256", 1);
     let mut plan = PLAN.to_owned() + &candidate("good", "good.c", "");
@@ -65,7 +70,7 @@ fn every_kind_of_bomb_is_stopped_near_its_limit() {
         plan += &candidate(stem(file), file, "\"-pthread\"");
     }
     plan += &candidate("good_after_them", "good.c", "");
-    let run = run(&scenario, &plan);
+    let run = run_as(user, &scenario, &plan);
 
     let good = ["good", "good_after_them"].map(|name| (name, PASSED, ""));
     assert_endings(&run, table(BOMBS).chain(good));

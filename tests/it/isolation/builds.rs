@@ -6,7 +6,7 @@ use std::path::Path;
 use opt_tests::users::{User, set_mode, users};
 use opt_tests::{Outcome, Scenario, Summary};
 
-use super::run::{Run, generate, plan_path};
+use super::run::{generate, plan_path, run_as};
 use super::{PASSED, assert_endings};
 
 const COMPILE_ERROR: &[&str] = &["COMPILE_ERROR"];
@@ -53,17 +53,6 @@ fn candidate(name: &str, kernel: &str, target: &str) -> String {
         "[[job.candidate]]\nname = {name:?}\nsources = [\"kernels/{kernel}.c\"]\n\
          build = {{ extra_flags = ['-DTARGET=\"{target}\"'] }}\n"
     )
-}
-
-fn run_as(user: User, scenario: &Scenario, plan: &str) -> Run {
-    scenario.write("plan.toml", plan);
-    let program = user.program(scenario);
-    user.take_ownership(scenario);
-    let arguments = ["run", "--quiet", "plan.toml"];
-    let mut command = scenario.command_of(&program, &arguments);
-    user.apply_to(&mut command);
-    let child = command.spawn().expect("the program starts");
-    Run::of(scenario, scenario.finish(child, &arguments))
 }
 
 #[test]

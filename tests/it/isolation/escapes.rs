@@ -11,7 +11,7 @@ use opt_supervisor::driver::survey::seed;
 use opt_tests::Scenario;
 use opt_tests::users::{User, set_mode, users};
 
-use super::run::{Run, generate, plan_path};
+use super::run::{generate, plan_path, run_as};
 use super::{CRASHED, Expected, PASSED, assert_endings, ends, stem, table};
 
 const ESCAPES: &[Expected] = &[
@@ -119,14 +119,7 @@ fn kernels_cannot_leave_the_sandbox() {
         fill_given(&scenario);
         // If root starts the run, a runner has its own user. This mode lets that user in, so only the sandbox stops it.
         set_mode(scenario.path(), 0o755);
-        scenario.write("plan.toml", plan());
-        let program = user.program(&scenario);
-        user.take_ownership(&scenario);
-        let arguments = ["run", "--quiet", "plan.toml"];
-        let mut command = scenario.command_of(&program, &arguments);
-        user.apply_to(&mut command);
-        let child = command.spawn().expect("the program starts");
-        let run = Run::of(&scenario, scenario.finish(child, &arguments));
+        let run = run_as(user, &scenario, &plan());
         if !run.has_protection("files") {
             eprintln!(
                 "not shown as {user:?}: this kernel has no Landlock, so files that all may read can be read"

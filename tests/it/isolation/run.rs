@@ -1,9 +1,11 @@
 //! Runs of a plan over generated captures, and access to the results of each candidate.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::process::Command;
 
+use opt_tests::users::User;
 use opt_tests::{Outcome, Scenario, Summary, binary, data, summary::list};
 use serde_json::Value;
 
@@ -39,8 +41,33 @@ fn gen_captures(scenario: &Scenario, arguments: &[&str]) -> PathBuf {
 
 /// Runs a plan with one job until it has ended.
 pub(super) fn run(scenario: &Scenario, plan: &str) -> Run {
+    run_as(User::Own, scenario, plan)
+}
+
+/// Runs a plan as a user, who then owns the scenario.
+pub(super) fn run_as(user: User, scenario: &Scenario, plan: &str) -> Run {
     scenario.write("plan.toml", plan);
-    Run::of(scenario, scenario.run(&["run", "--quiet", "plan.toml"]))
+    let program = user.program(scenario);
+    user.take_ownership(scenario);
+    let arguments = ["run", "--quiet", "plan.toml"];
+    let mut command = scenario.command_of(&program, &arguments);
+    user.apply_to(&mut command);
+    let before = ipc_objects();
+    let child = command.spawn().expect("the program starts");
+    let outcome = scenario.finish(child, &arguments);
+    let new: Vec<String> = ipc_objects().difference(&before).cloned().collect();
+    outcome.expect(new.is_empty(), format_args!("no System V objects may be left behind: {new:?}"));
+    Run::of(scenario, outcome)
+}
+
+/// The System V memory, semaphores and queues of the machine: their table, key and id.
+fn ipc_objects() -> BTreeSet<String> {
+    let of_table = |table: &str| {
+        let text = std::fs::read_to_string(format!("/proc/sysvipc/{table}")).unwrap_or_default();
+        let key_and_id = |line: &str| line.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
+        text.lines().skip(1).map(|line| format!("{table} {}", key_and_id(line))).collect::<Vec<_>>()
+    };
+    ["shm", "sem", "msg"].into_iter().flat_map(of_table).collect()
 }
 
 /// Finds shared memory and files with the names that hostile kernels use, and mounts of the scenario's folder.
