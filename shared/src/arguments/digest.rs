@@ -13,8 +13,7 @@ impl Signature {
     /// arguments of each, and the defaults for missing ones. The captures' own order and the parameters that are left
     /// out are not included. A new capture that changes nothing for a kernel therefore does not change the digest.
     pub fn digest(&self) -> String {
-        let hash = Sha256::digest(self.canonical());
-        hash.iter().map(|byte| format!("{byte:02x}")).collect()
+        hex::encode(Sha256::digest(self.canonical()))
     }
 
     fn canonical(&self) -> String {

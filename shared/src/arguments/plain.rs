@@ -325,7 +325,7 @@ impl PlainValue {
 
     /// The first eight bytes of a SHA-256, in hex: enough for names and classes, and short enough to read.
     fn short_digest(&self) -> String {
-        Sha256::digest(self.canonical())[..8].iter().map(|byte| format!("{byte:02x}")).collect()
+        hex::encode(&Sha256::digest(self.canonical())[..8])
     }
 }
 

@@ -58,7 +58,7 @@ pub(super) fn worker(
     let server = IpcOneShotServer::<Hello>::new().map_err(SpawnError::Server)?;
     let mut bytes = [0u8; 16];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(SpawnError::Nonce)?;
-    let nonce: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let nonce = hex::encode(bytes);
     let stderr = File::options()
         .create(true)
         .append(true)

@@ -102,17 +102,11 @@ impl Hashing {
 
     fn finish(self) -> Digests {
         Digests {
-            sha256: hex(&self.sha256.finalize()).into(),
-            blake2b_256: hex(&self.blake2b_256.finalize()).into(),
-            head_hex: hex(&self.head).into(),
+            sha256: hex::encode(self.sha256.finalize()).into(),
+            blake2b_256: hex::encode(self.blake2b_256.finalize()).into(),
+            head_hex: hex::encode(&self.head).into(),
         }
     }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    let digit = |nibble: u8| char::from(DIGITS[usize::from(nibble)]);
-    bytes.iter().flat_map(|&byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 fn typed(name: &str) -> Map<String, Json> {
@@ -179,7 +173,7 @@ impl Renderer<'_> {
 
     fn hex(&mut self, bytes: &[u8]) -> Result<Json, CaptureError> {
         self.charge_text(bytes.len().saturating_mul(2))?;
-        Ok(hex(bytes).into())
+        Ok(hex::encode(bytes).into())
     }
 
     fn node(&mut self, value: &Value) -> Result<Json, CaptureError> {
