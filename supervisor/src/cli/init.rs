@@ -6,6 +6,7 @@ use std::io::Write;
 use std::path::Path;
 
 use opt_shared::arguments::{Observed, SignatureBuilder, bind, c_skeleton, outputs};
+use opt_shared::causes::chain;
 
 use super::inspect::{captures_in, open};
 use super::{CommandResult, Failure, InitArguments, print_out};
@@ -22,10 +23,8 @@ pub(super) fn init(arguments: &InitArguments) -> CommandResult {
             Err(why) => left_out.push(format!("{}: {why}", file.display())),
         }
     }
-    for why in &left_out {
-        eprintln!("left out: {why}");
-    }
     if entries.is_empty() {
+        print_left_out(&left_out);
         let captures = arguments.captures.display();
         return Err(Failure::usage(anyhow::anyhow!("no capture in {captures} can be read")));
     }
@@ -38,11 +37,13 @@ pub(super) fn init(arguments: &InitArguments) -> CommandResult {
         Failure::usage(anyhow::anyhow!("the captures have no common signature: {}", text.join("; ")))
     })?;
     let mut observed = Observed::new();
-    for (_, entry) in &entries {
-        if let (Ok(bound), Ok(output_tensors)) = (bind(entry, &signature), outputs(entry)) {
-            observed.observe(&bound, &output_tensors);
+    for (name, entry) in &entries {
+        match bind(entry, &signature).and_then(|bound| Ok((bound, outputs(entry)?))) {
+            Ok((bound, output_tensors)) => observed.observe(&bound, &output_tensors),
+            Err(error) => left_out.push(format!("{name}: {}", chain(&error))),
         }
     }
+    print_left_out(&left_out);
     let captures = std::fs::canonicalize(&arguments.captures).map_err(|error| {
         Failure::usage(anyhow::Error::new(error).context("resolving the captures folder"))
     })?;
@@ -61,6 +62,12 @@ pub(super) fn init(arguments: &InitArguments) -> CommandResult {
         arguments.output.display()
     ))?;
     Ok(if left_out.is_empty() { Exit::Good } else { Exit::NonePassed })
+}
+
+fn print_left_out(left_out: &[String]) {
+    for why in left_out {
+        eprintln!("left out: {why}");
+    }
 }
 
 /// Writes a new file; never overwrites an existing one.
