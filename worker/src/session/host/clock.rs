@@ -12,7 +12,7 @@ use std::time::Duration;
 use opt_shared::settings::Priority;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::process::{Response, Runner, RunnerError, run_delay};
+use super::process::{Response, Runner, RunnerError};
 use super::session::HostSession;
 use super::view::Element;
 use crate::machine::{avoid_cpu, cpus};
@@ -368,9 +368,17 @@ struct StoppedRunner {
     waited: Option<Duration>,
 }
 
-/// Returns the total time that the runner's first thread and this thread have waited for a CPU.
+/// Returns the total time that the runner's first thread and this thread have been ready to run but waited for a CPU.
+/// Returns `None` if the kernel does not report it.
 fn waited(runner: &Runner) -> Option<Duration> {
-    Some(runner.waited()? + run_delay("/proc/thread-self/schedstat")?)
+    let of_runner = run_delay(&format!("/proc/{}/schedstat", runner.pid()))?;
+    Some(of_runner + run_delay("/proc/thread-self/schedstat")?)
+}
+
+/// Reads the second field of a `schedstat` file: the time spent on a run queue, in nanoseconds.
+fn run_delay(path: &str) -> Option<Duration> {
+    let text = std::fs::read_to_string(path).ok()?;
+    Some(Duration::from_nanos(text.split_ascii_whitespace().nth(1)?.parse().ok()?))
 }
 
 /// The time for which this process spins at the start of a block: one and a half times the expected duration, within
