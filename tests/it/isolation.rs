@@ -91,7 +91,6 @@ const AGAINST_THE_RUN: &[Expected] = &[
     ends("copies_its_first_result.c", NONDETERMINISTIC, ""),
     // When it is woken, it knows the addresses of the inputs, but not their values.
     ends("works_when_nobody_looks.c", &["DEFERRED_WORK", "NONDETERMINISTIC"], ""),
-    ends("works_after_it_returned.c", &["DEFERRED_WORK"], ""),
 ];
 
 /// Kernels that need `mseal` to be stopped. Before Linux 6.10, a candidate can change its own view of an input.
