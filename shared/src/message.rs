@@ -119,6 +119,8 @@ pub enum KillReason {
     DeviceLost,
     /// A load, call or build exceeded its time limit.
     Timeout { limit: Duration },
+    /// It was still running this long after SIGSTOP.
+    WouldNotStop { limit: Duration },
     /// It was stopped from outside and did not continue.
     Stopped,
     /// The task exceeded the supervisor's deadline for it.

@@ -304,6 +304,9 @@ pub struct CandidateTimes {
     pub footprint_bytes: Option<Bytes>,
     #[serde(with = "nonfinite::option")]
     pub bytes_per_second: Option<f64>,
+    /// The numbers of timed entries whose inputs varied, and whose inputs did not. If any varied, only these are ranked.
+    pub varied_entries: Option<u64>,
+    pub unvaried_entries: Option<u64>,
     /// The smallest number of processes that timed an entry.
     pub runners: Option<u32>,
     /// The largest share of an entry's timed blocks that was spent waiting for a CPU.

@@ -67,6 +67,13 @@ pub struct EntryProfile {
     pub device: Option<DeviceTiming>,
 }
 
+impl EntryProfile {
+    /// True if an argument had new values in every call.
+    pub fn is_varied(&self) -> bool {
+        !self.varied.is_empty()
+    }
+}
+
 /// How an entry was timed on a device, over the blocks of both sides. What the device or its driver does not report is
 /// `None`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -1,14 +1,21 @@
 //! Combines the estimates of many entries into one figure.
 
-use super::{Estimate, Profiled};
+use super::{EntryProfile, Estimate, Profiled};
 
 impl Profiled {
-    /// The candidate's speed-up over its baseline, over all entries. `None` if an entry was not paired with the
-    /// baseline.
+    /// The entries by which the candidate is ranked: those whose inputs varied or, if no entry's did, all. A candidate
+    /// can remember its results for inputs that do not vary.
+    pub fn ranked_entries(&self) -> impl Iterator<Item = &EntryProfile> {
+        let all = !self.entries.iter().any(EntryProfile::is_varied);
+        self.entries.iter().filter(move |entry| all || entry.is_varied())
+    }
+
+    /// The candidate's speed-up over its baseline, over the ranked entries. `None` if one of them was not paired with
+    /// the baseline.
     pub fn speedup(&self) -> Option<Estimate> {
-        let estimates: Vec<(Estimate, u64)> =
-            self.entries.iter().filter_map(|entry| Some((entry.speedup?, entry.weight))).collect();
-        (estimates.len() == self.entries.len()).then(|| geometric_mean(&estimates))?
+        let estimates: Option<Vec<(Estimate, u64)>> =
+            self.ranked_entries().map(|entry| Some((entry.speedup?, entry.weight))).collect();
+        geometric_mean(&estimates?)
     }
 }
 

@@ -102,6 +102,8 @@ fn passed(name: &str, rank: u32, speedup: Option<Estimate>, total_ms: f64) -> Ca
                 cache_state: Some(CacheStateReached::Warm),
                 footprint_bytes: Some(Bytes::mib(9)),
                 bytes_per_second: Some(7.5e9),
+                varied_entries: Some(1),
+                unvaried_entries: Some(0),
                 runners: Some(3),
                 wait_share: Some(0.004),
             },

@@ -6,9 +6,9 @@ use std::fmt::Display;
 
 use opt_shared::language::Tier;
 use opt_shared::nonfinite;
-use opt_shared::outcome::{Estimate, Status};
+use opt_shared::outcome::Estimate;
 
-use crate::record::{CandidateRecord, Stage};
+use crate::record::CandidateRecord;
 
 /// A time with three digits and a suitable unit.
 pub(super) fn time(milliseconds: f64) -> String {
@@ -23,10 +23,6 @@ pub(super) fn time(milliseconds: f64) -> String {
     };
     format!("{} {unit}", three_digits(value))
 }
-
-/// The explanations of the marks beside a noise figure.
-pub(super) const UNSETTLED: &str = "! ended by entry_timeout or budget before the noise was below max_noise";
-pub(super) const BRIEF: &str = "~ timed briefly: another is clearly faster";
 
 /// Says which candidates have verdicts that are weaker than others, and why.
 pub(super) fn weaker_tiers<'a>(candidates: impl Iterator<Item = &'a CandidateRecord>) -> Option<String> {
@@ -46,25 +42,6 @@ pub(super) fn weaker_tiers<'a>(candidates: impl Iterator<Item = &'a CandidateRec
     Some(sentences.collect::<Vec<_>>().join("; ")).filter(|text| !text.is_empty())
 }
 
-/// True if timing ended before the noise was low enough.
-pub(super) fn is_unsettled(candidate: &CandidateRecord) -> bool {
-    mark(candidate) == Some('!')
-}
-
-/// True if the candidate was timed only until another one was clearly faster.
-pub(super) fn is_brief(candidate: &CandidateRecord) -> bool {
-    mark(candidate) == Some('~')
-}
-
-/// The mark beside the candidate's noise, if its timing was cut short.
-pub(super) fn mark(candidate: &CandidateRecord) -> Option<char> {
-    let profile = candidate.profile.as_ref().filter(|_| candidate.status == Some(Status::Passed))?;
-    match profile.stage {
-        Some(Stage::Screen) => Some('~'),
-        _ => (profile.times.converged == Some(false)).then_some('!'),
-    }
-}
-
 /// Time of a call, comparable within a job. It is the baseline's time divided by the speed-up, because both were timed
 /// side by side. Without a baseline, it is the measured time.
 pub(super) fn median(candidate: &CandidateRecord, baseline: Option<&CandidateRecord>) -> Option<f64> {
@@ -73,13 +50,6 @@ pub(super) fn median(candidate: &CandidateRecord, baseline: Option<&CandidateRec
         (Some(speedup), Some(of_baseline)) => Some(of_baseline / speedup.value),
         _ => measured(candidate),
     }
-}
-
-/// True if the candidate's interval is so wide that its figures mean little.
-pub(super) fn is_noisy(candidate: &CandidateRecord) -> bool {
-    const WIDEST: f64 = 0.15;
-    let times = candidate.profile.as_ref().map(|profile| &profile.times);
-    times.and_then(|times| times.noise).is_some_and(|noise| WIDEST < noise) && !is_brief(candidate)
 }
 
 pub(super) fn speedup(estimate: &Estimate) -> String {

@@ -15,6 +15,7 @@ use opt_shared::outcome::Status;
 
 use super::digest::{Digest, JobDigest, Limits};
 use super::figures::{counted, elapsed, median, one_line, three_digits, time, weaker_tiers};
+use super::marks::{is_doubtful, same_inputs};
 use super::text::headline_of;
 use crate::record::timeline::milliseconds;
 use crate::record::{HostRecord, JobStatus, RunStatus, TimingConditions};
@@ -116,6 +117,7 @@ fn header(digest: &Digest) -> Markup {
 fn card(digest: &JobDigest) -> Markup {
     let job = &digest.job;
     let winner = digest.winner();
+    let doubtful = job.unsettled_because.is_some() || winner.is_some_and(is_doubtful);
     let ratio = winner.and_then(|winner| winner.speedup);
     let passed = digest.statuses.get(Status::Passed.name()).copied().unwrap_or(0);
     let baseline = job.baseline.as_deref().and_then(|name| digest.named(name));
@@ -126,15 +128,16 @@ fn card(digest: &JobDigest) -> Markup {
         a.card href={ "#job-" (anchor(&job.name)) } {
             h2 { (one_line(&job.name)) }
             @if let (Some(winner), Some(ratio)) = (winner, ratio) {
-                p.big.doubtful[job.unsettled_because.is_some()] { (three_digits(ratio.value)) "×" }
+                p.big.doubtful[doubtful] { (three_digits(ratio.value)) "×" }
                 p { strong { (one_line(&winner.name)) } @if let Some(baseline) = &job.baseline { " against " (one_line(baseline)) } }
                 p.muted { "between " (three_digits(ratio.ci_low)) "× and " (three_digits(ratio.ci_high)) "×"
                     @if let Some(median) = median { ", " (time(median)) " a call" }
-                    @if job.winner_confirmed { "; confirmed" } @else { "; not confirmed" } }
+                    @if job.winner_confirmed { "; confirmed" } @else { "; not confirmed" }
+                    (same_inputs(Some(winner))) }
             } @else if let (Some(winner), Some(median)) = (winner, median) {
                 @let failed = job.status == JobStatus::BaselineFailed;
-                p.big.doubtful[failed || job.unsettled_because.is_some()] { (time(median)) }
-                p { strong { (one_line(&winner.name)) } " is the fastest; there is nothing to compare it with" }
+                p.big.doubtful[failed || doubtful] { (time(median)) }
+                p { strong { (one_line(&winner.name)) } " is the fastest" (same_inputs(Some(winner))) "; there is nothing to compare it with" }
                 @if failed {
                     p { span.chip.bad { (job.status) } @if let Some(detail) = &job.detail { " " (one_line(detail)) } }
                 }

@@ -9,7 +9,8 @@ use opt_shared::outcome::Status;
 use opt_shared::units::Bytes;
 
 use super::digest::{Digest, JobDigest, Limits};
-use super::figures::{counted, mark, median, one_line, percent, shorten, speedup, time, weaker_tiers};
+use super::figures::{counted, median, one_line, percent, shorten, speedup, time, weaker_tiers};
+use super::marks::{is_unvaried_entry, legend, marks, same_inputs};
 use super::memory;
 use super::replays::markdown as replays;
 use super::text::headline_of;
@@ -75,7 +76,12 @@ fn job_section(digest: &JobDigest) -> String {
                 _ => "wins",
             };
             let confirmed = if job.winner_confirmed { "confirmed" } else { "not confirmed" };
-            format!("{} {wins}, **{ratio}** against {}, {confirmed}", code(&winner.name), code(baseline))
+            format!(
+                "{} {wins}, **{ratio}** against {}, {confirmed}{}",
+                code(&winner.name),
+                code(baseline),
+                same_inputs(Some(winner))
+            )
         }
         _ => {
             // The rest of the headline, after the job's name, may contain foreign names.
@@ -113,6 +119,10 @@ fn job_section(digest: &JobDigest) -> String {
             line(&mut page, &row(candidate, baseline));
         }
         page.push('\n');
+        for explanation in legend(ranked.iter().copied()) {
+            line(&mut page, &html(&explanation));
+            page.push('\n');
+        }
         let passed = digest.statuses.get(Status::Passed.name()).copied().unwrap_or(0);
         if let Some(more) = passed.checked_sub(ranked.len()).filter(|&more| more > 0) {
             line(&mut page, &format!("… and {more} more that passed."));
@@ -134,9 +144,10 @@ fn row(candidate: &CandidateRecord, baseline: Option<&CandidateRecord>) -> Strin
     let unknown = || "–".to_owned();
     let times = candidate.profile.as_ref().map(|profile| &profile.times);
     let noise = times.and_then(|it| it.noise).map_or_else(unknown, percent);
-    let mark = mark(candidate).map(String::from).unwrap_or_default();
+    // One `~` is plain text, while two would strike out.
+    let marks = marks(candidate);
     format!(
-        "| {} | {} | {} | {} | {noise}{mark} | {} |",
+        "| {} | {} | {} | {} | {noise}{marks} | {} |",
         candidate.rank.map_or_else(unknown, |rank| rank.to_string()),
         cell(&candidate.name),
         candidate.speedup.as_ref().map_or_else(unknown, speedup),
@@ -163,7 +174,7 @@ fn per_class(page: &mut String, digest: &JobDigest, candidate: &CandidateRecord)
         line(
             page,
             &format!(
-                "| {} | {} | {} | {} – {} | {} | {} |",
+                "| {} | {} | {} | {} – {} | {} | {}{} |",
                 cell(&entry.entry),
                 entry.weight,
                 time(entry.times.median_time_ms),
@@ -171,6 +182,7 @@ fn per_class(page: &mut String, digest: &JobDigest, candidate: &CandidateRecord)
                 time(entry.times.ci_high),
                 entry.baseline.as_ref().map_or_else(unknown, |times| time(times.median_time_ms)),
                 entry.speedup.as_ref().map_or_else(unknown, speedup),
+                if is_unvaried_entry(entry) { "=" } else { "" },
             ),
         );
     }
@@ -276,6 +288,7 @@ fn html(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::super::digest::tests::digest_of;
+    use super::super::marks::tests::with_varied;
     use super::*;
     use crate::record::sample::sample;
 
@@ -331,6 +344,19 @@ mod tests {
         }
         assert!(!fenced);
         assert!(!text.contains('\u{1b}'));
+    }
+
+    #[test]
+    fn figures_from_inputs_that_did_not_vary_are_marked() {
+        let text = render(&digest_of(with_varied(0, 1), LIMITS));
+        for part in [
+            "confirmed, with the same inputs in every call\n",
+            "| 541 µs | 0.8 %= | 31.0 MiB |\n",
+            "\n= every call had the same inputs, so a kernel may have remembered its results (",
+            "2.31x [2.25–2.38]= |\n",
+        ] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ pub mod feedback;
 pub(crate) mod figures;
 pub mod html;
 pub mod markdown;
+mod marks;
 mod memory;
 mod replays;
 #[cfg(test)]

@@ -11,9 +11,9 @@ use opt_shared::units::Bytes;
 
 use super::digest::WorstPhases;
 use super::figures::{
-    BRIEF, UNSETTLED, counted, is_brief, is_noisy, is_unsettled, mark, median, one_line, percent, printable,
-    shorten, small, speedup, time, weaker_tiers,
+    counted, median, one_line, percent, printable, shorten, small, speedup, time, weaker_tiers,
 };
+use super::marks::{is_doubtful, is_unvaried, legend, marks, same_inputs};
 use super::replays::ReplayText;
 use super::{memory, summary};
 use crate::record::timeline::Timeline;
@@ -126,6 +126,7 @@ pub(super) fn headline_of<'a, Candidates>(
         let candidate = find(winner);
         let winner = one_line(winner);
         let ratio = candidate.and_then(|candidate| candidate.speedup);
+        let same = same_inputs(candidate);
         let unsettled = job.ranking == Some(Ranking::Unsettled);
         let wins = if unsettled { "is ahead, but the ranking is not settled" } else { "wins" };
         if let (Some(ratio), Some(baseline)) = (ratio, &baseline) {
@@ -134,11 +135,14 @@ pub(super) fn headline_of<'a, Candidates>(
                 true => ", confirmed",
                 false => ", not confirmed",
             };
-            return format!("{name}: {winner} {wins}, {} against {baseline}{confirmed}", speedup(&ratio));
+            return format!(
+                "{name}: {winner} {wins}, {} against {baseline}{confirmed}{same}",
+                speedup(&ratio)
+            );
         }
         let wins = match candidate.and_then(|winner| median(winner, None)) {
-            Some(median) if unsettled => format!("{name}: {winner} {wins}, {}", time(median)),
-            Some(median) => format!("{name}: {winner} wins with {}", time(median)),
+            Some(median) if unsettled => format!("{name}: {winner} {wins}, {}{same}", time(median)),
+            Some(median) => format!("{name}: {winner} wins with {}{same}", time(median)),
             None => format!("{name}: {winner} {wins}"),
         };
         // Nothing could be compared, and the run ends as if no candidate had won. The line must explain that.
@@ -286,11 +290,8 @@ impl Page {
         for candidate in ranked.iter().filter(|candidate| shows_everything || !has_failed(candidate)) {
             self.row(candidate, baseline, name_width);
         }
-        if ranked.iter().any(|candidate| is_unsettled(candidate)) {
-            self.wrapped("      ", UNSETTLED);
-        }
-        if ranked.iter().any(|candidate| is_brief(candidate)) {
-            self.wrapped("      ", BRIEF);
+        for explanation in legend(ranked.iter().copied()) {
+            self.wrapped("      ", &explanation);
         }
         let untimed = ranked.iter().filter(|candidate| candidate.status == Some(Status::Passed));
         let reasons: BTreeSet<&str> =
@@ -332,16 +333,20 @@ impl Page {
         let rank = candidate.rank.map_or_else(unknown, |rank| rank.to_string());
         let name = shorten(&one_line(&candidate.name), name_width);
         let owed = candidate.resources.runner_peak_owed_bytes.map_or_else(unknown, |peak| peak.to_string());
+        // The mark for inputs that did not vary is in the gap after the noise.
+        let in_gap = usize::from(is_unvaried(candidate));
+        let room_for_owed = GAP.len() + OWED - in_gap;
         // An uncertain figure must not look as good as a certain one.
-        let tone = if is_noisy(candidate) { Tone::Other } else { Tone::of(candidate) };
+        let tone = if is_doubtful(candidate) { Tone::Other } else { Tone::of(candidate) };
         let figures = if candidate.profile.is_some() && candidate.status == Some(Status::Passed) {
             let times = candidate.profile.as_ref().map(|profile| &profile.times);
             let ratio = candidate.speedup.as_ref().map_or_else(unknown, speedup);
             let median = median(candidate, baseline).map_or_else(unknown, time);
             let noise = times.and_then(|times| times.noise).map_or_else(unknown, percent);
-            let noise = mark(candidate).map_or_else(|| noise.clone(), |mark| format!("{noise}{mark}"));
+            let noise = format!("{noise}{}", marks(candidate));
+            let room = NOISE + in_gap;
             let status = self.paint(format!("{:<STATUS$}", Status::Passed), tone);
-            format!("{status}{GAP}{ratio:>SPEEDUP$}{GAP}{median:>TIME$}{GAP}{noise:>NOISE$}")
+            format!("{status}{GAP}{ratio:>SPEEDUP$}{GAP}{median:>TIME$}{GAP}{noise:>room$}")
         } else {
             // A candidate without times has its status and blame in these columns.
             const ROOM: usize = STATUS + SPEEDUP + TIME + NOISE + 3 * GAP.len();
@@ -356,7 +361,7 @@ impl Page {
             };
             self.paint(format!("{words:<ROOM$}"), tone)
         };
-        self.line(&format!("{rank:>RANK$}{GAP}{name:<name_width$}{GAP}{figures}{GAP}{owed:>OWED$}"));
+        self.line(&format!("{rank:>RANK$}{GAP}{name:<name_width$}{GAP}{figures}{owed:>room_for_owed$}"));
     }
 
     fn failure_line(&mut self, candidate: &CandidateRecord) {

@@ -1,5 +1,7 @@
 //! Writes rows about processes and memory: workers, kills, decisions and phases.
 
+use std::time::Duration;
+
 use opt_shared::ids::{LeaseId, WorkerId};
 use opt_shared::message::KillReason;
 use opt_shared::units::Bytes;
@@ -152,6 +154,10 @@ fn kill_reason(reason: KillReason) -> (&'static str, Numbers) {
     let figures = |pairs: &[(&str, Bytes)]| {
         pairs.iter().map(|(name, figure)| ((*name).to_owned(), Value::from(figure.get()))).collect()
     };
+    let milliseconds = |limit: Duration| {
+        let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        Numbers::from_iter([("limit_ms".to_owned(), Value::from(limit))])
+    };
     match reason {
         KillReason::RunnerMemory { owed, limit } => {
             ("runner_memory", figures(&[("owed_bytes", owed), ("limit_bytes", limit)]))
@@ -167,10 +173,8 @@ fn kill_reason(reason: KillReason) -> (&'static str, Numbers) {
             ("device_ceiling", figures(&[("owed_bytes", owed), ("ceiling_bytes", ceiling)]))
         }
         KillReason::DeviceLost => ("device_lost", figures(&[])),
-        KillReason::Timeout { limit } => {
-            let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
-            ("timeout", Numbers::from_iter([("limit_ms".to_owned(), Value::from(limit))]))
-        }
+        KillReason::Timeout { limit } => ("timeout", milliseconds(limit)),
+        KillReason::WouldNotStop { limit } => ("would_not_stop", milliseconds(limit)),
         KillReason::Deadline => ("deadline", figures(&[])),
         KillReason::Interrupted => ("interrupted", figures(&[])),
         KillReason::Stopped => ("stopped", figures(&[])),

@@ -183,6 +183,61 @@ fn result_line(arguments: &Arguments, job: &Value) -> Value {
     })
 }
 
+/// The share of runs that may be unsettled, by the largest load for which it holds. An idle machine must settle all.
+const MAX_UNSETTLED: [(u32, f64); 3] = [(0, 0.0), (4, 0.1), (u32::MAX, 0.4)];
+/// The share of intervals that must contain the true ratio, if it is 2.
+const MIN_CONTAINING: f64 = 0.95;
+/// The largest half-width of the median interval, relative to the speed-up, if the true ratio is 2.
+const MAX_HALF_WIDTH: f64 = 0.1;
+
+/// What a series of runs showed.
+#[derive(Clone, Copy, Debug)]
+struct Series {
+    runs: usize,
+    wrong: usize,
+    unsettled: usize,
+    intervals: usize,
+    /// The number of intervals that contain the true ratio.
+    containing: usize,
+    half_width: f64,
+}
+
+/// Returns the requirements that a series does not meet.
+fn unmet(case: Case, load: u32, series: &Series) -> Vec<String> {
+    let mut unmet = Vec::new();
+    if 0 < series.wrong {
+        unmet.push(format!("{} runs are wrong, and none may be", series.wrong));
+    }
+    let share = MAX_UNSETTLED.iter().find(|(most, _)| load <= *most).map_or(0.0, |(_, share)| *share);
+    // A millionth more, because a product such as 20 * 0.1 may come out too small.
+    if series.runs as f64 * share + 1e-6 < series.unsettled as f64 {
+        unmet.push(format!(
+            "{} of {} runs are unsettled, and at load {load} at most {:.0} % may be",
+            series.unsettled,
+            series.runs,
+            share * 100.0
+        ));
+    }
+    if case == Case::Half {
+        if (series.containing as f64) < series.intervals as f64 * MIN_CONTAINING {
+            unmet.push(format!(
+                "{} of {} intervals contain the true ratio, and {:.0} % must",
+                series.containing,
+                series.intervals,
+                MIN_CONTAINING * 100.0
+            ));
+        }
+        if MAX_HALF_WIDTH < series.half_width {
+            unmet.push(format!(
+                "the median half-width of the intervals is {:.1} %, and at most {:.0} % is allowed",
+                series.half_width * 100.0,
+                MAX_HALF_WIDTH * 100.0
+            ));
+        }
+    }
+    unmet
+}
+
 fn judge(arguments: &Arguments, runs: &[Value]) -> bool {
     let count = |matches: &dyn Fn(&Value) -> bool| runs.iter().filter(|it| matches(it)).count();
     let settled = |it: &Value| it["ranking"] == "settled";
@@ -221,11 +276,46 @@ fn judge(arguments: &Arguments, runs: &[Value]) -> bool {
         .iter()
         .filter_map(|it| Some((figure(it, "ci_high")? - figure(it, "ci_low")?) / 2.0 / figure(it, "value")?))
         .collect();
+    let half_width = median(&mut widths);
     println!(
         "{containing} of {} intervals contain {truth}; median speed-up {:.3}; median half-width of the intervals {:.2} % of the speed-up",
         all.len(),
         median(&mut values),
-        median(&mut widths) * 100.0
+        half_width * 100.0
     );
-    wrong == 0
+    let intervals = all.len();
+    let series = Series { runs: runs.len(), wrong, unsettled, intervals, containing, half_width };
+    let unmet = unmet(arguments.case, arguments.load, &series);
+    unmet.iter().for_each(|requirement| println!("not met: {requirement}"));
+    unmet.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: Series =
+        Series { runs: 20, wrong: 0, unsettled: 0, intervals: 20, containing: 19, half_width: 0.1 };
+
+    #[test]
+    fn series_must_be_right_settled_and_precise() {
+        let unsettled = |unsettled| Series { unsettled, ..GOOD };
+        for (case, load, series, count) in [
+            (Case::Half, 10, GOOD, 0),
+            (Case::Copies, 10, Series { wrong: 1, ..GOOD }, 1),
+            (Case::Copies, 0, unsettled(1), 1),
+            (Case::Copies, 4, unsettled(2), 0),
+            (Case::Copies, 4, unsettled(3), 1),
+            (Case::Twentieth, 5, unsettled(8), 0),
+            (Case::Twentieth, 10, unsettled(9), 1),
+            (Case::Half, 0, Series { containing: 18, ..GOOD }, 1),
+            (Case::Half, 0, Series { half_width: 0.11, ..GOOD }, 1),
+            // In the other cases, the winner shows whether the intervals were good enough.
+            (Case::Twentieth, 0, Series { containing: 18, half_width: 0.11, ..GOOD }, 0),
+            (Case::Half, 0, Series { wrong: 1, unsettled: 1, containing: 0, half_width: 1.0, ..GOOD }, 4),
+        ] {
+            let unmet = unmet(case, load, &series);
+            assert_eq!(unmet.len(), count, "{case:?} {load} {series:?}: {unmet:?}");
+        }
+    }
 }

@@ -10,6 +10,7 @@ mod captures;
 mod contest;
 mod cycles;
 mod eval;
+mod exploits;
 mod figures;
 mod filler;
 mod honest;
@@ -60,6 +61,8 @@ enum Command {
     Timing(timing::Arguments),
     /// Time kernels with known ratios under load: different kernels must be told apart, and equal ones must not
     Honest(honest::Arguments),
+    /// Time kernels that cheat and still pass, beside an honest kernel: none may look faster
+    Exploits(exploits::Arguments),
     /// Time kernels with and without new inputs in every call: time, ratio, memory
     Varied(varied::Arguments),
     /// Measure a worker: start to ready, a message round trip, the notice of its death, teardown
@@ -115,6 +118,7 @@ fn main() -> ExitCode {
         Command::Residency(arguments) => residency::run(&arguments),
         Command::Timing(arguments) => timing::run(&arguments),
         Command::Honest(arguments) => honest::run(&arguments),
+        Command::Exploits(arguments) => exploits::run(&arguments),
         Command::Varied(arguments) => varied::run(&arguments),
         Command::Spawn(arguments) => spawn::run(&arguments),
         Command::Overshoot(arguments) => overshoot::run(&arguments),

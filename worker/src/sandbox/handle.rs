@@ -14,11 +14,15 @@ use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus, pidfd_send_si
 
 use super::confine::abort::ABORT_STATUS;
 use super::spawn::{Namespaces, SpawnedRunner};
+use super::timeout::Timeout;
 
 /// A stop usually takes microseconds. For this long, the worker's thread yields between two checks. After that, it
 /// sleeps for `STOP_PAUSE`.
 const STOP_SPIN: Duration = Duration::from_micros(200);
 const STOP_PAUSE: Duration = Duration::from_micros(50);
+/// The longest time for which one such sleep counts, because a suspended machine would use up the timeout at once. A
+/// busy machine wakes this thread some milliseconds late, and these do count.
+const MAX_COUNTED_PAUSE: Duration = Duration::from_millis(4);
 
 /// How a runner ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +70,8 @@ pub enum HandleError {
         #[source]
         source: io::Error,
     },
-    #[error("runner {pid}: still running {waited:?} after SIGSTOP (one of its threads hangs in the kernel)")]
-    WouldNotStop { pid: u32, waited: Duration },
+    #[error("runner {pid}: still running {limit:?} after SIGSTOP (one of its threads hangs in the kernel)")]
+    WouldNotStop { pid: u32, limit: Duration },
 }
 
 /// Owns a child process. If it is dropped before the child is reaped, the child is killed and reaped.
@@ -122,7 +126,8 @@ impl RunnerHandle {
     /// switches away from the thread. If that switch is preempted, the clock may still gain the microseconds that it
     /// takes.
     ///
-    /// An uninterruptible system call of the runner delays the stop. After `timeout`, an error is returned.
+    /// A system call of the runner that only SIGKILL interrupts delays the stop. After `timeout`, `WouldNotStop` is
+    /// returned. Time for which the machine was suspended, or the runner waited for a CPU, does not count.
     pub fn stop(&mut self, timeout: Duration) -> Result<Stop, HandleError> {
         if self.stopped {
             return Ok(if self.peek_end()?.is_some() { Stop::Ended } else { Stop::Stopped });
@@ -130,7 +135,7 @@ impl RunnerHandle {
         if self.reaped.is_some() || !self.signal(Signal::STOP, "sending SIGSTOP")? {
             return Ok(Stop::Ended);
         }
-        let pause = Pause { pid: self.pid, started: Instant::now(), timeout };
+        let mut pause = Pause::new(self.pid, timeout);
         // This polls. No wait with a time limit works without handling SIGCHLD, and a stop takes only microseconds.
         loop {
             // A process that has ended can still be signalled. A wait for its stop would then fail with ECHILD, so the
@@ -295,23 +300,29 @@ impl Drop for RunnerHandle {
     }
 }
 
-/// Pauses between two checks for a change that takes microseconds. After `timeout`, a pause is an error.
+/// Pauses between two checks for a change that takes microseconds. After the limit, a pause is an error.
 struct Pause {
     pid: u32,
     started: Instant,
-    timeout: Duration,
+    limit: Duration,
+    /// The time spent asleep, since the first sleep.
+    asleep: Option<Timeout>,
 }
 
 impl Pause {
-    fn wait(&self) -> Result<(), HandleError> {
-        let waited = self.started.elapsed();
-        if waited > self.timeout {
-            return Err(HandleError::WouldNotStop { pid: self.pid, waited });
-        }
-        if waited > STOP_SPIN {
-            std::thread::sleep(STOP_PAUSE);
-        } else {
+    fn new(pid: u32, limit: Duration) -> Self {
+        Self { pid, started: Instant::now(), limit, asleep: None }
+    }
+
+    fn wait(&mut self) -> Result<(), HandleError> {
+        if self.asleep.is_none() && self.started.elapsed() <= STOP_SPIN {
             std::thread::yield_now();
+            return Ok(());
+        }
+        let asleep = self.asleep.get_or_insert_with(|| Timeout::of(self.pid, self.limit));
+        std::thread::sleep(STOP_PAUSE);
+        if asleep.ends_after(MAX_COUNTED_PAUSE) {
+            return Err(HandleError::WouldNotStop { pid: self.pid, limit: self.limit });
         }
         Ok(())
     }
@@ -327,6 +338,13 @@ fn start_time_in(stat: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pauses_end_at_their_limit() {
+        let mut pause = Pause::new(std::process::id(), Duration::from_millis(1));
+        let ended = (0..1_000_000).find_map(|_| pause.wait().err());
+        assert!(matches!(ended, Some(HandleError::WouldNotStop { .. })), "{ended:?}");
+    }
 
     #[test]
     fn start_time_is_found_after_any_name() {

@@ -119,11 +119,13 @@ pub(crate) struct TimedSession {
     pub(crate) in_turns: bool,
     /// The priority of its threads in a block.
     pub(crate) priority: Priority,
+    /// True if its times only have to be roughly right, so the hand-off is measured with fewer empty blocks.
+    pub(crate) brief: bool,
 }
 
 impl TimedSession {
     /// The settings of a session whose times are not used.
-    pub(crate) const TRIAL: Self = Self { in_turns: false, priority: Priority::None };
+    pub(crate) const TRIAL: Self = Self { in_turns: false, priority: Priority::None, brief: true };
 }
 
 /// An opened artifact, as the policy uses it.

@@ -15,7 +15,7 @@ pub struct ScoreSummary {
     /// The stage: screen, profile or confirmation.
     stage: Stage,
     entries: usize,
-    /// The number of entries in the capture set that the timed entries represent.
+    /// The number of entries in the capture set that the ranked entries represent.
     weight: u64,
     /// The number of entries whose inputs were new in every call.
     varied: usize,
@@ -29,15 +29,14 @@ pub struct ScoreSummary {
 
 impl ScoreSummary {
     pub fn of(stage: Stage, profiled: &Profiled) -> Self {
-        let entries = &profiled.entries;
         Self {
             stage,
-            entries: entries.len(),
-            weight: entries.iter().map(|entry| entry.weight).sum(),
-            varied: entries.iter().filter(|entry| !entry.varied.is_empty()).count(),
+            entries: profiled.entries.len(),
+            weight: profiled.ranked_entries().map(|entry| entry.weight).sum(),
+            varied: profiled.entries.iter().filter(|entry| entry.is_varied()).count(),
             speedup: profiled.speedup(),
-            rate: rate(entries),
-            times: times(entries),
+            rate: rate(profiled.ranked_entries()),
+            times: times(profiled),
         }
     }
 
@@ -137,8 +136,13 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
             it.summary.speedup.map(|speedup| with_left_out(speedup, it.summary.weight, it.left_out))
         };
         // A candidate that gets the same input in every call may remember the result, so its times do not compare with
-        // others. Beside a baseline, the same inputs vary for all candidates.
-        let comparable = paired || it.summary.varied == most_varied;
+        // others. Beside a baseline, the same inputs vary for all candidates, but one of them may support only entries
+        // whose inputs do not vary.
+        let comparable = if paired {
+            it.is_baseline || 0 < it.summary.varied || most_varied == 0
+        } else {
+            it.summary.varied == most_varied
+        };
         let figure = if paired { speedup } else { it.summary.rate }.filter(|_| comparable);
         if let Some(figure) = figure {
             scored.push((it, speedup.filter(|_| !it.is_baseline), figure));
@@ -221,9 +225,8 @@ fn doubt(
 }
 
 /// Returns the calls per millisecond, as the geometric mean over entries.
-fn rate(entries: &[EntryProfile]) -> Option<Estimate> {
+fn rate<'a>(entries: impl Iterator<Item = &'a EntryProfile>) -> Option<Estimate> {
     let estimates: Vec<(Estimate, u64)> = entries
-        .iter()
         .map(|entry| {
             let times = &entry.times;
             let rate = Estimate {
@@ -238,8 +241,9 @@ fn rate(entries: &[EntryProfile]) -> Option<Estimate> {
 }
 
 /// Returns the times per call, averaged over the timed entries by weight. Minima and maxima are over all entries, and
-/// samples are added up.
-fn times(entries: &[EntryProfile]) -> CandidateTimes {
+/// samples are added up. Noise and convergence are those of the ranked entries.
+fn times(profiled: &Profiled) -> CandidateTimes {
+    let entries = &profiled.entries;
     if entries.is_empty() {
         return CandidateTimes::default();
     }
@@ -249,6 +253,7 @@ fn times(entries: &[EntryProfile]) -> CandidateTimes {
     let mean = |pick: &dyn Fn(&EntryProfile) -> f64| {
         Some(entries.iter().map(|entry| weight(entry) * pick(entry)).sum::<f64>() / total)
     };
+    let varied = entries.iter().filter(|entry| entry.is_varied()).count() as u64;
     let footprint: Bytes = entries.iter().map(|entry| entry.footprint).max().unwrap_or_default();
     CandidateTimes {
         total_time_ms: Some(entries.iter().map(|entry| weight(entry) * entry.times.median_time_ms).sum()),
@@ -262,11 +267,13 @@ fn times(entries: &[EntryProfile]) -> CandidateTimes {
         ci_low: mean(&|entry| entry.times.ci_low),
         ci_high: mean(&|entry| entry.times.ci_high),
         samples: Some(entries.iter().map(|entry| u64::from(entry.times.samples)).sum()),
-        noise: entries.iter().map(|entry| entry.noise).reduce(f64::max),
-        converged: Some(entries.iter().all(|entry| entry.converged)),
+        noise: profiled.ranked_entries().map(|entry| entry.noise).reduce(f64::max),
+        converged: Some(profiled.ranked_entries().all(|entry| entry.converged)),
         cache_state: entries.first().map(|entry| entry.cache_state),
         footprint_bytes: Some(footprint),
         bytes_per_second: mean(&|entry| entry.bytes_per_second),
+        varied_entries: Some(varied),
+        unvaried_entries: Some(entries.len() as u64 - varied),
         runners: entries.iter().map(|entry| entry.runners).min(),
         wait_share: entries.iter().filter_map(|entry| entry.wait_share).reduce(f64::max),
     }
@@ -274,7 +281,10 @@ fn times(entries: &[EntryProfile]) -> CandidateTimes {
 
 #[cfg(test)]
 mod tests {
+    use opt_shared::outcome::Body;
+
     use super::*;
+    use crate::core::testkit::reports::timed;
 
     const BASELINE: CandidateId = CandidateId(0);
     const SLOW: CandidateId = CandidateId(1);
@@ -381,6 +391,34 @@ mod tests {
         assert_eq!(found.rows.len(), 1);
         // If no candidate's inputs vary, all times are comparable.
         assert_eq!(scores(&timed[1..], 0.02).winner(), Winner::Is(FAST));
+    }
+
+    #[test]
+    fn unvaried_times_beside_a_baseline_are_not_ranked_with_varied_ones() {
+        let (baseline, varied) = (summary(None, 1.0), summary(Some(2.0), 2.0));
+        // It supports only entries whose inputs do not vary.
+        let remembered = ScoreSummary { varied: 0, ..summary(Some(9.0), 9.0) };
+        let timed = [(BASELINE, baseline.clone()), (SLOW, varied), (FAST, remembered.clone())];
+        assert_eq!(scored(&timed, 0.02), (vec![(0, Some(2)), (1, Some(1))], Winner::Is(SLOW)));
+        // If nothing varies for any candidate, they are ranked.
+        let baseline = ScoreSummary { varied: 0, ..baseline };
+        let timed = [(BASELINE, baseline), (FAST, remembered)];
+        assert_eq!(scored(&timed, 0.02), (vec![(0, Some(2)), (2, Some(1))], Winner::Is(FAST)));
+    }
+
+    #[test]
+    fn entries_whose_inputs_do_not_vary_count_only_if_none_do() {
+        let mut report = timed(Stage::Profile, &[(2.0, 0.01), (50.0, 0.01)]);
+        let Body::Profile(profiled) = &mut report.body else { unreachable!("a profile") };
+        let all = ScoreSummary::of(Stage::Profile, profiled);
+        let numbers = |it: &ScoreSummary| (it.weight, it.times.varied_entries, it.times.unvaried_entries);
+        assert_eq!(numbers(&all), (2, Some(0), Some(2)));
+        assert!((all.speedup.expect("paired").value - 10.0).abs() < 1e-9);
+        profiled.entries[0].varied = vec!["input".to_owned()];
+        let varied = ScoreSummary::of(Stage::Profile, profiled);
+        assert_eq!(numbers(&varied), (1, Some(1), Some(1)));
+        assert!((varied.speedup.expect("paired").value - 2.0).abs() < 1e-9);
+        assert!((varied.rate.expect("timed").value - 2.0).abs() < 1e-9);
     }
 
     #[test]

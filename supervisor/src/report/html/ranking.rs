@@ -4,7 +4,8 @@ use maud::{Markup, html};
 use opt_shared::outcome::{Blame, Estimate, Status};
 
 use super::super::digest::JobDigest;
-use super::super::figures::{BRIEF, UNSETTLED, mark, median, one_line, percent, three_digits, time};
+use super::super::figures::{median, one_line, percent, three_digits, time};
+use super::super::marks::{is_doubtful, is_unvaried_entry, legend, marks};
 use crate::record::CandidateRecord;
 
 /// Largest number of rows in the table of entries.
@@ -127,6 +128,7 @@ pub(super) fn table(digest: &JobDigest) -> Markup {
                     }
                 }
             }
+            @for explanation in legend(digest.shown.iter()) { p.note { (explanation) } }
             @if more > 0 { p.note { (more) " more candidates are not shown; " code { "report --format csv" } " has all of them." } }
         }
     }
@@ -138,15 +140,16 @@ fn row(digest: &JobDigest, candidate: &CandidateRecord, measure: Measure, axis: 
     let owed = candidate.resources.runner_peak_owed_bytes;
     let passed = candidate.status == Some(Status::Passed) && candidate.profile.is_some();
     let times = candidate.profile.as_ref().map(|profile| &profile.times);
+    let certain = digest.job.unsettled_because.is_none() && !is_doubtful(candidate);
     let of_baseline = digest.job.baseline.as_deref().and_then(|name| digest.named(name));
     html! {
-        tr.winner[winner && digest.job.unsettled_because.is_none()] {
+        tr.winner[winner && certain] {
             td.number { @match candidate.rank { Some(rank) => (rank), None => "–" } }
             td.name {
                 (one_line(&candidate.name))
                 @if baseline { " " span.tag { "baseline" } }
                 @if winner && digest.job.unsettled_because.is_some() { " " span.tag { "ahead" } }
-                @else if winner { " " span.tag.good { "winner" } }
+                @else if winner { " " span.tag.good[certain] { "winner" } }
             }
             @if passed {
                 td.number { @match (measure, candidate.speedup) {
@@ -154,15 +157,11 @@ fn row(digest: &JobDigest, candidate: &CandidateRecord, measure: Measure, axis: 
                     (Measure::Time, _) => @if let Some(it) = measure.of(candidate) { (time(it.ci_low)) " – " (time(it.ci_high)) },
                     _ => span.muted { "1×" },
                 } }
-                td.plot { @if let Some(axis) = axis { (range(measure.of(candidate), axis, measure, winner)) } }
+                td.plot { @if let Some(axis) = axis { (range(measure.of(candidate), axis, measure, winner && certain)) } }
                 td.number data-label="median" { @match median(candidate, of_baseline) { Some(ms) => (time(ms)), None => "–" } }
                 td.number data-label="noise" {
                     @match times.and_then(|it| it.noise) { Some(noise) => (percent(noise)), None => "–" }
-                    @match mark(candidate) {
-                        Some('~') => abbr title=(&BRIEF[2..]) { "~" },
-                        Some(_) => abbr title=(&UNSETTLED[2..]) { "!" },
-                        None => {},
-                    }
+                    abbr { (marks(candidate)) }
                 }
             } @else {
                 td.ended colspan="4" { (chip(candidate)) }
@@ -210,7 +209,14 @@ pub(super) fn two_decimals(percent: f64) -> String {
 }
 
 /// A row's ratios with their labels; `None` if the entry was not timed.
-type Cells = Vec<Option<(f64, String)>>;
+type Cells = Vec<Option<Cell>>;
+
+struct Cell {
+    ratio: f64,
+    text: String,
+    /// True if the inputs of the entry did not vary. The cell is then marked, and not coloured.
+    unvaried: bool,
+}
 
 /// Shows how fast each entry is. The colour says how much faster or slower than the baseline it is, on the job's own
 /// scale. Without a baseline, entries are compared with the best candidate.
@@ -230,21 +236,22 @@ pub(super) fn heat(digest: &JobDigest) -> Markup {
             times.fold(f64::INFINITY, f64::min)
         })
         .collect();
-    let cell = |candidate: &CandidateRecord, name: &str, best: f64| -> Option<(f64, String)> {
+    let cell = |candidate: &CandidateRecord, name: &str, best: f64| -> Option<Cell> {
         let entry = candidate.profile.as_ref()?.entries.iter().find(|it| it.entry == name)?;
-        Some(match entry.speedup {
+        let (ratio, text) = match entry.speedup {
             Some(ratio) => (ratio.value, format!("{}×", three_digits(ratio.value))),
             None if candidate.speedup.is_none() && digest.job.baseline.as_ref() == Some(&candidate.name) => {
                 (1.0, time(entry.times.median_time_ms))
             }
             None => (best / entry.times.median_time_ms, time(entry.times.median_time_ms)),
-        })
+        };
+        Some(Cell { ratio, text, unvaried: is_unvaried_entry(entry) })
     };
     let rows: Vec<(&CandidateRecord, Cells)> = timed
         .iter()
         .map(|it| (*it, names.iter().zip(&best).map(|((name, _), best)| cell(it, name, *best)).collect()))
         .collect();
-    let ratios = || rows.iter().flat_map(|(_, cells)| cells.iter().flatten().map(|(ratio, _)| *ratio));
+    let ratios = || rows.iter().flat_map(|(_, cells)| cells.iter().flatten().map(|cell| cell.ratio));
     // A scale that spans only a tenth of a percent would be meaningless.
     let largest = ratios().fold(1.25, f64::max);
     let smallest = ratios().filter(|ratio| 0.0 < *ratio).fold(0.8, f64::min);
@@ -269,7 +276,8 @@ pub(super) fn heat(digest: &JobDigest) -> Markup {
                             td.name { (one_line(&candidate.name)) }
                             @for cell in cells {
                                 @match cell {
-                                    Some((ratio, text)) => td class={ "number" (shade(*ratio, smallest, largest)) } { (text) },
+                                    Some(Cell { text, unvaried: true, .. }) => td.number { (text) abbr { "=" } },
+                                    Some(Cell { ratio, text, .. }) => td class={ "number" (shade(*ratio, smallest, largest)) } { (text) },
                                     None => td.number { "–" },
                                 }
                             }

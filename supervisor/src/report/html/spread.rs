@@ -5,6 +5,7 @@ use maud::{Markup, html};
 
 use super::super::digest::JobDigest;
 use super::super::figures::{one_line, time};
+use super::super::marks::is_doubtful;
 use super::ranking::{Axis, two_decimals};
 use crate::record::CandidateRecord;
 
@@ -52,7 +53,7 @@ pub(super) fn spreads(digest: &JobDigest) -> Markup {
                         tr {
                             td { (one_line(entry)) }
                             td.number { (time(own[1])) }
-                            td.plot { (lines(own, beside.as_ref())) }
+                            td.plot { (lines(own, beside.as_ref(), !is_doubtful(best))) }
                             td.number { @if let Some(beside) = beside { (time(beside[1])) } }
                         }
                     }
@@ -62,7 +63,9 @@ pub(super) fn spreads(digest: &JobDigest) -> Markup {
     }
 }
 
-fn lines(own: &Spread, beside: Option<&Spread>) -> Markup {
+/// Draws the spread of the candidate, and below it that of its baseline. `certain` is false if the candidate's figures are
+/// marked. They are not green then.
+fn lines(own: &Spread, beside: Option<&Spread>, certain: bool) -> Markup {
     let all = || own.iter().chain(beside.into_iter().flatten()).copied();
     let axis = Axis::over(all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max));
     let line = |[low, middle, high]: &Spread, is_own: bool| {
@@ -73,7 +76,7 @@ fn lines(own: &Spread, beside: Option<&Spread>) -> Markup {
             }
         }
     };
-    html! { (line(own, true)) @if let Some(beside) = beside { (line(beside, false)) } }
+    html! { (line(own, certain)) @if let Some(beside) = beside { (line(beside, false)) } }
 }
 
 #[cfg(test)]
@@ -86,7 +89,7 @@ mod tests {
         assert_eq!(spread(&deciles), Some([2.0, 6.0, 10.0]));
         assert_eq!(spread(&[]), None);
         assert_eq!(spread(&[0.0; 11]), None);
-        let drawn = lines(&[1.0, 2.0, 4.0], Some(&[2.0, 4.0, 8.0])).into_string();
+        let drawn = lines(&[1.0, 2.0, 4.0], Some(&[2.0, 4.0, 8.0]), true).into_string();
         assert_eq!(drawn.matches("class=\"range").count(), 2, "{drawn}");
         assert_eq!(drawn.matches("<b style").count(), 2, "{drawn}");
     }

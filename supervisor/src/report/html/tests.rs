@@ -1,6 +1,7 @@
 //! Tests that a page has its figures, escapes foreign text, loads nothing and stays small.
 
 use super::super::digest::tests::digest_of;
+use super::super::marks::tests::with_varied;
 use super::super::sketch;
 use super::*;
 use crate::record::RunRecord;
@@ -33,6 +34,23 @@ fn page_contains_the_results_of_the_run() {
         assert!(page.contains(figure), "{figure}");
     }
     assert!(page.contains("prefers-color-scheme: dark") && page.contains("name=\"viewport\""));
+}
+
+#[test]
+fn figures_from_inputs_that_did_not_vary_are_marked_and_not_green() {
+    let green = ["<p class=\"big\">", "<tr class=\"winner\">", "tag good", "range winner"];
+    let settled = page(sample());
+    let unvaried = page(with_varied(0, 1));
+    for class in green {
+        assert!(settled.contains(class) && !unvaried.contains(class), "{class}");
+    }
+    for part in [
+        "<abbr>=</abbr>",
+        "confirmed, with the same inputs in every call",
+        "= every call had the same inputs, so a kernel may have remembered its results (`input`: it is sorted)",
+    ] {
+        assert!(unvaried.contains(part) && !settled.contains(part), "{part}");
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::time::Duration;
 use opt_shared::settings::Priority;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::process::{Response, Runner, RunnerError, run_delay};
+use super::process::{Response, Runner, RunnerError};
 use super::session::HostSession;
 use super::view::Element;
 use crate::machine::{avoid_cpu, cpus};
@@ -26,6 +26,9 @@ use crate::session::{
 /// some shorter. A candidate gains nothing by slowing down its empty blocks, because the shorter hand-off of candidate
 /// and baseline is subtracted from both.
 const HANDOFF_BLOCKS: usize = 51;
+/// The number of empty blocks in a screen. Its intervals are ten percent wide or more, so an error of a microsecond or
+/// two in the hand-off of a block of half a millisecond does not matter.
+const BRIEF_HANDOFF_BLOCKS: usize = 15;
 /// After this time, fewer blocks are enough, because a candidate could make each of them slow.
 const HANDOFF_TIME: Duration = Duration::from_secs(1);
 /// The longest hand-off that is ever subtracted. A wake-up through a futex takes some tens of microseconds. Longer
@@ -62,6 +65,8 @@ pub(super) struct Stopwatch {
     stopped_at: Duration,
     /// The priority of the runner's and this thread in a block.
     priority: Priority,
+    /// The number of empty blocks that measure the hand-off.
+    handoff_blocks: usize,
 }
 
 impl Stopwatch {
@@ -74,7 +79,12 @@ impl Stopwatch {
             handoff_spun: None,
             stopped_at: Duration::ZERO,
             priority: Priority::None,
+            handoff_blocks: HANDOFF_BLOCKS,
         }
+    }
+
+    pub(super) fn set_brief(&mut self, brief: bool) {
+        self.handoff_blocks = if brief { BRIEF_HANDOFF_BLOCKS } else { HANDOFF_BLOCKS };
     }
 
     /// With real-time priority, this process does not spin: it would keep the supervisor from running, which enforces
@@ -144,9 +154,10 @@ impl HostSession<'_> {
             expected: Duration::ZERO,
             limit: WAKE_TIMEOUT,
         };
-        let mut seen = Vec::with_capacity(HANDOFF_BLOCKS);
+        let blocks = self.watch.handoff_blocks;
+        let mut seen = Vec::with_capacity(blocks);
         let started = now();
-        for _ in 0..HANDOFF_BLOCKS {
+        for _ in 0..blocks {
             if HANDOFF_TIME < now().saturating_sub(started) {
                 break;
             }
@@ -368,9 +379,17 @@ struct StoppedRunner {
     waited: Option<Duration>,
 }
 
-/// Returns the total time that the runner's first thread and this thread have waited for a CPU.
+/// Returns the total time that the runner's first thread and this thread have been ready to run but waited for a CPU.
+/// Returns `None` if the kernel does not report it.
 fn waited(runner: &Runner) -> Option<Duration> {
-    Some(runner.waited()? + run_delay("/proc/thread-self/schedstat")?)
+    let of_runner = run_delay(&format!("/proc/{}/schedstat", runner.pid()))?;
+    Some(of_runner + run_delay("/proc/thread-self/schedstat")?)
+}
+
+/// Reads the second field of a `schedstat` file: the time spent on a run queue, in nanoseconds.
+fn run_delay(path: &str) -> Option<Duration> {
+    let text = std::fs::read_to_string(path).ok()?;
+    Some(Duration::from_nanos(text.split_ascii_whitespace().nth(1)?.parse().ok()?))
 }
 
 /// The time for which this process spins at the start of a block: one and a half times the expected duration, within

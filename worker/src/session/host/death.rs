@@ -50,6 +50,15 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
             KillReason::Timeout { limit } => {
                 verdict(Status::Timeout, format!("killed {during}: not done after {limit:?}"))
             }
+            // Only a process whose thread hangs in the kernel does not stop. The candidate made the system call, and
+            // its end by SIGKILL shows that the kernel still works.
+            KillReason::WouldNotStop { limit } => verdict(
+                Status::Timeout,
+                format!(
+                    "killed {during}: it was still running {limit:?} after SIGSTOP, because a thread was in a system call that \
+                     only SIGKILL interrupts"
+                ),
+            ),
             KillReason::HostFloor { available, floor } => verdict(
                 Status::InfraError,
                 format!("killed {during} to protect the machine: {available} available, floor {floor}"),
@@ -301,6 +310,14 @@ mod tests {
             |reason| Death { killed: Some(reason), ..death_by(End::Signalled { signal: libc::SIGKILL }) };
         check(killed(KillReason::Stopped), Status::InfraError, "had stopped it");
         check(killed(KillReason::Timeout { limit: Duration::from_secs(2) }), Status::Timeout, "2s");
+        check(
+            Death {
+                phase: Phase::Idle,
+                ..killed(KillReason::WouldNotStop { limit: Duration::from_secs(10) })
+            },
+            Status::Timeout,
+            "killed between calls: it was still running 10s after SIGSTOP",
+        );
         check(
             killed(KillReason::RunnerMemory { owed: Bytes::gib(2), limit: Bytes::gib(1) }),
             Status::HostMemoryLimit,

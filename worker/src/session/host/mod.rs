@@ -122,6 +122,7 @@ impl Backend for HostBackend<'_> {
         let slots = if how.in_turns { Slots::Separate } else { Slots::Ring };
         let mut session = HostSession::start(self.link, self.lease, candidate, entries, slots, varied)?;
         session.watch.set_priority(how.priority);
+        session.watch.set_brief(how.brief);
         Ok(Box::new(session))
     }
 }

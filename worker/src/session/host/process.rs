@@ -30,7 +30,7 @@ use crate::session::{Called, Loaded};
 
 /// The largest part of standard error that is reported, in bytes.
 const STDERR_TAIL: usize = 2048;
-/// The time limit of a stop. It takes microseconds unless the runner hangs in the kernel.
+/// The time limit of a stop. It takes microseconds unless a thread of the runner hangs in the kernel.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// The time limit for the death of a killed runner. After it, the runner is stuck in the kernel (D state), and the
 /// worker gives up.
@@ -381,12 +381,21 @@ impl Runner {
         }
     }
 
-    /// Stops the runner and waits until it is stopped. Returns false if it is dead.
-    pub(crate) fn stop(&mut self) -> Result<bool, RunnerError> {
+    /// Stops the runner and waits until it is stopped. Returns false if it is dead. A runner that does not stop in time
+    /// is killed.
+    pub(crate) fn stop(&mut self, link: &Link) -> Result<bool, RunnerError> {
         if self.is_dead()? {
             return Ok(false);
         }
-        Ok(self.handle.stop(STOP_TIMEOUT)? == Stop::Stopped)
+        match self.handle.stop(STOP_TIMEOUT) {
+            // The candidate's own system call delays the stop, or the host does. If SIGKILL ends it, it is the
+            // candidate's; if not, `finish` reports that the host is to blame.
+            Err(HandleError::WouldNotStop { .. }) => {
+                self.end_for(link, KillReason::WouldNotStop { limit: STOP_TIMEOUT })?;
+                Ok(false)
+            }
+            stopped => Ok(stopped? == Stop::Stopped),
+        }
     }
 
     pub(crate) fn resume(&mut self) -> Result<(), RunnerError> {
@@ -423,12 +432,6 @@ impl Runner {
             threads: fields.nth(20 - 3)?.parse().ok()?,
             cpu: fields.nth(39 - 20 - 1)?.parse().ok()?,
         })
-    }
-
-    /// The time for which its first thread was ready to run but waited for a CPU; `None` if the kernel does not report
-    /// it.
-    pub(crate) fn waited(&self) -> Option<Duration> {
-        run_delay(&format!("/proc/{}/schedstat", self.handle.pid()))
     }
 
     fn is_dead(&self) -> Result<bool, RunnerError> {
@@ -491,10 +494,4 @@ impl Runner {
             namespaced: self.handle.namespaces().pid,
         })
     }
-}
-
-/// Reads the second field of a `schedstat` file: the time spent on a run queue, in nanoseconds.
-pub(super) fn run_delay(path: &str) -> Option<Duration> {
-    let text = std::fs::read_to_string(path).ok()?;
-    Some(Duration::from_nanos(text.split_ascii_whitespace().nth(1)?.parse().ok()?))
 }

@@ -137,10 +137,11 @@ impl<'b> HostSession<'b> {
         Ok(Answer::Died)
     }
 
-    /// Stops the runner unless it is stopped already. Returns false if it is dead.
+    /// Stops the runner unless it is stopped already. Returns false if it is dead, or was killed because it did not
+    /// stop.
     pub(super) fn ensure_stopped(&mut self) -> Result<bool, RunnerError> {
         if !self.stopped {
-            self.stopped = self.runner.stop()?;
+            self.stopped = self.runner.stop(self.link)?;
         }
         Ok(self.stopped)
     }

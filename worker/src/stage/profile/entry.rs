@@ -25,6 +25,9 @@ use crate::stage::failure::Calls;
 
 const WARM_UP_CALLS: u32 = 3;
 const WARM_UP_TIME: Duration = Duration::from_millis(10);
+/// The warm-up of a screen. It fills the caches and shows how long a call takes. The frequency of a CPU may still rise,
+/// but then for both sides.
+const BRIEF_WARM_UP_TIME: Duration = Duration::from_millis(3);
 /// Largest number of warm-up pairs.
 const MAX_WARM_UP_PAIRS: u32 = 1000;
 const SLOW_CALL: Duration = Duration::from_millis(100);
@@ -150,7 +153,7 @@ impl Timing {
     /// Decides whether the entry is done, or another pair of runners could improve the interval.
     pub(super) fn settle(&mut self, context: &Context<'_>) {
         let profile = &context.task.profile;
-        if context.task.depth == Depth::Screen {
+        if context.is_screened() {
             self.done = true;
             return;
         }
@@ -318,6 +321,7 @@ pub(super) fn warm_up<M: VariantMemory>(
     // The maximum over all blocks: a disturbed block keeps fewer CPUs busy.
     let mut busy = 0.0_f64;
     let (least_calls, least_time) = match pairing.context.task.profile.protocol {
+        Protocol::Paired if pairing.context.is_screened() => (WARM_UP_CALLS, BRIEF_WARM_UP_TIME),
         Protocol::Paired => (WARM_UP_CALLS, WARM_UP_TIME),
         Protocol::Kernelforge => (KERNELFORGE_CALLS.0, WARM_UP_TIME),
     };
@@ -408,10 +412,13 @@ fn kernelforge<M: VariantMemory>(
     Ok(Ok(()))
 }
 
-/// Makes this runner's share of the idle rounds that a proof needs.
+/// Makes this runner's share of the idle rounds that a proof needs, unless the entry is only screened.
 pub(super) fn idle_rounds<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
 ) -> Result<Made<()>, SessionError> {
+    if pairing.context.is_screened() {
+        return Ok(Ok(()));
+    }
     for number in 0..pairing.sides.len() {
         for _ in 0..MIN_ROUNDS.div_ceil(MIN_RUNNERS as usize) {
             if let Err(stop) = pairing.idle_round(number)? {

@@ -420,7 +420,8 @@ fn start<'b, B: Backend>(
     task: &ProfileTask,
     priority: Priority,
 ) -> Result<(Side<'b>, Option<Stop>), SessionError> {
-    let how = TimedSession { in_turns: task.profile.rotates(placed.len()), priority };
+    let brief = task.depth == Depth::Screen;
+    let how = TimedSession { in_turns: task.profile.rotates(placed.len()), priority, brief };
     let mut session = backend.start_timed(candidate, placed, varied, how)?;
     let loaded = session.load(load_timeout(task.verify.call_timeout))?;
     let has_plan = matches!(loaded, Answer::Done(Loaded::Ready { has_plan: true, .. }));

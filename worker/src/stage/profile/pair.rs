@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use opt_shared::message::ProfileTask;
+use opt_shared::message::{Depth, ProfileTask};
 use opt_shared::outcome::{CacheStateReached, Mismatch, Status};
 use opt_shared::settings::{CacheState, Priority};
 use opt_shared::units::Bytes;
@@ -56,6 +56,12 @@ impl Context<'_> {
             CacheState::Auto | CacheState::Rotate => self.on_device,
             CacheState::Warm => false,
         }
+    }
+
+    /// Returns true if the entry is only screened. A screen makes no idle rounds: the few that fit into it would prove
+    /// nothing. Every candidate that may win is profiled in full afterwards, with idle rounds.
+    pub(super) fn is_screened(&self) -> bool {
+        self.task.depth == Depth::Screen
     }
 
     /// Returns true if a block is a single call: if the caches must be cold or contain other entries' data, because a
@@ -152,7 +158,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
     /// Makes the block of one side.
     pub(super) fn time_side(&mut self, pair: &mut OpenPair, number: usize) -> Result<Made<()>, SessionError> {
         let calls = pair.order.calls;
-        while self.draws.rounds.is_round() {
+        while !self.context.is_screened() && self.draws.rounds.is_round() {
             if let Err(stop) = self.idle_round(number)? {
                 return Ok(Err(stop));
             }

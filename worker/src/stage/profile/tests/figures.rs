@@ -61,7 +61,10 @@ fn profile_has_no_figures_if_no_block_takes_time() {
     let found = worker_error(nothing.clone());
     assert!(matches!(found, SessionError::NoTime { .. }), "{found:?}");
     // A screen leaves this to a full profile.
-    let report = profile(&with_baseline(nothing, Script { handoff: 40 * US, ..honest(200 * US) }), &screen());
+    let report = profile(
+        &with_baseline(nothing, Script { handoff: 40 * US, ..honest(200 * US) }),
+        &super::screen::screen(),
+    );
     assert_eq!(
         (report.head.status, report.body.entries.len()),
         (Status::Passed, 0),

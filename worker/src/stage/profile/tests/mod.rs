@@ -4,6 +4,7 @@ mod blocks;
 mod decisions;
 mod figures;
 mod idle;
+mod screen;
 mod trial;
 mod varied;
 
@@ -444,32 +445,6 @@ fn profile_blames_a_capture_that_cannot_be_opened() {
     let report = profile(&backend, &task(&[0, 1], false));
     assert_eq!(report.head.status, Status::CaptureError);
     assert_eq!(report.head.failures[0].entry, "entry_000001");
-}
-
-fn screen() -> ProfileTask {
-    ProfileTask { depth: Depth::Screen, ..task(&[0], true) }
-}
-
-#[test]
-fn screen_uses_one_process_per_side_and_widens_its_interval() {
-    let backend = with_baseline(honest(100 * US), honest(200 * US));
-    let report = profile(&backend, &screen());
-    let entry = &report.body.entries[0];
-    assert_eq!((report.head.status, entry.runners), (Status::Passed, 1), "{}", report.head.detail);
-    assert_eq!(backend.count(|it| matches!(it, Asked::Start(..))), 2);
-    let speedup = entry.speedup.expect("paired");
-    assert!(
-        (speedup.value - 2.0).abs() < 1e-6 && speedup.ci_low <= 1.82 && 2.2 <= speedup.ci_high,
-        "{speedup:?}"
-    );
-}
-
-#[test]
-fn screen_has_no_figures_for_a_doubtful_candidate() {
-    let working = Script { idle: vec![Some(5_000 * US)], ..honest(100 * US) };
-    let report = profile(&with_baseline(working, honest(200 * US)), &screen());
-    assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
-    assert!(report.body.entries.is_empty(), "{:?}", report.body.entries);
 }
 
 #[test]

@@ -1,0 +1,146 @@
+//! The marks beside figures that are worth less than others, and the lines that explain them.
+
+use opt_shared::outcome::Status;
+
+use super::figures::{counted, one_line};
+use crate::record::{CandidateRecord, EntryTimingRecord, Stage};
+
+const UNSETTLED: &str = "! ended by entry_timeout or budget before the noise was below max_noise";
+const BRIEF: &str = "~ timed briefly: another is clearly faster";
+const UNVARIED: &str = "= every call had the same inputs, so a kernel may have remembered its results";
+
+/// The marks beside the candidate's noise: `!` or `~` if its timing was cut short, `=` if its inputs did not vary.
+pub(super) fn marks(candidate: &CandidateRecord) -> String {
+    let unvaried = is_unvaried(candidate).then_some('=');
+    short_timing(candidate).into_iter().chain(unvaried).collect()
+}
+
+/// True if the candidate's figures mean less than they seem to: its interval is wide, or its inputs did not vary. Such
+/// figures are never shown in green.
+pub(super) fn is_doubtful(candidate: &CandidateRecord) -> bool {
+    const WIDEST: f64 = 0.15;
+    let times = candidate.profile.as_ref().map(|profile| &profile.times);
+    let wide = times.and_then(|times| times.noise).is_some_and(|noise| WIDEST < noise);
+    (wide && short_timing(candidate) != Some('~')) || is_unvaried(candidate)
+}
+
+/// True if no timed entry of the candidate had inputs that vary.
+pub(super) fn is_unvaried(candidate: &CandidateRecord) -> bool {
+    timed(candidate).is_some_and(|profile| {
+        profile.times.varied_entries == Some(0) && profile.times.unvaried_entries.is_some_and(|it| 0 < it)
+    })
+}
+
+/// The end of a sentence that names a winner, if its inputs did not vary.
+pub(super) fn same_inputs(winner: Option<&CandidateRecord>) -> &'static str {
+    if winner.is_some_and(is_unvaried) { ", with the same inputs in every call" } else { "" }
+}
+
+/// True if the entry's inputs did not vary.
+pub(super) fn is_unvaried_entry(entry: &EntryTimingRecord) -> bool {
+    entry.varied.is_empty() && entry.unvaried_because.is_some()
+}
+
+/// A line for each mark of these candidates, and one that names the entries that do not count for the ranking.
+pub(super) fn legend<'a>(candidates: impl Iterator<Item = &'a CandidateRecord> + Clone) -> Vec<String> {
+    let has = |mark| candidates.clone().any(|candidate| marks(candidate).contains(mark));
+    let mut lines = Vec::new();
+    lines.extend(has('!').then(|| UNSETTLED.to_owned()));
+    lines.extend(has('~').then(|| BRIEF.to_owned()));
+    if let Some(candidate) = candidates.clone().find(|candidate| is_unvaried(candidate)) {
+        let why = unvaried_entries(candidate).find_map(|entry| entry.unvaried_because.as_deref());
+        let why = why.map(|why| format!(" ({})", one_line(why))).unwrap_or_default();
+        lines.push(format!("{UNVARIED}{why}"));
+    }
+    lines.extend(candidates.clone().find_map(unranked_entries));
+    lines
+}
+
+/// Names entries that were timed but are not ranked, because other entries had inputs that vary.
+fn unranked_entries(candidate: &CandidateRecord) -> Option<String> {
+    let times = &timed(candidate)?.times;
+    let count = times.unvaried_entries.filter(|&count| 0 < count && times.varied_entries != Some(0))?;
+    let first = unvaried_entries(candidate).next()?;
+    let more = match count - 1 {
+        0 => String::new(),
+        more => format!(" and {} more", counted(more, "entry", "entries")),
+    };
+    let why = first.unvaried_because.as_deref().map(one_line).unwrap_or_default();
+    Some(format!(
+        "= not ranked, because every call had the same inputs: {}{more} ({why})",
+        one_line(&first.entry)
+    ))
+}
+
+fn unvaried_entries(candidate: &CandidateRecord) -> impl Iterator<Item = &EntryTimingRecord> {
+    let profile = candidate.profile.as_ref();
+    profile.into_iter().flat_map(|it| &it.entries).filter(|entry| is_unvaried_entry(entry))
+}
+
+/// The mark of a timing that was cut short.
+fn short_timing(candidate: &CandidateRecord) -> Option<char> {
+    let profile = timed(candidate)?;
+    match profile.stage {
+        Some(Stage::Screen) => Some('~'),
+        _ => (profile.times.converged == Some(false)).then_some('!'),
+    }
+}
+
+fn timed(candidate: &CandidateRecord) -> Option<&crate::record::ProfileRecord> {
+    candidate.profile.as_ref().filter(|_| candidate.status == Some(Status::Passed))
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::record::RunRecord;
+    use crate::record::sample::sample;
+
+    /// A run whose candidates were timed with this many entries whose inputs varied and did not.
+    pub(crate) fn with_varied(varied: u64, unvaried: u64) -> RunRecord {
+        let mut run = RunRecord { replays: Vec::new(), ..sample() };
+        for profile in run.jobs[0].candidates.iter_mut().filter_map(|it| it.profile.as_mut()) {
+            profile.times.varied_entries = Some(varied);
+            profile.times.unvaried_entries = Some(unvaried);
+            for entry in profile.entries.iter_mut().filter(|_| 0 < unvaried) {
+                entry.varied.clear();
+                entry.unvaried_because = Some("`input`: it is sorted".to_owned());
+            }
+        }
+        run
+    }
+
+    #[test]
+    fn legend_explains_each_mark_once() {
+        for (varied, unvaried, mark, expected) in [
+            (1, 0, "", vec![]),
+            (
+                0,
+                1,
+                "=",
+                vec![
+                    "= every call had the same inputs, so a kernel may have remembered its results (`input`: it is sorted)",
+                ],
+            ),
+            (
+                2,
+                3,
+                "",
+                vec![
+                    "= not ranked, because every call had the same inputs: entry_000000 and 2 entries more (`input`: it is sorted)",
+                ],
+            ),
+        ] {
+            let run = with_varied(varied, unvaried);
+            let candidates = &run.jobs[0].candidates;
+            assert_eq!(legend(candidates.iter()), expected);
+            assert_eq!(marks(&candidates[2]), mark);
+            assert_eq!(is_doubtful(&candidates[2]), mark == "=");
+        }
+        let mut both = with_varied(0, 1).jobs.remove(0).candidates.remove(2);
+        if let Some(profile) = &mut both.profile {
+            profile.times.converged = Some(false);
+        }
+        assert_eq!(marks(&both), "!=");
+    }
+}
