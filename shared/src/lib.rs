@@ -20,6 +20,7 @@ pub mod nonfinite;
 pub mod numbers;
 pub mod outcome;
 pub mod placement;
+pub mod program;
 pub mod protection;
 pub mod replay;
 pub mod room;

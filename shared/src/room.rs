@@ -31,6 +31,19 @@ impl Room {
             pids: None,
         })
     }
+
+    /// Returns the lesser room for each kind, where `None` is more than any number.
+    #[must_use]
+    pub fn least(self, other: Self) -> Self {
+        fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {
+            one.into_iter().chain(other).min()
+        }
+        Self {
+            disk: least(self.disk, other.disk),
+            inodes: least(self.inodes, other.inodes),
+            pids: least(self.pids, other.pids),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -44,5 +57,13 @@ mod tests {
         let folder = std::env::temp_dir();
         assert!(Room::on_disk_of(&folder).expect("read").disk.is_some());
         assert!(Room::on_disk_of(&folder.join("no such folder")).is_err());
+    }
+
+    #[test]
+    fn least_room_is_the_lesser_of_each_kind() {
+        let room = |disk, inodes| Room { disk, inodes, pids: None };
+        let (one, other) = (room(Some(Bytes::mib(3)), None), room(Some(Bytes::mib(2)), Some(7)));
+        assert_eq!(one.least(other), room(Some(Bytes::mib(2)), Some(7)));
+        assert_eq!(other.least(one), one.least(other));
     }
 }

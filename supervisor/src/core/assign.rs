@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use opt_shared::ids::{JobId, WorkerId};
 use opt_shared::message::Role;
+use opt_shared::units::Bytes;
 
 use super::event::{Moment, Order};
 use super::ledger::{Demand, Refusal};
@@ -117,9 +118,9 @@ impl Core {
         self.workers.iter().filter(|(_, it)| it.is_idle() && which(it)).map(|(&id, _)| id).collect()
     }
 
-    /// Returns whether a profile still has to wait (law 4 in ARCHITECTURE.md). It waits while a verifier that validated
-    /// a lot, or kept memory, is alive, and until every idle verifier has been sampled. It also waits while a worker is
-    /// starting or dying, because nothing may run beside a profile.
+    /// Returns whether a profile still has to wait (law 4 in ARCHITECTURE.md). It waits while verifiers that together
+    /// validated a lot are alive, or one that kept memory, and until every idle verifier has been sampled. It also waits
+    /// while a worker is starting or dying, because nothing may run beside a profile.
     pub(super) fn profile_must_wait(&mut self, now: Moment, job: JobId) -> bool {
         let settings = self.spec.jobs[job.index()].recycle.clone();
         let leaving = |it: &Worker| matches!(it.state, State::Draining { .. } | State::Terminating);
@@ -127,12 +128,13 @@ impl Core {
         let mut waiting = self.returning.values().any(|it| !it.overdue) || self.workers.values().any(leaving);
         let verifiers: Vec<WorkerId> =
             self.workers.iter().filter(|(_, it)| it.role == Role::Verifier).map(|(&id, _)| id).collect();
+        let validated = self.validated_by_verifiers();
         for worker in verifiers {
             let Some(it) = self.workers.get(&worker) else { continue };
             match &it.state {
                 State::Idle => {
                     let usage = it.usage(now);
-                    let reason = recycle::before_profile(&settings, &usage).or_else(|| {
+                    let reason = recycle::before_profile(&settings, &usage, validated).or_else(|| {
                         (it.seen_idle && recycle::has_grown(&settings, &usage))
                             .then_some(RecycleReason::Growth)
                     });
@@ -148,6 +150,11 @@ impl Core {
             }
         }
         waiting
+    }
+
+    /// Returns the captured bytes that the living verifiers have verified since they started.
+    pub(super) fn validated_by_verifiers(&self) -> Bytes {
+        self.workers.values().filter(|it| it.role == Role::Verifier).map(|it| it.validated).sum()
     }
 
     /// While verifiers work, starts the worker that will be needed next, if there is room for it.

@@ -31,6 +31,7 @@ impl Core {
             ("leases", u64::from(it.leases)),
             ("owed_bytes", it.tree_owed().get()),
             ("validated_bytes", it.validated.get()),
+            ("validated_by_all_bytes", self.validated_by_verifiers().get()),
         ];
         let text = format!("{} {worker}: {}", it.role.name(), reason.name());
         self.policy("recycle", text, numbers);

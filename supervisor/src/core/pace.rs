@@ -1,12 +1,16 @@
 //! Decides when the next sample is due. Sampling must be frequent enough that a process cannot exceed its limit
 //! unnoticed by more than a known bound.
 //!
-//! The next sample is due before a process that grows at the highest rate observed so far could use up the remaining
-//! headroom. The bound also covers growth while a sample is late.
+//! The next sample is due before a process that grows at the highest rate of late could use up the remaining headroom. A
+//! rate counts in full for `HOLD`, and then halves every `HALF_LIFE`, so that one spike, which may be a whole mapping
+//! that was counted at once, does not cost frequent samples for the rest of a run. The bound also covers growth while a
+//! sample is late.
 
 use std::time::Duration;
 
 use opt_shared::units::Bytes;
+
+use super::event::Moment;
 
 /// The rate that is assumed until a higher one is observed. One thread that touches fresh pages reached 1.2 to 3 GiB/s
 /// on a small machine.
@@ -22,31 +26,39 @@ pub const IDLE: Duration = Duration::from_millis(250);
 /// The shortest interval over which a rate of growth is measured.
 const MIN_INTERVAL: Duration = Duration::from_micros(500);
 
-/// The highest rate of growth and the longest delay observed so far.
+/// The time for which an observed rate counts in full.
+const HOLD: Duration = Duration::from_secs(10);
+/// After `HOLD`, the time in which a rate halves, until it reaches `FIRST_RATE`.
+const HALF_LIFE: Duration = Duration::from_secs(5);
+
+/// The highest rate of growth of late, and the longest delay observed so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// In bytes per second.
-    worst_rate: Bytes,
+    /// The rate that counts, in bytes per second, as it was observed at `seen`.
+    rate: Bytes,
+    seen: Moment,
     /// The longest delay between the time when a sample was due and the time when it was taken.
     worst_delay: Duration,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { worst_rate: FIRST_RATE, worst_delay: Duration::ZERO }
+        Self { rate: FIRST_RATE, seen: Moment::ZERO, worst_delay: Duration::ZERO }
     }
 }
 
 impl Pace {
-    /// Records that a process grew by `grown` within `interval`.
-    pub fn observe(&mut self, grown: Bytes, interval: Duration) {
+    /// Records that a process grew by `grown` within the `interval` that ended `now`.
+    pub fn observe(&mut self, now: Moment, grown: Bytes, interval: Duration) {
         if interval < MIN_INTERVAL {
             return;
         }
         let nanoseconds = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
         let rate = u128::from(grown.get()) * 1_000_000_000 / u128::from(nanoseconds.max(1));
         let rate = Bytes::new(u64::try_from(rate).unwrap_or(u64::MAX)).min(FASTEST_RATE);
-        self.worst_rate = self.worst_rate.max(rate);
+        if self.rate_at(now) <= rate {
+            (self.rate, self.seen) = (rate, now);
+        }
     }
 
     /// Records that a sample was taken `delay` after it was due.
@@ -55,27 +67,29 @@ impl Pace {
     }
 
     /// Returns the time until the next sample. `headroom` is the smallest distance of any process to its limit.
-    pub fn next(&self, headroom: Option<Bytes>) -> Duration {
+    pub fn next(&self, now: Moment, headroom: Option<Bytes>) -> Duration {
         let Some(headroom) = headroom else { return IDLE };
         let nanoseconds =
-            u128::from(headroom.get()) * 1_000_000_000 / u128::from(self.worst_rate.get().max(1));
+            u128::from(headroom.get()) * 1_000_000_000 / u128::from(self.rate_at(now).get().max(1));
         Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX)).clamp(SHORTEST, LONGEST)
     }
 
-    /// In bytes per second.
-    pub fn worst_rate(&self) -> Bytes {
-        self.worst_rate
+    /// Returns the rate that counts at a moment, in bytes per second.
+    pub fn rate_at(&self, now: Moment) -> Bytes {
+        let decaying = now.saturating_sub(self.seen).saturating_sub(HOLD);
+        let halvings = u32::try_from(decaying.as_nanos() / HALF_LIFE.as_nanos()).unwrap_or(u32::MAX);
+        Bytes::new(self.rate.get().checked_shr(halvings).unwrap_or(0)).max(FIRST_RATE)
     }
 
     pub fn worst_delay(&self) -> Duration {
         self.worst_delay
     }
 
-    /// Returns how far a process can exceed its limit before a sample shows it. This is what it can fill in the
-    /// shortest interval plus the worst delay so far.
-    pub fn overshoot_bound(&self) -> Bytes {
+    /// Returns how far a process can exceed its limit before a sample shows it, if it grows no faster than at the rate
+    /// that counts now. This is what it can fill in the shortest interval plus the worst delay so far.
+    pub fn overshoot_bound(&self, now: Moment) -> Bytes {
         let blind = SHORTEST + self.worst_delay;
-        let bytes = u128::from(self.worst_rate.get()) * blind.as_nanos() / 1_000_000_000;
+        let bytes = u128::from(self.rate_at(now).get()) * blind.as_nanos() / 1_000_000_000;
         Bytes::new(u64::try_from(bytes).unwrap_or(u64::MAX))
     }
 }
@@ -86,50 +100,83 @@ mod tests {
 
     use super::*;
 
+    const START: Moment = Moment::ZERO;
+
     #[test]
     fn samples_come_sooner_near_the_limit() {
         let pace = Pace::default();
-        assert_eq!(pace.next(None), IDLE);
-        assert_eq!(pace.next(Some(Bytes::gib(64))), LONGEST);
-        assert_eq!(pace.next(Some(Bytes::mib(64))), Duration::from_micros(15_625));
-        assert_eq!(pace.next(Some(Bytes::ZERO)), SHORTEST);
+        assert_eq!(pace.next(START, None), IDLE);
+        assert_eq!(pace.next(START, Some(Bytes::gib(64))), LONGEST);
+        assert_eq!(pace.next(START, Some(Bytes::mib(64))), Duration::from_micros(15_625));
+        assert_eq!(pace.next(START, Some(Bytes::ZERO)), SHORTEST);
         // 2 ms at 4 GiB/s.
-        assert_eq!(pace.overshoot_bound(), Bytes::new(8_589_934));
+        assert_eq!(pace.overshoot_bound(START), Bytes::new(8_589_934));
     }
 
     #[test]
     fn higher_rates_shorten_the_interval() {
         let mut pace = Pace::default();
-        pace.observe(Bytes::mib(80), Duration::from_millis(10));
-        assert_eq!(pace.worst_rate(), Bytes::new(8000 << 20));
-        pace.observe(Bytes::mib(1), Duration::from_secs(1));
-        assert_eq!(pace.worst_rate(), Bytes::new(8000 << 20), "a lower rate changes nothing");
-        pace.observe(Bytes::gib(1), Duration::from_micros(499));
-        assert_eq!(pace.worst_rate(), Bytes::new(8000 << 20), "an interval below the minimum is ignored");
-        pace.observe(Bytes::MAX, MIN_INTERVAL);
-        assert_eq!(pace.worst_rate(), FASTEST_RATE);
+        pace.observe(START, Bytes::mib(80), Duration::from_millis(10));
+        assert_eq!(pace.rate_at(START), Bytes::new(8000 << 20));
+        pace.observe(START, Bytes::mib(1), Duration::from_secs(1));
+        assert_eq!(pace.rate_at(START), Bytes::new(8000 << 20), "a lower rate changes nothing");
+        pace.observe(START, Bytes::gib(1), Duration::from_micros(499));
+        assert_eq!(pace.rate_at(START), Bytes::new(8000 << 20), "an interval below the minimum is ignored");
+        pace.observe(START, Bytes::MAX, MIN_INTERVAL);
+        assert_eq!(pace.rate_at(START), FASTEST_RATE);
         pace.late(Duration::from_millis(3));
         pace.late(Duration::from_millis(1));
         assert_eq!(pace.worst_delay(), Duration::from_millis(3));
         // 5 ms at 64 GiB/s.
-        assert_eq!(pace.overshoot_bound(), Bytes::new(343_597_383));
+        assert_eq!(pace.overshoot_bound(START), Bytes::new(343_597_383));
+    }
+
+    #[test]
+    fn pace_recovers_after_a_spike() {
+        let second = Duration::from_secs(1);
+        let mut pace = Pace::default();
+        pace.observe(5 * second, Bytes::MAX, MIN_INTERVAL);
+        for (at, gib, next) in [
+            (5, 64, 2_000),
+            // It counts in full for ten seconds, and then halves every five.
+            (19, 64, 2_000),
+            (20, 32, 2_000),
+            (25, 16, 3_906),
+            (30, 8, 7_812),
+            (35, 4, 15_625),
+            (1 << 30, 4, 15_625),
+        ] {
+            let now = at * second;
+            assert_eq!(pace.rate_at(now), Bytes::gib(gib), "after {at} s");
+            assert_eq!(pace.next(now, Some(Bytes::mib(64))).as_micros(), next, "after {at} s");
+        }
+        // A rate above the one that counts replaces it, although it is below the spike.
+        pace.observe(30 * second, Bytes::gib(10), second);
+        assert_eq!(pace.rate_at(30 * second), Bytes::gib(10));
+        assert_eq!(pace.rate_at(45 * second), Bytes::gib(5));
+        // The same rate again counts in full for another ten seconds.
+        pace.observe(39 * second, Bytes::gib(10), second);
+        assert_eq!(pace.rate_at(48 * second), Bytes::gib(10));
     }
 
     proptest! {
-        /// A process that grows at the highest rate observed is sampled before it reaches its limit. If it could reach
+        /// A process that grows at the rate that counts is sampled before it reaches its limit. If it could reach
         /// the limit within the shortest interval, it exceeds the limit by at most the bound.
         #[test]
         fn limit_is_exceeded_by_at_most_the_bound(
-            observed in proptest::collection::vec((0u64..1 << 34, 500u64..1_000_000), 0..20), headroom in 0u64..1 << 40
+            observed in proptest::collection::vec((0u64..60, 0u64..1 << 34, 500u64..1_000_000), 0..20),
+            headroom in 0u64..1 << 40
         ) {
             let mut pace = Pace::default();
-            for (grown, micros) in observed {
-                pace.observe(Bytes::new(grown), Duration::from_micros(micros));
+            let mut now = START;
+            for (passed, grown, micros) in observed {
+                now += Duration::from_secs(passed);
+                pace.observe(now, Bytes::new(grown), Duration::from_micros(micros));
             }
-            let next = pace.next(Some(Bytes::new(headroom)));
-            let filled = u128::from(pace.worst_rate().get()) * next.as_nanos() / 1_000_000_000;
+            let next = pace.next(now, Some(Bytes::new(headroom)));
+            let filled = u128::from(pace.rate_at(now).get()) * next.as_nanos() / 1_000_000_000;
             let over = filled.saturating_sub(u128::from(headroom));
-            prop_assert!(over <= u128::from(pace.overshoot_bound().get()));
+            prop_assert!(over <= u128::from(pace.overshoot_bound(now).get()));
             prop_assert!((SHORTEST..=LONGEST).contains(&next));
         }
     }

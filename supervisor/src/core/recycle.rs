@@ -58,8 +58,6 @@ pub struct Usage {
     /// The memory that it owed when it became ready, and what it owes now.
     pub owed_when_ready: Bytes,
     pub owed: Bytes,
-    /// The captured bytes that it has verified since it started.
-    pub validated: Bytes,
 }
 
 /// Returns the reason for replacing an idle worker before its next lease, if there is one: growth before leases, and
@@ -83,15 +81,16 @@ pub fn has_grown(settings: &RecycleSettings, usage: &Usage) -> bool {
     0 < usage.leases && settings.growth < usage.owed - usage.owed_when_ready
 }
 
-/// Returns the reason if the plan requires an idle verifier to end before a profiler gets a lease. `has_grown` covers
-/// memory that was not freed; no plan can switch that check off.
-pub fn before_profile(settings: &RecycleSettings, usage: &Usage) -> Option<RecycleReason> {
+/// Returns the reason if the plan requires an idle verifier to end before a profiler gets a lease. `validated` is the sum
+/// of the captured bytes that all living verifiers have verified since they started: a job is as large whether one
+/// verifier or several share it. `has_grown` covers memory that was not freed; no plan can switch that check off.
+pub fn before_profile(settings: &RecycleSettings, usage: &Usage, validated: Bytes) -> Option<RecycleReason> {
     let needed = match settings.before_profile {
-        BeforeProfile::Always => 0 < usage.leases,
-        BeforeProfile::Large => settings.large_job <= usage.validated && 0 < usage.leases,
+        BeforeProfile::Always => true,
+        BeforeProfile::Large => settings.large_job <= validated,
         BeforeProfile::Never => false,
     };
-    needed.then_some(RecycleReason::BeforeProfile)
+    (needed && 0 < usage.leases).then_some(RecycleReason::BeforeProfile)
 }
 
 #[cfg(test)]
@@ -109,13 +108,7 @@ mod tests {
     }
 
     fn usage() -> Usage {
-        Usage {
-            age: Duration::ZERO,
-            leases: 1,
-            owed_when_ready: Bytes::mib(5),
-            owed: Bytes::mib(5),
-            validated: Bytes::ZERO,
-        }
+        Usage { age: Duration::ZERO, leases: 1, owed_when_ready: Bytes::mib(5), owed: Bytes::mib(5) }
     }
 
     #[test]
@@ -142,7 +135,8 @@ mod tests {
         let at = |before_profile, validated, leases| {
             super::before_profile(
                 &RecycleSettings { before_profile, ..settings() },
-                &Usage { validated, leases, ..usage() },
+                &Usage { leases, ..usage() },
+                validated,
             )
         };
         let large = Some(RecycleReason::BeforeProfile);

@@ -221,7 +221,6 @@ impl Worker {
             leases: self.leases,
             owed_when_ready: self.owed_when_ready.unwrap_or(self.owed),
             owed: self.owed,
-            validated: self.validated,
         }
     }
 }

@@ -139,9 +139,9 @@ fn run_once(
         ProcessSampler::open(Path::new("/proc"), filler.child.id())?.context("the filler died at once")?;
     let base = owed(&mut memory)?.context("the filler has no memory")?;
     let mut pace = Pace::default();
-    let interval = |pace: &Pace, owed: Bytes| match watch {
+    let interval = |pace: &Pace, at: Duration, owed: Bytes| match watch {
         Watch::Fixed(interval) => interval,
-        Watch::Paced { .. } => pace.next(Some(Bytes::new(limit) - owed)),
+        Watch::Paced { .. } => pace.next(at, Some(Bytes::new(limit) - owed)),
         Watch::Refused => Duration::from_secs(1),
     };
     // Polling at fixed times begins independently of the process. The product takes its first sample as soon as a
@@ -162,7 +162,7 @@ fn run_once(
         let now = Instant::now();
         pace.late(now.saturating_duration_since(due));
         let Some(owed) = owed(&mut memory)? else { break };
-        pace.observe(owed - last.1, now - last.0);
+        pace.observe(now - began, owed - last.1, now - last.0);
         last = (now, owed);
         if limit < owed.get() && watch != Watch::Refused {
             if watch == (Watch::Paced { recorded: true }) {
@@ -171,7 +171,7 @@ fn run_once(
             pidfd_send_signal(&pidfd, Signal::KILL)?;
             break;
         }
-        due = Instant::now() + interval(&pace, owed);
+        due = Instant::now() + interval(&pace, now - began, owed);
     }
     let touched = filler.touched()?;
     let took = began.elapsed();

@@ -336,16 +336,18 @@ impl Laws {
         if is_exclusive { self.starts_clean(order) } else { Ok(()) }
     }
 
-    /// Checks law 4: a profile starts only when no verifier is alive that validated a lot, kept memory, or has not been
-    /// sampled since its last lease.
+    /// Checks law 4: a profile starts only when no verifiers are alive that together validated a lot, and none that kept
+    /// memory or has not been sampled since its last lease.
     fn starts_clean(&self, order: Order) -> Result<(), String> {
         let (job, _) = self.supply.units[order.unit.index()];
         let recycle = &self.spec.jobs[job.index()].recycle;
-        for (worker, it) in self.workers.iter().filter(|(_, it)| it.role == Some(Role::Verifier)) {
+        let verifiers = || self.workers.iter().filter(|(_, it)| it.role == Some(Role::Verifier));
+        let validated: Bytes = verifiers().map(|(_, it)| it.validated).sum();
+        for (worker, it) in verifiers() {
             let grown = it.owed - it.owed_when_ready.unwrap_or(it.owed);
             let large = match recycle.before_profile {
                 BeforeProfile::Always => true,
-                BeforeProfile::Large => recycle.large_job <= it.validated,
+                BeforeProfile::Large => recycle.large_job <= validated,
                 BeforeProfile::Never => false,
             };
             if 0 < it.leases && (large || !it.sampled_idle || recycle.growth < grown) {

@@ -1,4 +1,4 @@
-//! Measures how much of its time limit a runner has used.
+//! Measures how much of its time limit a runner or a compiler has used.
 //!
 //! The worker sums up its own waits for the runner. Each counts with at most its nominal length, so time that a
 //! suspended machine, a frozen process tree or a worker without a CPU adds to a wait does not count. The time for which
@@ -23,6 +23,16 @@ pub(crate) struct Timeout {
     queued_before: Option<Duration>,
     /// The sum of the waits after which the process was found stopped by another process.
     stopped: Duration,
+    scope: StopScope,
+}
+
+/// The processes whose stop explains why a process does not end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StopScope {
+    Process,
+    /// The process and its descendants, such as the cc1 of a cc. Only for processes that run no code of a candidate,
+    /// which could stop its own children.
+    Tree,
 }
 
 /// Time after which a runner that another process has stopped is ended.
@@ -30,6 +40,8 @@ const STOPPED_TIMEOUT: Duration = Duration::from_secs(30);
 /// The shortest wait after which the process is checked. A shorter wait may be part of a timed block, which a check
 /// would disturb for some microseconds.
 const MIN_CHECKED_WAIT: Duration = Duration::from_millis(5);
+/// The number of descendants after which no more are looked for. A compiler's limit on processes keeps its tree smaller.
+const MAX_TREE: usize = 1024;
 
 impl Timeout {
     pub(crate) fn of(pid: u32, limit: Duration) -> Self {
@@ -40,7 +52,12 @@ impl Timeout {
             since: Instant::now(),
             queued_before: None,
             stopped: Duration::ZERO,
+            scope: StopScope::Process,
         }
+    }
+
+    pub(crate) fn with_scope(self, scope: StopScope) -> Self {
+        Self { scope, ..self }
     }
 
     /// Returns true if the limit is reached, after a wait that should have ended within `nominal`.
@@ -48,7 +65,7 @@ impl Timeout {
         let now = Instant::now();
         let waited = now.saturating_duration_since(self.since).min(nominal);
         self.since = now;
-        if MIN_CHECKED_WAIT <= nominal && self.stopped < STOPPED_TIMEOUT && is_stopped(self.pid) {
+        if MIN_CHECKED_WAIT <= nominal && self.stopped < STOPPED_TIMEOUT && is_stopped(self.pid, self.scope) {
             self.stopped += waited;
             return false;
         }
@@ -65,15 +82,35 @@ impl Timeout {
 }
 
 /// The reason for ending a process that exceeded its time limit.
-pub(crate) fn reason(pid: u32, limit: Duration) -> KillReason {
-    if is_stopped(pid) { KillReason::Stopped } else { KillReason::Timeout { limit } }
+pub(crate) fn reason(pid: u32, limit: Duration, scope: StopScope) -> KillReason {
+    if is_stopped(pid, scope) { KillReason::Stopped } else { KillReason::Timeout { limit } }
 }
 
-/// Returns true if a signal or a tracer has stopped the process. A candidate cannot stop itself in either way.
-fn is_stopped(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-    matches!(state, Some('T' | 't'))
+/// Returns true if a signal or a tracer has stopped one of the processes. A candidate cannot stop itself in either way.
+fn is_stopped(pid: u32, scope: StopScope) -> bool {
+    let mut tree = vec![pid];
+    let mut next = 0;
+    while let Some(&pid) = tree.get(next) {
+        next += 1;
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+        if matches!(state, Some('T' | 't')) {
+            return true;
+        }
+        if scope == StopScope::Tree && tree.len() < MAX_TREE {
+            tree.extend(children(pid));
+        }
+    }
+    false
+}
+
+/// The children of all threads of a process; none if the kernel does not list them.
+fn children(pid: u32) -> Vec<u32> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
+    lists
+        .flat_map(|list| list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>())
+        .collect()
 }
 
 /// The time that the process's first thread has waited for a CPU; `None` if the kernel does not count it.
@@ -115,6 +152,32 @@ mod tests {
         assert!(starved.spend(MS, || Duration::from_secs(100)));
         let mut idle = timeout(100 * MS);
         assert!(idle.spend(100 * MS, || Duration::ZERO));
+    }
+
+    #[test]
+    fn stopped_child_stops_a_tree_but_not_its_process() {
+        if !std::path::Path::new("/proc/thread-self/children").exists() {
+            eprintln!("not tested: this kernel does not list children");
+            return;
+        }
+        let mut shell = std::process::Command::new("sh")
+            .args(["-c", "sh -c 'kill -STOP $$' & wait"])
+            .spawn()
+            .expect("sh");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !is_stopped(shell.id(), StopScope::Tree) {
+            assert!(Instant::now() < deadline, "its child never stops");
+            std::thread::sleep(MS);
+        }
+        let limit = Duration::from_secs(2);
+        assert_eq!(reason(shell.id(), limit, StopScope::Tree), KillReason::Stopped);
+        assert_eq!(reason(shell.id(), limit, StopScope::Process), KillReason::Timeout { limit });
+        for child in children(shell.id()) {
+            let pid = rustix::process::Pid::from_raw(i32::try_from(child).expect("a pid")).expect("a pid");
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).expect("kills");
+        }
+        shell.wait().expect("reaps");
+        assert_eq!(reason(shell.id(), limit, StopScope::Tree), KillReason::Timeout { limit }, "it has ended");
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! artifact.
 
 use std::collections::BTreeMap;
-use std::ffi::{CString, OsStr, OsString};
+use std::ffi::{CString, OsString};
 use std::fs;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -19,6 +19,7 @@ use opt_shared::language::ArtifactKind;
 use opt_shared::message::{BuildTask, KillReason};
 use opt_shared::outcome::{Built, Head, Status};
 use opt_shared::room::Room;
+use opt_shared::units::Bytes;
 
 use crate::link::Link;
 use crate::sandbox::confine::compilers_may_execute;
@@ -26,14 +27,20 @@ use crate::sandbox::handle::End;
 use crate::sandbox::policy::CompilerFileAccess;
 use crate::toolchain::artifact::{Kept, keep};
 use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerError, CompilerSpec};
-use crate::toolchain::log::{lacking_resource, missing_header, part_was_killed, ran_out_of_memory};
+use crate::toolchain::log::{
+    NO_SPACE, blames_the_source, lacking_resource, missing_header, part_was_killed, ran_out_of_memory,
+};
 use crate::toolchain::{self, BuildError, Folders, Program, Recipe, Step, file};
 
 /// The header for kernels that do not include tvm-ffi's. Every build finds it as `opt_candidate.h`.
 const CANDIDATE_HEADER: &str = include_str!("../../include/opt_candidate.h");
 /// The largest file that a compiler may write, as a multiple of the largest artifact.
 const LARGEST_FILE: u64 = 16;
-/// The number of bytes of a compiler's output that are kept.
+/// A disk has plenty of room if this many of the largest files that a compiler may write would fit.
+const PLENTY_OF_FILES: u64 = 2;
+/// A disk has plenty of inodes if this many are free. A build needs a few dozen.
+const PLENTY_OF_INODES: u64 = 10_000;
+/// The number of bytes of a compiler's output that its result keeps.
 const LOG_HEAD: usize = 4096;
 /// The time limit for printing a compiler's version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -177,6 +184,7 @@ fn compile(
         memory: task.memory,
         // A compiler also writes assembly text, which is many times as long as the library.
         largest_file: task.build.max_artifact.saturating_mul(LARGEST_FILE),
+        runs_source: task.source.language.build_runs_source(),
     };
     let failed = |source| BuildError::Compiler { compiler: compiler.clone(), source };
     match &step.version {
@@ -186,11 +194,12 @@ fn compile(
     }
     let mut running = Compiler::start(link, &spec).map_err(failed)?;
     let limit = task.build.timeout_for(task.source.language);
-    if !running.wait(limit).map_err(failed)? {
-        running.end_for(link, KillReason::Timeout { limit }).map_err(failed)?;
+    if let Some(reason) = running.wait(limit).map_err(failed)? {
+        running.end_for(link, reason).map_err(failed)?;
     }
-    let CompilerEnd { end, killed, log_head, peak_owed } = running.finish(link, LOG_HEAD).map_err(failed)?;
-    built.log_head = log_head;
+    let CompilerEnd { end, killed, log, is_truncated, peak_owed, least_room } =
+        running.finish(link).map_err(failed)?;
+    built.log_head = log[..log.floor_char_boundary(LOG_HEAD)].to_owned();
     head.peak_owed = Some(peak_owed);
     (head.status, head.detail) = match (killed, end) {
         (Some(KillReason::Timeout { limit }), _) => {
@@ -202,6 +211,11 @@ fn compile(
         (Some(KillReason::GroupMemory { limit }), _) => out_of_memory(
             task,
             &format!("the kernel ended the compiler: its control group reached its limit of {limit}"),
+        ),
+        (Some(KillReason::Stopped), _) => (
+            Status::InfraError,
+            "the compiler was killed: another process had stopped it, or a program that it runs, and did not continue it"
+                .to_owned(),
         ),
         (Some(reason), _) => {
             (Status::InfraError, format!("the compiler was killed by the supervisor ({reason:?})"))
@@ -226,26 +240,58 @@ fn compile(
             Status::InfraError,
             format!("{compiler} was ended by {}", end.signal_name().unwrap_or("a signal")),
         ),
-        (None, End::Exited { .. }) if ran_out_of_memory(&built.log_head) => {
+        (None, End::Exited { .. }) if ran_out_of_memory(&log) => {
             out_of_memory(task, &format!("{compiler} was refused memory"))
         }
-        (None, End::Exited { .. }) if part_was_killed(&built.log_head) => (
-            Status::InfraError,
-            format!("a subprocess of {compiler} was ended by a process outside the build"),
-        ),
-        (None, End::Exited { .. }) if let Some(what) = lacking_resource(&built.log_head) => {
-            (Status::InfraError, format!("{compiler} lacked a resource of this machine: {what}"))
+        (None, End::Exited { .. }) if let Some(fault) = fault_of_the_machine(&log, least_room, spec.largest_file) => {
+            (Status::InfraError, format!("{compiler} {fault}"))
         }
+        (None, End::Exited { code }) if is_truncated && !blames_the_source(&log) => (
+            Status::InfraError,
+            format!(
+                "{compiler} exited with code {code}, and the reason is unknown, because its output was cut off after {} \
+                 (switch off its warnings in [build] flags)",
+                Bytes::new(log.len() as u64)
+            ),
+        ),
         (None, End::Exited { code }) => {
-            let missing = missing_header(&built.log_head, &folders.files.left_out);
+            let missing = missing_header(&log, &folders.files.left_out);
             let why = missing.map_or_else(String::new, |why| format!(": {why}"));
             (Status::CompileError, format!("{compiler} exited with code {code}{why}"))
         }
     };
-    if let Some(advice) = toolchain::of(task.source.language).advice(head.status, &built.log_head) {
+    if let Some(advice) = toolchain::of(task.source.language).advice(head.status, &log) {
         head.detail = format!("{}; {advice}", head.detail);
     }
     Ok(())
+}
+
+/// Returns what the machine did to a compiler that exited with an error, in words that follow the compiler's name;
+/// `None` if the candidate is to blame. All of the output is searched, because warnings may precede the fault.
+///
+/// A source can make a compiler print any line. The proof that the candidate is to blame is a mistake that the compiler
+/// found in the source, or a disk that had plenty of room at every look, although the compiler reports that it is full.
+/// Otherwise, the build is repeated.
+fn fault_of_the_machine(log: &str, least_room: Option<Room>, largest_file: Bytes) -> Option<String> {
+    if blames_the_source(log) {
+        return None;
+    }
+    if part_was_killed(log) {
+        return Some("lost a subprocess, which was ended by a process outside the build".to_owned());
+    }
+    let resource = lacking_resource(log)?;
+    if resource == NO_SPACE && least_room.is_some_and(|room| is_plenty(room, largest_file)) {
+        return None;
+    }
+    Some(format!("lacked a resource of this machine: {resource}"))
+}
+
+/// Returns true if a compiler that may write files of this size cannot have filled the disk. The files that it removes
+/// after a failure are at most as large.
+fn is_plenty(room: Room, largest_file: Bytes) -> bool {
+    let plenty = largest_file.saturating_mul(PLENTY_OF_FILES);
+    room.disk.is_some_and(|disk| plenty <= disk)
+        && room.inodes.is_none_or(|inodes| PLENTY_OF_INODES <= inodes)
 }
 
 /// The end of a compiler that ran out of memory. The candidate is to blame only if the compiler could use all of the
@@ -287,7 +333,7 @@ fn locate(step: &Step, toolchain: &[PathBuf]) -> Result<Result<PathBuf, String>,
         return Ok(Ok(library.clone()));
     }
     let compiler = &step.compiler;
-    let Some(program) = find_program(compiler) else {
+    let Some(program) = opt_shared::program::find(compiler) else {
         return Ok(Err(format!(
             "the compiler `{compiler}` was not found on PATH (install it, or set [build] cc / cxx)"
         )));
@@ -314,14 +360,6 @@ fn nvrtc_version(built: &Path) -> String {
     version.map_or_else(|| "NVRTC".to_owned(), |version| format!("NVRTC {version}"))
 }
 
-fn find_program(name: &str) -> Option<PathBuf> {
-    if name.contains('/') {
-        return fs::canonicalize(name).ok();
-    }
-    let path = std::env::var_os("PATH")?;
-    std::env::split_paths(&path).map(|folder| folder.join(OsStr::new(name))).find(|program| program.is_file())
-}
-
 /// Returns the first line of `--version`, requested once for each program. The program is confined like a build,
 /// because it may be a script and may hang. `None` if it does not answer.
 fn version(link: &Link, build: &CompilerSpec<'_>) -> Result<Option<String>, CompilerError> {
@@ -332,11 +370,11 @@ fn version(link: &Link, build: &CompilerSpec<'_>) -> Result<Option<String>, Comp
     }
     let spec = CompilerSpec { arguments: &["--version".into()], env: build.env.clone(), ..*build };
     let mut running = Compiler::start(link, &spec)?;
-    if !running.wait(VERSION_TIMEOUT)? {
-        running.end_for(link, KillReason::Timeout { limit: VERSION_TIMEOUT })?;
+    if let Some(reason) = running.wait(VERSION_TIMEOUT)? {
+        running.end_for(link, reason)?;
     }
-    let CompilerEnd { end, log_head, .. } = running.finish(link, LOG_HEAD)?;
-    let line = log_head.lines().next().map(|line| line.chars().take(MAX_VERSION).collect());
+    let CompilerEnd { end, log, .. } = running.finish(link)?;
+    let line = log.lines().next().map(|line| line.chars().take(MAX_VERSION).collect());
     let version = line.filter(|_| end == End::Exited { code: 0 });
     known().insert(build.program.to_owned(), version.clone());
     Ok(version)
@@ -372,5 +410,47 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         // The next start removes what remains.
         let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LARGEST: Bytes = Bytes::gib(1);
+
+    fn room(disk: Bytes, inodes: u64) -> Option<Room> {
+        Some(Room { disk: Some(disk), inodes: Some(inodes), pids: None })
+    }
+
+    #[test]
+    fn faults_of_the_machine_are_told_from_mistakes_in_the_source() {
+        let full = "k.c:9:1: fatal error: error writing to /s/cc.s: No space left on device";
+        let killed = "cc: fatal error: Killed signal terminated program cc1";
+        let (tight, ample) = (room(Bytes::mib(3), 1 << 20), room(Bytes::gib(2), 1 << 20));
+        for (log, least_room, expected) in [
+            (full, tight, Some("No space left on device")),
+            (full, None, Some("No space left on device")),
+            (full, room(Bytes::gib(2), 9), Some("No space left on device")),
+            (full, room(Bytes::gib(2) - Bytes::new(1), 1 << 20), Some("No space left on device")),
+            (full, ample, None),
+            (
+                "cc: fatal error: cannot execute 'cc1': vfork: Resource temporarily unavailable",
+                ample,
+                Some("Resource"),
+            ),
+            (killed, ample, Some("lost a subprocess")),
+            (
+                "k.c:1:2: error: expected `;`\ncc: fatal error: Killed signal terminated program cc1",
+                tight,
+                None,
+            ),
+            ("k.c:1:2: error: #error Fatal error: No space left on device", tight, None),
+            ("k.c:1:2: error: expected `;`", tight, None),
+        ] {
+            let found = fault_of_the_machine(log, least_room, LARGEST);
+            assert_eq!(found.is_some(), expected.is_some(), "{log} with {least_room:?}: {found:?}");
+            assert!(found.unwrap_or_default().contains(expected.unwrap_or_default()), "{log}");
+        }
     }
 }

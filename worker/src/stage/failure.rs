@@ -105,25 +105,30 @@ const NAMED: [(&str, Status); 10] = [
 ];
 
 /// Returns this failure, or one that blames the capture if the capture is damaged. A file that is damaged or being
-/// overwritten may cause wrong values, values that differ between calls, changed inputs, and crashes on wrong indices.
-/// The file's identity and CRCs show this. If the machine lacks the resources for this check, the host is to blame.
-/// `elsewhere` checks other captures that the call used.
+/// overwritten may cause wrong values, values that differ between calls, changed inputs, and deaths on wrong indices,
+/// which may reach beyond an input. The file's identity and CRCs show this. If the machine lacks the resources for this
+/// check, the host is to blame. `died` is true if the candidate died of the failure. `elsewhere` checks other captures
+/// that the call used.
 pub(crate) fn unless_damaged(
     failure: EntryFailure,
+    died: bool,
     recorded: &Recorded,
     elsewhere: impl FnOnce() -> Result<(), CaptureError>,
 ) -> Result<EntryFailure, SessionError> {
-    // Damaged inputs cannot explain unwritten outputs, or writes outside them.
-    let may_be_damage = matches!(
-        failure.status,
-        Status::IncorrectNumerical
-            | Status::RuntimeError
-            | Status::Crashed
-            | Status::Timeout
-            | Status::InputMutated
-            | Status::Nondeterministic
-            | Status::InfraError
-    );
+    // Damaged inputs cannot explain unwritten outputs. Writes outside outputs that were found afterwards, next to them,
+    // are not explained either: a wrong index leads far away. Only deaths are OUT_OF_BOUNDS because of an access.
+    let reached_beyond = died && failure.status == Status::OutOfBounds;
+    let may_be_damage = reached_beyond
+        || matches!(
+            failure.status,
+            Status::IncorrectNumerical
+                | Status::RuntimeError
+                | Status::Crashed
+                | Status::Timeout
+                | Status::InputMutated
+                | Status::Nondeterministic
+                | Status::InfraError
+        );
     if !may_be_damage {
         return Ok(failure);
     }

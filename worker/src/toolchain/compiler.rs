@@ -3,12 +3,13 @@
 
 use std::ffi::{CString, OsString};
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use opt_shared::formula::COMPILER_BASE;
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{GroupLimits, KillReason};
+use opt_shared::room::Room;
 use opt_shared::units::Bytes;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -20,7 +21,7 @@ use crate::sandbox::policy::{self, CompilerFileAccess};
 use crate::sandbox::spawn::SOCKET_FD;
 use crate::sandbox::spawn::{SpawnError, spawn_runner};
 use crate::sandbox::streams::Stream;
-use crate::sandbox::timeout::Timeout;
+use crate::sandbox::timeout::{self, StopScope, Timeout};
 
 /// The number of bytes of a compiler's output that are kept while it runs.
 const LOG_SIZE: Bytes = Bytes::kib(256);
@@ -61,14 +62,21 @@ pub(crate) struct CompilerSpec<'a> {
     pub(crate) file_access: CompilerFileAccess<'a>,
     pub(crate) memory: Bytes,
     pub(crate) largest_file: Bytes,
+    /// True if the program runs code of the candidate, which can then stop the programs that it starts.
+    pub(crate) runs_source: bool,
 }
 
-/// How a compiler ended, and the start of its output.
+/// How a compiler ended, and its output.
 pub(crate) struct CompilerEnd {
     pub(crate) end: End,
     pub(crate) killed: Option<KillReason>,
-    pub(crate) log_head: String,
+    /// The output. If it is truncated, later output was lost.
+    pub(crate) log: String,
+    pub(crate) is_truncated: bool,
     pub(crate) peak_owed: Bytes,
+    /// The least room on the scratch folder's disk at the start, at the end, and at each look in between; `None` if it
+    /// could not be read.
+    pub(crate) least_room: Option<Room>,
 }
 
 /// A compiler's process.
@@ -76,6 +84,9 @@ pub(crate) struct Compiler {
     handle: RunnerHandle,
     socket: OwnedFd,
     log: Stream,
+    scratch: PathBuf,
+    least_room: Option<Room>,
+    runs_source: bool,
 }
 
 impl Compiler {
@@ -100,7 +111,14 @@ impl Compiler {
         )
         .map_err(CompilerError::Spawn)?;
         drop(theirs);
-        let compiler = Self { handle: spawned.into(), socket: ours, log };
+        let compiler = Self {
+            handle: spawned.into(),
+            socket: ours,
+            log,
+            scratch: spec.file_access.scratch.to_owned(),
+            least_room: Room::on_disk_of(spec.file_access.scratch).ok(),
+            runs_source: spec.runs_source,
+        };
         let pid = compiler.handle.pid();
         link.runner_started(&RunnerNotice {
             lease: spec.lease,
@@ -124,18 +142,26 @@ impl Compiler {
         Ok(compiler)
     }
 
-    /// Waits for the compiler's end. Returns false after `timeout`.
-    pub(crate) fn wait(&mut self, timeout: Duration) -> Result<bool, CompilerError> {
-        let mut limit = Timeout::of(self.handle.pid(), timeout);
+    /// Waits for the compiler's end. After `timeout`, it returns the reason for ending the compiler.
+    pub(crate) fn wait(&mut self, timeout: Duration) -> Result<Option<KillReason>, CompilerError> {
+        let pid = self.handle.pid();
+        let scope = if self.runs_source { StopScope::Process } else { StopScope::Tree };
+        let mut limit = Timeout::of(pid, timeout).with_scope(scope);
         loop {
             let slice = WAIT_SLICE.min(timeout);
             if self.handle.wait_dead(slice)? {
-                return Ok(true);
+                return Ok(None);
             }
+            self.look_at_room();
             if limit.ends_after(slice) {
-                return Ok(false);
+                return Ok(Some(timeout::reason(pid, timeout, scope)));
             }
         }
+    }
+
+    fn look_at_room(&mut self) {
+        let now = Room::on_disk_of(&self.scratch).ok();
+        self.least_room = self.least_room.zip(now).map(|(least, now)| least.least(now));
     }
 
     /// Asks the supervisor to kill the compiler, and kills it itself if the supervisor does not.
@@ -148,8 +174,9 @@ impl Compiler {
         Ok(())
     }
 
-    /// Reaps the ended process, and returns up to `log_head` bytes of its output.
-    pub(crate) fn finish(mut self, link: &Link, log_head: usize) -> Result<CompilerEnd, CompilerError> {
+    /// Reaps the ended process.
+    pub(crate) fn finish(mut self, link: &Link) -> Result<CompilerEnd, CompilerError> {
+        self.look_at_room();
         let permission = link.runner_died(self.handle.pid())?;
         // Our own code replies only if it could not execute the compiler.
         if let Ok(Some(Reply::Failed { text })) = receive_reply(self.socket.as_fd(), Duration::ZERO) {
@@ -160,8 +187,10 @@ impl Compiler {
         Ok(CompilerEnd {
             end,
             killed: permission.killed,
-            log_head: self.log.head(log_head),
+            log: self.log.head(LOG_SIZE.to_usize()),
+            is_truncated: self.log.is_truncated(),
             peak_owed: permission.peak_owed,
+            least_room: self.least_room,
         })
     }
 }

@@ -2,30 +2,77 @@
 
 use opt_shared::kernel_files::LeftOut;
 
-/// Names that gcc and clang give to signals that come from outside. Signals of a crashing compiler, such as SIGSEGV,
-/// are not in the list: the source causes them, and they happen every time.
-const EXTERNAL_SIGNALS: [&str; 6] =
-    ["Killed", "Terminated", "Hangup", "Interrupt", "Bus error", "File size limit exceeded"];
+/// Names that gcc, clang and nvcc give to signals that come from outside. Signals of a crashing compiler, such as
+/// SIGSEGV, are not in the list: the source causes them, and they happen every time.
+const EXTERNAL_SIGNALS: [&str; 8] = [
+    "Killed",
+    "Kill signal",
+    "Terminated",
+    "Termination signal",
+    "Hangup",
+    "Interrupt",
+    "Bus error",
+    "File size limit exceeded",
+];
 
-/// Returns true if the compiler's driver reports that one of its programs was killed by a signal from outside. The
-/// driver's own lines start with its name. Lines that a source can make the compiler print start with a location, which
-/// includes a line number. (Only the assembler's `.print` can print arbitrary text. A source gains nothing by it: the
-/// build is repeated and ends as an INFRA_ERROR.)
-pub(crate) fn part_was_killed(log: &str) -> bool {
-    log.lines().any(|line| {
-        let Some((driver, rest)) = line.split_once(": ") else { return false };
-        !driver.contains([':', ' '])
-            && EXTERNAL_SIGNALS.iter().any(|signal| {
-                rest.starts_with(&format!("fatal error: {signal} signal terminated program "))
-                    || (rest.starts_with("fatal error: ") && rest.ends_with(&format!(" [{signal}]")))
-                    || rest.starts_with(&format!("error: unable to execute command: {signal}"))
-            })
+/// Splits a line that a program of the toolchain prints about itself, such as `cc: fatal error: …` or
+/// `nvcc fatal   : …`, into the program's name and its complaint. `None` for other lines, such as diagnostics of a
+/// source, which begin with a location: a path and a line number.
+fn own_line(line: &str) -> Option<(&str, &str)> {
+    let (program, complaint) = line.split_once(": ")?;
+    let program = program.trim_end();
+    let name = match program.split_once(' ') {
+        Some((name, "fatal" | "error" | "ERROR")) => name,
+        Some(_) => return None,
+        None => program,
+    };
+    (!name.contains([':', '('])).then_some((program, complaint))
+}
+
+/// Returns the complaint of a diagnostic of this severity about a place in a source: `k.c:9:1: fatal error: …`,
+/// `k.s:9: Error: …`, or `k.cu(9): error: …`. The name of the source may contain anything, because `#line` sets it.
+fn located<'a>(line: &'a str, severity: &str) -> Option<&'a str> {
+    line.match_indices(severity).find_map(|(at, _)| {
+        let place = line[..at].strip_suffix(": ")?;
+        let place = place.strip_suffix(')').unwrap_or(place);
+        let number = place.rsplit([':', '(']).next()?;
+        let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        (is_number && number.len() < place.len()).then(|| &line[at + severity.len()..])
     })
 }
 
+/// Messages of a linker about sources that do not fit together.
+const LINK_ERRORS: [&str; 2] = ["undefined reference to ", "multiple definition of "];
+
+/// Returns true if the compiler found a mistake in the source. The build then fails whatever else happened to the
+/// compiler. Texts that a source makes a compiler print can contain any line (`#pragma message "\ncc: …"`), so lines
+/// about the machine count only without such a mistake: a source that is correct has no use for them.
+pub(crate) fn blames_the_source(log: &str) -> bool {
+    log.lines().any(|line| {
+        ["error: ", "Error: "].iter().any(|severity| located(line, severity).is_some())
+            || LINK_ERRORS.iter().any(|message| line.contains(message))
+    })
+}
+
+/// Returns true if the compiler's driver reports that one of its programs was killed by a signal from outside.
+pub(crate) fn part_was_killed(log: &str) -> bool {
+    log.lines().filter_map(own_line).any(|(_, complaint)| {
+        EXTERNAL_SIGNALS.iter().any(|signal| {
+            complaint.starts_with(&format!("fatal error: {signal} signal terminated program "))
+                || (complaint.starts_with("fatal error: ") && complaint.ends_with(&format!(" [{signal}]")))
+                || complaint.starts_with(&format!("error: unable to execute command: {signal}"))
+                || (complaint.contains("' died due to signal ")
+                    && complaint.trim_end().ends_with(&format!("({signal})")))
+        })
+    })
+}
+
+/// The C library's message for a full disk.
+pub(crate) const NO_SPACE: &str = "No space left on device";
+
 /// The C library's messages for resources that a machine may lack temporarily.
 const RESOURCES: [&str; 7] = [
-    "No space left on device",
+    NO_SPACE,
     "Disk quota exceeded",
     "Resource temporarily unavailable",
     "Too many open files",
@@ -34,19 +81,22 @@ const RESOURCES: [&str; 7] = [
     "Read-only file system",
 ];
 
-/// Returns the resource that the compiler reports as missing at the end of one of its own lines, which a source cannot
-/// forge.
+/// Returns the resource that the compiler reports as missing at the end of a line in which programs report failures of
+/// their own: a line that begins with the program's name (`cc: …`), a fatal error of gcc, whose location is where it
+/// stopped reading (`k.c:9:1: fatal error: error writing to …`), or one of the assembler
+/// (`/tmp/k.s: Fatal error: can't write …`).
 pub(crate) fn lacking_resource(log: &str) -> Option<&'static str> {
-    let complains = |line: &str| {
-        let is_from_driver = line.split_once(": ").is_some_and(|(driver, _)| !driver.contains([':', ' ']));
-        is_from_driver
-            || ["fatal error: ", "Fatal error: ", "final link failed: "].iter().any(|it| line.contains(it))
+    let is_own = |line: &str| {
+        own_line(line).is_some()
+            || located(line, "fatal error: ").is_some()
+            || line.split_once(": ").is_some_and(|(_, rest)| rest.starts_with("Fatal error: "))
+            || line.starts_with("Cannot create temporary file in ")
     };
     let resource = |line: &str| {
         let line = line.trim_end_matches(['\'', '\u{2019}', '.', ')']);
         RESOURCES.into_iter().find(|resource| line.ends_with(resource))
     };
-    log.lines().filter(|line| complains(line)).find_map(resource)
+    log.lines().filter(|line| is_own(line)).find_map(resource)
 }
 
 /// Returns true if a compiler reports in one of its own lines that it ran out of memory. Samples of the compiler's
@@ -100,6 +150,10 @@ mod tests {
             ("collect2: fatal error: ld terminated with signal 15 [Terminated]", true),
             ("k.c:1:2: error: #error cc: fatal error: Killed signal terminated program cc1", false),
             ("cc:1:2: fatal error: Killed signal terminated program cc1: No such file", false),
+            ("nvcc error   : 'cicc' died due to signal 9 (Kill signal)", true),
+            ("nvcc error   : 'cudafe++' died due to signal 15 (Termination signal)", true),
+            ("nvcc error   : 'cicc' died due to signal 11 (Invalid memory reference)", false),
+            ("k.cu(1): error: #error nvcc error   : 'cicc' died due to signal 9 (Kill signal)", false),
             ("    1 | #error cc: fatal error: Killed signal terminated program cc1", false),
             ("cc: fatal error: Segmentation fault signal terminated program cc1", false),
             ("", false),
@@ -128,11 +182,58 @@ mod tests {
                 Some("Resource temporarily unavailable"),
             ),
             ("cc: error: k.c: Too many open files", Some("Too many open files")),
+            ("Cannot create temporary file in /s/: No space left on device", Some("No space left on device")),
+            (
+                "error: unable to open output file '/s/k.o': 'No space left on device'",
+                Some("No space left on device"),
+            ),
+            (
+                "LLVM ERROR: IO failure on output stream: No space left on device",
+                Some("No space left on device"),
+            ),
+            (
+                "nvcc fatal   : Could not open output file '/s/k.ptx': Read-only file system",
+                Some("Read-only file system"),
+            ),
+            ("/my runs/cc.s: Fatal error: can't close k.o: Input/output error", Some("Input/output error")),
             ("k.c:1:2: error: #error No space left on device", None),
+            ("k.c:1:2: error: #error Fatal error: No space left on device", None),
+            ("k.c:1:2: error: #error x: fatal error: No space left on device", None),
+            ("k.c:1:9: note: '#pragma message: final link failed: No space left on device'", None),
+            ("    1 | #error cc: fatal error: No space left on device", None),
             ("k.c:1:10: fatal error: No space left on device: No such file or directory", None),
             ("k.c:1:2: error: expected `;`", None),
         ] {
             assert_eq!(lacking_resource(log), expected, "{log}");
+        }
+    }
+
+    #[test]
+    fn mistakes_in_a_source_are_recognised() {
+        for (log, blames) in [
+            ("k.c:1:2: error: #error x", true),
+            ("k.c:7: error: unterminated", true),
+            ("k.s: Assembler messages:\nk.s:12: Error: no such instruction: `oops'", true),
+            ("k.cu(12): error: expected a \";\"", true),
+            // The name of the file is the source's own: `#line 1 "a\ncc: fatal error: Killed signal …"`.
+            ("a\ncc: fatal error: Killed signal terminated program cc1:1:2: error: #error z", true),
+            ("/usr/bin/ld: k.o: in function `f':\nk.c:(.text+0x5): undefined reference to `g'", true),
+            (
+                "/usr/bin/ld: a.o:(.bss+0x0): multiple definition of `x'; b.o:(.bss+0x0): first defined here",
+                true,
+            ),
+            ("k.c:9:1: fatal error: error writing to /s/cc.s: No space left on device", false),
+            (
+                "k.c:1:1: warning: x [-Wmisleading]\ncc: fatal error: Killed signal terminated program cc1",
+                false,
+            ),
+            ("cc: error: k.c: Too many open files", false),
+            ("collect2: error: ld returned 1 exit status", false),
+            ("/s/cc.s: Fatal error: can't close k.o: Input/output error", false),
+            ("error: unable to open output file '/s/k.o': 'No space left on device'", false),
+            ("", false),
+        ] {
+            assert_eq!(blames_the_source(log), blames, "{log}");
         }
     }
 

@@ -76,6 +76,35 @@ fn large_validation_ends_its_verifier_before_a_profiler_gets_a_lease() {
 }
 
 #[test]
+fn bytes_that_several_verifiers_validated_count_together() {
+    for (verifiers, large, expected) in [
+        // Each of the two candidates is a verification of 100 MiB.
+        (2, Bytes::mib(200), 2),
+        (2, Bytes::mib(201), 0),
+        (1, Bytes::mib(200), 1),
+    ] {
+        let mut spec = plan(2);
+        spec.verifiers = verifiers;
+        spec.jobs[0].recycle.before_profile = BeforeProfile::Large;
+        spec.jobs[0].recycle.large_job = large;
+        let mut harness = Harness::new(spec);
+        // Builds, then verifications, as many at the same time as there are verifiers.
+        let mut attempts = 0;
+        while attempts < 4 {
+            let granted: Vec<_> = (0..verifiers).map(|_| harness.lease()).collect();
+            for granted in granted {
+                harness.finish(granted, Status::Passed);
+                attempts += 1;
+            }
+        }
+        assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+        let before_profile =
+            recycled(&harness).into_iter().filter(|&reason| reason == RecycleReason::BeforeProfile);
+        assert_eq!(before_profile.count(), expected, "{verifiers} verifiers, large_job = {large}");
+    }
+}
+
+#[test]
 fn verifier_that_keeps_memory_is_ended_regardless_of_the_plan() {
     for (kept, expected) in [(Bytes::mib(300), true), (Bytes::mib(200), false)] {
         let mut harness = Harness::new(plan(1));

@@ -66,6 +66,12 @@ impl Descendants {
         total
     }
 
+    /// Returns all descendants of `pid`, from a new walk.
+    pub fn list(&mut self, pid: u32) -> Vec<u32> {
+        let found = self.walker.as_mut().and_then(|walker| walker.descendants(pid).ok());
+        found.map_or_else(Vec::new, <[u32]>::to_vec)
+    }
+
     pub fn forget(&mut self, pid: u32) {
         self.trees.remove(&pid);
     }

@@ -111,6 +111,8 @@ pub struct Sampler {
     descendants: Descendants,
     pub totals: MemoryTotals,
     pace: Pace,
+    /// The zero of the moments that `pace` gets.
+    began: Instant,
     /// The details of the last sample, for the record.
     pub latest: RunSample,
     due: Instant,
@@ -131,6 +133,7 @@ impl Sampler {
             descendants: Descendants::open(proc_root()),
             totals,
             pace: Pace::default(),
+            began: Instant::now(),
             latest: RunSample::default(),
             due: Instant::now() + IDLE,
         }
@@ -166,6 +169,14 @@ impl Sampler {
         if let Some(watched) = self.watched.get_mut(&Process::Worker(worker)) {
             watched.files.own = bytes;
             self.set_next(SHORTEST);
+        }
+    }
+
+    /// Returns the descendants of a compiler. Other processes have none.
+    pub fn descendants_of(&mut self, process: Process) -> Vec<u32> {
+        match self.watched.get(&process) {
+            Some(watched) if watched.may_have_children => self.descendants.list(watched.pid),
+            _ => Vec::new(),
         }
     }
 
@@ -206,6 +217,7 @@ impl Sampler {
     pub fn sample(&mut self) -> Sample {
         let now = Instant::now();
         self.pace.late(now.saturating_duration_since(self.due));
+        let moment = now.saturating_duration_since(self.began);
         let mut sample = Sample::default();
         let mut reclaimable_sum = Bytes::ZERO;
         let mut owed_sum = Bytes::ZERO;
@@ -220,7 +232,7 @@ impl Sampler {
                 zygotes.push(watched.pid);
             }
             if let (Some(before), Some(_)) = (before, watched.limit) {
-                self.pace.observe(seen.owed - before.seen.owed, now.duration_since(before.at));
+                self.pace.observe(moment, seen.owed - before.seen.owed, now.duration_since(before.at));
             }
             if watched.may_have_children {
                 let owed_part = |seen: &crate::memory::procfs::ProcessSample| {
@@ -291,13 +303,13 @@ impl Sampler {
             device_peak_bytes: None,
             machine_swapped_out_bytes: self.since_first(|traffic| traffic.written),
             sampling: Some(Sampling {
-                worst_fill_bytes_per_second: self.pace.worst_rate(),
+                worst_fill_bytes_per_second: self.pace.rate_at(moment),
                 worst_delay_us: u64::try_from(self.pace.worst_delay().as_micros()).unwrap_or(u64::MAX),
-                overshoot_bound_bytes: self.pace.overshoot_bound(),
+                overshoot_bound_bytes: self.pace.overshoot_bound(moment),
             }),
         };
         self.totals = self.totals.combined_with(totals);
-        self.set_next(self.pace.next(headroom));
+        self.set_next(self.pace.next(moment, headroom));
         sample
     }
 

@@ -22,7 +22,7 @@ use super::wire_call::wire_call;
 use crate::judge::BytesSource;
 use crate::link::Link;
 use crate::runner::control::{FLAG_PLAN, FLAG_VERIFY};
-use crate::sandbox::timeout;
+use crate::sandbox::timeout::{self, StopScope};
 use crate::session::{
     Answer, Called, Candidate, Clock, Ending, Loaded, Session, SessionError, StrayWrite, Varied,
 };
@@ -133,7 +133,7 @@ impl<'b> HostSession<'b> {
 
     /// Kills a runner that took too long, after the reason was recorded on disk.
     pub(super) fn end_for<T>(&mut self, limit: Duration) -> Result<Answer<T>, RunnerError> {
-        self.runner.end_for(self.link, timeout::reason(self.runner.pid(), limit))?;
+        self.runner.end_for(self.link, timeout::reason(self.runner.pid(), limit, StopScope::Process))?;
         Ok(Answer::Died)
     }
 

@@ -151,11 +151,12 @@ impl<B: Backend> Calls<'_, B> {
             Ok(took) => return Ok(took),
             Err(over) => over,
         };
+        let died = matches!(over, EntryEnd::Died);
         let (failure, end) = failure_of(recorded, over, ending);
         // A failure ends the replay, so there is time to check whether the captures are damaged. A constant is loaded
         // from the first capture that contains it, which may not be the step's own.
         let elsewhere = || self.locations.check_crcs(&needs, recorded.capture.path());
-        let failure = unless_damaged(failure, recorded, elsewhere)?;
+        let failure = unless_damaged(failure, died, recorded, elsewhere)?;
         Err(StepError::Failed(Box::new(Failed { step, failure, end })))
     }
 }

@@ -262,6 +262,7 @@ impl<B: Backend> Verification<'_, B> {
         let checked = calls.checked;
         let ending = session.finish()?;
         self.record_ending(&ending);
+        let died = matches!(over, Some(EntryEnd::Died));
         let (failure, end) = match over {
             None => (None, None),
             Some(EntryEnd::Failed(failure)) => (Some(*failure), None),
@@ -275,7 +276,7 @@ impl<B: Backend> Verification<'_, B> {
         };
         let failure = match failure {
             Some(failure) if self.failed < CHECKED_FAILURES => {
-                Some(unless_damaged(failure, recorded, || Ok(()))?)
+                Some(unless_damaged(failure, died, recorded, || Ok(()))?)
             }
             failure => failure,
         };

@@ -309,7 +309,7 @@ fn verify_blames_a_damaged_capture_for_failures_that_damage_can_cause() {
         (Play::WrongFrom(0), Status::CaptureError, Some("INCORRECT_NUMERICAL")),
         (Play::code(3), Status::CaptureError, Some("RUNTIME_ERROR")),
         (Play::Dies, Status::CaptureError, Some("CRASHED")),
-        // Damage cannot make a kernel skip its outputs or write outside them.
+        // Damage cannot make a kernel skip its outputs or write next to them.
         (Play::UnwrittenFrom(0), Status::UnwrittenOutput, None),
         (Play::WritesBeside(StrayWrite { output: 0, past: 0 }), Status::OutOfBounds, None),
     ] {
@@ -322,6 +322,11 @@ fn verify_blames_a_damaged_capture_for_failures_that_damage_can_cause() {
             assert_eq!(report.head.failures[0].status, Status::CaptureError);
         }
     }
+    // A damaged index can make a kernel read beyond an input, which is its death.
+    let death = (Status::OutOfBounds, "reached beyond the input `input`, in a call (address 0x10)");
+    let report = verify(&ScriptedBackend::playing(&[Script { death, ..Script::of(&[Play::Dies]) }]), &task);
+    assert_eq!(report.head.status, Status::CaptureError, "{}", report.head.detail);
+    assert!(report.head.detail.ends_with("(seen after the candidate ended as OUT_OF_BOUNDS)"));
     let report = verify(&ScriptedBackend::playing(&[Script::of(&[Play::Right])]), &task);
     assert_eq!(report.head.status, Status::Passed, "right outputs are not checked for damage");
 }
