@@ -79,3 +79,45 @@ fn unsupported_instruction_is_refused_by_name_and_line() {
     assert_eq!(error.code(), 801);
     assert!(error.to_string().contains("does not support `tex.2d.v4"), "{error}");
 }
+
+#[test]
+fn cache_policies_do_not_change_results() {
+    for policy in [
+        "createpolicy.fractional.L2::evict_first.b64 %rd9, 1.0",
+        "createpolicy.fractional.L2::evict_last.L2::evict_unchanged.b64 %rd9, 0.5",
+        "createpolicy.fractional.L2::evict_normal.b64 %rd9",
+        "createpolicy.range.global.L2::evict_last.L2::evict_first.b64 %rd9, [%a], 64, 128",
+        "createpolicy.range.L2::evict_unchanged.b64 %rd9, [%a], %r1, %r1",
+        "createpolicy.cvt.L2.b64 %rd9, %a",
+    ] {
+        let body = format!(
+            "mov.u32 %r1, 7;\n{policy};\napplypriority.global.L2::evict_normal [%a], 128;\n\
+             ld.global.L2::cache_hint.u32 %r2, [%a], %rd9;\n\
+             st.global.L1::evict_last.L2::cache_hint.u32 [%a+4], %r2, %rd9;\n\
+             red.global.add.L2::cache_hint.u32 [%a+8], %r1, %rd9;"
+        );
+        let mut bench = Bench::new(&kernel(1, REGISTERS, &body));
+        let buffer = bench.buffer(&[5, 0, 0, 0, 9, 9, 9, 9, 1, 0, 0, 0]);
+        bench.run(1, 1, &[buffer]).unwrap_or_else(|fault| panic!("{policy}: {fault}"));
+        assert_eq!(bench.bytes(buffer, 12), [5, 0, 0, 0, 5, 0, 0, 0, 8, 0, 0, 0], "{policy}");
+    }
+}
+
+#[test]
+fn cache_policies_of_unknown_forms_are_refused() {
+    for instruction in [
+        "createpolicy.fractional.L1::evict_last.b64 %rd9, 1.0",
+        "createpolicy.fractional.global.L2::evict_last.b64 %rd9, 1.0",
+        "createpolicy.fractional.L2::evict_last.b32 %r9, 1.0",
+        "createpolicy.fractional.b64 %rd9, 1.0",
+        "createpolicy.range.shared.L2::evict_last.b64 %rd9, [%a], 64, 128",
+        "createpolicy.range.L2::evict_last.b64 %rd9, [%a], 64",
+        "createpolicy.cvt.L2.b64 %rd9, %r1",
+        "createpolicy.L2.b64 %rd9, %a",
+        "applypriority.global.L2::evict_last [%a], 128",
+        "applypriority.global.L2::evict_normal [%a], 64",
+    ] {
+        let text = kernel(1, REGISTERS, &format!("{instruction};"));
+        assert_eq!(load_error(&text).line(), Some(line_of(&text, instruction)), "{instruction}");
+    }
+}
