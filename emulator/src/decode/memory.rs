@@ -42,7 +42,8 @@ enum PolicyKind {
     Conversion,
 }
 
-const PRIORITIES: [&str; 4] = ["L2::evict_last", "L2::evict_normal", "L2::evict_first", "L2::evict_unchanged"];
+const PRIORITIES: [&str; 4] =
+    ["L2::evict_last", "L2::evict_normal", "L2::evict_first", "L2::evict_unchanged"];
 /// The value of every cache policy.
 const POLICY: u64 = 0x1000_0000_0000_0000;
 const SCOPES: [&str; 4] = ["cta", "cluster", "gpu", "sys"];
