@@ -1,6 +1,6 @@
 //! Tests of device memory: allocation, freeing, and refused accesses.
 
-use opt_emulator::{Call, Config, Device, FaultKind};
+use opt_emulator::{Call, Config, Device, FaultKind, Memory};
 
 use crate::kit::{Bench, REGISTERS, kernel, line_of, load_error};
 
@@ -120,4 +120,52 @@ fn cache_policies_of_unknown_forms_are_refused() {
         let text = kernel(1, REGISTERS, &format!("{instruction};"));
         assert_eq!(load_error(&text).line(), Some(line_of(&text, instruction)), "{instruction}");
     }
+}
+
+#[test]
+fn read_of_forgotten_bytes_is_reported_until_they_are_written() {
+    let load = "ld.global.u32 %r2, [%a+4];";
+    let add = "mov.u32 %r1, 1;\nred.global.add.u32 [%a+4], %r1;";
+    let exchange = "mov.u32 %r1, 1;\natom.global.exch.b32 %r2, [%a+4], %r1;";
+    let store_and_load = "mov.u32 %r1, 1;\nst.global.u32 [%a+4], %r1;\nld.global.u32 %r2, [%a+4];";
+    // The code, the forgotten bytes, and whether it reads a byte that was never written.
+    for (body, from, bytes, reported) in [
+        (load, 0, 12, true),
+        (load, 4, 4, true),
+        (load, 0, 4, false),
+        (load, 8, 4, false),
+        (load, 0, 0, false),
+        // As long as one of its bytes was written, an element may have padding.
+        (load, 4, 3, false),
+        (add, 0, 12, true),
+        (exchange, 0, 12, false),
+        (store_and_load, 0, 12, false),
+    ] {
+        let mut bench = Bench::new(&kernel(1, REGISTERS, body));
+        let buffer = bench.buffer(&[7; 12]);
+        bench.device.forget(buffer + from, bytes).expect("a live buffer");
+        assert_eq!(bench.bytes(buffer, 12), [7; 12], "the host may read it");
+        let found = bench.run(1, 32, &[buffer]);
+        let is_reported = found.as_ref().is_err_and(|fault| {
+            matches!(&fault.kind, FaultKind::Uninitialised(access)
+                if (access.memory, access.address) == (Memory::Global, buffer + 4))
+        });
+        assert_eq!(is_reported, reported, "{body} after forgetting {bytes} bytes at {from}: {found:?}");
+        assert!(reported || found.is_ok(), "{body}: {found:?}");
+    }
+}
+
+#[test]
+fn written_and_copied_bytes_are_not_forgotten() {
+    let mut bench = Bench::new(&kernel(1, REGISTERS, "ld.global.u64 %rd2, [%a];"));
+    let buffer = bench.buffer(&[7; 8]);
+    for write in [
+        |bench: &mut Bench, at| bench.device.write(at, &[1; 8]),
+        |bench: &mut Bench, at| bench.device.fill(at, 1, 8),
+    ] {
+        bench.device.forget(buffer, 8).expect("a live buffer");
+        write(&mut bench, buffer).expect("a live buffer");
+        bench.run(1, 1, &[buffer]).expect("written bytes");
+    }
+    assert_eq!(bench.device.forget(buffer, 9).expect_err("too many bytes").code(), 1);
 }
