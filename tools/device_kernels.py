@@ -1,9 +1,9 @@
-"""Compares kernels of the CUDA demo on the emulated device with torch on the CPU, with random inputs.
+"""Compares kernels on the emulated device with torch on the CPU, with random inputs.
 
     python tools/device_kernels.py target/debug/opt-supervisor --calls 6 [--seed 1] [--keep FOLDER]
 
-Needs torch. Records calls of each op and runs the demo's correct kernels on them. Exits with 1 if any of them does not
-pass.
+Needs torch. Records calls of each op, and runs the correct kernels of the CUDA demo and those of kernel_table.py on
+them. Exits with 1 if any of them does not pass.
 """
 
 import argparse
@@ -13,8 +13,10 @@ import random
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 
+import kernel_table
 import torch
 import torch.nn.functional as F
 
@@ -24,6 +26,7 @@ from opt_captures import record  # noqa: E402
 
 DEMO = ROOT / "configs/cuda-demo.toml"
 EXPECTED = ROOT / "configs/cuda/expected.json"
+KERNELS = ROOT / "emulator/tests/data/kernels"
 # Time limit of one run, in seconds.
 TIMEOUT = 600
 
@@ -79,23 +82,35 @@ def is_table(value):
     return isinstance(value, list) and value and isinstance(value[0], dict)
 
 
-def plan(folder, correct):
-    """Returns a plan with the demo's correct kernels and the captures in the folder."""
+def captures(folder, name):
+    (found,) = (it for it in (folder / name).iterdir() if it.is_dir())
+    return str(found)
+
+
+def candidate(name, source, parts):
+    """Returns a candidate as TOML. `parts` has its workspaces and launches."""
+    text = "[[job.candidate]]\n" + keys({"name": name, "sources": [str(source)]})
+    for part in ("workspace", "launch"):
+        text += "".join(f"[[job.candidate.{part}]]\n{keys(it)}" for it in parts.get(part, []))
+    return text
+
+
+def plan(folder, correct, further):
+    """Returns a plan with the demo's correct kernels, further jobs, and the captures in the folder."""
     demo = tomllib.loads(DEMO.read_text())
     text = "[run]\n" + keys(demo["run"]) + "[verify]\n" + keys(demo["verify"])
     for job in demo["job"]:
         name = job["name"]
         for old, new in RENAMED.get(name, {}).items():
             job = json.loads(json.dumps(job).replace(old, new))
-        (captures,) = (it for it in (folder / name).iterdir() if it.is_dir())
-        text += "[[job]]\n" + keys({"name": name, "captures": str(captures), "baseline": job["baseline"]})
-        for candidate in job["candidate"]:
-            if f"{name}/{candidate['name']}" not in correct:
-                continue
-            sources = [str(DEMO.parent / source) for source in candidate["sources"]]
-            text += "[[job.candidate]]\n" + keys({"name": candidate["name"], "sources": sources})
-            for part in ("workspace", "launch"):
-                text += "".join(f"[[job.candidate.{part}]]\n{keys(it)}" for it in candidate.get(part, []))
+        text += "[[job]]\n" + keys({"name": name, "captures": captures(folder, name), "baseline": job["baseline"]})
+        for it in job["candidate"]:
+            if f"{name}/{it['name']}" in correct:
+                (source,) = it["sources"]
+                text += candidate(it["name"], DEMO.parent / source, it)
+    for name, (_, _, kernels) in further.items():
+        text += "[[job]]\n" + keys({"name": name, "captures": captures(folder, name), "baseline": kernels[0]["name"]})
+        text += "".join(candidate(it["name"], KERNELS / f"{it['file']}.ptx", it) for it in kernels)
     return text
 
 
@@ -108,20 +123,24 @@ def main():
     arguments = parser.parse_args()
     rng = random.Random(arguments.seed)
     torch.manual_seed(arguments.seed)
+    further = {f"further_{name}": (call, op, kernels) for name, op, call, kernels in kernel_table.jobs()}
+    calls = CALLS | {name: (call, op) for name, (call, op, _) in further.items()}
+    started = time.monotonic()
     with tempfile.TemporaryDirectory() as temporary:
         folder = arguments.keep or pathlib.Path(temporary)
-        for name, (call, op) in CALLS.items():
+        for name, (call, op) in calls.items():
             with record(folder / name, ops=[op], per_op=arguments.calls):
                 for _ in range(arguments.calls):
                     call(rng)
         expected = json.loads(EXPECTED.read_text())
         correct = {name for name, (status, _) in expected.items() if status == "PASSED"}
-        (folder / "plan.toml").write_text(plan(folder, correct))
+        (folder / "plan.toml").write_text(plan(folder, correct, further))
         command = [arguments.binary.resolve(), "run", "plan.toml", "--dir", "run"]
         ended = subprocess.run(command, cwd=folder, timeout=TIMEOUT, capture_output=True, text=True)
         if not (folder / "run/summary.json").exists():
             sys.exit(f"the run ended with {ended.returncode}:\n{ended.stderr}")
         summary = json.loads((folder / "run/summary.json").read_text())
+    count = len(correct) + sum(len(kernels) for _, _, kernels in further.values())
     passed, entries, wrong = 0, 0, []
     for job in summary["jobs"]:
         for candidate in job["candidates"]:
@@ -135,9 +154,9 @@ def main():
         print(line)
     print(
         f"kernels on the emulated device compared with torch {torch.__version__}, seed {arguments.seed}: {passed} of "
-        f"{len(correct)} kernels correct in {entries} calls"
+        f"{count} kernels correct in {entries} calls, {time.monotonic() - started:.0f} s"
     )
-    return 0 if passed == len(correct) and not wrong else 1
+    return 0 if passed == count and not wrong else 1
 
 
 if __name__ == "__main__":

@@ -64,10 +64,10 @@ extern "C" __global__ void writes_into_an_input(float* input, float* out, long l
     }
 }
 
-extern "C" __global__ void loops_forever(const float* input, volatile float* out, long long n)
+extern "C" __global__ void loops_forever(const volatile float* input, float* out, long long n)
 {
     long long i = thread();
-    while (out[0] != 12345.0f) { }
+    while (input[0] != 12345.0f) { }
     if (i < n) out[i] = relu(input[i]);
 }
 
@@ -115,6 +115,22 @@ extern "C" __global__ void forgets_a_barrier(const float* input, float* out, lon
     tile[threadIdx.x] = i < n ? relu(input[i]) : 0.0f;
     i = blockIdx.x * (long long)blockDim.x + mirrored;
     if (i < n) out[i] = tile[mirrored];
+}
+
+// Right if outputs are filled with zeros before a call.
+extern "C" __global__ void adds_to_its_output(const float* input, float* out, long long n)
+{
+    long long i = thread();
+    if (i < n) out[i] += relu(input[i]);
+}
+
+// The result is right, but the counter begins with a value that nobody wrote.
+extern "C" __global__ void counts_in_its_workspace(const float* input, float* out, int* scratch, long long n)
+{
+    long long i = thread();
+    if (i >= n) return;
+    atomicAdd(scratch, 1);
+    out[i] = relu(input[i]);
 }
 
 // Right if there is memory for its workspace.

@@ -1,10 +1,13 @@
 //! The device: memory, modules, launches, and the sticky fault with which every later call fails.
 
+mod call;
 mod process_memory;
+mod unwritten;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
+pub use self::call::Call;
 use crate::code::Kernel;
 use crate::decode;
 use crate::execute::{self, Job, Limit, Summary};
@@ -24,10 +27,13 @@ pub struct Config {
     pub threads: usize,
     /// Whether reading shared or local memory that was never written is a fault.
     pub check_uninitialised: bool,
-    /// Whether reading global memory that was never written is a fault.
+    /// Whether all of global memory counts as never written until it is written. Otherwise only what `forget` was called
+    /// for counts as never written.
     pub check_uninitialised_global: bool,
     /// Whether a race (two unordered accesses to shared memory) is a fault.
     pub check_races: bool,
+    /// Whether launches count divergent branches and accesses to memory.
+    pub counts: bool,
 }
 
 impl Default for Config {
@@ -40,33 +46,7 @@ impl Default for Config {
             check_uninitialised: true,
             check_uninitialised_global: false,
             check_races: true,
-        }
-    }
-}
-
-/// The functions of a device for which `fail_call` can inject a fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Call {
-    Alloc,
-    Free,
-    Read,
-    Write,
-    Fill,
-    Load,
-    Launch,
-}
-
-impl Call {
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Alloc => "alloc",
-            Self::Free => "free",
-            Self::Read => "read",
-            Self::Write => "write",
-            Self::Fill => "fill",
-            Self::Load => "load",
-            Self::Launch => "launch",
+            counts: false,
         }
     }
 }
@@ -408,6 +388,7 @@ impl Device {
             limit: launch.limit,
             threads: self.config.threads.clamp(1, limits::HOST_THREADS),
             checks_reads: self.config.check_uninitialised,
+            counts: self.config.counts,
             checks_races: self.config.check_races,
         };
         if limits::STATE_BYTES < job.block_bytes() {

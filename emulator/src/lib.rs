@@ -29,7 +29,7 @@ mod memory;
 mod ptx;
 
 pub use device::{Call, Config, Device, Function, Launch, Module};
-pub use execute::{Limit, Summary};
+pub use execute::{Counts, Limit, Summary, Traffic};
 pub use fault::{
     Access, AccessKind, Fault, FaultKind, FaultSite, LoadError, Memory, Nearest, OtherAccess, SourceLine,
 };

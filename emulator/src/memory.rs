@@ -1,10 +1,13 @@
 //! The device's global memory, which the host threads that run blocks share. Addresses of freed allocations are reused
 //! as late as possible.
 
+mod written;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use self::written::Written;
 use crate::fault::{Access, AccessKind, Fault, FaultKind, Memory, Nearest};
 
 /// The first address of the heap. The windows of shared and local memory are below it.
@@ -24,8 +27,7 @@ pub struct Allocation {
     pub bytes: u64,
     pub read_only: bool,
     words: Words,
-    /// A bit for each byte, set once the byte is written. `None` if reads are not checked.
-    written: Option<Box<[AtomicU32]>>,
+    written: Written,
 }
 
 /// The words of an allocation.
@@ -60,10 +62,6 @@ impl Words {
             }
         }
     }
-}
-
-fn zeros(count: u64) -> Box<[AtomicU32]> {
-    (0..count).map(|_| AtomicU32::new(0)).collect()
 }
 
 impl Allocation {
@@ -114,7 +112,7 @@ impl Allocation {
 
     #[inline(always)]
     pub fn tracks_writes(&self) -> bool {
-        self.written.is_some()
+        self.written.is_tracked()
     }
 
     /// The offset of the first byte.
@@ -160,27 +158,18 @@ impl Allocation {
     /// Marks bytes as written.
     #[inline(always)]
     pub fn mark(&self, offset: u64, bytes: u64) {
-        let Some(written) = &self.written else { return };
-        let (mut at, end) = (offset, offset + bytes);
-        while at < end {
-            let within = at % 32;
-            let count = (32 - within).min(end - at);
-            let mask = (u32::MAX >> (32 - count)) << within;
-            let word = &written[(at / 32) as usize];
-            if word.load(Ordering::Relaxed) & mask != mask {
-                word.fetch_or(mask, Ordering::Relaxed);
-            }
-            at += count;
-        }
+        self.written.mark(offset, bytes);
+    }
+
+    /// Marks bytes as never written.
+    fn forget(&self, offset: u64, bytes: u64) {
+        self.written.forget(offset, bytes, u64::from(self.lead()) + self.bytes);
     }
 
     /// Whether any of up to 8 aligned bytes was ever written. True if writes are not tracked.
     #[inline(always)]
     pub fn is_written(&self, offset: u64, bytes: u64) -> bool {
-        let Some(written) = &self.written else { return true };
-        // The access is aligned, so all its bits are in one word.
-        let bits = written[(offset / 32) as usize].load(Ordering::Relaxed) >> (offset % 32);
-        bits & (u32::MAX >> (32 - bytes)) != 0
+        self.written.has_any(offset, bytes)
     }
 
     fn write(&self, offset: u64, data: &[u8]) {
@@ -266,9 +255,17 @@ impl Heap {
             return Err(out_of_memory);
         }
         let Some(start) = self.find_gap(bytes) else { return Err(out_of_memory) };
-        let words = Words::Owned(zeros(bytes.div_ceil(4)));
-        let written = self.tracks_writes.then(|| zeros(bytes.div_ceil(32)));
-        self.live.insert(start, Arc::new(Allocation { start, bytes, read_only, words, written }));
+        let allocation = Allocation {
+            start,
+            bytes,
+            read_only,
+            words: Words::Owned((0..bytes.div_ceil(4)).map(|_| AtomicU32::new(0)).collect()),
+            written: Written::default(),
+        };
+        if self.tracks_writes {
+            allocation.forget(0, bytes);
+        }
+        self.live.insert(start, Arc::new(allocation));
         self.used += bytes;
         self.peak = self.peak.max(self.used);
         self.next = (start + bytes).next_multiple_of(ALIGNMENT) + GAP;
@@ -296,7 +293,10 @@ impl Heap {
         };
         let start = aligned + lead;
         let words = Words::mapped(memory, bytes, lead);
-        self.live.insert(start, Arc::new(Allocation { start, bytes, read_only, words, written: None }));
+        self.live.insert(
+            start,
+            Arc::new(Allocation { start, bytes, read_only, words, written: Written::default() }),
+        );
         self.next = (start + bytes).next_multiple_of(ALIGNMENT) + GAP;
         Ok(start)
     }
@@ -385,6 +385,15 @@ impl Heap {
             allocation.write(offset + at, &block[..length as usize]);
             at += length;
         }
+        Ok(())
+    }
+
+    pub fn forget(&self, address: u64, bytes: u64) -> Result<(), Fault> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let (allocation, offset) = self.containing(address, bytes)?;
+        allocation.forget(offset, bytes);
         Ok(())
     }
 

@@ -250,6 +250,9 @@ pub struct VerifyRecord {
     /// Memory at named points of the sessions on a device. Empty if the candidate was verified on the CPU.
     #[serde(default)]
     pub device: Vec<opt_shared::outcome::DevicePoint>,
+    /// What each kernel did on the emulated device, as a hint. Empty on other devices.
+    #[serde(default)]
+    pub emulated_kernels: Vec<opt_shared::outcome::EmulatedKernel>,
 }
 
 /// A candidate's times per call, over all timed entries and for each.

@@ -140,6 +140,41 @@ fn growth_beyond_the_ceiling_is_killed_with_its_reason_on_disk() {
     outcome.expect_equal(peak, Some(TOO_MUCH * MIB), "the peak");
 }
 
+/// A card without totals shares the host's memory.
+fn unified(mib: &[(u64, u64)]) -> Script {
+    let card = Device { total_mib: None, utilisation: None, processes: vec![with_context(mib)], ..device() };
+    Script { devices: vec![card], ..Script::default() }
+}
+
+#[test]
+fn card_without_totals_is_used_with_the_figures_of_its_processes() {
+    let scenario = Scenario::with_plan(&plan("cuda:0", &[GOOD]));
+    let (outcome, summary) = run(&scenario, &unified(&[(0, HELD)]), 0);
+    outcome.expect_equal(summary.verdict("relu", GOOD.0).0, Some("PASSED"), "its verdict");
+    let peak = summary.document["memory"]["device_peak_bytes"].as_u64();
+    outcome.expect([Some(0), Some(HELD * MIB)].contains(&peak), format_args!("the peak: {peak:?}"));
+}
+
+/// The kernel holds less than the ceiling on the device, but together with the memory of the run's processes on the host
+/// it holds more.
+#[test]
+fn unified_memory_is_one_sum_of_host_and_device() {
+    const NEAR_THE_CEILING: u64 = 1020;
+    let scenario = Scenario::with_plan(&plan("cuda:0", &[ENDLESS]));
+    let (outcome, summary) = run(&scenario, &unified(&[(0, HELD), (300, NEAR_THE_CEILING)]), 1);
+    let verdict = summary.verdict("relu", ENDLESS.0);
+    outcome.expect_equal(verdict, (Some("DEVICE_MEMORY_LIMIT"), Some("candidate")), "its verdict");
+    let reasons: Vec<&Value> =
+        summary.policy("kill_worker").into_iter().filter(|row| row["reason"] == "device_ceiling").collect();
+    outcome.expect(!reasons.is_empty(), "a worker is killed for its memory");
+    for reason in reasons {
+        let owed = reason["numbers"]["owed_bytes"].as_u64();
+        outcome.expect(owed.is_some_and(|owed| 1 << 30 < owed), format_args!("host and device: {reason}"));
+    }
+    let peak = summary.document["memory"]["device_peak_bytes"].as_u64();
+    outcome.expect_equal(peak, Some(NEAR_THE_CEILING * MIB), "the peak of the device alone");
+}
+
 #[test]
 fn next_candidate_waits_for_memory_that_is_freed_late() {
     let lingering =

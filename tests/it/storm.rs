@@ -6,6 +6,7 @@ pub(crate) mod record;
 use std::time::{Duration, Instant};
 
 use opt_tests::binary;
+use opt_tests::processes::Process;
 use opt_tests::storm::{Chance, Fixture, VICTIMS};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -15,8 +16,10 @@ use self::record::Record;
 const SUPERVISOR_KILLS: usize = 8;
 /// The number of runs in which a worker or a runner is killed.
 const OTHER_KILLS: usize = 10;
-/// The number of runs in which a worker that launches kernels itself is killed.
+/// The number of runs in which a worker that launches kernels itself is killed, for each kind of device.
 const DEVICE_KILLS: usize = 5;
+/// The number of runs in which such a worker hangs, for each kind of device.
+const DEVICE_HANGS: usize = 3;
 
 type Checked = Result<(), String>;
 
@@ -95,26 +98,45 @@ fn kill_and_finish(fixture: &Fixture, moments: &[Duration], wait: bool) -> Check
 
 #[test]
 fn killed_worker_or_runner_changes_no_verdict() {
-    kills_change_no_verdict(fixture, &VICTIMS, OTHER_KILLS);
+    strikes_change_no_verdict(fixture, &VICTIMS, OTHER_KILLS, Fixture::kill_during_a_run);
+}
+
+fn on_the_emulated_device() -> Fixture {
+    Fixture::on_the_emulated_device(binary()).expect("a fixture")
+}
+
+fn on_a_card() -> Fixture {
+    Fixture::on_a_card(binary()).expect("a fixture")
 }
 
 #[test]
 fn killed_device_worker_changes_no_verdict() {
-    let create = || Fixture::on_the_emulated_device(binary()).expect("a fixture");
-    kills_change_no_verdict(create, &["verifier"], DEVICE_KILLS);
+    for create in [on_the_emulated_device as fn() -> Fixture, on_a_card] {
+        strikes_change_no_verdict(create, &["verifier"], DEVICE_KILLS, Fixture::kill_during_a_run);
+    }
 }
 
-fn kills_change_no_verdict(create: fn() -> Fixture, victims: &[&str], kills: usize) {
+#[test]
+fn hanging_device_worker_is_replaced_and_changes_no_verdict() {
+    for create in [on_the_emulated_device as fn() -> Fixture, on_a_card] {
+        strikes_change_no_verdict(create, &["verifier"], DEVICE_HANGS, Fixture::hang_during_a_run);
+    }
+}
+
+/// Kills a process, or stops it, during a run. Returns the process; `None` if the run ended first.
+type Strike = fn(&Fixture, &str, Duration, &mut Chance) -> Result<Option<Process>, String>;
+
+fn strikes_change_no_verdict(create: fn() -> Fixture, victims: &[&str], strikes: usize, strike: Strike) {
     let mut span = measure(create);
     let mut chance = Chance::from_clock();
     let mut hits = 0;
-    while hits < kills {
+    while hits < strikes {
         let fixture = create();
         let victim = victims[hits % victims.len()];
         let moment = chance.moment(span);
-        let killed = fixture.kill_during_a_run(victim, moment, &mut chance);
-        println!("{hits}: {victim} from {moment:?} of {span:?}: {killed:?}");
-        match killed {
+        let struck = strike(&fixture, victim, moment, &mut chance);
+        println!("{hits}: {victim} from {moment:?} of {span:?}: {struck:?}");
+        match struck {
             Ok(Some(_)) => hits += 1,
             // This run was faster than the measured one and had already ended.
             Ok(None) => span = span.mul_f64(0.8),

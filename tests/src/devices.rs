@@ -1,6 +1,7 @@
 //! A simulated card: a twin of NVML that follows a script in the scenario's folder, and a twin of libcuda over the
 //! emulated device.
 
+use std::path::Path;
 use std::process::Command;
 
 use opt_nvml_twin::{Device, Process, Script, Twin, Who};
@@ -33,12 +34,17 @@ pub fn with_twin<'c>(twin: &Twin, command: &'c mut Command) -> &'c mut Command {
 
 /// Makes a command find a card: both twins are in the scenario's folder.
 pub fn on_a_card<'c>(scenario: &Scenario, twin: &Twin, command: &'c mut Command) -> &'c mut Command {
-    let driver = scenario.path().join("libcuda.so");
+    with_card(scenario.path(), twin, command)
+}
+
+/// Like `on_a_card`, with the folder of both twins.
+pub fn with_card<'c>(folder: &Path, twin: &Twin, command: &'c mut Command) -> &'c mut Command {
+    let driver = folder.join("libcuda.so");
     if !driver.exists() {
         let built = std::env::current_exe().expect("this test").with_file_name("libcuda.so");
         std::fs::copy(built, driver).expect("cargo has built the twin beside the tests");
     }
-    with_twin(twin, command).env("LD_LIBRARY_PATH", scenario.path())
+    with_twin(twin, command).env("LD_LIBRARY_PATH", folder)
 }
 
 /// A script entry for all processes with a context. Each pair is a time in milliseconds since the context was first

@@ -86,9 +86,7 @@ impl Outcome {
             .collect();
         self.expect(scratch.is_empty(), format_args!("no scratch file is left; these are: {scratch:#?}"));
         self.expect(!run_folder.join("scratch").exists(), "the scratch folder is gone");
-        let mut sockets = files_below(runtime);
-        // Lock files of cards stay, because removing one could let two runs hold the lock.
-        sockets.retain(|path| path.extension().is_none_or(|suffix| suffix != "lock"));
+        let sockets = files_below(runtime);
         self.expect(sockets.is_empty(), format_args!("no socket is left; these are: {sockets:#?}"));
     }
 }

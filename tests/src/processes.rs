@@ -45,12 +45,17 @@ pub fn kill_left(supervisor: u32, folder: &Path) {
     }
 }
 
-/// Sends SIGKILL to a process. The pid may have been reused before the pidfd was opened, so `same` must confirm that it
-/// is still the same process. Returns whether the signal was sent.
+/// Sends SIGKILL to a process. Returns whether it was sent.
 pub fn kill_if(pid: u32, same: impl FnOnce() -> bool) -> bool {
+    signal_if(pid, Signal::KILL, same)
+}
+
+/// Sends a signal to a process. The pid may have been reused before the pidfd was opened, so `same` must confirm that it
+/// is still the same process. Returns whether the signal was sent.
+pub fn signal_if(pid: u32, signal: Signal, same: impl FnOnce() -> bool) -> bool {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
     let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return false };
-    same() && pidfd_send_signal(&pidfd, Signal::KILL).is_ok()
+    same() && pidfd_send_signal(&pidfd, signal).is_ok()
 }
 
 /// Returns whether a child ends in time. Does not reap it.

@@ -83,6 +83,8 @@ impl Scenario {
             .env("XDG_RUNTIME_DIR", self.runtime())
             // Hide other live runs on this machine from the test.
             .env("OPT_SUPERVISOR_RUNTIME_DIR", self.runtime().join("opt-supervisor"))
+            // Tests that run at the same time have cards with the same UUID.
+            .env("OPT_SUPERVISOR_LOCK_DIR", self.path())
             .env("NO_COLOR", "1")
             .env_remove("RUST_LOG")
             // Cargo adds the folder of libraries built for tests, which contains the twin of a card's driver.

@@ -5,19 +5,22 @@
 //! it, even if it changes its session, parent or environment. The mark therefore identifies the fixture's processes
 //! even if they are orphaned, confined or not dumpable.
 
+mod strike;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit};
+use opt_nvml_twin::{Device, Script, Twin};
+use rustix::process::{Resource, Rlimit, Signal};
 
 use crate::devices;
 use crate::paths::{files_below, repository};
-use crate::processes::{Process, kill_if, pids, read_process};
+use crate::processes::{Process, pids, read_process, signal_if};
 use crate::waiting::{LONG, holds_within};
 
 type Verdicts = &'static [(&'static str, &'static str, Option<&'static str>)];
@@ -43,6 +46,15 @@ const DEVICE_VERDICTS: Verdicts = &[
     ("loops_forever", "TIMEOUT", Some("candidate")),
 ];
 
+/// Like `DEVICE_VERDICTS`, for a card. An endless kernel would take a minute there.
+const CARD_VERDICTS: Verdicts = &[
+    ("naive", "PASSED", None),
+    ("wants_a_workspace", "PASSED", None),
+    ("wrong_by_nine_percent", "INCORRECT_NUMERICAL", Some("candidate")),
+    ("traps", "CRASHED", Some("candidate")),
+    ("writes_past_the_end", "OUT_OF_BOUNDS", Some("candidate")),
+];
+
 /// The kinds of processes that `kill_during_a_run` can kill.
 pub const VICTIMS: [&str; 3] = ["verifier", "profiler", "runner"];
 
@@ -56,6 +68,8 @@ pub struct Fixture {
     binary: PathBuf,
     mark: u64,
     verdicts: Verdicts,
+    /// The twin of NVML, if the plan is for a simulated card.
+    card: Option<Twin>,
 }
 
 impl Process {
@@ -110,10 +124,15 @@ impl Fixture {
         Self::with(binary, DEVICE_VERDICTS, Self::prepare_for_a_device)
     }
 
+    /// Creates a fixture with kernels without host code, on a simulated card.
+    pub fn on_a_card(binary: PathBuf) -> Result<Self, String> {
+        Self::with(binary, CARD_VERDICTS, Self::prepare_for_a_card)
+    }
+
     fn with(
         binary: PathBuf,
         verdicts: Verdicts,
-        prepare: fn(&Self) -> std::io::Result<()>,
+        prepare: fn(&mut Self) -> std::io::Result<()>,
     ) -> Result<Self, String> {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -121,8 +140,8 @@ impl Fixture {
         let folder = PathBuf::from(format!("/tmp/opt-storm-{}-{number}", std::process::id()));
         let (run, plan) = (folder.join("run"), folder.join("plan.toml"));
         let mark = u64::from(std::process::id()) << 20 | number;
-        let fixture = Self { folder, run, plan, binary, mark, verdicts };
-        prepare(&fixture).map_err(|error| format!("making {}: {error}", fixture.folder.display()))?;
+        let mut fixture = Self { folder, run, plan, binary, mark, verdicts, card: None };
+        prepare(&mut fixture).map_err(|error| format!("making {}: {error}", fixture.folder.display()))?;
         Ok(fixture)
     }
 
@@ -132,17 +151,29 @@ impl Fixture {
             .try_for_each(|folder| fs::create_dir_all(self.folder.join(folder)))
     }
 
-    fn prepare_for_a_device(&self) -> std::io::Result<()> {
+    fn prepare_for_a_device(&mut self) -> std::io::Result<()> {
         self.make_folders()?;
-        let kernels = DEVICE_VERDICTS.iter().map(|&(kernel, ..)| match kernel {
+        self.write_plan_for("emulated")
+    }
+
+    fn prepare_for_a_card(&mut self) -> std::io::Result<()> {
+        self.make_folders()?;
+        let processes = vec![devices::with_context(&[(0, 300)])];
+        let card = Script { devices: vec![Device { processes, ..devices::device() }], ..Script::default() };
+        self.card = Some(Twin::install(&self.folder, &card)?);
+        self.write_plan_for("cuda:0")
+    }
+
+    fn write_plan_for(&self, device: &str) -> std::io::Result<()> {
+        let kernels = self.verdicts.iter().map(|&(kernel, ..)| match kernel {
             "naive" => (kernel, "relu.ptx"),
             _ => (kernel, "bad.ptx"),
         });
         let kernels: Vec<(&str, &str)> = kernels.collect();
-        fs::write(&self.plan, devices::plan("emulated", &kernels))
+        fs::write(&self.plan, devices::plan(device, &kernels))
     }
 
-    fn prepare(&self) -> std::io::Result<()> {
+    fn prepare(&mut self) -> std::io::Result<()> {
         self.make_folders()?;
         for kernel in KERNELS {
             let source = repository().join("configs/demo/softmax").join(kernel);
@@ -177,17 +208,13 @@ impl Fixture {
                 .map_err(|error| format!("opening {name}: {error}"))
         };
         let mark = self.mark;
-        let mut command = Command::new(&self.binary);
+        let mut command = self.command();
         command
             .arg("run")
             .arg(&self.plan)
             .arg("--dir")
             .arg(&self.run)
             .args(more)
-            .env("XDG_RUNTIME_DIR", self.folder.join("runtime"))
-            .env("OPT_SUPERVISOR_RUNTIME_DIR", self.folder.join("runtime/opt-supervisor"))
-            .env("TMPDIR", self.folder.join("temporary"))
-            .stdin(Stdio::null())
             .stdout(file("stdout")?)
             .stderr(file("stderr")?);
         // SAFETY: between fork and exec it makes one system call and allocates nothing.
@@ -239,34 +266,26 @@ impl Fixture {
     }
 
     pub fn kill(&self, process: &Process) -> bool {
-        kill_if(process.pid, || has_mark(process.pid, self.mark))
+        self.signal(process, Signal::KILL)
     }
 
-    /// Runs the plan once and kills the first process of this kind that is alive at or after the given moment. Returns
-    /// that process; `None` if the run ended first.
-    pub fn kill_during_a_run(
-        &self,
-        victim: &str,
-        moment: Duration,
-        chance: &mut Chance,
-    ) -> Result<Option<Process>, String> {
-        let mut child = self.start(&[])?;
-        let started = Instant::now();
-        let mut killed = None;
-        self.until("the run with a killed process has ended", || {
-            if killed.is_none() && moment <= started.elapsed() {
-                let mut found = self.marked();
-                found.retain(|it| match victim {
-                    "runner" => it.is_below_a_worker(),
-                    role => it.is_worker(role),
-                });
-                let at = usize::try_from(chance.below(found.len() as u64)).unwrap_or(0);
-                killed = found.get(at).filter(|it| self.kill(it)).cloned();
-            }
-            !matches!(child.try_wait(), Ok(None))
-        })?;
-        self.run_to(child, 0)?;
-        Ok(killed)
+    fn signal(&self, process: &Process, signal: Signal) -> bool {
+        signal_if(process.pid, signal, || has_mark(process.pid, self.mark))
+    }
+
+    /// A command of the program, with which it finds no other run and no other card.
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.binary);
+        command
+            .env("XDG_RUNTIME_DIR", self.folder.join("runtime"))
+            .env("OPT_SUPERVISOR_RUNTIME_DIR", self.folder.join("runtime/opt-supervisor"))
+            .env("OPT_SUPERVISOR_LOCK_DIR", &self.folder)
+            .env("TMPDIR", self.folder.join("temporary"))
+            .stdin(Stdio::null());
+        if let Some(twin) = &self.card {
+            devices::with_card(&self.folder, twin, &mut command);
+        }
+        command
     }
 
     pub fn no_process_is_left(&self) -> Result<(), String> {

@@ -7,7 +7,7 @@ use crate::code::{
 };
 use crate::fault::LoadError;
 use crate::lane::Type;
-use crate::ptx::syntax::{Operand, Space};
+use crate::ptx::syntax::{Number, Operand, Space};
 
 /// Cache hints, which this device ignores.
 pub const CACHE: [&str; 22] = [
@@ -34,6 +34,18 @@ pub const CACHE: [&str; 22] = [
     "L2",
     "weak",
 ];
+/// What a cache policy is created from.
+#[derive(Clone, Copy)]
+enum PolicyKind {
+    Fraction,
+    Range,
+    Conversion,
+}
+
+const PRIORITIES: [&str; 4] =
+    ["L2::evict_last", "L2::evict_normal", "L2::evict_first", "L2::evict_unchanged"];
+/// The value of every cache policy.
+const POLICY: u64 = 0x1000_0000_0000_0000;
 const SCOPES: [&str; 4] = ["cta", "cluster", "gpu", "sys"];
 const ORDERS: [(&str, MemoryOrder); 5] = [
     ("volatile", MemoryOrder::Volatile),
@@ -64,8 +76,74 @@ pub fn decode<'a>(
             builder.emit(Op::Nothing);
             Ok(())
         }
+        "applypriority" => priority(builder, space, qualifiers, operands),
+        "createpolicy" => policy(builder, space, qualifiers, operands),
         _ => Err(qualifiers.unsupported()),
     }
+}
+
+/// A change of a cache line's priority has no effect on this device.
+fn priority<'a>(
+    builder: &mut Builder<'_, 'a>,
+    space: Space,
+    qualifiers: &mut Qualifiers<'a>,
+    operands: &[Operand<'a>],
+) -> Result<(), LoadError> {
+    let [to, Operand::Number(Number::Integer(128))] = operands else {
+        return Err(qualifiers.wrong_operands());
+    };
+    if !matches!(space, Space::Global | Space::Generic) || !qualifiers.take("L2::evict_normal") {
+        return Err(qualifiers.unsupported());
+    }
+    address(builder, space, to, qualifiers)?;
+    builder.emit(Op::Nothing);
+    Ok(())
+}
+
+/// A cache policy. Its value is opaque, and this device ignores policies, so it is the same for all of them.
+fn policy<'a>(
+    builder: &mut Builder<'_, 'a>,
+    space: Space,
+    qualifiers: &mut Qualifiers<'a>,
+    operands: &[Operand<'a>],
+) -> Result<(), LoadError> {
+    let kind = qualifiers.one_of(&[
+        ("fractional", PolicyKind::Fraction),
+        ("range", PolicyKind::Range),
+        ("cvt", PolicyKind::Conversion),
+    ]);
+    let kind = kind.ok_or_else(|| qualifiers.unsupported())?;
+    let has_priority = match kind {
+        PolicyKind::Conversion => qualifiers.take("L2"),
+        PolicyKind::Fraction | PolicyKind::Range => qualifiers.take_all(&PRIORITIES),
+    };
+    let in_space = match kind {
+        PolicyKind::Range => matches!(space, Space::Global | Space::Generic),
+        PolicyKind::Fraction | PolicyKind::Conversion => space == Space::Generic,
+    };
+    if !has_priority || !in_space || qualifiers.ty()? != Type::B64 {
+        return Err(qualifiers.unsupported());
+    }
+    let [to, rest @ ..] = operands else { return Err(qualifiers.wrong_operands()) };
+    match (kind, rest) {
+        (PolicyKind::Fraction, []) => {}
+        (PolicyKind::Fraction, [fraction]) => {
+            builder.value(fraction, Type::F32)?;
+        }
+        (PolicyKind::Range, [from, primary, total]) => {
+            address(builder, space, from, qualifiers)?;
+            builder.value(primary, Type::U32)?;
+            builder.value(total, Type::U32)?;
+        }
+        (PolicyKind::Conversion, [property]) => {
+            builder.value(property, Type::B64)?;
+        }
+        _ => return Err(qualifiers.wrong_operands()),
+    }
+    let to = builder.result(to, Type::B64)?;
+    let from = builder.constant(POLICY, Type::B64);
+    builder.emit_move(to, from);
+    Ok(())
 }
 
 fn space(qualifiers: &mut Qualifiers<'_>) -> Space {

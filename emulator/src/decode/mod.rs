@@ -106,7 +106,8 @@ fn statement<'a>(builder: &mut Builder<'_, 'a>, statement: &Statement<'a>) -> Re
         }
         "setp" | "set" | "selp" | "slct" => compare::decode(builder, opcode, &mut qualifiers, operands)?,
         "mov" | "cvt" | "cvta" | "isspacep" => convert::decode(builder, opcode, &mut qualifiers, operands)?,
-        "ld" | "ldu" | "st" | "atom" | "red" | "prefetch" | "prefetchu" | "applypriority" | "discard" => {
+        "ld" | "ldu" | "st" | "atom" | "red" | "prefetch" | "prefetchu" | "applypriority" | "discard"
+        | "createpolicy" => {
             memory::decode(builder, opcode, &mut qualifiers, operands)?;
         }
         "shfl" | "vote" | "match" | "redux" | "activemask" | "elect" => {

@@ -46,6 +46,9 @@ impl Warp {
     ) -> Result<(), Stop> {
         let kernel = block.kernel;
         let op = &kernel.memory_ops[index as usize];
+        if let Some(counter) = &mut block.counter {
+            counter.access(op, &self.addresses(op.at), active, pc);
+        }
         if self.all_at_once(block, op, active, pc) {
             if op.order.is_strong() {
                 self.note_order(block, op, active);

@@ -22,8 +22,7 @@ impl Warp {
         match op.space {
             MemorySpace::Shared => {
                 let Some(offsets) = self.shared_offsets(block, op, active) else { return false };
-                let checks = block.checks_reads && atomic != AtomicOp::Exchange;
-                if !block.shared.allows_reads(&offsets, 0, 4, checks) {
+                if !block.shared.allows_reads(&offsets, 0, 4, reads(block, atomic)) {
                     return false;
                 }
                 for lane in lanes(active) {
@@ -39,6 +38,10 @@ impl Warp {
             MemorySpace::Global => {
                 let found = self.global_offsets(block, op, active);
                 let Some((allocation, offsets)) = found.filter(|(it, _)| !it.read_only) else { return false };
+                let is_written = |lane: usize| allocation.is_written(offsets.at[lane].into(), 4);
+                if allocation.tracks_writes() && reads(block, atomic) && !lanes(active).all(is_written) {
+                    return false;
+                }
                 for lane in lanes(active) {
                     let (operand, other) = operands(&self.registers, lane);
                     let at = u64::from(offsets.at[lane]);
@@ -67,6 +70,13 @@ impl Warp {
         let operand = self.registers.get(first, lane);
         let other = second.map_or(0, |slot| self.registers.get(slot, lane));
         let change = |old: u64| changed(atomic, kind, old, operand, other);
+        let (found, state) = self.element(block, op.element, target, 0);
+        if !state.allows_read(reads(block, atomic)) {
+            let memory = target.memory();
+            let bytes = u64::from(op.bytes);
+            let access = Access { kind: AccessKind::Atomic, memory, address, bytes, nearest: None };
+            return Err(state.stop(access, lane));
+        }
         let old = match target {
             Target::Global(allocation, offset) if op.bytes == 4 => {
                 let old = allocation.update(*offset, |old| change(u64::from(old)) as u32);
@@ -90,15 +100,8 @@ impl Warp {
                 old
             }
             _ => {
-                let (old, state) = self.element(block, op.element, target, 0);
-                if !state.allows_read(block.checks_reads && atomic != AtomicOp::Exchange) {
-                    let memory = target.memory();
-                    let bytes = u64::from(op.bytes);
-                    let access = Access { kind: AccessKind::Atomic, memory, address, bytes, nearest: None };
-                    return Err(state.stop(access, lane));
-                }
-                self.store_element(block, op.element, false, target, 0, change(old));
-                old
+                self.store_element(block, op.element, false, target, 0, change(found));
+                found
             }
         };
         if let Some(slot) = to {
@@ -106,6 +109,11 @@ impl Warp {
         }
         Ok(())
     }
+}
+
+/// Whether it is a fault if an operation finds a value that was never written.
+fn reads(block: &BlockState<'_>, op: AtomicOp) -> bool {
+    block.checks_reads && op != AtomicOp::Exchange
 }
 
 #[inline(always)]

@@ -4,6 +4,7 @@ use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
 use super::barrier::{Barrier, Released, release};
+use super::counts::Counter;
 use super::host::Host;
 use super::launch::{Job, Progress, site};
 use super::race::{Conflict, Races, SharedAccess};
@@ -28,6 +29,8 @@ pub struct BlockState<'j> {
     pub pending_copies: u64,
     /// The race detector for shared memory, if it is enabled.
     pub races: Option<Box<Races>>,
+    /// Counts accesses and branches, if that is enabled.
+    pub counter: Option<Box<Counter>>,
     /// A read of shared memory that was never written. It is reported at the next barrier of all threads. If a write
     /// before that barrier races with the read, the race is reported instead, because it explains the read better.
     deferred: Option<BlockFault>,
@@ -62,6 +65,7 @@ impl<'j> BlockState<'j> {
             races: job
                 .watches_races()
                 .then(|| Box::new(Races::new(job.kernel, job.shared_bytes, job.threads_of_a_block()))),
+            counter: job.counts.then(Box::default),
             deferred: None,
             at: [0; 3],
             job,

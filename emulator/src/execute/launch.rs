@@ -6,10 +6,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::block::{BlockFault, BlockState};
+use super::counts::{Counter, Counts};
 use super::race;
 use super::warp::Warp;
 use crate::code::Kernel;
-use crate::fault::{Fault, FaultKind, FaultSite};
+use crate::fault::{Fault, FaultKind, FaultSite, SourceLine};
 use crate::limits;
 use crate::memory::View;
 
@@ -34,6 +35,8 @@ pub struct Summary {
     pub blocks: u64,
     /// The kernel's `printf` output. It is in the order of the blocks only if a single thread runs them.
     pub printed: String,
+    /// `None` unless the device counts.
+    pub counts: Option<Counts>,
 }
 
 /// A launch with checked arguments.
@@ -50,6 +53,7 @@ pub struct Job<'k> {
     pub threads: usize,
     pub checks_reads: bool,
     pub checks_races: bool,
+    pub counts: bool,
 }
 
 /// The state that the threads of a launch share.
@@ -64,6 +68,7 @@ pub struct Progress {
     /// Locks for accesses of 8 bytes, by address.
     wide: [Mutex<()>; 64],
     printed: Mutex<String>,
+    counter: Mutex<Counter>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -80,6 +85,7 @@ impl Progress {
             started: Instant::now(),
             wide: std::array::from_fn(|_| Mutex::new(())),
             printed: Mutex::new(String::new()),
+            counter: Mutex::default(),
         }
     }
 
@@ -164,7 +170,8 @@ pub fn run(job: &Job<'_>, files: &dyn Fn(u32) -> Option<String>) -> Result<Summa
         return Err(fault);
     }
     let printed = std::mem::take(&mut *lock(&progress.printed));
-    Ok(Summary { warp_instructions: progress.steps.load(Ordering::Relaxed), blocks, printed })
+    let counts = job.counts.then(|| lock(&progress.counter).counts(job.kernel, files));
+    Ok(Summary { warp_instructions: progress.steps.load(Ordering::Relaxed), blocks, printed, counts })
 }
 
 fn work(job: &Job<'_>, progress: &Progress, blocks: u64) {
@@ -174,6 +181,9 @@ fn work(job: &Job<'_>, progress: &Progress, blocks: u64) {
     loop {
         let number = progress.next.fetch_add(1, Ordering::Relaxed);
         if blocks <= number || progress.failed_before(number) {
+            if let Some(counter) = &state.counter {
+                lock(&progress.counter).absorb(counter);
+            }
             return;
         }
         let [x, y, _] = job.grid.map(u64::from);
@@ -209,14 +219,17 @@ pub fn site(job: &Job<'_>, block: [u32; 3], thread: u32, pc: u32) -> FaultSite {
     }
 }
 
+/// The source line of an instruction, if it is known.
+pub fn source_of(kernel: &Kernel, pc: usize, files: &dyn Fn(u32) -> Option<String>) -> Option<SourceLine> {
+    let location = kernel.locations.get(pc).copied().flatten()?;
+    files(location.file).map(|file| SourceLine { file, line: location.line })
+}
+
 /// Finds the source lines of a fault by its PTX lines.
 fn name_source(fault: &mut Fault, kernel: &Kernel, files: &dyn Fn(u32) -> Option<String>) {
     let name = |site: &mut FaultSite| {
         let at = kernel.lines.iter().position(|line| *line == site.line);
-        let location = at.and_then(|at| kernel.locations.get(at).copied().flatten());
-        site.source = location.and_then(|location| {
-            files(location.file).map(|file| crate::fault::SourceLine { file, line: location.line })
-        });
+        site.source = at.and_then(|at| source_of(kernel, at, files));
     };
     if let FaultKind::Race { other, .. } = &mut fault.kind {
         name(&mut other.site);

@@ -6,6 +6,7 @@ mod barrier;
 mod block;
 mod collective;
 mod copy;
+mod counts;
 mod functions;
 mod host;
 mod launch;
@@ -21,6 +22,7 @@ mod warp;
 mod watch;
 mod words;
 
+pub use counts::{Counts, Traffic};
 pub use launch::{Job, Limit, Summary, run};
 
 use crate::fault::FaultKind;

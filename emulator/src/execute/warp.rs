@@ -268,6 +268,11 @@ impl Warp {
                     r.set_flags(to, active, value);
                 }
                 Op::Branch { target } => {
+                    if let Some(counter) = &mut block.counter
+                        && active != mask
+                    {
+                        counter.divergent_branches += 1;
+                    }
                     if target <= pc && others_wait {
                         self.backward += 1;
                     }

@@ -1,8 +1,10 @@
 //! Tests of the emulated device through its public interface, with PTX written by hand.
 
+mod counts;
 mod hostile;
 mod kit;
 mod memory;
 mod opcodes;
 mod products;
+mod refusals;
 mod tensor;

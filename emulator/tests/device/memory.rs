@@ -1,6 +1,6 @@
 //! Tests of device memory: allocation, freeing, and refused accesses.
 
-use opt_emulator::{Call, Config, Device, FaultKind};
+use opt_emulator::{Call, Config, Device, FaultKind, Memory};
 
 use crate::kit::{Bench, REGISTERS, kernel, line_of, load_error};
 
@@ -78,4 +78,94 @@ fn unsupported_instruction_is_refused_by_name_and_line() {
     assert_eq!(error.line(), Some(line_of(&text, "tex.2d")));
     assert_eq!(error.code(), 801);
     assert!(error.to_string().contains("does not support `tex.2d.v4"), "{error}");
+}
+
+#[test]
+fn cache_policies_do_not_change_results() {
+    for policy in [
+        "createpolicy.fractional.L2::evict_first.b64 %rd9, 1.0",
+        "createpolicy.fractional.L2::evict_last.L2::evict_unchanged.b64 %rd9, 0.5",
+        "createpolicy.fractional.L2::evict_normal.b64 %rd9",
+        "createpolicy.range.global.L2::evict_last.L2::evict_first.b64 %rd9, [%a], 64, 128",
+        "createpolicy.range.L2::evict_unchanged.b64 %rd9, [%a], %r1, %r1",
+        "createpolicy.cvt.L2.b64 %rd9, %a",
+    ] {
+        let body = format!(
+            "mov.u32 %r1, 7;\n{policy};\napplypriority.global.L2::evict_normal [%a], 128;\n\
+             ld.global.L2::cache_hint.u32 %r2, [%a], %rd9;\n\
+             st.global.L1::evict_last.L2::cache_hint.u32 [%a+4], %r2, %rd9;\n\
+             red.global.add.L2::cache_hint.u32 [%a+8], %r1, %rd9;"
+        );
+        let mut bench = Bench::new(&kernel(1, REGISTERS, &body));
+        let buffer = bench.buffer(&[5, 0, 0, 0, 9, 9, 9, 9, 1, 0, 0, 0]);
+        bench.run(1, 1, &[buffer]).unwrap_or_else(|fault| panic!("{policy}: {fault}"));
+        assert_eq!(bench.bytes(buffer, 12), [5, 0, 0, 0, 5, 0, 0, 0, 8, 0, 0, 0], "{policy}");
+    }
+}
+
+#[test]
+fn cache_policies_of_unknown_forms_are_refused() {
+    for instruction in [
+        "createpolicy.fractional.L1::evict_last.b64 %rd9, 1.0",
+        "createpolicy.fractional.global.L2::evict_last.b64 %rd9, 1.0",
+        "createpolicy.fractional.L2::evict_last.b32 %r9, 1.0",
+        "createpolicy.fractional.b64 %rd9, 1.0",
+        "createpolicy.range.shared.L2::evict_last.b64 %rd9, [%a], 64, 128",
+        "createpolicy.range.L2::evict_last.b64 %rd9, [%a], 64",
+        "createpolicy.cvt.L2.b64 %rd9, %r1",
+        "createpolicy.L2.b64 %rd9, %a",
+        "applypriority.global.L2::evict_last [%a], 128",
+        "applypriority.global.L2::evict_normal [%a], 64",
+    ] {
+        let text = kernel(1, REGISTERS, &format!("{instruction};"));
+        assert_eq!(load_error(&text).line(), Some(line_of(&text, instruction)), "{instruction}");
+    }
+}
+
+#[test]
+fn read_of_forgotten_bytes_is_reported_until_they_are_written() {
+    let load = "ld.global.u32 %r2, [%a+4];";
+    let add = "mov.u32 %r1, 1;\nred.global.add.u32 [%a+4], %r1;";
+    let exchange = "mov.u32 %r1, 1;\natom.global.exch.b32 %r2, [%a+4], %r1;";
+    let store_and_load = "mov.u32 %r1, 1;\nst.global.u32 [%a+4], %r1;\nld.global.u32 %r2, [%a+4];";
+    // The code, the forgotten bytes, and whether it reads a byte that was never written.
+    for (body, from, bytes, reported) in [
+        (load, 0, 12, true),
+        (load, 4, 4, true),
+        (load, 0, 4, false),
+        (load, 8, 4, false),
+        (load, 0, 0, false),
+        // As long as one of its bytes was written, an element may have padding.
+        (load, 4, 3, false),
+        (add, 0, 12, true),
+        (exchange, 0, 12, false),
+        (store_and_load, 0, 12, false),
+    ] {
+        let mut bench = Bench::new(&kernel(1, REGISTERS, body));
+        let buffer = bench.buffer(&[7; 12]);
+        bench.device.forget(buffer + from, bytes).expect("a live buffer");
+        assert_eq!(bench.bytes(buffer, 12), [7; 12], "the host may read it");
+        let found = bench.run(1, 32, &[buffer]);
+        let is_reported = found.as_ref().is_err_and(|fault| {
+            matches!(&fault.kind, FaultKind::Uninitialised(access)
+                if (access.memory, access.address) == (Memory::Global, buffer + 4))
+        });
+        assert_eq!(is_reported, reported, "{body} after forgetting {bytes} bytes at {from}: {found:?}");
+        assert!(reported || found.is_ok(), "{body}: {found:?}");
+    }
+}
+
+#[test]
+fn written_and_copied_bytes_are_not_forgotten() {
+    let mut bench = Bench::new(&kernel(1, REGISTERS, "ld.global.u64 %rd2, [%a];"));
+    let buffer = bench.buffer(&[7; 8]);
+    for write in [
+        |bench: &mut Bench, at| bench.device.write(at, &[1; 8]),
+        |bench: &mut Bench, at| bench.device.fill(at, 1, 8),
+    ] {
+        bench.device.forget(buffer, 8).expect("a live buffer");
+        write(&mut bench, buffer).expect("a live buffer");
+        bench.run(1, 1, &[buffer]).expect("written bytes");
+    }
+    assert_eq!(bench.device.forget(buffer, 9).expect_err("too many bytes").code(), 1);
 }

@@ -40,3 +40,16 @@ fn triton_sum_of_halves_matches_the_reference() {
     let truth: Vec<f64> = first.iter().zip(&second).map(|(x, y)| Format::F16.rounded(x + y)).collect();
     close("add16", &bench.get(z, n, Format::F16), &truth, 0.0);
 }
+
+#[test]
+fn triton_relu_with_cache_policies_matches_the_reference() {
+    let mut bench = Bench::new(include_str!("../data/triton/hinted_relu.ptx"));
+    let n = 1500;
+    let values = numbers(n, 4.0, Format::F32);
+    let (x, y) = (bench.put(&values, Format::F32), bench.output(n, Format::F32));
+    let args: Vec<Arg> =
+        [x, y].map(Arg::Address).into_iter().chain([Arg::I32(1500)]).chain(scratch()).collect();
+    bench.run("hinted_relu", [2, 1, 1], [128, 1, 1], 0, &args);
+    let truth: Vec<f64> = values.iter().map(|value| value.max(0.0)).collect();
+    close("hinted_relu", &bench.get(y, n, Format::F32), &truth, 0.0);
+}

@@ -1,4 +1,4 @@
-//! The memory of a device and of its worker at named points of an attempt's sessions.
+//! What a device reports about an attempt: memory at named points of its sessions, and counts of the emulated device.
 
 use serde::{Deserialize, Serialize};
 
@@ -38,5 +38,54 @@ impl DevicePoint {
         self.placed_bytes = self.placed_bytes.max(other.placed_bytes);
         self.used_bytes = self.used_bytes.max(other.used_bytes);
         self.resident_bytes = self.resident_bytes.max(other.resident_bytes);
+    }
+}
+
+/// What a kernel did on the emulated device, over the first call of each entry. These are counts, not times.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EmulatedKernel {
+    pub symbol: String,
+    pub launches: u64,
+    pub warp_instructions: u64,
+    /// Branches that only some of a warp's active lanes took.
+    pub divergent_branches: u64,
+    /// Accesses to shared memory. Their parts are passes over its banks.
+    pub shared: Traffic,
+    /// Accesses to global memory. Their parts are sectors of 32 bytes.
+    pub global: Traffic,
+}
+
+/// Accesses of warps to one kind of memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// The number of accesses, each of which has up to 32 lanes.
+    pub accesses: u64,
+    pub parts: u64,
+    /// The parts that would be enough for the same bytes.
+    pub fewest_parts: u64,
+    /// Where the launch with the most parts has the most unnecessary ones, such as `PTX line 12, relu.cu:7`. `None` if
+    /// no part is unnecessary.
+    pub worst: Option<String>,
+}
+
+impl EmulatedKernel {
+    /// Adds another launch of the same kernel.
+    pub fn absorb(&mut self, other: Self) {
+        self.launches += other.launches;
+        self.warp_instructions += other.warp_instructions;
+        self.divergent_branches += other.divergent_branches;
+        self.shared.absorb(other.shared);
+        self.global.absorb(other.global);
+    }
+}
+
+impl Traffic {
+    fn absorb(&mut self, other: Self) {
+        if self.worst.is_none() || self.parts < other.parts {
+            self.worst = other.worst.or_else(|| self.worst.take());
+        }
+        self.accesses += other.accesses;
+        self.parts += other.parts;
+        self.fewest_parts += other.fewest_parts;
     }
 }

@@ -17,7 +17,7 @@ mod verify;
 use serde::{Deserialize, Serialize};
 
 pub use self::build::{Artifact, Built};
-pub use self::device::{DevicePoint, MemoryPoint};
+pub use self::device::{DevicePoint, EmulatedKernel, MemoryPoint, Traffic};
 pub use self::failure::{EntryFailure, Mismatch, Pattern, RunnerEnd, ToleranceUsed};
 pub use self::head::Head;
 pub use self::profile::{CacheStateReached, DeviceTiming, EntryProfile, Estimate, Profiled, TimeSummary};

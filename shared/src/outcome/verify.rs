@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{DevicePoint, ReadReport};
+use super::{DevicePoint, EmulatedKernel, ReadReport};
 use crate::ids::EntryId;
 use crate::units::Bytes;
 
@@ -27,6 +27,9 @@ pub struct Verified {
     /// Memory of the device at named points. Empty if the candidate was verified on the CPU.
     #[serde(default)]
     pub device: Vec<DevicePoint>,
+    /// What each kernel did on the emulated device. Empty on other devices.
+    #[serde(default)]
+    pub emulated_kernels: Vec<EmulatedKernel>,
     #[serde(default)]
     pub output: OutputForm,
 }

@@ -19,6 +19,7 @@ use prometheus_client::registry::{Registry, Unit};
 type Labels = Vec<(&'static str, &'static str)>;
 type Counts = Family<Labels, Counter>;
 type Gauges = Family<Labels, Gauge>;
+type Ratios = Family<Labels, Gauge<f64, AtomicU64>>;
 type Seconds = Family<Labels, Counter<f64, AtomicU64>>;
 
 /// The counters and gauges of a run.
@@ -31,8 +32,11 @@ pub struct Metrics {
     ceiling: Gauge,
     reclaimable: Gauge,
     available: Gauge,
+    peak: Gauges,
     device: Gauges,
+    device_peak: Gauges,
     device_ceiling: Gauges,
+    device_utilisation: Ratios,
     granted: Counts,
     attempts: Counts,
     candidates: Counts,
@@ -55,7 +59,13 @@ pub struct GaugeValues {
     pub available: Bytes,
     /// Device memory held by the run's processes. `None` without a device, or if it has not been sampled yet.
     pub device: Option<Bytes>,
+    /// The high-water mark of `device`, as far as it was sampled.
+    pub device_peak: Option<Bytes>,
     pub device_ceiling: Option<Bytes>,
+    /// How busy the device is with this and other programs, in per cent. `None` if NVML does not report it.
+    pub device_utilisation: Option<u32>,
+    /// The high-water mark of `owed`, as far as it was sampled.
+    pub peak: Option<Bytes>,
 }
 
 impl Default for Metrics {
@@ -69,8 +79,11 @@ impl Default for Metrics {
             ceiling: Gauge::default(),
             reclaimable: Gauge::default(),
             available: Gauge::default(),
+            peak: Family::default(),
             device: Family::default(),
+            device_peak: Family::default(),
             device_ceiling: Family::default(),
+            device_utilisation: Family::default(),
             granted: Family::default(),
             attempts: Family::default(),
             candidates: Family::default(),
@@ -94,11 +107,15 @@ impl Default for Metrics {
         bytes("reclaimable", "Clean file pages of the process tree", &it.reclaimable);
         bytes("available", "Available memory of the machine", &it.available);
         for (name, help, gauges) in [
+            ("owed_peak", "The high-water mark of owed memory", &it.peak),
             ("device_owed", "Device memory that the process tree occupies", &it.device),
+            ("device_owed_peak", "The high-water mark of that memory", &it.device_peak),
             ("device_ceiling", "The limit on device memory", &it.device_ceiling),
         ] {
             registry.register_with_unit(name, help, Unit::Bytes, gauges.clone());
         }
+        let (name, help) = ("device_utilisation", "The share of time in which the device is busy");
+        registry.register_with_unit(name, help, Unit::Ratios, it.device_utilisation.clone());
         registry.register("leases_granted", "Granted leases", it.granted.clone());
         registry.register("attempts", "Attempts that have ended", it.attempts.clone());
         registry.register("candidates", "Candidates that have ended", it.candidates.clone());
@@ -150,8 +167,16 @@ impl Metrics {
         ] {
             gauge.set(i64::try_from(bytes.get()).unwrap_or(i64::MAX));
         }
-        for (gauges, bytes) in [(&self.device, gauges.device), (&self.device_ceiling, gauges.device_ceiling)]
-        {
+        self.device_utilisation.clear();
+        if let Some(percent) = gauges.device_utilisation {
+            self.device_utilisation.get_or_create(&Labels::new()).set(f64::from(percent) / 100.0);
+        }
+        for (gauges, bytes) in [
+            (&self.peak, gauges.peak),
+            (&self.device, gauges.device),
+            (&self.device_peak, gauges.device_peak),
+            (&self.device_ceiling, gauges.device_ceiling),
+        ] {
             gauges.clear();
             if let Some(bytes) = bytes {
                 gauges.get_or_create(&Labels::new()).set(i64::try_from(bytes.get()).unwrap_or(i64::MAX));
@@ -180,6 +205,9 @@ mod tests {
             workers: vec![("verifier", "idle"), ("verifier", "idle")],
             ceiling: Bytes::gib(2),
             device: Some(Bytes::gib(1)),
+            device_peak: Some(Bytes::gib(3)),
+            device_utilisation: Some(45),
+            peak: Some(Bytes::gib(2)),
             ..GaugeValues::default()
         };
         let page = metrics.page(&gauges).expect("a page");
@@ -190,7 +218,10 @@ mod tests {
             "opt_supervisor_worker_ends_total{class=\"killed\"} 1",
             "opt_supervisor_recycles_total{reason=\"before_profile\"} 1",
             "opt_supervisor_host_ceiling_bytes 2147483648",
+            "opt_supervisor_owed_peak_bytes{} 2147483648",
             "opt_supervisor_device_owed_bytes{} 1073741824",
+            "opt_supervisor_device_owed_peak_bytes{} 3221225472",
+            "opt_supervisor_device_utilisation_ratios{} 0.45",
             "# UNIT opt_supervisor_owed_bytes bytes",
         ] {
             assert!(page.lines().any(|it| it == line), "{line}\n{page}");
@@ -198,6 +229,8 @@ mod tests {
         assert!(page.ends_with("# EOF\n"));
         let later = metrics.page(&GaugeValues::default()).expect("a page");
         assert!(!later.contains("state=\"idle\""), "{later}");
-        assert!(!later.contains("device_owed_bytes{}"), "an unknown value is shown: {later}");
+        for name in ["owed_peak_bytes{}", "device_owed_bytes{}", "device_utilisation_ratios{}"] {
+            assert!(!later.contains(name), "an unknown value is shown: {later}");
+        }
     }
 }

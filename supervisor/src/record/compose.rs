@@ -79,6 +79,7 @@ impl CandidateRecord {
             reads: verified.reads,
             output: verified.output,
             device: verified.device,
+            emulated_kernels: verified.emulated_kernels,
         });
         self.absorb_runner_peak(head.peak_owed);
         self.absorb_evidence(head);

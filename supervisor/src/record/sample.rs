@@ -82,6 +82,19 @@ fn passed(name: &str, rank: u32, speedup: Option<Estimate>, total_ms: f64) -> Ca
                 used_bytes: Bytes::mib(606),
                 resident_bytes: Bytes::mib(40),
             }],
+            emulated_kernels: vec![opt_shared::outcome::EmulatedKernel {
+                symbol: "softmax".to_owned(),
+                launches: 20,
+                warp_instructions: 123_456,
+                divergent_branches: 40,
+                global: opt_shared::outcome::Traffic {
+                    accesses: 640,
+                    parts: 20_480,
+                    fewest_parts: 2560,
+                    worst: Some("PTX line 31, softmax.cu:7".to_owned()),
+                },
+                ..opt_shared::outcome::EmulatedKernel::default()
+            }],
         }),
         profile: Some(ProfileRecord {
             stage: Some(Stage::Confirm),

@@ -3,6 +3,8 @@
 //! It says what happened and where, with figures, what that usually means, and what to try. Details for programs are
 //! in `summary.json`.
 
+mod emulated;
+
 use std::fmt::Write as _;
 
 use opt_shared::outcome::{Body, EntryFailure, EntryProfile, Mismatch, Pattern, Report, RunnerEnd, Status};
@@ -32,7 +34,10 @@ pub fn feedback(stage: Stage, report: &Report) -> String {
     };
     match &report.body {
         Body::Build(built) => facts.log = &built.log_head,
-        Body::Verify(verified) => facts.entries = Some((verified.entries_passed, verified.entries_run)),
+        Body::Verify(verified) => {
+            facts.entries = Some((verified.entries_passed, verified.entries_run));
+            facts.emulated = emulated::hints(&verified.emulated_kernels);
+        }
         Body::Profile(profiled) => facts.timed = least_gain(&profiled.entries),
         Body::Replay(_) => {}
     }
@@ -73,6 +78,8 @@ struct Facts<'a> {
     /// The entry with the smallest gain.
     timed: Option<String>,
     baseline_failed: bool,
+    /// What the emulated device counted that a faster kernel could avoid.
+    emulated: Vec<String>,
 }
 
 impl<'a> Facts<'a> {
@@ -88,6 +95,7 @@ impl<'a> Facts<'a> {
             entries: None,
             timed: None,
             baseline_failed: false,
+            emulated: Vec::new(),
         }
     }
 }
@@ -143,6 +151,7 @@ fn passed(facts: &Facts<'_>, text: &mut Text) {
     if let Some(entry) = &facts.timed {
         text.line(&format!("The entry with the least gain is {entry}: start there to get faster."));
     }
+    facts.emulated.iter().for_each(|hint| text.line(hint));
 }
 
 fn compilation(facts: &Facts<'_>, text: &mut Text) {

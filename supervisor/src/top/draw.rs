@@ -104,12 +104,17 @@ fn title(model: &Model, pane: Pane) -> String {
         Pane::Memory if model.over.is_some() => "memory: █ owed  • reclaimable".to_owned(),
         Pane::Memory => {
             let memory = &model.memory;
-            let device = memory.device.map_or_else(String::new, |(held, ceiling)| {
-                format!("  device: {} of {}", amount(Some(held)), amount(Some(ceiling)))
+            let peak = |peak: Option<Bytes>| {
+                peak.map_or_else(String::new, |peak| format!(" (peak {})", amount(Some(peak))))
+            };
+            let device = memory.device.map_or_else(String::new, |it| {
+                let (held, ceiling) = (amount(Some(it.held)), amount(Some(it.ceiling)));
+                format!("  device: {held} of {ceiling}{}", peak(it.peak))
             });
             format!(
-                "memory: █ {} owed  • {} reclaimable{device}",
+                "memory: █ {} owed{}  • {} reclaimable{device}",
                 amount(memory.owed),
+                peak(memory.peak),
                 amount(memory.reclaimable)
             )
         }

@@ -12,6 +12,7 @@ mod answer;
 mod draw;
 mod keys;
 mod link;
+mod memory;
 mod model;
 mod screen;
 #[cfg(test)]

@@ -8,6 +8,7 @@ use opt_shared::units::Bytes;
 use serde_json::Value;
 
 use super::answer::{MAX_ROWS, bytes, clean, figures, list, number, seconds, text};
+use super::memory::Memory;
 
 /// Number of decisions kept for scrolling back.
 const MAX_DECISIONS: usize = 500;
@@ -84,18 +85,6 @@ pub(super) struct RunState {
     pub waits: Option<String>,
     pub ended: usize,
     pub candidates: usize,
-}
-
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Memory {
-    pub ceiling: Option<Bytes>,
-    pub floor: Option<Bytes>,
-    pub charged: Option<Bytes>,
-    pub owed: Option<Bytes>,
-    pub reclaimable: Option<Bytes>,
-    pub available: Option<Bytes>,
-    /// Memory on the device, and its limit.
-    pub device: Option<(Bytes, Bytes)>,
 }
 
 /// The highest sample in a time slot, which begins `at` seconds after the start of the run.
@@ -244,7 +233,7 @@ impl Model {
     }
 
     fn status(&mut self, answer: &Value) {
-        let (run, pace, memory) = (&answer["run"], &answer["pace"], &answer["memory"]);
+        let (run, pace) = (&answer["run"], &answer["pace"]);
         let count =
             |field: &str| -> u64 { list(&answer["jobs"]).iter().filter_map(|job| job[field].as_u64()).sum() };
         let size = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
@@ -262,16 +251,7 @@ impl Model {
             candidates: size(count("candidates")),
         };
         self.replays = list(&answer["replays"]).iter().take(MAX_REPLAYS).map(replay).collect();
-        self.memory = Memory {
-            ceiling: bytes(&memory["host_ceiling_bytes"]),
-            floor: bytes(&memory["host_floor_bytes"]),
-            charged: bytes(&memory["charged_bytes"]),
-            owed: bytes(&memory["owed_bytes"]),
-            reclaimable: bytes(&memory["reclaimable_bytes"]),
-            available: bytes(&memory["available_bytes"]),
-            device: bytes(&answer["device"]["device_owed_bytes"])
-                .zip(bytes(&answer["device"]["device_ceiling_bytes"])),
-        };
+        self.memory = Memory::of(answer);
     }
 
     /// Takes a page of candidates. Pages are loaded in rotation. A candidate's position never changes.

@@ -25,7 +25,7 @@ use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use opt_shared::message::{Callee, EntryRef};
-use opt_shared::outcome::{DevicePoint, ReadReport, RunnerEnd, Status};
+use opt_shared::outcome::{DevicePoint, EmulatedKernel, ReadReport, RunnerEnd, Status};
 use opt_shared::settings::{InputMemory, Priority};
 use opt_shared::units::Bytes;
 
@@ -67,6 +67,11 @@ pub(crate) trait Backend {
 
     /// The device memory in use at named points, over all sessions; empty if the backend has no device.
     fn device_points(&self) -> Vec<DevicePoint> {
+        Vec::new()
+    }
+
+    /// What each kernel did on the emulated device, over all sessions; empty on other devices.
+    fn emulated_kernels(&self) -> Vec<EmulatedKernel> {
         Vec::new()
     }
 

@@ -211,6 +211,7 @@ impl View<'_> {
         let core = &self.decisions.core;
         let (view, workers) = (core.run_view(), core.worker_views(self.decisions.now()));
         let latest = &self.machine.sampler.latest;
+        let device = self.machine.device.as_ref();
         GaugeValues {
             workers: workers.iter().map(|it| (it.role.name(), it.state)).collect(),
             leases: workers.iter().filter_map(|it| Some(it.lease?.stage.name())).collect(),
@@ -219,8 +220,11 @@ impl View<'_> {
             ceiling: view.ceiling,
             reclaimable: latest.reclaimable,
             available: latest.available.unwrap_or_default(),
-            device: self.machine.device.as_ref().and_then(|device| device.latest.ours),
-            device_ceiling: self.machine.device.as_ref().map(|_| core.ceilings().device),
+            device: device.and_then(|device| device.latest.ours),
+            device_peak: device.and_then(|device| device.latest.peak),
+            device_ceiling: device.map(|_| core.ceilings().device),
+            device_utilisation: device.and_then(|device| device.latest.utilisation),
+            peak: self.machine.sampler.totals.peak_owed_bytes,
         }
     }
 

@@ -1,17 +1,19 @@
-//! The lock that lets one run at a time use a card. It is named after the card's UUID and shared by all runs of this
-//! user on this host.
+//! The lock that lets one run at a time use a card. It is named after the card's UUID and shared by all runs on this
+//! host, also of other users.
 //!
 //! It is an `flock`, so it is released when the process that holds it ends. The text in the file names that process for
-//! users.
+//! users. Every user can change this text, so it is not trusted.
 
-use std::fs::{File, OpenOptions};
+mod shared_file;
+
+use std::fs::File;
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
-use crate::control::socket::{SocketError, runtime_folder};
+use self::shared_file::FileError;
 use crate::memory::device::DeviceIdentity;
 use crate::signal::Signals;
 
@@ -24,8 +26,8 @@ const MAX_HOLDER: u64 = 4096;
 
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    #[error("the folder for locks of devices")]
-    Folder(#[from] SocketError),
+    #[error(transparent)]
+    File(#[from] FileError),
     #[error("{action} {path}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error("{device} is still in use by {holder} after {waited:?} (wait for it, or stop it with Ctrl-C)")]
@@ -42,7 +44,8 @@ impl DeviceLock {
     /// Takes the lock of a card. `run` is this run's folder, which is shown to other runs that wait. An interrupt ends
     /// the wait.
     pub(crate) fn take(device: &DeviceIdentity, run: &Path, signals: &Signals) -> Result<Self, LockError> {
-        let path = runtime_folder()?.join(format!("device-{}.lock", file_name(&device.uuid)));
+        let name = format!("opt-supervisor-device-{}.lock", file_name(&device.uuid));
+        let path = shared_file::folder()?.join(name);
         Self::take_at(&path, device, run, &|| signals.take() != 0, TIMEOUT)
     }
 
@@ -54,18 +57,14 @@ impl DeviceLock {
         timeout: Duration,
     ) -> Result<Self, LockError> {
         let failed = |action| move |source| LockError::Io { action, path: path.to_owned(), source };
-        let mut file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)
-            .map_err(failed("opening the lock of a device"))?;
+        let mut file = shared_file::open(path)?;
         let started = Instant::now();
         let mut warned = false;
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => break,
+                // A lock on a file that was removed in the meantime would not keep later runs away.
+                Ok(()) if shared_file::is_at(&file, path) => break,
+                Ok(()) => file = shared_file::open(path)?,
                 Err(rustix::io::Errno::WOULDBLOCK | rustix::io::Errno::INTR) => {}
                 Err(errno) => return Err(failed("locking")(errno.into())),
             }
@@ -88,9 +87,11 @@ impl DeviceLock {
     }
 }
 
+/// What the file says about its holder, as one line without control characters.
 fn holder(file: &mut File) -> String {
-    let mut text = String::new();
-    let read = file.rewind().and_then(|()| file.take(MAX_HOLDER).read_to_string(&mut text));
+    let mut bytes = Vec::new();
+    let read = file.rewind().and_then(|()| file.take(MAX_HOLDER).read_to_end(&mut bytes));
+    let text: String = String::from_utf8_lossy(&bytes).chars().filter(|it| !it.is_control()).collect();
     if read.is_ok() && !text.trim().is_empty() { text } else { "another run".to_owned() }
 }
 
@@ -124,6 +125,33 @@ mod tests {
         assert!(take(&path, "/runs/second", true, TIMEOUT).is_err(), "an interrupt ends the wait");
         drop(first);
         take(&path, "/runs/a", false, Duration::ZERO).expect("the lock is released with its holder");
+    }
+
+    #[test]
+    fn lock_of_a_removed_file_is_not_enough() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("lock");
+        let first = take(&path, "/runs/first", false, Duration::ZERO).expect("free");
+        let waiting = {
+            let path = path.clone();
+            std::thread::spawn(move || take(&path, "/runs/second", false, TIMEOUT))
+        };
+        std::fs::remove_file(&path).expect("removed");
+        drop(first);
+        let second = waiting.join().expect("no panic").expect("the other run has ended");
+        assert!(take(&path, "/runs/third", false, Duration::ZERO).is_err(), "the second run holds the lock");
+        drop(second);
+    }
+
+    #[test]
+    fn text_of_the_holder_cannot_control_the_terminal() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("lock");
+        let first = take(&path, "/runs/first", false, Duration::ZERO).expect("free");
+        std::fs::write(&path, b"\x1b[2Jprocess 1\n\xff").expect("every user may write");
+        let error = take(&path, "/runs/second", false, Duration::ZERO).expect_err("held").to_string();
+        assert!(error.contains("[2Jprocess 1") && !error.chars().any(char::is_control), "{error:?}");
+        drop(first);
     }
 
     #[test]

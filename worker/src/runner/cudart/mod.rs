@@ -85,7 +85,8 @@ impl Runtime {
     fn new() -> Self {
         // One host thread is enough: results do not depend on their number, and the runner's CPU limits may allow no
         // more.
-        let config = Config { memory: MEMORY, threads: 1, ..Config::default() };
+        let config =
+            Config { memory: MEMORY, threads: 1, check_uninitialised_global: true, ..Config::default() };
         Self {
             device: Device::new(config),
             images: Vec::new(),

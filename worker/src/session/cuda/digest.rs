@@ -10,7 +10,7 @@ use super::driver::{DriverError, FunctionId, Launch, ModuleId, Queue};
 use super::memory::wait_for;
 
 const PTX: &[u8] = include_bytes!("digest.ptx");
-const SYMBOL: &str = "opt_digest";
+pub(super) const SYMBOL: &str = "opt_digest";
 /// A word of the digest.
 const WORD: u64 = 8;
 const THREADS: u32 = 256;

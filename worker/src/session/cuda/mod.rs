@@ -33,7 +33,7 @@ use std::rc::Rc;
 
 use opt_shared::formula::{LOAD_SLOTS, STAGING_SLOT};
 use opt_shared::message::Callee;
-use opt_shared::outcome::{DevicePoint, MemoryPoint};
+use opt_shared::outcome::{DevicePoint, EmulatedKernel, MemoryPoint};
 use opt_shared::placement::whole_grains;
 use opt_shared::units::Bytes;
 
@@ -165,6 +165,8 @@ impl Backend for CudaBackend<'_> {
     fn prepare(&self, _: &DeviceCode) {}
 
     fn groups<'b>(&'b self, wanted: &Wanted<'b>) -> Result<Box<dyn Groups<OnDevice> + 'b>, SessionError> {
+        // A task that failed may have left counts.
+        self.driver().borrow_mut().take_counts();
         Ok(Box::new(DeviceGroups::new(*wanted, self.driver().borrow().card().clone())))
     }
 
@@ -178,6 +180,12 @@ impl Backend for CudaBackend<'_> {
 
     fn device_points(&self) -> Vec<DevicePoint> {
         self.points.seen()
+    }
+
+    fn emulated_kernels(&self) -> Vec<EmulatedKernel> {
+        let mut kernels = self.driver().borrow_mut().take_counts();
+        kernels.retain(|it| it.symbol != digest::SYMBOL);
+        kernels
     }
 
     fn pool(&self, bytes: Bytes) -> Result<(HostDevice, Infallible), DeviceError> {

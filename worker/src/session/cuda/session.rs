@@ -313,6 +313,7 @@ impl<'b> DeviceSession<'b> {
         let mut driver = self.driver().borrow_mut();
         for (at, bytes) in call.poisoned(&self.entries[entry]) {
             driver.fill(Queue::Calls, at, poison, bytes)?;
+            driver.forget(at, bytes)?;
         }
         Ok(())
     }

@@ -69,6 +69,7 @@ pub(crate) fn run<B: Backend>(
     let Verification { failed, mut report, lacking, .. } = verification;
     report.reads = groups.finish();
     report.device = backend.device_points();
+    report.emulated_kernels = backend.emulated_kernels();
     head.context_lost = !backend.can_start_sessions();
     if let Some(detail) = lacking.filter(|_| failed == 0) {
         head.end_as(Status::Unsupported, detail);

@@ -1,9 +1,10 @@
 //! The emulated device as a driver. Every operation is complete when its call returns.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use opt_emulator::{Config, Device, Fault, FaultKind, Function, Limit, LoadError, Memory, Module};
+use opt_emulator::{Config, Device, Fault, FaultKind, Function, Limit, LoadError, Memory, Module, Summary};
 use opt_shared::formula::EMULATED_GRAIN;
+use opt_shared::outcome::{EmulatedKernel, Traffic};
 use opt_shared::units::Bytes;
 
 use super::code::Code;
@@ -16,6 +17,9 @@ const MEMORY: Bytes = Bytes::gib(8);
 /// The largest size of the text that kernels print and that is kept for a session, in bytes.
 const PRINTED: usize = 64 << 10;
 
+/// The largest number of kernels of a candidate whose counts are kept. It bounds the outcome's message.
+const MAX_COUNTED: usize = 64;
+
 /// The emulated device, and what was loaded into it.
 pub(crate) struct EmulatedDriver {
     card: Card,
@@ -24,6 +28,9 @@ pub(crate) struct EmulatedDriver {
     kernels: BTreeMap<u64, Function>,
     next: u64,
     printed: String,
+    /// Kernels that were launched, so that only the first launch of each is counted.
+    counted: BTreeSet<FunctionId>,
+    counts: BTreeMap<String, EmulatedKernel>,
 }
 
 impl EmulatedDriver {
@@ -45,6 +52,25 @@ impl EmulatedDriver {
             kernels: BTreeMap::new(),
             next: 0,
             printed: String::new(),
+            counted: BTreeSet::new(),
+            counts: BTreeMap::new(),
+        }
+    }
+
+    fn count(&mut self, symbol: &str, summary: &Summary) {
+        let Some(counts) = &summary.counts else { return };
+        let one = EmulatedKernel {
+            symbol: symbol.to_owned(),
+            launches: 1,
+            warp_instructions: summary.warp_instructions,
+            divergent_branches: counts.divergent_branches,
+            shared: traffic(&counts.shared),
+            global: traffic(&counts.global),
+        };
+        if let Some(known) = self.counts.get_mut(symbol) {
+            known.absorb(one);
+        } else if self.counts.len() < MAX_COUNTED {
+            self.counts.insert(symbol.to_owned(), one);
         }
     }
 
@@ -52,6 +78,14 @@ impl EmulatedDriver {
         self.next += 1;
         self.next
     }
+}
+
+fn traffic(of: &opt_emulator::Traffic) -> Traffic {
+    let worst = of.worst.as_ref().map(|(line, source)| {
+        let source = source.as_ref().map_or(String::new(), |it| format!(", {}:{}", it.file, it.line));
+        format!("PTX line {line}{source}")
+    });
+    Traffic { accesses: of.accesses, parts: of.parts, fewest_parts: of.fewest, worst }
 }
 
 fn device() -> Device {
@@ -68,7 +102,10 @@ fn fault(call: &'static str, fault: Fault) -> DriverError {
         site.source = found.source.map(|source| format!("{}:{}", source.file, source.line));
     }
     site.is_race = matches!(fault.kind, FaultKind::Race { .. });
-    if let FaultKind::IllegalAddress(access) | FaultKind::UseAfterFree(access) = &fault.kind {
+    if let FaultKind::IllegalAddress(access)
+    | FaultKind::UseAfterFree(access)
+    | FaultKind::Uninitialised(access) = &fault.kind
+    {
         let is_global = access.memory == Memory::Global;
         site.address = is_global.then_some(access.address);
         site.beyond_its_own = !is_global;
@@ -111,6 +148,10 @@ impl Driver for EmulatedDriver {
 
     fn fill(&mut self, _: Queue, at: u64, value: u8, bytes: Bytes) -> Result<(), DriverError> {
         self.device.fill(at, value, bytes.get()).map_err(|it| fault("filling", it))
+    }
+
+    fn forget(&mut self, at: u64, bytes: Bytes) -> Result<(), DriverError> {
+        self.device.forget(at, bytes.get()).map_err(|it| fault("marking memory as unwritten", it))
     }
 
     fn read(&mut self, from: u64, into: &mut [u8]) -> Result<(), DriverError> {
@@ -180,16 +221,24 @@ impl Driver for EmulatedDriver {
             params: launch.params.clone(),
             limit: Limit { time: launch.limit, ..Limit::default() },
         };
+        self.device.set_counts(self.counted.insert(launch.function));
         let summary = self.device.launch(function, &order).map_err(|it| fault(CALL, it))?;
         let room = PRINTED.saturating_sub(self.printed.len());
         let end =
             (0..=room.min(summary.printed.len())).rev().find(|&at| summary.printed.is_char_boundary(at));
         self.printed.push_str(&summary.printed[..end.unwrap_or(0)]);
+        let symbol = function.name().to_owned();
+        self.count(&symbol, &summary);
         Ok(())
     }
 
     fn printed(&mut self) -> String {
         std::mem::take(&mut self.printed)
+    }
+
+    fn take_counts(&mut self) -> Vec<EmulatedKernel> {
+        self.counted.clear();
+        std::mem::take(&mut self.counts).into_values().collect()
     }
 
     fn replace(&mut self) -> Result<(), DriverError> {

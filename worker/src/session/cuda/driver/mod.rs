@@ -17,6 +17,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use opt_shared::outcome::EmulatedKernel;
 use opt_shared::units::Bytes;
 
 use self::code::Code;
@@ -166,6 +167,11 @@ pub(crate) trait Driver {
     /// Queues a store of `value` into every byte.
     fn fill(&mut self, queue: Queue, at: u64, value: u8, bytes: Bytes) -> Result<(), DriverError>;
 
+    /// Reports a read of these bytes as a fault until they are written, if the device checks accesses.
+    fn forget(&mut self, _at: u64, _bytes: Bytes) -> Result<(), DriverError> {
+        Ok(())
+    }
+
     /// Copies from the device, and waits until the copy is complete. Earlier writes to that memory must be complete.
     fn read(&mut self, from: u64, into: &mut [u8]) -> Result<(), DriverError>;
 
@@ -189,6 +195,11 @@ pub(crate) trait Driver {
 
     /// Queues a launch on the queue of calls.
     fn launch(&mut self, launch: &Launch) -> Result<(), DriverError>;
+
+    /// What each kernel did since the last call of this function, if the device counts it.
+    fn take_counts(&mut self) -> Vec<EmulatedKernel> {
+        Vec::new()
+    }
 
     /// The host's clock, which tests replace.
     fn now(&self) -> Instant {

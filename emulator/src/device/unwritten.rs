@@ -1,0 +1,19 @@
+//! Marks global memory as never written, for programs that fill it with values that no kernel should read.
+
+use super::Device;
+use crate::fault::Fault;
+
+impl Device {
+    /// Makes it a fault if a kernel reads these bytes before they are written again. Their values stay the same.
+    ///
+    /// # Errors
+    /// The bytes are not inside one allocation (1).
+    pub fn forget(&mut self, address: u64, bytes: u64) -> Result<(), Fault> {
+        self.heap.forget(address, bytes)
+    }
+
+    /// Decides whether later launches count, like `Config::counts`.
+    pub fn set_counts(&mut self, counts: bool) {
+        self.config.counts = counts;
+    }
+}
