@@ -209,7 +209,7 @@ fn add_candidate_refusals(refused: &mut Refusals, own_pid: u32) -> Result<(), Ba
     }
     // Only threads are allowed, and they share one table of descriptors, because the limit applies to each table.
     for flag in [libc::CLONE_THREAD, libc::CLONE_FILES] {
-        refused.when(table::CLONE, &[(0, lacks(flag as u64))])?;
+        refused.when(table::CLONE, &[(0, lacks(word(flag)))])?;
     }
     // Reading a limit is allowed, setting one is not: RLIMIT_CPU could cause a SIGKILL that looks like the worker's.
     refused.when(table::PRLIMIT64, &[(2, differs_wide(0))])?;
