@@ -20,7 +20,7 @@ pub fn decode<'a>(
         "mov" => moved(builder, qualifiers, operands),
         "cvt" => convert(builder, qualifiers, operands),
         "cvta" => address(builder, qualifiers, operands),
-        _ => is_in_space(builder, qualifiers, operands),
+        _ => space_test(builder, qualifiers, operands),
     }
 }
 
@@ -244,7 +244,7 @@ fn address<'a>(
     Ok(())
 }
 
-fn is_in_space<'a>(
+fn space_test<'a>(
     builder: &mut Builder<'_, 'a>,
     qualifiers: &mut Qualifiers<'a>,
     operands: &[Operand<'a>],

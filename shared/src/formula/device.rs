@@ -19,7 +19,7 @@ pub const DEVICE_FLUSH: Bytes = Bytes::mib(256);
 /// The size of an input's digest.
 const DIGEST: Bytes = Bytes::new(8);
 
-/// The most memory that bands and rounding add to this many buffers. Digests have a separate buffer.
+/// The most memory that bands, rounding and digests add to this many buffers. Digests have a separate buffer.
 pub fn device_rounding(buffers: u64, emulated: bool) -> Bytes {
     let (grain, bands) =
         if emulated { (EMULATED_GRAIN, Bytes::ZERO) } else { (CARD_GRAIN, DEVICE_BAND.saturating_mul(2)) };
