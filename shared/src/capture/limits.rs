@@ -11,8 +11,8 @@ pub(super) const MAX_PICKLE_BYTES: u64 = 64 << 20;
 /// numpy array needs.
 pub(super) const MAX_STRING_BYTES: u64 = 32 << 20;
 
-/// The maximum number of bytes of a text opcode's line: for example, the module of a global, an integer in decimal, or a
-/// string in protocol 0.
+/// The maximum number of bytes of a text opcode's line: for example, the module of a global, an integer in decimal, or
+/// a string in protocol 0.
 pub(super) const MAX_LINE_BYTES: usize = 64 << 10;
 
 /// The maximum number of bytes of an integer. Conversion to decimal is quadratic, and Python itself stops at 4300
@@ -107,8 +107,8 @@ pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 /// read row by row, larger blocks make longer reads possible.
 pub(super) const GATHER_BYTES: u64 = 4 << 20;
 
-/// The distance between elements, in bytes, above which each element counts as a read of its own. It is about the amount
-/// that a memory copy moves during one system call.
+/// The distance between elements, in bytes, above which each element counts as a read of its own. It is about the
+/// amount that a memory copy moves during one system call.
 pub(super) const FAR_APART_BYTES: u64 = 1 << 10;
 
 /// The maximum number of elements read one by one for the digests of a document. Reading them takes a second or two.

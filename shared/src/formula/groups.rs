@@ -11,8 +11,8 @@ pub const SHARED_RUNNER: Bytes = Bytes::mib(64);
 pub const MAX_SHARING: usize = 64;
 
 /// Divides `entries` into consecutive groups, none of them empty. A group has at most `MAX_SHARING` entries, and the
-/// sum of their U + O is at most `cap`. An entry above the cap is a group by itself, and so is every entry if the cap is
-/// zero.
+/// sum of their U + O is at most `cap`. An entry above the cap is a group by itself, and so is every entry if the cap
+/// is zero.
 pub fn runner_groups<'a>(
     entries: impl IntoIterator<Item = &'a EntryNumbers>,
     cap: Bytes,
