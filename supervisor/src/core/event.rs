@@ -284,7 +284,8 @@ pub enum AttemptEnd {
     Accepted(Box<Report>),
     /// The unit is not to blame, and the attempt is repeated.
     Retried { why: String, blame: Blame },
-    /// The unit is not to blame, but there are no attempts left.
+    /// The attempt has no result and is not repeated, because no attempts are left, the user cancelled the unit, or the
+    /// device was lost.
     GivenUp { why: String, blame: Blame },
     /// The run ended during the attempt. A resumed run repeats it.
     Abandoned { why: String },

@@ -62,7 +62,7 @@ impl Pace {
         Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX)).clamp(SHORTEST, LONGEST)
     }
 
-    /// In bytes per second.
+    /// Returns the highest rate of growth so far, in bytes per second.
     pub fn worst_rate(&self) -> Bytes {
         self.worst_rate
     }

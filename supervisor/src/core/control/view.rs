@@ -47,7 +47,7 @@ pub struct WorkerView {
     pub validated: Bytes,
     pub runners: Vec<RunnerView>,
     pub lease: Option<LeaseView>,
-    /// Set if the worker will be ended after its lease.
+    /// Set if the worker is being ended, or will be ended after its lease.
     pub asked_to_go: bool,
 }
 
