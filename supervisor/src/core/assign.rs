@@ -51,8 +51,8 @@ impl Backoff {
 }
 
 impl Core {
-    /// Finds an idle worker for a lease. Workers that are due for replacement get no lease, and one of them is replaced.
-    /// If no worker is free or coming, starts one.
+    /// Finds an idle worker for a lease. Workers that are due for replacement get no lease, and one of them is
+    /// replaced. If no worker is free or coming, starts one.
     pub(super) fn fit_worker(&mut self, now: Moment, order: Order, job: JobId, demand: Demand) -> Fit {
         let role = self.unit(order.unit).step().role;
         let leased = self.workers.values().filter(|it| it.role == role && it.lease().is_some()).count();

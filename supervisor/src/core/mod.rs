@@ -72,7 +72,7 @@ const LOSS_WINDOW: Duration = Duration::from_secs(600);
 const MAX_LOST_EVER: u32 = 4;
 /// An attempt that ended for lack of memory is repeated once, with a smaller batch.
 const MAX_SHORT_OF_MEMORY: u32 = 1;
-/// A unit that lost this many workers gets no further one.
+/// A unit that lost this many workers gets no further one, except in its second pass.
 const MAX_WORKERS_LOST: u32 = 2;
 /// How long the processes of a dead worker may take to end after they were killed.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(20);

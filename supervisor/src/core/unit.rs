@@ -42,7 +42,7 @@ pub(crate) struct Unit {
     /// Units come in turns. A turn begins when all units of the previous turn are done.
     pub(crate) turn: u32,
     pub(crate) progress: Progress,
-    /// The index of the current step, or of the last one if the unit is done.
+    /// The index of the current step, or of the step at which the unit ended.
     step_index: usize,
     /// Whether other units may be timed beside this one. It must have passed all steps before its first step that runs
     /// alone, in this run or the resumed one, and not have failed since.
@@ -117,7 +117,7 @@ impl Unit {
         }
     }
 
-    /// Returns the current step, or the last one if the unit is done.
+    /// Returns the current step, or the step at which the unit ended.
     pub(crate) fn step(&self) -> &Step {
         &self.spec.route[self.step_index]
     }

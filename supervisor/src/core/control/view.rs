@@ -51,7 +51,7 @@ pub struct WorkerView {
     pub asked_to_go: bool,
 }
 
-/// A runner that has been reported and not yet reaped.
+/// A runner that was reported and has not died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunnerView {
     pub pid: u32,
