@@ -10,9 +10,9 @@
 //!      └─────────────────────┴────────────────▶ Terminating ── WorkerGone ──▶ (gone: removed)
 //! ```
 //! A worker that is killed during a lease keeps the lease until it has finished or is gone. `WorkerGone` means that the
-//! pidfd fired and the process was reaped. It may come in any state, and only this event
-//! removes a worker. If runners outlive their worker, a `Returning` takes its place. It is charged until `Returned`
-//! reports that the last runner has ended.
+//! pidfd fired and the process was reaped. It may come in any state, and only this event removes a worker. If runners
+//! outlive their worker, a `Returning` takes its place. It is charged until `Returned` reports that the last runner has
+//! ended.
 
 use std::collections::BTreeMap;
 
