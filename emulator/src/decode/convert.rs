@@ -54,7 +54,7 @@ fn moved<'a>(
 }
 
 impl Builder<'_, '_> {
-    /// A move between rows of the same size.
+    /// Emits a move between rows of the same size.
     pub fn emit_move(&mut self, to: Slot, from: Slot) {
         self.emit(match to.file {
             File::Wide => Op::MoveWide { to: to.row, from: from.row },
