@@ -24,7 +24,7 @@ pub struct Allocation {
     pub bytes: u64,
     pub read_only: bool,
     words: Words,
-    /// A bit for each byte, set once the byte is written. `None` if reads are not checked.
+    /// A bit for each byte, set once the byte is written. `None` if writes are not tracked, and for mapped memory.
     written: Option<Box<[AtomicU32]>>,
 }
 
@@ -275,8 +275,8 @@ impl Heap {
         Ok(start)
     }
 
-    /// Makes memory of the process accessible at an address of the device, which is returned. The address has the same
-    /// remainder modulo `phase`, a divisor of `ALIGNMENT`. The memory does not count as used.
+    /// Makes memory of the process accessible at an address of the device, which is returned. Both addresses have the
+    /// same remainder modulo `phase`, a divisor of `ALIGNMENT`. The memory does not count as used.
     ///
     /// # Safety
     /// The words of 4 bytes that contain the memory must stay readable, and writable unless it is `read_only`, as long
