@@ -1,7 +1,7 @@
 //! The events that the core handles, and the actions that it returns.
 //!
 //! Events come from the driver's sources (workers, samples, signals, the clock). The driver carries out the actions.
-//! Both contain only numbers and names, and no descriptors, paths or handles.
+//! Both are plain data: figures, names, texts and reports, without descriptors or handles.
 
 use std::time::Duration;
 

@@ -148,7 +148,7 @@ impl Core {
         Some(ExceededLimit { scope: None, reason: KillReason::HostFloor { available, floor }, text, numbers })
     }
 
-    /// Ends one process, or the idle workers, if a limit is exceeded and nothing is being ended yet.
+    /// Ends one process, or spares and idle workers, if a limit is exceeded and nothing is being ended yet.
     pub(super) fn handle_exceeded_limit(&mut self, now: Moment, exceeded: Option<ExceededLimit>) {
         let Some(exceeded) = exceeded else { return };
         if self.eviction_is_under_way(now) {
@@ -190,7 +190,7 @@ impl Core {
     }
 
     /// Returns the worker that exceeds its reservation most. Idle workers do not count, because they have no lease.
-    /// `None` if every lease keeps to its reservation.
+    /// `None` if every lease keeps to its reservation or, below the floor, exceeds it only slightly.
     fn offender(&self, exceeded: &ExceededLimit) -> Option<WorkerId> {
         let min_excess = if exceeded.scope.is_some() { Bytes::new(1) } else { WORTH_KILLING };
         let part = |demand: Demand| exceeded.scope.map_or(demand.sum(), |scope| scope.part_of(demand));
@@ -203,6 +203,7 @@ impl Core {
             .map(|(_, worker)| worker)
     }
 
+    /// Returns the worker with the newest of the leases whose end would free enough memory.
     fn newest_lease(&self) -> Option<WorkerId> {
         self.workers
             .iter()
