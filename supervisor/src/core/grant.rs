@@ -83,7 +83,8 @@ impl Core {
         }
     }
 
-    /// Starts the second pass of the units that were put off. Returns false if there are none.
+    /// Starts the second pass of the units that were put off. Returns false if there are none, or if something is
+    /// running or waits for room.
     fn begin_the_second_pass(&mut self) -> bool {
         if self.jobs.iter().any(|job| job.roster.has_running()) || self.held_builds().is_some() {
             return false;

@@ -146,7 +146,8 @@ impl Unit {
         self.second_pass == SecondPass::PutOff
     }
 
-    /// Begins the second pass. Earlier losses no longer count, except that one more lost worker ends the unit.
+    /// Begins the second pass. Earlier losses no longer count, except that a unit that has lost a worker ends when it
+    /// loses another.
     pub(crate) fn begin_second_pass(&mut self) {
         self.second_pass = SecondPass::Begun;
         self.losses = Losses::default();
@@ -161,8 +162,8 @@ impl Unit {
         matches!(self.progress, Progress::Running { .. })
     }
 
-    /// Returns whether other units are compared with this one. Units that failed, and units that were timed on only
-    /// some entries, are left out.
+    /// Returns whether other units are compared with this one. Units that failed, and units that may leave out entries,
+    /// are not.
     pub(crate) fn is_compared(&self) -> bool {
         !self.spec.partial && (!self.is_done() || self.passed())
     }
