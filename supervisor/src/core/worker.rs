@@ -123,11 +123,11 @@ pub(crate) struct Worker {
     pub(crate) spare: bool,
 }
 
-/// The order to a worker to exit between two leases.
+/// The order to a worker to exit between two leases, or by which a user has it replaced at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DrainOrder {
     pub(crate) at: Moment,
-    /// The reason for replacing it. `None` if the run has no more work for it.
+    /// The reason for replacing it. `None` if the run is ending.
     pub(crate) reason: Option<RecycleReason>,
     /// The memory that the worker and its processes owed when it got the order.
     pub(crate) owed: Bytes,
