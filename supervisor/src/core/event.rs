@@ -271,7 +271,7 @@ pub enum Action {
     Answered(Answer),
     /// Answers the source that has just offered units or taken one back.
     Replied(Answer),
-    /// The run is over and every worker is gone.
+    /// The run is over. Workers that are still alive, because they do not end, are not waited for.
     Stop {
         reason: StopReason,
     },
@@ -322,7 +322,7 @@ pub enum StopReason {
     Finished,
     /// A signal or a request ended the run.
     Interrupted,
-    /// Too many workers failed, so the host is to blame.
+    /// The host is to blame: too many workers failed, a killed worker did not end, or a wait was too long.
     HostFailure { why: String },
 }
 

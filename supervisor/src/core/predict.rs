@@ -212,7 +212,7 @@ pub fn profile_on_device(
     Prediction { decides: worst.map(|_| batch.start), batches: cut, ..prediction }
 }
 
-/// Predicts a replay: the pool, its staging memory, O of the step with the largest outputs, and 2c.
+/// Predicts a replay: the pool, its bookkeeping and staging memory, O of the step with the largest outputs, and 2c.
 pub fn replay(
     pool: Bytes,
     bookkeeping: Bytes,
