@@ -85,7 +85,7 @@ pub(crate) fn open_entry(entry: &EntryRef, signature: &Signature) -> Result<Open
     Ok(OpenedEntry { recorded, needs, need_of_tensor })
 }
 
-/// Opens every entry once, and collects the uses and the locations of its tensors.
+/// Opens the entry of every step, and collects the uses and the locations of its tensors.
 pub(crate) fn survey(task: &ReplayTask) -> Result<(Recorder, Locations), CapturesError> {
     let mut recorder = Recorder::default();
     let mut locations = Locations::default();
