@@ -114,6 +114,6 @@ pub(super) const FAR_APART_BYTES: u64 = 1 << 10;
 /// The maximum number of elements read one by one for the digests of a document. Reading them takes a second or two.
 pub(super) const MAX_DIGESTED_READS: u64 = 1 << 20;
 
-/// The maximum number of bytes read for the digests of a document's tensors. If the rows of a view are interleaved, parts
-/// of its storage are read many times. From the page cache, this many take about a quarter of a minute.
+/// The maximum number of bytes read for the digests of a document's tensors. If the rows of a view are interleaved,
+/// parts of its storage are read many times. From the page cache, this many take about a quarter of a minute.
 pub(super) const MAX_DIGESTED_READ_BYTES: u64 = 64 << 30;
