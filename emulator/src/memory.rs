@@ -272,8 +272,8 @@ impl Heap {
         Ok(start)
     }
 
-    /// Makes memory of the process accessible at an address of the device, which is returned. The address has the same
-    /// remainder modulo `phase`, a divisor of `ALIGNMENT`. The memory does not count as used.
+    /// Makes memory of the process accessible at an address of the device, which is returned. Both addresses have the
+    /// same remainder modulo `phase`, a divisor of `ALIGNMENT`. The memory does not count as used.
     ///
     /// # Safety
     /// The words of 4 bytes that contain the memory must stay readable, and writable unless it is `read_only`, as long

@@ -421,7 +421,7 @@ pub struct ReplayRecord {
     pub failure: Option<EntryFailure>,
 }
 
-/// A memory decision with the figures that it was based on.
+/// A decision of the policy log, with the figures that it was based on.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PolicyRecord {
     pub t: UtcTime,

@@ -20,7 +20,7 @@ pub fn decode<'a>(
         "mov" => moved(builder, qualifiers, operands),
         "cvt" => convert(builder, qualifiers, operands),
         "cvta" => address(builder, qualifiers, operands),
-        _ => is_in_space(builder, qualifiers, operands),
+        _ => space_test(builder, qualifiers, operands),
     }
 }
 
@@ -54,7 +54,7 @@ fn moved<'a>(
 }
 
 impl Builder<'_, '_> {
-    /// A move between rows of the same size.
+    /// Emits a move between rows of the same size.
     pub fn emit_move(&mut self, to: Slot, from: Slot) {
         self.emit(match to.file {
             File::Wide => Op::MoveWide { to: to.row, from: from.row },
@@ -244,7 +244,7 @@ fn address<'a>(
     Ok(())
 }
 
-fn is_in_space<'a>(
+fn space_test<'a>(
     builder: &mut Builder<'_, 'a>,
     qualifiers: &mut Qualifiers<'a>,
     operands: &[Operand<'a>],

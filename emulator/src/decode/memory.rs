@@ -9,7 +9,7 @@ use crate::fault::LoadError;
 use crate::lane::Type;
 use crate::ptx::syntax::{Number, Operand, Space};
 
-/// Cache hints, which this device ignores.
+/// Words that this device ignores: cache hints, and the memory order that is the default.
 pub const CACHE: [&str; 22] = [
     "ca",
     "cg",

@@ -1,4 +1,4 @@
-//! Decodes collective operations of a warp: shuffles, votes, matches and reductions.
+//! Decodes collective operations of a warp, such as shuffles, votes and reductions.
 
 use super::builder::{Builder, index_of};
 use super::qualifiers::Qualifiers;

@@ -1,4 +1,4 @@
-//! Loads and stores: every lane's address is checked before anything is read or written.
+//! Loads and stores: a lane's address is checked before the lane reads or writes.
 
 use super::block::BlockState;
 use super::scratch::State;

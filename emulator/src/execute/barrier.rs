@@ -44,7 +44,8 @@ impl Warp {
                 let what = "a barrier for a number of threads that is not a multiple of 32".to_owned();
                 return Err(Stop::new(FaultKind::InvalidValue(what), leader));
             }
-            // When the last lanes of a warp arrive, its missing and ended lanes count as arrived too.
+            // At a barrier for a number of threads, if all live lanes of a warp arrive together, the warp's missing
+            // and ended lanes count as arrived too.
             barrier.arrived += mask.count_ones();
             if barrier.needed.is_some() && mask == self.live {
                 barrier.arrived += 32 - mask.count_ones();

@@ -33,7 +33,8 @@ impl Default for Limit {
 pub struct Summary {
     pub warp_instructions: u64,
     pub blocks: u64,
-    /// The kernel's `printf` output. It is in the order of the blocks only if a single thread runs them.
+    /// The kernel's `printf` output, without what exceeds the limit. Unless a single thread runs the blocks, their
+    /// outputs can be mixed.
     pub printed: String,
     /// `None` unless the device counts.
     pub counts: Option<Counts>,

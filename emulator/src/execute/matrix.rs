@@ -146,8 +146,8 @@ impl Warp {
         matrix
     }
 
-    /// Computes the sums in `f64`, in which products are exact, and rounds each sum once. The order and the precision
-    /// in which a card adds are not documented.
+    /// Computes the sums in `f64`, in which products are exact, and rounds each sum to the format of the result at the
+    /// end. The order and the precision in which a card adds are not documented.
     fn product_of_floats(&mut self, op: &Product) {
         let decode = |value: u32, part: u32| match op.factor {
             Factor::Bf16 => f64::from(f32::from_bits((value >> (16 * part)) << 16)),

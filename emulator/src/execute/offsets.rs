@@ -36,7 +36,8 @@ pub struct Offsets {
 }
 
 impl Offsets {
-    /// Returns `None` if an access is misaligned or not completely inside.
+    /// Returns `None` if an access is misaligned or not completely inside, if the piece is too large for 32-bit
+    /// offsets, or if the addresses have 32 bits and the piece does not start at 0.
     #[inline(always)]
     pub fn find(
         registers: &Registers,

@@ -38,7 +38,7 @@ impl Warp {
         }
     }
 
-    /// Reads a string that ends with a zero.
+    /// Reads a string up to its final zero, but at most `TEXT_BYTES`.
     fn text(&mut self, block: &BlockState<'_>, address: u64, lane: usize) -> Result<String, Stop> {
         let mut bytes = Vec::new();
         for at in 0..TEXT_BYTES {
@@ -176,7 +176,7 @@ fn exponential(value: f64, precision: usize) -> String {
     format!("{digits}e{sign}{:02}", exponent.abs())
 }
 
-/// Formats like `%g`: the shorter of both notations, without trailing zeros.
+/// Formats like `%g`: in the notation that suits the exponent, without trailing zeros.
 fn general(value: f64, precision: usize) -> String {
     let text = format!("{value:.*e}", precision - 1);
     let exponent: i32 = text.split_once('e').and_then(|(_, e)| e.parse().ok()).unwrap_or(0);

@@ -67,7 +67,7 @@ pub struct SharedAccess {
 pub struct Races {
     /// The size of a part, as a power of two: the smallest access of the kernel.
     shift: u32,
-    /// The last write of each part.
+    /// The last write of each part that changed its value.
     writers: Vec<Stamp>,
     /// Two reads of each part.
     readers: [Vec<Stamp>; 2],
@@ -134,8 +134,8 @@ fn strength(kernel: &Kernel, pc: u32) -> (Strength, bool) {
     (strength, is_atomic)
 }
 
-/// Whether two unordered accesses are a race. Volatile accesses of one warp's lanes are not: kernels that rely on the
-/// lanes' lock step use them.
+/// Whether two unordered accesses are no race, because both are strong or volatile. Volatile accesses of one warp's
+/// lanes are a race nevertheless: kernels that rely on the lanes' lock step use them.
 fn may_meet(kernel: &Kernel, a: (u32, u32), b: (u32, u32)) -> bool {
     let ((first, _), (second, _)) = (strength(kernel, a.1), strength(kernel, b.1));
     let both_volatile = first == Strength::Volatile && second == Strength::Volatile;
@@ -194,7 +194,7 @@ impl Races {
     }
 
     fn advance(&mut self) {
-        // A block that orders its threads 2^32 times would have exceeded its time limit long before.
+        // A block that orders its threads 2^31 times would have exceeded its time limit long before.
         self.now = self.now.saturating_add(1);
     }
 
@@ -209,7 +209,7 @@ impl Races {
     /// Orders what the lanes of a warp did before what they do from now on.
     pub fn order_lanes(&mut self, warp: u32, mask: u32) {
         let first = 32 * warp as usize;
-        // Without an order between warps, only the lanes of this warp can know more than the last barrier for all.
+        // Without an order between warps, a lane knows more than the last barrier for all only about its own warp.
         let columns =
             if self.crosses_warps { 0..self.threads } else { first..(first + 32).min(self.threads) };
         let mut together = vec![0; columns.len()];
@@ -244,7 +244,7 @@ impl Races {
         self.advance();
     }
 
-    /// Lanes of several warps pass a barrier. `all` says whether they are all threads that have not ended.
+    /// Lanes of one or more warps pass a barrier. `all` says whether they are all threads that have not ended.
     pub fn release(&mut self, barrier: usize, passing: impl Iterator<Item = (u32, u32)>, all: bool) {
         let together = std::mem::take(&mut self.arrived[barrier]);
         if all || together.is_empty() {
@@ -353,7 +353,7 @@ impl Races {
         (self.writers[part], [self.readers[0][part], self.readers[1][part]])
     }
 
-    /// Records a read. Its bytes must lie inside shared memory.
+    /// Records a read, and returns the write with which it races. Its bytes must lie inside shared memory.
     #[inline(always)]
     pub fn read(&mut self, kernel: &Kernel, access: SharedAccess) -> Option<Conflict> {
         let stamp = Stamp::new(self.now, access.pc, access.thread);
@@ -381,7 +381,8 @@ impl Races {
         None
     }
 
-    /// Records a write. Its bytes must lie inside shared memory. `changes` is true if it changes their values.
+    /// Records a write, and returns the access with which it races. Its bytes must lie inside shared memory. `changes`
+    /// is true if it changes their values.
     pub fn write(&mut self, kernel: &Kernel, access: SharedAccess, changes: bool) -> Option<Conflict> {
         let stamp = Stamp::new(self.now, access.pc, access.thread);
         let old = Stamp::new(self.base, 0, 0);

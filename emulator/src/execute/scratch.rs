@@ -17,7 +17,7 @@ const WRITTEN: u8 = 1;
 const PENDING: u8 = 2;
 
 impl State {
-    /// The state of an element, from the states of its bytes.
+    /// The state of an element, from the states of its bytes. It counts as written if any of them was written.
     #[inline(always)]
     fn of(bytes: u64) -> Self {
         if bytes & (u64::MAX / 255 * u64::from(PENDING)) != 0 {

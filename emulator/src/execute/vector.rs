@@ -234,8 +234,9 @@ pub fn fma_f32<const FUSED: bool>(
     }
 }
 
-/// Computes a × b + c in `f64`, in which the product is exact. Rounding the sum to `f32` would round twice. Exact
-/// arithmetic replaces it where that could matter: if the sum is half-way between two `f32` numbers, or is subnormal.
+/// Computes a × b + c in `f64`, in which the product is exact. Rounding the sum to `f32` rounds twice. Where that could
+/// matter, the result is computed with one rounding: if the sum is half-way between two `f32` numbers, or is less than
+/// twice the smallest normal number.
 fn fma_f32_in_f64(flush: bool, registers: &mut Registers, mask: u32, [to, a, b, c]: [u32; 4]) {
     let [mut x, mut y, mut z] = [a, b, c].map(|row| registers.narrow[row as usize]);
     if flush {
@@ -300,7 +301,7 @@ fn flags(holds: impl Fn(usize) -> bool) -> u32 {
     found
 }
 
-/// The six plain comparisons, each in its own loop.
+/// Compares all lanes. The plain comparisons, except for inequality, each have a loop of their own.
 #[inline(always)]
 fn ordered<T: PartialOrd + Copy>(compare: Compare, x: &[T; 32], y: &[T; 32]) -> u32 {
     match compare {

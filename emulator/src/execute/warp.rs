@@ -75,7 +75,7 @@ pub struct Warp {
     pub groups: [u64; 32],
     /// The index of the last accessed allocation.
     pub hint: usize,
-    /// The number of backward branches since a part last yielded to another.
+    /// The number of backward branches, taken while another part waited, since a part last yielded.
     pub backward: u32,
 }
 
@@ -91,7 +91,7 @@ struct Turn {
 
 /// The reason why a part of a warp stopped running.
 enum Pause {
-    /// The part continues at another position, or has ended.
+    /// The lanes of the part have ended, wait, or continue in the list of parts.
     Continue,
     /// The turn is over.
     Turn,
@@ -122,7 +122,7 @@ impl Warp {
         Ok(limits::TURN_INSTRUCTIONS - turn.left)
     }
 
-    /// Chooses the part that is furthest behind. If that part yields because it loops, chooses another part.
+    /// Chooses the part that is furthest behind. If the part that ran last yields, chooses among the others.
     fn choose(&mut self, yields: bool) -> Option<usize> {
         let by_pc = self.parts.iter().enumerate();
         if yields {
@@ -168,7 +168,7 @@ impl Warp {
         }
     }
 
-    /// Runs a part until it ends, waits or meets another part.
+    /// Runs a part until it ends, waits, splits or meets another part, or the turn is over.
     fn run(
         &mut self,
         block: &mut BlockState<'_>,

@@ -10,8 +10,9 @@ use crate::decode::SHARED_WINDOW;
 use crate::fault::AccessKind;
 
 impl Warp {
-    /// Checks a load, store or atomic operation for races. Leaves out accesses that are misaligned or outside
-    /// shared memory: they are refused later.
+    /// Checks a load, store or atomic operation for races. Stores are also made, so that the next lane's store of the
+    /// same value changes nothing. Leaves out accesses that are misaligned or outside shared memory: later they are
+    /// refused, or made to other memory.
     pub fn watch(
         &self,
         block: &mut BlockState<'_>,
@@ -44,7 +45,6 @@ impl Warp {
                         let unused = 64 - 8 * op.element;
                         let new = self.registers.get(*slot, lane) << unused >> unused;
                         changes |= state != State::Written || old != new;
-                        // The next lane may write the same value to the same place.
                         block.shared.store(to, op.element, new);
                     }
                     (AccessKind::Write, races.write(block.kernel, access, changes))

@@ -87,7 +87,8 @@ impl Conversion {
                 let value = self.source(a, from);
                 let value = if self.integral { value.round_to_integer(self.rounding) } else { value };
                 let nan = matches!(value, Value::Nan);
-                // A conversion from `f64` to `f64` keeps the payload. All others result in the canonical NaN.
+                // A conversion from `f64` to `f64` that does not saturate keeps the payload. All others result in the
+                // canonical NaN.
                 if nan && from == F64 && to == F64 && !self.saturate {
                     return a;
                 }

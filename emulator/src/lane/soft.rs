@@ -1,5 +1,5 @@
-//! Software floating point for rounding modes and formats that the host does not support. Values are exact until they
-//! are rounded to a format.
+//! Software floating point for rounding modes and formats that the host does not support. Values are exact, or precise
+//! enough to be rounded to any format as if they were exact.
 
 /// How a value between two numbers of a format is rounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -38,7 +38,7 @@ fn exact(op: FloatOp, format: Format, rounding: Rounding, values: [u64; 3]) -> u
     result.round(format, rounding)
 }
 
-/// Numbers close to each other, whose sums cancel, and arbitrary bits.
+/// Numbers close to each other, whose sums cancel, subnormal and very small numbers, and arbitrary bits.
 fn bits32() -> impl Strategy<Value = u64> {
     prop_oneof![
         any::<u32>().prop_map(u64::from),
@@ -220,7 +220,7 @@ proptest! {
         }
     }
 
-    /// No operation panics, for any bits of its operands.
+    /// None of these operations panics, for any bits of its operands.
     #[test]
     fn integer_operations_accept_any_bits(values in any::<[u64; 4]>()) {
         use IntegerOp as I;

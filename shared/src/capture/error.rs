@@ -20,7 +20,8 @@ pub enum ErrorKind {
     BadPickle,
     /// The pickle names something that a capture must not contain.
     UnsafeGlobal,
-    /// The contents are valid, but a tensor in them is not dense or not little-endian.
+    /// The contents may be valid, but this reader does not support them: for example, a tensor that is not dense, a
+    /// big-endian file, or an encrypted record.
     Unsupported,
     UnsupportedCompression,
     /// A view exceeds its storage, or a storage its record.

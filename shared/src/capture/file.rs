@@ -124,8 +124,8 @@ impl CaptureFile {
         matches!(self.body, Body::Packed(_))
     }
 
-    /// The file that contains storages of this `blob`. Without a store, it is the capture; in a store, it is a blob or
-    /// the manifest.
+    /// The file that contains the storages with this `blob`. Without a store, it is the capture; in a store, it is a
+    /// blob or the manifest.
     pub fn file_of(&self, blob: Option<BlobId>) -> io::Result<Arc<File>> {
         match &self.body {
             Body::Whole(file) => Ok(file.clone()),
@@ -167,8 +167,8 @@ impl CaptureFile {
         &self.storages[id.index()]
     }
 
-    /// Reads the whole record of a storage and compares its CRC and, if the record is a blob, its digest. Succeeds if
-    /// the writer computed no CRC.
+    /// Reads the whole record of a storage and compares its CRC, if the writer computed one, and its digest, if the
+    /// record is a blob. If there is neither, it reads nothing and succeeds.
     pub fn check_crc(&self, id: StorageId) -> Result<(), CaptureError> {
         let storage = self.storage(id);
         let record_bytes = self.record_bytes[id.index()];

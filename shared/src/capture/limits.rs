@@ -1,4 +1,4 @@
-//! Every limit of the capture reader, with its reason.
+//! The limits of the capture reader, with their reasons.
 //!
 //! The limits bound what a hostile file can cost. They do not restrict real captures, which contain a few dozen tensors
 //! and a few KiB of pickle. A file that exceeds a limit gets an error of kind `limit`.
@@ -11,8 +11,8 @@ pub(super) const MAX_PICKLE_BYTES: u64 = 64 << 20;
 /// numpy array needs.
 pub(super) const MAX_STRING_BYTES: u64 = 32 << 20;
 
-/// The maximum number of bytes of a text opcode's line: the module of a global, an integer in decimal, or a string in
-/// protocol 0.
+/// The maximum number of bytes of a text opcode's line: for example, the module of a global, an integer in decimal, or
+/// a string in protocol 0.
 pub(super) const MAX_LINE_BYTES: usize = 64 << 10;
 
 /// The maximum number of bytes of an integer. Conversion to decimal is quadratic, and Python itself stops at 4300
@@ -65,8 +65,8 @@ pub(super) const MAX_RECORDS: u64 = MAX_STORAGES as u64 + 64;
 /// The maximum number of bytes of the zip directory. Each record has 46 bytes and its name.
 pub(super) const MAX_DIRECTORY_BYTES: u64 = 16 << 20;
 
-/// The number of bytes at the end of a file in which the end of the directory is searched: the longest comment and the
-/// 22 bytes before it.
+/// The number of bytes at the end of a file in which the end of the directory is searched: room for the longest comment
+/// and the 22 bytes before it.
 pub(super) const DIRECTORY_SEARCH_BYTES: u64 = (64 << 10) + 22;
 
 /// The maximum number of false end-of-directory signatures that are skipped. A zip's comment may contain one.
@@ -107,13 +107,13 @@ pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 /// read row by row, larger blocks make longer reads possible.
 pub(super) const GATHER_BYTES: u64 = 4 << 20;
 
-/// The distance between elements, in bytes, above which separate reads are cheaper than reading the gap. It is about
-/// the amount that a memory copy moves during one system call.
+/// The distance between elements, in bytes, above which each element counts as a read of its own. It is about the
+/// amount that a memory copy moves during one system call.
 pub(super) const FAR_APART_BYTES: u64 = 1 << 10;
 
 /// The maximum number of elements read one by one for the digests of a document. Reading them takes a second or two.
 pub(super) const MAX_DIGESTED_READS: u64 = 1 << 20;
 
-/// The maximum number of bytes read for the digests of a document's tensors. If the rows of a view are interleaved, parts
-/// of its storage are read many times. From the page cache, this many take about a quarter of a minute.
+/// The maximum number of bytes read for the digests of a document's tensors. If the rows of a view are interleaved,
+/// parts of its storage are read many times. From the page cache, this many take about a quarter of a minute.
 pub(super) const MAX_DIGESTED_READ_BYTES: u64 = 64 << 30;

@@ -245,9 +245,9 @@ pub fn contiguous_strides(shape: &[u64]) -> Vec<u64> {
 pub struct Storage {
     pub id: StorageId,
     pub bytes: Bytes,
-    /// Offset of its first byte in the capture file or in its blob.
+    /// Offset of its first byte in the capture file or, in a store, in its blob or the manifest.
     pub file_offset: u64,
-    /// In a store, the blob that contains it; `None` if the manifest contains it.
+    /// In a store, the blob that contains it; `None` if the manifest contains it, and without a store.
     pub blob: Option<BlobId>,
     /// CRC of the whole record. `None` if the writer did not compute one, and for torch's old format.
     pub crc32: Option<u32>,

@@ -339,7 +339,7 @@ mod tests {
 
     const STORED_BYTES: usize = 1 << 10;
 
-    /// Makes a capture of a uint8 tensor whose bytes count up. Some of them have the high bit set.
+    /// Makes a capture of a uint8 tensor whose neighbouring bytes differ. Some of them have the high bit set.
     fn capture() -> (tempfile::NamedTempFile, CaptureFile, Vec<u8>) {
         let stored: Vec<u8> = (0..STORED_BYTES).map(|index| (index * 37 % 251).to_le_bytes()[0]).collect();
         let mut file = tempfile::NamedTempFile::new().expect("a file");

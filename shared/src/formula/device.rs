@@ -13,13 +13,13 @@ pub const EMULATED_GRAIN: Bytes = Bytes::new(256);
 pub const DEVICE_BAND: Bytes = Bytes::kib(4);
 /// The smallest alignment of a storage in PyTorch's allocator. A view keeps its offset from an aligned address.
 pub const DEVICE_ALIGNMENT: Bytes = Bytes::new(256);
-/// The most memory that is written to evict everything from a card's L2 cache. The largest caches have less than half of
-/// it.
+/// The most memory that is written to evict everything from a card's L2 cache. The largest caches have less than half
+/// of it.
 pub const DEVICE_FLUSH: Bytes = Bytes::mib(256);
 /// The size of an input's digest.
 const DIGEST: Bytes = Bytes::new(8);
 
-/// The most memory that bands and rounding add to this many buffers. Digests have a separate buffer.
+/// The most memory that bands, rounding and digests add to this many buffers. Digests have a separate buffer.
 pub fn device_rounding(buffers: u64, emulated: bool) -> Bytes {
     let (grain, bands) =
         if emulated { (EMULATED_GRAIN, Bytes::ZERO) } else { (CARD_GRAIN, DEVICE_BAND.saturating_mul(2)) };

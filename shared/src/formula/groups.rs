@@ -11,8 +11,8 @@ pub const SHARED_RUNNER: Bytes = Bytes::mib(64);
 pub const MAX_SHARING: usize = 64;
 
 /// Divides `entries` into consecutive groups, none of them empty. A group has at most `MAX_SHARING` entries, and the
-/// sum of their U + O is at most `cap`. An entry above the cap is a group by itself, and so is
-/// every entry if the cap is zero.
+/// sum of their U + O is at most `cap`. An entry above the cap is a group by itself, and so is every entry if the cap
+/// is zero.
 pub fn runner_groups<'a>(
     entries: impl IntoIterator<Item = &'a EntryNumbers>,
     cap: Bytes,
@@ -66,7 +66,7 @@ mod tests {
                 next = group.end;
             }
             prop_assert_eq!(next, owed.len());
-                        // Groups are greedy: no group had room for the first entry of the next one.
+            // Groups are greedy: no group had room for the first entry of the next one.
             for pair in groups.windows(2) {
                 let taken = pair[0].start..pair[0].end + 1;
                 prop_assert!(cap == 0 || MAX_SHARING < taken.len() || cap < sum(taken));

@@ -13,8 +13,8 @@ impl LimitSettings {
         self.threads.unwrap_or(cores).max(1)
     }
 
-    /// The memory that the candidate may owe in addition to its outputs, with `"auto"` resolved. `inputs` is the size
-    /// of the largest entry's inputs.
+    /// The memory that the candidate may owe in addition to its inputs and outputs, with `"auto"` resolved. `inputs` is
+    /// the size of the largest entry's inputs.
     pub fn memory_for(&self, inputs: Bytes, cores: u32) -> Bytes {
         let stacks = STACK.saturating_mul(u64::from(self.threads_on(cores)));
         self.memory.unwrap_or_else(|| MIN_MEMORY.max(inputs) + stacks)

@@ -54,7 +54,7 @@ mod tests {
 
     proptest! {
         #[test]
-                fn aligned_range_owes_at_most_two_pages_and_covers_every_byte(
+        fn aligned_range_owes_at_most_two_pages_and_covers_every_byte(
             file_offset in 0..100_000_u64, bytes in 1..100_000_u64,
         ) {
             let owed = pages(file_offset, bytes, file_offset % ALIGNMENT);

@@ -20,18 +20,19 @@ pub fn guarded(extents: impl Iterator<Item = Bytes>, page: Bytes) -> Bytes {
     extents.map(|extent| whole_grains(slot(extent), page)).sum::<Bytes>().max(page)
 }
 
-/// The number of calls whose outputs fit into the ring.
+/// The number of calls whose outputs fit into the ring, but at least two and at most `MAX_CALLS`.
 pub fn ring_slots(extents: impl Iterator<Item = Bytes>) -> u32 {
     let call: Bytes = extents.map(slot).sum();
     let fit = RING.get().checked_div(call.get()).unwrap_or(u64::MAX);
     u32::try_from(fit).unwrap_or(u32::MAX).clamp(2, MAX_CALLS)
 }
 
-/// The largest number of calls in one block on a device. A block takes half a millisecond, and a launch takes at least a
-/// microsecond.
+/// The largest number of calls in one block on a device. A block takes half a millisecond, and a launch takes at least
+/// a microsecond.
 const DEVICE_CALLS: u32 = 512;
 
-/// The number of calls whose outputs fit into the ring on a device, where each output is aligned like an allocation.
+/// The number of calls whose outputs fit into the ring on a device, where each output is aligned like an allocation; at
+/// least two and at most `DEVICE_CALLS`.
 pub fn device_slots(extents: impl Iterator<Item = Bytes>) -> u32 {
     let call: Bytes = extents.map(|extent| whole_grains(extent, DEVICE_ALIGNMENT)).sum();
     let fit = RING.get().checked_div(call.get()).unwrap_or(u64::MAX);

@@ -76,8 +76,8 @@ pub fn staged() -> Vec<Term> {
 }
 
 /// The memory of profiling a batch. Every side has U of the batch and the largest ring of outputs, or one slot for each
-/// entry if they are timed in turns and need more. All sides together have the largest V of an entry, the copies of
-/// inputs (tensors that entries share count once), k·s and 2c.
+/// entry if they are timed in turns and need more. All sides together have the largest V of an entry, the values from
+/// which new inputs of every entry are drawn, the copies of inputs (tensors that entries share count once), k·s and 2c.
 pub fn profile(batch: &[EntryNumbers], settings: &ProfileSettings, sides: u64) -> Vec<Term> {
     let unmapped: Bytes = batch.iter().map(|entry| entry.unmapped).sum();
     let mut ring = batch.iter().map(|entry| entry.ring).max().unwrap_or_default();

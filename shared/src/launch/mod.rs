@@ -35,7 +35,7 @@ pub const MAX_WORKSPACES: usize = 64;
 pub const MAX_ARGS: usize = 512;
 /// The largest size of an expression, in bytes.
 pub const MAX_TEXT: usize = 1024;
-/// The largest depth of nested parentheses, calls and signs.
+/// The largest depth of an expression. Parentheses, calls, signs and operators in a row make it deeper.
 pub const MAX_DEPTH: usize = 32;
 /// The largest number of blocks of a grid in x, y and z.
 pub const MAX_GRID: [u32; 3] = [0x7fff_ffff, 65_535, 65_535];

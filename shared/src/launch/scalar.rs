@@ -47,9 +47,9 @@ impl Number {
         }
     }
 
-    /// Rounds to one of the two neighbouring `f32` numbers: the one whose last bit is set. The result can then be
-    /// rounded to a half as if it were exact. `half` itself rounds numbers of type `f64` to `f32` first, or drops their
-    /// low bits.
+    /// Rounds a number that is not an `f32` to one of its two neighbours: the one whose last bit is set. The result can
+    /// then be rounded to a half as if it were exact. `half` itself rounds numbers of type `f64` to `f32` first, or
+    /// drops their low bits.
     fn sticky_f32(self) -> f32 {
         let nearest = self.nearest_f32();
         let side = match self {

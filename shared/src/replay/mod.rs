@@ -23,7 +23,7 @@ pub const MAX_CONSTANTS: usize = 65_536;
 pub const MAX_STEPS: usize = 100_000;
 /// The largest number of uses over all steps.
 pub const MAX_USES: usize = 1_000_000;
-/// Longest name of a job, an entry or a parameter.
+/// Longest name of a job, an entry or a parameter, in bytes.
 pub const MAX_NAME: usize = 1024;
 /// How many characters of a name that is too long a message shows.
 const SHOWN_NAME_CHARS: usize = 64;

@@ -31,7 +31,7 @@ pub enum ReadMethod {
     Uncached,
     /// `O_DIRECT`.
     Direct,
-    /// Reads through the cache, and drops the pages that were not in it before.
+    /// Reads through the cache, and drops the pages of each piece again if none of them was in it before.
     Behind,
 }
 
@@ -76,7 +76,7 @@ impl FileDisk {
         Self::at(file, readers, None)
     }
 
-    /// Starts with a given method, regardless of what is known about the file system.
+    /// Like `new`, but starts with `method`, if one is given, regardless of what is known about the file system.
     pub fn at(file: &File, readers: usize, method: Option<ReadMethod>) -> io::Result<Self> {
         let device = file.metadata()?.dev();
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
@@ -107,7 +107,7 @@ impl FileDisk {
         Ok(preadv2(&self.file, &mut [IoSliceMut::new(buffer)], offset, flags)?)
     }
 
-    /// Reads through the cache, and keeps the pages that were in it before.
+    /// Reads through the cache. The pages stay in it if any of them was in it before.
     fn behind(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let length = buffer.len() as u64;
         let cached_before = cached_pages_in(self.file.as_fd(), offset, length).unwrap_or(0);
@@ -164,7 +164,8 @@ fn turn_off_read_ahead(file: &File) {
     let _ = fadvise(file, 0, None, Advice::Random);
 }
 
-/// The alignment for direct reads of this file; `None` if our slots cannot be aligned like that.
+/// The alignment for direct reads of this file; `None` if direct reads are not possible, or if our slots cannot be
+/// aligned like that.
 fn direct_alignment(file: &File) -> Option<u64> {
     let status = statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::from_bits_retain(STATX_DIOALIGN)).ok()?;
     let alignment = u64::from(status.stx_dio_mem_align.max(status.stx_dio_offset_align));

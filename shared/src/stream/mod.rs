@@ -118,7 +118,7 @@ pub fn stream<E: From<ReadFault>>(
 }
 
 /// Fills `buffer` from the bytes at `offset`, with the file's current method. If the offset, the length or the buffer
-/// is not aligned for a direct read, the bytes are read through the page cache and then dropped from it.
+/// is not aligned for a direct read, `Behind` takes the place of `Direct`.
 pub fn read_exact(file: &impl StreamFile, buffer: &mut [u8], offset: u64) -> Result<(), ReadFault> {
     let bytes = offset..offset + buffer.len() as u64;
     let mut done = 0;

@@ -65,7 +65,7 @@ pub(super) fn check(arguments: &CheckArguments) -> CommandResult {
     })
 }
 
-/// Returns the smallest ceiling under which the whole plan runs.
+/// Returns the smallest ceiling under which all jobs run.
 fn smallest_ceiling(memory: &[JobMemory]) -> Bytes {
     memory.iter().map(|job| job.smallest_ceiling).max().unwrap_or_default()
 }
@@ -315,8 +315,8 @@ fn examine_entry(
     }));
 }
 
-/// Returns the absolute tolerance at a scale of one, from the plan or from its tolerance profile. Outputs must be well
-/// above it, because otherwise zeros would pass.
+/// Returns the plan's absolute tolerance for a type or, if the plan has none, a value near that of the `standard` or
+/// `kernelforge` profile at a scale of one. Outputs must be well above it, because otherwise zeros would pass.
 fn absolute_tolerance(settings: &VerifySettings, dtype: DType) -> f64 {
     if let Some(atol) = settings.dtype.get(&dtype).and_then(|it| it.atol) {
         return atol;

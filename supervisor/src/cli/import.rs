@@ -153,7 +153,7 @@ fn run(interpreter: &Path, arguments: &[OsString]) -> anyhow::Result<Exit> {
     package::write(folder.path())
         .with_context(|| format!("writing the importers to {}", folder.path().display()))?;
     let program = std::env::current_exe().context("looking up the path of this program")?;
-    // The first entry of sys.path is the folder of the package, not the working directory.
+    // The first entry of sys.path is the folder that contains the package, not the working directory.
     let mut command = Command::new(interpreter);
     command.arg("-B").arg(folder.path()).args(arguments).env(PROGRAM, program);
     let mut child =

@@ -51,8 +51,8 @@ static BACKGROUND: OnceLock<[Outlet<Vec<u8>>; 2]> = OnceLock::new();
 const STDERR: usize = 0;
 const RUN_FILE: usize = 1;
 
-/// Starts the log. `RUST_LOG` filters the shown lines (`debug`, or `opt_supervisor=trace`); the file gets all lines
-/// from level debug up.
+/// Starts the log. `RUST_LOG` filters the shown lines (`debug`, or `opt_supervisor=trace`); the file gets this crate's
+/// lines from level debug up, and all others from level info up.
 pub(super) fn start() {
     let shown = std::env::var("RUST_LOG")
         .ok()
@@ -126,7 +126,7 @@ impl Drain<Vec<u8>> for Lines {
     }
 }
 
-/// Reports omitted lines whose period is over. It must be called regularly, because no further line may come.
+/// Reports omitted lines whose period is over. It must be called regularly, because a further line may never come.
 pub(super) fn report_omitted() {
     if let Some(log) = LOG.get() {
         log.report_omitted(Some(Instant::now()));

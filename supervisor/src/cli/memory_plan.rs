@@ -24,7 +24,7 @@ const MIN_SAVING: Bytes = Bytes::mib(1);
 /// The maximum number of batches that are listed by name. If there are more, only their number is given.
 const MAX_NAMED_BATCHES: usize = 8;
 
-/// A stage of a job, with the figures of the candidate that needs the most memory.
+/// A stage of a job, with the figures of the candidate that needs the most memory even with the smallest batches.
 pub(super) struct StagePlan {
     stage: Stage,
     candidate: String,
@@ -211,7 +211,7 @@ impl StagePlan {
     }
 }
 
-/// Prints a sum. Terms of zero are left out, unless all are zero.
+/// Prints a sum. Terms of zero are left out, and a sum of zero is printed as `0 B`.
 fn sum(terms: &[Term]) -> String {
     let shown: Vec<String> = terms
         .iter()

@@ -1,7 +1,7 @@
 //! `opt-supervisor repro`: repeats one call of an earlier run.
 //!
-//! It uses the same plan, stages and rules, reduced to one candidate and one entry. Its run folder is inside the folder
-//! of the earlier run.
+//! It uses the same plan and rules, reduced to one candidate and one entry, and times nothing. Its run folder is inside
+//! the folder of the earlier run.
 
 use std::path::Path;
 

@@ -87,7 +87,8 @@ impl Client {
         }
     }
 
-    /// Waits for the next event of the run. `None` when the run has ended. The method `events` must be called first.
+    /// Waits for the next event of the run. `None` when the run has closed the connection, as it does when it ends. The
+    /// method `events` must be called first.
     pub fn event(&mut self) -> Result<Option<Value>, ClientError> {
         loop {
             match self.message() {

@@ -5,10 +5,10 @@
 //! the run's main loop. `socket` chooses the path of the socket; `client` is the client's end, for `ctl`.
 //!
 //! ```text
-//!   accept ── more than 32? ─▶ "busy", closed
-//!      │ ── another uid? ────▶ "forbidden", closed
+//!   accept ── another uid? ──▶ "forbidden", closed
+//!      │ ── more than 32? ───▶ "busy", closed
 //!      ▼
-//!   line ── too long, too slow, too many ─▶ closed
+//!   line ── too long, too slow ─▶ closed
 //!      │ ── not a request ─▶ an error with a code
 //!      ▼
 //!   Request ─▶ driver ─▶ core ─▶ Reply ─▶ out queue ── never read ─▶ closed

@@ -21,7 +21,7 @@ use super::socket::{RunSocket, SocketError};
 
 /// The maximum number of connections. A client needs one or two.
 const MAX_CONNECTIONS: usize = 32;
-/// The maximum number of connections refused as busy in one step.
+/// The maximum number of connections accepted or refused in one step.
 const MAX_REFUSED_AT_ONCE: usize = 64;
 /// The number of connections that the kernel keeps until they are accepted.
 const BACKLOG: i32 = 128;
@@ -33,7 +33,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 const BUDGET: usize = 4 << 20;
 /// The maximum number of requests of one connection that wait for a result.
 const MAX_PENDING: u32 = 64;
-/// The maximum number of lines served in one step, so that the run's own events do not wait long.
+/// After this many lines, a step takes no further line from each connection, so that the run's own events do not wait
+/// long.
 const LINES_PER_STEP: usize = 64;
 
 #[derive(Debug, thiserror::Error)]

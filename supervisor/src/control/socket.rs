@@ -21,7 +21,7 @@ const SOCKET: &str = "sock";
 const RUN: &str = "run";
 /// The length of a socket's name, in hexadecimal digits.
 const NAME_LENGTH: usize = 16;
-/// The maximum number of links read in one folder.
+/// The maximum number of directory entries read in one folder.
 const MAX_RUNS: usize = 4096;
 
 #[derive(Debug, thiserror::Error)]

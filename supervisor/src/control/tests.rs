@@ -65,7 +65,7 @@ fn receive(socket: &UnixStream) -> Value {
     serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
 }
 
-/// Returns whether the other end has closed the connection without sending more.
+/// Returns whether the other end has closed the connection. Skips what it sent before.
 fn is_closed(mut socket: &UnixStream) -> bool {
     let mut rest = Vec::new();
     match socket.read_to_end(&mut rest) {
@@ -183,7 +183,7 @@ fn thirty_third_connection_is_refused_as_busy() {
     for socket in &sockets[..32] {
         assert_eq!(receive(socket)["result"], "Workers");
     }
-    // Once a client has left, another can connect.
+    // Once clients have left, another can connect.
     drop(sockets);
     bench.serve();
     let mut late = bench.connect();

@@ -23,7 +23,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(10);
 /// The result of looking for a worker.
 pub(super) enum Fit {
     Worker(WorkerId),
-    /// A worker is starting, or must finish its lease first.
+    /// No worker is free now. For example, one is starting, is being replaced or must finish its lease first.
     Coming,
 }
 
@@ -52,7 +52,8 @@ impl Backoff {
 }
 
 impl Core {
-    /// Finds an idle worker for a lease. Workers that are due for replacement get no lease.
+    /// Finds an idle worker for a lease. Workers that are due for replacement get no lease, and one of them is
+    /// replaced. If no worker is free or coming, starts one.
     pub(super) fn fit_worker(&mut self, now: Moment, order: Order, job: JobId, demand: Demand) -> Fit {
         let role = self.unit(order.unit).step().role;
         let leased = self.workers.values().filter(|it| it.role == role && it.lease().is_some()).count();
@@ -118,9 +119,9 @@ impl Core {
         self.workers.iter().filter(|(_, it)| it.is_idle() && which(it)).map(|(&id, _)| id).collect()
     }
 
-    /// Returns whether a profile still has to wait (law 4 in ARCHITECTURE.md). It waits while verifiers that together
-    /// validated a lot are alive, or one that kept memory, and until every idle verifier has been sampled. It also waits
-    /// while a worker is starting or dying, because nothing may run beside a profile.
+    /// Returns whether a profile still has to wait (law 4 in ARCHITECTURE.md). Ends idle verifiers that together validated
+    /// a lot, or that kept memory, and waits until they are gone and every other verifier that held a lease has been
+    /// sampled. It also waits while a worker is starting or dying, because nothing may run beside a profile.
     pub(super) fn profile_must_wait(&mut self, now: Moment, job: JobId) -> bool {
         let settings = self.spec.jobs[job.index()].recycle.clone();
         let leaving = |it: &Worker| matches!(it.state, State::Draining { .. } | State::Terminating);

@@ -17,7 +17,8 @@ use super::event::Stage;
 use super::roster::Roster;
 use super::unit::Unit;
 
-/// The maximum number of candidates that are timed a second time. The winner is one of them.
+/// The number of fastest candidates that are timed a second time. The winner is one of them. If one turns out slower,
+/// the next fastest is timed a second time too.
 pub(super) const MAX_CONFIRMED: usize = 3;
 
 /// Compares the candidates of a job by their speed-up over the baseline.

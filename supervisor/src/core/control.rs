@@ -144,7 +144,8 @@ impl Core {
         }
     }
 
-    /// Returns whether the user ordered the end of this attempt. If so, it does not count as a loss.
+    /// Handles an attempt whose end the user ordered, which does not count as a loss. Returns false for any other
+    /// attempt.
     pub(super) fn ended_by_user(&mut self, lease: &Lease, killed: Option<KillReason>) -> bool {
         let id = lease.order.unit;
         if self.pending.cancelled.remove(&id) {

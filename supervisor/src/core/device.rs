@@ -324,8 +324,9 @@ impl Core {
         }
     }
 
-    /// Handles a unit whose next step needs a device that is not available. A quarantined device may come back, so the
-    /// unit is put off until nothing else is left to do. A lost device does not come back.
+    /// Handles a unit whose next step needs a device that is not available. A screening or a confirmation is left out.
+    /// A quarantined device may come back, so any other step is put off until nothing else is left to do. A lost device
+    /// does not come back, so it ends the unit.
     pub(super) fn without_device(&mut self, id: UnitId, why: String) {
         let is_lost = self.device.state() == DeviceState::Lost;
         let unit = self.unit(id);

@@ -1,7 +1,7 @@
 //! Corrects the memory predictions of a job's stages: measurements raise what later leases reserve.
 //!
-//! Reservations are never lowered, because the next candidate may owe more than the last one. Each attempt that ends
-//! for lack of memory also selects the next smaller batch, if there is one.
+//! Reservations are never lowered, because the next candidate may owe more than the last one. `outcome` chooses smaller
+//! batches after an attempt that ended for lack of memory.
 
 use std::collections::BTreeMap;
 

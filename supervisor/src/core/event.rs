@@ -1,7 +1,7 @@
 //! The events that the core handles, and the actions that it returns.
 //!
 //! Events come from the driver's sources (workers, samples, signals, the clock). The driver carries out the actions.
-//! Both contain only numbers and names, and no descriptors, paths or handles.
+//! Both are plain data: figures, names, texts and reports, without descriptors or handles.
 
 use std::time::Duration;
 
@@ -271,7 +271,7 @@ pub enum Action {
     Answered(Answer),
     /// Answers the source that has just offered units or taken one back.
     Replied(Answer),
-    /// The run is over and every worker is gone.
+    /// The run is over. Workers that are still alive, because they do not end, are not waited for.
     Stop {
         reason: StopReason,
     },
@@ -284,7 +284,8 @@ pub enum AttemptEnd {
     Accepted(Box<Report>),
     /// The unit is not to blame, and the attempt is repeated.
     Retried { why: String, blame: Blame },
-    /// The unit is not to blame, but there are no attempts left.
+    /// The attempt has no result and is not repeated, because no attempts are left, the user cancelled the unit, or the
+    /// device was lost.
     GivenUp { why: String, blame: Blame },
     /// The run ended during the attempt. A resumed run repeats it.
     Abandoned { why: String },
@@ -321,7 +322,7 @@ pub enum StopReason {
     Finished,
     /// A signal or a request ended the run.
     Interrupted,
-    /// Too many workers failed, so the host is to blame.
+    /// The host is to blame: too many workers failed, a killed worker did not end, or a wait was too long.
     HostFailure { why: String },
 }
 

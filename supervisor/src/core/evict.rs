@@ -45,8 +45,8 @@ impl Core {
         idle
     }
 
-    /// Handles a lease that does not fit now. Ends as few idle workers as are needed to make it fit. If ending all of
-    /// them would not be enough, the lease waits.
+    /// Handles a lease that does not fit now. Ends idle workers, spares first, until their memory is enough. If ending
+    /// all of them would not be enough, ends none. The lease waits in any case.
     pub(super) fn refused(
         &mut self,
         now: Moment,
@@ -106,7 +106,7 @@ impl Core {
         }
     }
 
-    /// Returns the memory that workers free which are already leaving.
+    /// Returns the memory that will be freed by workers that are already leaving.
     fn memory_being_freed(&self, refusal: &Refusal) -> Bytes {
         let leaving = self.workers.iter().filter(|(_, it)| !it.stays()).map(|(&id, _)| id);
         let returning = self.returning.iter().filter(|(_, it)| !it.overdue).map(|(&id, _)| id);
@@ -118,7 +118,7 @@ impl Core {
         leaving.chain(returning).map(freed_by).sum()
     }
 
-    /// Ends idle workers and grants nothing more. The run stops when the workers that hold memory have ended.
+    /// Ends idle workers and kills starting ones. The run stops when the workers that hold memory have ended.
     pub(super) fn wind_down(&mut self, now: Moment, reason: StopReason) {
         if self.all_have_ended() {
             self.stop(reason);

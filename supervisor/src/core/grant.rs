@@ -22,10 +22,10 @@ use super::{Core, Ending};
 
 /// The result of trying an order.
 enum OrderResult {
-    /// The order can never be granted, and its candidate has ended.
+    /// The order cannot be granted. Its unit has ended, was put off, or goes on with its next step.
     Refused,
     Granted,
-    /// The order waits for a worker or memory that was already requested.
+    /// The order waits for a worker, for memory, for the device, or for a step that must end first.
     UnderWay,
 }
 
@@ -83,7 +83,8 @@ impl Core {
         }
     }
 
-    /// Starts the second pass of the units that were put off. Returns false if there are none.
+    /// Starts the second pass of the units that were put off. Returns false if there are none, or if something is
+    /// running or waits for room.
     fn begin_the_second_pass(&mut self) -> bool {
         if self.jobs.iter().any(|job| job.roster.has_running()) || self.held_builds().is_some() {
             return false;
@@ -253,7 +254,7 @@ impl Core {
                 return OrderResult::UnderWay;
             }
         }
-        // The supervisor owes more than was reserved for it, or the ceiling was lowered. Waiting would not help.
+        // More is reserved for the supervisor than before, or the ceiling was lowered. Waiting would not help.
         let Some((way, demand)) = self.largest_that_fits(order) else {
             let smallest = self.unit(unit).step().least(beside.is_some());
             let smallest = smallest.map(|spec| spec.demand(self.spec.idle_worker));
@@ -291,7 +292,7 @@ impl Core {
     }
 
     /// Returns the largest way that would fit on an empty machine. Ways whose attempts were lost for lack of memory are
-    /// left out.
+    /// left out, unless none would remain.
     fn largest_that_fits(&self, order: Order) -> Option<(usize, Demand)> {
         let unit = self.unit(order.unit);
         let ways = unit.step().ways(order.beside.is_some());
@@ -299,8 +300,8 @@ impl Core {
             .find_map(|way| Some((way, self.demand(unit.job, order.stage, &ways[way])?)))
     }
 
-    /// Returns the memory that a way reserves, or `None` if that could never be granted. Measurements can raise the
-    /// reservation to the whole ceiling at most.
+    /// Returns the memory that a way reserves, or `None` if that could never be granted. Measurements raise the
+    /// reservation only as long as it can be granted.
     fn demand(&self, job: JobId, stage: Stage, spec: &StageSpec) -> Option<Demand> {
         let plain = spec.demand(self.spec.idle_worker);
         if self.ledger.never_fits(plain).is_some() {

@@ -54,7 +54,8 @@ impl Core {
         }
     }
 
-    /// Kills a worker. It keeps its lease until it is dead: the lease is still charged, and its report still counts.
+    /// Kills a worker. It keeps its lease until it reports or is dead: the lease is still charged, and a report still
+    /// counts.
     pub(super) fn kill_worker(&mut self, worker: WorkerId, reason: KillReason) {
         let Some(it) = self.workers.get_mut(&worker) else { return };
         if it.killed.is_some() {

@@ -72,11 +72,12 @@ const LOSS_WINDOW: Duration = Duration::from_secs(600);
 const MAX_LOST_EVER: u32 = 4;
 /// An attempt that ended for lack of memory is repeated once, with a smaller batch.
 const MAX_SHORT_OF_MEMORY: u32 = 1;
-/// A unit that lost this many workers gets no further one.
+/// A unit that lost this many workers gets no further one, except in its second pass.
 const MAX_WORKERS_LOST: u32 = 2;
-/// How long the processes of a dead worker may take to end after they were killed.
+/// How long a worker, or the processes of a dead one, may take to end after they were killed.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a lease waits for memory that other programs hold before the run ends.
+/// How long a lease waits for memory that other programs hold. After that the run ends or, if the memory is on the
+/// device, its unit goes without the device.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// How the run is ending, if it is.
@@ -280,7 +281,8 @@ impl Core {
         self.waiting.filter(|_| !ours).map(|waiting| waiting.since + MEMORY_TIMEOUT)
     }
 
-    /// Kills workers that are past their deadline, and ends the run if it has waited too long for memory.
+    /// Handles what is overdue: workers past their deadline, memory that should be back, sources that should have
+    /// answered, and waits that end the run.
     fn deadlines(&mut self, now: Moment) {
         let late: Vec<WorkerId> = self
             .workers

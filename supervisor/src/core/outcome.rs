@@ -119,8 +119,9 @@ impl Core {
         self.repeat_or_give_up(now, lease, Blame::Worker, why);
     }
 
-    /// Returns whether the worker was killed for something that its unit did not do. Such an attempt does not count as
-    /// a loss.
+    /// Handles an attempt whose worker was killed by order: by the user, because the run ends, for lack of memory on
+    /// the host or the device, or because the device was lost. Such an attempt does not count as a lost worker. Returns
+    /// false for any other end.
     fn ended_by_order(&mut self, lease: &Lease, role: &str, killed: Option<KillReason>) -> bool {
         if self.ended_by_user(lease, killed) {
             return true;

@@ -111,7 +111,8 @@ pub fn verify(
     let group = worst.map_or(0..0, |index| groups[index].clone());
     let heaviest = largest(entries[group.clone()].iter().map(|entry| entry.unmapped + entry.outputs));
     // Each entry may need a separate runner, which loads, plans and calls the candidate. If a call was right and the
-    // next was wrong, there is one more call. An entry that fails in a shared runner is repeated in a separate one.
+    // next was wrong, there may be two more calls. An entry that fails in a shared runner is repeated in a separate
+    // one.
     let calls = call_limit(settings).saturating_mul(settings.repeats.saturating_add(4));
     let per_runner = calls.saturating_add(load_limit(settings)).saturating_add(RUNNER_OVERHEAD);
     let per_entry = if groups.len() < entries.len() { per_runner.saturating_mul(2) } else { per_runner };
@@ -211,7 +212,7 @@ pub fn profile_on_device(
     Prediction { decides: worst.map(|_| batch.start), batches: cut, ..prediction }
 }
 
-/// Predicts a replay: the pool, its staging memory, O of the step with the largest outputs, and 2c.
+/// Predicts a replay: the pool, its bookkeeping and staging memory, O of the step with the largest outputs, and 2c.
 pub fn replay(
     pool: Bytes,
     bookkeeping: Bytes,

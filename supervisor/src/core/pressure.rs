@@ -2,8 +2,9 @@
 //! below its floor or reports memory pressure, and when pages of this run are swapped out. It also reports memory that
 //! the machine loses and that this run does not owe.
 //!
-//! Workers are ended in this order: the offender, spares, idle workers, the newest lease. They are ended one at a time,
-//! because freeing memory takes tens of milliseconds per GiB. A run is not stopped because other programs use memory.
+//! Processes are ended in this order: those of the offender; spares and idle workers, together; those of the newest
+//! lease. Processes of a lease are ended one at a time, because freeing memory takes tens of milliseconds per GiB. This
+//! file does not stop a run because other programs use memory.
 
 use std::time::Duration;
 
@@ -17,9 +18,10 @@ use super::ledger::{CeilingScope, Demand};
 use super::recycle::RecycleReason;
 use super::worker::{Runner, Worker};
 
-/// A process that owes less than this is not ended, because that would free too little.
+/// A lease is not ended if that would free less than this, unless it exceeds its reservation while the process tree
+/// exceeds a ceiling.
 const WORTH_KILLING: Bytes = Bytes::mib(64);
-/// The same for an idle worker.
+/// An idle worker that owes less than this is not ended, unless it is a spare.
 const WORTH_RECYCLING: Bytes = Bytes::mib(16);
 /// How long memory must be missing before that is reported. Freed pages stay in per-CPU lists for seconds before the
 /// kernel counts them as available.
@@ -146,7 +148,7 @@ impl Core {
         Some(ExceededLimit { scope: None, reason: KillReason::HostFloor { available, floor }, text, numbers })
     }
 
-    /// Ends one process, or the idle workers, if a limit is exceeded and nothing is being ended yet.
+    /// Ends one process, or spares and idle workers, if a limit is exceeded and nothing is being ended yet.
     pub(super) fn handle_exceeded_limit(&mut self, now: Moment, exceeded: Option<ExceededLimit>) {
         let Some(exceeded) = exceeded else { return };
         if self.eviction_is_under_way(now) {
@@ -187,8 +189,8 @@ impl Core {
         }
     }
 
-    /// Returns the worker that exceeds its reservation most. Idle workers do not count, because they have no lease. If
-    /// all leases fit under the ceiling and the ceiling is exceeded, there is always such a worker.
+    /// Returns the worker that exceeds its reservation most. Idle workers do not count, because they have no lease.
+    /// `None` if every lease keeps to its reservation or, below the floor, exceeds it only slightly.
     fn offender(&self, exceeded: &ExceededLimit) -> Option<WorkerId> {
         let min_excess = if exceeded.scope.is_some() { Bytes::new(1) } else { WORTH_KILLING };
         let part = |demand: Demand| exceeded.scope.map_or(demand.sum(), |scope| scope.part_of(demand));
@@ -201,6 +203,7 @@ impl Core {
             .map(|(_, worker)| worker)
     }
 
+    /// Returns the worker with the newest of the leases whose end would free enough memory.
     fn newest_lease(&self) -> Option<WorkerId> {
         self.workers
             .iter()

@@ -1,4 +1,4 @@
-//! Decides whether a healthy worker is replaced, and names the reason. Workers are replaced only between leases.
+//! Decides whether a healthy worker is replaced, and names the reason. It is asked about idle workers only.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub enum RecycleReason {
     Growth,
     /// The next lease cannot be granted as long as the worker keeps its memory.
     MakeRoom,
-    /// The machine is short of memory and the worker is idle.
+    /// The run or the machine is short of memory, and the worker is idle.
     Pressure,
     /// It finished an attempt, but left runners behind.
     LeftRunners,

@@ -126,8 +126,8 @@ impl Step {
 }
 
 impl UnitSpec {
-    /// Returns whether the unit is well-formed: its steps are in the order of their stages, and each has at least one
-    /// way.
+    /// Returns whether the unit is well-formed: it has at least one step, its steps are in the order of their stages,
+    /// and each has at least one way.
     pub fn is_well_formed(&self) -> bool {
         let has_ways =
             |step: &Step| !step.ways.is_empty() && step.paired.as_ref().is_none_or(|ways| !ways.is_empty());

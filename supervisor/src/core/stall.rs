@@ -11,7 +11,7 @@ use super::{Core, Ending};
 /// resumed.
 const STORE_TIMEOUT: Duration = Duration::from_secs(3600);
 /// How long to wait until the reasons for killing everything are on disk. It is short because the user has already
-/// interrupted the run twice.
+/// interrupted the run twice, or the run could not continue.
 const LAST_REASONS_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A stall that has not ended.

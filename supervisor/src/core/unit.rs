@@ -42,7 +42,7 @@ pub(crate) struct Unit {
     /// Units come in turns. A turn begins when all units of the previous turn are done.
     pub(crate) turn: u32,
     pub(crate) progress: Progress,
-    /// The index of the current step, or of the last one if the unit is done.
+    /// The index of the current step, or of the step at which the unit ended.
     step_index: usize,
     /// Whether other units may be timed beside this one. It must have passed all steps before its first step that runs
     /// alone, in this run or the resumed one, and not have failed since.
@@ -117,7 +117,7 @@ impl Unit {
         }
     }
 
-    /// Returns the current step, or the last one if the unit is done.
+    /// Returns the current step, or the step at which the unit ended.
     pub(crate) fn step(&self) -> &Step {
         &self.spec.route[self.step_index]
     }
@@ -146,7 +146,8 @@ impl Unit {
         self.second_pass == SecondPass::PutOff
     }
 
-    /// Begins the second pass. Earlier losses no longer count, except that one more lost worker ends the unit.
+    /// Begins the second pass. Earlier losses no longer count, except that a unit that has lost a worker ends when it
+    /// loses another.
     pub(crate) fn begin_second_pass(&mut self) {
         self.second_pass = SecondPass::Begun;
         self.losses = Losses::default();
@@ -161,8 +162,8 @@ impl Unit {
         matches!(self.progress, Progress::Running { .. })
     }
 
-    /// Returns whether other units are compared with this one. Units that failed, and units that were timed on only
-    /// some entries, are left out.
+    /// Returns whether other units are compared with this one. Units that failed, and units that may leave out entries,
+    /// are not.
     pub(crate) fn is_compared(&self) -> bool {
         !self.spec.partial && (!self.is_done() || self.passed())
     }

@@ -3,14 +3,16 @@
 //! ```text
 //!              WorkerReady            Start                    Finished
 //!   Starting ─────────────▶ Idle ───────────────▶ Leased ───────────────▶ Idle
-//!      │                     │ Shutdown              │ KillWorker
-//!      │ WorkerNotReady      ▼                       ▼
-//!      └──────────────▶ Draining ─────────────▶ Terminating
-//!                            └───────── WorkerGone ──┴──────▶ (gone: removed)
+//!      │                     │ Shutdown              │ Finished, after KillWorker
+//!      │                     ▼                       │
+//!      │                  Draining                   │
+//!      │ WorkerNotReady      │ KillWorker            ▼
+//!      └─────────────────────┴────────────────▶ Terminating ── WorkerGone ──▶ (gone: removed)
 //! ```
-//! `WorkerGone` means that the pidfd fired and the process was reaped. It may come in any state, and only this event
-//! removes a worker. If runners outlive their worker, a `Returning` takes its place. It is charged until `Returned`
-//! reports that the last runner has ended.
+//! A worker that is killed during a lease keeps the lease until it has finished or is gone. `WorkerGone` means that the
+//! pidfd fired and the process was reaped. It may come in any state, and only this event removes a worker. If runners
+//! outlive their worker, a `Returning` takes its place. It is charged until `Returned` reports that the last runner has
+//! ended.
 
 use std::collections::BTreeMap;
 
@@ -61,7 +63,7 @@ pub(crate) struct Lease {
     pub(crate) short_of_memory: Option<KillReason>,
 }
 
-/// A runner that has been reported and not yet reaped.
+/// A runner that was reported and has not died.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Runner {
     pub(crate) limit: Bytes,
@@ -121,11 +123,11 @@ pub(crate) struct Worker {
     pub(crate) spare: bool,
 }
 
-/// The order to a worker to exit between two leases.
+/// The order to a worker to exit between two leases, or by which a user has it replaced at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DrainOrder {
     pub(crate) at: Moment,
-    /// The reason for replacing it. `None` if the run has no more work for it.
+    /// The reason for replacing it. `None` if the run is ending.
     pub(crate) reason: Option<RecycleReason>,
     /// The memory that the worker and its processes owed when it got the order.
     pub(crate) owed: Bytes,

@@ -45,7 +45,7 @@ pub(super) struct Roster {
     pub(super) baseline: Option<usize>,
 }
 
-/// Lists the candidates of a job, at most `max`.
+/// Lists the candidates of a job. A pattern with which there would be more than `max` is a mistake.
 pub(super) fn list_candidates(job: &RawJob, max: usize, findings: &mut Findings) -> Roster {
     let before = findings.count();
     let mut drafts: Vec<Draft> = job.candidates.iter().filter_map(|raw| from_table(raw, findings)).collect();
@@ -404,7 +404,7 @@ fn find_baseline(
     Some(drafts.len() - 1)
 }
 
-/// The canonical path of a file. Two paths to the same file are one candidate.
+/// The canonical path of a file, which is the same for all paths to the file.
 fn identity(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }

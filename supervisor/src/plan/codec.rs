@@ -30,7 +30,7 @@ pub(super) trait Codec {
     }
 }
 
-/// A string without NUL characters, which cannot be passed in the arguments of a program.
+/// A string without NUL characters. A string with one cannot be passed in the arguments of a program.
 pub(super) struct Text;
 
 impl Codec for Text {
@@ -242,7 +242,8 @@ impl<E: Words> Codec for Word<E> {
     }
 }
 
-/// Reports a word that is not in `known`. If the list is long, only the nearest word is shown.
+/// Reports a word that is not in `known`. The message suggests the nearest known word, or lists all of them if none is
+/// near.
 pub(super) fn unknown_word(text: &str, known: &[&str], spot: &Spot, what: &str, findings: &mut Findings) {
     findings
         .report(spot, format!("`{}` is not {what}", super::error::quote(text)))

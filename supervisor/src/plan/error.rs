@@ -31,7 +31,7 @@ pub struct PlanError {
     pub(super) source: usize,
     /// The byte range of the mistake in that text.
     pub(super) span: Range<usize>,
-    /// Whether this is a TOML syntax error. Other errors about the same text are then not reported.
+    /// Whether this is a TOML syntax error. Other errors about the same range are then not reported.
     syntax: bool,
 }
 

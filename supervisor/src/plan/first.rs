@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::print::string;
 
-/// The text of a first plan. Paths are written as given, so they must be relative to the folder of the plan.
+/// The text of a first plan. Paths are written as given, and relative ones start at the folder of the plan.
 pub fn first_plan(captures_dir: &Path, job_name: &str, baseline_file: &Path) -> String {
     let captures = string(&captures_dir.to_string_lossy());
     let name = string(job_name);
@@ -49,7 +49,7 @@ mod tests {
         assert_eq!(plan.jobs[0].name, "an \"op\"");
         assert_eq!(plan.jobs[0].candidates[0].name, "na\\ive");
         assert_eq!(plan.jobs[0].captures, captures);
-        // The commented keys are valid too.
+        // The commented table is valid too.
         let with_more = text.replace("# extra_flags", "extra_flags").replace("# [job.build]", "[job.build]");
         let plan = Plan::parse(&with_more, &folder.path().join("plan.toml"), &[]).unwrap();
         assert_eq!(plan.jobs[0].candidates[0].build.extra_flags, ["-fopenmp"]);

@@ -48,7 +48,7 @@ pub(super) struct Match {
     pub(super) relative: String,
 }
 
-/// The files that match a pattern, at most `max`, sorted by path. Symbolic links are followed.
+/// The files that match a pattern, sorted by path. More than `max` are an error. Symbolic links are followed.
 pub(super) fn expand(pattern: &str, base: &Path, max: usize) -> Result<Vec<Match>, GlobError> {
     let (root, rest) = split_fixed(pattern)?;
     let root: PathBuf = base.join(root).components().collect();
@@ -107,11 +107,11 @@ pub(super) fn expand(pattern: &str, base: &Path, max: usize) -> Result<Vec<Match
 pub(super) struct Listing {
     /// The matching files, sorted by name.
     pub(super) files: Vec<PathBuf>,
-    /// For each pattern, whether it matches any file.
+    /// For each pattern, whether it matches any name in the folder.
     pub(super) hit: Vec<bool>,
 }
 
-/// Lists the matching files of one folder, without its subfolders.
+/// Lists the matching files of one folder, without its subfolders. More than `max` are an error.
 pub(super) fn list(folder: &Path, patterns: &[String], max: usize) -> Result<Listing, GlobError> {
     let matchers = patterns.iter().map(|pattern| compile(pattern)).collect::<Result<Vec<_>, _>>()?;
     let unreadable = |error: std::io::Error| GlobError::Unreadable {

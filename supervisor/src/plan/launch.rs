@@ -20,7 +20,7 @@ use super::print;
 use super::schema::table_of_key;
 use super::table::{TableReader, TomlValue, tables, take_with};
 
-/// The keys of a launch. If one is in the candidate's own table, the message says where it belongs.
+/// The keys of a launch that a candidate's own table does not have. If one is there, the message says where it belongs.
 pub(super) const LAUNCH_KEYS: [&str; 4] = ["grid", "block", "shared_mem", "args"];
 
 const EXPRESSION: &str = "a whole number, or an expression such as \"ceil_div(out.numel, 256)\"";

@@ -1,4 +1,4 @@
-//! Codecs of composite values: arrays that replace or append, environments that merge, and paths in arrays.
+//! Codecs of arrays that replace or append, of environments that merge, and of folders and programs.
 
 use std::collections::BTreeMap;
 use std::marker::PhantomData;

@@ -4,7 +4,7 @@
 //! capture and no source, starts no process, and uses no other module of the supervisor.
 //!
 //! ```text
-//! text ──syntax──▶ tree ──schema, job──▶ layers, raw jobs ──layers──▶ settings ──resolve──▶ Plan ──print──▶ text
+//! text ──syntax──▶ tree ──schema, job──▶ layers, raw jobs ──layers──▶ settings ──resolve──▶ Plan ──resolved──▶ text
 //!                    └───────────────────────── mistakes: error ──render──▶ standard error
 //! ```
 
@@ -222,7 +222,8 @@ pub struct JobPlan {
     pub build: Arc<BuildSettings>,
     pub verify: Arc<VerifySettings>,
     pub profile: Arc<ProfileSettings>,
-    /// The limits for candidates that are submitted while the job runs. `build` applies to them too.
+    /// The limits for candidates that are submitted during the run. [`JobPlan::admit`] gives such a candidate the job's
+    /// `recycle`, `build`, `verify`, `profile`, `limits` and `partial`.
     pub limits: Arc<LimitSettings>,
 }
 

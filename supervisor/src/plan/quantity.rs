@@ -145,7 +145,8 @@ pub(super) fn parse_duration(text: &str) -> Option<Duration> {
     (duration <= MAX_DURATION).then_some(duration)
 }
 
-/// Prints a duration in whole milliseconds, the smallest unit of a plan. It reads back as the same duration.
+/// Prints a duration. It reads back as the same duration if it is a whole number of milliseconds, the smallest unit of
+/// a plan.
 pub(super) fn print_duration(duration: Duration) -> String {
     let mut milliseconds = u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let mut text = String::new();

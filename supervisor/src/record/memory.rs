@@ -13,7 +13,7 @@ pub struct MemoryRecord<Phases = Vec<PhaseRecord>> {
     pub phases: Phases,
 }
 
-/// Figures of the whole process tree over the whole run.
+/// Figures of the whole process tree, and of the machine, over the whole run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryTotals {
     pub host_ceiling_bytes: Option<Bytes>,

@@ -29,7 +29,7 @@ fn fields(value: &Value, path: &str, found: &mut BTreeSet<(String, String)>) {
 #[test]
 fn every_field_is_documented() {
     let mut run = sample();
-    // `failures` is the only field with several forms, so all of them are added.
+    // The pattern of a failure has two forms with a field. The sample has one of them, so the other is added.
     let failures = &mut run.jobs[0].candidates[0].failures;
     let mut other = failures[0].clone();
     other.mismatch.as_mut().expect("mismatch").pattern = Pattern::Tail { from: 3 };

@@ -108,7 +108,7 @@ fn worse(track: Track, one: Bytes, other: Bytes) -> Bytes {
     if track == Track::Machine { one.min(other) } else { one.max(other) }
 }
 
-/// A few seconds of samples of all tracks.
+/// The samples of all tracks during some time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Block {
     /// The width of a step, in milliseconds: the samples within one step are reduced to two points.

@@ -85,7 +85,7 @@ pub enum Change {
     NoLongerPassed,
     /// The candidate passed in neither run, and its statuses differ.
     OtherStatus,
-    /// Both runs gave the same status, and there are no times to compare.
+    /// Both runs gave the same status, and there is no interval of a ratio.
     None,
 }
 

@@ -46,7 +46,7 @@ pub struct JobDigest {
     pub others: usize,
     /// The number of failed candidates.
     pub failures: usize,
-    /// Number of timed entries that were not kept.
+    /// The largest number of timed entries of one candidate that were not kept.
     pub entries_left_out: usize,
 }
 
@@ -186,7 +186,7 @@ impl JobDigest {
 /// For every stage of every job, the phase that came closest to its prediction or exceeded it most.
 #[derive(Debug, Default)]
 pub struct WorstPhases {
-    /// In the order of the jobs.
+    /// In the order in which they were first added, each with the number of phases of its job and stage.
     worst: Vec<(PhaseRecord, usize)>,
 }
 

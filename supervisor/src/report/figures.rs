@@ -81,7 +81,7 @@ pub(super) fn elapsed(milliseconds: u64) -> String {
     }
 }
 
-/// An error or a tolerance, with few digits, and with an exponent if that is shorter.
+/// An error or a tolerance, with few digits, and with an exponent if it is very small or very large.
 pub(super) fn small(number: f64) -> String {
     match nonfinite::text(number) {
         Some(text) => text.to_owned(),
@@ -109,7 +109,7 @@ pub(crate) fn counted<N: Display + PartialEq + From<u8>>(number: N, one: &str, m
     format!("{number} {}", if number == N::from(1) { one } else { many })
 }
 
-/// Removes from a foreign text all characters that could move a terminal's cursor, change its colours or reorder text.
+/// Replaces the characters of a foreign text that could move a terminal's cursor, change its colours or reorder text.
 pub(super) fn printable(text: &str) -> String {
     let replace = |character: char| match character {
         '\n' => '\n',

@@ -160,7 +160,8 @@ fn reason(digest: &JobDigest) -> String {
     rest.strip_prefix("no winner, ").unwrap_or(rest).to_owned()
 }
 
-/// Writes a name as part of a link. Letters and digits stay, and other characters are replaced by their codes.
+/// Writes a name as part of a link. ASCII letters and digits stay, other bytes are replaced by their codes, and long
+/// names are cut.
 fn anchor(name: &str) -> String {
     name.bytes()
         .take(64)
@@ -284,7 +285,7 @@ fn host(digest: &Digest) -> Markup {
     }
 }
 
-/// The digests of everything on which a job's figures depend, by name.
+/// The digests of a job's captures, of its arguments and of the winner's library, by name.
 fn digests(job: &JobDigest) -> Vec<(&'static str, &String)> {
     let all = [
         ("captures", job.job.captures.digest.as_ref()),
@@ -294,8 +295,8 @@ fn digests(job: &JobDigest) -> Vec<(&'static str, &String)> {
     all.into_iter().filter_map(|(what, digest)| Some((what, digest?))).collect()
 }
 
-/// The part of a compiler's command line that affects the code. Folders of the run are left out, because they no longer
-/// exist.
+/// The part of a compiler's command line that affects the code. The output and the run's scratch folders are left out,
+/// because they no longer exist.
 fn flags_of(flags: &[String]) -> Vec<&str> {
     let mut shown = Vec::new();
     let mut all = flags.iter().map(String::as_str);

@@ -1,7 +1,7 @@
 //! A run as markdown for a pull request: the winner and its speed-up, the table, details in folded sections, and the
 //! command that reproduces the run.
 //!
-//! Foreign names and texts appear only in code spans, where neither markup nor mentions work.
+//! Foreign names and texts are either escaped or in code, where neither markup nor mentions work.
 
 use std::fmt::Write as _;
 
@@ -256,7 +256,7 @@ fn line(page: &mut String, text: &str) {
 /// Formats a foreign text as a code span.
 pub(super) fn code(text: &str) -> String {
     let line = shorten(&one_line(text), MAX_DETAIL).replace('`', "'");
-    // A span that contains only spaces would not be a code span.
+    // Two backticks without anything between them would not be a code span.
     if line.trim().is_empty() { "` `".to_owned() } else { format!("`{}`", line.trim()) }
 }
 

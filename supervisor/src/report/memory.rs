@@ -10,10 +10,10 @@ use crate::record::Stage;
 use crate::record::timeline::{MarkKind, Series, Timeline};
 
 const NAME: usize = 18;
-/// Width of a size such as `1023 MiB`.
+/// Width of a column of sizes such as `1023 MiB`.
 const SIZE: usize = 9;
 const GAP: usize = 2;
-/// The eighths of a character cell.
+/// Bars that fill from one to eight eighths of a character cell.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 /// Returns a line for the worst phase of each stage of each job.

@@ -12,7 +12,7 @@ use opt_shared::units::Bytes;
 use super::figures::{counted, one_line, percent, time};
 use crate::record::ReplayRecord;
 
-/// Number of steps that are listed. They are the ones that waited longest.
+/// Largest number of steps that are listed. They are the ones that waited longest.
 const MAX_STEPS: usize = 3;
 /// A step with a smaller share of all waiting counts as not having waited. The hand-over alone takes some hundred
 /// nanoseconds.

@@ -21,7 +21,8 @@ use crate::record::{CandidateRecord, CapturesForm, JobRecord, JobStatus, Ranking
 
 #[derive(Clone, Copy, Debug)]
 pub struct Style {
-    /// Longest line, in characters. Long names are shortened, and other texts are wrapped.
+    /// Longest line, in characters. Long names are shortened, and other texts are wrapped or cut. Only lines with the
+    /// run's folder can be longer.
     pub width: usize,
     pub color: bool,
     pub detail: Detail,
@@ -44,9 +45,9 @@ impl Default for Style {
 
 /// Smallest width for which a table can be laid out. If the terminal is narrower, lines are longer than its width.
 const MIN_WIDTH: usize = FIXED + MIN_NAME;
-/// Length of a shortened name, which is enough to distinguish it from its neighbours.
+/// Smallest room for a name, which is enough to distinguish it from its neighbours.
 const MIN_NAME: usize = 12;
-/// Largest number of candidates per job that get a paragraph in addition to their row in the table.
+/// Largest number of failed candidates per job that get a paragraph, or a line in a short answer.
 const MAX_FAILURES_SHOWN: usize = 20;
 /// Largest number of lines of one feedback.
 const MAX_FEEDBACK_LINES: usize = 24;
@@ -64,7 +65,7 @@ const INDENT: &str = "  ";
 /// Width of all columns except the name's, with the gaps.
 const FIXED: usize = RANK + STATUS + SPEEDUP + TIME + NOISE + OWED + 6 * GAP.len();
 
-/// Prints the whole result. An empty timeline is not drawn.
+/// Prints the result, with as much detail as the style asks for. An empty timeline is not drawn.
 pub fn render(run: &RunRecord, timeline: &Timeline, folder: &Path, style: Style) -> String {
     let mut page = Page { text: String::new(), style: Style { width: style.width.max(MIN_WIDTH), ..style } };
     for job in &run.jobs {
@@ -277,7 +278,7 @@ impl Page {
             "rank", "candidate", "status", "speed-up", "median", "noise", "peak owed"
         ));
         let mut ranked: Vec<_> = job.candidates.iter().collect();
-        // The sort is stable. Candidates without a rank follow those with one, in the plan's order.
+        // Candidates without a rank follow those with one. The sort is stable, so equals stay in the plan's order.
         ranked.sort_by(|one, other| {
             let rank = |it: &CandidateRecord| it.rank.unwrap_or(u32::MAX);
             // The speed-up of the baseline would always be 1.
@@ -286,7 +287,7 @@ impl Page {
         });
         let baseline = job.candidates.iter().find(|it| Some(&it.name) == job.baseline.as_ref());
         let shows_everything = self.style.detail == Detail::Everything;
-        // A failed candidate has a line with the reason instead of a row.
+        // In a short answer, a failed candidate has a line with the reason instead of a row.
         for candidate in ranked.iter().filter(|candidate| shows_everything || !has_failed(candidate)) {
             self.row(candidate, baseline, name_width);
         }

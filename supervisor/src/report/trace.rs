@@ -1,9 +1,9 @@
 //! One line for each candidate and entry in the format of a FlashInfer trace: definition, workload, solution,
 //! evaluation.
 //!
-//! That format has seven statuses and forbids figures for failures. Information that does not fit into it, such as the
-//! run's own status, the weight of the entry and intervals, is written to `correctness.extra` or to the start of the
-//! `log`. A candidate that ended without a verdict has no evaluation.
+//! That format has seven statuses and forbids times for failures. Information that does not fit into it, such as the
+//! status in this project's words, the weight of the entry and intervals, is written to `correctness.extra` or to the
+//! start of the `log`. A candidate that ended without a verdict has no evaluation.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(lines.len(), 6);
     }
 
-    /// The format requires figures for passed candidates and forbids them for others. Without a verdict, there is no
+    /// The format requires times for passed candidates and forbids them for others. Without a verdict, there is no
     /// evaluation.
     #[test]
     fn every_status_fits_the_format() {

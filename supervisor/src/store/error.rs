@@ -1,4 +1,4 @@
-//! Errors of the store. Each names the file, the operation, and what to do.
+//! Errors of the store. Each names the file and, if that helps, the operation and what to do.
 
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,8 @@
 //! Chooses the journal mode that works in a folder.
 //!
 //! SQLite's write-ahead log needs memory that is shared by the processes that have the database open. Network file
-//! systems do not provide it, so the log would corrupt the database. DELETE mode is slower, but works on every file
-//! system.
+//! systems may not provide it, and the log could then corrupt the database. DELETE mode is slower, but works on every
+//! file system.
 
 use std::path::Path;
 

@@ -23,7 +23,7 @@ use crate::record::{
 
 const LOAD: &str = "load the run";
 
-/// Selects the candidates of a job; the caller adds the order.
+/// Selects candidates; the caller adds the condition and the order.
 macro_rules! candidates {
     () => {
         "SELECT key, name, source_path, other_paths, source_digest, status, blame, failed_stage, detail, feedback,

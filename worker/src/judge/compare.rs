@@ -1,9 +1,10 @@
 //! Compares an output with the recorded one. Both tensors are read as streams. The result is a verdict and, if the
 //! output is wrong, evidence.
 //!
-//! Elements are compared in f64, and the relative L2 error is limited for the whole tensor and for every chunk. There
-//! are at most two passes. The first is fast and decides. The second runs only for a wrong output and gathers facts
-//! that help people to understand it (`evidence`). Callers compare shape and type beforehand.
+//! Floats are compared in f64, and their relative L2 error is limited for the whole tensor and for every chunk. There
+//! are at most two passes. The first is fast and decides. The second gathers facts that help people to understand a
+//! wrong output (`evidence`). It runs only for a wrong output, and for integers and bools of which some fail. Callers
+//! compare shape and type beforehand.
 //!
 //! More rules:
 //! - Errors are computed only for pairs of finite numbers; NaN and infinities are counted. A relative error exists only

@@ -74,7 +74,7 @@ impl Number {
         }
     }
 
-    /// Its real parts: two for a complex number, otherwise one.
+    /// Its parts as real numbers: two for a complex number, otherwise one.
     pub(super) fn parts(self) -> impl Iterator<Item = f64> {
         #[expect(
             clippy::cast_precision_loss,

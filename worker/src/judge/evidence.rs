@@ -75,7 +75,7 @@ struct BadElements {
     count: u64,
     /// Up to `MAX_LISTED` of the smallest row-major positions, in ascending order.
     first: Vec<u64>,
-    /// True if one of the elements differs from the poison.
+    /// True if one of the elements differs from the poison, or if there is no poison.
     written: bool,
 }
 

@@ -8,7 +8,7 @@ use opt_shared::units::{Bytes, to_index};
 use super::compare::{ByteSource, BytesSource, CompareError};
 use super::layout::{Tile, Walk};
 
-/// Smallest chunk: half of it fits the largest element (complex128).
+/// Smallest chunk: half of it has room for the largest element (complex128).
 const SMALLEST_CHUNK: usize = 64;
 
 /// A walk over two tensors, with their sources and buffers.

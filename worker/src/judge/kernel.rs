@@ -21,8 +21,8 @@ pub(super) struct Bounds {
 /// The result for one block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct BlockSums {
-    /// True if an element fails, is not finite, or has the largest error so far. The block must then be examined
-    /// element by element, and the sums must not be used.
+    /// True if an element fails, is not finite, or has the largest error so far, or if the squares of the errors
+    /// overflow. The block must then be examined element by element, and the sums must not be used.
     pub(super) needs_elements: bool,
     pub(super) difference_squares: f64,
     pub(super) expected_squares: f64,

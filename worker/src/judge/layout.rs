@@ -286,7 +286,7 @@ fn checked_extent_bytes(shape: &[u64], stride: &[u64], size: u64) -> Option<u64>
         .and_then(limit)
 }
 
-/// Merges each axis with the previous one where both tensors continue without a gap.
+/// Merges each axis with the previous one where both tensors, and the row-major order, continue without a gap.
 fn merged(axes: &[Axis]) -> Vec<Axis> {
     let mut merged: Vec<Axis> = Vec::with_capacity(axes.len());
     for &inner in axes {

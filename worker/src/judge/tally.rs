@@ -1,5 +1,5 @@
-//! The first pass over two tensors. It goes block by block, and element by element only in blocks with a failure, a
-//! value that is not finite, or a new largest error.
+//! The first pass over two tensors. It goes block by block, and element by element in blocks with a failure, a value
+//! that is not finite, a new largest error, squares too small or large for `f64`, or integers that differ.
 //!
 //! Owns the counts, the largest errors and the norms that decide the verdict. `compare` judges an element, and `kernel`
 //! contains the hot loop.

@@ -1,4 +1,4 @@
-//! A device for tests that allocates and copies nothing. It counts bytes and records requests for memory.
+//! A device for tests that has no memory and copies nothing. It counts bytes, and records allocations and uploads.
 //!
 //! A copy ends when somebody waits for it, or at a random time that depends on a seed.
 
@@ -11,7 +11,7 @@ use rand::{Rng, SeedableRng};
 
 use super::device::{Buffer, Device, DeviceError, Event, Marks};
 
-/// A request to the device.
+/// A request that the device records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceCall {
     Allocated { bytes: Bytes, copies_under_way: usize },
@@ -20,7 +20,7 @@ pub(crate) enum DeviceCall {
 
 /// A device that only counts.
 pub(crate) struct Counting {
-    /// All requests, in order.
+    /// All allocations and uploads, in order.
     pub(crate) calls: Vec<DeviceCall>,
     capacity: Bytes,
     grain: Bytes,

@@ -79,7 +79,7 @@ pub enum DeviceError {
         #[source]
         source: io::Error,
     },
-    /// An earlier copy failed, so the device's contents are wrong and stay so.
+    /// An earlier copy or fill failed, or the copy queue has ended, so the device's contents cannot be trusted.
     #[error("{device} cannot be used any more: {why}")]
     Poisoned { device: &'static str, why: String },
 }
@@ -91,14 +91,14 @@ pub trait Device {
 
     fn name(&self) -> &'static str;
 
-    /// The largest possible sum of `Buffer::placed` over all buffers that were not released.
+    /// The largest possible sum of `Buffer::placed` over all buffers that have not been released.
     fn capacity(&self) -> Bytes;
 
     /// Buffers begin at multiples of this size and take multiples of it.
     fn grain(&self) -> Bytes;
 
-    /// Allocates a buffer with undefined contents. Fails only if it exceeds the capacity, or no free piece is
-    /// large enough.
+    /// Allocates a buffer with undefined contents. Fails with `NoRoom` if the buffer exceeds the bytes that are free,
+    /// with `NoPlace` if no free piece is large enough, and with another error if the device does not work.
     fn allocate(&mut self, bytes: Bytes) -> Result<Buffer, DeviceError>;
 
     /// Releases a buffer, after all operations that are queued for it. The buffer's bytes are free when this returns.
@@ -131,8 +131,8 @@ pub trait Device {
     /// Queues a fill of all requested bytes with `value`.
     fn fill(&mut self, buffer: &Buffer, value: u8) -> Result<Event, DeviceError>;
 
-    /// Waits for the earliest copy whose slot was not returned yet, and returns the slot. `None` if all slots were
-    /// returned.
+    /// Waits for the earliest copy whose slot has not been returned yet, and returns the slot. `None` if all slots have
+    /// been returned.
     fn reclaim(&mut self) -> Result<Option<Self::Slot>, DeviceError>;
 
     /// Returns true if an event is complete, without waiting.

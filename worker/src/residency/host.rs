@@ -83,8 +83,8 @@ struct Completion {
 }
 
 impl HostDevice {
-    /// Creates an arena for `capacity` bytes. It has enough addresses for every sequence of allocations within the
-    /// capacity.
+    /// Creates an arena for `capacity` bytes. Up to a capacity of 2 TiB, it has enough addresses for every sequence of
+    /// allocations within the capacity.
     pub fn create(capacity: Bytes) -> Result<Self, DeviceError> {
         Self::with_addresses(capacity, capacity.saturating_mul(SPREAD).min(Bytes::new(MAX_ADDRESSES)))
     }
@@ -196,7 +196,7 @@ impl HostDevice {
         }
     }
 
-    /// Waits for the next completed operation.
+    /// Waits until one more operation is complete.
     fn wait_for_next(&mut self) -> Result<(), DeviceError> {
         match self.ends.recv() {
             Ok(end) => self.complete(end),

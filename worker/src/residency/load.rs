@@ -37,7 +37,7 @@ pub struct Load<'a, K> {
     pub tensors: &'a [usize],
     /// Buffers to allocate after all tensors are resident.
     pub after: &'a [(Kind, Bytes)],
-    /// Uses that end with this load, unless the load itself uses the same storage.
+    /// Storages of which one use ends with this load. A storage that the load itself uses stays resident.
     pub instead_of: &'a [K],
 }
 

@@ -85,8 +85,8 @@ impl<'a> EntryCalls<'a> {
         })
     }
 
-    /// Compares every output with the recorded one, and returns the first that differs. If reading fails, the capture
-    /// is to blame.
+    /// Compares every output with the recorded one, and returns the first that differs. If a recorded output cannot be
+    /// read, the capture is to blame.
     pub(crate) fn compare(
         &mut self,
         session: &dyn Session,

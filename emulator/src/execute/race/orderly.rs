@@ -25,8 +25,8 @@ fn is_harmless(known: Stamp, old: Stamp, stamp: Stamp) -> bool {
 
 impl Races {
     /// Records the reads of the lanes if the bytes that they read have not been written since the last barrier for all
-    /// threads. Returns false if the reads must be recorded one by one. The reads that have been recorded by then are
-    /// those that would come first.
+    /// threads. Returns false if the reads must be recorded one by one. Reads that have been recorded by then may be
+    /// recorded again.
     #[inline(always)]
     pub fn reads_orderly(&mut self, row: Row, offsets: &Offsets) -> bool {
         let first = Stamp::new(self.now, row.pc, 32 * row.warp);
@@ -133,9 +133,10 @@ impl Races {
         blocked == 0 || !has_known
     }
 
-    /// Records the writes of the lanes if each of them accesses memory of its own that no other thread has accessed
-    /// since the last barrier for all threads. Otherwise returns false without having changed anything. `changed` is
-    /// the mask of the lanes whose writes change the memory's values.
+    /// Records the writes of the lanes if each of them writes memory of its own that, since the last barrier for all
+    /// threads, no other thread has written and, if the write changes it, no other thread has read. Otherwise returns
+    /// false without having changed anything. `changed` is the mask of the lanes whose writes change the memory's
+    /// values.
     #[inline(always)]
     pub fn writes_orderly(&mut self, row: Row, offsets: &Offsets, changed: u32) -> bool {
         if !offsets.ascend(offsets.step, row.active) {

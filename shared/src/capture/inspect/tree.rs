@@ -26,7 +26,8 @@ const SHOWN_LEVELS: usize = 32;
 /// Integers with more bits are described by their size.
 const MAX_SHOWN_BITS: u64 = 128;
 
-/// Writes the tree: a line for the file, a line for each value, and a line for the storages.
+/// Writes the tree: a line for the file and its storages, and then the values. A sequence of a few plain values has one
+/// line.
 pub fn tree(capture: &CaptureFile) -> String {
     let stored: Bytes = capture.storages().iter().map(|storage| storage.bytes).sum();
     let mut writer = Writer { uses: uses(capture.root()), out: String::new(), lines: 0 };
@@ -45,7 +46,8 @@ pub fn tree(capture: &CaptureFile) -> String {
     writer.out
 }
 
-/// Counts the tensors that use each storage. Every shared value is visited once.
+/// Counts the tensors that use each storage, and the bare storages. A shared tensor or container is visited once, and
+/// tensors inside objects and arrays are not counted.
 fn uses(root: &Value) -> HashMap<StorageId, usize> {
     let mut uses = HashMap::new();
     let mut seen_tensors = std::collections::HashSet::new();
@@ -127,7 +129,8 @@ impl Writer {
         }
     }
 
-    /// Writes a value on one line. Returns `None` for a container with more than a few plain values.
+    /// Writes a value on one line. Returns `None` for a container that has many items or items that are not plain, and
+    /// for a dict that is not empty.
     fn inline(&self, value: &Value) -> Option<String> {
         Some(match value {
             Value::Tensor(tensor) => self.tensor(tensor),
@@ -249,7 +252,7 @@ fn slice_parts(name: &str, parts: &[Value; 3]) -> Option<String> {
     Some(format!("{name}({})", parts?.join(", ")))
 }
 
-/// Writes a key, without quotes if it cannot be mistaken for something else.
+/// Writes a key, without quotes if it has at most 64 characters, all of them letters, digits, `_`, `-` or `.`.
 fn plain_key(text: &str) -> String {
     let plain = !text.is_empty()
         && text.len() <= 64

@@ -138,7 +138,7 @@ impl Arena {
         }
     }
 
-    /// The items of a list, tuple or `torch.Size`.
+    /// The items of a list, tuple, `torch.Size` or return type.
     pub(super) fn sequence(&self, id: NodeId) -> Option<&[NodeId]> {
         match self.get(id) {
             Node::Sequence(_, items) => Some(items),

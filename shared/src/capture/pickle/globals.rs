@@ -158,7 +158,7 @@ pub(super) fn resolve(module: &str, name: &str) -> Result<Name, Fault> {
     }
 }
 
-/// Packages that no captured call needs. A pickle that names one of them is malicious. `builtins`, `_codecs`,
+/// Packages that no captured call needs. A pickle that names one of them may be malicious. `builtins`, `_codecs`,
 /// `collections` and `numpy` are exceptions: `known_global` has all of their names that captures use, so
 /// any other name in them is refused too.
 const REFUSED_PACKAGES: [&str; 32] = [

@@ -14,12 +14,13 @@ use crate::capture::SequenceKind;
 use crate::capture::error::Fault;
 use crate::capture::limits::MAX_DEPTH;
 
-/// A key in a form whose equality is Python's.
+/// A key in a form whose equality is Python's, except for integers and floats of 9e18 and more, and for values that are
+/// compared by identity here.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Key {
     Int(i64),
     BigInt(Arc<BigInt>),
-    /// The bits of a float that is not equal to any integer.
+    /// The bits of a float that is not an integer, or is too large for an `Int`.
     Float(u64),
     Complex(u64, u64),
     Str(Arc<str>),
@@ -27,9 +28,9 @@ enum Key {
     Tuple(Vec<u32>),
     FrozenSet(Vec<u32>),
     Device(Arc<str>),
-    /// A value that is equal only to itself.
+    /// A value that is treated as equal only to itself.
     Object(NodeId),
-    /// A singleton: None, Ellipsis, a dtype or a layout.
+    /// A singleton: None, Ellipsis, a dtype, a layout or another known name.
     Named(String),
 }
 

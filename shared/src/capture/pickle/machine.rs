@@ -188,7 +188,7 @@ impl Machine {
                 let mut arguments = self.arguments(parts[1])?;
                 match (self.arena.get(parts[0]), self.arena.get(parts[2])) {
                     (_, Node::Dict(keywords)) if keywords.items.is_empty() => {}
-                    // The state setter is kept as one more argument and not interpreted.
+                    // The keywords are kept as one more argument and not interpreted.
                     (Node::Object(_), Node::Dict(_)) => arguments.push(parts[2]),
                     _ => return Err(Fault::unsupported("an object is made with keyword arguments")),
                 }

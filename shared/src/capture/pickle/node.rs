@@ -33,7 +33,7 @@ pub(super) enum Node {
     Global(Global),
     Object(Box<ObjectNode>),
     Device(Arc<str>),
-    /// The index of a storage in the machine's list.
+    /// A storage, by its index in the machine's list, with the element type of its class.
     Storage {
         index: u32,
         dtype: DType,
@@ -67,7 +67,7 @@ pub(super) enum MadeNode {
 pub(super) struct Set {
     pub(super) kind: SequenceKind,
     pub(super) items: Vec<NodeId>,
-    /// Items by the number of their key. Equal keys have the same number.
+    /// The numbers of the items as keys. Equal keys have the same number.
     pub(super) members: HashSet<u32>,
 }
 

@@ -1,4 +1,5 @@
-//! numpy's arrays, scalars and dtypes in pickles. They are kept as bytes with a description, and nothing is computed.
+//! numpy's arrays, scalars and dtypes in pickles. They are kept as bytes with a description, or as a list of objects.
+//! Nothing is computed, but some bytes are swapped to little-endian order.
 //!
 //! Only plain dtypes are supported. Structured dtypes and dates have further fields, and no kernel here takes them.
 

@@ -37,7 +37,7 @@ pub(super) enum Opcode<'a> {
     EmptySet,
     /// Makes a tuple of the topmost 1, 2 or 3 values.
     ShortTuple(usize),
-    /// Makes a tuple of everything above the mark. The next five opcodes use the mark in the same way.
+    /// Makes a tuple of everything above the mark. The next six opcodes use the mark in the same way.
     Tuple,
     List,
     Dict,

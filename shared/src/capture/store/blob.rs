@@ -85,7 +85,7 @@ pub fn open_blob(root: &Path, id: BlobId) -> io::Result<File> {
     plain(openat(&folder, name.as_str(), FILE_FLAGS, Mode::empty())?)
 }
 
-/// Opens another file of a store for reading. Links and files that are not regular are refused.
+/// Opens another file of a store for reading. It is refused if it is a link, or not a regular file.
 pub fn open_plain(path: &Path) -> io::Result<File> {
     plain(open(path, FILE_FLAGS, Mode::empty())?)
 }

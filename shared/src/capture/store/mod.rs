@@ -4,7 +4,7 @@
 //! STORE/captures.json         index: provenance, and every entry with its digests (written last)
 //!       captures.blake3       digest of the index, as `b3sum` prints it
 //!       entries/entry_0.pt    manifest of an entry: its `.pt` file with holes, and the blob that fills each
-//!       blobs/ab/ab12…        the bytes of one record, page-aligned; the name is their BLAKE3
+//!       blobs/ab/ab12…        the bytes of one record or of a whole `.pt` file; the name is their BLAKE3
 //!       partial/              exists while `pack` runs, and after it was interrupted
 //! ```
 //!
@@ -39,7 +39,7 @@ pub const PARTIAL: &str = "partial";
 pub const MAX_NAME_DEPTH: usize = 16;
 /// Largest size of an entry's name with its folders, in bytes.
 pub const MAX_NAME_BYTES: usize = 1024;
-/// Largest number of entries of a store: ten times the limit of a plan.
+/// Largest number of entries of a store: as many as a job may have.
 pub const MAX_STORE_ENTRIES: usize = 100_000;
 
 /// The kind of a folder of captures.

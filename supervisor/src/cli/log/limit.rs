@@ -56,7 +56,8 @@ impl<K: Copy + Eq + Hash> Limit<K> {
         false
     }
 
-    /// Starts new periods for call sites whose period is over, and returns the lines that they omitted.
+    /// Ends the periods that are over, and returns the lines that were omitted in them. The next line of a call site
+    /// begins a new period.
     pub(super) fn take_expired(&mut self, now: Instant) -> Vec<LeftOut<K>> {
         let period = self.period;
         self.take(|it| period <= now.saturating_duration_since(it.since))

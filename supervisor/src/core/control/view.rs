@@ -47,11 +47,11 @@ pub struct WorkerView {
     pub validated: Bytes,
     pub runners: Vec<RunnerView>,
     pub lease: Option<LeaseView>,
-    /// Set if the worker will be ended after its lease.
+    /// Set if the worker is being ended, or will be ended after its lease.
     pub asked_to_go: bool,
 }
 
-/// A runner that has been reported and not yet reaped.
+/// A runner that was reported and has not died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunnerView {
     pub pid: u32,
@@ -164,8 +164,8 @@ impl Core {
         })
     }
 
-    /// Explains why a unit waits, as the end of a sentence that includes the size of the unit's lease. `name_of` names
-    /// other units.
+    /// Explains why a unit waits, as part of a sentence, with the size of the unit's lease. `name_of` names other
+    /// units.
     pub fn wait_reason(&self, now: Moment, id: UnitId, name_of: impl Fn(UnitId) -> String) -> Option<String> {
         let UnitView::Waiting { stage, .. } = self.unit_view(id)? else { return None };
         let unit = self.unit(id);
@@ -209,7 +209,7 @@ impl Core {
         Some(format!("{lease}, {charged} of {ceiling} are charged, {before}, and {reason}"))
     }
 
-    /// Returns how many units are served before this one, because of their turn, stage or position.
+    /// Returns how many units are served before this one, because of their turn, job, stage or position.
     fn ahead_of(&self, id: UnitId) -> usize {
         let order =
             |unit: &Unit| (!unit.is_done()).then(|| (unit.turn, unit.job, unit.step().stage, unit.spec.id));

@@ -44,7 +44,7 @@ fn plan_limits_how_many_verify_side_by_side() {
 
 #[test]
 fn second_verifier_is_not_started_if_its_lease_would_not_fit() {
-    // 20 for the supervisor, 108 for a lease and 8 for an idle worker.
+    // 20 for the supervisor, and 108 for each lease, including the 8 of its worker.
     for (ceiling, side_by_side) in [(20 + 108 + 108, 2), (20 + 108 + 107, 1)] {
         let spec = Plan { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(ceiling)), ..plan(4) };
         let mut harness = Harness::new(spec);
@@ -60,7 +60,7 @@ fn second_verifier_is_not_started_if_its_lease_would_not_fit() {
     }
 }
 
-/// Returns how many profilers had been started at the end of each stage of the only candidate.
+/// Returns how many profilers had been started at the end of each stage, until the first profile.
 fn spares(spec: Plan) -> Vec<(Stage, usize)> {
     let mut harness = Harness::new(spec);
     let mut seen = Vec::new();

@@ -79,7 +79,7 @@ fn worker_that_ignores_its_drain_order_is_killed() {
 }
 
 #[test]
-fn interrupt_without_workers_ends_at_once() {
+fn interrupt_after_the_run_has_stopped_does_nothing() {
     let mut harness = Harness::new({
         let mut spec = plan(1);
         spec.jobs[0].broken = Some("unreadable".to_owned());

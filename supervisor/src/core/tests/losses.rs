@@ -140,8 +140,8 @@ fn lost_worker_is_replaced_and_its_successor_gets_the_lease() {
     assert_eq!(classes(&harness), [WorkerEndClass::Unknown; 3]);
 }
 
-/// One worker is lost in each of two stages. Neither stage has used its second attempt, but a unit may not lose more
-/// than two workers.
+/// One worker is lost in each of two stages. Neither stage has lost both of its attempts, but a unit that lost two
+/// workers is put off.
 #[test]
 fn candidate_that_lost_two_workers_is_quarantined() {
     let mut harness = Harness::new(plan(1));
@@ -288,7 +288,7 @@ fn too_many_losses_stop_the_run() {
 fn losses_far_apart_are_tolerated() {
     let mut harness = Harness::new(plan(12));
     for _ in 0..12 {
-        // Every second attempt loses its worker.
+        // The first of every two attempts loses its worker.
         let lost = harness.lease();
         harness.now += FAILURE_WINDOW;
         harness.gone(lost.worker);

@@ -160,7 +160,7 @@ fn workers_due_for_replacement_are_replaced_between_leases() {
         // A new worker for each lease, except for the first lease and the profiler's first.
         assert_eq!(recycled(&harness), [reason; 4]);
     }
-    // With limits of zero, workers that have done nothing are not replaced, so the run ends.
+    // With a limit of zero, workers that have done nothing are not replaced, so the run ends.
     let mut spec = plan(1);
     spec.jobs[0].recycle.after_leases = 0;
     assert_eq!(Harness::new(spec).pass_the_rest(), StopReason::Finished);

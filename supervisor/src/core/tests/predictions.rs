@@ -190,7 +190,7 @@ fn profile_owes_its_largest_batch_on_both_sides() {
 #[test]
 fn shared_constants_are_owed_once_per_batch() {
     let table = || with(entry(1, 60, 0, 1), &[(0, 50)]);
-    // 50 and three times 10 are below 100; the fifth entry's 25 would exceed it.
+    // 50 and four times 10 are below 100; the fifth entry's 25 would exceed it.
     let entries = [table(), table(), table(), table(), with(entry(1, 25, 0, 1), &[(1, 20)])];
     let mapped = profiled(&entries, 100, InputMemory::Mapped, true).remove(0);
     assert_eq!(mapped.batches, [0..4, 4..5]);

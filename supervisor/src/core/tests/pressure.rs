@@ -234,7 +234,7 @@ fn newest_lease_is_ended_below_the_floor_without_an_offender() {
 
 #[test]
 fn idle_worker_that_holds_memory_is_ended_before_working_ones() {
-    // A verification runs beside a profiler that has been idle since the previous job.
+    // A build runs beside a profiler that has been idle since the previous job.
     let spec = two_jobs();
     for (held, goes) in [(15, false), (16, true)] {
         let mut harness = Harness::new(spec.clone());

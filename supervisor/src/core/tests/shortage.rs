@@ -128,7 +128,7 @@ fn smallest_excess_over_the_ceiling_counts() {
         (Process::Runner(second.worker, 8), Bytes::mib(100)),
     ];
     assert!(kills(&harness.sample(&seen)).is_empty());
-    // With 10 for the supervisor and 1 MiB of shared memory for each worker, the sum is 220.
+    // With 10 for the supervisor and 1 MiB of shared memory for each runner, the sum is 220.
     harness.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(219) }));
     let killed = kills(&harness.sample(&seen));
     assert_eq!(killed.len(), 1);

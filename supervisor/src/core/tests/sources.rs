@@ -382,7 +382,7 @@ fn submitted_units_raise_the_supervisors_charge() {
     harness.feed(Event::Tick);
 }
 
-/// The second way takes less memory. It is used after an attempt that ran out of memory.
+/// The first way never fits under the ceiling. The second one takes less memory, and is used instead.
 #[test]
 fn any_step_may_fall_back_to_a_smaller_way() {
     let way = |mib, batch| StageSpec { reserved: Bytes::mib(mib), batch, ..STAGE };

@@ -16,8 +16,8 @@ use super::{Lint, LintCode, Subject, tensors, unreadable};
 /// The size of a chunk in bytes, a multiple of every element size. It is large enough to make the cost of a system call
 /// negligible, and small compared with the supervisor's memory.
 const CHUNK: usize = 256 << 10;
-/// The maximum number of rows read from a tensor with gaps. From a larger tensor, this many evenly spaced rows are
-/// read.
+/// The maximum number of rows read from a tensor with gaps. From a larger tensor, evenly spaced rows are read, at least
+/// half as many.
 const MAX_ROWS: u64 = 65_536;
 
 /// Reads from a storage of the entry's file. Its arguments are the storage, the offset in it, and the buffer to fill.

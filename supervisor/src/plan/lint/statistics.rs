@@ -11,7 +11,8 @@ pub struct Statistics {
     pub finite: u64,
     pub nan: u64,
     pub infinite: u64,
-    /// The smallest finite value. This field and those below count finite values only; they are NaN if there are none.
+    /// The smallest finite value. This field and those below describe finite values only; they are NaN if there are
+    /// none.
     pub minimum: f64,
     pub maximum: f64,
     pub mean: f64,

@@ -28,8 +28,8 @@ const LEFT: u32 = 118;
 const RIGHT: u32 = 14;
 /// Number of steps of a drawn line. Each is about three pixels wide.
 const COLUMNS: usize = 320;
-/// A limit that exceeds the peak by more than this factor is stated in words. If it were drawn, everything else would
-/// be flat.
+/// A limit that is more than this many times as high as the peak is stated in words. If it were drawn, everything else
+/// would be flat.
 const HIGHEST: u64 = 3;
 
 const INK: RGBColor = RGBColor(0x10, 0x10, 0x10);
@@ -122,7 +122,7 @@ fn float(number: u64) -> f64 {
     number as f64
 }
 
-/// Writes a tick label. It has no more digits than the distance between ticks needs.
+/// Writes a tick label, with one decimal if the value is not whole.
 fn tick(value: f64, unit: &str) -> String {
     let digits = if value.fract().abs() < 1e-9 { 0 } else { 1 };
     format!("{value:.digits$} {unit}")
@@ -349,8 +349,9 @@ fn name_lane(area: &DrawingArea<SVGBackend<'_>, Shift>, index: usize, lane: &Lan
 
 type StageRuns = BTreeMap<WorkerId, Vec<(Stage, f64, f64)>>;
 
-/// The phases of each worker, with start and end in milliseconds. Phases that touch the same pixel are merged, so ten
-/// thousand candidates become at most as many rectangles as the plot has pixels.
+/// The phases of each worker, with start and end in milliseconds. Phases of one stage at the same place of the plot are
+/// merged, and phases too short to be visible beside others are left out, so ten thousand candidates become at most as
+/// many rectangles as the plot has pixels.
 fn stage_runs(timeline: &Timeline, lanes: &[&Lane], from: u64, to: u64) -> StageRuns {
     let pixel = (to - from) * 2 / u64::from(WIDTH) + 1;
     let mut runs: StageRuns = lanes.iter().map(|lane| (lane.worker, Vec::new())).collect();

@@ -15,7 +15,8 @@ const MAX_ENTRIES: usize = 16;
 /// The tenth percentile, the median and the ninetieth percentile.
 type Spread = [f64; 3];
 
-/// The spread from eleven deciles (minimum to maximum). `None` if one is missing or is not a positive finite number.
+/// The spread from eleven deciles (minimum to maximum). `None` if one of its three is missing or is not a positive
+/// finite number.
 fn spread(deciles: &[f64]) -> Option<Spread> {
     let at = |index: usize| deciles.get(index).copied().filter(|it| it.is_finite() && 0.0 < *it);
     Some([at(1)?, at(5)?, at(9)?])

@@ -5,7 +5,8 @@ use crate::report::digest::Digest;
 use crate::report::figures::{counted, shorten};
 use crate::report::markdown::{cell, code};
 
-/// The longest section, in bytes, because the length of a comment is limited.
+/// The size of the section, in bytes, above which details are left out, because the length of a comment is limited. The
+/// table of replays is never cut.
 pub(in crate::report) const MAX_SIZE: usize = 12_000;
 /// Largest number of steps that are listed. They are the ones that waited longest.
 const MAX_STEPS: usize = 10;

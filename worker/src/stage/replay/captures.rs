@@ -1,7 +1,7 @@
 //! The captures of a replay: the tensors that each entry needs, their locations and their digests.
 //!
-//! Makes the recording, or uses an existing one. If there is one, only headers are read, and compared with its schedule
-//! step by step. Bytes are read in chunks, and dropped from the page cache if the task requires it.
+//! Reads the headers of all entries, and makes the recording if there is none. Bytes are read in chunks, and dropped
+//! from the page cache if the task requires it. `cursor` compares the entries with the schedule of the recording.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -85,7 +85,7 @@ pub(crate) fn open_entry(entry: &EntryRef, signature: &Signature) -> Result<Open
     Ok(OpenedEntry { recorded, needs, need_of_tensor })
 }
 
-/// Opens every entry once, and collects the uses and the locations of its tensors.
+/// Opens the entry of every step, and collects the uses and the locations of its tensors.
 pub(crate) fn survey(task: &ReplayTask) -> Result<(Recorder, Locations), CapturesError> {
     let mut recorder = Recorder::default();
     let mut locations = Locations::default();

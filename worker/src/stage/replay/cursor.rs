@@ -110,7 +110,7 @@ impl<'a> Cursor<'a> {
         Ok(constants)
     }
 
-    /// Checks that no uses are left.
+    /// Checks that no step and no use is left.
     pub fn finish(&mut self) -> Result<(), Disagreement> {
         if let Some(left) = self.recording.steps.get(self.step as usize) {
             let (job, entry) = (left.job.clone(), left.entry.clone());

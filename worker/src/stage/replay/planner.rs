@@ -106,7 +106,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Plans the loads and evictions before a step.
+    /// Plans the loads and evictions before a step, and those while it runs.
     fn step(&mut self, step: usize) -> StepMoves {
         let mut moves = StepMoves::default();
         let set = &self.wanted.sets[step];
@@ -116,7 +116,7 @@ impl<'a> Planner<'a> {
                 continue;
             }
             moves.misses += 1;
-            // Above the floor, all constants of a step fit, so only its own constants must stay.
+            // The budget is at least the floor, so all constants of a step fit, and only they must stay.
             self.fetch(constant, step, step, &mut moves.before);
         }
         for &constant in set {

@@ -17,8 +17,8 @@ use crate::residency::ledger::{Accounted, Kind};
 use crate::residency::staging::{Ring, Source, StagingError};
 use crate::session::PoolSlot;
 
-/// NaN in every float type, -1 in every signed integer, and not a valid bool, so that no kernel can mistake it for a
-/// weight.
+/// NaN in every float type of at least 16 bits, -1 in every signed integer, and not a valid bool, so that no kernel can
+/// easily mistake it for a weight.
 pub const POISON: u8 = 0xff;
 
 /// The reason why the pool cannot continue.

@@ -8,7 +8,8 @@ use crate::session::{Session, SessionError};
 use crate::stage::POISONS;
 use crate::stage::calls::{CallEnd, EntryCalls, EntryEnd};
 
-/// Calls an entry as often as the settings require. Returns `None` if every call was right.
+/// Calls an entry as often as the settings require, but at least twice, and stops as soon as the status is known.
+/// Returns `None` if every call was right.
 pub(super) fn drive(
     entry: &mut EntryCalls<'_>,
     session: &mut dyn Session,

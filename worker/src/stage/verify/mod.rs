@@ -1,8 +1,8 @@
 //! Verification: calls every entry and compares every output with the recorded one.
 //!
-//! Owns the order of entries, the grouping of entries into sessions, and the blame for a failure. `entry` makes the
-//! calls of an entry, and the judge compares outputs. Expected outputs are read in chunks, only by this process.
-//! Candidates never get them.
+//! Owns the blame for a failure, and the decision which entries are repeated in a session of their own. The backend
+//! groups entries into sessions, `entry` makes the calls of an entry, and the judge compares outputs. Expected outputs
+//! are read in chunks, only by this process. Candidates never get them.
 
 mod entry;
 #[cfg(test)]

@@ -1,5 +1,5 @@
 //! Reads a card's clock, power and limits from NVML. All of it is optional: a machine may have no NVML, and a card may
-//! not report each figure.
+//! not report every figure.
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::bitmasks::device::ThrottleReasons;

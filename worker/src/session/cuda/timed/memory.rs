@@ -43,7 +43,7 @@ pub(super) fn flush_bytes(l2: Bytes) -> Bytes {
 }
 
 impl TimingMemory {
-    /// Measures the figures in the memory of the flush.
+    /// Measures the figures, using the flush buffer as scratch memory.
     pub(super) fn new(driver: &SharedDriver, ring: Buffer, flush: Buffer) -> Result<Self, DriverError> {
         let figures = measure(driver, flush.address(), flush.bytes())?;
         Ok(Self { ring, flush, figures })

@@ -104,7 +104,7 @@ impl ConstantReader for Memory {
 #[error("{0}")]
 struct Wrong(String);
 
-/// A caller that records the contents that every call gets, independently of the schedule.
+/// A caller that checks the contents that every call gets, independently of the schedule.
 struct Reading<'a> {
     truth: &'a [Vec<u8>],
     arena: std::fs::File,
@@ -271,7 +271,7 @@ fn mutated_schedule_is_caught_at_its_index_without_a_result() {
         };
         assert_eq!(disagreement.index as usize, index, "{what}: {disagreement}");
         assert_ne!(disagreement.expected, disagreement.actual, "{what}");
-        // Steps before the difference were called, and no later ones.
+        // The step with the difference and later ones were not called.
         let step = recording.uses.get(index).map_or(truth.len(), |it| it.step as usize);
         assert!(outcome.called.len() <= step, "{what}: called {:?}", outcome.called.last());
         *kinds.entry(what.split(" at ").next().unwrap_or_default().to_owned()).or_insert(0) += 1;

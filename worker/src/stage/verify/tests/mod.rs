@@ -58,7 +58,7 @@ fn verify_prepares_its_first_session_while_its_entries_are_opened() {
     );
 }
 
-/// Every answer to one or two calls, and its status.
+/// The answers to up to four calls of one entry, and the status that follows from them.
 #[test]
 fn verify_maps_every_failure_of_a_candidate_to_a_status() {
     let returned = Called { returned_value: true, ..done(1) };

@@ -39,7 +39,7 @@ fn verify_calls_entries_of_one_session_one_after_another() {
 
 #[test]
 fn verify_repeats_a_death_alone_before_blaming_the_candidate() {
-    // The second entry kills the shared process, and is right in a separate one. The third does the same.
+    // The second entry kills the shared process. It and the third entry are right in separate ones.
     let shared = Script::of(&[Play::Right, Play::Right, Play::Dies]);
     let right = Script::of(&[Play::Right]);
     let backend = sharing(&[shared, right.clone(), right], 3);
