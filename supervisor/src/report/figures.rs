@@ -126,6 +126,14 @@ pub(super) fn one_line(text: &str) -> String {
     printable(text).replace('\n', " ")
 }
 
+/// The beginning of a text, at most `width` characters.
+pub(super) fn head_of(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
 /// Shortens a text to `width` characters with an ellipsis in the middle. A path therefore keeps its end.
 pub(super) fn shorten(text: &str, width: usize) -> String {
     let length = text.chars().count();

@@ -11,7 +11,7 @@ use opt_shared::units::Bytes;
 
 use super::digest::WorstPhases;
 use super::figures::{
-    counted, median, one_line, percent, printable, shorten, small, speedup, time, weaker_tiers,
+    counted, head_of, median, one_line, percent, printable, shorten, small, speedup, time, weaker_tiers,
 };
 use super::marks::{is_doubtful, is_unvaried, legend, marks, same_inputs};
 use super::replays::ReplayText;
@@ -178,14 +178,6 @@ pub(super) fn headline_of<'a, Candidates>(
         Some(detail) => format!("{name}: {why}: {}", one_line(detail)),
         None => format!("{name}: {why}"),
     }
-}
-
-/// The beginning of a text, at most `width` characters.
-fn head_of(text: &str, width: usize) -> String {
-    if text.chars().count() <= width {
-        return text.to_owned();
-    }
-    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
 }
 
 /// True if the candidate neither passed nor was skipped on purpose.

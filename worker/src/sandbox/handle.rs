@@ -70,8 +70,8 @@ pub enum HandleError {
         #[source]
         source: io::Error,
     },
-    #[error("runner {pid}: still running {limit:?} after SIGSTOP (one of its threads hangs in the kernel)")]
-    WouldNotStop { pid: u32, limit: Duration },
+    #[error("runner {pid}: still running {waited:?} after SIGSTOP (one of its threads hangs in the kernel)")]
+    WouldNotStop { pid: u32, waited: Duration },
 }
 
 /// Owns a child process. If it is dropped before the child is reaped, the child is killed and reaped.
@@ -322,7 +322,7 @@ impl Pause {
         let asleep = self.asleep.get_or_insert_with(|| Timeout::of(self.pid, self.limit));
         std::thread::sleep(STOP_PAUSE);
         if asleep.ends_after(MAX_COUNTED_PAUSE) {
-            return Err(HandleError::WouldNotStop { pid: self.pid, limit: self.limit });
+            return Err(HandleError::WouldNotStop { pid: self.pid, waited: self.limit });
         }
         Ok(())
     }
