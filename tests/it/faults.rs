@@ -1,6 +1,7 @@
 //! Faults of the machine during a run: a full disk, a removed folder, lost and damaged files, low resource limits. No
 //! candidate is blamed, nothing that was finished is lost, and the message says what happened.
 
+mod compilers;
 mod disk;
 
 use std::fs;
@@ -76,6 +77,46 @@ fn run_rebuilds_libraries_that_were_removed() {
         }
     });
     outcome.expect_exit(0);
+}
+
+/// Returns the candidates whose builds took part in a run, in the order of their builds.
+fn built(summary: &Summary) -> Vec<&str> {
+    list(&summary.document["memory"]["phases"])
+        .iter()
+        .filter(|phase| phase["stage"] == "build")
+        .map(|phase| phase["candidate"].as_str().unwrap_or_default())
+        .collect()
+}
+
+#[test]
+fn resumed_run_builds_only_candidates_whose_library_is_altered() {
+    for is_altered in [false, true] {
+        let scenario = scenario();
+        let run = started(&scenario);
+        let folder = run.folder().to_owned();
+        run.kill();
+        if is_altered {
+            let mut libraries = fs::read_dir(folder.join("artifacts")).expect("readable").flatten();
+            let library = libraries.next().expect("a library").path();
+            // Equal libraries are one file, so the file itself is not writable.
+            let mut bytes = fs::read(&library).expect("readable");
+            bytes.push(0);
+            fs::remove_file(&library).expect("removed");
+            fs::write(&library, bytes).expect("written");
+        }
+        let outcome = scenario.run(&["run", "plan.toml", "--resume", "--quiet"]).expect_exit(0);
+        let summary = Summary::read(&folder, &outcome);
+        verdicts_are_right(&outcome, &summary);
+        let mut built = built(&summary);
+        outcome.expect_equal(built.len(), 4 + usize::from(is_altered), format_args!("{built:?}"));
+        built.sort_unstable();
+        built.dedup();
+        outcome.expect_equal(built.len(), 4, "each candidate has been built");
+        for candidate in ["naive", "fast", "segfaults", "loops_forever"] {
+            let build = &summary.candidate(SOFTMAX, candidate)["build"];
+            outcome.expect(build["compiler"].is_string(), format_args!("the build of {candidate}: {build}"));
+        }
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ use opt_shared::device::Device;
 use serde_json::{Value, json};
 
 use crate::driver::RunError;
+use crate::driver::survey::compilers::{self, HostCompiler};
 use crate::driver::survey::devices::{self, Card, DeviceCompiler};
 use crate::driver::survey::facts::JobFacts;
 use crate::driver::survey::interpreters::{self, Described};
@@ -23,6 +24,8 @@ pub(super) struct CheckedMachine {
     present: Result<Option<Card>, String>,
     /// The compilers of device code, or the reasons why there are none.
     compilers: Vec<DeviceCompiler>,
+    /// The compilers of C and C++.
+    host_compilers: Vec<HostCompiler>,
     /// The launches of each job.
     pub(super) launches: Vec<Vec<FirstLaunch>>,
     not_timed: Option<&'static str>,
@@ -40,6 +43,7 @@ impl CheckedMachine {
             device,
             present: devices::present(device),
             compilers: devices::compilers(plan),
+            host_compilers: compilers::needed(plan.candidates()),
             launches: plan.jobs.iter().zip(facts).map(|(job, facts)| launches::of_job(job, facts)).collect(),
             not_timed: plan.not_timed_because(),
             // `run` reports why the capabilities are unknown.
@@ -61,6 +65,7 @@ impl CheckedMachine {
             || self.without_priority.is_some()
             || self.too_low.is_some()
             || self.compilers.iter().any(|compiler| compiler.found.is_err())
+            || self.host_compilers.iter().any(|compiler| compiler.path.is_none())
     }
 
     pub(super) fn text(&self) -> String {
@@ -78,6 +83,9 @@ impl CheckedMachine {
         }
         if let Some(too_low) = &self.too_low {
             text.push_str(&format!("{too_low}\n"));
+        }
+        for missing in self.host_compilers.iter().filter_map(HostCompiler::missing) {
+            text.push_str(&format!("{missing}\n"));
         }
         for compiler in &self.compilers {
             let kernels = compiler.kernels;
@@ -98,6 +106,11 @@ impl CheckedMachine {
             "not_timed_because": self.not_timed,
             "without_priority": self.without_priority,
             "limit_too_low": self.too_low.as_ref().map(ToString::to_string),
+            "host_compilers": self.host_compilers.iter().map(|compiler| json!({
+                "language": compiler.language,
+                "program": compiler.program,
+                "path": compiler.path,
+            })).collect::<Vec<_>>(),
             "compilers": self.compilers.iter().map(|compiler| json!({
                 "kernels": compiler.kernels,
                 "found": compiler.found.as_ref().ok(),

@@ -210,8 +210,7 @@ impl Core {
             let paired = self.jobs[index].is_beside_a_baseline(id);
             let too_large = self
                 .unit(id)
-                .spec
-                .route
+                .steps_left()
                 .iter()
                 .filter_map(|step| Some((step.stage, step.least(paired)?.demand(self.spec.idle_worker))))
                 .find(|&(_, demand)| self.ledger.never_fits(demand).is_some());

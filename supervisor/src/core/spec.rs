@@ -100,14 +100,19 @@ impl StageSpec {
     }
 }
 
-/// The state of a unit that an earlier part of the run finished, or finished in part.
+/// What is kept of a unit's state in an earlier part of the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Resumed {
-    pub status: Status,
-    /// Set if it passed its verification and its artifact still exists.
-    pub verified: bool,
-    /// Its speed-up over the baseline.
-    pub speedup: Option<Estimate>,
+pub enum Resumed {
+    /// It passed its build, and its artifact still stands. It begins with the next step.
+    Built,
+    /// It ended.
+    Ended {
+        status: Status,
+        /// Set if it passed its verification and its artifact still exists.
+        verified: bool,
+        /// Its speed-up over the baseline.
+        speedup: Option<Estimate>,
+    },
 }
 
 impl Step {

@@ -12,12 +12,13 @@
 //!                         └── failed, given up, cancelled ───────────┤
 //!   Waiting ── never fits, cancelled, withdrawn, captures broken ────┘
 //! ```
-//! A unit that an earlier part of the run has finished is `Done` from the start.
+//! A unit that an earlier part of the run has finished is `Done` from the start. One that it has built begins with the
+//! step after its build.
 
 use opt_shared::ids::JobId;
 use opt_shared::outcome::{Estimate, Status};
 
-use super::event::Moment;
+use super::event::{Moment, Stage};
 use super::spec::{Resumed, Step, UnitSpec};
 use super::{LOSS_WINDOW, MAX_LOST, MAX_LOST_EVER, MAX_WORKERS_LOST};
 
@@ -97,12 +98,12 @@ impl Losses {
 impl Unit {
     pub(crate) fn new(spec: UnitSpec, job: JobId, turn: u32) -> Self {
         let (progress, may_be_paired, speedup) = match spec.resumed {
-            Some(Resumed { status, verified, speedup }) => {
+            Some(Resumed::Ended { status, verified, speedup }) => {
                 (Progress::Done(status), verified && status == Status::Passed, speedup)
             }
-            None => (Progress::Waiting { attempt: 1 }, false, None),
+            Some(Resumed::Built) | None => (Progress::Waiting { attempt: 1 }, false, None),
         };
-        Self {
+        let mut unit = Self {
             spec,
             job,
             turn,
@@ -114,7 +115,18 @@ impl Unit {
             losses: Losses::default(),
             speedup,
             second_pass: SecondPass::NotNeeded,
+        };
+        if unit.starts_built() {
+            unit.advance();
         }
+        unit
+    }
+
+    /// Returns whether an earlier part of the run has done its build, and another step follows it.
+    fn starts_built(&self) -> bool {
+        self.spec.resumed == Some(Resumed::Built)
+            && self.spec.route.first().is_some_and(|step| step.stage == Stage::Build)
+            && 1 < self.spec.route.len()
     }
 
     /// Returns the current step, or the step at which the unit ended.
@@ -168,9 +180,10 @@ impl Unit {
         !self.spec.partial && (!self.is_done() || self.passed())
     }
 
-    /// Returns whether its first step has not been attempted yet.
+    /// Returns whether the first step that it takes in this run has not been attempted yet.
     pub(crate) fn is_untouched(&self) -> bool {
-        self.step_index == 0 && self.progress == Progress::Waiting { attempt: 1 }
+        self.step_index == usize::from(self.starts_built())
+            && self.progress == Progress::Waiting { attempt: 1 }
     }
 
     pub(crate) fn passed(&self) -> bool {

@@ -74,6 +74,8 @@ pub enum RunError {
     NoRoom(#[from] super::run::room::NoRoom),
     #[error(transparent)]
     LimitTooLow(#[from] super::survey::own_limits::LimitTooLow),
+    #[error(transparent)]
+    NoCompiler(#[from] super::survey::compilers::MissingCompiler),
     #[error("querying the capabilities of this process")]
     Capabilities(#[source] rustix::io::Errno),
     #[error("{candidate}, {entry}: {why} (`check --signature` shows what an entry has)")]

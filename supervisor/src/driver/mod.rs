@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use self::answer::endpoints::Endpoints;
 use self::answer::forecast::Forecast;
 use self::answer::requests;
+use self::answer::submissions::LastSubmission;
 pub use self::error::RunError;
 use self::folder::records::RunRecords;
 use self::folder::resume::Earlier;
@@ -33,7 +34,7 @@ use self::run::watchdog::{Part, Watchdog};
 use self::run::{Attempts, Run};
 use self::survey::limits::{limits_of, whole_memory};
 use self::survey::{
-    devices, launches, own_limits, priority, read_facts, replay_facts, same_class, seed, spec,
+    compilers, devices, launches, own_limits, priority, read_facts, replay_facts, same_class, seed, spec,
 };
 use crate::core::Core;
 use crate::core::event::{Control, Event};
@@ -91,6 +92,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         return Err(RunError::NoPriority { job: job.to_owned() });
     }
     let mut selected = spec::selected(&plan, &options.only)?;
+    compilers::check(&plan, &selected)?;
     let resolved = crate::plan::resolved_toml(&plan);
     let facts = read_facts(&plan)?;
     launches::check_names(&plan, &facts)?;
@@ -150,6 +152,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
             progress: Progress::new(options.progress),
             forecast: Forecast::default(),
             each_candidate: options.each_candidate,
+            submissions: LastSubmission::default(),
         },
         signals,
         watchdog: Watchdog::start(),

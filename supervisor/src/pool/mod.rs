@@ -7,6 +7,7 @@
 
 mod canary;
 mod channel;
+mod halt;
 mod spawn;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +26,7 @@ use rustix::process::{
 
 pub use self::canary::Canary;
 use self::channel::Channel;
+pub(crate) use self::halt::halt_descendants;
 pub use self::spawn::{Executable, SpawnError};
 
 /// An event from a worker's thread or a pidfd.

@@ -229,12 +229,25 @@ fn results_follow_their_names_when_the_plan_shifts() {
 fn reopened_candidate_keeps_its_attempts_but_not_its_results() {
     let folder = tempfile::tempdir().expect("folder");
     let mut store = store_with_events(folder.path());
-    store.candidate_reopened(CandidateId(1)).expect("reopens");
+    store.candidate_reopened(CandidateId(1), None).expect("reopens");
     let run = store.load().expect("loads");
     let fast = &run.jobs[0].candidates[1];
     assert_eq!((fast.status, &fast.build, &fast.verify, &fast.feedback), (None, &None, &None, &None));
     assert_eq!(fast.attempts.len(), 3);
     assert_eq!(store.stored_candidates().expect("lists")[1].artifact, None);
+}
+
+#[test]
+fn reopened_candidate_keeps_the_build_that_is_named() {
+    let folder = tempfile::tempdir().expect("folder");
+    let mut store = store_with_events(folder.path());
+    store.candidate_reopened(CandidateId(1), Some(1)).expect("reopens");
+    let run = store.load().expect("loads");
+    let fast = &run.jobs[0].candidates[1];
+    assert_eq!((fast.status, fast.build.is_some(), &fast.verify), (None, true, &None));
+    let attempts = store.stored_attempts(CandidateId(1)).expect("lists");
+    let kept: Vec<_> = attempts.iter().filter(|it| !it.superseded).map(|it| (it.stage, it.number)).collect();
+    assert_eq!(kept, [(Stage::Build, 1)]);
 }
 
 #[test]

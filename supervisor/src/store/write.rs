@@ -299,9 +299,13 @@ impl Store {
         Ok(())
     }
 
-    /// Reopens a candidate that had ended, because its source has changed. Its attempts stay recorded, and their
-    /// numbers are not used again, but their reports no longer count.
-    pub fn candidate_reopened(&mut self, candidate: CandidateId) -> Result<(), StoreError> {
+    /// Reopens a candidate that has no end, or whose end is not kept. Its attempts stay recorded, and their numbers are
+    /// not used again, but their reports no longer count, except that of the kept build, which is named by its number.
+    pub fn candidate_reopened(
+        &mut self,
+        candidate: CandidateId,
+        kept_build: Option<u32>,
+    ) -> Result<(), StoreError> {
         const OPERATION: &str = "reopen a candidate";
         let key = self.candidate_key(candidate, OPERATION)?;
         self.synced(OPERATION, |transaction| {
@@ -310,7 +314,11 @@ impl Store {
                      feedback = NULL, rank = NULL, speedup = NULL, times = NULL, breaches = '[]' WHERE key = ?1",
                 [key],
             )?;
-            transaction.execute("UPDATE attempt SET superseded = 1 WHERE candidate = ?1", [key])
+            transaction.execute(
+                "UPDATE attempt SET superseded = 1
+                 WHERE candidate = ?1 AND NOT (stage = 'build' AND number IS ?2)",
+                params![key, kept_build],
+            )
         })?;
         Ok(())
     }

@@ -13,6 +13,9 @@ use opt_supervisor::core::testkit::plan::{self, Candidate, Plan, a_job, a_replay
 
 use super::tape::Tape;
 
+/// A unit that an earlier part of the run has finished.
+const ENDED: Resumed = Resumed::Ended { status: Status::Passed, verified: true, speedup: None };
+
 const STAGE: StageSpec = StageSpec { deadline: Duration::from_secs(10), ..plan::STAGE };
 
 /// A candidate with ordinary settings.
@@ -71,11 +74,7 @@ pub(crate) fn random_plan(tape: &mut Tape) -> Plan {
                 verify: std::iter::once(verify).chain(smaller).collect(),
                 profile: ways(tape, on_device),
                 paired: ways(tape, on_device),
-                resumed: tape.seldom().then_some(Resumed {
-                    status: Status::Passed,
-                    verified: true,
-                    speedup: None,
-                }),
+                resumed: tape.pick(&[None, None, None, None, None, None, Some(Resumed::Built), Some(ENDED)]),
                 ..sample_candidate()
             });
         }

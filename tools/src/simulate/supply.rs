@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use opt_shared::ids::{JobId, UnitId};
 use opt_supervisor::core::event::{Answer, Event, Offer};
-use opt_supervisor::core::spec::{RunSpec, UnitSpec};
+use opt_supervisor::core::spec::{Resumed, RunSpec, UnitSpec};
 
 /// A message to which the core must reply.
 #[derive(Debug)]
@@ -69,8 +69,8 @@ impl SupplyLaws {
             if unit.id.index() != self.units.len() || unit.route.is_empty() {
                 return Err(format!("{unit:?} is accepted, but is not a valid unit"));
             }
-            if let Some(resumed) = unit.resumed {
-                self.done.insert(unit.id, resumed.status);
+            if let Some(Resumed::Ended { status, .. }) = unit.resumed {
+                self.done.insert(unit.id, status);
             }
             self.units.push((job, unit));
             self.over.remove(&job);

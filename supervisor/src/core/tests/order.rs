@@ -160,9 +160,29 @@ fn broken_job_runs_nothing_and_leaves_the_others_alone() {
 }
 
 #[test]
+fn units_built_by_an_earlier_run_are_not_built_again() {
+    let mut spec = plan(3);
+    spec.candidates[0].resumed = Some(Resumed::Built);
+    spec.candidates[2].resumed = Some(Resumed::Built);
+    let harness = run(spec, &[]);
+    assert_eq!(harness.orders(), "B1 V0 V1 V2 P0 P1/0 P2/0");
+    // If nothing follows the build, it is done again, because its end was not recorded.
+    let mut spec = plan(1);
+    (spec.verify, spec.profile) = (false, false);
+    spec.candidates[0].resumed = Some(Resumed::Built);
+    assert_eq!(run(spec, &[]).orders(), "B0");
+    // It has taken no step in this run, so damaged captures still end it.
+    let mut spec = plan(1);
+    spec.candidates[0].resumed = Some(Resumed::Built);
+    spec.jobs[0].broken = Some("entry_000001.pt: not a zip".to_owned());
+    let harness = run(spec, &[]);
+    assert_eq!(harness.done(0), Some((Status::CaptureError, Some(Blame::Capture))));
+}
+
+#[test]
 fn units_finished_by_an_earlier_run_are_kept() {
     let mut spec = plan(4);
-    let done = |status, verified| Some(Resumed { status, verified, speedup: None });
+    let done = |status, verified| Some(Resumed::Ended { status, verified, speedup: None });
     spec.candidates[0].resumed = done(Status::Passed, true);
     spec.candidates[1].resumed = done(Status::Crashed, false);
     spec.candidates[2].resumed = done(Status::Skipped, false);

@@ -8,6 +8,7 @@ use rustix::event::PollFd;
 use serde_json::{Value, json};
 
 use super::forecast::Forecast;
+use super::submissions::LastSubmission;
 use crate::control::{Notification, Reply, Server, Token};
 use crate::driver::EachCandidate;
 use crate::metrics::Metrics;
@@ -30,6 +31,7 @@ pub(crate) struct Endpoints {
     pub(crate) forecast: Forecast,
     /// Called with each candidate's record when the candidate ends.
     pub(crate) each_candidate: Option<EachCandidate>,
+    pub(crate) submissions: LastSubmission,
 }
 
 impl Endpoints {

@@ -63,8 +63,9 @@ impl Run<'_> {
             return Ok(to_reply(answer));
         }
         let folder = self.agenda.folder.path().join(FOLDER);
-        let candidate = match copy_submission(&folder, &self.agenda.plan, job, self.next_candidate(), &params)
-        {
+        let id = self.next_candidate();
+        let last = &mut self.endpoints.submissions;
+        let candidate = match copy_submission(&folder, last, &self.agenda.plan, job, id, &params) {
             Ok(candidate) => candidate,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -108,9 +109,38 @@ impl Run<'_> {
     }
 }
 
+/// The number of the last submission of a run.
+#[derive(Debug, Default)]
+pub(crate) struct LastSubmission {
+    /// `None` until the first submission, when the folder is listed for those of earlier parts of the run.
+    number: Option<u32>,
+}
+
+impl LastSubmission {
+    /// Creates the folder of the next submission. The number counts once the submission is accepted.
+    fn next_folder(&mut self, folder: &Path) -> Result<(u32, PathBuf), Refusal> {
+        let last = *self.number.get_or_insert_with(|| numbers(folder).last().copied().unwrap_or(0));
+        for number in last.saturating_add(1)..=MAX_SUBMISSIONS {
+            let submission_folder = folder.join(number.to_string());
+            match fs::create_dir(&submission_folder) {
+                Ok(()) => return Ok((number, submission_folder)),
+                // A refused submission may have left its folder behind.
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => self.number = Some(number),
+                Err(error) => {
+                    let why = format!("creating the folder {}: {error}", submission_folder.display());
+                    return Err(Refusal::new(Code::Refused, why));
+                }
+            }
+        }
+        let why = format!("this run has had {MAX_SUBMISSIONS} submissions (start another run)");
+        Err(Refusal::new(Code::Refused, why))
+    }
+}
+
 /// Copies the files, checks them, and writes the record.
 fn copy_submission(
     folder: &Path,
+    last: &mut LastSubmission,
     plan: &Plan,
     job: usize,
     id: CandidateId,
@@ -118,7 +148,7 @@ fn copy_submission(
 ) -> Result<CandidatePlan, Refusal> {
     let io = |what: &str, error: std::io::Error| Refusal::new(Code::Refused, format!("{what}: {error}"));
     fs::create_dir_all(folder).map_err(|error| io("creating the folder for submissions", error))?;
-    let submission_folder = next_folder(folder)?;
+    let (number, submission_folder) = last.next_folder(folder)?;
     let job = &plan.jobs[job];
     let refuse = |error: SubmissionError| Refusal::new(Code::InvalidParams, error.to_string());
     let result = copy_files(&submission_folder, params).and_then(|sources| {
@@ -144,23 +174,13 @@ fn copy_submission(
         write_record(&submission_folder, &record).map_err(|error| io("recording the submission", error))?;
         Ok(candidate)
     });
-    if result.is_err() {
-        let _ = fs::remove_dir_all(&submission_folder);
+    match &result {
+        Ok(_) => last.number = Some(number),
+        Err(_) => {
+            let _ = fs::remove_dir_all(&submission_folder);
+        }
     }
     result
-}
-
-fn next_folder(folder: &Path) -> Result<PathBuf, Refusal> {
-    let from = numbers(folder).into_iter().max().unwrap_or(0) + 1;
-    if MAX_SUBMISSIONS < from {
-        let why = format!("this run has had {MAX_SUBMISSIONS} submissions (start another run)");
-        return Err(Refusal::new(Code::Refused, why));
-    }
-    let submission_folder = folder.join(from.to_string());
-    fs::create_dir(&submission_folder).map_err(|error| {
-        Refusal::new(Code::Refused, format!("creating the folder {}: {error}", submission_folder.display()))
-    })?;
-    Ok(submission_folder)
 }
 
 /// Returns the numbers of the submissions in the folder, in ascending order.
@@ -285,4 +305,32 @@ pub fn alone(
     }
     plan.jobs[job].candidates.push(candidate);
     Ok(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folder_is_listed_only_for_the_first_submission() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder.path();
+        for name in ["7", "12", "notes"] {
+            fs::create_dir(folder.join(name)).expect("made");
+        }
+        let mut last = LastSubmission::default();
+        let next = |last: &mut LastSubmission| last.next_folder(folder).map(|(number, _)| number);
+        assert_eq!(next(&mut last).ok(), Some(13), "it follows those of earlier parts of the run");
+        // A refused submission whose folder is removed does not use its number up; one whose folder stays does.
+        fs::remove_dir(folder.join("13")).expect("removed");
+        assert_eq!(next(&mut last).ok(), Some(13));
+        assert_eq!(next(&mut last).ok(), Some(14));
+        last.number = Some(14);
+        // A folder that appears later is not looked for, but never used twice.
+        fs::create_dir(folder.join("20")).expect("made");
+        fs::create_dir(folder.join("15")).expect("made");
+        assert_eq!(next(&mut last).ok(), Some(16));
+        last.number = Some(MAX_SUBMISSIONS);
+        assert!(next(&mut last).is_err());
+    }
 }

@@ -5,13 +5,14 @@
 //! | plan, signatures, captures | if one of them has changed, the run is refused |
 //! | submitted candidates | all that can still be read |
 //! | a candidate's end | kept if it was a verdict on its code, and code and library are unchanged |
-//! | attempts | their numbers, so that a number is not used twice; their reports if the end is kept |
+//! | a candidate's build | kept without the end if it passed, and code and library are unchanged |
+//! | attempts | their numbers, so that a number is not used twice; their reports if the end or the build is kept |
 //! | a replay's result | kept if the same libraries would make its calls |
 
 use opt_shared::arguments::Signature;
 use opt_shared::digest;
 use opt_shared::ids::CandidateId;
-use opt_shared::outcome::{Artifact, Status};
+use opt_shared::outcome::{Artifact, Body, Status};
 
 use crate::core::spec::Resumed;
 use crate::driver::answer::submissions;
@@ -21,8 +22,8 @@ use crate::driver::folder::RunFolder;
 use crate::driver::folder::ranking::ScoreSummary;
 use crate::driver::survey::facts::JobFacts;
 use crate::plan::Plan;
-use crate::record::UtcTime;
-use crate::store::{Store, StoredCandidate};
+use crate::record::{Stage, UtcTime};
+use crate::store::{Store, StoredAttempt, StoredCandidate};
 
 /// Adds earlier submissions to the plan. Fails if the plan has changed. `resolved` is the current resolved plan.
 pub(crate) fn restore_plan(
@@ -73,7 +74,9 @@ impl Earlier {
             *last = (*last).max(attempt.number);
         }
         if !end_is_valid(before, sources) {
-            store.candidate_reopened(id)?;
+            let kept = kept_build(&attempts, before, sources);
+            store.candidate_reopened(id, kept.map(|(attempt, _)| attempt.number))?;
+            result.artifact = kept.map(|(_, artifact)| artifact.clone());
             return Ok(result);
         }
         for attempt in attempts.iter().filter(|it| !it.superseded) {
@@ -102,6 +105,24 @@ fn check_captures(store: &Store, plan: &Plan, facts: &[JobFacts]) -> Result<(), 
     Ok(())
 }
 
+/// Returns the build that is kept of a candidate whose end is not: the last one, if it passed, was made from these
+/// sources, and its library exists and is unaltered.
+fn kept_build<'a>(
+    attempts: &'a [StoredAttempt],
+    before: &StoredCandidate,
+    sources: Option<&str>,
+) -> Option<(&'a StoredAttempt, &'a Artifact)> {
+    let attempt = attempts.iter().rfind(|it| it.stage == Stage::Build && !it.superseded)?;
+    let report = attempt.report.as_ref().filter(|report| report.head.status == Status::Passed)?;
+    let Body::Build(built) = &report.body else { return None };
+    let is_same = sources.is_some_and(|sources| {
+        built.source_digest == sources
+            && before.source_digest.as_deref().is_none_or(|before| before == sources)
+    });
+    let artifact = built.artifact.as_ref()?;
+    (is_same && is_unaltered(artifact)).then_some((attempt, artifact))
+}
+
 /// Returns whether a candidate's end is kept. It is kept only if it was a verdict, does not depend on the plan or
 /// machine, the sources are unchanged, and the library exists and is unaltered.
 fn end_is_valid(before: &StoredCandidate, sources: Option<&str>) -> bool {
@@ -118,9 +139,12 @@ fn is_unaltered(artifact: &Artifact) -> bool {
     artifact.path.is_file() && digest::of_file(&artifact.path).is_ok_and(|digest| digest == artifact.digest)
 }
 
-/// Returns the state of a candidate whose end is kept, as the core needs it.
+/// Returns the state of a candidate that an earlier part of the run ended or built, as the core needs it.
 pub(crate) fn for_the_core(facts: &CandidateFacts) -> Option<Resumed> {
-    facts.status.map(|status| Resumed {
+    let Some(status) = facts.status else {
+        return facts.artifact.as_ref().map(|_| Resumed::Built);
+    };
+    Some(Resumed::Ended {
         status,
         verified: facts.artifact.is_some() && matches!(status, Status::Passed | Status::Unsupported),
         speedup: facts.profile.as_deref().and_then(ScoreSummary::speedup),
@@ -129,11 +153,66 @@ pub(crate) fn for_the_core(facts: &CandidateFacts) -> Option<Resumed> {
 
 #[cfg(test)]
 mod tests {
-    use opt_shared::outcome::Artifact;
-
+    use opt_shared::outcome::{Artifact, Built, Head, Report};
     use opt_shared::units::Bytes;
 
     use super::*;
+
+    #[test]
+    fn build_is_kept_only_if_it_passed_and_code_and_library_are_the_same() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("library.so");
+        std::fs::write(&path, "as it was built").expect("written");
+        let artifact = Artifact {
+            digest: digest::of_file(&path).expect("readable"),
+            path: path.clone(),
+            bytes: Bytes::ZERO,
+        };
+        let before = StoredCandidate {
+            job: "job".to_owned(),
+            name: "fast".to_owned(),
+            source_digest: Some("same".to_owned()),
+            status: None,
+            blame: None,
+            failed_stage: None,
+            artifact: None,
+        };
+        let attempt = |number, status, built: Built| StoredAttempt {
+            stage: Stage::Build,
+            number,
+            status: Some(status),
+            blame: None,
+            report: Some(Report::new(Head { status, ..Head::passed() }, Body::Build(built))),
+            superseded: false,
+        };
+        let built = |digest: &str| Built {
+            artifact: Some(artifact.clone()),
+            source_digest: digest.to_owned(),
+            ..Built::default()
+        };
+        let passed = attempt(2, Status::Passed, built("same"));
+        let lost = StoredAttempt { report: None, ..attempt(1, Status::InfraError, Built::default()) };
+        let verified =
+            StoredAttempt { stage: Stage::Verify, ..attempt(1, Status::InfraError, Built::default()) };
+        for (attempts, sources, expected) in [
+            (vec![lost.clone(), passed.clone(), verified.clone()], Some("same"), Some(2)),
+            (vec![passed.clone()], Some("other"), None),
+            (vec![passed.clone()], None, None),
+            (vec![attempt(1, Status::Passed, built("other"))], Some("same"), None),
+            (vec![attempt(1, Status::LimitExceeded, built("same"))], Some("same"), None),
+            (vec![attempt(1, Status::Passed, Built { artifact: None, ..built("same") })], Some("same"), None),
+            (vec![StoredAttempt { superseded: true, ..passed.clone() }], Some("same"), None),
+            // Only the last build counts.
+            (vec![passed.clone(), StoredAttempt { number: 3, ..lost }], Some("same"), None),
+            (vec![verified], Some("same"), None),
+            (Vec::new(), Some("same"), None),
+        ] {
+            let kept = kept_build(&attempts, &before, sources).map(|(attempt, _)| attempt.number);
+            assert_eq!(kept, expected, "{attempts:?} with sources {sources:?}");
+        }
+        std::fs::write(&path, "as it was built, and more").expect("written");
+        assert!(kept_build(&[passed], &before, Some("same")).is_none(), "the library is altered");
+    }
 
     #[test]
     fn end_is_kept_only_for_the_same_code_and_library() {

@@ -41,7 +41,7 @@ impl Run<'_> {
                 Ok(())
             }
             Action::KillRunner { worker, pid, reason } => {
-                self.machine.pool.halt_runner(worker, pid);
+                self.machine.halt_runner(worker, pid);
                 self.intend(ProcessKind::Runner, worker, reason, FollowUp::KillRunner(worker, pid));
                 Ok(())
             }

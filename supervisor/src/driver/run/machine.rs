@@ -24,7 +24,7 @@ use crate::memory::disturbance::Disturbance;
 use crate::memory::host::Host;
 use crate::memory::pressure::PressureTrigger;
 use crate::memory::procfs;
-use crate::pool::{Pool, SpawnError, Unwatched};
+use crate::pool::{Pool, SpawnError, Unwatched, halt_descendants};
 use crate::record::{HostRecord, TimingConditions};
 
 /// The processes of a run, and what is measured on the machine.
@@ -139,6 +139,12 @@ impl Machine {
         let sample = self.sampler.sample();
         self.history.add(now, self.sampler.latest.owed, self.sampler.latest.reclaimable);
         sample
+    }
+
+    /// Stops a runner, or a compiler with everything that it started, until the reason for its kill is recorded.
+    pub(crate) fn halt_runner(&mut self, worker: WorkerId, pid: u32) {
+        self.pool.halt_runner(worker, pid);
+        halt_descendants(pid, || self.sampler.descendants_of(Process::Runner(worker, pid)));
     }
 
     /// Starts a worker. If this succeeds, later events report its progress.

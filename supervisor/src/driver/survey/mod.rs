@@ -1,6 +1,7 @@
 //! The survey before a run starts: reads captures, predicts each stage, and prepares the core's input.
 
 mod choice;
+pub mod compilers;
 mod constants;
 pub mod devices;
 pub mod facts;

@@ -1,0 +1,65 @@
+//! Looks for the C and C++ compilers that a plan's candidates need, before anything is built. Compilers of device code
+//! are asked by `devices.rs`.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use opt_shared::language::Toolchain;
+
+use crate::plan::{CandidatePlan, Plan};
+
+/// A compiler of the plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostCompiler {
+    /// The language of its kernels, and the key of `[build]` that names the compiler.
+    pub language: &'static str,
+    pub key: &'static str,
+    /// The program, as the plan names it.
+    pub program: String,
+    /// Its path, or `None` if there is no such program.
+    pub path: Option<PathBuf>,
+}
+
+/// A compiler of the plan that this machine does not have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{language} kernels cannot be compiled: the compiler `{program}` was not found on PATH (install it, or set [build] {key})"
+)]
+pub struct MissingCompiler {
+    language: &'static str,
+    key: &'static str,
+    program: String,
+}
+
+impl HostCompiler {
+    pub fn missing(&self) -> Option<MissingCompiler> {
+        let Self { language, key, program, path } = self;
+        path.is_none().then(|| MissingCompiler { language, key, program: program.clone() })
+    }
+}
+
+/// Returns the compilers that these candidates of the plan need, each once.
+pub fn needed<'p>(candidates: impl Iterator<Item = &'p CandidatePlan>) -> Vec<HostCompiler> {
+    let programs: BTreeSet<(&str, &str, &str)> = candidates
+        .filter_map(|it| match it.source.language.kind().toolchain {
+            Toolchain::Cc => Some(("C", "cc", it.build.cc.as_str())),
+            Toolchain::Cxx | Toolchain::TorchExtension => Some(("C++", "cxx", it.build.cxx.as_str())),
+            _ => None,
+        })
+        .collect();
+    programs
+        .into_iter()
+        .map(|(language, key, program)| HostCompiler {
+            language,
+            key,
+            program: program.to_owned(),
+            path: opt_shared::program::find(program),
+        })
+        .collect()
+}
+
+/// Fails if a compiler of a selected candidate is missing.
+pub fn check(plan: &Plan, selected: &[bool]) -> Result<(), MissingCompiler> {
+    let candidates = plan.candidates().filter(|it| selected.get(it.id.index()).is_some_and(|&it| it));
+    needed(candidates).iter().find_map(HostCompiler::missing).map_or(Ok(()), Err)
+}
