@@ -107,16 +107,18 @@ fn title(model: &Model, pane: Pane) -> String {
             let peak = |peak: Option<Bytes>| {
                 peak.map_or_else(String::new, |peak| format!(" (peak {})", amount(Some(peak))))
             };
-            let device = memory.device.map_or_else(String::new, |it| {
-                let (held, ceiling) = (amount(Some(it.held)), amount(Some(it.ceiling)));
-                format!("  device: {held} of {ceiling}{}", peak(it.peak))
-            });
-            format!(
-                "memory: █ {} owed{}  • {} reclaimable{device}",
-                amount(memory.owed),
-                peak(memory.peak),
-                amount(memory.reclaimable)
-            )
+            let owed = format!("█ {} owed{}", amount(memory.owed), peak(memory.peak));
+            let reclaimable = format!("• {} reclaimable", amount(memory.reclaimable));
+            match memory.device {
+                None => format!("memory: {owed}  {reclaimable}"),
+                // On a narrow screen, the least important figure is cut off.
+                Some(it) => format!(
+                    "{owed}  device {}{} of {}  {reclaimable}",
+                    amount(Some(it.held)),
+                    peak(it.peak),
+                    amount(Some(it.ceiling))
+                ),
+            }
         }
         Pane::Workers => "workers and runners".to_owned(),
         Pane::Candidates => format!("candidates: {} of {} have ended", model.ended(), model.run.candidates),

@@ -154,6 +154,19 @@ fn screens_match_their_snapshots() {
 }
 
 #[test]
+fn narrow_screen_shows_the_memory_of_a_card_with_its_peak() {
+    let mut answer = status();
+    let device = json!({
+        "device_owed_bytes": 300 * MIB, "device_ceiling_bytes": 8 * 1024 * MIB, "device_peak_bytes": 700 * MIB
+    });
+    answer["device"] = device;
+    let mut model = model();
+    model.receive(Update::Status(answer));
+    let screen = letters(&frame(&model, 80, 24, false));
+    assert!(screen.contains("(peak 2.34 GiB)  device 300 MiB (peak 700 MiB) of 8.00 GiB"), "{screen}");
+}
+
+#[test]
 fn popups_match_their_snapshots() {
     let (mut help, mut sure) = (model(), model());
     press(&mut help, KeyEvent::from(KeyCode::Char('?')));
