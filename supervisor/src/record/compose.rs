@@ -78,6 +78,7 @@ impl CandidateRecord {
             ms: head.ms,
             reads: verified.reads,
             output: verified.output,
+            start_ms: verified.start_ms,
             device: verified.device,
         });
         self.absorb_runner_peak(head.peak_owed);
