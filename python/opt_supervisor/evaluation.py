@@ -20,12 +20,27 @@ from .runs import OpenRun, find_run
 DEFAULT_SECONDS = 3600.0
 #: The number of candidates that are submitted at once, each over its own connection. A run accepts 32 connections.
 MAX_AT_ONCE = 16
-#: Suffixes of sources by language, for languages that have a suffix.
-SUFFIXES = {"c": ".c", "cpp": ".cpp"}
+#: Suffixes of the files to which sources in each language are written.
+SUFFIXES = {
+    "c": ".c",
+    "cpp": ".cpp",
+    "torch-extension": ".cpp",
+    "python": ".py",
+    "triton": ".py",
+    "triton-device": ".py",
+    "cuda": ".cu",
+    "cuda-device": ".cu",
+}
 
 
 def evaluate(
-    path: str | Path, plan: str | Path = "plan.toml", *, job: str | None = None, timeout: float = DEFAULT_SECONDS
+    path: str | Path,
+    plan: str | Path = "plan.toml",
+    *,
+    job: str | None = None,
+    language: str | None = None,
+    symbol: str | None = None,
+    timeout: float = DEFAULT_SECONDS,
 ) -> Result:
     """Submits a candidate to an open run of the plan, or makes a short run of the job's baseline and this candidate.
 
@@ -33,6 +48,9 @@ def evaluate(
         path: a source file, or a library.
         plan: the plan with the captures and settings.
         job: the job that the candidate belongs to; required if the plan has several jobs.
+        language: the candidate's language, as in a plan; required for ``torch-extension`` and ``triton``, whose files
+            have the suffixes of other languages.
+        symbol: the function to call; by default, that of the language.
         timeout: time limit in seconds.
 
     Raises:
@@ -41,8 +59,8 @@ def evaluate(
     """
     run = find_run(plan)
     if run is not None:
-        return submit(run, {"sources": [str(Path(path).resolve())]}, job=job, timeout=timeout)
-    return _short_run(Path(path), Path(plan), job, timeout)
+        return submit(run, _request(path, language, symbol), job=job, timeout=timeout)
+    return _short_run(Path(path), Path(plan), job, language, symbol, timeout)
 
 
 def evaluate_text(
@@ -52,26 +70,33 @@ def evaluate_text(
     *,
     job: str | None = None,
     name: str | None = None,
+    symbol: str | None = None,
     timeout: float = DEFAULT_SECONDS,
 ) -> Result:
     """Like `evaluate`, for a source that is not in a file. `name` is the candidate's name in the results."""
     run = find_run(plan)
     if run is not None:
-        request = {"text": text, "language": language, **({"name": name} if name else {})}
+        request = {"text": text, "language": language, **_given(name=name, symbol=symbol)}
         return submit(run, request, job=job, timeout=timeout)
     if language not in SUFFIXES:
         raise SupervisorError(f"evaluating a text in `{language}`: the known languages are {', '.join(SUFFIXES)}")
     with tempfile.TemporaryDirectory(prefix="opt-supervisor-") as folder:
         path = Path(folder) / f"{name or 'candidate'}{SUFFIXES[language]}"
         path.write_text(text, encoding="utf-8")
-        return _short_run(path, Path(plan), job, timeout)
+        return _short_run(path, Path(plan), job, language, symbol, timeout)
 
 
 async def evaluate_async(
-    path: str | Path, plan: str | Path = "plan.toml", *, job: str | None = None, timeout: float = DEFAULT_SECONDS
+    path: str | Path,
+    plan: str | Path = "plan.toml",
+    *,
+    job: str | None = None,
+    language: str | None = None,
+    symbol: str | None = None,
+    timeout: float = DEFAULT_SECONDS,
 ) -> Result:
     """Like `evaluate`, without blocking the event loop."""
-    return await asyncio.to_thread(evaluate, path, plan, job=job, timeout=timeout)
+    return await asyncio.to_thread(evaluate, path, plan, job=job, language=language, symbol=symbol, timeout=timeout)
 
 
 def evaluate_all(
@@ -79,9 +104,11 @@ def evaluate_all(
     plan: str | Path = "plan.toml",
     *,
     job: str | None = None,
+    language: str | None = None,
+    symbol: str | None = None,
     timeout: float = DEFAULT_SECONDS,
 ) -> list[Result]:
-    """Evaluates several candidates. Results are in the order of the paths.
+    """Evaluates several candidates with the same language and symbol. Results are in the order of the paths.
 
     If no run is open, one is started for all of them.
     """
@@ -90,8 +117,8 @@ def evaluate_all(
     run = find_run(plan)
     if run is None:
         with Session(plan) as session:
-            return session.evaluate_all(paths, job=job, timeout=timeout)
-    return submit_all(run, paths, job=job, timeout=timeout)
+            return session.evaluate_all(paths, job=job, language=language, symbol=symbol, timeout=timeout)
+    return submit_all(run, paths, job=job, language=language, symbol=symbol, timeout=timeout)
 
 
 def submit(run: OpenRun, request: dict[str, Any], *, job: str | None, timeout: float) -> Result:
@@ -108,21 +135,43 @@ def submit(run: OpenRun, request: dict[str, Any], *, job: str | None, timeout: f
     return Result.from_json(result)
 
 
-def submit_all(run: OpenRun, paths: Iterable[str | Path], *, job: str | None, timeout: float) -> list[Result]:
+def submit_all(
+    run: OpenRun,
+    paths: Iterable[str | Path],
+    *,
+    job: str | None,
+    language: str | None,
+    symbol: str | None,
+    timeout: float,
+) -> list[Result]:
     """Like `submit`, for several candidates at once."""
-    requests = [{"sources": [str(Path(path).resolve())]} for path in paths]
+    requests = [_request(path, language, symbol) for path in paths]
     with ThreadPoolExecutor(MAX_AT_ONCE) as threads:
         return list(threads.map(lambda request: submit(run, request, job=job, timeout=timeout), requests))
 
 
-def _short_run(path: Path, plan: Path, job: str | None, timeout: float) -> Result:
+def _given(**options: str | None) -> dict[str, str]:
+    """Returns the options that have a value."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _request(path: str | Path, language: str | None, symbol: str | None) -> dict[str, Any]:
+    """Returns the parameters that submit a file."""
+    return {"sources": [str(Path(path).resolve())], **_given(language=language, symbol=symbol)}
+
+
+def _short_run(
+    path: Path, plan: Path, job: str | None, language: str | None, symbol: str | None, timeout: float
+) -> Result:
     """Runs ``opt-supervisor eval``.
 
     Raises:
         SupervisorError: there was no result within `timeout` seconds.
         ProgramError: the program ended without a result.
     """
-    command = [str(program()), "eval", str(plan), str(path), "--json", *(["--job", job] if job else [])]
+    options = _given(job=job, language=language, symbol=symbol).items()
+    command = [str(program()), "eval", str(plan), str(path), "--json"]
+    command += [word for name, value in options for word in (f"--{name}", value)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, check=False)
     except subprocess.TimeoutExpired as error:

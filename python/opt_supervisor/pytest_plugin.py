@@ -36,7 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Describes the marker ``opt``."""
     config.addinivalue_line(
-        "markers", 'opt(*patterns, plan="plan.toml", job=None): candidates for which the test is run, and their plan'
+        "markers",
+        'opt(*patterns, plan="plan.toml", job=None, language=None, symbol=None): candidates for which the test is run, '
+        "and their plan",
     )
 
 
@@ -60,7 +62,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             '(write @pytest.mark.opt("kernels/*.c"), or --opt-candidates)'
         )
     plan_base = config.rootpath if "plan" not in marked else metafunc.definition.path.parent
-    requests = [(path, plan_base / plan, marked.get("job")) for path in found]
+    options = {name: marked.get(name) for name in ("job", "language", "symbol")}
+    requests = [(path, plan_base / plan, options) for path in found]
     metafunc.parametrize(FIXTURE, requests, indirect=True, ids=[str(path.relative_to(base)) for path in found])
 
 
@@ -76,10 +79,10 @@ def opt_sessions() -> Iterator[dict[Path, Session]]:
 @pytest.fixture
 def opt_result(request: pytest.FixtureRequest, opt_sessions: dict[Path, Session]) -> Result:
     """The result of this test's candidate."""
-    path, plan, job = request.param
+    path, plan, options = request.param
     if plan not in opt_sessions:
         opt_sessions[plan] = Session(plan).__enter__()
-    result = opt_sessions[plan].evaluate(path, job=job)
+    result = opt_sessions[plan].evaluate(path, **options)
     request.node.opt_result = result
     return result
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from .errors import ProgramError, SupervisorError
-from .evaluation import DEFAULT_SECONDS, submit, submit_all
+from .evaluation import DEFAULT_SECONDS, submit_all
 from .program import program
 from .result import Result
 from .runs import OpenRun, open_runs
@@ -78,20 +78,35 @@ class Session:
             raise SupervisorError(f"using a session of {self.plan}: it is not open (`with Session(plan) as session:`)")
         return self._run
 
-    def evaluate(self, path: str | Path, *, job: str | None = None, timeout: float = DEFAULT_SECONDS) -> Result:
-        """Evaluates a candidate.
+    def evaluate(
+        self,
+        path: str | Path,
+        *,
+        job: str | None = None,
+        language: str | None = None,
+        symbol: str | None = None,
+        timeout: float = DEFAULT_SECONDS,
+    ) -> Result:
+        """Evaluates a candidate. The arguments are those of the function `evaluate`.
 
         Raises:
             RefusedError: the run does not accept it.
             SupervisorError: the run did not answer.
         """
-        return submit(self.run, {"sources": [str(Path(path).resolve())]}, job=job, timeout=timeout)
+        (result,) = self.evaluate_all([path], job=job, language=language, symbol=symbol, timeout=timeout)
+        return result
 
     def evaluate_all(
-        self, paths: Iterable[str | Path], *, job: str | None = None, timeout: float = DEFAULT_SECONDS
+        self,
+        paths: Iterable[str | Path],
+        *,
+        job: str | None = None,
+        language: str | None = None,
+        symbol: str | None = None,
+        timeout: float = DEFAULT_SECONDS,
     ) -> list[Result]:
         """Like `evaluate`, for several candidates at once. Results are in their order."""
-        return submit_all(self.run, paths, job=job, timeout=timeout)
+        return submit_all(self.run, paths, job=job, language=language, symbol=symbol, timeout=timeout)
 
     def close(self) -> None:
         """Lets running attempts finish, and ends the run."""

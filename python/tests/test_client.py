@@ -77,6 +77,37 @@ class Evaluating(RunTest):
     def test_text_is_evaluated_without_a_run(self) -> None:
         self.assertEqual(evaluate_text(CRASHES, "c", self.plan, name="mine").candidate, "softmax/mine")
 
+    def test_language_and_symbol_are_passed_on(self) -> None:
+        with self.assertRaisesRegex(ProgramError, "unknown language `cobol`"):
+            evaluate(self.crashing, self.plan, language="cobol")
+        with self.assertRaisesRegex(SupervisorError, "`cobol`: the known languages are c, cpp, torch-extension"):
+            evaluate_text(CRASHES, "cobol", self.plan)
+        # As C++, the symbol has another name in the library, unless it is `extern "C"`.
+        other = 'extern "C" ' + CRASHES.replace("run", "other")
+        separate = evaluate_text(other, "cpp", self.plan, symbol="other")
+        with Session(self.plan) as session:
+            submitted = evaluate_text(other, "cpp", self.plan, symbol="other")
+            path = self.folder / "other.c"
+            path.write_text(other)
+            as_cpp = session.evaluate(path, language="cpp", symbol="other")
+            as_c = session.evaluate(path, symbol="other")
+        statuses = [result.status for result in (separate, submitted, as_cpp, as_c)]
+        self.assertEqual(statuses, ["CRASHED", "CRASHED", "CRASHED", "COMPILE_ERROR"])
+
+    def test_kernels_that_need_torch_are_evaluated(self) -> None:
+        try:
+            import torch  # noqa: F401
+        except ModuleNotFoundError:
+            self.skipTest("torch is not installed")
+        plan = PLAN.replace("[build]", f"[build]\npython = '{sys.executable}'")
+        self.plan.write_text(f'[run]\nstages = ["build", "verify"]\n{plan}')
+        text = (ROOT / "configs/languages/softmax.py").read_text()
+        extension = ROOT / "configs/languages/softmax.cpp"
+        self.assertEqual(evaluate_text(text, "python", self.plan).status, "PASSED")
+        with Session(self.plan) as session:
+            self.assertEqual(evaluate_text(text, "python", self.plan).status, "PASSED")
+            self.assertEqual(session.evaluate(extension, language="torch-extension").status, "PASSED")
+
     def test_session_judges_several_and_ends_its_run(self) -> None:
         with Session(self.plan) as session:
             right, wrong = session.evaluate_all([KERNELS / "fast.c", self.crashing])

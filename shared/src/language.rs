@@ -410,22 +410,21 @@ impl Language {
         KINDS.iter().flat_map(|kind| kind.suffixes.iter().copied())
     }
 
+    /// Returns the language with this name, of those that have sources and that this version runs. The error lists them.
+    pub fn runnable(name: &str) -> Result<Self, String> {
+        let runnable = || KINDS.iter().filter(|kind| kind.missing.is_none() && kind.language.has_sources());
+        runnable().find(|kind| kind.name == name).map(|kind| kind.language).ok_or_else(|| {
+            let names: Vec<String> = runnable().map(|kind| format!("`{}`", kind.name)).collect();
+            format!("unknown language `{name}`, expected one of {}", names.join(", "))
+        })
+    }
+
     /// Deserializes an optional field of a request. Only languages that this version runs are accepted.
     pub fn deserialize_runnable<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Self>, D::Error> {
-        let Some(name) = Option::<String>::deserialize(deserializer)? else { return Ok(None) };
-        let runnable = || KINDS.iter().filter(|kind| kind.missing.is_none() && kind.language.has_sources());
-        match runnable().find(|kind| kind.name == name) {
-            Some(kind) => Ok(Some(kind.language)),
-            None => {
-                let names: Vec<String> = runnable().map(|kind| format!("`{}`", kind.name)).collect();
-                let names = names.join(", ");
-                Err(serde::de::Error::custom(format_args!(
-                    "unknown variant `{name}`, expected one of {names}"
-                )))
-            }
-        }
+        let name = Option::<String>::deserialize(deserializer)?;
+        name.map(|name| Self::runnable(&name)).transpose().map_err(serde::de::Error::custom)
     }
 }
 
@@ -463,7 +462,7 @@ mod tests {
         for name in ["torch", "C", ""] {
             let error = read(&format!(r#"{{"language": "{name}"}}"#)).expect_err("refused").to_string();
             let expected = format!(
-                "unknown variant `{name}`, expected one of `c`, `cpp`, `so`, `cuda`, `cuda-device`, `ptx`, `cubin`, \
+                "unknown language `{name}`, expected one of `c`, `cpp`, `so`, `cuda`, `cuda-device`, `ptx`, `cubin`, \
                  `python`, `torch-extension`"
             );
             assert!(error.starts_with(&expected), "{error}");

@@ -247,6 +247,9 @@ pub struct VerifyRecord {
     pub reads: ReadReport,
     #[serde(default)]
     pub output: opt_shared::outcome::OutputForm,
+    /// The longest time from the request for a process until the candidate was loaded in it.
+    #[serde(default, with = "nonfinite")]
+    pub start_ms: f64,
     /// Memory at named points of the sessions on a device. Empty if the candidate was verified on the CPU.
     #[serde(default)]
     pub device: Vec<opt_shared::outcome::DevicePoint>,

@@ -197,6 +197,25 @@ fn flashinfer_trace_data_set_is_imported_and_verified() {
     let (outcome, summary) = run(&scenario, &["--set", VERIFY]);
     expect_passed(&outcome, &summary, "twice", "twice-cpp");
     expect_passed(&outcome, &summary, "twice", "reference");
+    // Without timing, there is no winner to write.
+    let report = ["report", "imported/runs/plan", "--solutions", "winners"];
+    scenario.run(&report).expect_exit(2).expect_stderr(&["no job with a winner"]);
+    let named = [&report[..], &["--candidate", "twice/twice-cpp"]].concat();
+    scenario.run(&named).expect_exit(0).expect_stdout(&["twice/twice-cpp: winners/twice/twice-cpp.json"]);
+    let written = std::fs::read(scenario.path().join("winners/twice/twice-cpp.json")).expect("a solution");
+    let written: serde_json::Value = serde_json::from_slice(&written).expect("a document");
+    for field in ["name", "definition", "sources"] {
+        outcome.expect_equal(&written[field], &solution[field], field);
+    }
+    for field in ["language", "entry_point"] {
+        outcome.expect_equal(&written["spec"][field], &solution["spec"][field], field);
+    }
+    scenario.run(&named).expect_exit(3).expect_stderr(&["twice-cpp.json exists"]);
+    // What was not judged is not written.
+    scenario.write("imported/kernels/twice/twice-cpp/main.cpp", "int run() { return 0; }");
+    let elsewhere =
+        ["report", "imported/runs/plan", "--solutions", "other", "--candidate", "twice/twice-cpp"];
+    scenario.run(&elsewhere).expect_exit(2).expect_stderr(&["its sources have changed"]);
 }
 
 #[test]

@@ -104,11 +104,13 @@ fn expect_every_verdict(outcome: &Outcome, summary: &Summary) {
         let it = found(name);
         outcome.expect_equal(it["status"].as_str(), Some("PASSED"), format_args!("{name}: {}", it["detail"]));
         outcome.expect_equal(it["verify"]["output"].as_str(), Some(output), name);
+        outcome.expect(it["blame"].is_null(), format_args!("nothing is blamed for {name}: {}", it["blame"]));
     }
     for (name, status, says) in BAD {
         let it = found(name);
         let detail = it["detail"].as_str().unwrap_or_default();
         outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{name}: {detail}"));
+        outcome.expect_equal(it["blame"].as_str(), Some("candidate"), format_args!("the blame for {name}"));
         outcome.expect(
             detail.contains(says),
             format_args!("the detail of {name} contains {says:?}: {detail:?}"),
@@ -182,6 +184,7 @@ fn capture_of_a_function_outside_torch_is_refused() {
     let it = summary.candidate("softmax", "torch");
     let detail = it["detail"].as_str().unwrap_or_default();
     outcome.expect_equal(it["status"].as_str(), Some("LOAD_ERROR"), detail);
+    outcome.expect_equal(it["blame"].as_str(), Some("candidate"), "the blame for a capture's function");
     outcome.expect(detail.contains("not a function of this version of torch"), detail);
 }
 
@@ -205,5 +208,6 @@ fn interpreter_without_torch_is_not_the_kernels_fault() {
     let summary = Summary::read(&scenario.run_folder(), &outcome);
     let it = summary.candidate("softmax", "returns");
     outcome.expect_equal(it["status"].as_str(), Some("INFRA_ERROR"), "its status");
+    outcome.expect_equal(it["blame"].as_str(), Some("host"), "its blame");
     outcome.expect(it["detail"].as_str().is_some_and(|it| it.contains("it has no torch")), "why");
 }

@@ -44,6 +44,8 @@ fn every_torch_extension_ends_as_expected() {
         let it = summary.candidate("softmax", name);
         let detail = it["detail"].as_str().unwrap_or_default();
         outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{name}: {detail}"));
+        let blame = (status != "PASSED").then_some("candidate");
+        outcome.expect_equal(it["blame"].as_str(), blame, format_args!("the blame for {name}"));
         outcome.expect(
             detail.contains(says),
             format_args!("the detail of {name} contains {says:?}: {detail:?}"),
@@ -99,6 +101,7 @@ fn example_of_every_language_has_its_verdicts() {
     }
     let wrong = summary.candidate("softmax", "python-wrong");
     outcome.expect_equal(wrong["status"].as_str(), Some("INCORRECT_NUMERICAL"), "the wrong kernel");
+    outcome.expect_equal(wrong["blame"].as_str(), Some("candidate"), "the blame for the wrong kernel");
 }
 
 #[test]

@@ -56,6 +56,8 @@ fn every_triton_kernel_ends_as_expected() {
         let it = summary.candidate("softmax", name);
         let detail = it["detail"].as_str().unwrap_or_default();
         outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{name}: {detail}"));
+        let blame = (status != "PASSED").then_some("candidate");
+        outcome.expect_equal(it["blame"].as_str(), blame, format_args!("the blame for {name}"));
         outcome.expect(
             detail.contains(says),
             format_args!("the detail of {name} contains {says:?}: {detail:?}"),
@@ -119,6 +121,7 @@ fn triton_kernel_as_a_baseline_or_as_plain_python_is_explained() {
     let summary = Summary::read(&scenario.run_folder(), &outcome);
     let it = summary.candidate("softmax", "rows");
     outcome.expect_equal(it["status"].as_str(), Some("RUNTIME_ERROR"), "its status");
+    outcome.expect_equal(it["blame"].as_str(), Some("candidate"), "its blame");
     outcome.expect(
         it["detail"].as_str().is_some_and(|it| it.contains("`language = \"triton\"`")),
         format_args!("the detail says what to do: {}", it["detail"]),

@@ -1,5 +1,7 @@
-//! Finds Python interpreters. Tests that need one are skipped if it is missing.
+//! Finds Python interpreters. Tests that need one are skipped if it is missing. Makes a machine that does not allow copies
+//! of a zygote.
 
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -15,4 +17,30 @@ pub fn python_with(module: &str, environment: &str) -> Option<PathBuf> {
             command.args(["-c", &format!("import {module}")]).stdout(Stdio::null()).stderr(Stdio::null());
         tried.status().is_ok_and(|status| status.success())
     })
+}
+
+/// Makes `PR_GET_TID_ADDRESS` fail for the program and all its processes, as on a kernel without checkpoint support.
+pub fn refuse_copies(command: &mut Command) {
+    let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let (load, jump_if_equal, return_action) = (0x20, 0x15, 0x06);
+    // Offsets of the call's number and its first argument in the input of the filter.
+    let filter = [
+        statement(load, 0, 0, 0),
+        statement(jump_if_equal, 0, 3, u32::try_from(libc::SYS_prctl).expect("a number")),
+        statement(load, 0, 0, 16),
+        statement(jump_if_equal, 0, 1, u32::try_from(libc::PR_GET_TID_ADDRESS).expect("a number")),
+        statement(return_action, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EINVAL.cast_unsigned()),
+        statement(return_action, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let install = move || {
+        let program = libc::sock_fprog { len: 6, filter: filter.as_ptr().cast_mut() };
+        // SAFETY: the program lives until the second call returns, and is only read.
+        let done = unsafe {
+            libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+                && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) == 0
+        };
+        if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
+    };
+    // SAFETY: between fork and exec it makes two system calls; it allocates nothing and takes no lock.
+    unsafe { command.pre_exec(install) };
 }

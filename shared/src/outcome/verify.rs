@@ -32,6 +32,10 @@ pub struct Verified {
     pub emulated_kernels: Vec<EmulatedKernel>,
     #[serde(default)]
     pub output: OutputForm,
+    /// The longest time from the request for a process until the candidate was loaded in it, in milliseconds. The first
+    /// process of a worker in Python also waits for its zygote.
+    #[serde(default, with = "crate::nonfinite")]
+    pub start_ms: f64,
 }
 
 /// The way in which a candidate's results get into its outputs.

@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
+use opt_shared::language::Language;
 use opt_shared::message::Role;
 use opt_shared::mode::Mode;
 use serde_json::{Value, json};
@@ -92,7 +93,10 @@ enum Verb {
         /// The candidate's name [default: the first file's name]
         #[arg(long)]
         name: Option<String>,
-        /// The function to call [default: run]
+        /// The candidate's language [default: from the suffix]; required for `torch-extension` and `triton`
+        #[arg(long, value_parser = Language::runnable)]
+        language: Option<Language>,
+        /// The function to call [default: the language's, `run` or `launch`]
         #[arg(long)]
         symbol: Option<String>,
         /// The candidate whose launches a kernel without host code uses [default: the baseline]
@@ -202,11 +206,12 @@ fn request(verb: &Verb) -> Result<(&'static str, Value), Failure> {
         },
         Verb::Events { .. } => ("events", json!({})),
         Verb::Shutdown { mode } => ("shutdown", json!({ "mode": mode.mode() })),
-        Verb::Submit { files, job, name, symbol, like, .. } => {
+        Verb::Submit { files, job, name, language, symbol, like, .. } => {
             let params = SubmitParams {
                 job: job.clone(),
                 sources: files.iter().map(|file| absolute(file)).collect::<Result<_, _>>()?,
                 name: name.clone(),
+                language: *language,
                 symbol: symbol.clone(),
                 like: like.clone(),
                 ..SubmitParams::default()

@@ -8,16 +8,18 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use opt_shared::ids::{CandidateId, JobId};
+use opt_shared::language::Language;
 use serde_json::{Value, json};
 
 use super::ctl::{absolute, failure};
 use super::{CommandResult, Failure, ctl_text, load_plan, log, print_out, run};
+use crate::control::SubmitParams;
 use crate::control::client::Client;
 use crate::driver::RunOptions;
 use crate::driver::answer::requests::live_runs;
 use crate::driver::answer::submissions;
 use crate::exit::Exit;
-use crate::plan::Plan;
+use crate::plan::{Plan, Submission};
 use crate::store::Store;
 
 #[derive(Args)]
@@ -30,6 +32,12 @@ pub(super) struct EvalArguments {
     /// The candidate's job; required if the plan has several
     #[arg(long)]
     job: Option<String>,
+    /// The candidate's language [default: from the suffix]; required for `torch-extension` and `triton`
+    #[arg(long, value_parser = Language::runnable)]
+    language: Option<Language>,
+    /// The function to call [default: the language's, `run` or `launch`]
+    #[arg(long)]
+    symbol: Option<String>,
     /// The candidate whose launches a kernel without host code uses [default: the baseline]
     #[arg(long, value_name = "CANDIDATE")]
     like: Option<String>,
@@ -69,14 +77,15 @@ fn open_run(plan: &Path) -> Result<Option<Client>, Failure> {
 }
 
 fn by_open_run(mut client: Client, arguments: &EvalArguments, file: &str) -> Result<Value, Failure> {
-    let mut params = json!({ "sources": [file] });
-    if let Some(job) = &arguments.job {
-        params["job"] = json!(job);
-    }
-    if let Some(like) = &arguments.like {
-        params["like"] = json!(like);
-    }
-    let submitted = client.call("submit", &params).map_err(failure)?;
+    let params = SubmitParams {
+        job: arguments.job.clone(),
+        sources: vec![file.to_owned()],
+        language: arguments.language,
+        symbol: arguments.symbol.clone(),
+        like: arguments.like.clone(),
+        ..SubmitParams::default()
+    };
+    let submitted = client.call("submit", &json!(params)).map_err(failure)?;
     client.wait_forever().map_err(failure)?;
     client.call("result", &json!({ "candidate": submitted["candidate"], "wait": true })).map_err(failure)
 }
@@ -132,5 +141,12 @@ fn reduce(plan: &mut Plan, arguments: &EvalArguments, file: &Path) -> Result<Can
     }
     plan.jobs = vec![job];
     plan.replays.clear();
-    submissions::alone(plan, 0, file, launch).map_err(Failure::usage)
+    let submission = Submission {
+        name: None,
+        sources: vec![file.to_owned()],
+        language: arguments.language,
+        symbol: arguments.symbol.clone(),
+        launch,
+    };
+    submissions::alone(plan, 0, &submission).map_err(Failure::usage)
 }

@@ -21,6 +21,8 @@ mod report;
 mod repro;
 mod run;
 mod shell;
+mod solutions;
+mod stored;
 mod top;
 
 use std::path::PathBuf;
@@ -193,6 +195,12 @@ struct ReportArguments {
     /// With jsonl: the `workloads.json` of an imported data set, which describes the entries
     #[arg(long, value_name = "FILE")]
     workloads: Option<PathBuf>,
+    /// Instead of a report, write the winners to this folder, as solutions in the FlashInfer-Trace format
+    #[arg(long, value_name = "FOLDER", conflicts_with_all = ["other_run_dir", "format", "output", "workloads"])]
+    solutions: Option<PathBuf>,
+    /// With --solutions: write this candidate, JOB/NAME, instead of the winners
+    #[arg(long, value_name = "CANDIDATE", requires = "solutions")]
+    candidate: Option<String>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]

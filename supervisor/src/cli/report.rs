@@ -8,7 +8,7 @@ use anyhow::Context;
 use opt_shared::units::Bytes;
 
 use super::output::{Output, ignore_closed_pipe};
-use super::{CommandResult, Failure, ReportArguments, ReportFormat, color_on_stdout};
+use super::{CommandResult, Failure, ReportArguments, ReportFormat, color_on_stdout, solutions};
 use crate::exit::Exit;
 use crate::record::CandidateRecord;
 use crate::record::timeline::Timeline;
@@ -28,6 +28,10 @@ const TIMELINE_STEPS: usize = 4096;
 const MAX_WORKLOADS: Bytes = Bytes::mib(256);
 
 pub(super) fn report(arguments: &ReportArguments) -> CommandResult {
+    if let Some(folder) = &arguments.solutions {
+        solutions::write_solutions(&arguments.run_dir, folder, arguments.candidate.as_deref())?;
+        return Ok(Exit::Good);
+    }
     let workloads = workloads(arguments)?;
     let mut output = Output::open(arguments.output.as_deref())?;
     match &arguments.other_run_dir {

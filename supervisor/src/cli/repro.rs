@@ -3,24 +3,16 @@
 //! It uses the same plan and rules, reduced to one candidate and one entry, and times nothing. Its run folder is inside
 //! the folder of the earlier run.
 
-use std::path::Path;
-
 use opt_shared::ids::{CandidateId, JobId};
 
+use super::stored::{folder_safe, stored_plan};
 use super::{CommandResult, Failure, ReproArguments, log, print_out};
 use crate::driver::survey::facts::JobFacts;
 use crate::plan::Plan;
-use crate::store::Store;
 
 pub(super) fn repro(arguments: &ReproArguments) -> CommandResult {
     log::start();
-    let text = Store::read(&arguments.run_dir)
-        .and_then(|store| store.stored_plan())
-        .map_err(Failure::reading)?
-        .ok_or_else(|| Failure::usage(anyhow::anyhow!("{} has no plan", arguments.run_dir.display())))?;
-    // All paths in the stored plan are absolute, so the path of the plan itself does not matter.
-    let mut plan = Plan::parse(&text, Path::new("/stored-plan.toml"), &[]).map_err(Failure::usage)?;
-    crate::driver::answer::submissions::restore(&mut plan, &arguments.run_dir);
+    let mut plan = stored_plan(&arguments.run_dir)?;
     let (job, candidate) = find(&plan, &arguments.candidate)?;
     // The rest of the plan is removed, so that the result covers only this call.
     let mut job = plan.jobs.swap_remove(job);
@@ -68,9 +60,4 @@ fn find(plan: &Plan, wanted: &str) -> Result<(usize, usize), Failure> {
             "several jobs have a candidate `{wanted}` (write JOB/{wanted})"
         ))),
     }
-}
-
-/// Replaces all characters that a folder name should not have.
-fn folder_safe(name: &str) -> String {
-    name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect()
 }

@@ -79,6 +79,7 @@ impl CandidateRecord {
             ms: head.ms,
             reads: verified.reads,
             output: verified.output,
+            start_ms: verified.start_ms,
             device: verified.device,
             emulated_kernels: verified.emulated_kernels,
         });

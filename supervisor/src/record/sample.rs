@@ -76,6 +76,7 @@ fn passed(name: &str, rank: u32, speedup: Option<Estimate>, total_ms: f64) -> Ca
             ms: 9000.0,
             reads: opt_shared::outcome::ReadReport::default(),
             output: opt_shared::outcome::OutputForm::Returned,
+            start_ms: 17.5,
             device: vec![opt_shared::outcome::DevicePoint {
                 point: opt_shared::outcome::MemoryPoint::Called,
                 placed_bytes: Bytes::mib(6),

@@ -171,6 +171,33 @@ fn eval_uses_an_open_run_or_makes_a_short_one() {
     outcome.expect(!scenario.path().join("runs/plan-eval-2").exists(), "the open run was used");
 }
 
+/// The language and the symbol of a candidate can be given to `eval` and to `ctl submit`.
+#[test]
+fn language_and_symbol_are_given_on_the_command_line() {
+    let scenario = scenario();
+    let source = "int other(void) { *(volatile int *)8 = 1; return 0; }\n";
+    let other = scenario.write("other.c", source).display().to_string();
+    let eval = |more: &[&str], exit| {
+        scenario.run(&[&["eval", "plan.toml", &other, "--json"], more].concat()).expect_exit(exit).json()
+    };
+    let expect = |result: &Value, status: &str, compiler: &str| {
+        assert_eq!(result["status"], status, "{result}");
+        assert_eq!(result["build"]["flags"][0], compiler, "{result}");
+    };
+    expect(&eval(&["--symbol", "other"], 1), "CRASHED", "cc");
+    expect(&eval(&[], 1), "LOAD_ERROR", "cc");
+    let run = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
+    expect(&eval(&["--language", "cpp", "--symbol", "other"], 1), "LOAD_ERROR", "c++");
+    let by_ctl =
+        run.ctl(&["submit", &other, "--language", "c", "--symbol", "other", "--wait"]).expect_exit(0);
+    by_ctl.expect_stdout(&["CRASHED"]);
+    let unknown = scenario.run(&["eval", "plan.toml", &other, "--language", "cobol"]).expect_exit(2);
+    unknown.expect_stderr(&["unknown language `cobol`", "`torch-extension`"]);
+    run.ctl(&["shutdown"]).expect_exit(0);
+    // No candidate but the baseline passed.
+    run.finish(1);
+}
+
 #[test]
 fn service_manager_is_notified_when_the_run_is_ready() {
     let scenario = scenario();

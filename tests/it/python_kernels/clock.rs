@@ -51,6 +51,11 @@ fn clock_exploits_in_python_are_caught() {
         })
         .collect();
     outcome.expect(wrong.is_empty(), wrong.join("\n"));
+    for (name, _) in EXPLOITS {
+        let it = summary.candidate("softmax", name);
+        let blame = (it["status"] != "PASSED").then_some("candidate");
+        outcome.expect_equal(it["blame"].as_str(), blame, format_args!("the blame for {name}"));
+    }
     let entry = &summary.candidate("softmax", "honest")["profile"]["entries"][0];
     outcome.expect_equal(
         &entry["varied"],

@@ -19,6 +19,7 @@ mod many;
 mod monitor;
 mod overshoot;
 mod product;
+mod python;
 mod reads;
 mod replay;
 mod residency;
@@ -73,6 +74,8 @@ enum Command {
     Cycles(cycles::Arguments),
     /// Replay with budgets from the floor to everything: wall time against max(copy, compute) of the same run
     Replay(replay::Arguments),
+    /// Start kernels in Python with and without a zygote, and verify many beside a plain Python pool
+    Python(python::Arguments),
     /// Sample sixteen workers: CPU time and memory of the sampler
     Monitor(monitor::Arguments),
     /// Measure how long `eval` takes to answer, compared with the build and the calls
@@ -124,6 +127,7 @@ fn main() -> ExitCode {
         Command::Overshoot(arguments) => overshoot::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
         Command::Cycles(arguments) => cycles::run(&arguments),
+        Command::Python(arguments) => python::run(&arguments),
         Command::Monitor(arguments) => monitor::run(&arguments),
         Command::Eval(arguments) => eval::run(&arguments),
     };

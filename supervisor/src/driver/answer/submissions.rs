@@ -197,7 +197,7 @@ fn copy_files(submission_folder: &Path, params: &SubmitParams) -> Result<Vec<Pat
     let invalid = |why: String| Refusal::new(Code::InvalidParams, why);
     if let Some(text) = &params.text {
         let Some(language) = params.language else {
-            return Err(invalid("`text` requires `language` (c or cpp)".to_owned()));
+            return Err(invalid("`text` requires `language`".to_owned()));
         };
         if language.kind().toolchain == Toolchain::Prebuilt {
             return Err(invalid("a library cannot be given as `text`".to_owned()));
@@ -290,16 +290,10 @@ fn add_to_plan(plan: &mut Plan, submission_folder: &Path, record: SubmissionReco
     }
 }
 
-/// Adds a candidate with one file to the plan of a separate run. `launch` is for a kernel without host code.
-pub fn alone(
-    plan: &mut Plan,
-    job: usize,
-    file: &Path,
-    launch: Arc<Launch>,
-) -> Result<CandidateId, SubmissionError> {
+/// Adds a candidate to the plan of a separate run.
+pub fn alone(plan: &mut Plan, job: usize, submission: &Submission) -> Result<CandidateId, SubmissionError> {
     let id = CandidateId(u32::try_from(plan.candidates().count()).unwrap_or(u32::MAX));
-    let submission = Submission { sources: vec![file.to_owned()], launch, ..Submission::default() };
-    let candidate = plan.jobs[job].admit(id, &submission)?;
+    let candidate = plan.jobs[job].admit(id, submission)?;
     if let Some(why) = candidate.source.language.unfit_for(plan.device()) {
         return Err(SubmissionError::Unfit { why });
     }

@@ -8,7 +8,7 @@ mod entry;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
+use std::time::Instant;
 
 use opt_shared::formula::load_timeout;
 use opt_shared::message::VerifyTask;
@@ -134,6 +134,9 @@ struct Verification<'a, B: Backend> {
     lacking: Option<String>,
 }
 
+/// A session, and the result of loading the candidate in it.
+type Started<'b> = (Box<dyn Session + 'b>, Answer<Loaded>);
+
 /// The outcome of one entry.
 #[derive(Default)]
 struct Outcome {
@@ -142,7 +145,7 @@ struct Outcome {
     checked: Checked,
 }
 
-impl<B: Backend> Verification<'_, B> {
+impl<'a, B: Backend> Verification<'a, B> {
     /// Records an entry whose capture cannot be used. Returns true if enough entries have failed.
     fn record_unusable_entry(&mut self, at: usize, fault: InputFault) -> Result<bool, SessionError> {
         let failure = Some(of_the_capture(&self.task.entries[at].name, fault)?);
@@ -176,9 +179,8 @@ impl<B: Backend> Verification<'_, B> {
 
     /// Calls several entries in one session, up to the first one that might end differently in a separate session.
     fn run_shared_session(&mut self, placed: &[B::Placed], first: usize) -> Result<Shared, SessionError> {
-        let mut session = self.backend.start(self.candidate, placed)?;
+        let (mut session, loaded) = self.start_session(placed)?;
         let mut shared = Shared { settled: 0, enough: false, doubted: None };
-        let loaded = session.load(self.load_timeout())?;
         let mut died = loaded == Answer::Died;
         if let Answer::Done(Loaded::Ready { has_plan, returned }) = loaded {
             self.record_returned(returned);
@@ -239,6 +241,18 @@ impl<B: Backend> Verification<'_, B> {
         })
     }
 
+    /// Starts a session and loads the candidate in it.
+    fn start_session<'b>(&mut self, placed: &'b [B::Placed]) -> Result<Started<'b>, SessionError>
+    where
+        'a: 'b,
+    {
+        let began = Instant::now();
+        let mut session = self.backend.start(self.candidate, placed)?;
+        let loaded = session.load(load_timeout(self.task.verify.call_timeout))?;
+        self.report.start_ms = self.report.start_ms.max(began.elapsed().as_secs_f64() * 1e3);
+        Ok((session, loaded))
+    }
+
     /// Calls one entry in a separate session.
     fn run_separate_session(&mut self, entry: &B::Placed) -> Result<Outcome, SessionError> {
         let recorded: &Recorded = entry.as_ref();
@@ -247,9 +261,9 @@ impl<B: Backend> Verification<'_, B> {
             Err(outcome) => return Ok(outcome),
         };
         let alone = std::slice::from_ref(entry);
-        let mut session = self.backend.start(self.candidate, alone)?;
+        let (mut session, loaded) = self.start_session(alone)?;
         let mut calls = EntryCalls::new(&self.task.verify, recorded, &tolerances, 0);
-        let over = match session.load(self.load_timeout())? {
+        let over = match loaded {
             Answer::Done(Loaded::Ready { has_plan, returned }) => {
                 self.record_returned(returned);
                 entry::drive(&mut calls, &mut *session, has_plan)?
@@ -293,10 +307,6 @@ impl<B: Backend> Verification<'_, B> {
                 Ok(Err(Outcome { failure, ..Outcome::default() }))
             }
         }
-    }
-
-    fn load_timeout(&self) -> Duration {
-        load_timeout(self.task.verify.call_timeout)
     }
 
     /// Records whether the loaded candidate returns its outputs.

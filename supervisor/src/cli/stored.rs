@@ -1,0 +1,24 @@
+//! The plan that a run stored in its folder, and names for files about its candidates.
+
+use std::path::Path;
+
+use super::Failure;
+use crate::plan::Plan;
+use crate::store::Store;
+
+/// Returns the plan of a run, with the candidates that were submitted to it.
+pub(super) fn stored_plan(run: &Path) -> Result<Plan, Failure> {
+    let text = Store::read(run)
+        .and_then(|store| store.stored_plan())
+        .map_err(Failure::reading)?
+        .ok_or_else(|| Failure::usage(anyhow::anyhow!("{} has no plan", run.display())))?;
+    // All paths in the stored plan are absolute, so the path of the plan itself does not matter.
+    let mut plan = Plan::parse(&text, Path::new("/stored-plan.toml"), &[]).map_err(Failure::usage)?;
+    crate::driver::answer::submissions::restore(&mut plan, run);
+    Ok(plan)
+}
+
+/// Replaces all characters that a folder name should not have.
+pub(super) fn folder_safe(name: &str) -> String {
+    name.chars().map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' }).collect()
+}
