@@ -9,7 +9,7 @@ use opt_shared::units::Bytes;
 
 use opt_supervisor::core::Demand;
 use opt_supervisor::core::event::{Action, AttemptEnd, Moment, Order, PolicyRow, Stage, StopReason};
-use opt_supervisor::core::spec::RunSpec;
+use opt_supervisor::core::spec::{Resumed, RunSpec};
 
 use super::device::Card;
 use super::supply::SupplyLaws;
@@ -273,8 +273,16 @@ impl Laws {
         let Some(at) = unit.route.iter().position(|step| step.stage == order.stage) else {
             return Err(format!("{action:?}, and there is no such step: {unit:?}"));
         };
+        let was_built = unit.resumed == Some(Resumed::Built) && 1 < unit.route.len();
+        if was_built && order.stage == Stage::Build {
+            return Err(format!("{action:?}, but an earlier part of the run has built it"));
+        }
         // A candidate without a baseline in its job is not screened.
-        let is_left_out = |stage| stage != Stage::Screen && !self.attempts.contains_key(&(order.unit, stage));
+        let is_left_out = |stage| {
+            stage != Stage::Screen
+                && !(was_built && stage == Stage::Build)
+                && !self.attempts.contains_key(&(order.unit, stage))
+        };
         if unit.route[..at].iter().any(|step| is_left_out(step.stage)) {
             return Err(format!("{action:?}, and a step before it was left out"));
         }

@@ -23,18 +23,18 @@ pub struct HostCompiler {
 /// A compiler of the plan that this machine does not have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{language} kernels cannot be compiled: the compiler `{program}` was not found on PATH (install it, or set [build] {key})"
+    "{language} kernels cannot be compiled: the compiler `{program}` was not found on PATH (install it, or set [build] {setting})"
 )]
 pub struct MissingCompiler {
     language: &'static str,
-    key: &'static str,
+    setting: &'static str,
     program: String,
 }
 
 impl HostCompiler {
     pub fn missing(&self) -> Option<MissingCompiler> {
         let Self { language, key, program, path } = self;
-        path.is_none().then(|| MissingCompiler { language, key, program: program.clone() })
+        path.is_none().then(|| MissingCompiler { language, setting: key, program: program.clone() })
     }
 }
 
