@@ -108,12 +108,11 @@ fn title(model: &Model, pane: Pane) -> String {
                 peak.map_or_else(String::new, |peak| format!(" (peak {})", amount(Some(peak))))
             };
             let owed = format!("█ {} owed{}", amount(memory.owed), peak(memory.peak));
-            let reclaimable = format!("• {} reclaimable", amount(memory.reclaimable));
             match memory.device {
-                None => format!("memory: {owed}  {reclaimable}"),
-                // On a narrow screen, the least important figure is cut off.
+                None => format!("memory: {owed}  • {} reclaimable", amount(memory.reclaimable)),
+                // A narrow screen has no room for more.
                 Some(it) => format!(
-                    "{owed}  device {}{} of {}  {reclaimable}",
+                    "{owed}  device {}{} of {}",
                     amount(Some(it.held)),
                     peak(it.peak),
                     amount(Some(it.ceiling))
