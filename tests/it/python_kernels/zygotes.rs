@@ -1,7 +1,6 @@
 //! Runners that are copies of a zygote, and runners that start their own interpreter because copies are impossible. All
 //! verdicts must be the same, for every user.
 
-use std::process::Command;
 use std::time::Duration;
 
 use opt_tests::processes::{self, Process};
