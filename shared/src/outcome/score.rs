@@ -4,10 +4,12 @@ use super::{EntryProfile, Estimate, Profiled};
 
 impl Profiled {
     /// The entries by which the candidate is ranked: those whose inputs varied or, if no entry's did, all. A candidate
-    /// can remember its results for inputs that do not vary.
+    /// can remember its results for inputs that do not vary, so such entries do not speak for it. They speak against it
+    /// if it is clearly slower than its baseline.
     pub fn ranked_entries(&self) -> impl Iterator<Item = &EntryProfile> {
         let all = !self.entries.iter().any(EntryProfile::is_varied);
-        self.entries.iter().filter(move |entry| all || entry.is_varied())
+        let is_slower = |entry: &EntryProfile| entry.speedup.is_some_and(|speedup| speedup.ci_high < 1.0);
+        self.entries.iter().filter(move |entry| all || entry.is_varied() || is_slower(entry))
     }
 
     /// The candidate's speed-up over its baseline, over the ranked entries. `None` if one of them was not paired with
