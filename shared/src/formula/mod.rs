@@ -21,6 +21,7 @@ mod varied;
 
 pub use self::device::{
     CARD_GRAIN, DEVICE_ALIGNMENT, DEVICE_BAND, DEVICE_CONTEXT, DEVICE_FLUSH, EMULATED_GRAIN, device_rounding,
+    written_bits,
 };
 pub use self::groups::{MAX_SHARING, SHARED_RUNNER, runner_groups};
 pub use self::limits::STACK;

@@ -146,6 +146,7 @@ pub fn verify_on_device(
     let buffers = entries.iter().map(|entry| u64::from(entry.buffers)).max().unwrap_or(0);
     let rounding = formula::device_rounding(buffers.saturating_add(workspaces as u64), emulated);
     let rounding = Term { name: "bands and rounding", bytes: rounding };
+    let has_workspaces = workspaces != 0;
     let workspaces = Term { name: "limits.memory", bytes: limits.memory_for(largest_inputs(entries), cores) };
     let device_cap = total(&terms) + workspaces.bytes + rounding.bytes;
     let calls = call_limit(settings).saturating_mul(settings.repeats.saturating_add(4));
@@ -153,7 +154,11 @@ pub fn verify_on_device(
     let count = u32::try_from(entries.len()).unwrap_or(u32::MAX);
     let deadline = per_entry.saturating_mul(count).saturating_add(reading_timeout(entries));
     let mut prediction = if emulated {
-        Prediction::new([formula::staged(), terms].concat(), vec![workspaces], deadline)
+        let outputs = entries.iter().map(|entry| entry.outputs).max().unwrap_or_default();
+        let tracked = if has_workspaces { outputs.saturating_add(workspaces.bytes) } else { outputs };
+        let written = formula::written_bits(tracked);
+        let written = Term { name: "bits of written bytes", bytes: written };
+        Prediction::new([formula::staged(), terms, vec![written]].concat(), vec![workspaces], deadline)
     } else {
         let mut prediction = Prediction::new(formula::staged(), Vec::new(), deadline);
         let context = Term { name: "context", bytes: formula::DEVICE_CONTEXT };
