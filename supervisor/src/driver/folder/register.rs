@@ -3,6 +3,7 @@
 
 use opt_shared::arguments::Signature;
 use opt_shared::kernel_files::KernelFiles;
+use opt_shared::language::Launcher;
 use opt_shared::outcome::{Blame, ReplayResult, Status};
 use opt_shared::settings::CandidateSource;
 
@@ -33,7 +34,8 @@ pub(crate) fn register(
             store.candidate(&row)?;
             let it = &mut facts_of_candidates[candidate.id.index()];
             let name = (job.name.as_str(), candidate.name.as_str());
-            *it = earlier.keep(store, candidate.id, name, row.source.digest.as_deref())?;
+            let sources = row.source.digest.as_deref();
+            *it = earlier.keep(store, candidate.id, name, sources, depends_on_its_sources_only(candidate))?;
             if !selected[candidate.id.index()] && it.status.is_none() {
                 it.status = Some(Status::Skipped);
                 store.candidate_finished(
@@ -50,6 +52,16 @@ pub(crate) fn register(
         }
     }
     Ok(facts_of_candidates)
+}
+
+/// Returns whether the same sources give the same library as before, so that an earlier build can be kept. The headers in
+/// `include`, other libraries, toolchains and Python packages may have changed, and no digest covers them.
+fn depends_on_its_sources_only(candidate: &CandidatePlan) -> bool {
+    let build = &candidate.build;
+    candidate.source.language.kind().launcher == Launcher::Dlopen
+        && build.include.is_empty()
+        && build.library_path.is_empty()
+        && build.toolchain.is_empty()
 }
 
 /// The result of a replay, with a description of the inputs that it was made from. If the inputs are the same, the

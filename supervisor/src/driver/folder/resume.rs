@@ -63,6 +63,7 @@ impl Earlier {
         id: CandidateId,
         (job, name): (&str, &str),
         sources: Option<&str>,
+        build_can_be_kept: bool,
     ) -> Result<CandidateFacts, RunError> {
         let mut result = CandidateFacts::default();
         let Some(before) = self.0.iter().find(|it| it.job == job && it.name == name) else {
@@ -74,7 +75,7 @@ impl Earlier {
             *last = (*last).max(attempt.number);
         }
         if !end_is_valid(before, sources) {
-            let kept = kept_build(&attempts, before, sources);
+            let kept = kept_build(&attempts, before, sources).filter(|_| build_can_be_kept);
             store.candidate_reopened(id, kept.map(|(attempt, _)| attempt.number))?;
             result.artifact = kept.map(|(_, artifact)| artifact.clone());
             return Ok(result);
