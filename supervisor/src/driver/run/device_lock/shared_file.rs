@@ -17,6 +17,7 @@ const SHARED: [&str; 2] = ["/run/lock", "/tmp"];
 const MODE: Mode = Mode::from_raw_mode(0o666);
 /// How often to try again if the file is created or removed at the same time.
 const TRIES: usize = 16;
+const BETWEEN_TRIES: std::time::Duration = std::time::Duration::from_millis(1);
 
 const STICKY: u32 = 0o1000;
 const WRITABLE_BY_ALL: u32 = 0o002;
@@ -66,7 +67,11 @@ pub(super) fn open(path: &Path) -> Result<File, FileError> {
         };
         match opened {
             Ok(file) => return checked(File::from(file), path),
-            Err(error @ (Errno::EXIST | Errno::NOENT | Errno::INTR)) => errno = error,
+            // Access is denied for a moment if another user has just created the file and not set its mode yet.
+            Err(error @ (Errno::EXIST | Errno::NOENT | Errno::INTR | Errno::ACCESS)) => {
+                errno = error;
+                std::thread::sleep(BETWEEN_TRIES);
+            }
             Err(error) => return Err(refused(path, error)),
         }
     }
@@ -86,7 +91,8 @@ fn checked(file: File, path: &Path) -> Result<File, FileError> {
     let failed = |source| FileError::Open { path: path.to_owned(), owner: String::new(), source };
     let metadata = file.metadata().map_err(failed)?;
     let found = match kind(&metadata) {
-        None if metadata.nlink() == 1 => return Ok(file),
+        // Without a name, it has just been removed: `is_at` notices that.
+        None if metadata.nlink() <= 1 => return Ok(file),
         None => "a hard link",
         Some(kind) => kind,
     };
