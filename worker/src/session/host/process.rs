@@ -25,7 +25,7 @@ use crate::sandbox::scheduling::{Scheduling, set_scheduling};
 use crate::sandbox::spawn::SOCKET_FD;
 use crate::sandbox::spawn::spawn_runner;
 use crate::sandbox::streams::Stream;
-use crate::sandbox::timeout::Timeout;
+use crate::sandbox::timeout::{self, StopScope, Timeout};
 use crate::session::{Called, Loaded};
 
 /// The largest part of standard error that is reported, in bytes.
@@ -389,9 +389,13 @@ impl Runner {
         }
         match self.handle.stop(STOP_TIMEOUT) {
             // The candidate's own system call delays the stop, or the host does. If SIGKILL ends it, it is the
-            // candidate's; if not, `finish` reports that the host is to blame.
+            // candidate's; if not, `finish` reports that the host is to blame. A tracer's stop is the host's as well.
             Err(HandleError::WouldNotStop { .. }) => {
-                self.end_for(link, KillReason::WouldNotStop { limit: STOP_TIMEOUT })?;
+                let reason = match timeout::reason(self.handle.pid(), STOP_TIMEOUT, StopScope::Process) {
+                    KillReason::Stopped => KillReason::Stopped,
+                    _ => KillReason::WouldNotStop { limit: STOP_TIMEOUT },
+                };
+                self.end_for(link, reason)?;
                 Ok(false)
             }
             stopped => Ok(stopped? == Stop::Stopped),
