@@ -83,7 +83,9 @@ pub(in super::super) fn decide<B: Backend>(
         }
     }
     let Some(memory) = memory else { return Ok(Ok(decided.into_iter().flatten().collect())) };
-    // Each iteration tries at least one choice of the first open entry.
+    // A kernel that does not load once may load the next time: on a busy machine, loading takes long.
+    let mut may_load_again = true;
+    // Each iteration tries at least one choice of the first open entry, but one may be lost to a failed load.
     while !open.is_empty() {
         let mut layouts: Vec<Variants> = vec![Variants::default(); placed.len()];
         let mut tried: Vec<(Undecided, Vec<usize>)> = Vec::new();
@@ -109,7 +111,7 @@ pub(in super::super) fn decide<B: Backend>(
         let loaded = session.load(load_timeout(task.verify.call_timeout))?;
         let has_plan = matches!(loaded, Answer::Done(Loaded::Ready { has_plan: true, .. }));
         let mut alive = matches!(loaded, Answer::Done(Loaded::Ready { .. }));
-        if !alive {
+        if !alive && !std::mem::take(&mut may_load_again) {
             // The kernel does not load. Its timing will report the reason.
             for (it, _) in tried.drain(..) {
                 let why = "the kernel that should try other values does not load";
