@@ -151,7 +151,7 @@ fn passed(facts: &Facts<'_>, text: &mut Text) {
     if let Some(entry) = &facts.timed {
         text.line(&format!("The entry with the least gain is {entry}: start there to get faster."));
     }
-    facts.emulated.iter().for_each(|hint| text.line(hint));
+    facts.emulated.iter().for_each(|hint| text.line(&one_line(hint)));
 }
 
 fn compilation(facts: &Facts<'_>, text: &mut Text) {

@@ -19,6 +19,8 @@ const PRINTED: usize = 64 << 10;
 
 /// The largest number of kernels of a candidate whose counts are kept. It bounds the outcome's message.
 const MAX_COUNTED: usize = 64;
+/// The largest number of characters of a name from PTX that is reported.
+const MAX_NAME: usize = 200;
 
 /// The emulated device, and what was loaded into it.
 pub(crate) struct EmulatedDriver {
@@ -60,7 +62,7 @@ impl EmulatedDriver {
     fn count(&mut self, symbol: &str, summary: &Summary) {
         let Some(counts) = &summary.counts else { return };
         let one = EmulatedKernel {
-            symbol: symbol.to_owned(),
+            symbol: clipped(symbol),
             launches: 1,
             warp_instructions: summary.warp_instructions,
             divergent_branches: counts.divergent_branches,
@@ -82,10 +84,16 @@ impl EmulatedDriver {
 
 fn traffic(of: &opt_emulator::Traffic) -> Traffic {
     let worst = of.worst.as_ref().map(|(line, source)| {
-        let source = source.as_ref().map_or(String::new(), |it| format!(", {}:{}", it.file, it.line));
+        let source =
+            source.as_ref().map_or(String::new(), |it| format!(", {}:{}", clipped(&it.file), it.line));
         format!("PTX line {line}{source}")
     });
     Traffic { accesses: of.accesses, parts: of.parts, fewest_parts: of.fewest, worst }
+}
+
+/// A name from the candidate's PTX, which may be long and contain anything.
+fn clipped(name: &str) -> String {
+    name.chars().take(MAX_NAME).map(|it| if it.is_control() { '\u{fffd}' } else { it }).collect()
 }
 
 fn device() -> Device {
