@@ -70,10 +70,12 @@ const PRCTL_REFUSED: [u64; 7] = [
 ];
 const PR_SET_MEMORY_MERGE: u64 = 67;
 const PR_FUTEX_HASH: u64 = 78;
+const PR_SVE_GET_VL: u64 = 51;
+const PR_SME_GET_VL: u64 = 64;
 
 /// The `prctl` options that a candidate may use. All others are refused, because newer kernels add options that take
 /// kernel memory or affect other processes.
-const PRCTL_ALLOWED: [u64; 13] = [
+const PRCTL_ALLOWED: [u64; 15] = [
     libc::PR_GET_PDEATHSIG as u64,
     libc::PR_GET_DUMPABLE as u64,
     libc::PR_SET_NAME as u64,
@@ -86,6 +88,9 @@ const PRCTL_ALLOWED: [u64; 13] = [
     libc::PR_GET_NO_NEW_PRIVS as u64,
     libc::PR_SET_THP_DISABLE as u64,
     libc::PR_GET_THP_DISABLE as u64,
+    // Lengths of vector registers, which libraries ask for on aarch64.
+    PR_SVE_GET_VL,
+    PR_SME_GET_VL,
     // Names of mappings, which allocators set: at most 80 bytes for each mapping.
     libc::PR_SET_VMA as u64,
 ];
