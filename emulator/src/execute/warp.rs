@@ -75,24 +75,24 @@ pub struct Warp {
     pub groups: [u64; 32],
     /// The index of the last accessed allocation.
     pub hint: usize,
-    /// The number of backward branches, taken while another part waited, since a part last yielded.
+    /// The number of backward branches since a part last yielded, counted while another part could run.
     pub backward: u32,
 }
 
 /// The state of a warp's turn: the instructions left in it, and the state of other parts.
 struct Turn {
     left: u32,
-    /// Whether the last part looped while another one waited.
+    /// Whether the last part gave way after many backward branches, so another part must run next.
     yields: bool,
     /// The position of the next part ahead.
     ahead: u32,
-    others_wait: bool,
+    others_can_run: bool,
 }
 
 /// The reason why a part of a warp stopped running.
 enum Pause {
-    /// The lanes of the part have ended, wait, or continue in the list of parts.
-    Continue,
+    /// The lanes of the part have ended, wait, or were put back into the list of parts.
+    PartStopped,
     /// The turn is over.
     Turn,
 }
@@ -101,7 +101,7 @@ impl Warp {
     /// Runs until no part can continue or the turn is over. Returns the number of executed instructions.
     pub fn take_turn(&mut self, block: &mut BlockState<'_>) -> Result<u32, (Stop, u32)> {
         let mut turn =
-            Turn { left: limits::TURN_INSTRUCTIONS, yields: false, ahead: u32::MAX, others_wait: false };
+            Turn { left: limits::TURN_INSTRUCTIONS, yields: false, ahead: u32::MAX, others_can_run: false };
         loop {
             if self.parts.is_empty() {
                 self.resume_gathered();
@@ -111,10 +111,10 @@ impl Warp {
             let other = self.parts.iter().map(|part| part.pc).min().unwrap_or(u32::MAX);
             // After a yield, a part runs although another part is behind it.
             turn.ahead = if other < part.pc { u32::MAX } else { other };
-            turn.others_wait = !self.parts.is_empty();
+            turn.others_can_run = !self.parts.is_empty();
             let mut pc = part.pc;
             match self.run(block, &mut pc, part.mask, &mut turn) {
-                Ok(Pause::Continue) => {}
+                Ok(Pause::PartStopped) => {}
                 Ok(Pause::Turn) => break,
                 Err(stop) => return Err((stop, pc)),
             }
@@ -124,16 +124,16 @@ impl Warp {
 
     /// Chooses the part that is furthest behind. If the part that ran last yields, chooses among the others.
     fn choose(&mut self, yields: bool) -> Option<usize> {
-        let by_pc = self.parts.iter().enumerate();
+        let parts = self.parts.iter().enumerate();
         if yields {
             // The part that yields is the last in the list.
             let last = self.parts.len().checked_sub(1)?;
-            by_pc
+            parts
                 .filter(|(index, _)| *index != last || last == 0)
                 .min_by_key(|(_, part)| part.pc)
                 .map(|(i, _)| i)
         } else {
-            by_pc.min_by_key(|(_, part)| part.pc).map(|(index, _)| index)
+            parts.min_by_key(|(_, part)| part.pc).map(|(index, _)| index)
         }
     }
 
@@ -148,8 +148,8 @@ impl Warp {
         }
     }
 
-    /// Lets a part wait at a collective instruction for missing lanes, or continues together with the lanes that wait
-    /// there.
+    /// Makes a part wait at a collective instruction for missing lanes. If none are missing, puts it back into the list,
+    /// together with the lanes that wait there.
     fn gather(&mut self, part: Part, members: u32) {
         let known = self.gathering.iter().position(|(waiting, _)| waiting.pc == part.pc);
         let waiting = known.map_or(0, |index| self.gathering.swap_remove(index).0.mask);
@@ -184,7 +184,7 @@ impl Warp {
         self.run_on::<false>(block, at, mask, turn)
     }
 
-    /// Runs the same code, for which the compiler uses the CPU's wide vectors and other optional instructions.
+    /// Calls `run_on`, compiled to use wide vectors and other optional instructions of the CPU.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx2,bmi1,bmi2,fma,lzcnt,popcnt")]
     fn run_with_wide_vectors(
@@ -206,14 +206,14 @@ impl Warp {
         mask: u32,
         turn: &mut Turn,
     ) -> Result<Pause, Stop> {
-        let Turn { ahead, others_wait, .. } = *turn;
+        let Turn { ahead, others_can_run, .. } = *turn;
         turn.yields = false;
         let kernel = block.kernel;
         loop {
             let pc = *at;
             if ahead <= pc || turn.left == 0 {
                 self.put(pc, mask);
-                return Ok(if turn.left == 0 { Pause::Turn } else { Pause::Continue });
+                return Ok(if turn.left == 0 { Pause::Turn } else { Pause::PartStopped });
             }
             turn.left -= 1;
             let Some(instruction) = kernel.code.get(pc as usize) else {
@@ -273,18 +273,18 @@ impl Warp {
                     {
                         counter.divergent_branches += 1;
                     }
-                    if target <= pc && others_wait {
+                    if target <= pc && others_can_run {
                         self.backward += 1;
                     }
-                    if others_wait && limits::BRANCHES_BEFORE_YIELD < self.backward {
+                    if others_can_run && limits::BRANCHES_BEFORE_YIELD < self.backward {
                         self.backward = 0;
                         // Put the part at the end of the list, so another part is chosen.
                         self.put(pc + 1, mask & !active);
                         self.parts.push(Part { pc: target, mask: active });
                         turn.yields = true;
-                        return Ok(Pause::Continue);
+                        return Ok(Pause::PartStopped);
                     }
-                    if active == mask && (target > pc || !others_wait) {
+                    if active == mask && (target > pc || !others_can_run) {
                         *at = target;
                         continue;
                     }
@@ -295,7 +295,7 @@ impl Warp {
                     }
                     self.put(pc + 1, mask & !active);
                     self.put(target, active);
-                    return Ok(Pause::Continue);
+                    return Ok(Pause::PartStopped);
                 }
                 Op::BranchTable { index, table } => {
                     let table = &kernel.tables[table as usize];
@@ -307,18 +307,18 @@ impl Warp {
                         self.put(*target, 1 << lane);
                     }
                     self.put(pc + 1, mask & !active);
-                    return Ok(Pause::Continue);
+                    return Ok(Pause::PartStopped);
                 }
                 Op::Exit => {
                     self.live &= !active;
                     self.put(pc + 1, mask & !active);
-                    return Ok(Pause::Continue);
+                    return Ok(Pause::PartStopped);
                 }
                 Op::Trap => return Err(Stop::new(FaultKind::Trap, first_lane(active))),
                 Op::Barrier(op) => {
                     self.put(pc + 1, mask & !active);
                     self.arrive(block, op, Part { pc, mask: active })?;
-                    return Ok(Pause::Continue);
+                    return Ok(Pause::PartStopped);
                 }
                 Op::Warp(index) => {
                     let op = &kernel.warp_ops[index as usize];
@@ -327,7 +327,7 @@ impl Warp {
                     if members & self.live & !active != 0 {
                         self.put(pc + 1, mask & !active);
                         self.gather(Part { pc, mask: active }, members);
-                        return Ok(Pause::Continue);
+                        return Ok(Pause::PartStopped);
                     }
                     self.collective(op, active);
                     self.note_collective(block, op, active);
@@ -336,7 +336,7 @@ impl Warp {
                     if self.live & !active != 0 {
                         self.put(pc + 1, mask & !active);
                         self.gather(Part { pc, mask: active }, u32::MAX);
-                        return Ok(Pause::Continue);
+                        return Ok(Pause::PartStopped);
                     }
                     self.matrix(block, index, active, pc)?;
                 }

@@ -12,7 +12,7 @@ use super::memory::Memory;
 
 /// Number of decisions kept for scrolling back.
 const MAX_DECISIONS: usize = 500;
-/// Largest number of replays. A plan cannot have as many.
+/// Largest number of replays. A plan cannot have that many.
 const MAX_REPLAYS: usize = 64;
 /// Largest number of slots in the history. The run answers with at most 512.
 const MAX_SLOTS: usize = 4096;
@@ -28,7 +28,7 @@ pub(super) enum Update {
     Event(Value),
     /// The answer to a request.
     Message(String),
-    /// The reason why something waits, as a sentence that the user asked for.
+    /// The explanation of a worker or candidate that the user asked for.
     Why(String),
     /// The connection is lost, so there will be no more updates.
     Lost(String),
@@ -145,7 +145,7 @@ pub(super) struct Candidate {
     pub rank: Option<u32>,
     /// The value and the ends of its interval.
     pub speedup: Option<[f64; 3]>,
-    /// The figures if this is a replay of the plan. Replays are listed below candidates.
+    /// The figures if this is a replay of the plan.
     pub replay: Option<Replay>,
 }
 
@@ -184,7 +184,7 @@ pub(super) struct Model {
     pub policy: VecDeque<Decision>,
     /// The end of the run, or the reason why the connection was lost.
     pub over: Option<String>,
-    /// How long the run has not answered; zero while it answers.
+    /// How long the run has been silent; zero while it answers.
     pub silent: Duration,
 
     pub focus: Pane,
@@ -328,7 +328,8 @@ impl Model {
             Some("run") => {
                 let code = event["exit_code"].as_u64().map(|code| format!(" with exit code {code}"));
                 self.end(String::new());
-                // The exit code says more than that the connection was closed, whichever of the two came first.
+                // The exit code is more informative than a closed connection, so it replaces that reason even if it arrives
+                // later.
                 self.over = Some(format!("the run has ended{}", code.unwrap_or_default()));
             }
             _ => {}
@@ -350,7 +351,8 @@ impl Model {
         let mut rows: Vec<(u8, usize, u32, &Candidate)> = Vec::with_capacity(self.candidates.len());
         for it in &self.candidates {
             let job = it.name.split('/').next().unwrap_or_default();
-            // Candidates of a job are adjacent in the plan, so this is nearly always the job of the last one.
+            // Candidates of a job are adjacent in the plan, so the search from the end nearly always finds the
+            // job at once.
             let index = jobs.iter().rposition(|known| *known == job).unwrap_or_else(|| {
                 jobs.push(job);
                 jobs.len() - 1

@@ -170,7 +170,7 @@ fn device_that_keeps_memory_is_quarantined_and_builds_continue() {
 }
 
 #[test]
-fn device_whose_memory_is_back_late_is_used_again() {
+fn device_whose_memory_comes_back_late_is_used_again() {
     let (mut harness, first) = verifying(on_device(two_jobs()));
     harness.feed(Event::DeviceSample(seen(&[of_worker(first.worker, 300)])));
     harness.gone(first.worker);
@@ -219,7 +219,7 @@ fn unified_memory_is_one_sum_under_the_smaller_ceiling() {
 }
 
 #[test]
-fn unit_ends_without_a_verdict_if_other_processes_keep_the_device_memory() {
+fn unit_is_put_off_while_other_processes_hold_the_device_memory() {
     let spec = on_device(plan(1));
     let mut harness = Harness::new(spec);
     let others = || DeviceSample {
