@@ -56,7 +56,7 @@ pub(super) fn legend<'a>(candidates: impl Iterator<Item = &'a CandidateRecord> +
     lines
 }
 
-/// Names entries that were timed but are not ranked, because other entries had inputs that vary.
+/// Names entries that were timed but count only against a candidate, because other entries had inputs that vary.
 fn unranked_entries(candidate: &CandidateRecord) -> Option<String> {
     let times = &timed(candidate)?.times;
     let count = times.unvaried_entries.filter(|&count| 0 < count && times.varied_entries != Some(0))?;
@@ -67,7 +67,7 @@ fn unranked_entries(candidate: &CandidateRecord) -> Option<String> {
     };
     let why = first.unvaried_because.as_deref().map(one_line).unwrap_or_default();
     Some(format!(
-        "= not ranked, because every call had the same inputs: {}{more} ({why})",
+        "= counts only if slower, because every call had the same inputs: {}{more} ({why})",
         one_line(&first.entry)
     ))
 }
@@ -127,7 +127,7 @@ pub(super) mod tests {
                 3,
                 "",
                 vec![
-                    "= not ranked, because every call had the same inputs: entry_000000 and 2 entries more (`input`: it is sorted)",
+                    "= counts only if slower, because every call had the same inputs: entry_000000 and 2 entries more (`input`: it is sorted)",
                 ],
             ),
         ] {

@@ -419,6 +419,12 @@ mod tests {
         assert_eq!(numbers(&varied), (1, Some(1), Some(1)));
         assert!((varied.speedup.expect("paired").value - 2.0).abs() < 1e-9);
         assert!((varied.rate.expect("timed").value - 2.0).abs() < 1e-9);
+        // An entry in which it is clearly slower than its baseline counts against it, whether it varies or not.
+        let mut report = timed(Stage::Profile, &[(2.0, 0.01), (0.02, 0.01)]);
+        let Body::Profile(profiled) = &mut report.body else { unreachable!("a profile") };
+        profiled.entries[0].varied = vec!["input".to_owned()];
+        let slower = ScoreSummary::of(Stage::Profile, profiled);
+        assert!((slower.speedup.expect("paired").value - 0.2).abs() < 1e-9);
     }
 
     #[test]

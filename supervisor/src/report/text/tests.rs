@@ -122,7 +122,10 @@ fn figures_from_inputs_that_did_not_vary_are_marked_and_not_green() {
 fn entries_that_are_not_ranked_are_named() {
     let text = rendered(&with_varied(2, 1), Style { width: 120, ..Style::default() });
     assert!(text.contains("0.8 %   31.0 MiB\n"), "{text}");
-    assert!(text.contains("= not ranked, because every call had the same inputs: entry_000000 ("), "{text}");
+    assert!(
+        text.contains("= counts only if slower, because every call had the same inputs: entry_000000 ("),
+        "{text}"
+    );
 }
 
 #[test]
