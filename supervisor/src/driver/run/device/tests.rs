@@ -1,4 +1,5 @@
-//! Tests from the readings of NVML to the core's decisions. They use the NVML twin, and real processes that are killed.
+//! Tests of the whole way from the readings of NVML to the core's decisions. They use the NVML twin, and real processes
+//! that are killed.
 
 use std::process::{Child, Command};
 use std::sync::Arc;
