@@ -3,9 +3,11 @@
 /// How the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// Every job has a candidate other than its baseline that passed and was timed.
+    /// Every job that was not skipped has a candidate that counts as a success, and no replay failed. Usually, this is
+    /// a candidate other than the baseline that passed and was timed; `allows_success` in `driver/folder/finish.rs` has
+    /// the exceptions.
     Good,
-    /// The run finished, but some job has no such candidate, or its baseline failed.
+    /// The run finished, but some job has no such candidate, a baseline or a replay failed, or every job was skipped.
     NonePassed,
     /// A usage or plan error.
     Usage,

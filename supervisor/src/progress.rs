@@ -1,7 +1,7 @@
 //! Progress on a terminal: a line for each running attempt, and a permanent line for each candidate that has
 //! ended.
 //!
-//! Shows nothing if the output is not a terminal. If the terminal blocks, its lines are dropped and nothing else waits.
+//! Shows nothing if the output is not a terminal. If the terminal blocks, lines are dropped, and nothing waits for it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -41,7 +41,7 @@ impl ProcessSample {
     }
 }
 
-/// The cheap sample, which gives an upper bound of what a process owes.
+/// The cheap sample. It includes file pages, but neither swapped memory nor page tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resident {
     /// Anonymous, shared and file pages.
