@@ -64,7 +64,7 @@ impl Subtree {
             }
             _ => {}
         }
-        // After this line, dropping `subtree` undoes all changes.
+        // From here on, dropping `subtree` undoes all changes.
         put(&home, "cgroup.procs", &pid.to_string())?;
         subtree.enable()?;
         Ok(subtree)
@@ -93,7 +93,7 @@ impl Subtree {
         Ok(())
     }
 
-    /// Creates a leaf for a process. The process must enter it before it does anything else.
+    /// Creates a leaf for a process, which must enter the leaf before it does anything else.
     pub fn leaf(&mut self, name: &str, limits: LeafLimits) -> Result<Leaf, CgroupError> {
         self.sweep();
         Leaf::create(self.folder.join(format!("{PREFIX}{}-{name}", self.key)), limits)

@@ -2,7 +2,7 @@
 //! memory into owed and reclaimable memory.
 //!
 //! Both files stay open. An open descriptor always describes the process that it was opened for, never a later one with
-//! the same pid. No allocation happens after `open`.
+//! the same pid. A sampler allocates nothing after `open`.
 
 use std::path::{Path, PathBuf};
 

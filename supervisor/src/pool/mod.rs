@@ -1,4 +1,4 @@
-//! Manages worker processes. Only this module of the supervisor starts, signals and reaps processes.
+//! Manages worker processes. In a run, only this module of the supervisor starts and reaps processes.
 //!
 //! It starts workers, does the handshake, runs the threads of their channels, and keeps the pidfds of workers and
 //! runners. It reports `PoolEvent`s and carries out calls; its callers make the decisions. Signals are sent only

@@ -1,5 +1,5 @@
 //! Draws the model as a frame of any size. Parts that do not fit are left out, the least important first. This file
-//! only computes layout and wording.
+//! decides only layout and wording.
 
 mod chart;
 mod columns;

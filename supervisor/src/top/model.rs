@@ -17,7 +17,7 @@ const MAX_REPLAYS: usize = 64;
 /// Largest number of slots in the history. The run answers with at most 512.
 const MAX_SLOTS: usize = 4096;
 
-/// What the run reports to the view.
+/// What the threads of `link` report to the view.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Update {
     Status(Value),

@@ -37,7 +37,7 @@ pub enum TopError {
 pub enum Watched {
     /// The user left it.
     Left,
-    /// SIGINT or SIGTERM ended it.
+    /// One of the signals that [`Signals`] delivers ended it.
     Interrupted,
 }
 

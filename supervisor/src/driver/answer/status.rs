@@ -153,7 +153,8 @@ impl View<'_> {
         }
     }
 
-    /// Returns the state of a candidate. After its end, this is its whole record.
+    /// Returns the state of a candidate. After its end, this is its whole record, unless that is longer than
+    /// `MAX_RECORD`.
     pub(crate) fn result(&self, id: CandidateId, record: Option<Box<CandidateRecord>>) -> Value {
         let mut answer = Map::new();
         answer.insert("candidate".to_owned(), json!(self.agenda.full_name(id)));

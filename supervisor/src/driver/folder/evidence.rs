@@ -117,7 +117,7 @@ impl Evidence {
         self.points += usize::from(self.block.push(track, point));
     }
 
-    /// Returns everything that has not been written yet.
+    /// Returns everything that has not been returned yet.
     pub fn take(&mut self) -> Block {
         (self.points, self.begun) = (0, Instant::now());
         let width = self.block.width;

@@ -190,7 +190,7 @@ impl Drop for Writer {
     fn drop(&mut self) {
         self.shared.gives_up.store(true, Ordering::Relaxed);
         self.operations = None;
-        // Dropping the thread's last sender closes the database, which checkpoints its log.
+        // The channel is disconnected after the thread has closed the database, which checkpoints its log.
         let deadline = Instant::now() + CLOSING_TIMEOUT;
         while !matches!(self.written.recv_deadline(deadline), Err(RecvTimeoutError::Disconnected))
             && Instant::now() < deadline

@@ -26,7 +26,7 @@ pub(crate) struct Agenda<'a> {
     pub(crate) cores: u32,
     /// The total size up to which a job's captures are kept in the page cache.
     pub(crate) cache_budget: Bytes,
-    /// The random seed for jobs whose plan sets none.
+    /// The random seed for candidates for which the plan sets none.
     pub(crate) seed: u64,
     /// The speed-up that a candidate needs for the run to count as a success.
     pub(crate) min_speedup: Option<f64>,

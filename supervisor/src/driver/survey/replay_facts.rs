@@ -141,7 +141,7 @@ impl ReplayFacts {
         facts.get(job.index())?.entries.get(*index)
     }
 
-    /// Predicts what the replay will owe at most, with any of these candidates.
+    /// Predicts what the replay will owe at most if these runners make its calls.
     pub fn prediction(
         &self,
         replay: &ReplayPlan,

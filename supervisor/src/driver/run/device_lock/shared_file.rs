@@ -16,7 +16,7 @@ pub(super) const FOLDER_VARIABLE: &str = "OPT_SUPERVISOR_LOCK_DIR";
 const SHARED: [&str; 2] = ["/run/lock", "/tmp"];
 /// Every user may lock the file, and write its holder's name to it.
 const MODE: Mode = Mode::from_raw_mode(0o666);
-/// How often to try again if the file is created or removed at the same time.
+/// How many times to try if other processes create or remove the file at the same time.
 const TRIES: usize = 16;
 const BETWEEN_TRIES: std::time::Duration = std::time::Duration::from_millis(1);
 
