@@ -98,12 +98,12 @@ impl Evidence {
         }
         if let Some(available) = sample.available {
             let point = Point { at, first: available, second: sample.swapped };
-            let worse = self.machine.is_none_or(|before| {
+            let is_kept = self.machine.is_none_or(|before| {
                 before.at / MACHINE_WIDTH != at / MACHINE_WIDTH
                     || available < before.first
                     || before.second < sample.swapped
             });
-            if worse {
+            if is_kept {
                 self.machine = Some(point);
                 self.push(Track::Machine, point);
             }
