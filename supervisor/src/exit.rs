@@ -3,9 +3,12 @@
 /// How the program ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// Every job has a candidate other than its baseline that passed and was timed.
+    /// The command succeeded. For a run: no replay failed, and every job that was not skipped has a candidate that
+    /// counts as a success. This is usually a candidate other than the baseline that passed and was timed;
+    /// `allows_success` in `driver/folder/finish.rs` has the exceptions.
     Good,
-    /// The run finished, but some job has no such candidate, or its baseline failed.
+    /// The command was carried out, but its result is negative. For a run: some job has no such candidate, a baseline
+    /// or a replay failed, or every job was skipped.
     NonePassed,
     /// A usage or plan error.
     Usage,

@@ -1,4 +1,5 @@
-//! The executable: the command line for people, and hidden entry points for workers, runners and compilers.
+//! The executable: the command line for people, and hidden entry points for workers, runners, zygotes, compilers and
+//! canaries.
 //!
 //! Only this file uses both the supervisor and the worker library. It dispatches on the first argument and does nothing
 //! else.

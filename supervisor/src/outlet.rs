@@ -31,7 +31,7 @@ enum Message<T> {
 pub trait Drain<T>: Send {
     fn write(&mut self, item: T);
 
-    /// This many items were dropped since the last report.
+    /// Reports that this many items were dropped since the last report.
     fn lost(&mut self, items: u64);
 }
 

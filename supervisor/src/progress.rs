@@ -1,7 +1,7 @@
 //! Progress on a terminal: a line for each running attempt, and a permanent line for each candidate that has
 //! ended.
 //!
-//! Shows nothing if the output is not a terminal. If the terminal blocks, its lines are dropped and nothing else waits.
+//! Shows nothing if the output is not a terminal. If the terminal blocks, lines are dropped, and nothing waits for it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,14 +25,14 @@ pub struct Progress {
     missed: bool,
 }
 
-/// An attempt as shown at the start of its line.
+/// An attempt, as its line shows it.
 #[derive(Clone)]
 struct ShownAttempt {
     stage: &'static str,
     name: String,
     /// Number of entries to process; 0 if the stage does not count them.
     total: u64,
-    /// Whether to show bytes and their rate. They make sense only for stages that read captures.
+    /// Whether to show bytes and their rate. They make sense only for a verification.
     shows_bytes: bool,
 }
 

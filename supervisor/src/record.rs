@@ -37,8 +37,8 @@ pub use time::{NotATime, UtcTime};
 /// The version of the document. Every change that could break readers increments it.
 pub const SCHEMA: u32 = 1;
 
-/// The whole document. Its long lists are type parameters, so that the store can write them row by row without
-/// holding one in memory.
+/// The whole document. Its long lists are type parameters, so that the store can write them row by row without holding
+/// a whole list in memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunRecord<
     Jobs = Vec<JobRecord>,
@@ -68,7 +68,7 @@ pub struct RunInfo {
     pub device: String,
     pub device_kind: DeviceKind,
     pub exit_code: Option<i32>,
-    /// Candidates that ended as INFRA_ERROR.
+    /// The number of candidates that ended as INFRA_ERROR.
     pub without_verdict: u32,
     /// The command line of the first start.
     pub command: Option<String>,
@@ -117,7 +117,7 @@ words! {
     JobStatus {
         Pending = "PENDING",
         Running = "RUNNING",
-        /// A candidate other than the baseline passed and was timed.
+        /// The job has a candidate that counts as a success: usually, one other than the baseline passed and was timed.
         Passed = "PASSED",
         NonePassed = "NONE_PASSED",
         /// Candidates are still verified and timed, but have no speed-up.
@@ -310,7 +310,8 @@ pub struct CandidateTimes {
     pub footprint_bytes: Option<Bytes>,
     #[serde(with = "nonfinite::option")]
     pub bytes_per_second: Option<f64>,
-    /// The numbers of timed entries whose inputs varied, and whose inputs did not. If any varied, only these are ranked.
+    /// The numbers of timed entries whose inputs varied, and of those whose inputs did not. If there are any of the
+    /// first kind, only these are ranked.
     pub varied_entries: Option<u64>,
     pub unvaried_entries: Option<u64>,
     /// The smallest number of processes that timed an entry.

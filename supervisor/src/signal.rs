@@ -43,8 +43,8 @@ fn is_ignored(signal: Signal) -> bool {
     }
 }
 
-/// Lets Ctrl-C end a child, while this process lives on to clean up after it. Unlike an ignored signal, a handler is not
-/// inherited by the child's program.
+/// Lets Ctrl-C end a child, while this process lives on to clean up after it. Unlike an ignored signal, a handler is
+/// not inherited by the child's program.
 pub fn leave_interrupts_to_child() {
     extern "C" fn nothing(_: std::ffi::c_int) {}
     let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
@@ -68,7 +68,7 @@ impl Signals {
         Ok(Self { descriptor })
     }
 
-    /// Number of signals since the last call.
+    /// Returns the number of signals since the last call.
     pub fn take(&self) -> u32 {
         let mut count = 0;
         while let Ok(Some(_)) = self.descriptor.read_signal() {

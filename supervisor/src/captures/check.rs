@@ -14,7 +14,7 @@ use opt_shared::units::Bytes;
 use super::files::{Stream, read_manifest};
 use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
 
-/// The maximum number of findings. A completely damaged store would have one for each file.
+/// The maximum number of findings that are kept. A completely damaged store would have one for each file.
 const MAX_FINDINGS: usize = 1000;
 
 /// The result of `captures check`.
@@ -131,7 +131,7 @@ fn read_intact_manifest(folder: &Path, entry: &IndexEntry) -> Result<Manifest, S
     Ok(manifest)
 }
 
-/// Checks that all wanted blobs exist and are intact, and that no other files do.
+/// Checks that all wanted blobs exist and are intact, and that there are no other files.
 fn check_blobs(
     store: &Path,
     mut wanted: BTreeMap<BlobId, Wanted>,

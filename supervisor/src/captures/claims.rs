@@ -1,5 +1,5 @@
 //! Decides which thread writes a storage that several entries seem to share. The first thread that reaches it writes
-//! it. The others wait, and then hash their own copy.
+//! it. The others hash their own copy, and then wait until the first one has finished.
 //!
 //! Storages of equal size and CRC are presumed equal until they have been read. Then their digests decide.
 

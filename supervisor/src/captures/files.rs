@@ -20,7 +20,7 @@ const FLUSH_EVERY: u64 = 256 << 20;
 /// The number of bytes that are read before they are dropped from the page cache.
 const DROP_EVERY: u64 = 16 << 20;
 
-/// A file that is read once from start to end.
+/// A file that is read in order. `seek` goes back to a part that must be read again.
 pub(super) struct Stream {
     path: PathBuf,
     file: Arc<File>,
@@ -125,7 +125,8 @@ impl Draft {
         Ok(())
     }
 
-    /// Flushes the file, renames it, and flushes the folder. After a power failure, the file is complete or absent.
+    /// Flushes the file, renames it, and flushes the folder. After a power failure, the file is complete, or as it was
+    /// before (absent or old).
     pub(super) fn place(self, target: &Path, mode: u32) -> Result<(), CapturesError> {
         self.finish(target, mode, |draft| fs::rename(draft, target))
     }

@@ -1,5 +1,5 @@
-//! The journal of an unfinished `pack`, `partial/journal`: one JSON line about the store, then one for each finished
-//! entry.
+//! The journal of an unfinished `pack` or `add`, in `partial/journal`: one JSON line about the store, then one for each
+//! finished entry.
 //!
 //! A line is written only after everything that it refers to is on disk. An incomplete line, left by a crash, is
 //! removed.
@@ -18,7 +18,7 @@ use super::files::Draft;
 use super::sources::Stamp;
 use super::{CapturesError, failed};
 
-/// The file's name, in the folder of a store that is being packed.
+/// The journal's name, in the folder `partial` of a store that is being packed.
 const NAME: &str = "journal";
 
 /// A finished entry, and the version of the file that it was packed from.

@@ -1,7 +1,7 @@
 //! `captures pack`: turns a folder of `.pt` files into a store.
 //!
-//! Each file is read once from start to end, hashed as a whole, and split into literals and blobs. A storage that
-//! was seen before is only hashed. For each entry, the blobs are written first, then the manifest that names them,
+//! Each file is read from start to end, usually once, hashed as a whole, and split into literals and blobs. A storage
+//! that was seen before is only hashed. For each entry, the blobs are written first, then the manifest that names them,
 //! then the line in the journal. The index is written last. The files on disk are therefore valid at any moment, and
 //! after an interruption the next run continues from them.
 
@@ -71,8 +71,8 @@ pub fn pack(
     make_folder(store)?;
     let store = fs::canonicalize(store).map_err(failed("resolving", store))?;
     if store.starts_with(&folder) {
-        // Another process created a link meanwhile. `remove_dir` fails if the folder is not empty, so it removes only a
-        // folder that this function has just created.
+        // Another process created a link meanwhile. `remove_dir` fails if the folder is not empty, so nothing but an
+        // empty folder is ever removed here.
         let _ = fs::remove_dir(&store);
         return Err(store_is_inside());
     }
@@ -140,7 +140,7 @@ struct Packing {
     /// The journal, the lines that this run added, and the entries that became a single blob, with reasons.
     journal: Mutex<(Journal, Vec<Line>, Vec<String>)>,
     claims: Claims,
-    /// The sizes of blobs that an interrupted run left. A storage of such a size is hashed before it is written.
+    /// The sizes of blobs that an earlier run left. A storage of such a size is hashed before it is written.
     sizes: HashSet<u64>,
     /// The number of drafts so far. Each draft is named after it.
     drafts: AtomicU64,
@@ -197,8 +197,8 @@ impl Packing {
         })
     }
 
-    /// Forgets entries whose files have changed since they were packed, so that they are packed again. Removes
-    /// manifests whose files are gone, whether or not they are in the journal.
+    /// Forgets entries whose files or manifests have changed since they were packed, so that they are packed again.
+    /// Removes manifests whose files are gone, whether or not they are in the journal.
     fn forget_changed(&mut self, sources: &[Source]) -> Result<(), CapturesError> {
         let now: BTreeMap<&str, Stamp> = sources.iter().map(|it| (it.name.as_str(), it.stamp)).collect();
         let entries = self.store.join(ENTRIES);
@@ -275,7 +275,7 @@ impl Packing {
             segments,
         };
         let encoded = manifest.encode(&literals);
-        // A cheap check that this program can read the manifest that it has just written.
+        // A cheap check that this program can read the manifest that it is about to write.
         Manifest::parse(&encoded)
             .map_err(|error| CapturesError::Manifest { path: source.path.clone(), source: error })?;
         let target = self.store.join(ENTRIES).join(&source.name);
@@ -388,7 +388,7 @@ impl Packing {
         entries.sort_by(|one, other| one.name.cmp(&other.name));
         let used = used_blobs(&self.store, &entries)?;
         if self.resumed {
-            // Unused blobs belong to files that changed between two runs.
+            // Unused blobs belong to files that were changed, replaced or removed since they were packed.
             for (id, bytes) in blobs_of(&self.store)? {
                 if !used.contains(&(id, bytes)) {
                     let path = self.store.join(blob_path(id));

@@ -13,10 +13,10 @@ use super::{CgroupError, put};
 const PREFIX: &str = "opt-run-";
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
 /// The timeout for removing a group. A killed process leaves its group within milliseconds, unless it hangs in the
-/// kernel. It is short in tests, because their plain folders never become empty.
+/// kernel. The timeout is short in tests, because plain folders with files never become empty.
 const REMOVAL_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2_000 });
 const REMOVAL_PAUSE: Duration = Duration::from_millis(2);
-/// The maximum number of groups of earlier runs that are examined.
+/// The maximum number of files and groups in a folder that are examined.
 const MAX_LEFT: usize = 10_000;
 
 /// The group in which the supervisor was started.
@@ -27,7 +27,8 @@ pub struct StartGroup {
     pub topmost: bool,
 }
 
-/// A group with controllers for its children. Dropping it restores everything.
+/// A group with controllers for its children. Dropping it restores the group, but leaves the controllers on if groups
+/// of other runs need them.
 #[derive(Debug)]
 pub struct Subtree {
     folder: PathBuf,
@@ -63,13 +64,13 @@ impl Subtree {
             }
             _ => {}
         }
-        // After this line, dropping `subtree` undoes all changes.
+        // From here on, dropping `subtree` undoes all changes.
         put(&home, "cgroup.procs", &pid.to_string())?;
         subtree.enable()?;
         Ok(subtree)
     }
 
-    /// Returns the group that the supervisor and its workers move into.
+    /// Returns the group for the supervisor and its workers.
     fn home(&self) -> PathBuf {
         self.folder.join(format!("{PREFIX}{}-home", self.key))
     }
@@ -92,7 +93,7 @@ impl Subtree {
         Ok(())
     }
 
-    /// Creates a leaf for a process. The process must enter it before it does anything else.
+    /// Creates a leaf for a process, which must enter the leaf before it does anything else.
     pub fn leaf(&mut self, name: &str, limits: LeafLimits) -> Result<Leaf, CgroupError> {
         self.sweep();
         Leaf::create(self.folder.join(format!("{PREFIX}{}-{name}", self.key)), limits)
@@ -149,7 +150,7 @@ impl Drop for Subtree {
             }
             std::thread::sleep(REMOVAL_PAUSE);
         }
-        // If another run shares the group, it would lose its limits with the controllers.
+        // Without the controllers, another run that shares the group would lose its limits.
         if !self.has_groups_of_other_runs() {
             for controller in &self.enabled {
                 let _ = put(&self.folder, "cgroup.subtree_control", &format!("-{controller}"));
@@ -220,7 +221,7 @@ mod tests {
         }
         drop(subtree);
         assert_eq!(read(folder.join("cgroup.subtree_control")), "-pids");
-        assert_eq!(read(folder.join("cgroup.procs")), "77", "the process was not moved back");
+        assert_eq!(read(folder.join("cgroup.procs")), "77", "the process is moved back");
         assert!(!folder.join("opt-run-k1-w1-5").exists() && !folder.join("opt-run-k1-home").exists());
     }
 
@@ -272,7 +273,7 @@ mod tests {
         {
             assert_eq!(start.folder.join(name).exists(), stays, "{name}");
         }
-        // Its members are killed first. In a plain folder, this file shows that.
+        // The group's members are killed first. In a plain folder, this file shows that.
         assert_eq!(read(start.folder.join("opt-run-k1-w1-9/cgroup.kill")), "1");
     }
 }

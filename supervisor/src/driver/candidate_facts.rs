@@ -10,7 +10,7 @@ use opt_shared::units::Bytes;
 use super::folder::ranking::ScoreSummary;
 use crate::core::event::Stage;
 
-/// What the run has learned about a candidate that is not in the plan.
+/// What the run has learned about a candidate, beyond what the plan says.
 #[derive(Clone, Debug, Default)]
 pub struct CandidateFacts {
     pub artifact: Option<Artifact>,
@@ -18,7 +18,7 @@ pub struct CandidateFacts {
     /// Boxed, because most candidates have none.
     pub profile: Option<Box<ScoreSummary>>,
     pub status: Option<Status>,
-    /// The number of attempts of each stage in earlier parts of the run.
+    /// The highest number of an attempt of each stage in earlier parts of the run.
     pub earlier_attempts: BTreeMap<Stage, u32>,
 }
 

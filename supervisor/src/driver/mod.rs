@@ -71,7 +71,7 @@ pub struct RunOptions {
     pub each_candidate: Option<EachCandidate>,
     /// The address at which metrics are served.
     pub metrics: Option<std::net::SocketAddr>,
-    /// Called after each sample of memory, a few times per second.
+    /// Called with each sample of memory, several times per second.
     pub after_each_sample: fn(),
 }
 
@@ -81,8 +81,8 @@ pub struct Ended {
     pub folder: PathBuf,
 }
 
-/// Runs a plan. Call it from the main thread, because workers die with the thread that starts them, and with signals
-/// blocked. `opened` is called with the run's folder as soon as the folder is locked.
+/// Runs a plan. Call it with signals blocked, and from the main thread, because workers die with the thread that starts
+/// them. `opened` is called with the run's folder as soon as the folder is locked.
 pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Result<Ended, RunError> {
     let mut plan = options.plan;
     own_limits::raise()?;

@@ -1,8 +1,8 @@
 //! Samples memory: the memory that a process owes, that the machine has, and that a control group allows. It also
 //! samples how many processes can still be started. It makes no decisions.
 //!
-//! Every function takes its root as an argument (`/` or `/proc` in production), so tests can use a fake one. An absent
-//! figure is `None`, never 0, and a process that has ended is [`Seen::Gone`].
+//! Functions that read files take the root as an argument (`/` or `/proc` in production), so tests can use a fake one.
+//! An absent figure is `None`, never 0, and a process that has ended is [`Seen::Gone`].
 
 pub mod cgroup;
 pub mod device;

@@ -2,7 +2,7 @@
 //! memory into owed and reclaimable memory.
 //!
 //! Both files stay open. An open descriptor always describes the process that it was opened for, never a later one with
-//! the same pid. No allocation happens after `open`.
+//! the same pid. A sampler allocates nothing after `open`.
 
 use std::path::{Path, PathBuf};
 
@@ -41,7 +41,7 @@ impl ProcessSample {
     }
 }
 
-/// The cheap sample, which gives an upper bound of what a process owes.
+/// The cheap sample. It includes file pages, but neither swapped memory nor page tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resident {
     /// Anonymous, shared and file pages.
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn sampler_reports_a_zombie_and_then_gone() {
+    fn dead_process_has_no_memory_and_is_gone_once_it_is_reaped() {
         let mut child = std::process::Command::new("cat")
             .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::null())
@@ -249,9 +249,9 @@ mod tests {
 
         child.kill().expect("kills");
         // WNOWAIT leaves the dead child unreaped.
-        let dead = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
+        let options = rustix::process::WaitIdOptions::EXITED | rustix::process::WaitIdOptions::NOWAIT;
         let pid = rustix::process::Pid::from_child(&child);
-        rustix::process::waitid(rustix::process::WaitId::Pid(pid), dead).expect("waits");
+        rustix::process::waitid(rustix::process::WaitId::Pid(pid), options).expect("waits");
         assert_eq!(sampler.sample().expect("an answer"), Seen::NoMemory);
         assert_eq!(sampler.resident().expect("an answer"), Seen::NoMemory);
         assert!(identity(proc, child.id()).expect("reads").is_some());

@@ -95,7 +95,8 @@ pub(super) fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
 }
 
-/// Parses a number that consists of digits only. `None` if it has a sign or overflows.
+/// Parses a number that consists of digits only. `None` if there is anything else, such as a sign, or if the number
+/// overflows.
 pub(super) fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;

@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn descendants_stop_at_the_limit() {
+    fn descendants_fail_at_the_limit() {
         let root = fake(&[(1, 1, "2 "), (2, 2, "1 ")]);
         let error = TreeWalker::open(root.path()).expect("opens").descendants(1).expect_err("refuses");
         assert!(matches!(error, SampleError::TooMany { limit: MAX_DESCENDANTS, .. }), "{error}");

@@ -225,7 +225,7 @@ mod tests {
             let answer = served(&mut responder, request);
             assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{status}: {answer}");
         }
-        assert!(responder.next_moment().is_none(), "a connection is still open");
+        assert!(responder.next_moment().is_none(), "no connection stays open");
     }
 
     #[test]

@@ -149,7 +149,7 @@ impl Metrics {
 
     /// Returns the text of the whole page.
     pub fn page(&self, gauges: &GaugeValues) -> Result<String, fmt::Error> {
-        // Clearing removes labels that no longer occur, instead of leaving them at zero.
+        // Clearing starts the counts from zero, and removes labels that no longer occur.
         self.workers.clear();
         self.leases.clear();
         for &(role, state) in &gauges.workers {
@@ -230,7 +230,7 @@ mod tests {
         let later = metrics.page(&GaugeValues::default()).expect("a page");
         assert!(!later.contains("state=\"idle\""), "{later}");
         for name in ["owed_peak_bytes{}", "device_owed_bytes{}", "device_utilisation_ratios{}"] {
-            assert!(!later.contains(name), "an unknown value is shown: {later}");
+            assert!(!later.contains(name), "an unknown value is left out: {later}");
         }
     }
 }

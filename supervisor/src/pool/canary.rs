@@ -1,5 +1,5 @@
-//! Canaries: short-lived processes of this program that try to bypass a protection of the sandbox. Their code is in
-//! `opt_worker::canary`.
+//! Canaries: short-lived processes of this program that try to bypass a protection of the sandbox, or answer a question
+//! about the machine. Their code is in `opt_worker::canary`.
 //!
 //! This module starts a canary, reads its output within limits, and ends it. Canaries run no untrusted code.
 
@@ -18,7 +18,7 @@ use rustix::process::{
 use super::dies_within;
 use super::spawn::{Executable, driver_variables};
 
-/// The size limit of a canary's output. A canary prints one line per protection.
+/// The size limit of a canary's output. A canary prints at most one line per protection.
 const MAX_OUTPUT_BYTES: u64 = 64 << 10;
 
 /// A live canary. Dropping it kills and reaps it.

@@ -1,5 +1,5 @@
-//! Stops the descendants of a compiler that was stopped itself, so that none of them takes more memory until the kill is
-//! recorded. `mod.rs` stops the compiler, and kills it: its descendants end with it.
+//! Stops the descendants of a compiler that was stopped itself, so that none of them takes more memory before the kill
+//! is recorded. `mod.rs` stops the compiler and later kills it, and its descendants end with it.
 
 use std::collections::BTreeSet;
 
@@ -7,8 +7,8 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::parent_and_start;
 
-/// The number of walks after which no more descendants are looked for. A walk finds what the processes that were still
-/// running started during the previous one. The second usually finds nothing.
+/// The number of walks after which no more descendants are looked for. A walk finds the processes that were started
+/// during the previous walk by processes that were still running. The second walk usually finds nothing.
 const MAX_WALKS: usize = 8;
 
 /// Stops the descendants of a stopped process. `descendants` lists them.

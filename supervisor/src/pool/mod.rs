@@ -1,4 +1,4 @@
-//! Manages worker processes. Only this module of the supervisor starts, signals and reaps processes.
+//! Manages worker processes. In a run, only this module of the supervisor starts and reaps processes.
 //!
 //! It starts workers, does the handshake, runs the threads of their channels, and keeps the pidfds of workers and
 //! runners. It reports `PoolEvent`s and carries out calls; its callers make the decisions. Signals are sent only
@@ -119,7 +119,8 @@ pub struct Pool {
     inherited: BTreeSet<(u32, u64)>,
 }
 
-/// A function that returns all children of a process. It is called only when a worker has died.
+/// A function that returns all children of a process. It is called when the pool is created, when a worker has died,
+/// and when the pool is dropped.
 pub type ChildrenOf = fn(u32) -> Vec<u32>;
 
 /// The timeout for killed processes to die at the end of the run.
@@ -222,7 +223,7 @@ impl Pool {
             errno => Unwatched::Failed(format!("opening a pidfd: {errno}")),
         })?;
         let (parent, started) = parent_and_start(pid).ok_or(Unwatched::Gone)?;
-        // Otherwise another process has the pid now, or the worker has died.
+        // If they differ, another process has the pid now, or the worker has died.
         if parent != member.pid || started != start_time {
             return Err(Unwatched::Gone);
         }
@@ -276,8 +277,7 @@ impl Pool {
         self.members.is_empty()
     }
 
-    /// Returns the events since the last call. A worker's death follows the messages from it that have arrived; later
-    /// messages are dropped.
+    /// Returns the events since the last call. A worker's death comes after the messages from it that have arrived.
     pub fn events(&mut self) -> Vec<PoolEvent> {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.wake, &mut count);
@@ -311,7 +311,7 @@ impl Pool {
         let mut remaining: Vec<(u32, OwnedFd)> =
             runners.into_iter().map(|(pid, runner)| (pid, runner.pidfd)).collect();
         // A worker that exited as ordered has reaped its runners. The search for others is then skipped, because its
-        // cost grows with the number of processes on the machine, and a profiler is waiting.
+        // cost grows with the number of processes on the machine, and a profiler may be waiting.
         if !(orderly && remaining.is_empty()) {
             remaining.extend(self.unknown_children());
         }

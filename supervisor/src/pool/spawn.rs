@@ -92,7 +92,7 @@ pub(super) fn worker(
     Ok(Spawned { pid, pidfd, server, nonce })
 }
 
-/// The only variables of the user's environment that a worker inherits.
+/// The variables of the user's environment that every worker inherits.
 const KEPT_VARIABLES: &[&str] =
     &["PATH", "TMPDIR", "HOME", "LANG", "LC_ALL", "RUST_BACKTRACE", "RUST_LOG", "CUDA_HOME", "CUDA_PATH"];
 

@@ -3,12 +3,13 @@
 use opt_shared::units::Bytes;
 use serde_json::Value;
 
-/// Longest text. Names of candidates are paths, and reasons are sentences.
+/// Length of the longest text, in characters. Names of candidates are paths, and reasons are sentences.
 const MAX_TEXT: usize = 400;
 /// Largest number of rows in any list. A run accepts 10,000 submissions.
 pub(super) const MAX_ROWS: usize = 20_000;
 
-/// Replaces control characters and marks of writing direction by spaces, because names and details come from outside.
+/// Shortens a text, and replaces control characters and marks of writing direction with spaces, because names and
+/// details come from outside.
 pub(super) fn clean(text: &str) -> String {
     let harmful = |c: char| {
         c.is_control()
@@ -51,7 +52,7 @@ pub(super) fn figures(decision: &Value) -> String {
     clean(&shown.collect::<Vec<_>>().join(", "))
 }
 
-/// A number of steps with its noun.
+/// Returns a number of steps with its noun, such as `2 steps`.
 pub(super) fn counted_steps(steps: u32) -> String {
     if steps == 1 { "1 step".to_owned() } else { format!("{steps} steps") }
 }

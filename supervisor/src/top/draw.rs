@@ -1,5 +1,5 @@
 //! Draws the model as a frame of any size. Parts that do not fit are left out, the least important first. This file
-//! only computes layout and wording.
+//! decides only layout and wording.
 
 mod chart;
 mod columns;
@@ -20,7 +20,7 @@ use self::layout::{Layout, Wanted, layout};
 use super::keys::KEYS;
 use super::model::{Model, Pane, Popup};
 
-/// Colours and styles. Without colours, the screen uses words and brightness.
+/// Colours and styles. Without colours, the screen relies on words, and on bold, dim and reversed text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Theme {
     pub color: bool,
@@ -80,7 +80,8 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
     popup(frame, model, theme);
 }
 
-/// The number of rows that each pane could fill. The candidates get the rows that the others leave.
+/// The numbers of rows that the workers and the policy log could fill. The candidates get the rows that the others
+/// leave.
 fn wanted(model: &Model) -> Wanted {
     let rows = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
     let workers: usize = model.workers.iter().map(|it| 1 + it.runners.len()).sum();
@@ -110,7 +111,7 @@ fn title(model: &Model, pane: Pane) -> String {
             let owed = format!("█ {} owed{}", amount(memory.owed), peak(memory.peak));
             match memory.device {
                 None => format!("memory: {owed}  • {} reclaimable", amount(memory.reclaimable)),
-                // A narrow screen has no room for more.
+                // A narrow screen has no room for the reclaimable memory as well.
                 Some(it) => format!(
                     "{owed}  device {}{} of {}",
                     amount(Some(it.held)),
@@ -172,7 +173,7 @@ fn state(model: &Model, theme: Theme) -> (String, Style) {
     }
 }
 
-/// As many of the first segments as fit. If not even the first one fits, it is shortened.
+/// Returns a line with as many of the first segments as fit. If not even the first one fits, it is shortened.
 fn segments(all: Vec<(String, Style)>, width: usize) -> Line<'static> {
     let mut line = Line::default();
     for (text, style) in all {

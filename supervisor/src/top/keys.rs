@@ -11,7 +11,7 @@ const OVER: &str = "the run is over: q quits";
 /// Number of rows by which page up and page down move.
 const PAGE: isize = 10;
 
-/// The key, a short name and a description, for help and the bottom line.
+/// Each key with a short name for the bottom line, and a description for the help.
 pub(super) const KEYS: [(&str, &str, &str); 10] = [
     ("q", "quit", "leave the view; the run continues"),
     ("p", "pause", "stop granting leases, or resume; running leases go on"),

@@ -1,5 +1,5 @@
 //! Two threads that communicate with the run, so that the terminal never waits for it. One polls once a second and
-//! sends requests, and the other listens to events.
+//! sends requests, and the other listens for events.
 
 use std::path::Path;
 use std::thread;
@@ -40,8 +40,8 @@ impl Link {
             .name("top-listen".to_owned())
             .spawn(move || listen(listener, &from_listener))?;
         thread::Builder::new().name("top-ask".to_owned()).spawn(move || {
-            // If this fails, the view has ended and the message is not needed.
             if let Err(error) = poller.go(&to_view, &from_view) {
+                // Sending fails only if the view has ended, and then nobody needs the message.
                 let _ = lost.send(Update::Lost(chain(&error)));
             }
         })?;
@@ -82,7 +82,7 @@ impl Poller {
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
-            // The effect of the request is shown immediately.
+            // The effect of a request is shown at once, not at the next poll.
             for answer in self.ask()? {
                 is_open &= updates.send(answer).is_ok();
             }
@@ -110,7 +110,7 @@ impl Poller {
         ])
     }
 
-    /// Calls a method. An older run may not know it, and then there is no answer to show.
+    /// Calls a method. Returns null if the run refuses, because an older run may not know the method.
     fn call(&mut self, method: &str, params: &Value) -> Result<Value, ClientError> {
         match self.client.call(method, params) {
             Err(ClientError::Refused { .. }) => Ok(Value::Null),

@@ -6,7 +6,7 @@
 //!              ▲                  ▲
 //!              └── Command ◀─── keys ◀── terminal
 //! ```
-//! `model`, `keys` and `draw` are pure functions of their inputs. `view` is the loop that calls them.
+//! `model`, `keys` and `draw` depend only on their inputs. `view` is the loop that calls them.
 
 mod answer;
 mod draw;

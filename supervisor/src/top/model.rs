@@ -1,4 +1,4 @@
-//! The state of the view: what is known about the run, and what the user looks at. Updates and keys change it;
+//! The state of the view: what is known about the run, and what the user is looking at. Updates and keys change it;
 //! `draw` shows it.
 
 use std::collections::VecDeque;
@@ -12,12 +12,12 @@ use super::memory::Memory;
 
 /// Number of decisions kept for scrolling back.
 const MAX_DECISIONS: usize = 500;
-/// Largest number of replays. A plan cannot have that many.
+/// Largest number of replays that are shown. A plan cannot have that many.
 const MAX_REPLAYS: usize = 64;
 /// Largest number of slots in the history. The run answers with at most 512.
 const MAX_SLOTS: usize = 4096;
 
-/// What the run reports to the view.
+/// What the threads of `link` report to the view.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Update {
     Status(Value),
@@ -87,7 +87,8 @@ pub(super) struct RunState {
     pub candidates: usize,
 }
 
-/// The highest sample in a time slot, which begins `at` seconds after the start of the run.
+/// The highest owed and the highest reclaimable memory in a time slot, which begins `at` seconds after the start of the
+/// run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Slot {
     pub at: f64,
@@ -184,7 +185,7 @@ pub(super) struct Model {
     pub policy: VecDeque<Decision>,
     /// The end of the run, or the reason why the connection was lost.
     pub over: Option<String>,
-    /// How long the run has been silent; zero while it answers.
+    /// The time since the last answer, or zero if it is too short to be reported.
     pub silent: Duration,
 
     pub focus: Pane,
@@ -222,7 +223,7 @@ impl Model {
         }
     }
 
-    /// Keeps the first reason for the end.
+    /// Shows that the run is over. If this is called again, the first reason stays.
     fn end(&mut self, how: String) {
         self.over.get_or_insert(how);
         self.workers.clear();
@@ -254,7 +255,8 @@ impl Model {
         self.memory = Memory::of(answer);
     }
 
-    /// Takes a page of candidates. Pages are loaded in rotation. A candidate's position never changes.
+    /// Takes a page of candidates. Pages are loaded in rotation, so a submission, which moves the candidates of later
+    /// jobs, is shown completely only after one rotation.
     fn page(&mut self, answer: &Value) {
         let from = answer["from"].as_u64().and_then(|from| usize::try_from(from).ok()).unwrap_or(0);
         for (row, place) in list(&answer["candidates"]).iter().zip(from..MAX_ROWS) {
@@ -328,8 +330,8 @@ impl Model {
             Some("run") => {
                 let code = event["exit_code"].as_u64().map(|code| format!(" with exit code {code}"));
                 self.end(String::new());
-                // The exit code is more informative than a closed connection, so it replaces that reason even if it arrives
-                // later.
+                // The exit code is more informative than a closed connection, so it replaces that reason even if it
+                // arrives later.
                 self.over = Some(format!("the run has ended{}", code.unwrap_or_default()));
             }
             _ => {}
@@ -358,7 +360,7 @@ impl Model {
                 jobs.len() - 1
             });
             let class = class(it);
-            // Failed candidates stay in the plan's order, whatever their job.
+            // Candidates of the other classes stay in the plan's order.
             let (job, rank) = if class == 1 { (index, it.rank.unwrap_or(u32::MAX)) } else { (0, 0) };
             rows.push((class, job, rank, it));
         }

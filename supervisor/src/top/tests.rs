@@ -1,4 +1,4 @@
-//! Tests of `top`: a fixed run on screens of several sizes, compared character by character, the effects of keys, and
+//! Tests of `top`: the screens of a fixed run in several sizes, compared character by character; the effects of keys;
 //! hostile answers.
 
 use std::path::Path;
@@ -244,7 +244,7 @@ fn foreign_text_cannot_control_the_terminal() {
 }
 
 #[test]
-fn nonsense_answers_are_shown_as_unknown() {
+fn nonsense_answers_do_no_harm() {
     let nothing = [
         Value::Null,
         json!([]),
@@ -283,7 +283,7 @@ fn events_update_the_view() {
     ));
     let now = model.candidates.iter().find(|it| it.name == name).expect("the candidate is listed");
     assert_eq!((&now.state, now.rank), (&CandidateState::Ended("PASSED".to_owned()), Some(1)));
-    // The decision arrives twice, as an event and in the answer, but has one row.
+    // The decision arrives three times, twice as an event and once in an answer, but has one row.
     let row = decision(41, "kill", "another");
     let mut event = row.clone();
     event["kind"] = json!("policy");
@@ -459,7 +459,7 @@ fn selection_survives_a_change_of_order() {
 }
 
 #[test]
-fn command_is_sent_as_a_request_of_the_socket() {
+fn command_is_sent_as_a_request_to_the_socket() {
     let table = [
         (Command::Pause, "pause", json!({})),
         (Command::Resume, "resume", json!({})),

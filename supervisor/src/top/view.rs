@@ -17,7 +17,7 @@ use crate::signal::Signals;
 
 /// Time between two checks for updates. A key is handled at once.
 const TURN: Duration = Duration::from_millis(100);
-/// Time without an answer after which the view reports it.
+/// Time without an answer after which the view reports that the run is silent.
 const SILENT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +37,7 @@ pub enum TopError {
 pub enum Watched {
     /// The user left it.
     Left,
-    /// SIGINT or SIGTERM ended it.
+    /// One of the signals that [`Signals`] delivers ended it.
     Interrupted,
 }
 
@@ -50,7 +50,8 @@ pub fn is_possible() -> Result<(), TopError> {
     }
 }
 
-/// Shows the view until the user leaves. Call it with the signals blocked, and before any thread is started.
+/// Shows the view until the user leaves or a signal arrives. Call it with the signals blocked, and before any thread is
+/// started.
 pub fn watch(socket: &Path, signals: &Signals, color: bool) -> Result<Watched, TopError> {
     let link = Link::open(socket)?;
     let mut screen = Screen::take().map_err(TopError::Terminal)?;

@@ -1,4 +1,4 @@
-//! `captures add`: adds one or more files to an existing store.
+//! `captures add`: adds one or more files to a store.
 //!
 //! First, a finished store is turned into an unfinished one, with a journal that lists all of its entries. It is
 //! finished again at the end. After an interruption, the next `add` continues from the journal. The recorder calls

@@ -22,7 +22,7 @@ const NOT_DUE: Duration = Duration::from_secs(3600);
 /// The connections to everyone who watches the run.
 pub(crate) struct Endpoints {
     pub(crate) control: Option<Server>,
-    /// The clients that wait for the end of each candidate.
+    /// The clients that wait for the end of a candidate, each with its candidate.
     pub(crate) awaited: Vec<(Token, CandidateId)>,
     pub(crate) metrics: Metrics,
     /// Serves the metrics.

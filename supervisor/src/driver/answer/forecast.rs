@@ -1,9 +1,9 @@
 //! Estimates how long the rest of a run will take, from the times of its attempts so far. The estimate is only shown;
 //! no decision depends on it.
 //!
-//! A candidate that has not ended is expected to take the mean time of its current stage. The mean time of each later
-//! stage is added, multiplied by the share of candidates that reached it. A job without attempts is assumed to be like
-//! the others.
+//! A candidate that has not ended is expected to need what is left of the mean time of its current stage. The mean time
+//! of each later stage is added, multiplied by the share of candidates that reached it. If a job has no attempts of a
+//! stage yet, it is assumed to be like the other jobs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -56,8 +56,8 @@ impl Forecast {
         self.ended
     }
 
-    /// Returns the estimated time until all `open` candidates have ended, or `None` while a remaining stage has never
-    /// been run.
+    /// Returns the estimated time until all `open` candidates have ended, or `None` while a stage that they may still
+    /// reach has never been run (except for screening, which a job with few candidates does not have).
     pub fn remaining(
         &self,
         open: impl Iterator<Item = Open>,

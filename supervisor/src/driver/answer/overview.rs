@@ -17,7 +17,8 @@ use crate::plan::JobPlan;
 use crate::record::PolicyRecord;
 use crate::store::ScoreRow;
 
-/// The number of candidates in an answer. A name takes at most a few hundred bytes, and a queue has 512 KiB.
+/// The number of candidates in an answer. A name takes at most a few hundred bytes, and a connection's queue has 512
+/// KiB.
 const PAGE: usize = 500;
 
 impl View<'_> {
@@ -66,7 +67,7 @@ impl View<'_> {
         answer
     }
 
-    /// Returns the memory samples since a time, which is in seconds since the run began.
+    /// Returns the history of memory since a time, which is in seconds since this process began.
     pub(crate) fn history(&self, since_s: f64) -> Reply {
         let since = Duration::try_from_secs_f64(since_s).map_err(|_| {
             Refusal::new(Code::InvalidParams, "`since_s` is not a number of seconds since the run began")

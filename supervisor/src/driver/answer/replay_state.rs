@@ -28,7 +28,7 @@ impl Figures {
 }
 
 impl View<'_> {
-    /// Returns every replay, in the plan's order.
+    /// Returns the state of every replay, in the plan's order.
     pub(crate) fn replay_states(&self) -> Vec<Value> {
         (0..self.agenda.plan.replays.len()).map(|replay| self.replay_state(replay)).collect()
     }

@@ -1,4 +1,4 @@
-//! Connects the control socket with the run: passes requests to the core as events, and sends its answers back.
+//! Connects the control socket to the run: passes requests to the core as events, and sends its answers back.
 //!
 //! The core decides what a request does. `status` and `overview` answer questions, and `submissions` accepts
 //! candidates.
@@ -79,7 +79,7 @@ impl Run<'_> {
 
     /// Handles a request. Returns `None` if the answer is sent later.
     fn handle_request(&mut self, token: &Token, request: Request) -> Result<Option<Reply>, RunError> {
-        let asks_for_rows = !matches!(
+        let needs_database = !matches!(
             request,
             Request::Status
                 | Request::Workers
@@ -88,7 +88,7 @@ impl Run<'_> {
                 | Request::Events
                 | Request::Shutdown { .. }
         );
-        if asks_for_rows && self.records.writer.is_full() {
+        if needs_database && self.records.writer.is_full() {
             let why = format!("the run's database does not answer: {}", self.records.writer.last_error());
             return Ok(Some(Err(Refusal::new(Code::Refused, why))));
         }
@@ -125,7 +125,7 @@ impl Run<'_> {
                 Err(refusal) => Err(refusal),
             },
             Request::Submit(params) => match self.submit(params)? {
-                // The answer is sent when the request is on record.
+                // The answer is sent once the submission is on record.
                 Ok(reply) => {
                     let token = token.clone();
                     self.records

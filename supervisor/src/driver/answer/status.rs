@@ -81,18 +81,18 @@ impl View<'_> {
     }
 
     fn job(&self, job: &crate::plan::JobPlan) -> Value {
-        let (mut waiting, mut running, mut passed, mut failed) = (0, 0, 0, 0);
+        let (mut waiting, mut running, mut passed, mut not_passed) = (0, 0, 0, 0);
         for candidate in &job.candidates {
             match self.state_of_candidate(candidate.id) {
                 Some(UnitView::Waiting { .. }) | None => waiting += 1,
                 Some(UnitView::Running { .. }) => running += 1,
                 Some(UnitView::Done(opt_shared::outcome::Status::Passed)) => passed += 1,
-                Some(UnitView::Done(_)) => failed += 1,
+                Some(UnitView::Done(_)) => not_passed += 1,
             }
         }
         json!({
             "name": job.name, "candidates": job.candidates.len(), "waiting": waiting, "running": running,
-            "passed": passed, "not_passed": failed
+            "passed": passed, "not_passed": not_passed
         })
     }
 
@@ -153,7 +153,8 @@ impl View<'_> {
         }
     }
 
-    /// Returns the state of a candidate. After its end, this is its whole record.
+    /// Returns the state of a candidate. After its end, this is its whole record, unless that is longer than
+    /// `MAX_RECORD`.
     pub(crate) fn result(&self, id: CandidateId, record: Option<Box<CandidateRecord>>) -> Value {
         let mut answer = Map::new();
         answer.insert("candidate".to_owned(), json!(self.agenda.full_name(id)));

@@ -30,13 +30,13 @@ use crate::plan::{CandidatePlan, Plan, Submission, SubmissionError};
 
 /// The folder for submissions, within the run's folder. Each submission has its own folder in it.
 const FOLDER: &str = "submitted";
-/// The record's file name.
+/// The file name of a submission's record.
 const RECORD: &str = "submission.json";
 /// The largest number of submissions in a run. Each has a folder and a row.
 const MAX_SUBMISSIONS: u32 = 10_000;
 /// The largest number of source files of a submission.
 const MAX_FILES: usize = 16;
-/// The largest size of a candidate's files. Sources are small, but libraries may have debug symbols.
+/// The largest total size of a submission's files. Sources are small, but libraries may have debug symbols.
 const MAX_BYTES: Bytes = Bytes::mib(16);
 /// The longest record of a submission, in bytes. It contains the launches.
 const MAX_RECORD: u64 = 4 << 20;
@@ -112,7 +112,7 @@ impl Run<'_> {
 /// The number of the last submission of a run.
 #[derive(Debug, Default)]
 pub(crate) struct LastSubmission {
-    /// `None` until the first submission, when the folder is listed for those of earlier parts of the run.
+    /// `None` until the first submission, when the folder is listed to find those of earlier parts of the run.
     number: Option<u32>,
 }
 
@@ -192,7 +192,8 @@ fn numbers(folder: &Path) -> Vec<u32> {
     numbers
 }
 
-/// Copies the sources and their headers, keeping their relative paths. Returns the paths of the copied sources.
+/// Copies the sources and their headers, keeping their relative paths, or writes the given text to a file. Returns the
+/// paths of the copied sources.
 fn copy_files(submission_folder: &Path, params: &SubmitParams) -> Result<Vec<PathBuf>, Refusal> {
     let invalid = |why: String| Refusal::new(Code::InvalidParams, why);
     if let Some(text) = &params.text {
@@ -238,8 +239,8 @@ fn write_record(submission_folder: &Path, record: &SubmissionRecord) -> std::io:
     submission_folder.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
-/// Adds the submissions of earlier parts of a run to its plan. Submissions that cannot be read are reported and left
-/// out.
+/// Adds the submissions of earlier parts of a run to its plan. Submissions that cannot be read, or that no longer fit
+/// the plan, are reported and left out.
 pub fn restore(plan: &mut Plan, run: &Path) {
     // Candidates get absolute paths, because the earlier part may have had another working folder.
     let run = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());
@@ -314,13 +315,13 @@ mod tests {
         }
         let mut last = LastSubmission::default();
         let next = |last: &mut LastSubmission| last.next_folder(folder).map(|(number, _)| number);
-        assert_eq!(next(&mut last).ok(), Some(13), "it follows those of earlier parts of the run");
+        assert_eq!(next(&mut last).ok(), Some(13), "the number follows those of earlier parts of the run");
         // A refused submission whose folder is removed does not use its number up; one whose folder stays does.
         fs::remove_dir(folder.join("13")).expect("removed");
         assert_eq!(next(&mut last).ok(), Some(13));
         assert_eq!(next(&mut last).ok(), Some(14));
         last.number = Some(14);
-        // A folder that appears later is not looked for, but never used twice.
+        // A folder that appears later is noticed only when its number is next, and is never used twice.
         fs::create_dir(folder.join("20")).expect("made");
         fs::create_dir(folder.join("15")).expect("made");
         assert_eq!(next(&mut last).ok(), Some(16));

@@ -14,7 +14,7 @@ use crate::record::UtcTime;
 use crate::record::timeline::{Block, Point, Track, milliseconds};
 use crate::store::MAX_POINTS;
 
-/// The time between two blocks. If the supervisor is killed, the samples of this time are lost.
+/// The longest time between two blocks. If the supervisor is killed, the samples since the last block are lost.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
 /// The step width for the machine's figures, in milliseconds. MemAvailable changes in every sample, and changes within
 /// a step do not affect decisions.
@@ -41,7 +41,7 @@ pub struct SampledProcess {
     pub reclaimable: Bytes,
 }
 
-/// The samples since the last block was written, and the state of swap at the start of each phase.
+/// The samples since the last block was returned, and the state of swap at the start of each phase.
 #[derive(Debug)]
 pub struct Evidence {
     block: Block,
@@ -58,7 +58,7 @@ pub struct Evidence {
     swapped_before: BTreeMap<WorkerId, Bytes>,
     /// When the last phase ended.
     last_end: Option<Instant>,
-    /// How long no lease was running before each worker's current phase.
+    /// How long no lease had been running when each worker's current phase began.
     switches: BTreeMap<WorkerId, Duration>,
 }
 
@@ -79,7 +79,7 @@ impl Evidence {
         }
     }
 
-    /// Adds a sample. Returns a block if it is full.
+    /// Adds a sample. Returns the block if it is full or due.
     pub fn add(&mut self, sample: &RunSample) -> Option<Block> {
         let elapsed = u64::try_from(self.origin.1.elapsed().as_millis()).unwrap_or(u64::MAX);
         let at = self.origin.0.saturating_add(elapsed);
@@ -98,12 +98,12 @@ impl Evidence {
         }
         if let Some(available) = sample.available {
             let point = Point { at, first: available, second: sample.swapped };
-            let worse = self.machine.is_none_or(|before| {
+            let is_kept = self.machine.is_none_or(|before| {
                 before.at / MACHINE_WIDTH != at / MACHINE_WIDTH
                     || available < before.first
                     || before.second < sample.swapped
             });
-            if worse {
+            if is_kept {
                 self.machine = Some(point);
                 self.push(Track::Machine, point);
             }
@@ -117,7 +117,7 @@ impl Evidence {
         self.points += usize::from(self.block.push(track, point));
     }
 
-    /// Returns everything that has not been written yet.
+    /// Returns everything that has not been returned yet.
     pub fn take(&mut self) -> Block {
         (self.points, self.begun) = (0, Instant::now());
         let width = self.block.width;
@@ -142,7 +142,7 @@ impl Evidence {
         self.last_end = Some(Instant::now());
     }
 
-    /// Returns how long no lease was running before this worker's phase, in microseconds.
+    /// Returns how long no lease had been running when this worker's phase began, in microseconds.
     pub fn phase_switch(&mut self, worker: WorkerId) -> Option<u64> {
         u64::try_from(self.switches.remove(&worker)?.as_micros()).ok()
     }
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn fluctuating_machine_takes_few_points_and_keeps_its_minimum() {
+    fn minimum_of_a_fluctuating_machine_is_kept() {
         let mut evidence = Evidence::new(1);
         for step in 0..50 {
             let available = if step == 30 { Bytes::gib(3) } else { Bytes::gib(4) + Bytes::mib(step) };

@@ -64,14 +64,14 @@ impl Run<'_> {
                 tracing::error!("{why}");
                 (RunStatus::Failed, Exit::Host)
             }
-            // Every job was cancelled.
+            // Every candidate was skipped, for example because its job was cancelled.
             StopReason::Finished if verdicts.is_empty() => (RunStatus::Finished, Exit::NonePassed),
             StopReason::Finished if verdicts.iter().all(|it| *it == Verdict::DoesNotFit) => {
                 (RunStatus::Finished, Exit::Host)
             }
             // A candidate without a verdict might have been the winner.
             StopReason::Finished if self.agenda.has_infra_error() => (RunStatus::Finished, Exit::Host),
-            // A skipped replay waited for a job, and the job's verdict counts.
+            // A skipped replay depended on a job, whose verdict counts.
             StopReason::Finished
                 if verdicts.iter().all(|it| *it == Verdict::Good)
                     && self
@@ -294,7 +294,9 @@ impl Agenda<'_> {
     }
 
     /// Returns whether a job allows exit code 0. A candidate other than the baseline must have passed and been timed.
-    /// If the job has only a baseline, the baseline counts. If the plan has no profile stage, passing is enough.
+    /// If the job has only a baseline, the baseline counts. Passing is enough if the plan has no profile stage, or if
+    /// the candidate cannot be timed. With `--min-speedup`, the candidate must also be that much faster than the
+    /// baseline.
     fn allows_success(&self, job: &JobPlan) -> bool {
         let only_baseline = job.candidates.len() == 1 && job.baseline.is_some();
         let profiled = self.plan.stages().profile;

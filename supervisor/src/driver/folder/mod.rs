@@ -1,10 +1,11 @@
 //! The run's folder. It is created once, never overwritten, and locked while a supervisor uses it.
 //!
 //! This module also manages the temporary folder for the one-shot sockets of workers. Its path is short, because a
-//! socket path is limited to 107 bytes. The next start removes what a killed supervisor left in either folder. A folder
-//! is in use if it is locked, whatever the pids in its name say. When a supervisor dies, its lock is usually freed
-//! shortly before its workers die, so clearing is retried for a limited time. A worker that is between fork and exec
-//! can keep the lock for a moment, so locking is retried as well.
+//! socket path is limited to 107 bytes. What a killed supervisor left is removed from the temporary folder at the next
+//! start, and from the run's folder when the run is resumed. A folder is in use if it is locked, whatever the pid in
+//! its name says. When a supervisor dies, its lock is usually freed shortly before its workers die, so clearing is
+//! retried for a limited time. A worker that is between fork and exec can keep the lock for a moment, so locking is
+//! retried as well.
 
 pub(super) mod evidence;
 mod finish;
@@ -260,7 +261,7 @@ pub fn is_locked(path: &Path) -> bool {
 }
 
 /// Calls `clear` if no supervisor is using the run folder. Holds the run's lock during the call, so that no supervisor
-/// can start.
+/// can start. If the folder no longer exists, `clear` is called without a lock.
 pub(crate) fn clear_if_dead(path: &Path, clear: impl FnOnce()) {
     if path.join("lock").is_file() {
         if let Ok(_lock) = RunFolder::try_lock(path) {
@@ -360,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn run_folder_is_never_reused_and_never_shared() {
+    fn run_folder_is_never_overwritten_and_never_shared() {
         let base = tempfile::tempdir().expect("a folder");
         let first = RunFolder::create(base.path(), "demo", None).expect("made");
         let second = RunFolder::create(base.path(), "demo", None).expect("made");

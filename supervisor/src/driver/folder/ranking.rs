@@ -19,7 +19,7 @@ pub struct ScoreSummary {
     weight: u64,
     /// The number of entries whose inputs were new in every call.
     varied: usize,
-    /// Speed-up over the baseline that was timed beside it.
+    /// The speed-up over the baseline that was timed beside the candidate.
     speedup: Option<Estimate>,
     /// The calls per millisecond, as a geometric mean over entries. As for a speed-up, higher is better.
     rate: Option<Estimate>,
@@ -40,7 +40,7 @@ impl ScoreSummary {
         }
     }
 
-    /// Returns the speed-up over the baseline that was timed beside it.
+    /// Returns the speed-up over the baseline that was timed beside the candidate.
     pub const fn speedup(&self) -> Option<Estimate> {
         self.speedup
     }
@@ -56,8 +56,8 @@ pub struct Timed<'a> {
     pub id: CandidateId,
     pub is_baseline: bool,
     pub summary: &'a ScoreSummary,
-    /// The weight of the entries that it does not support. For them its speed-up counts as 1, because the baseline has
-    /// to be called instead.
+    /// The weight of the entries that the candidate does not support. For these, its speed-up counts as 1, because the
+    /// baseline has to be called instead.
     pub left_out: u64,
 }
 
@@ -77,16 +77,16 @@ pub struct Scores {
 pub enum Doubt {
     /// Whether this candidate is faster than the baseline by `min_improvement`.
     Faster { candidate: CandidateId, speedup: Estimate },
-    /// Whether this candidate did real work in its timed calls. Without a baseline, its results for new inputs are not
-    /// checked.
+    /// Whether this candidate did real work in its timed calls. Without a baseline, its outputs for new inputs are
+    /// compared only with those of a second process of the same candidate.
     Unchecked { candidate: CandidateId },
-    /// Whether this candidate is faster than the best one by more than this share.
+    /// Whether this candidate is faster than the best one, which it may be by up to this share.
     Best { candidate: CandidateId, figure: Estimate, share: f64 },
     /// How much faster this candidate, the best one, is than the baseline: the interval of its speed-up is too wide.
     SpeedupTooWide { candidate: CandidateId, speedup: Estimate },
 }
 
-/// The best speed-up counts as known if the half-width of its interval is at most this share of it.
+/// The best speed-up counts as known if the half-width of its interval is at most this share of its value.
 const MAX_HALF_WIDTH: f64 = 0.15;
 
 /// A candidate counts as equally fast as the best one if it cannot be faster by more than this share.
@@ -95,7 +95,7 @@ const MIN_LEAD: f64 = 0.05;
 /// The winner of a job, or the reason why there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Winner {
-    /// Only the baseline was timed.
+    /// No candidate other than the baseline has times that count.
     Nobody,
     /// The best candidate may not be faster than the baseline.
     Uncertain,
@@ -108,7 +108,7 @@ impl Scores {
         self.doubt
     }
 
-    /// Returns whether there is a winner, and the times of its confirmation made it the winner.
+    /// Returns whether there is a winner and its figures come from its confirmation.
     pub fn winner_is_confirmed(&self) -> bool {
         self.confirmed && matches!(self.winner(), Winner::Is(_))
     }
@@ -135,9 +135,9 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
         } else {
             it.summary.speedup.map(|speedup| with_left_out(speedup, it.summary.weight, it.left_out))
         };
-        // A candidate that gets the same input in every call may remember the result, so its times do not compare with
-        // others. Beside a baseline, the same inputs vary for all candidates, but one of them may support only entries
-        // whose inputs do not vary.
+        // A candidate that gets the same input in every call may remember the result, so its times cannot be compared
+        // with those of others. Beside a baseline, the same inputs vary for all candidates, but one of them may support
+        // only entries whose inputs do not vary.
         let comparable = if paired {
             it.is_baseline || 0 < it.summary.varied || most_varied == 0
         } else {
@@ -192,7 +192,7 @@ fn with_left_out(speedup: Estimate, weight: u64, left_out: u64) -> Estimate {
 }
 
 /// Returns the question that is not decided well enough: whether any candidate is faster than the baseline by
-/// `min_improvement`, or which candidate is fastest.
+/// `min_improvement`, which candidate is fastest, or by how much it is faster.
 fn doubt(
     best: CandidateId,
     speedup: Option<Estimate>,
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn unsupported_entries_count_as_fast_as_the_baseline() {
+    fn speedup_counts_as_one_for_unsupported_entries() {
         // Eight times as fast in one entry out of three.
         let part = summary(Some(8.0), 8.0);
         let all_entries = summary(Some(3.0), 3.0);
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_whose_inputs_do_not_vary_count_only_if_none_do() {
+    fn unvaried_entries_count_only_if_no_entry_is_varied() {
         let mut report = timed(Stage::Profile, &[(2.0, 0.01), (50.0, 0.01)]);
         let Body::Profile(profiled) = &mut report.body else { unreachable!("a profile") };
         let all = ScoreSummary::of(Stage::Profile, profiled);

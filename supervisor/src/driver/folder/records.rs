@@ -1,4 +1,4 @@
-//! Writes everything that a run leaves behind: the rows of its database, its memory samples and its summary.
+//! Writes a run's records: the rows of its database, its memory samples and its summary.
 
 use opt_shared::ids::CandidateId;
 use opt_shared::units::Bytes;

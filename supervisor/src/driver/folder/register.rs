@@ -1,4 +1,4 @@
-//! Records the jobs, candidates and replays of a run before anything else happens, and ends the candidates that
+//! Records the jobs, candidates and replays of a run before its first unit starts, and ends the candidates that
 //! `--only` left out as SKIPPED.
 
 use opt_shared::arguments::Signature;
@@ -54,8 +54,8 @@ pub(crate) fn register(
     Ok(facts_of_candidates)
 }
 
-/// Returns whether the same sources give the same library as before, so that an earlier build can be kept. The headers in
-/// `include`, other libraries, toolchains and Python packages may have changed, and no digest covers them.
+/// Returns whether the same sources give the same library as before, so that an earlier build can be kept. The headers
+/// in `include`, other libraries, toolchains and Python packages may have changed, and no digest covers them.
 fn depends_on_its_sources_only(candidate: &CandidatePlan) -> bool {
     let build = &candidate.build;
     candidate.source.language.kind().launcher == Launcher::Dlopen

@@ -91,7 +91,7 @@ impl Earlier {
     }
 }
 
-/// Checks that the captures and the order of arguments are unchanged. Otherwise earlier verdicts would not apply.
+/// Checks that the captures and signatures are unchanged. Otherwise earlier verdicts would not apply.
 fn check_captures(store: &Store, plan: &Plan, facts: &[JobFacts]) -> Result<(), RunError> {
     for before in store.stored_jobs()? {
         let Some(at) = plan.jobs.iter().position(|job| job.name == before.name) else { continue };
@@ -106,8 +106,8 @@ fn check_captures(store: &Store, plan: &Plan, facts: &[JobFacts]) -> Result<(), 
     Ok(())
 }
 
-/// Returns the build that is kept of a candidate whose end is not: the last one, if it passed, was made from these
-/// sources, and its library exists and is unaltered.
+/// Returns the build that is kept for a candidate whose end is not kept: the last one, if it passed, was made from
+/// these sources, and its library exists and is unaltered.
 fn kept_build<'a>(
     attempts: &'a [StoredAttempt],
     before: &StoredCandidate,
@@ -124,8 +124,9 @@ fn kept_build<'a>(
     (is_same && is_unaltered(artifact)).then_some((attempt, artifact))
 }
 
-/// Returns whether a candidate's end is kept. It is kept only if it was a verdict, does not depend on the plan or
-/// machine, the sources are unchanged, and the library exists and is unaltered.
+/// Returns whether a candidate's end is kept. This requires that it was a verdict on the candidate's code (not on the
+/// plan, the captures or the machine), that the sources are unchanged, and that the library, if there is one, exists
+/// and is unaltered.
 fn end_is_valid(before: &StoredCandidate, sources: Option<&str>) -> bool {
     let is_verdict = before.status.is_some_and(|status| {
         !matches!(status, Status::InfraError | Status::DoesNotFit | Status::Skipped | Status::CaptureError)

@@ -2,19 +2,19 @@
 
 use opt_shared::outcome::Estimate;
 
-/// Candidates that differ by less than this share have the same rank, however narrow the intervals are. Code layout and
-/// CPU frequency change the time of the same kernel by about as much.
+/// A candidate that is slower than the leader of a rank by less than this share has the same rank, however narrow the
+/// intervals are. Code layout and CPU frequency alone change the time of a kernel by about this share.
 pub const RANK_RESOLUTION: f64 = 0.01;
 
 /// Returns the ranks in the order of the input. Rank 1 has the largest estimates.
 ///
-/// Candidates are sorted by their lower bounds, the highest first, and the first one leads rank 1. Each next candidate
-/// shares its leader's rank if `value ≥ leader.ci_low · (1 − resolution)`, where the resolution is `min_improvement`,
-/// but at least [`RANK_RESOLUTION`]. Otherwise it leads a new rank, whose number is its position in the order (1, 1,
-/// 3). A candidate is compared with its leader and not with its neighbour, so many small steps do not add up to one
-/// long tie. Two copies of a kernel differ by less than half an interval, so they share a rank. A candidate that is
-/// slower by more than the leader's uncertainty gets a lower rank. A wide interval gives no advantage, because ties
-/// depend on the value. Estimates whose lower bound is NaN come last.
+/// Candidates are sorted by their lower bounds, the highest first, and the first one leads rank 1. Each further
+/// candidate shares the rank of the current leader if `value ≥ leader.ci_low · (1 − resolution)`, where the resolution
+/// is `min_improvement`, but at least [`RANK_RESOLUTION`]. Otherwise it leads a new rank, whose number is its position
+/// in the order (1, 1, 3). A candidate is compared with its leader and not with its neighbour, so many small steps do
+/// not add up to one long tie. Two copies of a kernel differ by less than half an interval, so they share a rank. A
+/// candidate that is slower by more than the leader's uncertainty gets a lower rank. A wide interval gives no
+/// advantage, because ties depend on the value. Estimates whose lower bound is NaN come last.
 ///
 /// For times, where less is better, rank the estimate of `1 / time`.
 pub fn ranks(estimates: &[Estimate], min_improvement: f64) -> Vec<u32> {
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_share_a_rank_and_a_faster_one_leads() {
+    fn copies_share_a_rank_and_a_faster_candidate_leads() {
         for (estimates, expected) in [
             (vec![], vec![]),
             (vec![estimate(1.0, 0.01)], vec![1]),

@@ -17,8 +17,8 @@ use crate::store::Store;
 
 /// The shortest time between two summaries while the run continues.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
-/// The next summary is written only after this many times as long as the last one took. The summary of thousands of
-/// candidates has tens of MB.
+/// While the run continues, a summary follows the last one only after this many times the time that the last one took.
+/// The summary of thousands of candidates has tens of MB.
 const INTERVAL_FACTOR: u32 = 20;
 
 /// The channel on which the end of the run waits for the last summary.
@@ -26,7 +26,7 @@ type LastWritten = Sender<Result<(), RunError>>;
 
 /// The main loop's side of the thread.
 pub(crate) struct Summaries {
-    /// One request is being served and one may wait. A third one would give the same document as the second.
+    /// While one request is served, one may wait. A third one would give the same document as the second.
     wanted: Sender<Option<LastWritten>>,
     state: Arc<State>,
     /// When the last summary was requested.
@@ -37,7 +37,7 @@ pub(crate) struct Summaries {
 #[derive(Default)]
 struct State {
     is_writing: AtomicBool,
-    /// How long the last summary took, in microseconds.
+    /// How long it took to write the last summary, in microseconds.
     took_us: AtomicU64,
 }
 

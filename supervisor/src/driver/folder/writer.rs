@@ -28,8 +28,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest number of waiting sample blocks. Samples arrive as long as anything runs, so they are dropped first.
 const MAX_SAMPLES: usize = 8;
-/// Beyond this number of waiting rows, requests are refused. The number of other rows is bounded, because only running
-/// attempts cause them and no new lease is granted.
+/// From this number of waiting rows on, requests that need the database are refused. The number of other rows is
+/// bounded, because running attempts cause them, and no new lease is granted while rows wait for long.
 const MAX_WAITING: usize = 2048;
 
 /// A read or a write of the database. It is called again if the database was locked or full.
@@ -51,7 +51,7 @@ pub(crate) enum FollowUp {
 
 /// The main loop's side of the thread: the channels to it, and the rows that it has not acknowledged.
 pub(crate) struct Writer {
-    /// `None` after everything has been written.
+    /// `None` when no more operations are accepted.
     operations: Option<Sender<Operation>>,
     written: Receiver<Result<FollowUp, StoreError>>,
     /// A descriptor that is readable when rows have been acknowledged.
@@ -113,7 +113,7 @@ impl Writer {
         &mut self,
         operation: impl FnMut(&mut Store) -> Result<FollowUp, StoreError> + Send + 'static,
     ) {
-        // If the thread has ended, its error was already acknowledged.
+        // If the thread has ended, `acknowledged` returns its error.
         if self.operations.as_ref().is_some_and(|operations| operations.send(Box::new(operation)).is_ok()) {
             self.waiting.push_back(Instant::now());
         }
@@ -159,7 +159,7 @@ impl Writer {
         last_error.clone().unwrap_or_else(|| "the disk has not answered yet".to_owned())
     }
 
-    /// Returns whether too many rows are waiting for requests to be accepted.
+    /// Returns whether so many rows are waiting that requests must be refused.
     pub(crate) fn is_full(&self) -> bool {
         MAX_WAITING <= self.waiting.len()
     }
@@ -185,11 +185,12 @@ impl Writer {
 }
 
 impl Drop for Writer {
-    /// Gives up writes that wait for a lock or for disk space, and completes the others.
+    /// Completes the waiting writes in order. Gives up at the first one that fails, for example because the database is
+    /// locked or the disk is full.
     fn drop(&mut self) {
         self.shared.gives_up.store(true, Ordering::Relaxed);
         self.operations = None;
-        // Dropping the thread's last sender closes the database, which checkpoints its log.
+        // The channel is disconnected after the thread has closed the database, which checkpoints its log.
         let deadline = Instant::now() + CLOSING_TIMEOUT;
         while !matches!(self.written.recv_deadline(deadline), Err(RecvTimeoutError::Disconnected))
             && Instant::now() < deadline
@@ -296,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_samples_are_dropped_and_other_rows_are_not() {
+    fn surplus_samples_are_dropped_and_other_rows_are_not() {
         let (folder, mut writer) = a_writer();
         let other = rusqlite::Connection::open(folder.path().join("run.sqlite")).expect("opens");
         other.execute_batch("BEGIN EXCLUSIVE").expect("locked");

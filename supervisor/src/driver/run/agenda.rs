@@ -24,9 +24,9 @@ pub(crate) struct Agenda<'a> {
     pub(crate) units: Units,
     pub(crate) folder: &'a RunFolder,
     pub(crate) cores: u32,
-    /// The largest total size of a job's captures that are kept in the page cache.
+    /// The total size up to which a job's captures are kept in the page cache.
     pub(crate) cache_budget: Bytes,
-    /// The random seed for jobs whose plan sets none.
+    /// The random seed for candidates for which the plan sets none.
     pub(crate) seed: u64,
     /// The speed-up that a candidate needs for the run to count as a success.
     pub(crate) min_speedup: Option<f64>,

@@ -1,4 +1,5 @@
-//! The attempts in progress, one for each lease. Starts and ends attempts, as far as this is the same for all units.
+//! The attempts in progress, one for each lease. This file starts and ends attempts, as far as that is the same for all
+//! units.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -20,7 +21,7 @@ use crate::store::AttemptEnd as StoredEnd;
 #[derive(Default)]
 pub(crate) struct Attempts {
     pub(crate) running: BTreeMap<LeaseId, RunningAttempt>,
-    /// The attempt that may have ended its candidate. It is set while a decision is carried out.
+    /// The report that may have ended its candidate. It is kept only while one decision is carried out.
     pub(super) ending_report: Option<EndingReport>,
 }
 
@@ -92,7 +93,7 @@ impl Run<'_> {
                 tracing::warn!("{name}: its {stage} (attempt {number}) ended without a result: {why}");
                 without_report(blame, why, ms)
             }
-            // A resumed run closes attempts that a killed supervisor left open, with the same text.
+            // A resumed run uses the same text when it closes attempts that a killed supervisor left open.
             AttemptEnd::Abandoned { why } => without_report(Blame::Host, why, ms),
         };
         let (status, detail) = (end.status, end.detail.clone());

@@ -1,4 +1,4 @@
-//! Candidates as a source of units. The plan's candidates are offered when the core asks for their job, submitted
+//! Candidates as a source of units. The plan's candidates are offered when the core asks for their job, and submitted
 //! candidates when they arrive.
 
 use opt_shared::batch::{Share, batches, input_bytes};
@@ -108,7 +108,7 @@ impl Source for Candidates {
     fn done(&self, run: &mut Run<'_>, index: usize, end: UnitEnd) -> Result<(), RunError> {
         let (candidate, UnitEnd { status, blame, detail }) = (id_of(index), end);
         run.agenda.candidate_facts[index].status = Some(status);
-        // A candidate that was cancelled, or that never fits, has no last attempt.
+        // No report ends a candidate that is cancelled, or that never fits.
         let report = run.attempts.ending_report.take().filter(|report| report.candidate == candidate);
         let stage = report.as_ref().map(|report| report.stage);
         let feedback = report

@@ -1,4 +1,4 @@
-//! Measures the memory that the descendants of a compiler owe, such as cc1, as and ld.
+//! Measures the memory that the descendants of a compiler (such as cc1, as and ld) owe.
 //!
 //! It also decides how often the process tree is walked. If the kernel lists children, a walk takes microseconds.
 //! Otherwise a walk reads every process of the machine, so walks are limited to a small share of the time. Between
@@ -36,7 +36,8 @@ impl Descendants {
         Self { walker: TreeWalker::open(proc).ok(), trees: BTreeMap::new() }
     }
 
-    /// Returns the sum over all descendants of `pid`, without `pid` itself. `owed` computes the owed part of a sample.
+    /// Returns the sum over all known descendants of `pid`, without `pid` itself. `owed` computes the owed part of a
+    /// sample.
     pub fn memory_of(&mut self, proc: &Path, pid: u32, owed: impl Fn(&ProcessSample) -> Bytes) -> TreeMemory {
         let Some(walker) = &mut self.walker else { return (Bytes::ZERO, Bytes::ZERO) };
         let now = Instant::now();
@@ -77,8 +78,8 @@ impl Descendants {
     }
 
     /// Drops the trees of processes that are no longer watched.
-    pub fn keep(&mut self, is_alive: impl Fn(u32) -> bool) {
-        self.trees.retain(|&pid, _| is_alive(pid));
+    pub fn keep(&mut self, is_watched: impl Fn(u32) -> bool) {
+        self.trees.retain(|&pid, _| is_watched(pid));
     }
 }
 

@@ -1,4 +1,4 @@
-//! Watches the memory of a run's card, and converts readings of NVML to events of the core.
+//! Watches the memory of a run's card, and converts readings of NVML to events for the core.
 //!
 //! It maps pids to processes of this run, and remembers dead processes as long as NVML lists them. The emulated device
 //! uses host memory, so it is not watched.
@@ -60,8 +60,8 @@ pub(crate) struct LatestReading {
 }
 
 impl FoundDevice {
-    /// Finds a card in NVML by its UUID. Fails if NVML does not list the card, because its ceiling could not be
-    /// enforced.
+    /// Finds a card in NVML by its UUID. Fails if NVML does not list the card, because the ceiling on its memory could
+    /// then not be enforced.
     pub(crate) fn find(card: &Card) -> Result<Self, DeviceError> {
         let nvml = Nvml::open()?;
         let identity = nvml.device_of(&card.uuid)?;

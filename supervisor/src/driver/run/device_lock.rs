@@ -1,5 +1,5 @@
 //! The lock that lets one run at a time use a card. It is named after the card's UUID and shared by all runs on this
-//! host, also of other users.
+//! host, including those of other users.
 //!
 //! It is an `flock`, so it is released when the process that holds it ends. The text in the file names that process for
 //! users. Every user can change this text, so it is not trusted.

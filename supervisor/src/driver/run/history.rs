@@ -18,7 +18,7 @@ const FIRST_WIDTH: Duration = Duration::from_millis(250);
 /// The highest owed and reclaimable memory within a span of time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slot {
-    /// The slot's index, counted from the beginning of the run.
+    /// The slot's index, counted from the start of this process.
     index: u32,
     pub owed: Bytes,
     pub reclaimable: Bytes,

@@ -86,7 +86,7 @@ impl Leaves {
     /// Kills a runner and everything that it started. The caller also signals it through its pidfd.
     pub fn kill(&self, worker: WorkerId, pid: u32) {
         if let Some(leaf) = self.leaves.get(&(worker, pid)) {
-            // Before Linux 5.14 there is no `cgroup.kill`. Then only the caller's signal ends the runner.
+            // Before Linux 5.14 there is no `cgroup.kill`. In that case, only the caller's signal ends the runner.
             let _ = leaf.kill();
         }
     }

@@ -30,7 +30,7 @@ use crate::record::{HostRecord, TimingConditions};
 /// The processes of a run, and what is measured on the machine.
 pub(crate) struct Machine {
     pub(crate) pool: Pool,
-    /// It is declared after the pool, and so it is dropped after the last worker has ended.
+    /// This field is declared after the pool, so that it is dropped after the last worker has ended.
     pub(crate) leaves: Leaves,
     pub(crate) sampler: Sampler,
     pub(crate) history: History,
@@ -99,8 +99,8 @@ impl Machine {
         Self { room: room.ok(), ..self }
     }
 
-    /// Waits until one of `others` is readable, a worker sends something, a process ends, or the timeout is over.
-    /// Returns true if the kernel reports that processes are waiting for memory.
+    /// Waits until one of `others` is readable, a worker sends something, a process ends, the card has a new reading,
+    /// or the timeout is over. Returns true if the kernel reports that processes are waiting for memory.
     pub(crate) fn wait<'o>(
         &mut self,
         others: impl Iterator<Item = PollFd<'o>>,

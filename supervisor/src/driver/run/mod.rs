@@ -53,7 +53,7 @@ pub(super) struct Run<'a> {
     pub(super) watchdog: Watchdog,
     /// Whether the core knows that the database does not accept rows.
     pub(super) stalled: bool,
-    /// Called after each sample of memory.
+    /// Called with each sample of memory.
     pub(super) after_each_sample: fn(),
 }
 

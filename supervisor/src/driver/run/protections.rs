@@ -1,7 +1,7 @@
 //! Determines the protections of a run. Canaries test them before the first candidate runs, and later every worker's
 //! first runner reports its own.
 //!
-//! This module tests the two protections that the supervisor enforces (leaves, and polling with kill), and keeps the
+//! This module tests the two protections that the supervisor enforces (leaves, and polling and killing), and keeps the
 //! list of all. The worker library tests the protections against what a confined process can try.
 
 use std::path::Path;

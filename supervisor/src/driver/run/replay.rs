@@ -1,7 +1,7 @@
 //! Replays as a source of units. A replay is offered when the jobs before it are over, because they determine which
 //! candidates make its calls.
 //!
-//! Converts a plan's `[[replay]]` to a task, and records its end. The worker manages the pool.
+//! This file converts a plan's `[[replay]]` to a task, and records its end. The worker manages the pool.
 
 use opt_shared::formula::RunnerTerms;
 use opt_shared::ids::{CandidateId, EntryId, JobId};
@@ -49,7 +49,7 @@ pub(crate) struct Replaying<'a> {
     /// The results from an earlier part of the run, with the inputs that they were made from.
     kept: Vec<Option<KeptReplay>>,
     underway: Vec<Option<Underway>>,
-    /// Whether the core has asked for the first replay.
+    /// Whether the core has asked for a replay.
     has_begun: bool,
     /// The status of each replay that has ended.
     pub(crate) ends: Vec<Option<Status>>,

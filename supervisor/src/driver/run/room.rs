@@ -41,8 +41,8 @@ fn suffices(path: &Path, room: &Room) -> Result<(), NoRoom> {
     }
 }
 
-/// Reads the room. Returns `None` if the disk cannot be read, for example because the folder was removed. A number of
-/// processes that cannot be read counts as unlimited.
+/// Reads the room. Returns `None` if the disk cannot be read, for example because the folder was removed. If the number
+/// of processes cannot be read, it counts as unlimited.
 fn read(folder: &Path) -> Option<Room> {
     let disk = Room::on_disk_of(folder).ok()?;
     Some(Room { pids: pids::left(Path::new("/")).ok().flatten(), ..disk })
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_is_taken_once() {
+    fn watch_takes_a_reading() {
         let folder = tempfile::tempdir().expect("a folder");
         let watch = RoomWatch::start(folder.path().to_owned()).expect("started");
         let room = loop {

@@ -1,4 +1,4 @@
-//! Samples every process of the run and the machine, and returns each sample as one event.
+//! Samples the machine and every process of the run, and returns each sample as one event.
 //!
 //! It keeps the set of watched processes and the high-water marks of the run. `memory` reads `/proc`, and the core
 //! makes the decisions.
@@ -66,7 +66,7 @@ struct Memory {
 }
 
 impl Watched {
-    /// Returns `None` if the process has ended. `zygotes` are the pids of living zygotes.
+    /// Returns `None` if the process has ended or cannot be read. `zygotes` are the pids of living zygotes.
     fn sample(&mut self, now: Instant, zygotes: &[u32]) -> Option<Memory> {
         // The short sample takes a sixth of the time, but does not include page tables. A runner that maps pages of
         // zeros can owe more without more resident pages. Workers are trusted, so the short sample is enough for them.
@@ -205,7 +205,7 @@ impl Sampler {
         self.watched.iter().map(|(&process, watched)| (process, watched.pid))
     }
 
-    /// Returns when the next sample is due, which is before a runner could exceed its limit.
+    /// Returns when the next sample is due. The closer a runner is to its limit, the sooner this is.
     pub fn due(&self) -> Instant {
         self.due
     }
@@ -267,7 +267,7 @@ impl Sampler {
                     reclaimable: seen.reclaimable,
                 }),
             }
-            // The core adds the memory that runners share.
+            // The core itself adds the memory files that count for a runner.
             let held_files = if watched.limit.is_none() { watched.files.own } else { Bytes::ZERO };
             sample.processes.push(ProcessSample {
                 process,

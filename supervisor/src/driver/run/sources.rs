@@ -1,4 +1,4 @@
-//! Converts messages of workers and ends of processes to events for the core.
+//! Converts messages from workers and ends of processes to events for the core.
 
 use std::time::Instant;
 
@@ -117,7 +117,7 @@ impl Run<'_> {
             FromWorker::Finished { lease, report } => {
                 self.records.evidence.phase_ends();
                 self.sample_now()?;
-                // A failed attempt reaps its runners without reporting each one.
+                // The worker of a failed attempt reaps its runners without reporting each one.
                 self.machine.forget_runners(worker);
                 self.feed(Event::Finished { worker, lease, report })?;
                 // The worker's remaining memory is measured now, so that the next phase does not have to wait for the
@@ -131,8 +131,8 @@ impl Run<'_> {
         }
     }
 
-    /// Takes an additional sample, so that the next decision (recycle, grant) and its record use current figures. It
-    /// does not disturb timings, because an attempt or a worker has just ended.
+    /// Takes a sample now. At the end of an attempt or a worker, the next decision (recycle, grant) and its record thus
+    /// use current figures, and no timing is disturbed.
     fn sample_now(&mut self) -> Result<(), RunError> {
         (self.after_each_sample)();
         let sample = self.machine.sample(self.decisions.now());

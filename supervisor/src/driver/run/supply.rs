@@ -36,7 +36,8 @@ pub(crate) trait Source {
         capacity: u32,
     ) -> Result<(Vec<UnitSpec>, Offer), RunError>;
 
-    /// Begins an attempt: writes its row, and creates its task. Returns the attempt's number and the task.
+    /// Begins an attempt: writes its row, and creates its task. Returns the attempt's number and the task, or no task
+    /// if something that the task needs is missing.
     fn begin(&self, run: &mut Run<'_>, index: usize, grant: &Grant) -> Result<(u32, Option<Task>), RunError>;
 
     fn attempt_ended(

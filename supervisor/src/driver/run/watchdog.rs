@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use crate::core::event::Action;
 use crate::notify;
 
-/// A part that takes longer than this counts as a hang. It is far longer than any part takes, even on a busy machine.
+/// A part that takes this long counts as a hang, unless it is the wait for events. No part normally takes nearly as
+/// long as this, even on a busy machine.
 const HANG_THRESHOLD: Duration = Duration::from_secs(2);
 /// The time between two checks. It is shorter if the service manager must be notified more often.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
@@ -107,7 +108,7 @@ pub(crate) struct Hang {
     pub(crate) took: Duration,
 }
 
-/// What the loop shows to the watchdog's thread.
+/// What the loop and the watchdog's thread both use.
 struct LoopState {
     part: AtomicU8,
     /// The number of parts that the loop has entered.
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn hang_is_reported_with_its_part() {
+    fn thread_notices_a_hang_and_its_end() {
         let state = Arc::new(LoopState {
             part: AtomicU8::new(Part::Waiting as u8),
             steps: AtomicU64::new(0),

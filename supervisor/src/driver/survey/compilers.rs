@@ -1,5 +1,5 @@
-//! Looks for the C and C++ compilers that a plan's candidates need, before anything is built. Compilers of device code
-//! are asked by `devices.rs`.
+//! Looks for the C and C++ compilers that a plan's candidates need, before anything is built. `devices.rs` looks for
+//! compilers of device code.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! Finds parts of storages that several entries of a job share, from headers alone.
+//! Finds, from headers alone, the parts of storages that several entries of a job share.
 //!
 //! Constants are identified by digest, and only captures in a store have digests. Small parts are not counted as
 //! constants.

@@ -56,7 +56,7 @@ fn card(answer: &str) -> Option<Card> {
     Some(Card { uuid: uuid.to_owned(), is_integrated, description: description.to_owned() })
 }
 
-/// Returns the compiler for kernels without host code that a build with these folders finds. The error says why there
+/// Returns the compiler that a build with these folders finds for kernels without host code. The error says why there
 /// is none.
 pub fn compiler(toolchain: &[PathBuf]) -> Result<String, String> {
     compiler_by(ASK_NVRTC, toolchain)

@@ -34,7 +34,7 @@ const NAMED_PROBLEMS: usize = 5;
 #[derive(Clone, Debug)]
 pub struct UsableEntry {
     pub entry: EntryRef,
-    /// The signature class: shapes, dtypes and scalars.
+    /// The signature class, as text.
     pub class: String,
     /// Whether it is timed. An entry without output elements, or whose output shares storage with an input, is
     /// only verified.
@@ -206,7 +206,8 @@ impl JobFacts {
     }
 
     /// Returns the entries to time, in the order in which they are batched. If `distinct`, there is one entry per
-    /// class, with the size of the class as its weight. Otherwise, all entries are returned.
+    /// class, with the size of the class as its weight. Otherwise, there are all entries, each with weight 1. Entries
+    /// that are only verified are never included.
     pub fn profiled(&self, distinct: bool) -> Vec<UsableEntry> {
         let mut seen = std::collections::BTreeSet::new();
         let chosen: Vec<UsableEntry> = self

@@ -52,8 +52,8 @@ pub(crate) fn limits_of(
     (ceilings, plan.memory.host_floor.of(total))
 }
 
-/// Returns the memory that this process may use, and the memory of the machine. It is read only once per run, because
-/// reading it takes memory.
+/// Returns the memory that this process may use, and the memory of the machine. A run calls this only once, because
+/// reading the figures takes memory.
 pub(crate) fn whole_memory() -> (Bytes, Bytes) {
     let machine = crate::memory::machine::MachineSampler::open(Path::new("/proc"))
         .and_then(|mut machine| machine.sample())

@@ -97,7 +97,7 @@ impl<'a> JobNeeds<'a> {
         }
     }
 
-    /// Leaves screening out, because a submitted candidate is timed alone.
+    /// Leaves screening out, because a submitted candidate arrives by itself, without others to choose from.
     pub fn without_screening(self) -> Self {
         Self { screens: false, ..self }
     }
@@ -126,7 +126,7 @@ impl<'a> JobNeeds<'a> {
             paired: needs.paired.clone(),
             ..step(stage, Role::Profiler, &needs.profile)
         };
-        // Only verified candidates are timed, and only jobs with a baseline compare.
+        // Only verified candidates are timed, and they are compared only in a job with a baseline.
         let is_timed =
             self.stages.verify && self.stages.profile && candidate.source.language.not_timed().is_none();
         let is_compared =

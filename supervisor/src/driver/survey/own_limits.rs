@@ -1,4 +1,4 @@
-//! Checks the resource limits of this process, which workers and compilers inherit, and raises them as far as allowed.
+//! Checks the resource limits of this process, which workers and compilers inherit, and raises those that are too low.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 

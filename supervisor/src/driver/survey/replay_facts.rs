@@ -23,7 +23,7 @@ pub struct ReplayFacts {
     pub floor: PoolFloor,
     /// The memory that a worker needs for bookkeeping, beside the pool.
     pub bookkeeping: Bytes,
-    /// The reason why it cannot be run, if the captures of one of its jobs cannot be used.
+    /// The reason why the replay cannot be run, if the captures of one of its jobs cannot be used.
     pub broken: Option<String>,
 }
 
@@ -55,7 +55,7 @@ pub enum ReplayError {
     },
 }
 
-/// All mistakes in the replays of a plan, one per line.
+/// The first mistake in each faulty replay of a plan, one per line.
 #[derive(Debug)]
 pub struct ReplayErrors(Vec<ReplayError>);
 
@@ -68,7 +68,7 @@ impl std::fmt::Display for ReplayErrors {
 
 impl std::error::Error for ReplayErrors {}
 
-/// Returns the facts of every replay, in the plan's order. The error has all mistakes.
+/// Returns the facts of every replay, in the plan's order. The error has the first mistake in each faulty replay.
 pub fn read_replays(plan: &Plan, facts: &[JobFacts]) -> Result<Vec<ReplayFacts>, ReplayErrors> {
     let (mut read, mut wrong) = (Vec::new(), Vec::new());
     for replay in &plan.replays {
@@ -141,7 +141,7 @@ impl ReplayFacts {
         facts.get(job.index())?.entries.get(*index)
     }
 
-    /// Predicts what the replay will owe at most, with any of these candidates.
+    /// Predicts what the replay will owe at most if these runners make its calls.
     pub fn prediction(
         &self,
         replay: &ReplayPlan,

@@ -94,7 +94,8 @@ mod tests {
         assert!(room.take(&entry(Value::None), &[]), "an entry that did not fit used no room");
     }
 
-    /// The value is a list of lists of one list, which would unfold to 2^100 values.
+    /// The value is a list that has the same list twice, which again has the same list twice, and so on. It would
+    /// unfold to 2^100 values.
     #[test]
     fn take_refuses_deeply_shared_values_quickly() {
         let list = |items: Vec<Value>| Value::Sequence { kind: SequenceKind::List, items: Arc::from(items) };

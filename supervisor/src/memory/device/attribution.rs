@@ -9,7 +9,7 @@ use opt_shared::units::Bytes;
 
 use super::Reading;
 
-/// One of our processes, with its pids in all of its pid namespaces, outermost first.
+/// One of our processes, with its pid in our namespace, followed by its pids in the namespaces within ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnProcess<P> {
     pub process: P,

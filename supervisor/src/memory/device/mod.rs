@@ -1,8 +1,8 @@
 //! Samples devices through NVML: the memory of each process and of the whole device. This never creates a CUDA context.
 //!
-//! NVML is loaded at run time, and its absence is not an error. Figures that NVML does not have are `None`: machines
-//! with unified memory report no totals. `attribution` maps pids to our processes. `watch` samples in its own thread,
-//! because a driver with a problem can take seconds to answer.
+//! NVML is loaded at run time, and its absence is not an error. Figures that NVML does not have are `None`; for
+//! example, machines with unified memory report no totals. `attribution` maps pids to our processes. `watch` samples in
+//! its own thread, because a driver with a problem can take seconds to answer.
 
 pub mod attribution;
 mod nvml;

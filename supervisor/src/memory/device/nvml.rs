@@ -40,7 +40,7 @@ impl Nvml {
         (0..count).map(|index| self.identity(index)).collect()
     }
 
-    /// Finds the device with a UUID. Numbers cannot identify it, because a CUDA driver counts in another order, and
+    /// Finds the device with this UUID. A number cannot identify it, because a CUDA driver counts in another order, and
     /// `CUDA_VISIBLE_DEVICES` hides cards from that driver.
     pub fn device_of(&self, uuid: &str) -> Result<DeviceIdentity, DeviceError> {
         let devices = self.devices()?;
@@ -88,7 +88,7 @@ impl Nvml {
     }
 }
 
-/// Bytes by pid. A partitioned device lists a process once for each instance that it uses.
+/// Returns the bytes by pid. A partitioned device lists a process once for each instance that it uses.
 fn listed(answer: Result<Vec<ProcessInfo>, NvmlError>) -> Result<BTreeMap<u32, Option<Bytes>>, DeviceError> {
     let mut all: BTreeMap<u32, Option<Bytes>> = BTreeMap::new();
     for process in supported(answer, "listing the device's processes")?.unwrap_or_default() {

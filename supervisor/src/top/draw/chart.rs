@@ -77,8 +77,8 @@ pub(super) fn draw(buffer: &mut Buffer, model: &Model, theme: Theme, area: Rect)
     }
 }
 
-/// Returns the value at the top of the chart, and the ceiling if it is below that. Without this, a run far below its
-/// ceiling would be a line at the bottom.
+/// Returns the value at the top of the chart, and the ceiling if it is below that. If the chart always reached up to
+/// the ceiling, a run that stays far below it would be a line at the bottom.
 fn scale(highest: Bytes, ceiling: Option<Bytes>) -> (Bytes, Option<Bytes>) {
     let ceiling = ceiling.filter(|ceiling| *ceiling != Bytes::ZERO);
     match ceiling {
@@ -90,7 +90,8 @@ fn scale(highest: Bytes, ceiling: Option<Bytes>) -> (Bytes, Option<Bytes>) {
     }
 }
 
-/// The highest slot in each column. A column without slots repeats the previous one.
+/// Returns the highest values in each column. A column without slots repeats the previous one; columns after the last
+/// slot are empty.
 fn columns(history: &[Slot], span: f64, count: usize) -> Vec<Option<Slot>> {
     let mut columns: Vec<Option<Slot>> = vec![None; count];
     let mut last = 0;
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_keep_peaks_and_fill_only_past_gaps() {
+    fn columns_keep_peaks_and_fill_gaps_before_the_last_slot() {
         let history = [slot(0.0, 1), slot(1.0, 9), slot(1.5, 2), slot(30.0, 3)];
         let columns = columns(&history, 60.0, 30);
         let owed: Vec<Option<u64>> = columns.iter().map(|it| it.map(|it| it.owed.get() >> 20)).collect();

@@ -7,12 +7,12 @@ use crate::top::model::Pane;
 /// The areas of a frame.
 pub(super) struct Layout {
     pub header: Rect,
-    /// The panes that are shown, from top to bottom.
+    /// The panes that are shown, in the order of `ORDER`.
     pub panes: Vec<(Pane, Rect)>,
     pub footer: Rect,
 }
 
-/// The number of rows that each pane could fill.
+/// The numbers of rows that the workers and the policy log could fill.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     pub workers: u16,
@@ -29,7 +29,7 @@ fn least(pane: Pane, wanted: Wanted) -> u16 {
 }
 
 const ORDER: [Pane; 4] = [Pane::Memory, Pane::Workers, Pane::Candidates, Pane::Policy];
-/// The panes that are shown first, in addition to the focused one, if there is no room for all.
+/// The order in which panes are added to the focused one while there is room.
 const FIRST: [Pane; 4] = [Pane::Candidates, Pane::Workers, Pane::Memory, Pane::Policy];
 /// From this width and height on, the panes are in two columns.
 const WIDE: (u16, u16) = (140, 30);
@@ -72,8 +72,8 @@ fn in_one_column(area: Rect, focus: Pane, wanted: Wanted) -> Vec<(Pane, Rect)> {
             shown.push(pane);
         }
     }
-    // The remaining rows go first to the workers, as far as they need them, and then to the chart. The rest goes to the
-    // candidates or, if these are not shown, to the focused pane.
+    // Of the remaining rows, the workers get as many as they need, up to four, and the chart gets up to a third. The
+    // rest goes to the candidates or, if these are not shown, to the focused pane.
     let more = wanted.workers.saturating_add(2).saturating_sub(least(Pane::Workers, wanted)).min(4);
     let mut more = [(Pane::Workers, more), (Pane::Memory, height_left / 3)].map(|(pane, rows)| {
         let given = if shown.contains(&pane) { rows.min(height_left) } else { 0 };

@@ -65,7 +65,7 @@ fn activity(lease: &Lease) -> String {
     format!("{}{entries} {}", lease.stage, lease.candidate)
 }
 
-/// The rate at which captures are verified. Timing has no rate, and neither has a lease that has just begun.
+/// The rate at which a lease verifies captures. Other stages have no rate, nor does a lease in its first second.
 fn rate(lease: &Lease) -> Option<String> {
     let bytes = lease.bytes.filter(|_| lease.stage == "verify")?;
     let held = lease.held.filter(|held| 1.0 <= *held)?;
@@ -117,7 +117,8 @@ fn candidate(it: &Candidate, theme: Theme) -> [Cell; 5] {
     ]
 }
 
-/// The time of a replay, and the part that it spent waiting. Before it has a result, its steps and its budget.
+/// The time that a replay took, and the part of it spent waiting; before the replay has a result, its steps and its
+/// budget.
 fn replayed(it: &Replay) -> (String, String) {
     match (it.total, it.stalled) {
         (Some(total), Some(stalled)) => (format!("{total:.2} s"), format!("{stalled:.2} s stalled")),
@@ -143,7 +144,7 @@ pub(super) fn policy(frame: &mut Frame<'_>, model: &Model, theme: Theme, area: R
     table(frame, theme, area, lines, chosen.filter(|_| model.focus == Pane::Policy), 0);
 }
 
-/// The beginning of a sentence, which is its most important part.
+/// Returns the beginning of a text, which is its most important part.
 fn head_of(text: &str, width: usize) -> String {
     if Line::raw(text).width() <= width {
         return text.to_owned();
@@ -152,7 +153,8 @@ fn head_of(text: &str, width: usize) -> String {
     fit(&format!("{short}…"), width)
 }
 
-/// Draws a table with its header, scrolled so that `visible_row` and the row below it are visible.
+/// Draws a table, scrolled so that `visible_row` and the row below it are visible. The first line, which may be a
+/// header, stays.
 fn table(
     frame: &mut Frame<'_>,
     theme: Theme,
@@ -167,7 +169,7 @@ fn table(
         *line = std::mem::take(line).patch_style(theme.chosen());
     }
     let height = usize::from(area.height);
-    // The row below a worker is its runner.
+    // The row below a worker is its first runner, if it has one.
     let hidden = (visible_row + 2).min(lines.len()).saturating_sub(height);
     if 0 < hidden && 1 < lines.len() {
         lines.drain(1..=hidden.min(lines.len() - 1));

@@ -1,4 +1,5 @@
-//! Tests from the readings of NVML to the core's decisions. They use the NVML twin, and real processes that are killed.
+//! Tests of the whole way from the readings of NVML to the core's decisions. They use the NVML twin, and real processes
+//! that are killed.
 
 use std::process::{Child, Command};
 use std::sync::Arc;
@@ -189,7 +190,7 @@ fn leased() -> Core {
 }
 
 #[test]
-fn growth_past_the_ceiling_ends_the_worker_in_the_first_sample_that_shows_it() {
+fn growth_past_the_ceiling_ends_the_worker_at_the_first_sample_that_shows_it() {
     let (ours, other) = (Sleeper::start(), Sleeper::start());
     let grows = ours.holds(&[(0, 100), (300, 1100)]);
     let mut watched = Watched::with(&script(vec![grows, other.holds(&[(0, 900)])]));

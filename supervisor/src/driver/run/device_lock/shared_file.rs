@@ -1,5 +1,6 @@
 //! Lock files in a folder that all users of the host can write to. Another user may have created the file, or put
-//! something else in its place: such a user can deny the lock, but cannot make this process write to a different file.
+//! something else in its place: such a user can deny this process the lock, but cannot make this process write to a
+//! different file.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -15,7 +16,7 @@ pub(super) const FOLDER_VARIABLE: &str = "OPT_SUPERVISOR_LOCK_DIR";
 const SHARED: [&str; 2] = ["/run/lock", "/tmp"];
 /// Every user may lock the file, and write its holder's name to it.
 const MODE: Mode = Mode::from_raw_mode(0o666);
-/// How often to try again if the file is created or removed at the same time.
+/// How many times to try if other processes create or remove the file at the same time.
 const TRIES: usize = 16;
 const BETWEEN_TRIES: std::time::Duration = std::time::Duration::from_millis(1);
 
@@ -59,7 +60,7 @@ pub(super) fn open(path: &Path) -> Result<File, FileError> {
         let opened = match rustix::fs::open(path, flags, Mode::empty()) {
             Err(Errno::NOENT) => {
                 rustix::fs::open(path, flags | OFlags::CREATE | OFlags::EXCL, MODE).inspect(|file| {
-                    // The umask does not apply to this call. Without it, only some users could share the card.
+                    // Unlike `open`, this call ignores the umask, which could exclude other users from the lock.
                     let _ = rustix::fs::fchmod(file, MODE);
                 })
             }
@@ -67,7 +68,7 @@ pub(super) fn open(path: &Path) -> Result<File, FileError> {
         };
         match opened {
             Ok(file) => return checked(File::from(file), path),
-            // Access is denied for a moment if another user has just created the file and not set its mode yet.
+            // Access is denied for a moment if another user has just created the file and has not set its mode yet.
             Err(error @ (Errno::EXIST | Errno::NOENT | Errno::INTR | Errno::ACCESS)) => {
                 errno = error;
                 std::thread::sleep(BETWEEN_TRIES);
@@ -78,7 +79,7 @@ pub(super) fn open(path: &Path) -> Result<File, FileError> {
     Err(refused(path, errno))
 }
 
-/// Whether a path still leads to an open file. Its owner may have removed the file.
+/// Whether a path still leads to this open file, which its owner may have removed.
 pub(super) fn is_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), path.symlink_metadata()) {
         (Ok(open), Ok(now)) => (open.dev(), open.ino()) == (now.dev(), now.ino()),
@@ -86,12 +87,13 @@ pub(super) fn is_at(file: &File, path: &Path) -> bool {
     }
 }
 
-/// Refuses everything that is not an ordinary file with one name. A hard link may lead to a file of the user's own.
+/// Refuses everything that is not an ordinary file with one name. A hard link may lead to another file of the user who
+/// runs this process.
 fn checked(file: File, path: &Path) -> Result<File, FileError> {
     let failed = |source| FileError::Open { path: path.to_owned(), owner: String::new(), source };
     let metadata = file.metadata().map_err(failed)?;
     let found = match kind(&metadata) {
-        // Without a name, it has just been removed: `is_at` notices that.
+        // A file without a name has just been removed, which `is_at` notices.
         None if metadata.nlink() <= 1 => return Ok(file),
         None => "a hard link",
         Some(kind) => kind,
