@@ -388,8 +388,9 @@ impl Runner {
             return Ok(false);
         }
         match self.handle.stop(STOP_TIMEOUT) {
-            // The candidate's own system call delays the stop, or the host does. If SIGKILL ends it, it is the
-            // candidate's; if not, `finish` reports that the host is to blame. A tracer's stop is the host's as well.
+            // A system call of the candidate delays the stop, or the host does. If SIGKILL ends the runner, the
+            // candidate is to blame; if not, `finish` returns an error that blames the host. The host is also to blame
+            // if another process, such as a tracer, holds the runner stopped.
             Err(HandleError::WouldNotStop { .. }) => {
                 let reason = match timeout::reason(self.handle.pid(), STOP_TIMEOUT, StopScope::Process) {
                     KillReason::Stopped => KillReason::Stopped,
