@@ -5,9 +5,9 @@
 //! ```
 //!
 //! torch is imported before the lock-down, because it reads folders that the sandboxed runner may not be able to enter.
-//! No foreign code has run by then; torch is trusted like a compiler. The interpreter's lock is held whenever our code
-//! runs, so threads of a candidate cannot run Python code between its calls. As with a library, calls go through the C
-//! candidate interface: a function of this module makes the Python call.
+//! No code of a candidate has run by then; torch is trusted like a compiler. The interpreter's lock is held whenever
+//! our code runs, so threads of a candidate cannot run Python code between its calls. As with a library, calls go
+//! through the C candidate interface: a function of this module makes the Python call.
 
 mod api;
 mod calls;
