@@ -101,7 +101,8 @@ fn take_executable() -> std::io::Result<OwnedFd> {
     Ok(executable)
 }
 
-/// Arranges that the kernel kills this process when the supervisor ends, and separates it from the terminal.
+/// Arranges that the kernel kills this process when the supervisor ends, or early when memory runs out. Protects its
+/// memory from runners, separates it from the terminal, and unblocks all signals.
 fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(|errno| WorkerError::ParentDeath(errno.into()))?;
