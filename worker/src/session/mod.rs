@@ -57,8 +57,8 @@ pub(crate) trait Backend {
     /// does the rest.
     fn prepare(&self, candidate: &Self::Candidate);
 
-    /// Opens the entries of a task in order, in groups that share a session. In verification, groups are opened ahead
-    /// of their turn, the first one immediately.
+    /// Opens the entries of a task in order, in groups that share a session. In verification, groups may be opened
+    /// ahead of their turn, the first one immediately.
     fn groups<'b>(&'b self, wanted: &Wanted<'b>) -> Result<Box<dyn Groups<Self::Placed> + 'b>, SessionError>;
 
     /// Returns false if a candidate has broken something that all sessions need, so that no other session can be
