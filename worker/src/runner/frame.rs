@@ -391,7 +391,7 @@ mod tests {
         let (worker, runner) = pair();
         send_to_runner(worker.as_fd(), &ToRunner::Begin, &[]).expect("sent");
         drop(runner);
-        assert!(matches!(receive_reply(worker.as_fd(), Duration::ZERO), Err(FrameError::Closed)), "a frame was unread");
+        assert!(matches!(receive_reply(worker.as_fd(), Duration::ZERO), Err(FrameError::Closed)), "unread");
     }
 
     proptest! {

@@ -37,7 +37,7 @@ use crate::judge::BytesSource;
 use crate::recorded::Recorded;
 use crate::residency::device::{Device, DeviceError};
 
-/// Runs kernels on one device. A worker has one backend.
+/// Runs kernels on one device. Each task has one backend.
 pub(crate) trait Backend {
     /// A recorded call with its inputs in memory that a session can pass to a candidate.
     type Placed: AsRef<Recorded>;

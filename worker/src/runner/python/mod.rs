@@ -1,7 +1,7 @@
 //! An interpreter in a runner. It hosts the process from the start, and the runner's code is called from it.
 //!
 //! ```text
-//! main ── setup ──▶ Py_BytesMain ──▶ driver.py: import torch ──▶ ready ──▶ map, lock down, load, serve, exit
+//! main ── setup ──▶ Py_BytesMain ──▶ driver.py: import torch ──▶ ready ──▶ map, lock down, load, serve
 //! ```
 //!
 //! torch is imported before the lock-down, because it reads folders that the sandboxed runner may not be able to enter.

@@ -2,8 +2,8 @@
 //! and the runner maps it.
 //!
 //! Owns the layout (each output's slots and the slack bytes around them) and the poison. This module reads outputs with
-//! `pread` and maps nothing, so that the memory is counted once. (`view` maps the outputs of timed sessions for a
-//! moment.)
+//! `pread` and maps nothing, so that the memory is counted once. (`view` maps the outputs of timed sessions, but keeps
+//! pages only for a moment.)
 
 use std::io;
 use std::ops::Range;

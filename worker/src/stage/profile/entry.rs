@@ -31,7 +31,7 @@ const BRIEF_WARM_UP_TIME: Duration = Duration::from_millis(3);
 /// Largest number of warm-up pairs.
 const MAX_WARM_UP_PAIRS: u32 = 1000;
 const SLOW_CALL: Duration = Duration::from_millis(100);
-/// The number of undisturbed pairs that is enough to leave out the disturbed ones.
+/// If at least this many pairs were undisturbed, the disturbed ones can be left out.
 const MIN_CALM: usize = 3;
 /// The numbers of warm-up calls and of timed calls in KernelForge's protocol.
 const KERNELFORGE_CALLS: (u32, u32) = (25, 100);
@@ -298,8 +298,8 @@ pub(super) struct WarmUp {
     pub(super) busy: f64,
 }
 
-/// Makes plan calls, then pairs, until enough calls were made for long enough and the number of calls in a block has
-/// settled, or until the pairs reach their limit.
+/// Makes plan calls, and then pairs. Ends when the smallest number of calls and the smallest time are reached and the
+/// number of calls in a block has settled, but at the latest after `MAX_WARM_UP_PAIRS` pairs.
 pub(super) fn warm_up<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
 ) -> Result<Made<WarmUp>, SessionError> {

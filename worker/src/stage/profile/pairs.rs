@@ -17,8 +17,8 @@ use crate::session::{Block, SessionError, VariantMemory};
 /// Pairs of blocks for each pair of runners. `PAIRS_SLOW` applies if a call takes `SLOW_CALL` or longer.
 const PAIRS: usize = 10;
 const PAIRS_SLOW: usize = 2;
-/// Smallest number of pairs of calls that are not slow, even if time is short. A median of fewer pairs means little. A
-/// screen makes no more than this.
+/// Smallest number of pairs, even if time is short, unless calls are slow. A median of fewer pairs means little. In a
+/// screen, this is also the wanted number.
 const MIN_PAIRS: usize = 5;
 /// Disturbed pairs, and those with a block that took no longer than the hand-off, are repeated, but at most this many
 /// times the wanted number of pairs are made.

@@ -14,8 +14,8 @@ const MAX_KEPT: usize = 24;
 pub(super) struct Samples {
     /// Milliseconds per call, without the hand-off.
     pub(super) ms: Vec<f64>,
-    /// Milliseconds per call with the hand-off, which the calls cannot have exceeded. Includes blocks that took no
-    /// longer than the hand-off, which `ms` leaves out.
+    /// Milliseconds per call with the hand-off, which the calls cannot have exceeded. Includes disturbed blocks, and
+    /// blocks that took no longer than the hand-off, which `ms` may leave out.
     pub(super) most_ms: Vec<f64>,
     /// For each block, the time by the runner's own clock, divided by the worker's figure without the hand-off. On a
     /// device, the time by the host's clock, divided by the device's figure.
@@ -88,7 +88,8 @@ impl Samples {
     }
 }
 
-/// A block counts as preempted if runner and worker waited for a CPU for more than one part in this many of its time.
+/// A block counts as preempted if runner and worker together waited for a CPU for more than one part in this many of its
+/// time.
 const PREEMPTED_ONE_IN: u32 = 50;
 
 /// Returns true if the runner or the worker's thread had to wait for a CPU during the block, because something else

@@ -11,7 +11,7 @@ use crate::judge::element;
 const WIDEST: usize = 8;
 
 /// Returns true if new values are drawn between the captured ones. False if all captured values are whole numbers, such
-/// as labels and counts, which must stay whole, and for every type except the four common float types.
+/// as labels and counts, which must stay whole, and for every type except float16, bfloat16, float32 and float64.
 pub(super) fn is_fresh(dtype: DType, captured: &[u8]) -> bool {
     let drawn = matches!(dtype, DType::Float16 | DType::BFloat16 | DType::Float32 | DType::Float64);
     let is_whole = |element: &[u8]| element::value(dtype, element).fract() == 0.0;
