@@ -101,7 +101,7 @@ fn take_executable() -> std::io::Result<OwnedFd> {
     Ok(executable)
 }
 
-/// Arranges that the kernel kills this process when the supervisor ends, and before the supervisor when memory runs out.
+/// Arranges that the kernel kills this process when the supervisor ends, and before the supervisor if memory runs out.
 /// Protects its memory from runners, separates it from the terminal, and unblocks all signals.
 fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))

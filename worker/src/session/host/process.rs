@@ -388,9 +388,8 @@ impl Runner {
             return Ok(false);
         }
         match self.handle.stop(STOP_TIMEOUT) {
-            // A system call of the candidate delays the stop, or the host does. If SIGKILL ends the runner, the
-            // candidate is to blame; if not, `finish` returns an error that blames the host. The host is also to blame
-            // if another process, such as a tracer, holds the runner stopped.
+            // The candidate's system call delays the stop, or the host does. If SIGKILL ends the runner, the candidate
+            // is to blame; if not, or if a tracer holds the runner stopped, the host is.
             Err(HandleError::WouldNotStop { .. }) => {
                 let reason = match timeout::reason(self.handle.pid(), STOP_TIMEOUT, StopScope::Process) {
                     KillReason::Stopped => KillReason::Stopped,

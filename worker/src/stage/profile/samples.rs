@@ -88,8 +88,8 @@ impl Samples {
     }
 }
 
-/// A block counts as preempted if runner and worker together waited for a CPU for more than one part in this many of its
-/// time.
+/// A block counts as preempted if runner and worker together waited for a CPU for more than one part in this many of
+/// its time.
 const PREEMPTED_ONE_IN: u32 = 50;
 
 /// Returns true if the runner or the worker's thread had to wait for a CPU during the block, because something else
