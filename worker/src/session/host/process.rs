@@ -381,8 +381,7 @@ impl Runner {
         }
     }
 
-    /// Stops the runner and waits until it is stopped. Returns false if it is dead. A runner that does not stop in time
-    /// is killed.
+    /// Stops the runner and waits for the stop. Returns false if it is dead. If it does not stop in time, it is killed.
     pub(crate) fn stop(&mut self, link: &Link) -> Result<bool, RunnerError> {
         if self.is_dead()? {
             return Ok(false);
