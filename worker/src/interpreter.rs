@@ -1,7 +1,7 @@
 //! Finds the Python interpreter that a plan names, and the paths of its libraries.
 //!
-//! An interpreter is queried once in a worker's life. The query runs outside the sandbox, because the interpreter is
-//! the user's own program and imports nothing of a candidate.
+//! An interpreter that was found is kept for the worker's life. The query runs outside the sandbox, because the
+//! interpreter is the user's own program and imports nothing of a candidate.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -79,8 +79,8 @@ struct Answer {
     libtorch: Libtorch,
 }
 
-/// Finds the interpreter for a plan's `[build] python`: a path, or the first one of this name on PATH that has torch.
-/// The error tells the user what to do.
+/// Finds the interpreter for a plan's `[build] python`: a path, or the first one of this name on PATH that can run
+/// candidates. The error tells the user what to do.
 pub(crate) fn find(named: &str) -> Result<Arc<Interpreter>, String> {
     static FOUND: Mutex<BTreeMap<String, Arc<Interpreter>>> = Mutex::new(BTreeMap::new());
     let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
@@ -184,7 +184,7 @@ fn interpreter_of(program: &Path, answer: Answer) -> Result<Interpreter, String>
              others build Python with --enable-shared)"
         ));
     };
-    // Not resolved: the interpreter of a virtual environment finds it by the path with which it is started.
+    // Links are not resolved: an interpreter finds its virtual environment by the path with which it is started.
     let executable = std::path::absolute(program).map_err(|error| error.to_string())?;
     let existing = |folders: Vec<PathBuf>| folders.into_iter().filter(|folder| folder.is_dir()).collect();
     let Libtorch { include, libraries, flags } = answer.libtorch;

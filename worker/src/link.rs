@@ -62,7 +62,7 @@ pub(crate) struct Link {
     inbox: Receiver<ToWorker>,
     /// Messages that arrived while another one was awaited.
     early: RefCell<Vec<ToWorker>>,
-    /// This program's executable, from which runners are started.
+    /// This program's executable, with which runners, zygotes and compilers are started.
     executable: OwnedFd,
     namespaces: Namespaces,
     /// True if `enforced` has reported the protections.
@@ -145,8 +145,8 @@ impl Link {
         self.outbox.send(message).map_err(LinkError::Send)
     }
 
-    /// Reports the size of this worker's memory files, which the supervisor charges to it. If the supervisor is gone,
-    /// the next receive ends this worker.
+    /// Sets the size of one kind of memory file, and reports the sum of all kinds, which the supervisor charges to this
+    /// worker. If the supervisor is gone, the next receive ends this worker.
     pub(crate) fn holds(&self, what: Held, bytes: Bytes) {
         let mut held = self.held.get();
         held[what as usize] = bytes;

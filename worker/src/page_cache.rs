@@ -1,7 +1,7 @@
 //! Records which pages of captures are in the page cache before a lease reads them, and drops the pages that the lease
 //! added.
 //!
-//! Owns the guards of one entry, or of the entries that are timed together: one guard per file, even if the file has
+//! Owns the guards of one entry, or of the entries that are opened together: one guard per file, even if the file has
 //! several entries. The supervisor decides whether a job is large enough for guards; `opt_shared::cache` decides which
 //! pages a guard drops.
 
@@ -46,8 +46,8 @@ impl EntryGuards {
         }
     }
 
-    /// Adds a guard. If the file is watched already, the first observation is kept, because it may have been read
-    /// since.
+    /// Adds a guard. If the file is watched already, the first observation is kept, because the file may have been read
+    /// since then.
     fn guard(&mut self, file: Arc<File>) {
         let Ok(metadata) = file.metadata() else { return };
         let drop = self.drop;

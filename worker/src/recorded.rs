@@ -28,7 +28,7 @@ use crate::judge::{BytesSource, CompareError, Tolerance};
 const NEXT_PIECE: u64 = 1 << 20;
 /// The size of the pieces in which `Recorded::before` reads a value, in bytes.
 const BEFORE_PIECE: u64 = 256 << 10;
-/// The smallest read-ahead window of Linux, in bytes. A larger request for read-ahead may be limited to one window.
+/// The default read-ahead window of Linux, in bytes. A larger request for read-ahead may be limited to one window.
 pub(crate) const READAHEAD_WINDOW: u64 = 128 << 10;
 
 /// The reason why a capture cannot be used. The capture is to blame, unless the machine has no descriptors or memory
@@ -154,7 +154,7 @@ impl Recorded {
     }
 
     /// Reads the value that an argument had before the call changed it. Passes the value to `each` in pieces, with
-    /// their offsets.
+    /// their offsets. A returned tensor has no such value, so nothing is passed.
     pub(crate) fn before(
         &self,
         output: &OutputTensor,

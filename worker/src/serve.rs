@@ -1,8 +1,8 @@
 //! The main loop of a worker: takes a task, carries it out and reports, until the supervisor ends it.
 //!
 //! This is trusted code: it opens captures, compares outputs, reads the clock, and never loads a candidate's host
-//! code. If the worker itself fails, it reports the attempt as INFRA_ERROR and continues. The supervisor decides what to
-//! do next.
+//! code. If the worker itself fails, it reports the attempt as INFRA_ERROR and continues. The supervisor decides what
+//! to do next.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -101,7 +101,8 @@ fn take_executable() -> std::io::Result<OwnedFd> {
     Ok(executable)
 }
 
-/// Arranges that the kernel kills this process when the supervisor ends, and separates it from the terminal.
+/// Arranges that the kernel kills this process when the supervisor ends, and before the supervisor if memory runs out.
+/// Protects its memory from runners, separates it from the terminal, and unblocks all signals.
 fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(|errno| WorkerError::ParentDeath(errno.into()))?;

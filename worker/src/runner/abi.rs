@@ -90,7 +90,7 @@ struct OutputWords {
 
 /// One entry's arguments, ready to be passed.
 pub(crate) struct Arguments {
-    /// The block that is passed. It begins with the `Any` of each argument, to which the structures follow.
+    /// The block that is passed. It begins with the `Any` of each argument, followed by the structures.
     live: Vec<u64>,
     /// The block as it was built.
     pristine: Vec<u64>,

@@ -37,7 +37,7 @@ pub fn main() -> i32 {
     2
 }
 
-/// Returns the exit code if the compiler is a library. Does not return if it is a program.
+/// Returns the exit code if the compiler is a library. If it is a program, returns only if it cannot be started.
 fn become_compiler(socket: BorrowedFd<'_>) -> Result<i32, String> {
     let order = match receive_from_worker(socket) {
         Ok((ToRunner::Compile(order), _)) => order,

@@ -48,7 +48,7 @@ impl Phase {
 #[repr(u32)]
 pub enum FaultedMemory {
     Elsewhere = 0,
-    /// An input. It is readable, so the fault was a store.
+    /// An input. It is readable, so a SIGSEGV was caused by a store.
     Input = 1,
     /// The guard page before or after an input.
     InputGuard = 2,
@@ -67,7 +67,8 @@ impl FaultedMemory {
     }
 }
 
-/// Set for calls that are not timed. After them, the runner flushes the candidate's text and unmaps the output pages.
+/// Set for calls that are not timed. After them, the runner flushes what the candidate printed and unmaps the output
+/// pages.
 pub const FLAG_VERIFY: u32 = 1;
 /// Set for a call of `<symbol>_plan` instead of `<symbol>`.
 pub const FLAG_PLAN: u32 = 2;

@@ -1,4 +1,4 @@
-//! Reports the address of a candidate's fault: in an input, in a guard page, or elsewhere.
+//! Reports where a candidate's fault occurred: in an input, in a guard page, or elsewhere.
 //!
 //! The handler only writes to the control page, and then lets the signal recur with its default action, so that the
 //! worker sees the true signal. If a candidate installs its own handlers, nothing is reported and its death is an

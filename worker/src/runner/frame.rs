@@ -98,8 +98,8 @@ pub struct EntrySetup {
 /// An entry's call, in the form that an interpreter needs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireCall {
-    /// JSON: `call` (an `opt_shared::arguments::Call`), `tensors` as below, and `outputs` with `path`, `dtype` and
-    /// `shape`.
+    /// JSON: `call` (an `opt_shared::arguments::Call`), `tensors` as below, `outputs` with `path`, `dtype` and `shape`,
+    /// and `state` (the arguments that are the state of a recorded model).
     pub text: String,
     /// The indices of the arguments that are tensors of the capture.
     pub tensors: Vec<u32>,
@@ -207,7 +207,7 @@ pub fn send_to_runner(
     send_frame(socket, frame, descriptors)
 }
 
-/// Receives a frame. Called by the runner.
+/// Receives a frame. Called by the runner or the compiler's process.
 pub fn receive_from_worker(socket: BorrowedFd<'_>) -> Result<(ToRunner, Vec<OwnedFd>), FrameError> {
     receive_frame(socket)
 }
@@ -265,15 +265,15 @@ pub(crate) fn receive_frame<T: DeserializeOwned>(
 /// A frame from a runner to its worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// The runner locked down before any foreign code ran. The text lists protections that are enforced (`+name:
-    /// detail`) and missing (`-name: detail`).
+    /// The runner locked down before any code of the candidate ran. The text lists protections that are enforced
+    /// (`+name: detail`) and missing (`-name: detail`).
     Locked { protections: String },
     Loaded {
         has_plan: bool,
         /// True if the candidate returns its outputs instead of writing them.
         returned: bool,
     },
-    /// `dlopen` or `dlsym` failed; `text` is its message.
+    /// The candidate could not be loaded; `text` is the loader's message.
     LoadFailed { text: String },
     /// The runner's own code failed, not the candidate.
     Failed { text: String },

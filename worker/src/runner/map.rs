@@ -3,7 +3,7 @@
 //! An input shows only its byte range of the capture. Pages that lie within the range are mapped from the file, private
 //! and read-only. A page that also contains other bytes is replaced by an anonymous page into which only the range is
 //! read: a private copy-on-write page would show the file's bytes again after `MADV_DONTNEED`. Every input has a guard
-//! page on either side, and is sealed before the candidate is loaded.
+//! page on either side, and is sealed before the candidate is loaded if the kernel can do that.
 //!
 //! Outputs are shared mappings of a sealed memfd between guard pages. This module knows bytes, not tensors.
 
@@ -116,8 +116,8 @@ pub(crate) fn map_slot(pool: &File, range: &InputRange) -> Result<Mapped, MapErr
     Ok(Mapped { data: data as *mut u8, start, end: start + reserved })
 }
 
-/// Maps all variants of an input, read-only, between guard pages. There is no guard between two variants:
-/// verification has shown that the input is read within its bounds.
+/// Maps all variants of an input, read-only, between guard pages. There is no guard between two variants, because
+/// accesses beyond the input were looked for in verification.
 pub(crate) fn map_variants(memory: BorrowedFd<'_>, range: &VariantRange) -> Result<Mapped, MapError> {
     let page = rustix::param::page_size();
     let too_large = || MapError::TooLarge { bytes: range.bytes };

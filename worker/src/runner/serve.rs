@@ -1,8 +1,8 @@
-//! The steps of a runner: map inputs, lock down, load the candidate, serve calls, exit.
+//! The steps of a runner: map inputs, lock down, load the candidate, and serve calls until it is killed.
 //!
 //! A runner is a separate process with only the inputs and the outputs of one candidate. It decides and compares
-//! nothing, and its clock is not used. Once the candidate is loaded, it controls the whole process, so no message from
-//! this process can be trusted.
+//! nothing, and the time that it measures is only a claim. Once the candidate is loaded, it controls the whole process,
+//! so no message from this process can be trusted.
 
 use std::collections::BTreeMap;
 use std::fs::File;

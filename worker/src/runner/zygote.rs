@@ -24,8 +24,8 @@ use crate::sandbox::confine;
 use crate::sandbox::sibling::{Sibling, clone_sibling};
 use crate::sandbox::spawn::{Namespaces, SOCKET_FD, gaps_between};
 
-/// The descriptors that come with a `Clone`: a runner's standard streams, socket and control page, in the order of
-/// their numbers.
+/// The number of descriptors that come with a `Clone`: a runner's standard streams, socket and control page, in the
+/// order of their numbers.
 pub(crate) const RUNNER_DESCRIPTORS: usize = 5;
 
 /// A message from a worker to its zygote.

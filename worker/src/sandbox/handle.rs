@@ -1,7 +1,7 @@
 //! The handle of a runner process: stops and continues it, reads its CPU clock, notices its end, and reaps it.
 //!
-//! Only this module reaps runners. Every signal goes through the pidfd, never to a pid. `spawn` starts runners;
-//! `session::host::death` derives the verdict from a runner's end.
+//! Only this module reaps runners, except those whose start fails in `spawn`. Every signal goes through the pidfd,
+//! never to a pid. `spawn` starts runners; `session::host::death` derives the verdict from a runner's end.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,8 +20,8 @@ use super::timeout::Timeout;
 /// sleeps for `STOP_PAUSE`.
 const STOP_SPIN: Duration = Duration::from_micros(200);
 const STOP_PAUSE: Duration = Duration::from_micros(50);
-/// The longest time for which one such sleep counts, because a suspended machine would use up the timeout at once. A
-/// busy machine wakes this thread some milliseconds late, and these do count.
+/// The longest time for which one such sleep counts, because otherwise the suspension of a machine would use up the
+/// timeout at once. A busy machine wakes this thread some milliseconds late, and these do count.
 const MAX_COUNTED_PAUSE: Duration = Duration::from_millis(4);
 
 /// How a runner ended.

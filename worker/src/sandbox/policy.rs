@@ -1,7 +1,7 @@
-//! Turns a plan's limits into the confinement that a runner applies in its own main.
+//! Turns a plan's limits into the confinement that a runner or a compiler's process applies in its own main.
 //!
-//! Memory limits from this module are added to the memory that the runner uses when it locks down, which only the
-//! runner itself knows (`add_present_usage`).
+//! Memory limits from this module are added to the memory that the process uses when it locks down, which only the
+//! process itself knows (`add_present_usage`).
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -76,7 +76,7 @@ pub(crate) struct CompilerFileAccess<'a> {
     pub(crate) readable: &'a [PathBuf],
     pub(crate) toolchain: &'a [PathBuf],
     pub(crate) closed: &'a HiddenPaths,
-    /// The folders from which the candidate's files were copied.
+    /// The folder from which the candidate's files were copied.
     pub(crate) files: &'a Path,
 }
 
@@ -163,7 +163,7 @@ fn user_tasks() -> u32 {
     tasks
 }
 
-/// Adds the memory that this process (a runner) already uses to its memory limits.
+/// Adds the memory that this process already uses to its memory limits.
 pub(crate) fn add_present_usage(mut confinement: Confinement) -> Confinement {
     let (size, data) = present();
     confinement.limits.data += data;

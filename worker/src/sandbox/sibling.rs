@@ -1,5 +1,5 @@
-//! Copies this process into a sibling. The sibling has the same parent as this process, which watches and reaps it like
-//! every other runner.
+//! Copies this process into a sibling. Its parent is this process's own parent, which watches and reaps it like every
+//! other runner.
 //!
 //! Callers decide what the copy does. They may copy this process only while it has one thread.
 

@@ -34,7 +34,7 @@ impl Stream {
         rustix::fs::seek(&self.memfd, rustix::fs::SeekFrom::Current(0)).unwrap_or(0).min(self.size)
     }
 
-    /// Returns true if output was lost.
+    /// Returns true if the stream is full, so that output may have been lost.
     pub(crate) fn is_truncated(&self) -> bool {
         self.size <= self.written()
     }

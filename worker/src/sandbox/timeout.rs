@@ -1,16 +1,16 @@
 //! Measures how much of its time limit a runner or a compiler has used.
 //!
-//! The worker sums up its own waits for the runner. Each counts with at most its nominal length, so time that a
+//! The worker sums up its own waits for the process. Each counts with at most its nominal length, so time that a
 //! suspended machine, a frozen process tree or a worker without a CPU adds to a wait does not count. The time for which
-//! the runner's first thread waited for a CPU is added to the limit. Callers decide what happens when the limit is
-//! reached.
+//! the process's first thread waited for a CPU is added to the limit, up to a bound. Callers decide what happens when
+//! the limit is reached.
 
 use std::time::{Duration, Instant};
 
 use opt_shared::formula::MAX_STRETCH;
 use opt_shared::message::KillReason;
 
-/// The time limit of one step of a runner.
+/// The time limit of one step of a runner or a compiler.
 #[derive(Debug)]
 pub(crate) struct Timeout {
     pid: u32,
@@ -35,12 +35,14 @@ pub(crate) enum StopScope {
     Tree,
 }
 
-/// Time after which a runner that another process has stopped is ended.
+/// For this long, waits for a process that another process has stopped do not count. After that, they count like any
+/// other.
 const STOPPED_TIMEOUT: Duration = Duration::from_secs(30);
 /// The shortest wait after which the process is checked. A shorter wait may be part of a timed block, which a check
 /// would disturb for some microseconds.
 const MIN_CHECKED_WAIT: Duration = Duration::from_millis(5);
-/// The number of descendants after which no more are looked for. A compiler's limit on processes keeps its tree smaller.
+/// The number of processes of a tree after which no more are looked for. A compiler's limit on processes keeps its tree
+/// smaller.
 const MAX_TREE: usize = 1024;
 
 impl Timeout {

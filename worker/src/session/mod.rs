@@ -1,8 +1,9 @@
 //! Calls a candidate: the interface between policy (`stage`) and the code that runs kernels.
 //!
 //! A *backend* places recorded calls where a candidate can reach them, and starts *sessions*. A session is one loaded
-//! candidate, with its entries and its outputs. A session's *clock* times blocks of calls. The policy uses only these
-//! traits, and no process, descriptor or pointer. Data that a candidate could have written is treated as a claim.
+//! candidate, with its entries and its outputs. A session's *clock* times blocks of calls. The policy reaches
+//! candidates only through these traits, and handles no process, descriptor or pointer (except in build, which runs
+//! compilers). Data that a candidate could have written is treated as a claim.
 //!
 //! ```text
 //! start ──▶ load ──Ready──▶ (plan | call | block | idle)* ──▶ finish
@@ -10,7 +11,8 @@
 //!             └─────────────────────────┴────────────────────────┘
 //! ```
 //!
-//! When a method returns, the candidate is stopped, and none of its code runs until the next method is called.
+//! When a method returns, the candidate is stopped or dead, and none of its code runs until the next method is called.
+//! The exception is `Refused`: a refused candidate may run until `finish`, the only method that may follow.
 
 mod artifact;
 pub(crate) mod cuda;
@@ -35,7 +37,7 @@ use crate::judge::BytesSource;
 use crate::recorded::Recorded;
 use crate::residency::device::{Device, DeviceError};
 
-/// Runs kernels on one device. A worker has one backend.
+/// Runs kernels on one device. Each task has one backend.
 pub(crate) trait Backend {
     /// A recorded call with its inputs in memory that a session can pass to a candidate.
     type Placed: AsRef<Recorded>;
@@ -55,8 +57,8 @@ pub(crate) trait Backend {
     /// does the rest.
     fn prepare(&self, candidate: &Self::Candidate);
 
-    /// Opens the entries of a task in order, in groups that share a session. In verification, groups are opened ahead
-    /// of their turn, the first one immediately.
+    /// Opens the entries of a task in order, in groups that share a session. In verification, groups may be opened
+    /// ahead of their turn, the first one immediately.
     fn groups<'b>(&'b self, wanted: &Wanted<'b>) -> Result<Box<dyn Groups<Self::Placed> + 'b>, SessionError>;
 
     /// Returns false if a candidate has broken something that all sessions need, so that no other session can be
@@ -96,9 +98,9 @@ pub(crate) trait Backend {
     fn variants(&self, bytes: Bytes) -> Result<Self::Variants, DeviceError>;
 
     /// Starts a session over these entries for verification. All inputs are in place before the candidate is loaded,
-    /// and it cannot change them. If the session is a process, each output is in the same memory twice: one slot begins
-    /// at the start of the mapping, the other ends at its end. A store just outside an output therefore faults in one of
-    /// the two.
+    /// and a process cannot change them (changes on a device are detected). If the session is a process, each output is
+    /// in the same memory twice: one slot begins at the start of the mapping, the other ends at its end, apart from
+    /// padding. A store just outside an output therefore faults in one of the two, or `damage` finds it.
     fn start<'b>(
         &'b self,
         candidate: &'b Self::Candidate,
@@ -152,16 +154,17 @@ pub(crate) struct Wanted<'b> {
     pub(crate) drop_cache: bool,
 }
 
-/// Which entries share a session.
+/// How long a session lives: the entries that share it. (On a device, each entry has a session of its own.)
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Lifetime<'b> {
-    /// One entry, or several consecutive ones that owe at most `cap` together (unmapped inputs and outputs).
+    /// One entry, or several consecutive ones that together owe at most `cap` (unmapped inputs and outputs). Used in
+    /// verification.
     Entry { cap: Bytes },
-    /// The entries of each of these ranges; `inputs` selects the memory of their inputs.
+    /// The entries of one of these ranges; `inputs` selects the memory of their inputs. Used in a profile.
     Batch { batches: &'b [Range<usize>], inputs: InputMemory },
 }
 
-/// Iterates over the entries of a task, and reads their inputs ahead of the candidate.
+/// Iterates over the entries of a task. In verification, reads their inputs ahead of the candidate.
 pub(crate) trait Groups<P> {
     /// Returns the next group; `None` after the last. The previous group must have been given back.
     fn next(&mut self) -> Result<Option<Group<P>>, SessionError>;
@@ -185,7 +188,7 @@ pub(crate) struct Group<P> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PoolSlot {
     pub(crate) address: u64,
-    /// The address of its first byte modulo 64.
+    /// The address of the input's first byte, modulo 64.
     pub(crate) phase: u8,
     pub(crate) bytes: Bytes,
 }
@@ -304,7 +307,7 @@ pub(crate) struct Verdict {
 /// The way in which a session ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Ending {
-    /// The verdict on its death if it died by itself, in terms of the entry that was called last.
+    /// The verdict on its death, in terms of the entry that was called last. Meaningful only if an answer was `Died`.
     pub(crate) verdict: Verdict,
     pub(crate) end: RunnerEnd,
     pub(crate) peak_owed: Bytes,
@@ -397,7 +400,7 @@ pub(crate) fn nothing_new() -> Result<(), SessionError> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockOrder<'b> {
     pub(crate) entry: usize,
-    /// The number of calls, each into its own slot.
+    /// The number of calls, made into the first slots in order.
     pub(crate) calls: u32,
     /// True if the plan call is made instead.
     pub(crate) plan: bool,
@@ -439,7 +442,7 @@ pub(crate) struct Block {
     pub(crate) wake: WakeCost,
     /// The average number of CPUs that the candidate kept busy, from stop to stop.
     pub(crate) cpus_busy: f64,
-    /// The time that the candidate's first thread and this process waited for a CPU; `None` if the kernel does not
+    /// The time that the candidate's first thread and this thread waited for a CPU; `None` if the kernel does not
     /// report it.
     pub(crate) waited: Option<Duration>,
     /// The index of the first look whose element changed after the second reading, because the candidate reported

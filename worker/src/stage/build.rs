@@ -47,7 +47,7 @@ const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The number of characters of a version that are kept.
 const MAX_VERSION: usize = 200;
 
-/// Builds a candidate. If that fails for a reason other than its source, `head` gets the room on the disk at that time.
+/// Builds a candidate. If an error or INFRA_ERROR ends the build, `head` gets the room on the disk at that time.
 pub(crate) fn run(
     link: &Link,
     lease: LeaseId,
@@ -55,7 +55,7 @@ pub(crate) fn run(
     head: &mut Head,
 ) -> Result<Built, BuildError> {
     let scratch = Scratch::create(&task.scratch, lease);
-    // The files of the build are removed afterwards, so the room is read before.
+    // The files of the build are removed when `scratch` is dropped. Until then, the room shows what the build saw.
     let built = match &scratch {
         Ok(scratch) => build_in(scratch, link, lease, task, head),
         Err(_) => Ok(Built::default()),
@@ -408,7 +408,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // The next start removes what remains.
+        // What remains is removed with the run's scratch folder.
         let _ = fs::remove_dir_all(&self.path);
     }
 }

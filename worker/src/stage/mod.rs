@@ -1,4 +1,5 @@
-//! The stages of a candidate. They contain only policy; `session` runs kernels and handles processes.
+//! The stages of a candidate. They contain only policy; `session` runs kernels and handles processes, except compilers,
+//! which `build` runs itself.
 
 pub(crate) mod build;
 pub(crate) mod calls;
@@ -10,8 +11,8 @@ pub(crate) mod verify;
 use opt_shared::outcome::RunnerEnd;
 use opt_shared::units::Bytes;
 
-/// The poisons of successive calls. The first is NaN in every float type and -1 in every signed integer. All differ, so
-/// an element that equals its poison in two calls was not written.
+/// The poisons of successive calls. The first is -1 in every signed integer, and NaN in every float type except the two
+/// `fnuz` ones. All differ, so an element that equals its poison in two calls was not written.
 pub(crate) const POISONS: [u8; 4] = [0xff, 0x5a, 0xa5, 0x3c];
 
 /// Reports the progress of a stage: entries done, all entries, captured bytes verified. Returns no error, because a

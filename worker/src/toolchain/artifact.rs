@@ -1,4 +1,4 @@
-//! Stores built libraries and modules in the run's `artifacts` folder, named by their digests.
+//! Stores artifacts in the run's `artifacts` folder, named by their digests.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -83,8 +83,8 @@ const RESOURCES: [&str; 7] = [
 
 /// Returns the resource that the compiler reports as missing at the end of a line in which programs report failures of
 /// their own: a line that begins with the program's name (`cc: …`), a fatal error of gcc, whose location is where it
-/// stopped reading (`k.c:9:1: fatal error: error writing to …`), or one of the assembler
-/// (`/tmp/k.s: Fatal error: can't write …`).
+/// stopped reading (`k.c:9:1: fatal error: error writing to …`), one of the assembler
+/// (`/tmp/k.s: Fatal error: can't write …`), or gcc's message about a temporary file.
 pub(crate) fn lacking_resource(log: &str) -> Option<&'static str> {
     let is_own = |line: &str| {
         own_line(line).is_some()

@@ -1,8 +1,8 @@
 //! The toolchains of the languages, which turn sources into an artifact.
 //!
 //! A toolchain only describes the command that builds an artifact. `stage::build` runs it, in a sandboxed process
-//! (`compiler`). A new language needs a row in the language table of `opt_shared`, a toolchain in this module, and a
-//! launcher.
+//! (`compiler`). A new language needs a row in the language table of `opt_shared` and, unless existing ones fit, a
+//! toolchain in this module and a launcher.
 
 pub(crate) mod artifact;
 mod c;
@@ -54,11 +54,11 @@ pub(crate) enum Recipe {
 
 /// One command of a build.
 pub(crate) struct Step {
-    /// The compiler as the plan names it.
+    /// The compiler's name or path; `NVRTC` if it is a library.
     pub(crate) compiler: String,
     pub(crate) program: Program,
     pub(crate) arguments: Vec<OsString>,
-    /// The version to record. If it is `None`, the compiler is queried for its version.
+    /// The version to record. If it is `None`, the compiler is queried for it, or NVRTC's output shows it.
     pub(crate) version: Option<String>,
     /// The file that the command writes.
     pub(crate) output: PathBuf,

@@ -145,7 +145,7 @@ fn find(toolchain: &[PathBuf]) -> Option<Compiler> {
     library.or_else(|| nvcc(toolchain).map(Compiler::Nvcc))
 }
 
-/// Returns the named folders, followed by the usual ones.
+/// Returns the named folders, followed by those of the environment and the usual ones.
 fn roots(toolchain: &[PathBuf]) -> Vec<PathBuf> {
     let variables = VARIABLES.iter().filter_map(std::env::var_os).map(PathBuf::from);
     toolchain.iter().cloned().chain(variables).chain(KNOWN_FOLDERS.map(PathBuf::from)).collect()

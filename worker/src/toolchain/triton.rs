@@ -95,7 +95,8 @@ struct Request<'a> {
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Kernel {
     symbol: String,
-    /// The type of each argument in Triton's notation, such as `*fp32`. Empty if the first entry does not show it.
+    /// The type of each argument in Triton's notation, such as `*fp32`. A type that the first entry does not show is
+    /// empty.
     types: Vec<String>,
     /// The number of threads of a block.
     threads: u32,

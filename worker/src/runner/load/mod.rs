@@ -50,7 +50,7 @@ pub(super) struct LoadInputs {
     pub(super) interpreter: Option<Interpreter>,
     /// For each entry that an interpreter calls: the call, and the number of arguments before its outputs.
     pub(super) calls: Vec<(WireCall, usize)>,
-    /// The number of inputs and of outputs, the same for every entry.
+    /// The number of inputs, and of outputs that are passed separately; the same for every entry.
     pub(super) arity: (usize, usize),
 }
 

@@ -36,7 +36,7 @@ pub(in crate::runner) fn take_raised() -> Option<String> {
 struct Managed {
     tensor: DlTensor,
     context: *mut c_void,
-    /// Always `None`, because the memory stays mapped for the process's life.
+    /// Always null, because the memory stays mapped for the process's life.
     deleter: *mut c_void,
 }
 

@@ -1,13 +1,13 @@
 //! An interpreter in a runner. It hosts the process from the start, and the runner's code is called from it.
 //!
 //! ```text
-//! main ── setup ──▶ Py_BytesMain ──▶ driver.py: import torch ──▶ ready ──▶ map, lock down, load, serve, exit
+//! main ── setup ──▶ Py_BytesMain ──▶ driver.py: import torch ──▶ ready ──▶ map, lock down, load, serve
 //! ```
 //!
 //! torch is imported before the lock-down, because it reads folders that the sandboxed runner may not be able to enter.
-//! No foreign code has run by then; torch is trusted like a compiler. The interpreter's lock is held whenever our code
-//! runs, so threads of a candidate cannot run Python code between its calls. As with a library, calls go through the C
-//! candidate interface: a function of this module makes the Python call.
+//! No code of a candidate has run by then; torch is trusted like a compiler. The interpreter's lock is held whenever
+//! our code runs, so threads of a candidate cannot run Python code between its calls. As with a library, calls go
+//! through the C candidate interface: a function of this module makes the Python call.
 
 mod api;
 mod calls;

@@ -19,8 +19,8 @@ const FILE_SIZE: Bytes = Bytes::kib(64);
 const DATA: Bytes = Bytes::mib(8);
 const ADDRESS_SPACE: Bytes = Bytes::mib(48);
 const STACK: Bytes = Bytes::kib(512);
-/// Tasks allowed in addition to the existing tasks of the process's user. If the process gets its own user, there are
-/// none.
+/// Tasks allowed in addition to the existing tasks of the process's user. If the process gets its own user, that user
+/// has no other tasks.
 const MORE_TASKS: u32 = 8;
 
 /// Like a candidate's confinement, but with low limits, which a canary can exceed with little memory.

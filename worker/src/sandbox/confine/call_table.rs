@@ -213,7 +213,7 @@ pub(super) const UNLIMITED_MEMORY_CALLS: &[Call] = &[
 
 /// Calls that disturb other processes even after the caller was stopped: hundreds of timers that fire while another
 /// candidate is timed, writing back the dirty pages of all processes, or background reads of files. `sched_setattr` can
-/// also request a higher frequency for the caller, or undo the short turns that the worker gave it.
+/// also request a higher frequency for the caller, or undo its short time slices.
 pub(super) const DISTURBANCES: &[Call] = &[
     both("sched_setattr", 314, 274),
     both("timerfd_create", 283, 85),

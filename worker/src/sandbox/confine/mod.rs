@@ -1,5 +1,5 @@
-//! The lock-down of a runner: at the start of its main, before any foreign code is loaded, it gives up every privilege
-//! that it does not need.
+//! The lock-down of a sandboxed process: before untrusted code runs in it, the process gives up every privilege that it
+//! does not need.
 //!
 //! Owns the order of the steps and the report of protections that this machine could not enforce. There is a file per
 //! step: `parent` (session, death with the worker), `limits`, `descriptors`, `identity` (user, capabilities), `files`
@@ -37,13 +37,13 @@ use crate::oom;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SandboxKind {
-    /// A loaded library: reads system libraries and itself, writes nothing, starts only threads.
+    /// A runner: reads libraries, its artifact and its interpreter's folders; writes no file; starts only threads.
     Candidate,
     /// A compiler and its children: read the system and the sources, and write to the scratch folder.
     Compiler,
 }
 
-/// The description of a runner's sandbox, which the worker sends to the runner.
+/// The description of a sandbox, which the worker sends to the process that confines itself with it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Confinement {
     pub kind: SandboxKind,
@@ -64,8 +64,8 @@ pub struct FileAccess {
     /// Folders whose programs a compiler may execute, in addition to the system's. They must exist.
     pub toolchain: Vec<PathBuf>,
     /// Files and folders that stay inaccessible even if they are in a readable folder: captures and results. A path
-    /// that is itself listed in `readable` or `writable` stays accessible. Libraries in a hidden folder are not
-    /// readable. Absolute paths without links.
+    /// inside a hidden folder is accessible if `readable`, `toolchain` or `writable` lists it. Libraries in a hidden
+    /// folder are not readable. Absolute paths without links.
     pub hidden: Vec<PathBuf>,
     /// Folders of the user that stay inaccessible even if they are in a system folder. Absolute paths without links.
     pub homes: Vec<PathBuf>,
@@ -81,7 +81,7 @@ pub struct ResourceLimits {
     /// The whole address space (RLIMIT_AS). `None` for a process with a CUDA context, whose driver reserves large
     /// ranges.
     pub address_space: Option<Bytes>,
-    /// The largest file that may be written; zero for a candidate.
+    /// The largest file that may be written. A candidate can write only its standard streams.
     pub file_size: Bytes,
     pub open_files: u32,
     pub processes: Option<ProcessLimit>,

@@ -78,7 +78,8 @@ impl EntryCall {
     }
 
     /// The memory that is filled with poison before a call: outputs, workspaces and the bands beside them. An argument
-    /// that the call changes is left out, because its value before the call is written in no order with these fills.
+    /// that the call changes is left out (but not its bands), because its value from before the call is written in no
+    /// order with these fills.
     pub(super) fn poisoned(&self, entry: &OnDevice) -> Vec<(u64, Bytes)> {
         let outputs = &entry.as_ref().outputs;
         let is_changed =
@@ -96,7 +97,7 @@ impl EntryCall {
         parts.filter(|(_, bytes)| *bytes != Bytes::ZERO).collect()
     }
 
-    /// Writes the value before the call of each argument that the call changes.
+    /// Gives each argument that the call changes its value from before the call.
     pub(super) fn restore(&self, entry: &OnDevice, driver: &SharedDriver) -> io::Result<()> {
         let recorded = entry.as_ref();
         for (output, buffer) in recorded.outputs.iter().zip(&self.outputs) {
@@ -107,7 +108,7 @@ impl EntryCall {
         Ok(())
     }
 
-    /// The address of an argument; 0 if it has no elements, as in PyTorch.
+    /// The address that a pointer stands for; 0 for an argument without elements, as in PyTorch.
     pub(super) fn address(&self, entry: &OnDevice, pointer: Pointer) -> u64 {
         match pointer {
             Pointer::Argument(argument) => {

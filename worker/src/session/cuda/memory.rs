@@ -155,7 +155,7 @@ impl CudaMemory {
             order(&mut **driver, buffer.address() + at.get(), slot.as_mut())
                 .and_then(|()| driver.mark(Queue::Copies))
         };
-        // If the copy was queued, its end can no longer be observed, so its slot is leaked.
+        // After an error, the copy may still have been queued. Its end cannot be observed, so its slot is leaked.
         let mark = match ordered {
             Ok(mark) => mark,
             Err(error) => {

@@ -1,7 +1,7 @@
 //! A driver for tests that imitates a card. Its memory is this process's, its kernels are Rust functions, and it fails
 //! on request.
 //!
-//! It records every call, and counts the allocated memory for comparison with the cap.
+//! It records the calls that `Asked` lists, and counts the allocated memory for comparison with the cap.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ const FIRST_ADDRESS: u64 = 0x7f00_0000_0000;
 const GAP: u64 = 1 << 20;
 const DIGEST: &str = "opt_digest";
 
-/// The functions of a driver that a test can make fail.
+/// The functions of a driver that are recorded, and that a test can make fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Asked {
     Memory,
@@ -130,7 +130,7 @@ impl VirtualClock {
     }
 
     fn ran(&mut self, took: Duration) {
-        // A kernel is written for the highest clock.
+        // The script's durations of kernels are those at the highest clock.
         let slower = self.mhz_now().zip(self.mhz.iter().max().copied());
         self.passed += slower.map_or(took, |(now, highest)| took * highest / now.max(1));
     }

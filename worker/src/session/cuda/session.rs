@@ -46,7 +46,7 @@ pub(super) struct DeviceSession<'b> {
     pub(super) ended: Option<Verdict>,
     /// Set if the context cannot be used any more.
     pub(super) context_failed: bool,
-    /// Set if the inputs on the device may have changed.
+    /// Set if all memory on the device must be dropped, for example because inputs may have changed.
     pub(super) spoiled: bool,
 }
 
@@ -318,7 +318,7 @@ impl<'b> DeviceSession<'b> {
         Ok(())
     }
 
-    /// Writes the value before the call of each argument that the call changes.
+    /// Gives each argument that the call changes its value from before the call.
     fn restore(&self, entry: usize) -> Result<(), SessionError> {
         let restored = self.calls[entry].restore(&self.entries[entry], self.driver());
         let name = || self.entries[entry].as_ref().name.clone();

@@ -37,7 +37,7 @@ pub(crate) struct Callable {
     libraries: Libraries,
     /// The interpreter that hosts the runners, for launchers that need one.
     interpreter: Option<Arc<Interpreter>>,
-    /// Folders in which the artifact's libraries, and their dependencies, are searched.
+    /// Folders that are searched for the artifact's libraries and for their dependencies.
     library_path: Vec<PathBuf>,
     /// The files that the runners may read, in addition to the system's libraries and the candidate's own.
     file_access: FileAccess,

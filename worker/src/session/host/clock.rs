@@ -1,11 +1,11 @@
 //! Times a runner: n calls between two readings of this process's clock, each call into its own output slot.
 //!
-//! The runner is stopped between blocks, so it cannot compete with another session, and its outputs are read only while
-//! it is stopped. The candidate may control everything in the runner, even the loop that waits for commands. Therefore
-//! inputs and command are written while the runner is stopped, and the first reading is taken before it is resumed. All
-//! of the runner's time counts from that reading on. The cost of waking it is measured with empty blocks and
-//! subtracted. An idle round begins like a block but requests no call, so any work in it is work outside the timed
-//! calls.
+//! The runner is stopped between blocks, so it cannot compete with another session. Its outputs are judged while it is
+//! stopped; only a few elements are also read right before the second reading, to see whether they change after it. The
+//! candidate may control everything in the runner, even the loop that waits for commands. Therefore inputs and command
+//! are written while the runner is stopped, and the first reading is taken before it is resumed. Everything that the
+//! runner does between the two readings is timed. The cost of waking it is measured with empty blocks and subtracted.
+//! An idle round begins like a block but requests no call, so any work in it is work outside the timed calls.
 
 use std::time::Duration;
 
@@ -23,31 +23,33 @@ use crate::session::{
 };
 
 /// The number of empty blocks whose median is the hand-off. The median is used because some wake-ups are longer and
-/// some shorter. A candidate gains nothing by slowing down its empty blocks, because the shorter hand-off of candidate
-/// and baseline is subtracted from both.
+/// some shorter. If there is a baseline, a candidate gains nothing by slowing down its empty blocks: the shorter of the
+/// two hand-offs is subtracted from both sides. Without a baseline, it gains at most `MAX_HANDOFF` per block.
 const HANDOFF_BLOCKS: usize = 51;
-/// The number of empty blocks in a screen. Its intervals are ten percent wide or more, so an error of a microsecond or
-/// two in the hand-off of a block of half a millisecond does not matter.
+/// The number of empty blocks in a brief session, such as a screen. The intervals of a screen are ten percent wide or
+/// more, so an error of a microsecond or two in the hand-off of a block of half a millisecond does not matter.
 const BRIEF_HANDOFF_BLOCKS: usize = 15;
-/// After this time, fewer blocks are enough, because a candidate could make each of them slow.
+/// After this time, no further empty block is started, because a candidate could make each of them slow. The time is
+/// checked between empty blocks, and a single one may take up to `WAKE_TIMEOUT`.
 const HANDOFF_TIME: Duration = Duration::from_secs(1);
 /// The longest hand-off that is ever subtracted. A wake-up through a futex takes some tens of microseconds. Longer
 /// ones are caused by a busy machine, or by a candidate that slows down empty blocks to make its calls look fast.
 const MAX_HANDOFF: Duration = Duration::from_micros(100);
-/// The length of an idle round. A thread that works during all of it uses many times the allowed CPU time.
+/// The length of an idle round. If blocks are short, a thread that works during all of it uses several times the CPU
+/// time that is allowed.
 const IDLE_TIME: Duration = Duration::from_millis(1);
-/// The time for which this process spins while it waits for an empty block.
+/// The time for which this process spins while it waits for the runner's answer in an idle round.
 const WAKE_SPIN: Duration = Duration::from_micros(200);
 /// Bounds of the time for which this process spins at the start of a block (an empty block takes microseconds).
 const MIN_SPIN: Duration = Duration::from_micros(200);
 const MAX_SPIN: Duration = Duration::from_secs(1);
-/// The share of all CPUs above which a candidate is assumed to need the last one too.
+/// A candidate that keeps this share of all CPUs busy, or more, is assumed to need the last one too.
 const MAX_BUSY: f64 = 0.6;
-/// Real-time priorities: this process is above the runner, so that it can always end a block.
+/// Real-time priorities: this thread is above the runner, so that it can always end a block.
 const OWN_PRIORITY: u32 = 2;
 const RUNNER_PRIORITY: u32 = 1;
-/// The time limit for an empty block. The runner answered before the candidate was loaded, so a longer delay is the
-/// candidate's fault.
+/// The time limit for an empty block, and for the answer in an idle round. The runner answered before the candidate was
+/// loaded, so a longer delay is the candidate's fault.
 const WAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The state that a session's clock keeps from block to block.
@@ -55,9 +57,10 @@ pub(super) struct Stopwatch {
     handoff: Duration,
     /// The longest time that is subtracted.
     max_handoff: Duration,
-    /// True if this process may spin while it waits. False if a candidate of the pair needs every CPU.
+    /// True if this process may spin while it waits. False if a candidate of the pair needs every CPU, or if blocks
+    /// have real-time priority.
     may_spin: bool,
-    /// True if the candidate's limits leave a CPU. If not, the number of busy CPUs decides.
+    /// True if the candidate's limits leave a CPU. If not, the numbers of threads and of busy CPUs decide.
     leaves_a_cpu: bool,
     /// The value of `may_spin` when the hand-off was measured; `None` before that.
     handoff_spun: Option<bool>,
@@ -65,7 +68,7 @@ pub(super) struct Stopwatch {
     stopped_at: Duration,
     /// The priority of the runner's and this thread in a block.
     priority: Priority,
-    /// The number of empty blocks that measure the hand-off.
+    /// The number of empty blocks that measure the hand-off, unless `HANDOFF_TIME` ends the measurement.
     handoff_blocks: usize,
 }
 
@@ -201,8 +204,8 @@ impl HostSession<'_> {
         Ok(Answer::Done(IdleRound { cpu, wake: still.cost }))
     }
 
-    /// Returns as many looks as a timed block has, of one byte each, spread over the slots of the first output that has
-    /// elements.
+    /// Returns as many looks as a timed block has, of one byte each, spread over the slots of the first entry's first
+    /// output that has elements.
     fn looks_of_an_empty_block(&self) -> Vec<Look> {
         let outputs = &self.entries[0].as_ref().outputs;
         let Some(output) = outputs.iter().position(|output| output.tensor.elements() != 0) else {
@@ -243,7 +246,8 @@ impl HostSession<'_> {
         self.outputs[entry].slot_start(look.output, look.slot) + look.offset
     }
 
-    /// Times one block with the priority that the plan demands. Before and after the block, the priority is normal.
+    /// Times one block with the priority that the plan demands. Before and after the block, nothing has real-time
+    /// priority.
     fn with_priority(
         &mut self,
         block: &BlockOrder<'_>,
@@ -269,7 +273,7 @@ impl HostSession<'_> {
         Ok(timed)
     }
 
-    /// Times one block. Fills `seen` with the elements at `offsets`, read at the second reading of the clock.
+    /// Times one block. Fills `seen` with the elements at `offsets`, read right before the second reading of the clock.
     fn time_block(
         &mut self,
         block: &BlockOrder<'_>,
@@ -375,7 +379,7 @@ struct StoppedRunner {
     cost: WakeCost,
     /// The runner's CPU time.
     stopped_at: Duration,
-    /// The time that it has waited for a CPU so far.
+    /// The time that the runner's first thread and this thread have waited for a CPU so far.
     waited: Option<Duration>,
 }
 

@@ -13,8 +13,8 @@ use crate::runner::control::{FaultedMemory, Phase};
 use crate::sandbox::handle::End;
 use crate::session::Verdict;
 
-/// The exit code of the dynamic linker after a fatal error. It cannot report such an error to its caller, for example if
-/// there is no memory for a thread-local variable that is used for the first time.
+/// The exit code of the dynamic linker after an error that it cannot report to a caller, for example if there is no
+/// memory for a thread-local variable that is used for the first time.
 const LINKER_FAILURE: i32 = 127;
 
 /// The worker's knowledge of inputs and outputs, by their numbers in the runner: their names for messages, and whether
@@ -106,7 +106,7 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
         );
     }
     if let Some(fault) = &death.fault {
-        // A store into an input cannot raise this signal. It means that a page of the mapped file could not be read.
+        // A store into an input cannot raise SIGBUS. The signal means that a page of the mapped file could not be read.
         // But the candidate can write the report of a fault, or send itself the signal. The proof is that the worker
         // cannot read the input either.
         if matches!(fault.memory, FaultedMemory::Input | FaultedMemory::InputGuard)

@@ -1,10 +1,11 @@
 //! Opens the entries of a task in order, and decides which of them share a runner and which are opened ahead of their
 //! turn.
 //!
-//! While one group is called, a thread opens the entries of the next one, so that disk and candidate work at the same
-//! time. Another thread drops the pages that the previous group left in the page cache. Two kinds of entries are opened
-//! only in their group's turn: entries with materialised values, because they cost memory, and entries of a store,
-//! because they share files, which are watched for pages that the current group adds.
+//! In a verification, while one group is called, a thread opens the entries of the next one, so that disk and candidate
+//! work at the same time. Another thread drops the pages that the previous group left in the page cache. Two kinds of
+//! entries are opened only in their group's turn: entries with materialised values, because they cost memory, and
+//! entries of a store, because they share files, which are watched for pages that the current group adds. In a profile,
+//! every group is opened in its turn, and no such thread works beside a timed candidate.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,7 +27,7 @@ use crate::recorded::{Recorded, RecordedError};
 use crate::session::{Group, Groups, Lifetime, SessionError, Wanted};
 
 /// Descriptors reserved for one entry of a group: its own file, and its tensors' files in a store, once for reading and
-/// once for watching. The groups before and after it are open at the same time.
+/// once for watching. Its group and the ones before and after it are open at the same time.
 const DESCRIPTORS_PER_ENTRY: u64 = 32;
 
 /// Splits groups whose files this process could not open all at once.
@@ -102,7 +103,8 @@ impl Opener {
     /// Opens the first entries of the range: all of them if they can share a runner.
     ///
     /// An entry whose reads must be watched gets its own runner: new pages in the cache show its touches, and the
-    /// previous entry predicts which inputs it reads as a whole. An entry that cannot be opened gets its own group too.
+    /// previous entry predicts which inputs it reads as a whole. An entry that cannot be opened gets its own group too,
+    /// unless it is timed with others: then they are not called either.
     fn open(&self, range: Range<usize>, expected: Expected) -> Opened {
         let first = &self.entries[range.start];
         let mut guards = EntryGuards::watch(std::slice::from_ref(first), self.drop_cache);

@@ -109,7 +109,8 @@ struct Search<'a> {
 impl Search<'_> {
     /// Searches for a library and, if it is found, for the libraries that it needs.
     fn add(&mut self, name: &str) {
-        // Each name is searched once, because dependencies may be circular. This also bounds the depth.
+        // A name that was found is not searched again, because dependencies may be circular. The limit on their
+        // number also bounds the depth.
         if self.seen.len() >= MAX_LIBRARIES || self.seen.iter().any(|seen| seen == name) {
             return;
         }

@@ -1,8 +1,9 @@
 //! The outputs of one session's entries, in a memfd that is sealed against resizing. The worker poisons and reads it,
 //! and the runner maps it.
 //!
-//! Owns the layout (each output's slots and the slack bytes around them) and the poison. Outputs are read with `pread`,
-//! not mapped: a hostile runner cannot raise SIGBUS in this process, and the memory is counted once.
+//! Owns the layout (each output's slots and the slack bytes around them) and the poison. This module reads outputs with
+//! `pread` and maps nothing, so that the memory is counted once. (`view` maps the outputs of timed sessions, but keeps
+//! pages only for a moment.)
 
 use std::io;
 use std::ops::Range;
@@ -28,7 +29,7 @@ const CHUNK: usize = 64 * 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Slots {
     /// Two slots in the same memory: one begins right after the front guard page, the other ends right before the back
-    /// one.
+    /// one, apart from padding to the alignment.
     AgainstGuards,
     /// One slot for each call of a block, at least two.
     Ring,

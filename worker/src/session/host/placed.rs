@@ -260,7 +260,7 @@ impl Placed {
         Ok(())
     }
 
-    /// The capture file of this source; `None` for materialised values.
+    /// The file or arena of this source; `None` for materialised values.
     pub(super) fn file(&self, source: u8) -> Option<&Arc<File>> {
         self.files.get(usize::from(source))
     }
@@ -270,7 +270,7 @@ impl Placed {
         self.input_bytes
     }
 
-    /// The number of bytes that are mapped from files, and so are in the page cache.
+    /// The size of the inputs that are mapped from files, or from copies of them; zero for a pool.
     pub(super) fn mapped_bytes(&self) -> Bytes {
         if self.memory == InputMemory::Pool { Bytes::ZERO } else { self.input_bytes() }
     }

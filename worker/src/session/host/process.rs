@@ -381,15 +381,14 @@ impl Runner {
         }
     }
 
-    /// Stops the runner and waits until it is stopped. Returns false if it is dead. A runner that does not stop in time
-    /// is killed.
+    /// Stops the runner and waits for the stop. Returns false if it is dead. If it does not stop in time, it is killed.
     pub(crate) fn stop(&mut self, link: &Link) -> Result<bool, RunnerError> {
         if self.is_dead()? {
             return Ok(false);
         }
         match self.handle.stop(STOP_TIMEOUT) {
-            // The candidate's own system call delays the stop, or the host does. If SIGKILL ends it, it is the
-            // candidate's; if not, `finish` reports that the host is to blame. A tracer's stop is the host's as well.
+            // The candidate's system call delays the stop, or the host does. If SIGKILL ends the runner, the candidate
+            // is to blame; if not, or if a tracer holds the runner stopped, the host is.
             Err(HandleError::WouldNotStop { .. }) => {
                 let reason = match timeout::reason(self.handle.pid(), STOP_TIMEOUT, StopScope::Process) {
                     KillReason::Stopped => KillReason::Stopped,

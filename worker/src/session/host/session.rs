@@ -131,7 +131,7 @@ impl<'b> HostSession<'b> {
         evict(outputs.descriptor(), 0, outputs.memfd_bytes().get())
     }
 
-    /// Kills a runner that took too long, after the reason was recorded on disk.
+    /// Has a runner killed that took too long, after the reason was recorded on disk.
     pub(super) fn end_for<T>(&mut self, limit: Duration) -> Result<Answer<T>, RunnerError> {
         self.runner.end_for(self.link, timeout::reason(self.runner.pid(), limit, StopScope::Process))?;
         Ok(Answer::Died)
@@ -176,8 +176,8 @@ impl<'b> HostSession<'b> {
         }
     }
 
-    /// Fills the slots that calls will get with `fill`, and then writes the value before the call of each argument that
-    /// the call changes.
+    /// Fills the slots of the next calls with `fill`. Then writes into them, for each argument that the call changes,
+    /// the value from before the call.
     fn refill(
         &self,
         entry: usize,

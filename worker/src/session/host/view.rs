@@ -1,8 +1,8 @@
 //! A view of outputs while their runner runs. It reads single elements at the moment when a candidate reports that it
-//! is done.
+//! is done, and again once the runner is stopped.
 //!
-//! All other reads of outputs use `pread` while the runner is stopped. `pread` would take ten times as long, and a
-//! timed block ends only after the reads of this view.
+//! All other reads of outputs use `pread` while the runner is stopped. Here, `pread` would take ten times as long, and
+//! a timed block ends only after the first reads of this view.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;

@@ -28,7 +28,7 @@ const CLONE_TIMEOUT: Duration = Duration::from_mins(1);
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 /// The number of bytes of a zygote's output that are kept. It prints only if it fails.
 const OUTPUT: Bytes = Bytes::kib(64);
-/// The number of bytes of a zygote's last output from which the reason for its failure is taken.
+/// The number of bytes at the end of a zygote's output from which the reason for its failure is taken.
 const PRINTED: usize = 300;
 
 /// The properties of a runner that decide whether a zygote can serve it.
@@ -210,7 +210,7 @@ fn unexpected_answer() -> ZygoteError {
     ZygoteError::Useless(opt_shared::causes::chain(&FrameError::Malformed { what: "order" }))
 }
 
-/// The private memory of a process, whose page tables a copy shares.
+/// The private memory of a process, which a copy shares until it writes to it.
 fn private_bytes(pid: u32) -> Bytes {
     let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
     let mut pages = text.split_ascii_whitespace().skip(1).map_while(|pages| pages.parse::<u64>().ok());

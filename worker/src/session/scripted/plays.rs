@@ -46,7 +46,7 @@ pub(crate) struct BlockPlay {
     pub(crate) per_call: Duration,
     /// The time on the candidate's clock, relative to the worker's.
     pub(crate) claim: f64,
-    /// The time that it waited for a CPU.
+    /// The time that the candidate and the worker waited for a CPU.
     pub(crate) waited: Duration,
     pub(crate) threads: u32,
     /// The index of the look whose element has changed once the candidate is stopped.
@@ -190,7 +190,7 @@ pub(crate) enum Asked {
     Block(AskedBlock),
     /// Comes after its block, if inputs vary.
     Inputs(AskedInputs),
-    /// A round without work, by candidate.
+    /// An idle round of this candidate.
     Idle(String),
     Finish,
     GiveBack(usize),

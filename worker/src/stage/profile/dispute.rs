@@ -69,7 +69,8 @@ impl<'a, B: Backend> Profile<'a, B> {
     }
 
     /// Repeats the kept blocks in a fresh runner of the candidate, each once and in another order. Used if there is no
-    /// baseline. A fresh runner cannot reuse earlier results, so a difference shows that the candidate did.
+    /// baseline. A fresh runner cannot reuse earlier results, so a difference shows that the candidate did, or that its
+    /// results vary by themselves.
     pub(super) fn repeat_kept(
         &mut self,
         placed: &[B::Placed],
@@ -110,7 +111,7 @@ impl<'a, B: Backend> Profile<'a, B> {
     }
 }
 
-/// Repeats a block without timing it. Returns the reason if it stopped.
+/// Repeats a block, with the inputs that are in place, and ignores its time. Returns the reason if the side stopped.
 fn again(
     context: &Context<'_>,
     session: &mut dyn Session,

@@ -31,7 +31,7 @@ const BRIEF_WARM_UP_TIME: Duration = Duration::from_millis(3);
 /// Largest number of warm-up pairs.
 const MAX_WARM_UP_PAIRS: u32 = 1000;
 const SLOW_CALL: Duration = Duration::from_millis(100);
-/// If at least this many pairs were undisturbed, only those count.
+/// If at least this many pairs were undisturbed, the disturbed ones can be left out.
 const MIN_CALM: usize = 3;
 /// The numbers of warm-up calls and of timed calls in KernelForge's protocol.
 const KERNELFORGE_CALLS: (u32, u32) = (25, 100);
@@ -45,7 +45,7 @@ pub(super) struct Timing {
     ratios: Vec<f64>,
     /// The ratio of each pair of blocks in a screen, which has only one pair of runners.
     pairs: Vec<f64>,
-    /// True if a pair of runners had too few undisturbed pairs of blocks.
+    /// True if the figures of a pair of runners include disturbed pairs of blocks.
     disturbed: bool,
     /// For each side, the median of each runner's blocks, in milliseconds.
     medians: Vec<Vec<f64>>,
@@ -123,7 +123,7 @@ impl Timing {
         self.spent += spent;
         self.handoff = sides[CANDIDATE].session.clock().handoff();
         let least_clock = least_clock(self.samples.iter().flat_map(Samples::clocks));
-        // If most pairs took no time, the others are exceptions.
+        // If at least half of the pairs took no time, the others are exceptions.
         let used = if timed.len() <= pairs.without_time { Vec::new() } else { believed(timed, least_clock) };
         // A runner without figures is replaced by another one.
         self.runners += u32::from(!used.is_empty());
@@ -171,9 +171,8 @@ impl Timing {
         if self.samples.len() == 1 { over_runners(&self.medians[CANDIDATE]) } else { self.speedup() }
     }
 
-    /// The speed-up over the baseline. If all pairs of a runner were disturbed, the slower side was disturbed more,
-    /// because its blocks are longer. The interval is then extended to the ratio of the shortest blocks, which may have
-    /// been undisturbed.
+    /// The speed-up over the baseline. If disturbed pairs count, the slower side was disturbed more, because its blocks
+    /// are longer. The interval is then extended to the ratio of the shortest times, which may have been undisturbed.
     fn speedup(&self) -> Option<Estimate> {
         let estimate =
             if self.pairs.is_empty() { over_runners(&self.ratios) } else { over_pairs(&self.pairs) }?;
@@ -268,14 +267,14 @@ impl Timing {
     }
 }
 
-/// The deciles of the times: always eleven figures.
+/// The deciles of the times: eleven figures, from the shortest to the longest time; none if there are no times.
 fn deciles(ms: &[f64]) -> Vec<f64> {
     (0..=10).filter_map(|tenth| quantile_of(ms, f64::from(tenth) / 10.0)).collect()
 }
 
-/// The pairs that count. Disturbed pairs do not, unless too few others are left, or the candidate was disturbed more
-/// often than its baseline. Otherwise a candidate could discard its slow blocks by waiting in them, or by heating the
-/// device.
+/// The pairs that count. Disturbed pairs do not, unless too few others are left, or the candidate was disturbed much
+/// more often than its baseline. Otherwise a candidate could discard its slow blocks by waiting in them, or by heating
+/// the device.
 fn believed(timed: &[Timed], least_clock: Option<f64>) -> Vec<&Timed> {
     let disturbed = |side: usize| timed.iter().filter(|pair| pair.is_disturbed(side, least_clock)).count();
     let calm: Vec<&Timed> = timed.iter().filter(|pair| pair.is_calm(least_clock)).collect();
@@ -299,7 +298,8 @@ pub(super) struct WarmUp {
     pub(super) busy: f64,
 }
 
-/// Makes plan calls, then pairs until the length of a block has settled.
+/// Makes plan calls, and then pairs. Ends when the smallest number of calls and the smallest time are reached and the
+/// number of calls in a block has settled, but at the latest after `MAX_WARM_UP_PAIRS` pairs.
 pub(super) fn warm_up<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
 ) -> Result<Made<WarmUp>, SessionError> {
@@ -376,8 +376,9 @@ fn paired<M: VariantMemory>(
     Ok(Ok(()))
 }
 
-/// Makes the 100 timed calls of KernelForge's protocol, in as few blocks as the ring and the variants allow. The
-/// outputs of all calls are checked, and the mean time of a call is the only sample.
+/// Makes the 100 timed calls of KernelForge's protocol, in as few blocks as the ring, the variants and the state of the
+/// caches allow. The outputs of all calls are compared (or some are kept, if inputs vary and there is no baseline), and
+/// the mean time of a call is the only sample.
 fn kernelforge<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
     pairs: &mut Pairs,
@@ -412,7 +413,7 @@ fn kernelforge<M: VariantMemory>(
     Ok(Ok(()))
 }
 
-/// Makes this runner's share of the idle rounds that a proof needs, unless the entry is only screened.
+/// Makes these runners' share of the idle rounds that a proof needs, unless the entry is only screened.
 pub(super) fn idle_rounds<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
 ) -> Result<Made<()>, SessionError> {

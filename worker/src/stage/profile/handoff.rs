@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::Side;
 use crate::session::SessionError;
 
-/// Measures the hand-off of each side if it is not known, and uses the shortest for all. The work is the same for all
-/// sides, so a side gains nothing by slowing down its empty blocks.
+/// Measures the hand-off of each side if it is not known, and uses the shortest for all, because the work is the same
+/// for all. If there are two sides, neither gains anything by slowing down its own empty blocks.
 pub(super) fn settle(sides: &mut [Side<'_>]) -> Result<(), SessionError> {
     let mut least: Option<Duration> = None;
     for side in &mut *sides {

@@ -4,8 +4,9 @@
 //! An idle round wakes a runner exactly as for a timed block, but requests no call. Rounds are placed among the blocks
 //! at random. The runner is stopped at both ends of a round. Its CPU clock is exact then, and includes threads that
 //! have ended. One round proves nothing, because an interrupt, or a hypervisor that takes the CPU away, is charged to
-//! the running process. Work is attributed to the candidate if it shows in most of the rounds, or in at least half of
-//! them and not in the other side's rounds. The rounds of both sides alternate, so the machine disturbs both alike.
+//! the running process. Work is attributed to the candidate if it shows in at least three rounds of four, or in at
+//! least half of them and in far fewer of the other side's. The rounds of both sides are interleaved, so the machine
+//! disturbs both alike.
 //!
 //! Pure, except for the random numbers. The session's clock makes the rounds.
 
@@ -50,7 +51,7 @@ pub(super) enum Idleness {
     Idle,
     /// Too many rounds exceeded the allowance to trust the times, and too few for proof.
     Disturbed { exceeded: usize, rounds: usize },
-    /// At least three rounds in four show this much CPU time, which is more than the allowance.
+    /// At least three rounds in four show `least` or more of CPU time, which is above the allowance.
     Works { least: Duration, rounds: usize },
 }
 
@@ -83,7 +84,7 @@ fn exceeding(rounds: &[IdleRound], block: Duration) -> Vec<Duration> {
     over
 }
 
-/// The number of rounds in which a side worked, and the number of all its rounds.
+/// The number of a side's rounds that exceeded the allowance, and the number of all its rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Share {
     pub(super) exceeded: u32,
@@ -145,7 +146,7 @@ impl Draw {
         self.0.random_range(0..3) == 0
     }
 
-    /// The number of rounds before the first block, if it is the only one.
+    /// The number of rounds before the first block, for a protocol in which it may be the only one.
     pub(super) fn first_rounds(&mut self) -> usize {
         self.0.random_range(0..=MIN_ROUNDS)
     }
@@ -210,6 +211,7 @@ mod tests {
             ((30, 54), (27, 54), false),
             // Too few rounds of the other side.
             ((30, 54), (0, 8), false),
+            // Enough rounds, but chance may make the difference.
             ((30, 54), (0, 9), false),
             ((40, 54), (0, 9), true),
             ((0, 54), (30, 54), false),
@@ -225,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn sleeping_threads_that_are_woken_do_not_work() {
+    fn waking_of_sleeping_threads_is_not_work() {
         // Measured on two CPUs: number of threads, CPU time of a bare wake-up, CPU time of a round.
         for (threads, bare_us, cpu_us) in [
             (1, 1, 9),

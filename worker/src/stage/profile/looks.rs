@@ -1,8 +1,8 @@
 //! Chooses the output elements of a block that are read when a candidate reports that it is done. Pure.
 //!
 //! The block is divided into n parts of equal size, and one element is drawn from each before the block starts, with
-//! unpredictable random numbers. A candidate that has done only a share f of the block when it reports "done" is
-//! detected with a probability of 1 − f^n.
+//! unpredictable random numbers. (From the last part, the last element is taken.) A candidate that has done only a
+//! share f of the block when it reports "done" is detected with a probability of about 1 − f^n, or more.
 
 use opt_shared::arguments::OutputTensor;
 use opt_shared::capture::Tensor;
@@ -53,7 +53,7 @@ fn look(output: usize, tensor: &Tensor, slot: u64, element: u64) -> Look {
     }
 }
 
-/// Byte offset of an element from the first one; elements are numbered in row-major order.
+/// The byte offset of an element from the first one; elements are numbered in row-major order.
 pub(super) fn offset_of(tensor: &Tensor, mut element: u64) -> u64 {
     let mut offset = 0;
     for (&size, &stride) in tensor.shape.iter().zip(&tensor.stride).rev() {

@@ -1,9 +1,9 @@
 //! Profile: measures the duration of a call, with a clock that the candidate cannot influence.
 //!
-//! Owns batches and their sides. The sides are the candidate and its baseline. Each side gets several runners, one
-//! after another, and each runner calls all entries of the batch. `entry` decides when an entry is done, `pair` makes
-//! and checks one block of each side, and `vary` decides which inputs get new values. The session provides the clock,
-//! and the judge computes the figures.
+//! Owns batches and their sides. The sides are the candidate and its baseline. Each side gets several runners (in a
+//! screen, one), one after another, and each runner calls all entries of the batch that are not done. `entry` decides
+//! when an entry is done, `pair` makes and checks one block of each side, and `vary` decides which inputs get new
+//! values. The session provides the clock, and the judge computes the figures.
 
 mod dispute;
 mod entry;
@@ -79,7 +79,7 @@ pub(crate) fn run<B: Backend>(
         })?),
     };
     let candidates: Vec<&B::Candidate> = std::iter::once(&candidate).chain(baseline.as_ref()).collect();
-    // Without a free CPU, the supervisor could not enforce the memory limits during a block.
+    // With real-time priority and no free CPU, the supervisor could not enforce the memory limits during a block.
     let leave_a_cpu = candidates.iter().all(|candidate| candidate.leaves_a_cpu());
     let mut profile = Profile {
         priority: if leave_a_cpu { task.profile.priority } else { Priority::None },
@@ -371,7 +371,7 @@ impl<B: Backend> Profile<'_, B> {
         }
     }
 
-    /// Reports the failure of a side. `ending` is the end of its session, if it died.
+    /// Reports the failure of a side. `ending` is how its session ended, if it has ended.
     fn fail(&mut self, placed: &[B::Placed], number: usize, stop: Stop, ending: Option<Ending>) {
         let failure = match (stop, ending) {
             (Stop::Failed(failure), _) => *failure,

@@ -40,7 +40,7 @@ pub(super) struct Context<'a> {
     /// Its index in the sessions.
     pub(super) index: usize,
     pub(super) weight: u64,
-    /// True if the entries of its batch are timed in turns. Always false if the batch has one entry.
+    /// True if the entries of its batch are timed in turns. Always false if only one entry of the batch is timed.
     pub(super) rotates: bool,
     /// The priority of timed blocks.
     pub(super) priority: Priority,
@@ -49,7 +49,7 @@ pub(super) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Returns true if calls find cold caches. On a device this is the default, and `"rotate"` means it too.
+    /// Returns true if calls find cold caches. On a device this is the default, and `"rotate"` means the same there.
     fn is_cold(&self) -> bool {
         match self.task.profile.cache_state {
             CacheState::Cold => true,
@@ -65,7 +65,8 @@ impl Context<'_> {
     }
 
     /// Returns true if a block is a single call: if the caches must be cold or contain other entries' data, because a
-    /// first call would fill them for the next ones. A device's caches are flushed before every call.
+    /// first call would fill them for the next ones. A device's caches are flushed before every call, so cold blocks
+    /// may have several calls there.
     pub(super) fn has_single_calls(&self) -> bool {
         (self.is_cold() && !self.on_device) || self.rotates
     }
@@ -371,8 +372,8 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         Ok(Ok(()))
     }
 
-    /// Keeps elements of some blocks. Used if there is no baseline: after all timing, a fresh runner repeats these
-    /// blocks.
+    /// Offers a block and its elements to the sample of blocks that are kept. Used if inputs vary and there is no
+    /// baseline: after all timing, a fresh runner repeats the kept blocks.
     fn keep(&mut self, calls: u32, seed: u64, looks: &[Vec<Look>]) -> Result<Made<()>, SessionError> {
         let mut elements = Vec::with_capacity(looks[CANDIDATE].len());
         for look in &looks[CANDIDATE] {

@@ -17,10 +17,11 @@ use crate::session::{Block, SessionError, VariantMemory};
 /// Pairs of blocks for each pair of runners. `PAIRS_SLOW` applies if a call takes `SLOW_CALL` or longer.
 const PAIRS: usize = 10;
 const PAIRS_SLOW: usize = 2;
-/// Smallest number of pairs, even if time is short. A median of fewer pairs means little.
+/// Smallest number of pairs, even if time is short, unless calls are slow. A median of fewer pairs means little. In a
+/// screen, this is also the wanted number.
 const MIN_PAIRS: usize = 5;
-/// Preempted pairs, and those with a block that took no time, are repeated until this many times the wanted number were
-/// made. After that, all pairs count.
+/// Disturbed pairs, and those with a block that took no longer than the hand-off, are repeated, but at most this many
+/// times the wanted number of pairs are made.
 const MAX_REPEATED: usize = 4;
 
 /// The pairs made so far.
@@ -68,7 +69,8 @@ impl Pairs {
         }
     }
 
-    /// Returns true if there are enough undisturbed pairs, or if no time is left for more.
+    /// Returns true if there are enough undisturbed pairs, if repeating disturbed ones did not help, or if no time is
+    /// left for more.
     pub(super) fn are_enough(&self) -> bool {
         let made = self.timed.len() + self.without_time;
         let calm = self.timed.iter().filter(|pair| pair.is_calm(self.least_clock)).count();
@@ -79,7 +81,7 @@ impl Pairs {
 
     /// Returns the order for the next pair.
     pub(super) fn next<M: VariantMemory>(&mut self, pairing: &mut Pairing<'_, '_, M>) -> Order {
-        // Every block revises the number of calls, because a candidate may have slowed down the first ones on purpose.
+        // Every pair revises the number of calls, because a candidate may have slowed down the first ones on purpose.
         self.calls = calls_for_a_block(fastest(pairing.samples), self.most_calls).max(self.least_calls);
         if self.order.is_empty() {
             let first = pairing.draws.random.random::<bool>();
@@ -158,7 +160,8 @@ pub(super) fn most_calls<M: VariantMemory>(pairing: &Pairing<'_, '_, M>) -> u32 
     pairing.variation.most_calls(slots)
 }
 
-/// The shortest call of both sides. It determines the number of calls in a block, which is the same for both.
+/// The shortest estimate of a call among the sides. It determines the number of calls in a block, which is the same for
+/// both.
 pub(super) fn fastest(samples: &[Samples]) -> Duration {
     samples.iter().map(|side| side.estimate).min().unwrap_or_default()
 }

@@ -19,7 +19,8 @@ use crate::session::{DeviceFacts, SessionError};
 const FASTEST_WRITE_BYTES_PER_SECOND: f64 = 20e12;
 /// A device's calls may write this many times as fast as the device copies, because no measurement is exact.
 const COPY_MARGIN: f64 = 1.1;
-/// A runner that claims this much more time in a block than our clock shows has reported "done" too early.
+/// A runner has reported "done" too early if it claims more time in a block than our clock shows, by more than this and
+/// by more than a tenth.
 const EXCESS_CLAIM_MS: f64 = 0.2;
 
 /// Checks whether a side works during idle rounds, when the clock does not run. `other` is the other side, if there is
@@ -110,8 +111,8 @@ fn seen_by_the_host(context: &Context<'_>, samples: &Samples, ms: f64, calls: u3
     })
 }
 
-/// Returns true if one clock shows `claim` times the `ms` of a block that the other clock shows, and if the excess is too
-/// large for an error of measurement. The clocks may differ by `margin` anyway.
+/// One clock shows `ms` for a block, and the other shows `claim` times as much. Returns true if the excess is too large
+/// for an error of measurement. The clocks may differ by `margin` anyway.
 fn claims_more(claim: f64, ms: f64, margin: Duration) -> bool {
     EXCESS_CLAIM_MS + margin.as_secs_f64() * 1e3 < (claim - 1.0) * ms && 1.1 < claim
 }
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn subtracted_hand_off_does_not_look_too_fast() {
+    fn call_that_is_all_hand_off_is_not_too_fast() {
         let (outputs, fastest) = (131_072, FASTEST_WRITE_BYTES_PER_SECOND);
         // One call of 4 us that consists entirely of hand-off: this proves nothing.
         assert!(!too_fast(0.004, outputs, fastest));

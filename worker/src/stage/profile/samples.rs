@@ -1,4 +1,4 @@
-//! The measurements of one side of an entry, over all runners.
+//! The measurements of one side of an entry, over all runners of that side.
 
 use std::time::Duration;
 
@@ -14,16 +14,18 @@ const MAX_KEPT: usize = 24;
 pub(super) struct Samples {
     /// Milliseconds per call, without the hand-off.
     pub(super) ms: Vec<f64>,
-    /// The same with the hand-off included: the longest time that a call can have taken.
+    /// Milliseconds per call with the hand-off, which the calls cannot have exceeded. Includes disturbed blocks, and
+    /// blocks that took no longer than the hand-off, which `ms` may leave out.
     pub(super) most_ms: Vec<f64>,
-    /// The runner's own figure for the time of a block, divided by the worker's without the hand-off.
+    /// For each block, the time by the runner's own clock, divided by the worker's figure without the hand-off. On a
+    /// device, the time by the host's clock, divided by the device's figure.
     pub(super) claims: Vec<f64>,
-    /// The CPU time that the runner used in idle rounds.
+    /// The idle rounds of the runners.
     pub(super) rounds: Vec<IdleRound>,
     pub(super) discarded: u32,
     pub(super) slots_checked: u64,
     pub(super) plan_ms: Option<f64>,
-    /// The shortest time of a call so far.
+    /// The shortest estimate so far of the time of a call.
     pub(super) estimate: Duration,
     /// True if the current runner has made a timed call. A first call may compile.
     pub(super) called: bool,
@@ -31,8 +33,8 @@ pub(super) struct Samples {
     pub(super) threads: u32,
     /// The total time of the timed blocks.
     elapsed: Duration,
-    /// The part of `elapsed` that the runner spent waiting for a CPU; `None` if the operating system does not report
-    /// it.
+    /// The total time that the runner's first thread and the worker's thread waited for a CPU in these blocks; `None`
+    /// if the operating system does not report it.
     waited: Option<Duration>,
     /// The readings of the device for each timed block; empty on a CPU.
     pub(super) on_device: Vec<DeviceBlock>,
@@ -65,8 +67,8 @@ impl Samples {
         self.on_device.iter().filter_map(|block| block.pace.clock_mhz)
     }
 
-    /// The share of the time in timed blocks that was spent waiting for a CPU; `None` if the operating system
-    /// does not report it.
+    /// The time that runner and worker waited for a CPU, as a share of the time of the timed blocks, at most 1; `None`
+    /// if the operating system does not report it.
     pub(super) fn wait_share(&self) -> Option<f64> {
         let share = self.waited?.as_secs_f64() / self.elapsed.as_secs_f64();
         share.is_finite().then_some(share.min(1.0))
@@ -86,11 +88,12 @@ impl Samples {
     }
 }
 
-/// A block counts as preempted if it spent more than one part in this many waiting for a CPU.
+/// A block counts as preempted if runner and worker together waited for a CPU for more than one part in this many of
+/// its time.
 const PREEMPTED_ONE_IN: u32 = 50;
 
-/// Returns true if another process used the CPU during the block. Known only for single-threaded processes, because
-/// several threads can wait for each other.
+/// Returns true if the runner or the worker's thread had to wait for a CPU during the block, because something else
+/// ran there. Known only for single-threaded runners, because several threads of one runner can wait for each other.
 pub(super) fn was_preempted(block: &Block) -> bool {
     block.wake.threads == 1 && block.waited.is_some_and(|waited| block.elapsed / PREEMPTED_ONE_IN < waited)
 }

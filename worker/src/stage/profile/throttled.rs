@@ -5,7 +5,8 @@ use crate::session::Block;
 /// A block whose clock is below this share of the median clock is throttled.
 const LEAST_SHARE: f64 = 0.75;
 
-/// A timed pair: for each side the milliseconds per call, and whether another process preempted the block.
+/// A timed pair: for each side the milliseconds per call, and whether the block was preempted, that is, whether its
+/// runner or the worker had to wait for a CPU.
 pub(super) struct Timed {
     pub(super) ms: Vec<f64>,
     pub(super) preempted: Vec<bool>,

@@ -14,7 +14,7 @@ use super::{
 
 /// The size of the device's memory. Allocations take it from the host's memory.
 const MEMORY: Bytes = Bytes::gib(8);
-/// The largest size of the text that kernels print and that is kept for a session, in bytes.
+/// The number of bytes of the text printed by kernels that are kept for a session.
 const PRINTED: usize = 64 << 10;
 
 /// The largest number of kernels of a candidate whose counts are kept. It bounds the outcome's message.

@@ -28,7 +28,7 @@ fn taking(took: Duration) -> impl Fn(&mut FakeMemory, &[u64]) -> Outcome + 'stat
     }
 }
 
-/// A candidate, a baseline that takes 250 us, and how they are timed.
+/// A candidate, a baseline (by default one that takes 250 us), and how they are timed.
 struct Race {
     driver: Box<dyn Driver>,
     script: Rc<RefCell<Script>>,
@@ -241,7 +241,7 @@ fn kernel_that_writes_faster_than_the_device_copies_is_too_fast() {
         race.script.borrow_mut().clock.bytes_per_us = 10;
         race
     };
-    // A copy reads and writes 20 bytes in a microsecond, so 600 bytes take 30 us.
+    // A copy reads and writes 20 bytes in a microsecond, so writing 600 bytes takes at least about 30 us.
     race(25 * US).ends_as(Status::TooFast, "the device copies");
     let (entry, _) = race(40 * US).passes();
     assert!(close(entry.times.median_time_ms, 0.04), "{:?}", entry.times);

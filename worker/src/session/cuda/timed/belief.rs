@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-/// The device may show more time than the host: one part in `DRIFT_PARTS`, because two clocks drift, and `STEP`,
+/// The device may show more time than the host by one part in `DRIFT_PARTS`, because two clocks drift, and by `STEP`,
 /// because a device counts in steps.
 const DRIFT_PARTS: u32 = 50;
 const STEP: Duration = Duration::from_micros(20);
 
-/// Returns true if a device shows more time than has passed on the host, which is impossible.
+/// Returns true if a device shows more time than has passed on the host, beyond these tolerances. This is impossible.
 pub(super) fn is_too_long(device: Duration, host: Duration) -> bool {
     host + host / DRIFT_PARTS + STEP < device
 }

@@ -16,7 +16,7 @@ use crate::session::{
 
 /// Calls that are shorter are launched as one graph, because the host cannot launch them as fast as they run.
 const SHORT_CALL: Duration = Duration::from_micros(20);
-/// The time for which the end of a block is polled without pauses, beyond its expected duration.
+/// The time for which the end of a block is polled without pauses, beyond twice its expected duration.
 const SPIN: Duration = Duration::from_millis(2);
 /// The time limit for filling outputs before a block, which takes milliseconds.
 const FILL_LIMIT: Duration = Duration::from_secs(60);
@@ -34,7 +34,7 @@ impl Clock for TimedDevice<'_> {
         self.inner.driver().borrow().now()
     }
 
-    /// There is no hand-off: the host does nothing between two readings of the device's clock.
+    /// There is no hand-off: the device itself reads its clock, right before and after the launches.
     fn settle_handoff(&mut self) -> Result<(), SessionError> {
         Ok(())
     }

@@ -37,7 +37,8 @@ pub(super) struct Figures {
     pub(super) copy_rate: Option<f64>,
 }
 
-/// The number of bytes that a flush writes: twice the size of the L2 cache, or the maximum if its size is unknown.
+/// The number of bytes that a flush writes: twice the size of the L2 cache, but at most `DEVICE_FLUSH`, which is also
+/// used if the size is unknown.
 pub(super) fn flush_bytes(l2: Bytes) -> Bytes {
     if l2 == Bytes::ZERO { DEVICE_FLUSH } else { l2.saturating_mul(2).min(DEVICE_FLUSH) }
 }

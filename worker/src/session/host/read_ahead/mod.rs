@@ -57,7 +57,7 @@ const CHECKING_PART: u32 = 8;
 
 /// The inputs of one entry, examined before its runner maps them.
 pub struct ReadAhead {
-    /// Large inputs that are not in the cache.
+    /// Large inputs that are not wholly in the cache.
     inputs: Vec<Input>,
     small_inputs: Vec<(Arc<File>, Range<u64>)>,
     /// The number of large inputs whose pages in the cache the kernel does not report.
@@ -68,7 +68,7 @@ pub struct ReadAhead {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Whole(Vec<usize>);
 
-/// One large input that is not in the cache.
+/// One large input that is not wholly in the cache.
 struct Input {
     /// The index among the entry's inputs.
     index: usize,
@@ -138,8 +138,8 @@ impl ReadAhead {
         it
     }
 
-    /// Returns true if the runner should map its inputs without the kernel's read-ahead. False if all of them are
-    /// cached already, or if touches cannot be observed.
+    /// Returns true if the runner should map its inputs without the kernel's read-ahead. False if all large ones are
+    /// cached already, or if the kernel does not report which pages are.
     pub fn page_by_page(&self) -> bool {
         !self.inputs.is_empty() && self.unseen == 0
     }

@@ -151,7 +151,8 @@ impl ReadaheadPolicy {
         self.windows.iter().all(|window| window.read)
     }
 
-    /// Returns true if most of the pages that were not in the cache before were used.
+    /// Returns true if a window was read whole, and at least half of the pages that were not in the cache before were
+    /// used.
     pub(super) fn was_used_whole(&self) -> bool {
         let before: u64 = self.windows.iter().map(|window| u64::from(window.before)).sum();
         let waiting: u64 = self.streams.iter().map(Stream::waiting).sum();

@@ -149,7 +149,7 @@ fn turn_comes_once_everything_is_read() {
     assert!(!turn.has_come());
     let deadline = Instant::now() + TIMEOUT;
     let mut at = 0;
-    // Read it twice from front to back, because pages may have left the cache.
+    // Reads it from front to back, more than once if necessary, because pages may have left the cache.
     while !turn.has_come() {
         assert!(Instant::now() < deadline, "{at}");
         at = (at + 512) % to_index(range.bytes);

@@ -19,15 +19,15 @@ fn preempted_pairs_do_not_count_unless_the_candidate_waits_more_often() {
     for (count, candidate, baseline, used) in [
         (10, 0, 0, 10),
         (10, 2, 0, 8),
-        // The candidate was preempted more than twice, and half as often again as its baseline. It may wait on purpose
-        // whenever it is slow.
+        // The candidate was preempted in more pairs than two plus one and a half times the baseline's. It may wait on
+        // purpose whenever it is slow.
         (10, 3, 0, 10),
         (20, 5, 2, 13),
         (20, 6, 2, 20),
         (20, 8, 4, 8),
         (20, 9, 4, 20),
         (20, 0, 9, 11),
-        // Fewer than three undisturbed pairs prove nothing.
+        // Three undisturbed pairs are enough, two are not.
         (6, 1, 2, 3),
         (6, 2, 2, 6),
     ] {

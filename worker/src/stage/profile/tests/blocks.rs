@@ -26,9 +26,10 @@ fn calls(blocks: &[AskedBlock]) -> Vec<u32> {
 }
 
 #[test]
-fn profile_warms_up_for_three_calls_or_ten_milliseconds() {
+fn profile_warms_up_for_three_calls_and_ten_milliseconds() {
     let task = task(&[0], false);
-    // One long call is enough for the warm-up. Shorter calls are made three times, or until ten milliseconds are full.
+    // One long call is enough for the warm-up. Shorter calls are made at least three times, and until ten milliseconds
+    // are full.
     for (per_call, warm_up, pairs) in
         [(120_000 * US, 1, 2), (99_000 * US, 3, 10), (4000 * US, 3, 10), (2000 * US, 5, 10)]
     {
@@ -146,7 +147,7 @@ fn profile_doubles_the_calls_of_a_block_that_is_too_short() {
 }
 
 #[test]
-fn profile_takes_disturbed_pairs_again_up_to_four_times() {
+fn profile_makes_at_most_four_times_the_wanted_pairs_if_all_are_disturbed() {
     let waiting = BlockPlay { waited: 50_000 * US, ..BlockPlay::honest(3000 * US) };
     let backend = alone(Script::timed(&[waiting]));
     let report = profile(&backend, &task(&[0], false));

@@ -265,7 +265,7 @@ fn profile_times_the_plan_call_separately() {
 }
 
 #[test]
-fn profile_repeats_preempted_pairs_unless_only_the_candidate_is_preempted() {
+fn profile_leaves_out_preempted_pairs_unless_only_the_candidate_is_preempted() {
     let clean = BlockPlay::honest(100 * US);
     let waiting = BlockPlay { waited: 50_000 * US, per_call: 400 * US, ..clean.clone() };
     let mixed = |every: usize| {

@@ -40,7 +40,7 @@ fn profile_from_cold_caches_has_blocks_of_one_call() {
 }
 
 #[test]
-fn profile_does_not_vary_what_the_plan_keeps() {
+fn profile_does_not_vary_inputs_that_a_rule_keeps() {
     for (change, why) in [
         (
             Box::new(|task: &mut ProfileTask| task.constant = vec!["input".to_owned()])

@@ -11,16 +11,16 @@ use crate::judge::element;
 const WIDEST: usize = 8;
 
 /// Returns true if new values are drawn between the captured ones. False if all captured values are whole numbers, such
-/// as labels and counts, which must stay whole.
+/// as labels and counts, which must stay whole, and for every type except float16, bfloat16, float32 and float64.
 pub(super) fn is_fresh(dtype: DType, captured: &[u8]) -> bool {
     let drawn = matches!(dtype, DType::Float16 | DType::BFloat16 | DType::Float32 | DType::Float64);
     let is_whole = |element: &[u8]| element::value(dtype, element).fract() == 0.0;
     drawn && !captured.chunks_exact(dtype.element_len()).all(is_whole)
 }
 
-/// Returns a value from `low` up to but excluding `high`, its neighbour among the captured ones. Each representable
-/// value is equally likely. Returns `low` itself if there is no value in between, if the signs differ, or if one of the
-/// two is zero: most floats next to zero are so small that computing with them is slow.
+/// Returns a value from `low` up to but excluding `high`, its neighbour among the captured ones. The draws are spread
+/// evenly over the representable values. Returns `low` itself if there is no value in between, if the signs differ, or
+/// if one of the two is zero: most floats next to zero are so small that computing with them is slow.
 pub(super) fn between(low: &[u8], high: &[u8], random: u32) -> [u8; WIDEST] {
     let (a, b) = (bits(low), bits(high));
     let width = low.len().min(WIDEST);

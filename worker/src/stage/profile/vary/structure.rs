@@ -5,13 +5,14 @@ use opt_shared::units::to_index;
 
 use crate::judge::element;
 
-/// The length of the shortest rows that are tested for order or norm.
+/// The length of the shortest rows that are tested for order, sum or norm, and the smallest side of matrices that are
+/// tested.
 const SHORTEST_ROW: usize = 3;
 /// The largest deviation of a row's sum or norm from 1. Half precision rounds each element by up to a two-thousandth.
 const NEAR_ONE: f64 = 0.02;
 
-/// A property of an input's values. `Sorted`, `Probabilities` and `UnitRows` hold for every row, the last two for every
-/// matrix.
+/// A property of an input's values. `Sorted`, `Probabilities` and `UnitRows` hold for every row, `Symmetric` and
+/// `Triangular` for every matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Structure {
     Constant,

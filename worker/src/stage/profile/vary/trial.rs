@@ -44,7 +44,7 @@ enum Trial {
     Died,
 }
 
-/// An entry whose inputs that vary are not decided yet.
+/// An entry for which it has not been decided yet which inputs vary.
 struct Undecided {
     number: usize,
     eligible: Vec<Eligible>,
@@ -85,7 +85,7 @@ pub(in super::super) fn decide<B: Backend>(
     let Some(memory) = memory else { return Ok(Ok(decided.into_iter().flatten().collect())) };
     // A kernel that does not load once may load the next time: on a busy machine, loading takes long.
     let mut may_load_again = true;
-    // Each iteration tries at least one choice of the first open entry, but one may be lost to a failed load.
+    // Each iteration tries one choice of at least one entry, except one iteration in which the kernel may fail to load.
     while !open.is_empty() {
         let mut layouts: Vec<Variants> = vec![Variants::default(); placed.len()];
         let mut tried: Vec<(Undecided, Vec<usize>)> = Vec::new();
@@ -328,7 +328,7 @@ impl TrialEntry<'_> {
         all.map_err(|source| SessionError::Outputs { entry: self.recorded.name.clone(), source })
     }
 
-    /// Returns true if an output contains more NaN and infinities than the recorded one.
+    /// Returns true if the sampled elements of an output contain more NaN and infinities than the recorded ones.
     fn has_new_infinities(&self, found: &[Vec<Element>]) -> Result<bool, SessionError> {
         for (output, found) in self.recorded.outputs.iter().zip(found) {
             let expected = sample(&mut self.recorded.expected(&output.tensor), &output.tensor)

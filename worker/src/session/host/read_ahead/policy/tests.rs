@@ -191,7 +191,7 @@ fn expected_inputs_are_read_before_they_are_touched() {
 }
 
 #[test]
-fn kernel_read_ahead_does_not_count_as_touches() {
+fn pages_of_kernel_read_ahead_count_only_if_touches_are_unknown() {
     for (touched, turned) in [(Some(3), false), (None, true)] {
         let mut policy = ReadaheadPolicy::new(PAGES, PAGE, |_| 0);
         let due = policy.seen(5, MIB / 2, touched);
