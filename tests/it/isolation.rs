@@ -90,8 +90,6 @@ const AGAINST_THE_RUN: &[Expected] = &[
     ends("works_three_times.c", NONDETERMINISTIC, ""),
     ends("works_every_other_time.c", NONDETERMINISTIC, ""),
     ends("copies_its_first_result.c", NONDETERMINISTIC, ""),
-    // When it is woken, it knows the addresses of the inputs, but not their values.
-    ends("works_when_nobody_looks.c", &["DEFERRED_WORK", "NONDETERMINISTIC"], ""),
 ];
 
 /// Kernels that need `mseal` to be stopped. Before Linux 6.10, a candidate can change its own view of an input.
