@@ -155,7 +155,7 @@ pub fn verify_on_device(
     let deadline = per_entry.saturating_mul(count).saturating_add(reading_timeout(entries));
     let mut prediction = if emulated {
         let outputs = entries.iter().map(|entry| entry.outputs).max().unwrap_or_default();
-        let tracked = if has_workspaces { outputs.saturating_add(workspaces.bytes) } else { outputs };
+        let tracked = if has_workspaces { outputs + workspaces.bytes } else { outputs };
         let written = formula::written_bits(tracked);
         let written = Term { name: "bits of written bytes", bytes: written };
         Prediction::new([formula::staged(), terms, vec![written]].concat(), vec![workspaces], deadline)
