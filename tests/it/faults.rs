@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::control::client::LiveRun;
 use crate::results::plans::{Plan, SOFTMAX};
 
-/// A plan whose last candidate takes a second, so that faults can be injected while it runs.
+/// A scenario with a plan whose last candidate takes a second, so that faults can be injected while it runs.
 pub fn scenario() -> Scenario {
     let plan = Plan {
         extra: "verify = { call_timeout = \"1s\" }\n".to_owned(),
@@ -79,7 +79,7 @@ fn run_rebuilds_libraries_that_were_removed() {
     outcome.expect_exit(0);
 }
 
-/// Returns the candidates whose builds took part in a run, in the order of their builds.
+/// Returns the candidate of each build of a run, in the order of the builds.
 fn built(summary: &Summary) -> Vec<&str> {
     list(&summary.document["memory"]["phases"])
         .iter()

@@ -22,7 +22,7 @@ fn starts(harness: &Harness, wanted: Role) -> usize {
 }
 
 #[test]
-fn plan_limits_how_many_verify_side_by_side() {
+fn plan_limits_how_many_verifiers_work_side_by_side() {
     for verifiers in 1..=3 {
         let mut harness = Harness::new(Plan { verifiers, ..plan(6) });
         let baseline = harness.lease();

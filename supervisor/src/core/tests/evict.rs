@@ -21,7 +21,8 @@ fn told_to_end(actions: &[Action]) -> Vec<WorkerId> {
         .collect()
 }
 
-/// Samples workers and lowers the ceiling during a pause, then requests the next lease.
+/// Samples workers and lowers the ceiling during a pause, then ends the pause. Returns the workers that are told to
+/// end.
 fn after_a_pause(harness: &mut Harness, held: &[(WorkerId, u64)], ceiling: u64) -> Vec<WorkerId> {
     let seen: Vec<_> = held.iter().map(|&(worker, mib)| (Process::Worker(worker), Bytes::mib(mib))).collect();
     harness.sample(&seen);
@@ -135,7 +136,7 @@ fn worker_that_kept_too_much_for_its_lease_ends_only_if_that_is_enough() {
     assert_eq!(after_a_pause(&mut harness, &held, 200), [profiler]);
 }
 
-/// The successor would owe the same, and workers could be replaced indefinitely.
+/// A successor would owe the same, and workers could be replaced indefinitely.
 #[test]
 fn unused_worker_is_not_replaced_for_its_own_lease() {
     let mut harness = Harness::new(plan(1));
