@@ -1,8 +1,8 @@
-//! `mutate`: passes millions of changed inputs to every reader of untrusted bytes, on stable Rust.
+//! `mutate`: passes changed inputs to every reader of untrusted bytes, on stable Rust.
 //!
-//! It looks for panics, answers that take longer than two seconds, and excessive memory. Changes are derived from the
-//! number of the try, so a run continues where the last one stopped, and a finding can be reproduced from its number.
-//! A finding is written to a file in the folder, and the run ends with status 1.
+//! It looks for panics, answers that take more than two seconds of CPU time, and excessive memory. Changes are derived
+//! from the number of the try, so a run continues where the last one stopped, and a finding can be reproduced from its
+//! number. A finding is written to a file in the folder, and the run ends with status 1.
 
 mod change;
 mod memory;
