@@ -126,7 +126,8 @@ pub enum FlagOp {
     Xor,
 }
 
-/// Bare numbers are rows of registers: first the result's, then the operands'.
+/// Unnamed numbers are rows of registers, first the result's and then the operands', or a single index into a list of
+/// `Kernel`.
 #[derive(Clone, Copy, Debug)]
 pub enum Op {
     /// An instruction without effect on this device, such as a prefetch.
@@ -196,7 +197,7 @@ pub enum Op {
     Branch {
         target: u32,
     },
-    /// An index into `Kernel::tables`.
+    /// `index` is a row of registers, and `table` is an index into `Kernel::tables`.
     BranchTable {
         index: u32,
         table: u32,

@@ -225,8 +225,8 @@ impl Device {
         fault
     }
 
-    /// Allocates memory, and returns its address, which is a multiple of 256 and is not soon reused. The contents are
-    /// undefined.
+    /// Allocates memory, and returns its address, which is a multiple of 256. Addresses of freed memory are reused as
+    /// late as possible. The contents are undefined.
     ///
     /// # Errors
     /// Not enough memory (2), a size of 0 (1), an injected fault or an earlier sticky fault.
@@ -236,7 +236,7 @@ impl Device {
     }
 
     /// # Errors
-    /// The address is not the address of an allocation (1), an injected fault or an earlier sticky fault.
+    /// The address is not that of an allocation (1), an injected fault or an earlier sticky fault.
     pub fn free(&mut self, address: u64) -> Result<(), Fault> {
         self.enter(Call::Free)?;
         self.heap.free(address)
@@ -371,8 +371,8 @@ impl Device {
     /// Runs a kernel until it ends.
     ///
     /// # Errors
-    /// Arguments that do not match the kernel (1), a launch beyond the device's limits (701), every fault of the
-    /// kernel, an injected fault or an earlier sticky fault.
+    /// An impossible grid or block, or arguments that do not match the kernel (1); more threads than the kernel allows,
+    /// or too much memory (701); every fault of the kernel; an injected fault or an earlier sticky fault.
     pub fn launch(&mut self, function: &Function, launch: &Launch) -> Result<Summary, Fault> {
         self.enter(Call::Launch)?;
         let kernel = function.kernel();

@@ -82,7 +82,7 @@ pub enum Memory {
     Param,
 }
 
-/// The buffer that is nearest to an address.
+/// The live buffer that is nearest to an access, or the freed buffer that contained its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Nearest {
     /// The buffer's address and size.
@@ -101,7 +101,7 @@ pub struct Access {
     pub address: u64,
     /// The size of one thread's access, in bytes.
     pub bytes: u64,
-    /// The buffer nearest to the access; `None` for memory other than global memory.
+    /// The buffer nearest to the access. `None` unless a fault in global memory needs it.
     pub nearest: Option<Nearest>,
 }
 
@@ -119,7 +119,7 @@ pub enum FaultKind {
     /// An address in a freed buffer.
     UseAfterFree(Access),
     Misaligned(Access),
-    /// A store to constant memory or to a parameter.
+    /// A write to constant memory, to a parameter, or to memory of the process that is mapped read-only.
     ReadOnly(Access),
     /// A read of bytes that were never written.
     Uninitialised(Access),
@@ -147,7 +147,7 @@ pub enum FaultKind {
         wanted: u64,
         free: u64,
     },
-    /// A function of the device was called with a wrong argument.
+    /// A function of the device, or an instruction, was given a wrong value.
     InvalidValue(String),
     /// An unsupported operation that could be detected only during execution.
     Unsupported(String),
@@ -215,7 +215,7 @@ impl Fault {
         }
     }
 
-    /// Whether every later call of the device fails with the same fault.
+    /// Whether every later call of the device, except `unload`, fails with the same fault.
     #[must_use]
     pub fn is_sticky(&self) -> bool {
         !matches!(self.code(), 1 | 2 | 701 | 801)

@@ -1,4 +1,4 @@
-//! All limits of the emulator on its input.
+//! The emulator's limits on PTX texts and launches, and on its own memory and threads.
 
 /// The largest PTX text, in bytes.
 pub const PTX_BYTES: usize = 16 << 20;
@@ -12,7 +12,7 @@ pub const DECODED: usize = 4 << 20;
 /// The largest total size of a module's variables in global and constant memory, in bytes. No lease predicts this
 /// memory.
 pub const MODULE_BYTES: u64 = 64 << 20;
-/// The largest nesting depth of blocks, vectors and initialisers.
+/// The largest nesting depth of blocks and of initialisers.
 pub const NESTING: usize = 64;
 /// The largest depth of calls.
 pub const CALL_DEPTH: usize = 32;
@@ -32,13 +32,15 @@ pub const STATIC_SHARED_BYTES: u64 = 48 << 10;
 pub const SHARED_BYTES: u64 = 163 << 10;
 /// The largest local memory of a thread, in bytes.
 pub const LOCAL_BYTES: u64 = 512 << 10;
-/// The largest host memory for registers, local and shared memory of the blocks that run at once, in bytes.
+/// The largest host memory for the state of the blocks that run at once, in bytes: registers, local and shared memory,
+/// pending copies, and the records of the race detector.
 pub const STATE_BYTES: u64 = 1 << 30;
 /// The largest number of host threads that run blocks.
 pub const HOST_THREADS: usize = 64;
 /// The number of barriers of a block.
 pub const BARRIERS: usize = 16;
-/// The largest output of a launch's `printf`, in bytes. The rest is dropped, as on a card whose buffer is full.
+/// The largest output of a launch's `printf`, in bytes. What does not fit is dropped, as on a card
+/// whose buffer is full.
 pub const PRINTED_BYTES: usize = 1 << 20;
 /// The number of instructions that a warp executes before the next warp gets its turn.
 pub const TURN_INSTRUCTIONS: u32 = 4096;

@@ -34,7 +34,8 @@ pub struct Allocation {
 #[derive(Debug)]
 enum Words {
     Owned(Box<[AtomicU32]>),
-    /// Memory of the process. `base` is the address of word 0; the words from `from` to `to` exist.
+    /// Memory of the process. `base` is the address of word 0. The words from `from` up to, but not including, `to`
+    /// exist.
     Mapped {
         base: usize,
         from: usize,
@@ -343,8 +344,8 @@ impl Heap {
         found.ok_or_else(|| Fault::invalid(format!("{bytes} bytes at {address:#x} are in no allocation")))
     }
 
-    /// Like `containing`, for a copy or fill by the host. It may change constant memory, but not mapped memory that is
-    /// read-only.
+    /// Like `containing`, for a copy or fill by the host. The host may change constant memory, but not mapped memory
+    /// that is read-only.
     fn changeable(&self, address: u64, bytes: u64) -> Result<(&Allocation, u64), Fault> {
         let (allocation, offset) = self.containing(address, bytes)?;
         if allocation.read_only && allocation.is_mapped() {
@@ -463,7 +464,7 @@ mod tests {
         let mut memory = [0x0403_0201u32, 0x0807_0605, 0x0c0b_0a09];
         let first = memory.as_mut_ptr().cast::<u8>();
         let mut heap = Heap::new(0, true);
-        // SAFETY: from the second byte on, within words of `memory`, which outlives the heap and is not used meanwhile.
+        // SAFETY: the bytes are within words of `memory`, which outlives the heap and is not used meanwhile.
         let start = unsafe { heap.map(first.wrapping_add(1), 9, 16, false) }.expect("a mapping");
         let mut bytes = [0; 9];
         heap.read(start, &mut bytes).expect("readable");

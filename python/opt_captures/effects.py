@@ -39,7 +39,7 @@ def treat(op: OpName, given: Mapping[str, Any], out: object, *, in_place: bool =
     """Decides before a call how to record it. `out` is the argument with that name, if there is one.
 
     An in-place call whose only effect is its result is recorded as the same call out of place, unless `in_place` is
-    set. Arguments that a call changes besides its result are recorded before and after the call.
+    set. Arguments that a call changes besides computing its result are recorded before and after the call.
 
     Raises:
         NotRecordable: it writes to an argument that shares memory with another one.
@@ -119,8 +119,8 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Nothing is compiled while recording. Otherwise PyTorch would import its compiler, which takes seconds and 150
-        # MB.
+        # With True, PyTorch would import its compiler, which takes seconds and 150 MB. Nothing is compiled while
+        # recording.
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -21,14 +21,15 @@ from .sinks import FileSink
 from .summary import Summary
 from .values import Holder, check
 
-#: The number of workloads of each definition that are recorded: the first ones.
+#: The number of workloads that are recorded for each definition. The first ones are taken.
 DEFAULT_CALLS = 5
 #: Random integers are smaller than this, so that they are valid indices of a small table.
 RANDOM_INTEGERS = 128
 BASELINE = "reference"
-#: A file with the workload of each entry, for `opt-supervisor report --workloads`.
+#: The file with the workloads of all entries, for `opt-supervisor report --workloads`.
 WORKLOADS = "workloads.json"
-#: Code that is appended to a module. Its function may return a dictionary, which becomes a tuple of outputs in order.
+#: Code that is appended to a module. If the module's function returns a dictionary, the caller gets a tuple of the
+#: outputs in order.
 BY_NAME = """
 
 def _in_order(function, names=%r):
@@ -69,7 +70,7 @@ def import_trace(
     A definition that cannot be recorded becomes a job without candidates and captures. The plan leaves it out.
 
     Raises:
-        RecordError: `folder` is not such a data set, nothing in it can be recorded, or `out` is not empty.
+        RecordError: `folder` is not such a data set, nothing in it can be recorded, or `out` has captures or a plan.
     """
     definitions = list(_documents(folder / "definitions", "*.json"))
     if not definitions:
@@ -165,7 +166,7 @@ def _random(dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
 
 
 def read_tensor(path: Path, key: str) -> torch.Tensor:
-    """Reads a tensor from a safetensors file (a length, a JSON header, and bytes). No code in it is executed.
+    """Reads a tensor from a safetensors file (a length, a JSON header, and bytes). Nothing in the file is executed.
 
     Raises:
         RecordError: there is no such tensor, or the file is damaged.

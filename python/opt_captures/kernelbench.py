@@ -34,7 +34,7 @@ NEEDED = ("Model", "get_inputs", "get_init_inputs")
 NEW = "ModelNew"
 #: Prefix of the name of a parameter or buffer.
 STATE = "self."
-#: The mode of a model that is recorded in training mode.
+#: The name of the argument that says that a model was recorded in training mode.
 TRAINING = STATE + "training"
 DEFINES_NEW = re.compile(rf"^(class\s+{NEW}\b|{NEW}\s*=)", re.MULTILINE)
 DEFINES_INITIAL = re.compile(r"^def get_init_inputs\b", re.MULTILINE)
@@ -52,8 +52,9 @@ def import_problems(
 ) -> list[plans.Job]:
     """Records problems, writes a plan of this name to the folder `out`, and returns its jobs.
 
-    The seed is set before a model is made and before each ``get_inputs()``, as KernelBench does. Models are in eval
-    mode unless `training` is set. If one of several problems cannot be recorded, the plan leaves it out.
+    As in KernelBench, the seed is set before a model is made and before each ``get_inputs()``; each further call adds 1
+    to it. Models are in eval mode unless `training` is set. If one of several problems cannot be recorded, the plan
+    leaves it out.
 
     Raises:
         RecordError: a file does not exist or a name is not unique, nothing can be recorded, or `out` has captures or
@@ -216,8 +217,8 @@ def capture_of(name: str, model: torch.nn.Module, inputs: Sequence[Any]) -> tupl
         given[TRAINING] = True
     for key, value in given.items():
         check(value, key)
-    # Tensors to which the call may write are copied first: running statistics, and inputs of a model that works in
-    # place.
+    # All tensors are copied first, because the call may write to them: to running statistics, and to the inputs of a
+    # model that works in place.
     treatment = Treatment(given, frozenset(storage_key(it) for it in tensors(list(given.values()))))
     before = Holder(treatment.written).hold(list(given.values()))
     with torch.no_grad(), Watch(given) as watch:

@@ -1,7 +1,8 @@
 """Projects of KernelForge: captures in ``io/individual_ops``, kernels in ``kernels/generated`` and ``trees``.
 
-Captures and kernels stay where they are; only a plan is written. A kernel is a function ``launch(...)`` in C++ with
-PyTorch's tensors, in Python, or with Triton. CUDA needs a device, so CUDA kernels are left out with that reason.
+Captures and kernels stay where they are. Only a plan is written, and a copy of each ``.cu`` file without device code.
+A kernel is a function ``launch(...)`` in C++ with PyTorch's tensors, in Python, or with Triton. CUDA needs a device, so
+CUDA kernels are left out with that reason.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .errors import RecordError
 CAPTURES = Path("io", "individual_ops")
 GENERATED = Path("kernels", "generated", "individual_op_kernels")
 TREES = Path("trees")
-#: Text that occurs only in code for a device.
+#: Text that marks a file as code for a device.
 DEVICE_CODE = re.compile(r"__global__|<<<|#\s*include\s*[<\"]cuda")
 LAUNCH = re.compile(r"\blaunch\s*\(")
 TRITON = re.compile(r"^\s*(import|from) triton\b", re.MULTILINE)

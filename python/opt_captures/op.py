@@ -57,11 +57,11 @@ class OpRecord:
 
     @property
     def kept(self) -> int:
-        """The number of calls that were written to files."""
+        """The number of entries, each of which holds one call."""
         return self._next
 
     def fits(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """True if a call fits this op's signature. Each form of a function is an op."""
+        """True if a call fits this op's signature. Each form of a function has its own record."""
         if self._signature is None:
             return False
         try:
@@ -74,7 +74,7 @@ class OpRecord:
         """Returns the call's values by name.
 
         Raises:
-            NotRecordable: nothing is known about the function's parameters.
+            NotRecordable: nothing is known about the function's parameters, or the call does not fit them.
         """
         if self._signature is None:
             raise NotRecordable("its parameters are not known")

@@ -84,10 +84,10 @@ def build_settings() -> list[str]:
 
 
 def write(path: Path, plan: str) -> None:
-    """Writes a plan if there is none yet.
+    """Writes a plan, or another file of an import, if it does not exist yet.
 
     Raises:
-        RecordError: there already is a plan, or it cannot be written.
+        RecordError: the file exists, or cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -43,7 +43,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         folder: the folder for captures, which must be new or empty.
         ops: full names (``torch.nn.functional.softmax``), or ``"auto"`` for all functions that are called.
         per_class: how many calls are kept that have the same shapes, strides, dtypes and plain values. Each of
-            these calls is equally likely to be kept.
+            the calls that agree in these is equally likely to be kept.
         per_op: how many calls of an op are kept in total.
         max_bytes: how many bytes are written in total. A call that no longer fits is counted but not kept.
         seed: decides which calls of a class are kept.
@@ -53,7 +53,8 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             ``opt-supervisor``.
 
     Raises:
-        RecordError: on entering, if the folder is not empty or an op is not known; in the block, if it uses
+        RecordError: at once, if an op is not known or a limit is less than 1; on entering, if the folder is not empty,
+            another recorder is running, or the program is not found; in the block, if it uses
             ``torch.nn.DataParallel``; on leaving, if captures could not be written.
 
     >>> import tempfile
@@ -164,7 +165,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         return recorded
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # A composite function looks itself up by name and passes the result, which may be our wrapper.
+        # A composite function looks itself up by name and passes what it finds, which may be our wrapper.
         func = getattr(func, RECORDED, func)
         if func in PRINTING_FUNCTIONS:
             with self._recording_nothing():
@@ -175,7 +176,10 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         return self._handle_call(op, func, args, kwargs or {})
 
     def _handle_call(self, op: OpName, func: Any, args: Any, kwargs: Any) -> Any:
-        """Makes a call, and records it unless another function or the recorder itself made it."""
+        """Makes a call, and records it.
+
+        Calls by the recorder itself and by other threads are not recorded, nor are calls that a function only forwards.
+        """
         if self._in_own_code or self._thread is None:
             return func(*args, **kwargs)
         if self._thread != threading.get_ident():
@@ -275,7 +279,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             if any(storage_key(it) in given for it in outputs if span_bytes(it)) and not kept.treatment.written:
                 raise NotRecordable("it returned its input or a view of it, so there is nothing to compute")
             values = dict(zip(kept.treatment.given, kept.held, strict=True))
-            # Names that end with an underscore are methods, which take their tensor by position.
+            # Functions and methods whose names end with an underscore take their tensor by position.
             first = [values.pop(next(iter(values)))] if kept.op.op.last.endswith("_") else []
             # A kernel changes the argument in place and does not return it as well.
             returned = None if any(result is value for value in mutates.values()) else result

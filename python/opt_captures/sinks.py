@@ -13,7 +13,7 @@ from .errors import RecordError
 if TYPE_CHECKING:
     from .summary import Summary
 
-#: The summary of a recording, beside the captures.
+#: The file name of a recording's summary, beside the captures.
 INDEX = "recorded.json"
 
 
@@ -23,7 +23,7 @@ class Sink(Protocol):
     folder: Path
 
     def open(self) -> None:
-        """Checks that nothing would be overwritten."""
+        """Checks that nothing would be overwritten, and makes the folder."""
 
     def place(self, op_folder: str) -> Path:
         """The path of an op's captures, as a plan names it."""
@@ -52,7 +52,7 @@ def refuse_nonempty_folder(folder: Path) -> None:
 
 
 def replace(path: Path, text: str) -> None:
-    """Writes a file that is either complete or absent, never partial."""
+    """Writes a file in one step, so that it is never partial."""
     draft = path.with_name(f".{path.name}.part")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)

@@ -23,9 +23,10 @@ from .sinks import INDEX, refuse_nonempty_folder, replace
 from .summary import Summary
 
 NAME = "opt-supervisor"
-#: Environment variable with the program's path, if it is neither beside this package nor on the `PATH`.
+#: Environment variable with the program's path. Without it, the program is looked for beside this Python and on the
+#: `PATH`.
 VARIABLE = "OPT_SUPERVISOR"
-#: Path relative to the folder of the recording.
+#: The path of the store, relative to the folder of the recording.
 STORE = "store"
 #: Time limit for adding one call, in seconds. In this time, a disk that writes 10 MB per second writes 36 GB.
 ADD_SECONDS = 3600
@@ -70,7 +71,7 @@ class StoreSink:
         return self.folder / STORE / "entries" / op_folder
 
     def min_bytes(self, inputs: Sequence[int]) -> int:
-        # The store may already have all inputs. So at most one call exceeds the limit.
+        # The store may already have all inputs, so any call might fit. At most one call exceeds the limit.
         return 1
 
     def write(self, op_folder: str, entry: str, capture: dict[str, Any]) -> int:

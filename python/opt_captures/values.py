@@ -126,12 +126,15 @@ def short_dtype(dtype: torch.dtype) -> str:
 class Holder:
     """Converts the values of one call to values to save.
 
-    They are on the CPU and without gradients. They include no more of a storage than the call used. Tensors that share
-    a storage still share it.
+    The saved values are on the CPU and without gradients. They include hardly more of a storage than the call used.
+    Tensors that share a storage still share it, except those that use only a part of it and are copied alone.
     """
 
     def __init__(self, written: frozenset[tuple[str, int]] = frozenset()) -> None:
-        """Starts a call. The tensors of the storages in `written` are copied now, because the call writes to them."""
+        """Starts a call.
+
+        Tensors whose storages are in `written` are copied when they are held, because the call writes to them.
+        """
         self._written = written
         self._hosts: dict[tuple[str, int], torch.UntypedStorage] = {}
 
@@ -148,7 +151,7 @@ class Holder:
     def _tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         held = self._dense(tensor.detach())
         if isinstance(tensor, torch.nn.Parameter):
-            # A parameter keeps its value from call to call.
+            # The capture says that this is a parameter, which keeps its value from call to call.
             return torch.nn.Parameter(held, requires_grad=False)
         return held
 

@@ -5,8 +5,9 @@
     result = evaluate("kernels/fast.c", plan="plan.toml")
     print(result.passed, result.speedup)
 
-The package needs only the standard library and the program. `Session` keeps a run open, so that its workers and its
-baseline are ready for the next kernel. `evaluate_async` and `evaluate_all` evaluate several kernels at once.
+Except for its pytest plugin, the package needs only the standard library and the program. `Session` keeps a run open,
+so that its workers and its baseline are ready for the next kernel. `evaluate_async` and `evaluate_all` evaluate several
+kernels at once.
 """
 
 from __future__ import annotations

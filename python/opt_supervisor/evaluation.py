@@ -48,8 +48,8 @@ def evaluate(
         path: a source file, or a library.
         plan: the plan with the captures and settings.
         job: the job that the candidate belongs to; required if the plan has several jobs.
-        language: the candidate's language, as in a plan; required for ``torch-extension`` and ``triton``, whose files
-            have the suffixes of other languages.
+        language: the candidate's language, as in a plan; required for languages whose files have the suffixes of other
+            languages, such as ``torch-extension`` and ``triton``.
         symbol: the function to call; by default, that of the language.
         timeout: time limit in seconds.
 
@@ -110,7 +110,7 @@ def evaluate_all(
 ) -> list[Result]:
     """Evaluates several candidates with the same language and symbol. Results are in the order of the paths.
 
-    If no run is open, one is started for all of them.
+    If no run of the plan is open, one is started for all of them.
     """
     from .session import Session
 

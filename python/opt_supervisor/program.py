@@ -10,12 +10,13 @@ from pathlib import Path
 from .errors import ProgramError
 
 NAME = "opt-supervisor"
-#: Environment variable with the program's path, if it is neither beside this package nor on the `PATH`.
+#: Environment variable with the program's path. Without it, the program is looked for beside this Python and on the
+#: `PATH`.
 VARIABLE = "OPT_SUPERVISOR"
 
 
 def program() -> Path:
-    """Finds the program that belongs to this package, or otherwise the one on the `PATH`.
+    """Finds the program that `OPT_SUPERVISOR` names, or the one beside this Python, or the one on the `PATH`.
 
     Raises:
         ProgramError: it was not found.

@@ -15,7 +15,7 @@ from .program import program
 from .result import Result
 from .runs import OpenRun, open_runs
 
-#: Time limit in seconds for the start of a run. It reads the headers of all captures before it answers.
+#: Time limit in seconds for the start of a run. A run reads the headers of all captures before it answers.
 START_SECONDS = 120.0
 #: Time limit in seconds for the end of a run after its shutdown was requested.
 END_SECONDS = 60.0
@@ -105,7 +105,7 @@ class Session:
         symbol: str | None = None,
         timeout: float = DEFAULT_SECONDS,
     ) -> list[Result]:
-        """Like `evaluate`, for several candidates at once. Results are in their order."""
+        """Like `evaluate`, for several candidates at once. Results are in the order of the paths."""
         return submit_all(self.run, paths, job=job, language=language, symbol=symbol, timeout=timeout)
 
     def close(self) -> None:

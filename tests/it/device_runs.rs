@@ -18,7 +18,7 @@ const ENDLESS: (&str, &str) = ("loops_forever", "bad.ptx");
 const TRAPS: (&str, &str) = ("traps", "bad.ptx");
 /// The device memory that a context uses in these scripts, in MiB.
 const HELD: u64 = 300;
-/// Device memory beyond the ceiling, in MiB.
+/// An amount of device memory above the ceiling, in MiB.
 const TOO_MUCH: u64 = 3000;
 const GPU_IS_LOST: u32 = 15;
 
@@ -46,7 +46,7 @@ fn finish(scenario: &Scenario, child: Child, code: i32) -> (Outcome, Summary) {
 }
 
 /// Waits until a candidate is being verified.
-fn until_verified(scenario: &Scenario, candidate: &str) {
+fn until_verifying(scenario: &Scenario, candidate: &str) {
     until("a running verification", || {
         let record = Record::read(&scenario.run_folder());
         let runs = |it: &crate::storm::record::Attempt| it.stage == "verify" && it.status.is_none();
@@ -225,7 +225,7 @@ fn lost_card_ends_what_ran_on_it() {
     let script = script(vec![with_context(&[(0, HELD)])]);
     let twin = twin(&scenario, &script);
     let child = start(&scenario, &twin, "runs/plan");
-    until_verified(&scenario, ENDLESS.0);
+    until_verifying(&scenario, ENDLESS.0);
     let lost = ("nvmlDeviceGetMemoryInfo_v2".to_owned(), GPU_IS_LOST);
     twin.play(&Script { fails: [lost].into(), ..script }).expect("written");
     let (outcome, summary) = finish(&scenario, child, 3);
@@ -241,7 +241,7 @@ fn two_runs_take_turns_on_a_card() {
     let scenario = Scenario::with_plan(&plan("cuda:0", &[ENDLESS]));
     let twin = twin(&scenario, &script(vec![with_context(&[(0, HELD)])]));
     let mut first = start(&scenario, &twin, "runs/plan");
-    until_verified(&scenario, ENDLESS.0);
+    until_verifying(&scenario, ENDLESS.0);
     scenario.write("plan.toml", plan("cuda:0", &[GOOD]));
     let second = start(&scenario, &twin, "runs/second");
     let log = scenario.path().join("runs/second/log.jsonl");

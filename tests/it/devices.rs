@@ -1,4 +1,4 @@
-//! Tests what `doctor` reports about devices, and about a machine without devices, with the twin of NVML.
+//! Tests, with the twin of NVML, what `doctor` reports about devices and about a machine without devices.
 
 use opt_nvml_twin::{Device, Process, Script, Who};
 use opt_tests::devices::{UUID, device, twin, with_twin};

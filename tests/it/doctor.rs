@@ -16,8 +16,8 @@ fn protection<'d>(document: &'d Value, name: &str) -> &'d Value {
         .unwrap_or(&Value::Null)
 }
 
-/// Checks that the document lists every protection in order, and for each either the proof or the reason why it is
-/// missing.
+/// Checks that the document lists every protection in order with its purpose and its proof, gives a reason and
+/// advice for each missing one, and names the needed ones that are missing.
 #[track_caller]
 fn check(outcome: &Outcome, document: &Value) {
     let names: Vec<&str> =
@@ -42,7 +42,7 @@ fn check(outcome: &Outcome, document: &Value) {
             }
         }
     }
-    outcome.expect_equal(&document["missed"], &Value::from(missed.clone()), "the missing protections");
+    outcome.expect_equal(&document["missed"], &Value::from(missed.clone()), "the missing and needed ones");
     outcome.expect_equal(document["safe"].as_bool(), Some(missed.is_empty()), "safe");
     outcome.expect_equal(outcome.code, Some(0), "missing protections are no error");
 }

@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::control::client::LiveRun;
 use crate::results::plans::{Plan, SOFTMAX};
 
-/// A plan whose last candidate takes a second, so that faults can be injected while it runs.
+/// A scenario with a plan whose last candidate takes a second, so that faults can be injected while it runs.
 pub fn scenario() -> Scenario {
     let plan = Plan {
         extra: "verify = { call_timeout = \"1s\" }\n".to_owned(),
@@ -79,7 +79,7 @@ fn run_rebuilds_libraries_that_were_removed() {
     outcome.expect_exit(0);
 }
 
-/// Returns the candidates whose builds took part in a run, in the order of their builds.
+/// Returns the candidate of each build of a run, in the order of the builds.
 fn built(summary: &Summary) -> Vec<&str> {
     list(&summary.document["memory"]["phases"])
         .iter()
@@ -89,7 +89,7 @@ fn built(summary: &Summary) -> Vec<&str> {
 }
 
 #[test]
-fn resumed_run_builds_only_candidates_whose_library_is_altered() {
+fn resumed_run_repeats_only_builds_whose_library_is_altered() {
     for is_altered in [false, true] {
         let scenario = scenario();
         let run = started(&scenario);
@@ -98,7 +98,7 @@ fn resumed_run_builds_only_candidates_whose_library_is_altered() {
         if is_altered {
             let mut libraries = fs::read_dir(folder.join("artifacts")).expect("readable").flatten();
             let library = libraries.next().expect("a library").path();
-            // Equal libraries are one file, so the file itself is not writable.
+            // The file cannot be changed in place, because equal libraries share one, which is not writable.
             let mut bytes = fs::read(&library).expect("readable");
             bytes.push(0);
             fs::remove_file(&library).expect("removed");

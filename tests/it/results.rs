@@ -218,7 +218,7 @@ fn unsupported_entries_are_allowed_only_for_partial_candidates() {
 }
 
 #[test]
-fn only_runs_the_named_candidates() {
+fn option_only_runs_the_named_candidates() {
     let mut other = Plan::softmax(&["fast"]);
     "other".clone_into(&mut other.name);
     let text = Plan::softmax(&["fast", "bad/segfaults"]).text() + &other.job();
@@ -247,7 +247,7 @@ fn timed(summary: &Summary, name: &str) -> Vec<Value> {
 }
 
 #[test]
-fn candidates_that_cannot_be_timed_do_not_count_as_failed() {
+fn candidates_that_cannot_be_timed_are_not_reported_as_failed() {
     // The output overlaps an input, so the candidate is verified but not timed.
     let root = opt_tests::repository();
     let scenario = Scenario::with_plan(&format!(
@@ -337,7 +337,7 @@ fn kernelforge_protocol_times_a_hundred_calls() {
     for entry in entries {
         outcome.expect_equal(entry["samples"].as_u64(), Some(3), "samples, one mean for each process");
         outcome
-            .expect(entry["calls_per_block"].as_u64().is_some_and(|calls| calls <= 100), "a hundred calls");
+            .expect(entry["calls_per_block"].as_u64().is_some_and(|calls| calls <= 100), "at most 100 calls");
         outcome.expect(entry["median_time_ms"].as_f64().is_some_and(|ms| 0.0 < ms), "a time");
     }
 }
@@ -364,8 +364,8 @@ fn copied_inputs_are_leased_and_the_same_kernels_timed() {
     );
 }
 
-/// Six entries with the same content. Inputs from a store are copied, mapped and counted once. In separate files, the
-/// content is not known to be the same.
+/// There are six entries with the same content. Inputs from a store are copied, mapped and counted once. In separate
+/// files, the content is not known to be the same.
 #[test]
 fn shared_inputs_of_a_store_are_copied_once() {
     let profile = |captures: std::path::PathBuf| {

@@ -123,7 +123,7 @@ fn hanging_device_worker_is_replaced_and_changes_no_verdict() {
     }
 }
 
-/// Kills a process, or stops it, during a run. Returns the process; `None` if the run ended first.
+/// A function that kills or stops a process during a run. It returns the process, or `None` if the run ended first.
 type Strike = fn(&Fixture, &str, Duration, &mut Chance) -> Result<Option<Process>, String>;
 
 fn strikes_change_no_verdict(create: fn() -> Fixture, victims: &[&str], strikes: usize, strike: Strike) {
@@ -188,7 +188,7 @@ fn two_interrupts_kill_at_once() {
             record.attempts.get("fast").is_some_and(|its| its.iter().any(open))
                 && is_at_work(&fixture, "verifier")
         }));
-        // The kernel merges pending signals of one kind, so wait until the first was handled before sending the second.
+        // Linux merges pending signals of one kind, so wait until the first was handled before sending the second.
         signal(&child, interrupt);
         require(fixture.until("the first signal is handled", || pending(child.id()) == Some(0)));
         assert!(child.try_wait().expect("a child").is_none(), "one drains: {}", fixture.state());

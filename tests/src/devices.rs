@@ -37,7 +37,7 @@ pub fn on_a_card<'c>(scenario: &Scenario, twin: &Twin, command: &'c mut Command)
     with_card(scenario.path(), twin, command)
 }
 
-/// Like `on_a_card`, with the folder of both twins.
+/// Like `on_a_card`, for any folder that holds both twins.
 pub fn with_card<'c>(folder: &Path, twin: &Twin, command: &'c mut Command) -> &'c mut Command {
     let driver = folder.join("libcuda.so");
     if !driver.exists() {

@@ -156,7 +156,7 @@ fn frame(bytes: &[u8]) {
         |socket: &std::os::fd::OwnedFd| drop(receive_from_worker(std::os::fd::AsFd::as_fd(socket))),
     ] {
         let (one, other) = pair();
-        // An empty packet would mean the end of the stream, and a longer packet cannot be sent.
+        // An empty packet would mean the end of the stream, and a packet that is too long cannot be sent.
         if !bytes.is_empty() && send(&one, bytes, SendFlags::NOSIGNAL).is_ok() {
             receive(&other);
         }

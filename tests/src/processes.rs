@@ -98,7 +98,7 @@ pub fn pids() -> impl Iterator<Item = u32> {
     entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
-/// Reads a live process; `None` if it has ended. A zombie counts as ended, because its parent still has to reap it.
+/// Reads a live process; `None` if it has ended. A zombie counts as ended: it only waits for its parent to reap it.
 pub fn read_process(pid: u32) -> Option<Process> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name may contain any character. The fields after it are the state and the parent.

@@ -1,5 +1,5 @@
-//! Finds Python interpreters. Tests that need one are skipped if it is missing. Makes a machine that does not allow copies
-//! of a zygote.
+//! Finds Python interpreters. Tests that need one are skipped if it is missing. `refuse_copies` imitates a machine that
+//! does not allow copies of a zygote.
 
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
@@ -23,7 +23,7 @@ pub fn python_with(module: &str, environment: &str) -> Option<PathBuf> {
 pub fn refuse_copies(command: &mut Command) {
     let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let (load, jump_if_equal, return_action) = (0x20, 0x15, 0x06);
-    // Offsets of the call's number and its first argument in the input of the filter.
+    // The first load takes the call's number from the input of the filter, and the second its first argument.
     let filter = [
         statement(load, 0, 0, 0),
         statement(jump_if_equal, 0, 3, u32::try_from(libc::SYS_prctl).expect("a number")),
@@ -41,6 +41,6 @@ pub fn refuse_copies(command: &mut Command) {
         };
         if done { Ok(()) } else { Err(std::io::Error::last_os_error()) }
     };
-    // SAFETY: between fork and exec it makes two system calls; it allocates nothing and takes no lock.
+    // SAFETY: between fork and exec, the closure makes two system calls; it allocates nothing and takes no lock.
     unsafe { command.pre_exec(install) };
 }

@@ -1,4 +1,4 @@
-//! A scenario is the basis of every test of the built program: a separate folder, and methods that run the program in
+//! A scenario is the basis of most tests of the built program: a separate folder, and methods that run the program in
 //! it and return its complete output.
 //!
 //! This module builds nothing and judges no outcome.
@@ -83,7 +83,7 @@ impl Scenario {
             .env("XDG_RUNTIME_DIR", self.runtime())
             // Hide other live runs on this machine from the test.
             .env("OPT_SUPERVISOR_RUNTIME_DIR", self.runtime().join("opt-supervisor"))
-            // Tests that run at the same time have cards with the same UUID.
+            // Tests that run at the same time have cards with the same UUID, but must not share their locks.
             .env("OPT_SUPERVISOR_LOCK_DIR", self.path())
             .env("NO_COLOR", "1")
             .env_remove("RUST_LOG")

@@ -46,7 +46,7 @@ const DEVICE_VERDICTS: Verdicts = &[
     ("loops_forever", "TIMEOUT", Some("candidate")),
 ];
 
-/// Like `DEVICE_VERDICTS`, for a card. An endless kernel would take a minute there.
+/// Like `DEVICE_VERDICTS`, for a card, without the endless kernel, which would take a minute there.
 const CARD_VERDICTS: Verdicts = &[
     ("naive", "PASSED", None),
     ("wants_a_workspace", "PASSED", None),
@@ -114,7 +114,7 @@ impl Chance {
 }
 
 impl Fixture {
-    /// `binary` is the built program.
+    /// Creates a fixture with kernels in C. `binary` is the built program.
     pub fn create(binary: PathBuf) -> Result<Self, String> {
         Self::with(binary, VERDICTS, Self::prepare)
     }
@@ -217,7 +217,7 @@ impl Fixture {
             .args(more)
             .stdout(file("stdout")?)
             .stderr(file("stderr")?);
-        // SAFETY: between fork and exec it makes one system call and allocates nothing.
+        // SAFETY: between fork and exec, the closure makes two system calls and allocates nothing.
         unsafe {
             command.pre_exec(move || {
                 let maximum = rustix::process::getrlimit(Resource::Locks).maximum;
@@ -273,7 +273,7 @@ impl Fixture {
         signal_if(process.pid, signal, || has_mark(process.pid, self.mark))
     }
 
-    /// A command of the program, with which it finds no other run and no other card.
+    /// A command that runs the program, and hides all other runs and cards from it.
     fn command(&self) -> Command {
         let mut command = Command::new(&self.binary);
         command
@@ -323,7 +323,7 @@ impl Fixture {
         serde_json::from_str(&text).map_err(|error| format!("the summary is torn: {error}"))
     }
 
-    /// Checks that every candidate has the required verdict, and that no attempt that counts has a different one.
+    /// Checks that every candidate has the required verdict, and that no attempt that counts failed in another way.
     pub fn verdicts_are_right(&self) -> Result<(), String> {
         let summary = self.summary()?;
         let mut found = BTreeMap::new();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::paths::binary;
 use crate::scenario::Scenario;
 
-/// The first of a range of user ids that no system assigns, so no other process has such an id.
+/// The first of a range of user ids that systems do not usually assign, so other processes do not have such an id.
 const FIRST: u32 = 61_000;
 /// The number of ids for one test process. Concurrent test processes very likely use different ids.
 const IDS_PER_PROCESS: u32 = 16;
@@ -29,7 +29,7 @@ pub fn users() -> Vec<User> {
 }
 
 impl User {
-    /// A user that no other test uses; `None` if this process cannot switch users.
+    /// A user that very likely no other test uses; `None` if this process cannot switch users.
     pub fn ordinary() -> Option<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed) % IDS_PER_PROCESS;

@@ -9,7 +9,7 @@ use crate::decode::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_BYTES};
 use crate::fault::{Access, AccessKind, FaultKind, Memory};
 use crate::memory::Allocation;
 
-/// The checked target of an access, with its offset.
+/// The memory that a checked access reaches, with the offset of the access in it.
 pub enum Target<'m> {
     Global(&'m Allocation, u64),
     Shared(u64),
@@ -112,13 +112,13 @@ impl Warp {
             let row = &self.registers.wide[at.base.row as usize];
             std::array::from_fn(|lane| row[lane].wrapping_add(offset))
         } else {
-            // Addresses of shared and local memory have 32 bits and wrap around.
+            // Addresses in 32-bit registers wrap around.
             let row = &self.registers.narrow[at.base.row as usize];
             std::array::from_fn(|lane| u64::from(row[lane].wrapping_add(offset as u32)))
         }
     }
 
-    /// Finds the target of an access, or the fault that it causes.
+    /// Finds the target of an access, or fails with the fault that the access causes.
     pub fn resolve<'m>(
         &mut self,
         block: &BlockState<'m>,
@@ -260,12 +260,12 @@ impl Warp {
         }
     }
 
-    /// Reads a byte at a generic address, for strings that are printed.
+    /// Reads a byte at a generic address, for the strings of `printf` and of assertions.
     pub fn byte(&mut self, block: &BlockState<'_>, address: u64, lane: usize) -> Result<u8, Stop> {
         Ok(self.read(block, address, 1, lane)? as u8)
     }
 
-    /// Reads up to 8 bytes at a generic address.
+    /// Reads 1, 4 or 8 bytes at a generic address, which must be aligned.
     pub fn read(
         &mut self,
         block: &BlockState<'_>,

@@ -9,8 +9,8 @@ use crate::fault::{Access, AccessKind};
 use crate::lane::{HalfFunction, HalfOp, Type};
 
 impl Warp {
-    /// Tries to do an atomic operation on words, one for each lane. Returns false, without having changed anything, if an
-    /// access is unusual.
+    /// Tries to do an atomic operation on one word for each active lane. Returns false, without having changed any
+    /// word, if the operation must be done lane by lane.
     pub fn atomics_at_once(&mut self, block: &mut BlockState<'_>, op: &MemoryOp, active: u32) -> bool {
         let MemoryAction::Atomic { op: atomic, kind, to, first, second } = op.action else { return false };
         if op.bytes != 4 {
@@ -111,7 +111,7 @@ impl Warp {
     }
 }
 
-/// Whether it is a fault if an operation finds a value that was never written.
+/// Whether a value that was never written is a fault if an operation finds it.
 fn reads(block: &BlockState<'_>, op: AtomicOp) -> bool {
     block.checks_reads && op != AtomicOp::Exchange
 }

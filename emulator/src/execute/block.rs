@@ -31,8 +31,8 @@ pub struct BlockState<'j> {
     pub races: Option<Box<Races>>,
     /// Counts accesses and branches, if that is enabled.
     pub counter: Option<Box<Counter>>,
-    /// A read of shared memory that was never written. It is reported at the next barrier of all threads. If a write
-    /// before that barrier races with the read, the race is reported instead, because it explains the read better.
+    /// A read of shared memory that was never written. It is reported at the next barrier of all threads, or when the
+    /// block ends. If a race is found before that, the race is reported instead, because it explains the read better.
     deferred: Option<BlockFault>,
     /// The position of the block in the grid.
     at: [u32; 3],
@@ -75,12 +75,13 @@ impl<'j> BlockState<'j> {
         }
     }
 
-    /// The value of the `clock` register, which counts instructions.
+    /// The value of the clock registers, which count this host thread's instructions. `of_turn` is the number of those
+    /// in the current turn.
     pub fn clock(&self, of_turn: u32) -> u64 {
         self.steps + u64::from(of_turn)
     }
 
-    /// Returns the lock that is held while 8 bytes are accessed without tearing.
+    /// Locks the 8 bytes at an address for a strong access, so that the access is not torn.
     pub fn wide_order(&self, address: u64) -> MutexGuard<'j, ()> {
         self.progress.wide_order(address)
     }
@@ -146,7 +147,8 @@ impl<'j> BlockState<'j> {
         }
     }
 
-    /// Keeps a read of shared memory that was never written, to report it later. Fails with any other fault.
+    /// Keeps the fault of a read of shared memory that was never written, to report it later. Fails with any other
+    /// fault, and with this one too if races are not watched.
     pub fn defer(&mut self, stop: Stop, pc: u32, warp: u32) -> Result<(), Stop> {
         let FaultKind::Uninitialised(Access { memory: Memory::Shared, .. }) = *stop.kind else {
             return Err(stop);

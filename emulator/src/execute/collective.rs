@@ -1,4 +1,4 @@
-//! Shuffles, votes, matches and reductions over the active lanes of a warp.
+//! Shuffles, votes, matches, reductions and elections among the active lanes of a warp.
 
 use super::vector::write;
 use super::warp::Warp;
@@ -65,7 +65,7 @@ impl Warp {
         let registers = &mut self.registers;
         let values = registers.narrow[value as usize];
         let (by, clamps) = (registers.narrow[lane_row as usize], registers.narrow[clamp_row as usize]);
-        // For each lane: the lane whose value it gets, and whether that is in range.
+        // For each lane: the lane whose value it gets, and a bit that says whether the requested lane is in range.
         let (from, reached) = match mode {
             ShuffleMode::Up => sources(&by, &clamps, |own, by, segment| {
                 let from = own.wrapping_sub(by);

@@ -28,7 +28,7 @@ struct CopyStart {
     to: u64,
     from: u64,
     bytes: u32,
-    /// The number of bytes that are read. The rest becomes zeros.
+    /// The number of bytes that are read. The rest of the target becomes zeros.
     read: u32,
     pc: u32,
 }
@@ -90,7 +90,7 @@ impl Warp {
             return Err(Stop::new(FaultKind::Unsupported(what), lane));
         }
         if let Err(race) = self.watch_lane(block, AccessKind::Write, lane, to, align, pc) {
-            // Several lanes may copy the same bytes to the same place.
+            // Several lanes of a warp may copy the same bytes to the same place.
             let same = |copy: &PendingCopy| copy.pc == pc && copy.to == to && copy.words == words;
             if !self.copies.iter().any(same) {
                 return Err(race);

@@ -1,7 +1,8 @@
 //! Counts how the warps of a launch access memory: conflicts between the banks of shared memory, and sectors of global
-//! memory. It also counts branches in which the lanes of a warp part.
+//! memory. It also counts branches at which the lanes of a warp diverge.
 //!
-//! Loads, stores and atomic operations are counted, but not asynchronous copies and `ldmatrix`.
+//! Loads, stores and atomic operations are counted. Asynchronous copies, `ldmatrix` and branches through a table are
+//! not.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +40,7 @@ pub struct Traffic {
     pub worst: Option<(u32, Option<crate::fault::SourceLine>)>,
 }
 
-/// The number of accesses, their parts, and the parts that would be enough.
+/// The accesses of one instruction: their number, their parts, and the parts that would be enough.
 type Line = [u64; 3];
 
 /// The counts of one host thread.
@@ -109,8 +110,9 @@ fn sectors(addresses: &[u64; 32], active: u32, bytes: u64) -> (u64, u64) {
     ((found.len() as u64).max(needed), needed)
 }
 
-/// The number of passes over the banks: in each pass, a bank can serve one word. Lanes that access the same word share it.
-/// An access of more than 4 bytes takes several passes at best, each for a part of the lanes.
+/// The number of passes over the banks, and the number that would be enough. In each pass, a bank can serve one word.
+/// Lanes that access the same word share it. If all lanes access more than 4 bytes each, they take several passes at
+/// best, each for some of the lanes.
 fn passes(addresses: &[u64; 32], active: u32, bytes: u64) -> (u64, u64) {
     let lanes_at_once = (PASS_BYTES / bytes.max(BANK_BYTES)) as usize;
     let (mut all, mut fewest) = (0, 0);
@@ -147,7 +149,8 @@ mod tests {
     #[test]
     fn sectors_follow_the_stride_of_the_lanes() {
         const ALL: u32 = u32::MAX;
-        // The addresses, the active lanes, the bytes of an access, and the sectors and the fewest sectors.
+        // The addresses, the active lanes, the bytes of each lane's access, and the sectors: their number and the
+        // fewest that would be enough.
         for (addresses, active, bytes, expected) in [
             (at(|lane| 4 * lane), ALL, 4, (4, 4)),
             (at(|lane| 124 - 4 * lane), ALL, 4, (4, 4)),

@@ -1,5 +1,5 @@
-//! Functions of a lane's own values that have no operation of their own. The frequent ones are executed for all lanes
-//! in one loop.
+//! Functions of a lane's own values that have no `Op` variant of their own. The frequent ones are executed for all
+//! lanes in one loop.
 
 use super::lanes;
 use super::vector::write;
@@ -126,7 +126,7 @@ fn integer2(
     let (x, y) = (registers.narrow[a.row as usize], registers.narrow[b.row as usize]);
     let row = &mut registers.narrow[to.row as usize];
     let signed = |value: u32| value.cast_signed();
-    // As on the hardware, a division by zero sets all bits.
+    // As on the hardware, a division by zero sets all bits, and its remainder is the dividend.
     match (op, ty) {
         (IntegerOp::Div, Type::U32) => write(row, active, |l| x[l].checked_div(y[l]).unwrap_or(u32::MAX)),
         (IntegerOp::Rem, Type::U32) => write(row, active, |l| x[l].checked_rem(y[l]).unwrap_or(x[l])),
@@ -171,7 +171,7 @@ fn convert(conversion: &Conversion, registers: &mut Registers, active: u32, to: 
         (Type::Bf16, Type::F32) if !flush && x.iter().all(|half| half & 0x7f80 != 0x7f80) => {
             write(row, active, |lane| x[lane] << 16);
         }
-        // The smallest normal `f16` is 2^-14, and numbers from 2^15 may round to infinity.
+        // The smallest normal `f16` is 2^-14, and some numbers above 2^15 round to infinity.
         (Type::F32, Type::F16)
             if nearest
                 && x.iter().all(|single| single << 1 == 0 || (113..142).contains(&(single >> 23 & 0xff))) =>
@@ -202,7 +202,7 @@ fn single(half: u32) -> u32 {
     (half & 0x8000) << 16 | magnitude
 }
 
-/// The `f16` nearest to an `f32` that is zero or has the exponent of a normal `f16`.
+/// The `f16` nearest to an `f32` that is zero, or whose magnitude is at least 2^-14 and less than 2^15.
 #[inline(always)]
 fn half(single: u32) -> u32 {
     let rounded = (single & 0x7fff_ffff) + 0xfff + (single >> 13 & 1);

@@ -33,10 +33,10 @@ impl Default for Limit {
 pub struct Summary {
     pub warp_instructions: u64,
     pub blocks: u64,
-    /// The kernel's `printf` output, without what exceeds the limit. Unless a single thread runs the blocks, their
-    /// outputs can be mixed.
+    /// The kernel's `printf` output, without what exceeds the limit. If several host threads run blocks, the outputs of
+    /// different blocks can be mixed.
     pub printed: String,
-    /// `None` unless the device counts.
+    /// `None` unless `Config::counts` is set.
     pub counts: Option<Counts>,
 }
 
@@ -66,7 +66,7 @@ pub struct Progress {
     failed: AtomicU64,
     fault: Mutex<Option<(u64, Fault)>>,
     pub started: Instant,
-    /// Locks for accesses of 8 bytes, by address.
+    /// Locks for strong accesses of 8 bytes, by address.
     wide: [Mutex<()>; 64],
     printed: Mutex<String>,
     counter: Mutex<Counter>,
@@ -226,7 +226,7 @@ pub fn source_of(kernel: &Kernel, pc: usize, files: &dyn Fn(u32) -> Option<Strin
     files(location.file).map(|file| SourceLine { file, line: location.line })
 }
 
-/// Finds the source lines of a fault by its PTX lines.
+/// Finds the source lines of a fault's sites by their PTX lines.
 fn name_source(fault: &mut Fault, kernel: &Kernel, files: &dyn Fn(u32) -> Option<String>) {
     let name = |site: &mut FaultSite| {
         let at = kernel.lines.iter().position(|line| *line == site.line);

@@ -47,7 +47,7 @@ impl Warp {
         }
     }
 
-    /// Checks the rows that the first lanes read for races.
+    /// Checks the reads of the rows for races. The first lanes have the addresses of the rows.
     fn watch_matrices(
         &mut self,
         block: &mut BlockState<'_>,

@@ -50,7 +50,7 @@ impl Warp {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Formats like `printf`, and returns the number of arguments as well.
+    /// Formats like `printf`. Returns the text and the number of arguments.
     fn formatted(
         &mut self,
         block: &BlockState<'_>,

@@ -1,11 +1,14 @@
 //! Detects races in shared memory: two unordered accesses to the same bytes, at least one of them a write.
 //!
-//! Accesses are ordered as PTX defines it: by barriers of a block or a warp, and by fences together with accesses that
-//! are strong. The lock step of a warp's lanes does not order accesses, and neither do shuffles and votes.
-//! Whenever threads are ordered, a counter called the *tick* advances. Each part of shared memory remembers the
-//! thread, the instruction and the tick of its last write and of two reads. Two reads are enough to find that a
-//! writer has not waited for the readers, because at least one of the two is by another thread. If it is not
-//! certain whether two accesses are ordered, they count as ordered, so every reported race is real.
+//! As in PTX, accesses are ordered by barriers of a block or a warp, and by fences, releases and acquires together with
+//! strong accesses. The lock step of a warp's lanes does not order accesses, nor do shuffles and votes. Two strong
+//! accesses are no race, and neither are writes of the same value.
+//!
+//! Whenever threads are ordered, a counter called the *tick* advances. For each part of shared memory, the detector
+//! remembers the thread, the instruction and the tick of the last write and of two reads by different threads. Two
+//! reads are enough to find that a writer has not waited for the readers, because at least one of the two is by another
+//! thread. If it is not certain whether two accesses are ordered, they count as ordered, so every reported race is
+//! real.
 
 mod orderly;
 
@@ -16,8 +19,8 @@ use crate::code::{BarrierMode, Kernel, MatrixOp, MemoryAction, MemoryOrder, Memo
 use crate::fault::AccessKind;
 use crate::limits;
 
-/// An access to a part of shared memory: the tick in the upper 32 bits, whether several threads wrote the same value
-/// (1 bit), the instruction (20 bits) and the thread (10 bits).
+/// An access to a part of shared memory. From the highest bit down: the tick (32 bits), an unused bit, whether several
+/// threads wrote the same value (1 bit), the instruction (20 bits) and the thread (10 bits).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd)]
 struct Stamp(u64);
 
@@ -65,11 +68,11 @@ pub struct SharedAccess {
 
 #[derive(Debug)]
 pub struct Races {
-    /// The size of a part, as a power of two: the smallest access of the kernel.
+    /// The binary logarithm of a part's size in bytes, which is that of the kernel's smallest access, but at most 4.
     shift: u32,
-    /// The last write of each part that changed its value.
+    /// The last write to each part that changed its value.
     writers: Vec<Stamp>,
-    /// Two reads of each part.
+    /// Reads of each part by up to two threads.
     readers: [Vec<Stamp>; 2],
     threads: usize,
     now: u32,
@@ -80,14 +83,15 @@ pub struct Races {
     known: Vec<u32>,
     /// Whether threads of different warps were ordered other than by a barrier for all.
     crosses_warps: bool,
-    /// For each barrier and each thread: all threads that have arrived are ordered after this thread's accesses with a
-    /// smaller tick.
+    /// For each barrier and each thread: the threads that pass the barrier will be ordered after this thread's accesses
+    /// with a smaller tick.
     arrived: Vec<Vec<u32>>,
-    /// The ticks that threads have published with a release: a fence followed by a strong write, or a release write.
+    /// For each thread: its accesses with a smaller tick were published by a release, which is a release write or a
+    /// fence followed by a strong write.
     published: Vec<u32>,
-    /// The tick of each thread's last fence, or 0.
+    /// For each thread: its accesses with a smaller tick came before its last fence. 0 if it has had none.
     fenced: Vec<u32>,
-    /// Whether each thread has, since its last fence, read a value that another may have published.
+    /// Whether each thread has, since its last fence, made a strong read, which may have found a published value.
     observed: Vec<bool>,
     uses_fences: bool,
     /// Whether the kernel has barriers at which threads arrive without waiting.
@@ -100,7 +104,7 @@ pub fn state_bytes(kernel: &Kernel, shared_bytes: u64, threads: u64) -> u64 {
     stamps + 4 * threads * (threads + limits::BARRIERS as u64 + 3)
 }
 
-/// The smallest access to shared memory, at most 4 bytes, as a power of two.
+/// The binary logarithm of the size of the smallest access to shared memory, in bytes. It is at most 2.
 fn grain_shift(kernel: &Kernel) -> u32 {
     let elements = kernel.memory_ops.iter().filter_map(|op| match op.space {
         MemorySpace::Shared | MemorySpace::Generic => Some(op.element.trailing_zeros()),
@@ -109,7 +113,7 @@ fn grain_shift(kernel: &Kernel) -> u32 {
     elements.min().unwrap_or(2).min(2)
 }
 
-/// How an access takes part in the order of accesses.
+/// How strongly an access takes part in the order of accesses.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Strength {
     Weak,
@@ -117,6 +121,7 @@ enum Strength {
     Strong,
 }
 
+/// The strength of an instruction's access, and whether it is an atomic operation.
 fn strength(kernel: &Kernel, pc: u32) -> (Strength, bool) {
     let Some(Op::Memory(index)) = kernel.code.get(pc as usize).map(|instruction| instruction.op) else {
         return (Strength::Weak, false);
@@ -134,9 +139,10 @@ fn strength(kernel: &Kernel, pc: u32) -> (Strength, bool) {
     (strength, is_atomic)
 }
 
-/// Whether two unordered accesses are no race, because both are strong or volatile. Volatile accesses of one warp's
-/// lanes are a race nevertheless: kernels that rely on the lanes' lock step use them.
-fn may_meet(kernel: &Kernel, a: (u32, u32), b: (u32, u32)) -> bool {
+/// Whether two unordered accesses, each given as its thread and instruction, are no race because both are strong or
+/// volatile. Two volatile accesses by lanes of one warp are a race nevertheless: kernels that rely on the lanes' lock
+/// step make such accesses.
+fn is_no_race(kernel: &Kernel, a: (u32, u32), b: (u32, u32)) -> bool {
     let ((first, _), (second, _)) = (strength(kernel, a.1), strength(kernel, b.1));
     let both_volatile = first == Strength::Volatile && second == Strength::Volatile;
     let same_warp = a.0 / 32 == b.0 / 32;
@@ -194,7 +200,7 @@ impl Races {
     }
 
     fn advance(&mut self) {
-        // A block that orders its threads 2^31 times would have exceeded its time limit long before.
+        // Long before a block orders its threads 2^31 times, its launch exceeds the time limit.
         self.now = self.now.saturating_add(1);
     }
 
@@ -209,7 +215,7 @@ impl Races {
     /// Orders what the lanes of a warp did before what they do from now on.
     pub fn order_lanes(&mut self, warp: u32, mask: u32) {
         let first = 32 * warp as usize;
-        // Without an order between warps, a lane knows more than the last barrier for all only about its own warp.
+        // Unless warps were ordered, all that a lane knows about other warps comes from the last barrier for all.
         let columns =
             if self.crosses_warps { 0..self.threads } else { first..(first + 32).min(self.threads) };
         let mut together = vec![0; columns.len()];
@@ -228,7 +234,8 @@ impl Races {
 
     /// Lanes of a warp arrive at a barrier for `needed` threads.
     pub fn arrive(&mut self, barrier: usize, warp: u32, mask: u32, needed: u32) {
-        // Arrivals without a wait, and barriers for some threads, order fewer accesses than a barrier for all threads.
+        // A barrier at which all threads wait needs no record. Arrivals without a wait, and barriers for some threads,
+        // order fewer accesses.
         if !self.has_arrivals && self.threads <= needed as usize {
             return;
         }
@@ -331,7 +338,7 @@ impl Races {
         is_write: bool,
     ) -> Option<Conflict> {
         if self.is_ordered(stamp, access.thread)
-            || may_meet(kernel, (stamp.thread(), stamp.pc()), (access.thread, access.pc))
+            || is_no_race(kernel, (stamp.thread(), stamp.pc()), (access.thread, access.pc))
         {
             return None;
         }
@@ -353,7 +360,8 @@ impl Races {
         (self.writers[part], [self.readers[0][part], self.readers[1][part]])
     }
 
-    /// Records a read, and returns the write with which it races. Its bytes must lie inside shared memory.
+    /// Records a read, and returns the write that it races with, if there is one. The bytes must lie inside shared
+    /// memory.
     #[inline(always)]
     pub fn read(&mut self, kernel: &Kernel, access: SharedAccess) -> Option<Conflict> {
         let stamp = Stamp::new(self.now, access.pc, access.thread);
@@ -381,8 +389,8 @@ impl Races {
         None
     }
 
-    /// Records a write, and returns the access with which it races. Its bytes must lie inside shared memory. `changes`
-    /// is true if it changes their values.
+    /// Records a write, and returns the access that it races with, if there is one. The bytes must lie inside shared
+    /// memory. `changes` says whether the write changes their values.
     pub fn write(&mut self, kernel: &Kernel, access: SharedAccess, changes: bool) -> Option<Conflict> {
         let stamp = Stamp::new(self.now, access.pc, access.thread);
         let old = Stamp::new(self.base, 0, 0);

@@ -1,4 +1,4 @@
-//! Shared and local memory: the bytes of one block, and a record of the bytes that were written.
+//! Shared and local memory: the bytes of one block or one warp, and a record of those that were written.
 
 use super::Stop;
 use super::offsets::{Offsets, Run};
@@ -17,7 +17,8 @@ const WRITTEN: u8 = 1;
 const PENDING: u8 = 2;
 
 impl State {
-    /// The state of an element, from the states of its bytes. It counts as written if any of them was written.
+    /// The state of an element, from the states of its bytes. It is pending if any byte is pending. Otherwise, it
+    /// counts as written if any byte was written.
     #[inline(always)]
     fn of(bytes: u64) -> Self {
         if bytes & (u64::MAX / 255 * u64::from(PENDING)) != 0 {
@@ -82,7 +83,7 @@ impl Scratch {
         self.forget();
     }
 
-    /// Marks all bytes as never written.
+    /// Marks all bytes as never written, and leaves their values.
     pub fn forget(&mut self) {
         self.written.fill(0);
     }

@@ -234,9 +234,9 @@ pub fn fma_f32<const FUSED: bool>(
     }
 }
 
-/// Computes a × b + c in `f64`, in which the product is exact. Rounding the sum to `f32` rounds twice. Where that could
-/// matter, the result is computed with one rounding: if the sum is half-way between two `f32` numbers, or is less than
-/// twice the smallest normal number.
+/// Computes a × b + c in `f64`, in which the product is exact. The sum is rounded to `f64` and then to `f32`. Where the
+/// second rounding could matter, the result is computed again with a single one: if the `f64` is half-way between two
+/// `f32` numbers, or its magnitude is less than twice that of the smallest normal `f32`.
 fn fma_f32_in_f64(flush: bool, registers: &mut Registers, mask: u32, [to, a, b, c]: [u32; 4]) {
     let [mut x, mut y, mut z] = [a, b, c].map(|row| registers.narrow[row as usize]);
     if flush {

@@ -84,7 +84,7 @@ struct Turn {
     left: u32,
     /// Whether the last part gave way after many backward branches, so another part must run next.
     yields: bool,
-    /// The position of the next part ahead.
+    /// The position of the nearest part ahead; `u32::MAX` if there is none.
     ahead: u32,
     others_can_run: bool,
 }
@@ -109,7 +109,7 @@ impl Warp {
             let Some(index) = self.choose(turn.yields) else { break };
             let part = self.parts.swap_remove(index);
             let other = self.parts.iter().map(|part| part.pc).min().unwrap_or(u32::MAX);
-            // After a yield, a part runs although another part is behind it.
+            // After a yield, a part may run although another part is behind it.
             turn.ahead = if other < part.pc { u32::MAX } else { other };
             turn.others_can_run = !self.parts.is_empty();
             let mut pc = part.pc;
@@ -137,7 +137,7 @@ impl Warp {
         }
     }
 
-    /// Adds lanes that can run at a position, merging them with lanes that are there already.
+    /// Adds lanes that can run from a position, and merges them with lanes that are there already.
     pub fn put(&mut self, pc: u32, mask: u32) {
         if mask == 0 {
             return;
@@ -168,7 +168,7 @@ impl Warp {
         }
     }
 
-    /// Runs a part until it ends, waits, splits or meets another part, or the turn is over.
+    /// Runs a part until it ends, waits, splits, yields or meets another part, or the turn is over.
     fn run(
         &mut self,
         block: &mut BlockState<'_>,

@@ -11,8 +11,8 @@ use crate::fault::AccessKind;
 
 impl Warp {
     /// Checks a load, store or atomic operation for races. Stores are also made, so that the next lane's store of the
-    /// same value changes nothing. Leaves out accesses that are misaligned or outside shared memory: later they are
-    /// refused, or made to other memory.
+    /// same value changes nothing. Leaves out accesses that are misaligned or outside shared memory: these are refused
+    /// later, or reach other memory.
     pub fn watch(
         &self,
         block: &mut BlockState<'_>,
@@ -74,7 +74,8 @@ impl Warp {
         races.synchronize(op.order, kind, self.index, active);
     }
 
-    /// Records that lanes have executed an operation together. Only `bar.warp.sync` orders accesses.
+    /// Records that lanes have executed an operation together. Of these operations, only `bar.warp.sync` orders
+    /// accesses.
     pub fn note_collective(&self, block: &mut BlockState<'_>, op: &WarpOp, active: u32) {
         let (WarpOp::Sync { members }, Some(races)) = (op, &mut block.races) else { return };
         let members = self.registers.narrow[*members as usize];

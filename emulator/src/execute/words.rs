@@ -41,7 +41,7 @@ impl Warp {
         }
     }
 
-    /// An access through generic addresses that are all in the same state space.
+    /// Tries an access through generic addresses, all in the state space that the first active lane accesses.
     #[inline(never)]
     fn generic(&mut self, block: &mut BlockState<'_>, op: &MemoryOp, active: u32, pc: u32) -> bool {
         if op.at.base.file == File::Narrow {

@@ -1,10 +1,10 @@
-//! Splits a PTX text into words, numbers and punctuation.
+//! Splits a PTX text into words, numbers, strings and punctuation.
 
 use crate::fault::LoadError;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Token<'a> {
-    /// A name, register, directive or opcode with its qualifiers.
+    /// A name, a register, a directive, or an opcode with its qualifiers.
     Word(&'a str),
     /// A number, or any other token that begins with a digit.
     Digits(&'a str),
@@ -176,7 +176,8 @@ fn word_length(text: &str) -> usize {
     at
 }
 
-/// The length of a number: letters, digits, dots, and a sign after an exponent. It is checked when it is parsed.
+/// The length of a token that begins with a digit: letters, digits, dots, and a sign after an `e`. The parser checks
+/// whether the token is a number.
 fn number_length(text: &str) -> usize {
     let bytes = text.as_bytes();
     let is_prefixed = bytes.len() > 1 && bytes[0] == b'0' && bytes[1].is_ascii_alphabetic();

@@ -26,7 +26,7 @@ pub fn parse(text: &str) -> Result<Source<'_>, LoadError> {
         let line = lexer.line();
         let word = match lexer.peek() {
             Token::End => break,
-            // An empty statement. Some compilers write one, and one follows `.pragma`.
+            // An empty statement, which some compilers write.
             Token::Mark(';') => {
                 lexer.take()?;
                 continue;
@@ -82,7 +82,7 @@ pub fn parse(text: &str) -> Result<Source<'_>, LoadError> {
     Ok(source)
 }
 
-/// The indices, by name, of the items whose flag is true. If items have the same name, the first one counts.
+/// The indices, by name, of the items whose flag is true. If several of them have the same name, the first one counts.
 fn by_name<'a>(found: impl Iterator<Item = (&'a str, bool)>) -> HashMap<&'a str, usize> {
     let mut indices = HashMap::new();
     for (index, (name, counts)) in found.enumerate() {

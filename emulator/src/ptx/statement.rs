@@ -78,7 +78,7 @@ fn label<'a>(
             items.push(Item::BranchTargets { name, targets });
         }
         Token::Word(".calltargets" | ".callprototype") => {
-            // Only indirect calls use these, and they are refused when they are decoded.
+            // Only indirect calls use these labels. The decoder refuses such calls.
             lexer.skip_to(';')?;
         }
         _ => items.push(Item::Label { line, name }),

@@ -36,7 +36,8 @@ pub struct Variable<'a> {
     pub space: Space,
     pub align: u64,
     pub bytes: u64,
-    /// Whether the variable is an array without a size: dynamic shared memory, or a variable that is defined elsewhere.
+    /// Whether the variable is an array without a size: dynamic shared memory, a variable that is defined elsewhere, or
+    /// an array that is as long as its initialiser.
     pub unsized_array: bool,
     pub is_extern: bool,
     pub initial: Vec<Initial<'a>>,
@@ -53,7 +54,7 @@ pub struct Initial<'a> {
 #[derive(Clone, Debug)]
 pub enum InitialValue<'a> {
     Bits(u64),
-    /// The address of a variable in global or constant memory, for which the generic address is the same.
+    /// The address of a variable in global or constant memory, whose generic address is the same.
     Address {
         name: &'a str,
         offset: i64,
@@ -82,7 +83,7 @@ pub struct RegisterParam<'a> {
     pub is_result: bool,
 }
 
-/// The class of a register: a predicate, or a value with a number of bits.
+/// The class of a register: a predicate, or a value of some number of bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegisterClass {
     Predicate,
@@ -95,7 +96,8 @@ pub enum RegisterClass {
 pub enum Item<'a> {
     Open,
     Close,
-    /// A declaration of registers. `name<count>` declares `name0`, `name1` and so on; without a count, there is one.
+    /// A declaration of registers. `name<count>` declares `name0`, `name1` and so on; without a count, only `name`
+    /// is declared.
     Registers {
         line: u32,
         name: &'a str,
@@ -152,7 +154,7 @@ pub enum Operand<'a> {
 }
 
 impl Operand<'_> {
-    /// The number of operands in this operand, counting itself.
+    /// The number of operands directly in this operand, plus 1 for itself.
     pub fn parts(&self) -> usize {
         match self {
             Self::Vector(parts) | Self::List(parts) => parts.len() + 1,
@@ -167,6 +169,6 @@ pub enum Number {
     Integer(u64),
     /// `0f…`
     Single(u32),
-    /// `0d…`, or decimal with a point.
+    /// `0d…`, or a decimal number with a point or an exponent.
     Double(u64),
 }

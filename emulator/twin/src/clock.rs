@@ -1,9 +1,10 @@
-//! A virtual clock: operations take the time that a model gives, and the host has to wait for them as on a card.
+//! A virtual clock: kernels, fills and copies within the device take the time that a model gives, and the host has to
+//! wait for them as on a card.
 //!
 //! The model is in a file of a folder of `LD_LIBRARY_PATH`, because a worker passes on no other variable. It has two
 //! numbers: the nanoseconds that an instruction of a warp takes, and the bytes that are written in a microsecond.
-//! Without the file, an operation takes the time of its emulation. If the emulation takes longer than the model gives,
-//! the host sees more time than the device, as on a busy machine.
+//! Without the file, an operation takes as long as its emulation. If the emulation takes longer than the model says,
+//! more time passes on the host than on the device, as on a busy machine.
 
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -18,7 +19,7 @@ struct Model {
 }
 
 static MODEL: LazyLock<Option<Model>> = LazyLock::new(read_model);
-/// When everything that was queued is complete.
+/// The moment at which everything that was queued is complete.
 static DONE: Mutex<Option<Instant>> = Mutex::new(None);
 
 fn read_model() -> Option<Model> {
@@ -30,7 +31,7 @@ fn read_model() -> Option<Model> {
     Some(Model { instruction: Duration::from_nanos(instruction), bytes_per_us })
 }
 
-/// Queues work that takes this long, and was begun at this moment.
+/// Queues work that was begun at a moment and takes a time.
 fn queue(begun: Instant, takes: Duration) {
     let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
     *done = Some(done.map_or(begun, |done| done.max(begun)) + takes);
@@ -44,7 +45,7 @@ pub(crate) fn ran(begun: Instant, warp_instructions: u64) {
     }
 }
 
-/// Queues a fill or a copy.
+/// Queues a fill, or a copy within the device.
 pub(crate) fn moved(begun: Instant, bytes: u64) {
     if let Some(model) = *MODEL {
         queue(begun, Duration::from_micros(bytes.checked_div(model.bytes_per_us).unwrap_or(0)));

@@ -1,4 +1,5 @@
-//! Functions that the backend does not need for verification: pools, copies within the device, and event times.
+//! Functions that the backend does not need for verification, among them pools, copies within the device, and event
+//! times.
 //!
 //! Times come from the host's clock or from the virtual clock.
 
@@ -42,7 +43,7 @@ pub(crate) fn record(event: *mut c_void) {
     RECORDED.lock().unwrap_or_else(PoisonError::into_inner).insert(event.addr(), clock::next());
 }
 
-/// Returns true if an event was reached. One that was never recorded counts as reached, as in the driver.
+/// Returns true if an event was reached. An event that was never recorded counts as reached, as in the driver.
 pub(crate) fn is_reached(event: *mut c_void) -> bool {
     let recorded = RECORDED.lock().unwrap_or_else(PoisonError::into_inner);
     recorded.get(&event.addr()).is_none_or(|&at| at <= Instant::now())

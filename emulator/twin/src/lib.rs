@@ -1,8 +1,9 @@
 //! A twin of the CUDA driver: a library with the driver's functions that the worker's backend for cards calls, over the
 //! emulated device.
 //!
-//! Only tests use it. There is one device and one context, and every operation is complete when its call returns. As on
-//! a card, the fault of a kernel is reported late: the launch succeeds, and the next call fails.
+//! Only tests use it. There is one device and one context. The effects of every operation are complete when its call
+//! returns, but the virtual clock may count it as complete later. As on a card, the fault of a kernel is reported late:
+//! the launch succeeds, and the next call fails.
 
 #![expect(
     clippy::missing_safety_doc,
@@ -147,7 +148,7 @@ pub unsafe extern "C" fn cuDeviceGetAttribute(value: *mut c_int, which: c_uint, 
         COMPUTE_CAPABILITY_MAJOR => c_int::try_from(major).unwrap_or(0),
         COMPUTE_CAPABILITY_MINOR => c_int::try_from(minor).unwrap_or(0),
         L2_CACHE_SIZE => L2,
-        // It is not integrated, and has no clocks.
+        // The device is not integrated, and has no clocks.
         _ => 0,
     };
     // SAFETY: see the caller's contract.
@@ -455,7 +456,7 @@ fn run(function: &Function, launch: &Launch) -> u32 {
     }
 }
 
-/// Copies the buffer with all parameters.
+/// Copies the buffer that holds all parameters.
 unsafe fn packed(extra: *mut *mut c_void) -> Option<Vec<u8>> {
     let (mut buffer, mut bytes) = (std::ptr::null::<u8>(), 0);
     let mut at = extra;

@@ -1,6 +1,6 @@
 //! A driver that misbehaves on command, for tests of programs that must survive it.
 //!
-//! The environment variable has a list such as `hangs:cuMemPoolCreate,crashes:cuMemcpyDtoDAsync_v2,skips:packed`: the
+//! An environment variable holds a list such as `hangs:cuMemPoolCreate,crashes:cuMemcpyDtoDAsync_v2,skips:packed`: the
 //! functions that never return, the functions that abort, and the kernels that are not run although their launch
 //! succeeds.
 

@@ -13,8 +13,7 @@ fn fifo(path: &Path) {
     mkfifoat(CWD, path, Mode::RWXU).expect("a FIFO");
 }
 
-/// Creates a folder with two captures and three unreadable files. Returns the folder and the names of the
-/// unreadable files.
+/// Creates a folder with captures and three files that are none. Returns the folder and the names of those three.
 fn mixed_set(scenario: &Scenario) -> (std::path::PathBuf, [&'static str; 3]) {
     let set = scenario.copy_captures(&data("captures/torch_matmul"), "set");
     fifo(&set.join("fifo.pt"));

@@ -18,7 +18,7 @@ fn scenario() -> Scenario {
     ))
 }
 
-/// Returns the source of a kernel that crashes and includes a header beside it.
+/// Returns the path of a kernel that crashes and includes a header beside it.
 fn crashing_kernel() -> String {
     kernel("bad/segfaults")
 }

@@ -40,7 +40,7 @@ fn ended(scenario: &Scenario) -> (Outcome, String, String) {
     (outcome, status, detail)
 }
 
-/// Prints more warnings than a result keeps, and then this line.
+/// A script that prints more warnings than a result keeps, and then this line.
 fn after_warnings(line: &str) -> String {
     format!(
         "i=0; while [ $i -lt 400 ]; do echo \"kernel.c:$i:1: warning: unused variable\"; i=$((i+1)); done\n\

@@ -64,7 +64,7 @@ fn builds_wait_for_room_on_the_disk() {
     let run = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
     let status = || run.ctl(&["status", "--json"]).expect_exit(0).json();
     until("the baseline has passed", || status()["jobs"][0]["passed"] == 1);
-    // The database has room, and builds need twice as much.
+    // This room is enough for the database, but builds need twice as much.
     let filler = disk.fill_except(16 << 20);
     until("the run has read that the disk is almost full", || {
         status()["room"]["disk_bytes"].as_u64().is_some_and(|free| free <= 16 << 20)

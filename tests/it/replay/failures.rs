@@ -254,7 +254,7 @@ fn runner_killed_repeatedly_ends_the_replay_without_a_result() {
     // Without a PID namespace, the candidate could have killed its own runner, so the host is not blamed.
     let host = it["status"] == "INFRA_ERROR";
     outcome.expect_equal(outcome.code, Some(if host { 3 } else { 1 }), "the exit code");
-    outcome.expect(it["status"] != "PASSED" && it["result"].is_null(), format_args!("no row: {it}"));
+    outcome.expect(it["status"] != "PASSED" && it["result"].is_null(), format_args!("no result: {it}"));
     outcome.expect_equal(&it["attempts"], &json!(if host { 4 } else { 2 }), "attempts");
     outcome.expect(it["detail"].as_str().is_some_and(|why| why.contains("kill")), format_args!("why: {it}"));
 }

@@ -13,7 +13,7 @@ use crate::paths::{built, repository};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Cycles {
-    /// Number of jobs in the plan.
+    /// The number of jobs in the plan.
     pub count: u32,
     pub verifiers: u32,
     pub spare: bool,

@@ -84,7 +84,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(good)
 }
 
-/// One candidate does half of the baseline's work. All others do the same work, within one percent.
+/// Writes the captures and the kernels. One candidate does half of the baseline's work. All others do the same work or
+/// up to two percent more.
 fn prepare(folder: &Path, arguments: &Arguments) -> Result<()> {
     let made = Command::new(binary("gen-captures")?)
         .args(["op", "--name", "relu", "--shape", "16,16", "--entries"])

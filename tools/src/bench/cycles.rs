@@ -46,7 +46,7 @@ const ALLOWED_US: f64 = 5_000.0;
 const MAX_IDLE: u64 = 8 << 20;
 /// The allowed growth of the supervisor's resident memory between the first and the last quarter after settling.
 const RESIDENT_NOISE_MIB: f64 = 1.0;
-/// The number of cycles at the start during which memory may grow.
+/// The largest number of cycles at the start during which memory may grow. It is at most a tenth of all cycles.
 const SETTLING: usize = 100;
 
 struct Run {

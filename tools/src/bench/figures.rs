@@ -30,7 +30,7 @@ impl Figures {
     pub(crate) fn share(&self, share: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a index, clamped below")]
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is clamped below")]
         let index = (share * sorted.len() as f64).ceil() as usize;
         sorted.get(index.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
     }

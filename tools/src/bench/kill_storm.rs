@@ -1,7 +1,7 @@
 //! A long test of law 8: in each of many runs, one process is killed at a random moment. Every run must end with the
 //! right verdicts and leave nothing behind.
 //!
-//! The integration test `storm` does the same with the same fixture, in ten runs.
+//! The integration test `storm` does the same with the same fixture, in fewer runs.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

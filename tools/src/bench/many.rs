@@ -1,5 +1,5 @@
 //! Measures the cost of an entry compared with a bare process: one verifier verifies many prebuilt candidates with a
-//! few small entries each. Several builds of the product alternate (A, B, A), so they are compared within one run.
+//! few small entries each. Several builds of the product alternate (A, B, A, B), so they are compared within one run.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

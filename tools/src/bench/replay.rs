@@ -114,7 +114,7 @@ fn floor(arguments: &Arguments, folder: &Path, set: &Path) -> Result<(u64, u64)>
     Ok((figure("floor_bytes")?, figure("all_resident_bytes")?))
 }
 
-/// Writes a new plan for each run, because a run would reuse the results of replays of the same plan.
+/// Writes a plan with one replay for each budget.
 fn plan(arguments: &Arguments, folder: &Path, set: &Path, budgets: &[u64]) -> Result<PathBuf> {
     let kernel = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/kernels/naive/linear.c");
     let kernel = kernel.canonicalize().context("finding the naive linear kernel")?;

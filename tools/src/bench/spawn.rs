@@ -1,5 +1,5 @@
-//! Measures what a worker costs: the time from exec to ready, for one message round trip, from a worker's death until
-//! the pool notices it, and from Shutdown until its memory is free.
+//! Measures what a worker costs: the time from its start until it is ready, of one message round trip, from its death
+//! until the pool notices it, and from Shutdown until its memory is free.
 //!
 //! The pool is the product's. The worker is this program, started with the product's hidden argument.
 

@@ -139,7 +139,7 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Creates a new folder in the temporary folder.
+/// Returns this process's folder in the temporary folder. Creates it if it does not exist.
 pub(crate) fn tempdir() -> Result<PathBuf> {
     let path = std::env::temp_dir().join(format!("opt-bench-{}", std::process::id()));
     std::fs::create_dir_all(&path)?;

@@ -18,7 +18,7 @@ use opt_shared::units::to_index;
 
 /// The alignment of payloads, in bytes. Aligned storages can be mapped and read with aligned vector loads.
 const PAYLOAD_ALIGNMENT: u64 = 64;
-/// The smallest size or offset that needs Zip64.
+/// The smallest size or offset that needs Zip64: the plain fields keep their highest value as a mark.
 const ZIP64_FROM: u64 = u32::MAX as u64;
 /// Bit 3: a data descriptor follows; bit 11: names are UTF-8.
 const FLAGS: u16 = 0x0808;

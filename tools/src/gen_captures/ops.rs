@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_that_no_disk_could_hold_are_refused() {
+    fn impossible_shapes_and_scales_are_refused() {
         for shape in [&[1024][..], &[0, 4], &[u64::MAX, 2], &[1 << 30, 1 << 30]] {
             assert!(OpSet::new(Op::Relu, shape, None, 1.0, 0).is_err(), "{shape:?}");
         }

@@ -65,7 +65,7 @@ impl Attempted {
 struct Found {
     text: String,
     code: Option<u32>,
-    /// The code of a later call in the same process; `None` if the call succeeded.
+    /// The code of a later call in the same process; `None` if the call succeeded or was not made.
     later: Option<u32>,
     is_over: bool,
 }
@@ -110,7 +110,7 @@ pub(crate) fn attempt(what: Attempted, arguments: &Arguments) -> Result<()> {
             TrialEnd::Endless => (format!("not complete after {} s", LIMIT.as_secs()), None, false),
             TrialEnd::Over { .. } => ("it ended without an error".to_owned(), None, true),
         };
-        // The call would wait for a kernel that never ends.
+        // A later call would wait for a kernel that never ends.
         let asks = code.is_some() && what != Attempted::Endless;
         let later = if asks { device.allocate(Bytes::kib(4)).err().map(|fault| fault.code) } else { None };
         Found { text, code, later, is_over }
@@ -118,7 +118,7 @@ pub(crate) fn attempt(what: Attempted, arguments: &Arguments) -> Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", serde_json::to_string(&found)?)?;
     out.flush()?;
-    // Ends without releasing the context, which would wait for a kernel that never ends.
+    // End without releasing the context, because the release would wait for a kernel that never ends.
     std::process::exit(0);
 }
 

@@ -1,4 +1,4 @@
-//! Tests which kind of memory the kernel counts page-locked memory as, and whether freeing it returns it to the system.
+//! Tests how the kernel counts page-locked memory, and whether the system gets it back when it is freed.
 
 use anyhow::Result;
 

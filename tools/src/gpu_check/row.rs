@@ -18,7 +18,7 @@ pub(crate) enum Judgement {
     Measured,
     /// The check is not possible on this device.
     Skipped,
-    /// The step ended before it gave an answer.
+    /// The check failed, or its step ended, before there was an answer.
     NoAnswer,
 }
 

@@ -1,6 +1,7 @@
 //! Lists the steps with their time limits, and runs each in a separate process.
 //!
-//! A step that hangs is killed with its descendants, and one that crashes ends alone. Rows that it had sent are kept.
+//! A step that hangs is killed with its descendants, and one that crashes ends alone. Rows that a step had sent by
+//! then are kept.
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt as _;

@@ -1,8 +1,8 @@
-//! `mutate`: passes millions of changed inputs to every reader of untrusted bytes, on stable Rust.
+//! `mutate`: passes changed inputs to every reader of untrusted bytes, on stable Rust.
 //!
-//! It looks for panics, answers that take longer than two seconds, and excessive memory. Changes are derived from the
-//! number of the try, so a run continues where the last one stopped, and a finding can be reproduced from its number.
-//! A finding is written to a file in the folder, and the run ends with status 1.
+//! It looks for panics, answers that take more than two seconds of CPU time, and excessive memory. Changes are derived
+//! from the number of the try, so a run continues where the last one stopped, and a finding can be reproduced from its
+//! number. A finding is written to a file in the folder, and the run ends with status 1.
 
 mod change;
 mod memory;
@@ -21,7 +21,7 @@ use opt_tests::hostile::{TARGETS, Target, corpus, target};
 const MAX_CPU_TIME: Duration = Duration::from_secs(2);
 /// The same limit in wall-clock time, because an answer that waits uses no CPU time.
 const MAX_WALL_TIME: Duration = Duration::from_secs(60);
-/// How often the watchdog checks.
+/// The time between two checks of the watchdog.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// The memory that any input may use, in bytes: buffers of a few MiB.
 const BASE_MEMORY: usize = 24 << 20;
@@ -33,7 +33,7 @@ const MEMORY_PER_BYTE: usize = 256;
 const MAX_INPUT: usize = 16 << 10;
 /// The first word of the file names of findings.
 const FINDING: &str = "finding";
-/// How often the state is written.
+/// The number of tries after which the state is written.
 const TRIES_PER_STATE: u64 = 10_000;
 
 /// Pass changed inputs to every reader of untrusted bytes

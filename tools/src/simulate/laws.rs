@@ -344,8 +344,8 @@ impl Laws {
         if is_exclusive { self.starts_clean(order) } else { Ok(()) }
     }
 
-    /// Checks law 4: a profile starts only when no verifiers are alive that together validated a lot, and none that kept
-    /// memory or has not been sampled since its last lease.
+    /// Checks law 4: a profile starts only if every live verifier that has had a lease kept no memory and has been
+    /// sampled since then, and the verifiers together did not validate so much that the plan ends them.
     fn starts_clean(&self, order: Order) -> Result<(), String> {
         let (job, _) = self.supply.units[order.unit.index()];
         let recycle = &self.spec.jobs[job.index()].recycle;

@@ -105,7 +105,8 @@ fn tape_of(seed: u64) -> Vec<u8> {
     (0..length).map(|_| if random.random_range(0..10) < trouble { random.random() } else { 0 }).collect()
 }
 
-/// Shortens a tape whose run breaks a law: removes or zeroes bytes as long as a law is still broken.
+/// Simplifies a tape whose run breaks a law: zeroes bytes as long as a law is still broken, and then cuts off the zeros
+/// at the end.
 fn shrunk(mut tape: Vec<u8>) -> Vec<u8> {
     let fails = |tape: &[u8]| simulate(tape).is_err();
     let mut piece = tape.len().next_power_of_two();

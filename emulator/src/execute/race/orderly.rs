@@ -1,6 +1,6 @@
 //! The fast path of the race detector, which handles all lanes of a warp at once. It is for accesses that cannot race
-//! with any other since the last barrier for all threads. Other accesses are recorded one by one, which also finds the
-//! lane of a race.
+//! with any access made since the last barrier for all threads. Other accesses are recorded one by one, which also
+//! finds the lane of a race.
 
 use super::{Races, Stamp};
 use crate::execute::lanes;
@@ -106,7 +106,8 @@ impl Races {
         true
     }
 
-    /// Records the reads of eight consecutive parts by eight lanes, beginning with the thread of the stamp.
+    /// Records the reads of eight consecutive parts by eight lanes, beginning with the thread of the stamp. Returns
+    /// false if the reads must be recorded one by one.
     #[inline(always)]
     fn read_eight(&mut self, at: u32, stamp: Stamp) -> bool {
         let old = Stamp::new(self.base, 0, 0);
@@ -133,10 +134,10 @@ impl Races {
         blocked == 0 || !has_known
     }
 
-    /// Records the writes of the lanes if each of them writes memory of its own that, since the last barrier for all
-    /// threads, no other thread has written and, if the write changes it, no other thread has read. Otherwise returns
-    /// false without having changed anything. `changed` is the mask of the lanes whose writes change the memory's
-    /// values.
+    /// Records the writes of the lanes if each lane writes memory of its own, in ascending order, and no other thread
+    /// has written this memory since the last barrier for all threads or, if the write changes it, read it. Otherwise
+    /// returns false without having changed anything. `changed` is the mask of the lanes whose writes change the
+    /// memory's values.
     #[inline(always)]
     pub fn writes_orderly(&mut self, row: Row, offsets: &Offsets, changed: u32) -> bool {
         if !offsets.ascend(offsets.step, row.active) {
@@ -184,7 +185,7 @@ impl Races {
             && (!changes || is_harmless(*one, old, stamp) && is_harmless(*two, old, stamp))
     }
 
-    /// Whether eight lanes may write consecutive parts.
+    /// Whether `write_eight` may record writes of consecutive parts by eight lanes.
     #[inline(always)]
     fn may_write_eight(&self, at: u32, stamp: Stamp, changed: u32) -> bool {
         let old = Stamp::new(self.base, 0, 0);

@@ -22,7 +22,7 @@ fn starts(harness: &Harness, wanted: Role) -> usize {
 }
 
 #[test]
-fn plan_limits_how_many_verify_side_by_side() {
+fn plan_limits_how_many_verifiers_work_side_by_side() {
     for verifiers in 1..=3 {
         let mut harness = Harness::new(Plan { verifiers, ..plan(6) });
         let baseline = harness.lease();
@@ -60,7 +60,7 @@ fn second_verifier_is_not_started_if_its_lease_would_not_fit() {
     }
 }
 
-/// Returns how many profilers had been started at the end of each stage, until the first profile.
+/// Returns the stage of each lease up to the first profile, and how many profilers had been started before it ended.
 fn spares(spec: Plan) -> Vec<(Stage, usize)> {
     let mut harness = Harness::new(spec);
     let mut seen = Vec::new();
@@ -156,7 +156,8 @@ fn no_second_worker_is_started_while_one_is_starting() {
         harness.sample(&[]);
         assert_eq!(starts(&harness, Role::Verifier), 1);
     }
-    // Every verifier is due for replacement after its first lease. A second one is needed beside it, but no successor.
+    // Each verifier is due for replacement after its first lease. A second one is needed beside the first, but no
+    // successor.
     let mut spec = Plan { verifiers: 2, spare: true, ..plan(6) };
     spec.jobs[0].recycle.after_leases = 1;
     let mut harness = Harness::new(spec);
@@ -289,7 +290,7 @@ fn workers_due_for_replacement_are_replaced_one_at_a_time() {
         harness.policies(decision).iter().filter(|row| row.reason.contains("after_leases")).count()
     };
     let mut max_leaving = 0;
-    // Both workers are due for replacement, since each has held two leases.
+    // A worker is due for replacement after two leases, so both can be due at the same time.
     for _ in 0..200 {
         match harness.try_lease() {
             Some(granted) => harness.finish(granted, Status::Passed),

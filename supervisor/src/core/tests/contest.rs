@@ -11,8 +11,8 @@ use super::harness::{Harness, plan};
 use crate::core::event::{Action, Stage, StopReason};
 use crate::core::testkit::reports;
 
-/// Returns the result of a timed step of a candidate. It is the speed-up with the relative half-width of its interval,
-/// or the status with which the step fails. The baseline, unit 0, has no speed-up.
+/// A function that returns the result of a timed step of a unit: the speed-up with the relative half-width of its
+/// interval, or the status with which the step fails. The speed-up of the baseline, unit 0, is ignored.
 type Figures<'a> = &'a dyn Fn(u32, Stage) -> Result<(f64, f64), Status>;
 
 /// Runs a job with a baseline and other candidates to its end.
@@ -83,7 +83,7 @@ fn failed_leader_excludes_no_other_candidate() {
     };
     let harness = contest(4, &cheat);
     assert_eq!(timed(&harness), "P0 S1/0 S2/0 S3/0 P1/0 P2/0 C2/0");
-    // The same, but its confirmation detects that.
+    // Here, only the confirmation detects that it cheats.
     let late = |unit, stage| match (unit, stage) {
         (1, Stage::Confirm) => Err(Status::Nondeterministic),
         (1, _) => Ok((50.0, 0.1)),

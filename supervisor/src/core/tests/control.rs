@@ -1,4 +1,4 @@
-//! User requests: their effects and answers. A request never costs a unit an attempt.
+//! User requests: their effects and answers. What a request ends never counts as a loss of the unit.
 
 use opt_shared::ids::{JobId, UnitId, WorkerId};
 use opt_shared::message::{KillReason, Role};
@@ -131,7 +131,7 @@ fn recycling_no_worker_is_allowed_and_an_unknown_one_is_an_error() {
     assert!(already(&ask(&mut harness, profiler)));
     let unknown = Control::Recycle { which: Which::Worker(WorkerId(77)), mode: Mode::Drain };
     assert!(matches!(ask(&mut harness, unknown).0, Answer::Unknown(_)));
-    // While the worker is starting.
+    // A worker that is still starting need not be replaced.
     assert!(already(&ask(&mut harness, Control::Recycle { which: VERIFIER, mode: Mode::Now })));
 }
 

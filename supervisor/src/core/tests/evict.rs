@@ -21,7 +21,8 @@ fn told_to_end(actions: &[Action]) -> Vec<WorkerId> {
         .collect()
 }
 
-/// Samples workers and lowers the ceiling during a pause, then requests the next lease.
+/// Samples workers and lowers the ceiling during a pause, then ends the pause. Returns the workers that are told to
+/// end.
 fn after_a_pause(harness: &mut Harness, held: &[(WorkerId, u64)], ceiling: u64) -> Vec<WorkerId> {
     let seen: Vec<_> = held.iter().map(|&(worker, mib)| (Process::Worker(worker), Bytes::mib(mib))).collect();
     harness.sample(&seen);
@@ -50,7 +51,7 @@ fn beside_an_idle_profiler() -> (Harness, [Granted; 2], WorkerId) {
     (harness, both, profile.worker)
 }
 
-/// The supervisor is charged 20 and the lease 108, and two workers hold 60 each. Under a ceiling of 200, 48 are
+/// In MiB: the supervisor is charged 20 and the lease 108, and two workers hold 60 each. Under a ceiling of 200, 48 are
 /// missing.
 #[test]
 fn only_as_many_workers_end_as_the_lease_needs() {
@@ -104,7 +105,7 @@ fn memory_of_a_dead_worker_is_expected_back_until_its_timeout() {
     harness.feed(Event::WorkerGone { worker: second.worker, how: "signal 9".to_owned(), left_runners: true });
     let since = harness.now;
     harness.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(200) }));
-    // 48 are missing. The memory of the dead worker is enough, once it is freed.
+    // 48 MiB are missing. The memory of the dead worker is enough, once it is freed.
     assert_eq!(told_to_end(&harness.finish(first, Status::Passed)), []);
     harness.now = since + RETURN_TIMEOUT - Duration::from_millis(2);
     assert_eq!(told_to_end(&harness.sample(&seen)), []);
@@ -114,8 +115,8 @@ fn memory_of_a_dead_worker_is_expected_back_until_its_timeout() {
 /// An idle worker kept too much memory for its next lease.
 #[test]
 fn worker_that_kept_too_much_for_its_lease_ends_only_if_that_is_enough() {
-    // The other lease is charged 108, the supervisor 20, and the worker's lease 108. What the worker holds beyond that
-    // is missing.
+    // In MiB: the other lease is charged 108, the supervisor 20, and the worker's lease 108. What the worker holds
+    // beyond that is missing.
     for (ceiling, goes) in [(235, false), (236, true)] {
         let (mut harness, [_, second], profiler) = beside_an_idle_profiler();
         let which = Which::Worker(profiler);
@@ -135,7 +136,7 @@ fn worker_that_kept_too_much_for_its_lease_ends_only_if_that_is_enough() {
     assert_eq!(after_a_pause(&mut harness, &held, 200), [profiler]);
 }
 
-/// The successor would owe the same, and workers could be replaced indefinitely.
+/// A successor would owe the same, and workers could be replaced indefinitely.
 #[test]
 fn unused_worker_is_not_replaced_for_its_own_lease() {
     let mut harness = Harness::new(plan(1));

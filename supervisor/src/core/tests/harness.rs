@@ -56,9 +56,9 @@ pub(super) struct Harness {
     pub(super) core: Core,
     pub(super) now: Moment,
     pub(super) log: Vec<Action>,
-    /// The machine's available memory in each idle sample.
+    /// The machine's available memory in each sample.
     pub(super) available: Option<Bytes>,
-    /// The units that are offered, all at once, when units are wanted. `None` for a silent source.
+    /// The plan whose units are offered, all of a job's at once, when units are wanted. `None` for a silent source.
     plan: Option<Plan>,
     offered: usize,
     starting: VecDeque<WorkerId>,

@@ -1,4 +1,4 @@
-//! Tests of `check_invariants`: each test breaks one law, and the check must report it.
+//! Tests of `check_invariants` and `check_rosters`: all tests but the last break a law, and the check must report it.
 
 use opt_shared::ids::{UnitId, WorkerId};
 use opt_shared::message::Role;

@@ -79,7 +79,7 @@ fn report_of_an_attempt_ended_by_order_is_not_a_loss() {
         assert_eq!((granted.order.stage, granted.attempt), (Stage::Build, round));
         let which = Which::Worker(granted.worker);
         harness.feed(Event::Control(Control::Recycle { which, mode: Mode::Now }));
-        // The runner died first, so the worker had time to report its death.
+        // The runner died first, so the worker had time to report that.
         harness.finish(granted, Status::InfraError);
         harness.gone(granted.worker);
     }
@@ -107,7 +107,7 @@ fn infrastructure_error_is_tried_once_more() {
     let second = harness.lease();
     assert_eq!((second.order, second.attempt), (first.order, 2));
     harness.finish(second, Status::Passed);
-    // Each stage may be repeated once.
+    // In each pass, each stage may be repeated once.
     let verify = harness.lease();
     assert_eq!(verify.attempt, 1);
     harness.finish(verify, Status::InfraError);
@@ -125,7 +125,7 @@ fn infrastructure_error_is_tried_once_more() {
 }
 
 #[test]
-fn lost_worker_is_replaced_and_its_successor_gets_the_lease() {
+fn lost_worker_is_replaced_and_its_successor_repeats_the_step() {
     let mut harness = Harness::new(plan(1));
     let first = harness.lease();
     harness.gone(first.worker);

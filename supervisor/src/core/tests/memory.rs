@@ -78,7 +78,7 @@ fn large_validation_ends_its_verifier_before_a_profiler_gets_a_lease() {
 #[test]
 fn bytes_that_several_verifiers_validated_count_together() {
     for (verifiers, large, expected) in [
-        // Each of the two candidates is a verification of 100 MiB.
+        // The verifications of the two candidates validate 100 MiB each.
         (2, Bytes::mib(200), 2),
         (2, Bytes::mib(201), 0),
         (1, Bytes::mib(200), 1),

@@ -166,12 +166,12 @@ fn units_built_by_an_earlier_run_are_not_built_again() {
     spec.candidates[2].resumed = Some(Resumed::Built);
     let harness = run(spec, &[]);
     assert_eq!(harness.orders(), "B1 V0 V1 V2 P0 P1/0 P2/0");
-    // If nothing follows the build, it is done again, because its end was not recorded.
+    // If nothing follows the build, it is done again, because the unit's end was not recorded.
     let mut spec = plan(1);
     (spec.verify, spec.profile) = (false, false);
     spec.candidates[0].resumed = Some(Resumed::Built);
     assert_eq!(run(spec, &[]).orders(), "B0");
-    // It has taken no step in this run, so damaged captures still end it.
+    // A unit that an earlier run built has taken no step in this run, so damaged captures still end it.
     let mut spec = plan(1);
     spec.candidates[0].resumed = Some(Resumed::Built);
     spec.jobs[0].broken = Some("entry_000001.pt: not a zip".to_owned());

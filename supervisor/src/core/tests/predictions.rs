@@ -231,8 +231,8 @@ fn deadlines_exceed_what_timeouts_allow() {
     let limits = limits(None, Some(1));
     for call_timeout in [Duration::from_millis(10), Duration::from_secs(1), Duration::from_secs(600)] {
         let settings = verify_settings(call_timeout, 2);
-        // Each entry has a separate runner, which loads, plans and calls it twice, and once more. It is read at 20
-        // MiB/s. Each step may take as long as the worker waits for it on a machine that gives it no CPU.
+        // Each entry has a separate runner, which loads, plans and calls it twice, and once more. The entry is read at
+        // 20 MiB/s. Each step may take as long as the worker waits for it on a machine that gives it no CPU.
         let load = call_timeout.clamp(Duration::from_secs(1), Duration::from_secs(120)) * 4;
         let call = call_timeout * 4;
         let allowed = (load + call * 4) * 100 + Duration::from_secs(100);
@@ -347,7 +347,7 @@ fn profile_on_a_card_is_charged_where_its_buffers_are() {
     // The second entry has the largest sum: its inputs, and a ring of two of its calls.
     assert_eq!((alone.decides, alone.batches.len()), (Some(1), 2), "each entry is timed alone");
     let shared = Bytes::mib(3 + 40) + DEVICE_FLUSH;
-    // The entry's own buffers are counted, the ring, the varied inputs, the flush, and a workspace of each side.
+    // The buffers that count are the entry's own, the ring, the varied inputs, the flush, and a workspace of each side.
     let buffers = u64::from(entries[1].buffers);
     assert_eq!(alone.spec.device_cap, shared + Bytes::mib(100) + device_rounding(buffers + 4, false));
     assert_eq!(paired.spec.device_cap, shared + Bytes::mib(200) + device_rounding(buffers + 5, false));

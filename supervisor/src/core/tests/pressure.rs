@@ -48,7 +48,7 @@ fn memory_gap_is_reported_once_it_lasts() {
     harness.available = Some(Bytes::gib(10));
     harness.sample(&[(runner, Bytes::mib(1))]);
     let rows = |harness: &Harness| harness.policies("attribution_gap").len();
-    // The memory that this run owes explains it.
+    // The memory that this run owes explains why less is available.
     harness.available = Some(Bytes::gib(8));
     for _ in 0..2 {
         harness.sample(&[(runner, Bytes::gib(1) + Bytes::mib(1))]);
@@ -185,11 +185,11 @@ fn spare_is_started_again_after_the_pressure() {
     assert_eq!(started(&harness), before + 1, "{:#?}", harness.log);
 }
 
-/// Returns a run with two verifications side by side, each with a runner, under a ceiling of 300 MiB.
+/// Returns a run with two leases of verifiers side by side, each with a runner, under a ceiling of 300 MiB.
 fn side_by_side() -> (Harness, [Granted; 2]) {
     let spec = Plan { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(300)), ..plan(3) };
     let mut harness = Harness::new(spec);
-    // The baseline is verified first, alone.
+    // The baseline's build has the first lease.
     let baseline = harness.lease();
     harness.finish(baseline, Status::Passed);
     let first = harness.lease();
@@ -208,7 +208,7 @@ fn offender_is_ended_over_the_ceiling_and_not_the_newest_lease() {
             (Process::Runner(second.worker, 8), Bytes::mib(two)),
         ]
     };
-    // The supervisor's 10 and 1 MiB of shared memory for each are added to these.
+    // 10 MiB for the supervisor and 1 MiB of shared memory for each runner are added to these.
     assert!(
         kills(&harness.sample(&seen(198, 90))).is_empty(),
         "a sum equal to the ceiling does not exceed it"

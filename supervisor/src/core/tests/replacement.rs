@@ -25,8 +25,8 @@ fn after_the_first_job(spec: Plan) -> (Harness, Granted) {
     }
 }
 
-/// A plan in which a worker may hold only one lease. The first job leaves no verifier, so the second job's verifiers
-/// have held no lease.
+/// A plan in whose second job a worker may hold only one lease. The first job leaves no verifier, so the second job's
+/// verifiers have held no lease.
 fn fresh_verifiers() -> Plan {
     let mut spec = Plan { spare: true, ..two_jobs() };
     spec.jobs[0].recycle.before_profile = BeforeProfile::Always;

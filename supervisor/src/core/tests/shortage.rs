@@ -45,7 +45,7 @@ fn ended_in_every_attempt(
 }
 
 #[test]
-fn attempt_that_runs_out_of_memory_twice_is_given_up_with_its_figures() {
+fn attempts_that_always_run_out_of_memory_are_given_up_with_their_figures() {
     let infra = Some((Status::InfraError, Some(Blame::Host)));
     let available = Bytes::gib(1) - Bytes::mib(24);
     let (ends, done) = ended_in_every_attempt(plan(1), Bytes::mib(80), Some(available));
@@ -128,7 +128,7 @@ fn smallest_excess_over_the_ceiling_counts() {
         (Process::Runner(second.worker, 8), Bytes::mib(100)),
     ];
     assert!(kills(&harness.sample(&seen)).is_empty());
-    // With 10 for the supervisor and 1 MiB of shared memory for each runner, the sum is 220.
+    // With 10 MiB for the supervisor and 1 MiB of shared memory for each runner, the sum is 220 MiB.
     harness.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(219) }));
     let killed = kills(&harness.sample(&seen));
     assert_eq!(killed.len(), 1);

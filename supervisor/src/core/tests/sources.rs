@@ -59,7 +59,7 @@ fn with_a_silent_source(verifiers: u32) -> Harness {
     Harness::silent(&Plan { verifiers, ..plan(0) })
 }
 
-/// A job with one candidate, then a replay.
+/// A plan with a job of one candidate, and a replay after it.
 fn with_a_replay() -> Plan {
     let mut plan = plan(1);
     plan.candidates.push(a_replay(STAGE));
@@ -150,7 +150,7 @@ fn late_units_of_an_earlier_job_do_not_disturb_a_unit_that_runs_alone() {
     assert_eq!(harness.orders(), "B0 V0 P0");
     harness.finish(profile, Status::Passed);
     assert_eq!(harness.pass_the_rest(), StopReason::Finished);
-    // The same with the jobs exchanged.
+    // Here, the late unit is the one that must run alone. It waits for the other job's build.
     let mut harness = Harness::silent(&two_jobs());
     harness.feed(Event::Tick);
     harness.feed(Event::Offered { job: JobId(1), units: units(0..1), by });
@@ -179,7 +179,7 @@ fn silent_source_does_not_stop_other_jobs_and_may_still_offer() {
     // A late offer is accepted.
     let actions = offer(&mut harness, 1..2, false);
     assert_eq!(answer(&actions), Answer::Done("accepted".to_owned()));
-    // In the meantime its worker has passed its deadline.
+    // In the meantime, the worker of the second job has passed its deadline.
     harness.gone(granted.worker);
     assert_eq!(harness.pass_the_rest(), StopReason::Finished);
     assert_eq!(

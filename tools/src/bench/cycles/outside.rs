@@ -1,4 +1,4 @@
-//! Observes a running supervisor from outside once a second: its open descriptors, its size, and its number of
+//! Observes a running supervisor from outside once a second: its memory, and its numbers of descriptors, threads and
 //! children.
 
 use std::fs;

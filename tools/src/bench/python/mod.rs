@@ -117,7 +117,8 @@ impl Fixture {
     }
 }
 
-/// The number of verifiers of a run, each of which has its own zygote. A worker is replaced after a number of leases.
+/// The number of verifiers of a run, each of which has its own zygote. It includes those that replaced others after a
+/// number of leases.
 fn verifiers(result: &Value) -> Result<usize> {
     let workers = result["workers"].as_array().context("no workers")?;
     Ok(workers.iter().filter(|it| it["role"] == "verifier").count())

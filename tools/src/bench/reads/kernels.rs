@@ -28,7 +28,7 @@ struct Rows {
     touched: u64,
     /// The average time to read a row.
     seconds: f64,
-    /// The average time to read a page, the minimum for a page fault.
+    /// The average time to read a page, which is the least that a page fault can take.
     page_seconds: f64,
 }
 
@@ -37,7 +37,7 @@ struct Verified {
     seconds: f64,
     /// The bytes that its processes read from the disk.
     disk: u64,
-    /// The bytes of pages that the candidate touched and that were not in the cache.
+    /// The number of pages that the candidate touched and that were not in the cache.
     pages: u64,
 }
 
