@@ -10,7 +10,7 @@ const BF16_PER_WORD: u64 = 4;
 /// The number of words that are generated before they are written. The buffer fits into the second-level cache.
 const CHUNK_WORDS: u64 = 32 * 1024;
 
-/// One stream of numbers. Streams with different names differ.
+/// One stream of numbers, identified by a seed and parts. Different identities give different streams.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Numbers {
     key: u64,
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_differ_in_every_part_of_their_name() {
+    fn each_part_of_the_identity_changes_the_stream() {
         let words: Vec<u64> = [(0, vec![0]), (1, vec![0]), (0, vec![1]), (0, vec![0, 0]), (0, vec![0, 1])]
             .iter()
             .map(|(seed, parts)| Numbers::new(*seed, parts).word(0))
