@@ -106,6 +106,12 @@ fn is_stopped(pid: u32, scope: StopScope) -> bool {
     false
 }
 
+/// Returns true if a tracer, such as a debugger, is attached to a process. A candidate cannot attach one.
+pub(crate) fn is_traced(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.lines().filter_map(|line| line.strip_prefix("TracerPid:")).any(|tracer| tracer.trim() != "0")
+}
+
 /// The children of all threads of a process; none if the kernel does not list them.
 fn children(pid: u32) -> Vec<u32> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();

@@ -25,7 +25,7 @@ use crate::sandbox::scheduling::{Scheduling, set_scheduling};
 use crate::sandbox::spawn::SOCKET_FD;
 use crate::sandbox::spawn::spawn_runner;
 use crate::sandbox::streams::Stream;
-use crate::sandbox::timeout::{self, StopScope, Timeout};
+use crate::sandbox::timeout::{self, Timeout};
 use crate::session::{Called, Loaded};
 
 /// The largest part of standard error that is reported, in bytes.
@@ -390,11 +390,9 @@ impl Runner {
             // The candidate's system call delays the stop, or the host does. If SIGKILL ends the runner, the candidate
             // is to blame; if not, or if a tracer holds the runner stopped, the host is.
             Err(HandleError::WouldNotStop { .. }) => {
-                let reason = match timeout::reason(self.handle.pid(), STOP_TIMEOUT, StopScope::Process) {
-                    KillReason::Stopped => KillReason::Stopped,
-                    _ => KillReason::WouldNotStop { limit: STOP_TIMEOUT },
-                };
-                self.end_for(link, reason)?;
+                let would_not_stop = KillReason::WouldNotStop { limit: STOP_TIMEOUT };
+                let is_traced = timeout::is_traced(self.handle.pid());
+                self.end_for(link, if is_traced { KillReason::Stopped } else { would_not_stop })?;
                 Ok(false)
             }
             stopped => Ok(stopped? == Stop::Stopped),
