@@ -47,7 +47,7 @@ fn replay_calls_the_baseline_if_the_winner_leaves_out_an_entry() {
     let part = "if (((const OptTensor *)args[0].value.v_ptr)->shape[0] == 32) return OPT_UNSUPPORTED;";
     let part = softmax(&scenario, "part", part);
     let mut text = format!(
-        "[profile]\nentry_timeout = \"1s\"\n[build]\nlibraries = [\"m\"]\n\
+        "[profile]\nentry_timeout = \"3s\"\n[build]\nlibraries = [\"m\"]\n\
          [[job]]\nname = \"rows\"\ncaptures = \"rows\"\npartial = true\nbaseline = \"{slow}\"\ncandidates = [\"{part}\"]\n"
     );
     for (name, entries, more) in [
