@@ -68,6 +68,17 @@ fn tried(backend: &ScriptedBackend) -> Vec<Vec<usize>> {
 }
 
 #[test]
+fn trial_loads_a_kernel_once_more_if_it_does_not_load() {
+    let dead = Script { load: Answer::Died, ..honest(120_000 * US) };
+    let backend = with_baseline(honest(120_000 * US), dead);
+    let report = profile(&backend, &varying(EMBEDDING, &[0]));
+    assert!(report.body.baseline_failed);
+    // Two trials, and one session of each side.
+    assert_eq!(backend.count(|it| matches!(it, Asked::Start(..))), 4);
+    assert_eq!(backend.count(|it| *it == Asked::Finish), 4, "all sessions are ended");
+}
+
+#[test]
 fn trial_tries_all_inputs_then_floats_then_integers_then_the_largest() {
     for (op, choices) in [
         // Indices of 128 bytes, a table of 18 KiB.
