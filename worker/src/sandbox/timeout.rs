@@ -189,6 +189,25 @@ mod tests {
     }
 
     #[test]
+    fn only_a_process_with_a_tracer_is_traced() {
+        use std::os::unix::process::CommandExt as _;
+        let mut traced = std::process::Command::new("sleep");
+        traced.arg("600");
+        // SAFETY: the closure makes one system call, which is allowed between fork and exec.
+        unsafe {
+            traced.pre_exec(|| match libc::ptrace(libc::PTRACE_TRACEME) {
+                0 => Ok(()),
+                _ => Err(std::io::Error::last_os_error()),
+            })
+        };
+        let mut traced = traced.spawn().expect("starts");
+        assert!(is_traced(traced.id()), "its parent traces it");
+        traced.kill().expect("kills");
+        traced.wait().expect("reaps");
+        assert!(!is_traced(std::process::id()) && !is_traced(traced.id()));
+    }
+
+    #[test]
     fn queued_time_is_read_from_the_kernel() {
         if std::path::Path::new("/proc/self/schedstat").exists() {
             assert!(queued(std::process::id()).is_some());
