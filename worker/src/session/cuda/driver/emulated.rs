@@ -256,3 +256,15 @@ impl Driver for EmulatedDriver {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_from_ptx_are_short_and_have_no_control_characters() {
+        assert_eq!(clipped("softmax.cu"), "softmax.cu");
+        assert_eq!(clipped("a\nb\u{1b}[2J"), "a\u{fffd}b\u{fffd}[2J");
+        assert_eq!(clipped(&"é".repeat(MAX_NAME + 1)).chars().count(), MAX_NAME);
+    }
+}
