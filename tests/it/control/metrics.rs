@@ -23,12 +23,13 @@ fn scrape(address: &str, path: &str) -> String {
     answer
 }
 
-/// The samples of a page, by name and sorted labels.
+/// The samples of a page, by name and sorted labels. A sample without labels may be written `name` or `name{}`.
 fn samples(page: &str) -> BTreeMap<String, f64> {
     let lines = page.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     lines
         .map(|line| {
             let (name, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line:?} is not a sample"));
+            let name = name.strip_suffix("{}").unwrap_or(name);
             (name.to_owned(), value.parse().unwrap_or_else(|error| panic!("{line:?}: {error}")))
         })
         .collect()
