@@ -1,6 +1,7 @@
 //! `opt-supervisor ctl`: a thin client of a run's control socket.
 //!
-//! It finds the run, sends one request and prints the answer, which `ctl_text` formats.
+//! It finds the run, sends a request and prints the answer, which `ctl_text` formats. `submit --wait` sends a second
+//! request for the result.
 
 use std::path::{Path, PathBuf};
 
@@ -17,7 +18,7 @@ use crate::driver::answer::requests::{is_alive, live_runs};
 use crate::exit::Exit;
 
 const EXIT_CODES: &str = "Exit codes: 0 done, or nothing to do; 1 refused; 2 a wrong name or parameter, or no such run; 3 the run cannot be \
-reached. With `submit --wait` and `result --wait`, the answer has the candidate's result.";
+reached. With --wait, the exit code does not depend on the candidate's result.";
 
 #[derive(Args)]
 #[command(after_help = EXIT_CODES)]
@@ -41,7 +42,7 @@ enum Verb {
     Status,
     /// Show the workers and their runners
     Workers,
-    /// Replace a worker: its number, or a role
+    /// Replace one worker, or all workers with a role
     #[command(visible_alias = "restart")]
     Recycle {
         /// `verifier`, `profiler`, `worker-3` or `3`
@@ -90,7 +91,7 @@ enum Verb {
         /// The candidate's job; required if the plan has several
         #[arg(long)]
         job: Option<String>,
-        /// The candidate's name [default: the first file's name]
+        /// The candidate's name [default: the first file's name without its suffix]
         #[arg(long)]
         name: Option<String>,
         /// The candidate's language [default: from the suffix]; required for `torch-extension` and `triton`
@@ -99,7 +100,8 @@ enum Verb {
         /// The function to call [default: the language's, `run` or `launch`]
         #[arg(long)]
         symbol: Option<String>,
-        /// The candidate whose launches a kernel without host code uses [default: the baseline]
+        /// The candidate whose launches a kernel without host code uses [default: the baseline, else the first that has
+        /// launches]
         #[arg(long, value_name = "CANDIDATE")]
         like: Option<String>,
         /// Wait for the result
@@ -293,8 +295,8 @@ fn only_live_run() -> Result<socket::Found, Failure> {
     Err(Failure::usage(anyhow::anyhow!("there are {} live runs: name one\n{}", all.len(), list.join("\n"))))
 }
 
-/// Returns the failure of a request. Its exit code is 1 if the run's state is the reason, and 2 for a wrong name or
-/// parameter.
+/// Returns the failure of a request. Its exit code is 1 if the run refuses the request because of its state, 2 for a
+/// wrong name or parameter, and 3 otherwise.
 pub(super) fn failure(error: ClientError) -> Failure {
     let exit = match error.code() {
         Some("refused") => Exit::NonePassed,

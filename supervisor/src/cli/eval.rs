@@ -1,7 +1,7 @@
 //! `opt-supervisor eval`: submits one candidate and prints its result.
 //!
-//! The file goes to an open run of the plan, whose workers and baseline are warm. If there is none, `eval` makes a
-//! short run of the baseline and this candidate.
+//! The file goes to a live run of the plan, whose workers and baseline are warm. If there is none, `eval` makes a short
+//! run of the baseline and this candidate.
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -38,7 +38,8 @@ pub(super) struct EvalArguments {
     /// The function to call [default: the language's, `run` or `launch`]
     #[arg(long)]
     symbol: Option<String>,
-    /// The candidate whose launches a kernel without host code uses [default: the baseline]
+    /// The candidate whose launches a kernel without host code uses [default: the baseline, else the first that has
+    /// launches]
     #[arg(long, value_name = "CANDIDATE")]
     like: Option<String>,
     /// Print one JSON document
@@ -61,11 +62,11 @@ pub(super) fn eval(arguments: EvalArguments) -> CommandResult {
     })
 }
 
-/// Returns the first live run of the same plan file that accepts submissions.
+/// Returns a connection to the first live run of the same plan file that is not ending.
 fn open_run(plan: &Path) -> Result<Option<Client>, Failure> {
     let plan = absolute(plan)?;
     for found in live_runs() {
-        // A run that is ending or too busy to answer is skipped.
+        // A run that does not answer, because it is ending or too busy, is skipped.
         let Ok(mut client) = Client::connect(&found.socket) else { continue };
         let Ok(status) = client.call("status", &json!({})) else { continue };
         let running_plan = status["run"]["plan"].as_str().and_then(|path| std::fs::canonicalize(path).ok());

@@ -18,7 +18,7 @@ use super::{CommandResult, Failure};
 use crate::driver::survey::interpreters;
 use crate::exit::Exit;
 
-/// The variable with which the package finds this program.
+/// The environment variable by which the package finds this program.
 const PROGRAM: &str = "OPT_SUPERVISOR";
 
 const CODES: &str = "Exit codes: 0 imported; 1 nothing could be imported, or a file exists; 2 usage error; 3 host error, \
@@ -38,7 +38,8 @@ enum ImportCommand {
         /// Files with the class `Model` and the functions `get_inputs` and `get_init_inputs`
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
-        /// A file with the class `ModelNew`. If there are several problems, its name begins with the problem's name
+        /// A file with the class `ModelNew`. If there are several problems, its name must begin with the name of its
+        /// problem
         #[arg(long, value_name = "FILE")]
         kernel: Vec<PathBuf>,
         /// Calls to record of each problem [default: 3]

@@ -42,8 +42,9 @@ struct Arguments {
 }
 
 const EXIT_CODES: &str = "Exit codes of `run`: 0 every job has a candidate other than its baseline that passed and \
-was timed (in a job with only a baseline, the baseline counts); 1 finished, but some job has none, or its baseline failed; \
-2 usage or plan error; 3 host error, or a candidate has no verdict because of the host; 4 interrupted, `run --resume` continues it.";
+was timed (in a job with only a baseline, the baseline counts); 1 finished, but some job has none, or a \
+baseline or a replay failed; 2 usage or plan error; 3 host error, or a candidate or a replay has no verdict because of \
+the host; 4 interrupted, `run --resume` continues it.";
 
 const EVAL_CODES: &str =
     "Exit codes: 0 the candidate PASSED; 1 it did not; 2 usage or plan error; 3 host error.";
@@ -52,7 +53,7 @@ const EVAL_CODES: &str =
 enum Command {
     /// Write a first plan and a C skeleton for a folder of captures
     Init(InitArguments),
-    /// Check a plan without running anything: mistakes, odd captures, argument order, memory
+    /// Check a plan without running its candidates: mistakes, odd captures, argument order, memory
     Check(CheckArguments),
     /// Build, verify and time the candidates of a plan
     Run(RunArguments),
@@ -95,7 +96,7 @@ struct DoctorArguments {
 
 #[derive(Args)]
 struct InitArguments {
-    /// Folder with `entry_*.pt` files
+    /// Folder with `.pt` files, or a capture store
     captures: PathBuf,
     /// The plan to write
     #[arg(short, long, default_value = "plan.toml", value_name = "PLAN")]
@@ -106,7 +107,7 @@ struct InitArguments {
 struct CheckArguments {
     /// The plan, a TOML file
     plan: PathBuf,
-    /// Print the order and kinds of arguments and a C prototype for every job
+    /// Print the order and kinds of arguments and a C skeleton for every job
     #[arg(long)]
     signature: bool,
     /// Print one JSON document
@@ -170,7 +171,7 @@ struct ReproArguments {
 
 #[derive(Args)]
 struct InspectArguments {
-    /// A `.pt` file, or a folder of them
+    /// A `.pt` file, a folder of them, or a capture store
     path: PathBuf,
     /// Print one JSON document
     #[arg(long)]

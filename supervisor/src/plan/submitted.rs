@@ -20,7 +20,7 @@ const NUMBER_CHARS: usize = 8;
 /// A submitted candidate. Paths are absolute.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Submission {
-    /// The name; by default, the stem of the first file's name. If the name is in use, a number is appended.
+    /// The name; by default, the first file's name without its suffix. If the name is in use, a number is appended.
     pub name: Option<String>,
     pub sources: Vec<PathBuf>,
     /// The language. If there is none, the suffixes of the files decide.
@@ -35,7 +35,7 @@ pub enum SubmissionError {
     #[error("a candidate needs a source file")]
     NoSource,
     #[error(
-        "the language of {path} is not clear from its suffix (use c, cpp, cc, cxx or so, or give `language`)"
+        "the language of {path} is not clear from its suffix (give `language`, or use a suffix such as `c` or `cu`)"
     )]
     NoLanguage { path: PathBuf },
     #[error("the sources are in two languages (give `language`)")]
@@ -51,7 +51,7 @@ pub enum SubmissionError {
     NothingLike { name: String },
     #[error("{why}")]
     Unfit { why: String },
-    #[error("a shared library must be the only source of its candidate")]
+    #[error("a prebuilt file must be the only source of its candidate")]
     SeveralLibraries,
     #[error("the name `{name}` {objection}")]
     Name { name: String, objection: &'static str },

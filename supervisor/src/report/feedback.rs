@@ -1,6 +1,6 @@
 //! Feedback on a candidate for its author, a person or a model, in at most 2 KiB of text.
 //!
-//! It says what happened and where, with figures, what that usually means, and what to try. Details for programs are
+//! It says, with figures, what happened and where, what that usually means, and what to try. Details for programs are
 //! in `summary.json`.
 
 mod emulated;
@@ -17,7 +17,7 @@ use crate::record::Stage;
 pub const MAX_FEEDBACK: usize = 2 << 10;
 /// Longest excerpt of the compiler's output or of standard error. The rest of the space is for our own findings.
 const MAX_EXCERPT: usize = 1200;
-/// Longest line, unless a list of arguments may need more.
+/// Longest line, if a line with a list of arguments does not need more. The larger limit applies to every line.
 const MAX_LINE: usize = 400;
 /// Longest list of an entry's arguments.
 const MAX_ARGUMENTS: usize = 500;
@@ -352,7 +352,7 @@ fn not_the_candidate(facts: &Facts<'_>, text: &mut Text) {
         Status::CaptureError => "The capture could not be used. This is not the candidate's fault, and there is nothing to change in it.",
         Status::DoesNotFit => "The job does not fit under the memory ceiling. `check` shows the smallest sufficient ceiling; there is nothing to change in the candidate.",
         Status::Skipped => "It was not run.",
-        _ => "A worker or the host failed, not the candidate. The attempt is repeated, and there is nothing to change in the candidate.",
+        _ => "A worker or the host failed, not the candidate, so there is nothing to change in the candidate. `run --resume` tries again.",
     });
 }
 

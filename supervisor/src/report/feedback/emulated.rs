@@ -1,15 +1,16 @@
-//! Hints from the counts of the emulated device, for the author of the next version of a kernel. They are no times.
+//! Hints from the counts of the emulated device, for the author of a kernel's next version. The counts say nothing
+//! certain about times.
 
 use opt_shared::outcome::{EmulatedKernel, Traffic};
 
 /// The largest number of hints.
 const MAX_HINTS: usize = 4;
-/// A kernel is mentioned if its accesses have at least this many times the necessary parts.
+/// A kernel is mentioned if its accesses take at least this many times the parts that would be necessary.
 const NOTABLE: u64 = 2;
-/// A kernel is mentioned if at least one of this many warp instructions is a divergent branch.
+/// A kernel is mentioned if, on average, more than one in this many warp instructions is a divergent branch.
 const INSTRUCTIONS_PER_DIVERGENCE: u64 = 50;
 
-/// One sentence for each problem, the most unnecessary parts first.
+/// One sentence for each problem. The problem with the most unnecessary parts or divergent branches comes first.
 pub(super) fn hints(kernels: &[EmulatedKernel]) -> Vec<String> {
     let mut found: Vec<(u64, String)> = Vec::new();
     for it in kernels {
@@ -29,7 +30,7 @@ pub(super) fn hints(kernels: &[EmulatedKernel]) -> Vec<String> {
             found.push((
                 branches,
                 format!(
-                    "Emulated, in `{symbol}`: the lanes of a warp part in {branches} branches, of {of} instructions."
+                    "Emulated, in `{symbol}`: the lanes of a warp diverge in {branches} branches, of {of} instructions."
                 ),
             ));
         }
@@ -77,7 +78,7 @@ mod tests {
                  would do, most of them at PTX line 31, softmax.cu:7.",
                 "Emulated, in `k`: accesses to shared memory conflict in its banks: 64 passes where 2 would do, most \
                  of them at PTX line 31, softmax.cu:7.",
-                "Emulated, in `k`: the lanes of a warp part in 21 branches, of 1000 instructions.",
+                "Emulated, in `k`: the lanes of a warp diverge in 21 branches, of 1000 instructions.",
             ]
         );
     }
