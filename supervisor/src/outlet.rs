@@ -1,5 +1,5 @@
 //! An output that may block (a stopped terminal, a pipe without a reader, a frozen disk). Each such output has its own
-//! thread and a bounded queue. Items that do not fit into the queue are dropped and counted, so callers never wait.
+//! thread and a bounded queue. Items that do not fit into the queue are dropped and counted, so adding one never waits.
 //!
 //! This file decides when an item is dropped. The caller decides what is written, and how a loss is reported.
 
@@ -17,13 +17,13 @@ const STACK: usize = 256 * 1024;
 #[derive(Clone, Copy, Debug)]
 pub struct QueueLimits {
     pub items: usize,
-    /// The total weight of the waiting items; the caller gives each item's weight.
+    /// The maximum total weight of the waiting items. The caller gives each item's weight.
     pub weight: usize,
 }
 
 enum Message<T> {
     Item(T, usize),
-    /// Acknowledged once everything before it has been written.
+    /// Acknowledged once all earlier items have been written.
     Flush(Sender<()>),
 }
 
@@ -35,7 +35,7 @@ pub trait Drain<T>: Send {
     fn lost(&mut self, items: u64);
 }
 
-/// A blocking output with a queue. Its thread ends after it is dropped, once all waiting items are written.
+/// A blocking output with a queue. After the `Outlet` is dropped, its thread writes all waiting items and ends.
 pub struct Outlet<T> {
     queue: Sender<Message<T>>,
     waiting: Arc<AtomicUsize>,

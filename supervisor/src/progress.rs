@@ -1,7 +1,7 @@
-//! Progress on a terminal: a line for each running attempt, and a permanent line for each candidate that has
+//! Progress on a terminal: a line for each running attempt, and a permanent line for each candidate or replay that has
 //! ended.
 //!
-//! Shows nothing if the output is not a terminal. If the terminal blocks, lines are dropped, and nothing waits for it.
+//! Shows nothing unless it is enabled. If the terminal blocks, lines are dropped, and nothing waits for it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +19,7 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct Progress {
     screen: Option<Outlet<Change>>,
-    /// The lines that must be on the screen. They are sent again after changes were dropped.
+    /// The attempts that must be on the screen. After changes were dropped, all of them are sent again.
     running: BTreeMap<LeaseId, ShownAttempt>,
     /// Whether a change was dropped and the screen has not caught up.
     missed: bool,
@@ -52,7 +52,7 @@ enum Change {
 }
 
 impl Progress {
-    /// Starts the thread if there is a terminal.
+    /// Starts the thread if progress is enabled. Without a thread, nothing is shown.
     pub fn new(enabled: bool) -> Self {
         let screen = enabled.then(|| Outlet::open("progress", QUEUE, Screen::default()).ok()).flatten();
         Self { screen, running: BTreeMap::new(), missed: false }

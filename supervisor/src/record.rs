@@ -1,10 +1,10 @@
 //! The record of a run: the fields of `summary.json` and `report --format json`.
 //!
-//! This module defines the names and meanings, which `docs/reference/results.md` documents. The store loads a record,
-//! the report prints it, and the driver fills in scores and ranks.
+//! This module defines the fields; `docs/reference/results.md` documents each. The store loads a record, the report
+//! prints it, and the driver fills in scores and ranks.
 //!
 //! An unknown number is `null`, never 0. Times are RFC 3339 in UTC, and sizes are whole numbers of bytes. Floats that
-//! JSON cannot represent are written as in [`opt_shared::nonfinite`].
+//! JSON cannot represent are written as [`opt_shared::nonfinite`] says.
 
 mod compose;
 mod host;
@@ -258,7 +258,7 @@ pub struct VerifyRecord {
     pub emulated_kernels: Vec<opt_shared::outcome::EmulatedKernel>,
 }
 
-/// A candidate's times per call, over all timed entries and for each.
+/// A candidate's times per call: over all timed entries, and for each of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProfileRecord {
     /// The stage that measured the times: a screen, a profile, or a confirmation. `None` for runs of older
@@ -267,7 +267,7 @@ pub struct ProfileRecord {
     pub stage: Option<Stage>,
     #[serde(flatten)]
     pub times: CandidateTimes,
-    /// Activity that disturbed the timing. Nothing else should run during it.
+    /// Activities that disturbed the timing. Nothing else should run while a candidate is timed.
     pub breaches: Vec<String>,
     pub cpus: Vec<u32>,
     #[serde(with = "nonfinite")]
@@ -310,13 +310,13 @@ pub struct CandidateTimes {
     pub footprint_bytes: Option<Bytes>,
     #[serde(with = "nonfinite::option")]
     pub bytes_per_second: Option<f64>,
-    /// The numbers of timed entries whose inputs varied, and of those whose inputs did not. If there are any of the
-    /// first kind, only these are ranked.
+    /// The numbers of timed entries whose inputs varied, and of those whose inputs did not. If any inputs varied, the
+    /// entries of the second kind count only where the candidate is clearly slower than its baseline.
     pub varied_entries: Option<u64>,
     pub unvaried_entries: Option<u64>,
-    /// The smallest number of processes that timed an entry.
+    /// The number of the candidate's timed runners, for the entry with the fewest.
     pub runners: Option<u32>,
-    /// The largest share of an entry's timed blocks that was spent waiting for a CPU.
+    /// The largest `wait_share` of an entry.
     #[serde(with = "nonfinite::option")]
     pub wait_share: Option<f64>,
 }
@@ -346,9 +346,10 @@ pub struct EntryTimingRecord {
     pub plan_ms: Option<f64>,
     #[serde(with = "nonfinite")]
     pub handoff_us: f64,
-    /// The number of timed runners of the candidate, and also of the baseline.
+    /// The number of the candidate's timed runners. A baseline that is timed beside it has as many.
     pub runners: u32,
-    /// The share of the timed blocks that was spent waiting for a CPU.
+    /// The share of the timed blocks that was spent waiting for a CPU, by the candidate or by its baseline, whichever
+    /// waited more.
     #[serde(with = "nonfinite::option")]
     pub wait_share: Option<f64>,
     #[serde(default)]

@@ -68,7 +68,8 @@ impl Signals {
         Ok(Self { descriptor })
     }
 
-    /// Returns the number of signals since the last call.
+    /// Returns the number of signals read since the last call. Signals of one kind that arrive together can count as
+    /// one.
     pub fn take(&self) -> u32 {
         let mut count = 0;
         while let Ok(Some(_)) = self.descriptor.read_signal() {

@@ -1,10 +1,10 @@
-//! Compares texts and screens with reviewed copies in files. If one has changed, the test fails and writes the new
-//! one beside it.
+//! Compares texts and screens with reviewed copies in files. If a text has changed, the test fails and writes the new
+//! text beside the copy.
 
 use std::path::Path;
 
-/// Compares each text with `FOLDER/NAME.txt`. A text that differs is written to `NAME.txt.new`, which replaces the old
-/// file if it is right.
+/// Compares each text with `FOLDER/NAME.txt`. A text that differs is written to `NAME.txt.new`. If the new text is
+/// right, move it over the old file.
 pub(crate) fn assert_snapshot(folder: &Path, texts: &[(&str, String)]) {
     let mut wrong = String::new();
     for (name, seen) in texts {

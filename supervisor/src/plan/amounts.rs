@@ -1,4 +1,5 @@
-//! Codecs for sizes, durations and shares. They check ranges and phrase the errors; `quantity` parses the text.
+//! Codecs for sizes, durations and shares. They check ranges and phrase the errors; `quantity` and [`Bytes`] parse the
+//! text.
 
 use std::time::Duration;
 

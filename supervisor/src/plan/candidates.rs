@@ -25,7 +25,7 @@ pub(super) struct Draft {
     pub(super) source: CandidateSource,
     pub(super) partial: Option<bool>,
     pub(super) launch: Arc<Launch>,
-    /// The settings of its table. Boxed, because most candidates are files and have none.
+    /// The settings of its table. They are boxed, because most candidates come from patterns and have none.
     pub(super) layers: Option<Box<Layers>>,
     pub(super) spot: Rc<Spot>,
     naming: Naming,
@@ -33,7 +33,7 @@ pub(super) struct Draft {
 
 /// Where a candidate's name comes from.
 enum Naming {
-    /// The name given in the candidate's table.
+    /// The name is final. It comes from the candidate's table, from its first source, or from the language `torch`.
     Given,
     /// The name of the file. The suffix is left out unless another candidate has the same short name.
     File { short: String, long: String },
@@ -45,7 +45,7 @@ pub(super) struct Roster {
     pub(super) baseline: Option<usize>,
 }
 
-/// Lists the candidates of a job. A pattern with which there would be more than `max` is a mistake.
+/// Lists the candidates of a job. If a pattern would bring their number above `max`, that is a mistake.
 pub(super) fn list_candidates(job: &RawJob, max: usize, findings: &mut Findings) -> Roster {
     let before = findings.count();
     let mut drafts: Vec<Draft> = job.candidates.iter().filter_map(|raw| from_table(raw, findings)).collect();
@@ -327,8 +327,8 @@ fn report_duplicates(drafts: &[Draft], findings: &mut Findings) {
     }
 }
 
-/// Looks up the baseline: a candidate by its name, else the recorded function, else a file. The latter two are added to
-/// the candidates if they are missing.
+/// Looks up the baseline: a candidate by its name, else the recorded function, else a file. The recorded function, or a
+/// file that no candidate uses, is added to the candidates.
 fn find_baseline(
     baseline: &Located<String>,
     drafts: &mut Vec<Draft>,
@@ -353,7 +353,7 @@ fn find_baseline(
     }
     let path = findings.absolute(&baseline.value);
     if !path.is_file() {
-        // If another mistake dropped a candidate, the name may be that candidate's.
+        // If a candidate was dropped because of another mistake, the baseline may be that candidate.
         if no_mistakes {
             let near = nearest(&baseline.value, drafts.iter().map(|draft| draft.name.as_str()));
             let help = near.map(|near| format!("did you mean the candidate `{near}`?"));

@@ -30,7 +30,7 @@ pub(super) trait Codec {
     }
 }
 
-/// A string without NUL characters. A string with one cannot be passed in the arguments of a program.
+/// A string without NUL characters. A string that has one cannot be an argument of a program.
 pub(super) struct Text;
 
 impl Codec for Text {

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use toml::{Table, Value};
 
 /// The keys whose values differ between two texts of `resolved_toml`, sorted by name. Keys of jobs and candidates
-/// include their names: `job.embedding.candidate.naive.symbol`. A job or candidate that only one text has counts as one
-/// key.
+/// include their names: `job.embedding.candidate.naive.symbol`. A table, job or candidate that only one text has counts
+/// as one key.
 pub fn changed_keys(old: &str, new: &str) -> Vec<String> {
     if old == new {
         return Vec::new();

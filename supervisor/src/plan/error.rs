@@ -97,7 +97,7 @@ impl fmt::Display for PlanErrors {
 impl std::error::Error for PlanErrors {}
 
 impl PlanErrors {
-    /// The error for a file that could not be read.
+    /// An error about a file as a whole, without a position in it.
     pub(super) fn of_file(label: String, message: String, help: Option<String>) -> Self {
         let error = PlanError {
             file: label,
@@ -207,14 +207,14 @@ impl Findings {
         &self.base_dir
     }
 
-    /// Returns `value`, or the mistakes if any were reported.
+    /// Returns the mistakes if any were reported, and `value` otherwise.
     pub(super) fn finish<T>(mut self, value: Option<T>) -> Result<T, PlanErrors> {
         if self.errors.is_empty() {
             if let Some(value) = value {
                 return Ok(value);
             }
-            // A missing value should always come with a reported mistake. This error ensures that `errors` is not
-            // empty.
+            // A value should be missing only after a reported mistake. If none was reported, this error keeps the list
+            // from being empty.
             return Err(PlanErrors::of_file(
                 self.sources.last().map(|source| source.label.clone()).unwrap_or_default(),
                 "the plan could not be resolved".to_owned(),
@@ -279,8 +279,8 @@ pub(super) fn printable(text: &str, max: usize) -> String {
 
 /// The known word that the user most likely meant by `word`.
 pub(super) fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
-    // Up to a third of the letters may be wrong; more would suggest unrelated words. Long words are not compared,
-    // because the cost is the product of the lengths.
+    // Up to a third of the letters may be wrong, or one letter of a short word; more would suggest unrelated words.
+    // Long words are not compared, because the cost is the product of the lengths.
     const MAX_WORD_BYTES: usize = 64;
     if word.len() > MAX_WORD_BYTES {
         return None;

@@ -158,7 +158,8 @@ pub(super) fn compile(pattern: &str) -> Result<GlobMatcher, GlobError> {
         .map_err(|error| GlobError::Malformed(error.kind().to_string()))
 }
 
-/// Splits a pattern into the folder before the first wildcard and the rest.
+/// Splits a pattern into the folder before the first wildcard, and the rest. Without a wildcard, the rest is the last
+/// part.
 fn split_fixed(pattern: &str) -> Result<(String, String), GlobError> {
     if pattern.len() > MAX_PATTERN_BYTES {
         return Err(GlobError::TooLong);

@@ -50,7 +50,7 @@ pub(super) struct RawCandidate {
     pub(super) language: Option<Located<Language>>,
     pub(super) symbol: Option<String>,
     pub(super) partial: Option<bool>,
-    /// `None` if a launch has a mistake, which was reported.
+    /// `None` if a launch or a workspace has a mistake, which was reported.
     pub(super) launch: Option<Launch>,
     pub(super) layers: Layers,
 }

@@ -1,8 +1,8 @@
 //! Merges layers of settings. From weak to strong, they are `configs/default.toml`, the plan's top-level tables, the
 //! tables of the job, the tables of the candidate, and `--set`.
 //!
-//! `profile.parity` names a set of rules, which is one more layer: the keys beside `parity` override its rules, and its
-//! rules override weaker layers.
+//! `profile.parity` names a set of rules, which is one more layer: the tables of the level that sets `parity` override
+//! the rules, and the rules override weaker layers.
 //!
 //! Each table is checked once, before it is merged. A mistake at the top is therefore reported once, not once per job.
 
@@ -78,7 +78,7 @@ impl Layers {
         }
     }
 
-    /// These layers with `--set` applied last.
+    /// These layers with those of `--set` applied last.
     fn overridden(&self, set: &Self) -> Self {
         let mut merged = self.under(set);
         if let Some(appended) = &set.build.extra_flags {

@@ -35,15 +35,15 @@ pub enum LintCode {
     Unreadable,
     /// There is no output to compare with.
     NoOutput,
-    /// The entry's arguments differ in number or name from those of the other entries.
+    /// The entry's arguments do not fit the job's signature in number or name.
     DifferingArity,
-    /// An argument or output has a type that no kernel can take or return.
+    /// The call has an argument that no kernel can take, an output that cannot be compared, or too many arguments.
     UnusableValue,
     /// The capture has keys that are ignored.
     UnknownKeys,
     /// The output shares memory with an input.
     AliasedOutput,
-    /// An input was saved after the call had written to it.
+    /// Judging by the op or its arguments, an input was saved after the call had written to it.
     InPlaceDamage,
     /// A view was saved with its whole storage.
     StorageBloat,
@@ -68,7 +68,7 @@ pub struct Lint {
     /// The unused bytes of a bloated storage, or the size of an output that equals an input.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bytes: Option<Bytes>,
-    /// The numbers in the message, if they are finite.
+    /// The figures behind the message, except those that are not finite.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub numbers: BTreeMap<&'static str, f64>,
 }

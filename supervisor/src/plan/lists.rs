@@ -14,7 +14,8 @@ use super::table::{TableReader, TomlValue, describe};
 /// An array; a stronger layer replaces it.
 pub(super) struct List<C>(PhantomData<C>);
 
-/// The maximum length of a list of flags, folders or names in a plan. A longer list is probably a mistake.
+/// The maximum length of an array of values in a plan, such as flags, patterns or steps. A longer array is probably a
+/// mistake.
 const MAX_LIST_ITEMS: usize = 4096;
 
 impl<C: Codec> Codec for List<C> {

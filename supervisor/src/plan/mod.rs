@@ -1,7 +1,7 @@
 //! Reads `plan.toml` into a checked [`Plan`], or reports every mistake in it with its position.
 //!
-//! It reads the TOML text. It uses the file system only to expand globs and to check that paths exist. It opens no
-//! capture and no source, starts no process, and uses no other module of the supervisor.
+//! Apart from the plan's own file, it reads no file: it only expands globs and checks that paths exist. It starts no
+//! process, and uses no other module of the supervisor. (`lint` gets the values that it needs from its caller.)
 //!
 //! ```text
 //! text ──syntax──▶ tree ──schema, job──▶ layers, raw jobs ──layers──▶ settings ──resolve──▶ Plan ──resolved──▶ text
@@ -66,8 +66,8 @@ pub use submitted::{Submission, SubmissionError};
 /// The size limit of a plan. People and small programs write plans, so a larger file is probably not a plan.
 pub const MAX_PLAN_BYTES: u64 = 1 << 20;
 
-/// The maximum number of jobs in a plan. The supervisor reads the capture set of each, and each is a row in every
-/// report.
+/// The maximum number of jobs in a plan. The supervisor reads the capture set of each job, and every report has a part
+/// for it.
 pub const MAX_JOBS: usize = 1000;
 
 /// The maximum number of candidates in a plan. Each costs the supervisor a few hundred bytes; a run with far fewer
@@ -91,8 +91,8 @@ pub struct Plan {
     pub replays: Vec<ReplayPlan>,
 }
 
-/// `[[replay]]`: recorded calls of the jobs. They are made after all jobs, in the order of `steps`, with the tensors in
-/// a pool of `budget` bytes.
+/// `[[replay]]`: recorded calls of the jobs. They are made after all jobs of the plan have ended, in the order of
+/// `steps`, with the tensors in a pool of `budget` bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayPlan {
     /// The name, unique in the plan. A file is named after it.
@@ -103,7 +103,7 @@ pub struct ReplayPlan {
     pub budget: Bytes,
     /// Names of tensors that never leave the pool.
     pub pin: Vec<String>,
-    /// The number of steps, after the running step, whose tensors are fetched ahead.
+    /// The number of steps after the running step whose tensors are fetched ahead, if the pool has room.
     pub prefetch: u32,
 }
 
@@ -129,7 +129,7 @@ pub struct RunSettings {
 /// The device that runs the candidates, as the plan chooses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceChoice {
-    /// The first card if the machine has one and the plan has device code; otherwise the CPU.
+    /// The first card, if the plan has candidates for a device and the machine has a card; otherwise the CPU.
     Auto,
     Named(Device),
 }
@@ -184,7 +184,7 @@ pub struct MemorySettings {
 /// The swap use that a run tolerates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SwapUse {
-    /// No page of the run's own processes may be swapped out. If one is, the supervisor reports it and ends idle
+    /// No page of the run's own processes should be swapped out. If pages are, the supervisor reports it and ends idle
     /// workers.
     Own,
     /// Swapping is ignored.
@@ -222,8 +222,8 @@ pub struct JobPlan {
     pub build: Arc<BuildSettings>,
     pub verify: Arc<VerifySettings>,
     pub profile: Arc<ProfileSettings>,
-    /// The limits for candidates that are submitted during the run. [`JobPlan::admit`] gives such a candidate the job's
-    /// `recycle`, `build`, `verify`, `profile`, `limits` and `partial`.
+    /// The limits of candidates that are submitted during the run. [`JobPlan::admit`] copies them, `partial` and the
+    /// four settings above from the job.
     pub limits: Arc<LimitSettings>,
 }
 

@@ -6,7 +6,7 @@ pub(super) const MAX_NAME_CHARS: usize = 128;
 /// The kind of thing that has the name. It decides which characters are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NameOf {
-    /// A run's name, which becomes a folder beside the link `latest`.
+    /// The name of a run, which becomes a folder beside the link `latest`; or of a replay, after which a file is named.
     Run,
     /// A job's name, which comes before the slash in `JOB/CANDIDATE`.
     Job,
@@ -40,7 +40,7 @@ pub(super) fn objection(name: &str, of: NameOf) -> Option<&'static str> {
     None
 }
 
-/// Returns false for control characters and for characters that change how the rest of a line is shown.
+/// Returns false for control characters, for invisible ones, and for those that change how the rest of a line is shown.
 pub(super) fn is_printable(c: char) -> bool {
     let invisible = matches!(c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'

@@ -1,4 +1,5 @@
-//! Parses and prints the amounts of a plan: shares (`"60%"`), sizes or shares of a whole, `max(a, b)`, and durations.
+//! Parses and prints the amounts of a plan: shares (`"60%"`), amounts that are a size or a share, `max(a, b)`, and
+//! durations.
 //!
 //! A printed value reads back as exactly the same value. [`Bytes`] parses plain sizes, and the schema decides which
 //! key takes which kind of amount.

@@ -17,8 +17,7 @@ const MAX_LINE_BYTES: usize = 400;
 const MAX_PATH_CHARS: usize = 4096;
 
 impl PlanErrors {
-    /// Renders the mistakes for standard error. The caller sets `color` if the output is a terminal and
-    /// `NO_COLOR` is not set.
+    /// Renders the mistakes for standard error, in colour if `color` is set.
     pub fn render(&self, color: bool) -> String {
         let renderer = if color { Renderer::styled() } else { Renderer::plain() };
         let mut text = String::new();

@@ -21,9 +21,10 @@ use super::schema::table_of_key;
 use super::table::{TableReader, TomlValue, describe, tables, take_with};
 use super::{JobPlan, ReplayCandidates, ReplayPlan, entry_files};
 
-/// The maximum number of replays in a plan. Each runs as a separate stage at the end and gives hundreds of result rows.
+/// The maximum number of replays in a plan. Each runs as a separate stage at the end, and its result has up to a
+/// thousand steps.
 pub const MAX_REPLAYS: usize = 16;
-/// The maximum of `prefetch`. No pool is large enough for more.
+/// The maximum of `prefetch`. Hardly any pool has room for the tensors of more steps.
 const MAX_PREFETCH: u32 = 64;
 /// The default of `prefetch`: one step ahead, in the memory that the running step leaves free.
 const DEFAULT_PREFETCH: u32 = 1;
@@ -135,10 +136,11 @@ pub(super) struct KnownJobs<'j> {
 }
 
 impl<'j> KnownJobs<'j> {
-    /// The job with this name. `None` if it has a mistake, or does not exist, which is reported.
+    /// The job with this name. `None` if the job has a mistake or does not exist. Only a job that does not exist is
+    /// reported here.
     fn find(self, name: &str, spot: &Spot, findings: &mut Findings) -> Option<&'j JobPlan> {
         let found = self.settled.iter().find(|job| job.name == name);
-        // The replay may mean a job without a usable name.
+        // The replay may mean a job that has no usable name.
         let may_be_broken = self.written.iter().any(|it| it.as_ref().is_none_or(|it| it == name));
         if found.is_none() && !may_be_broken {
             let job_names: Vec<&str> = self.written.iter().flatten().map(String::as_str).collect();

@@ -1,7 +1,7 @@
 //! Prints a resolved plan as TOML. `check` shows this text, and `--resume` compares it.
 //!
-//! The text reads back as the same plan. The top has every setting; jobs and candidates have only those that differ.
-//! Each file that a pattern matched is printed as a candidate.
+//! The text reads back as the same plan. The top has every setting; jobs and candidates have only the settings that
+//! differ from the level above. Each file that a pattern matched is printed as a candidate.
 
 use std::fmt::Write;
 

@@ -40,9 +40,10 @@ impl CandidateRecord {
         }
     }
 
-    /// Adds the report of a stage. It replaces an earlier report of the same stage, and screen, profile and
-    /// confirmation replace each other. The evidence of a failure (signal, failing entries) comes from the last report
-    /// that did not pass. Reports must be added in the order of the stages.
+    /// Adds the report of a stage. It replaces an earlier report of the same stage; screen, profile and confirmation
+    /// replace each other. The evidence of a failure (signal, failing entries) comes from the last verification or
+    /// profile that did not pass, except a profile in which the baseline failed. Reports must be added in the order of
+    /// the stages.
     pub fn absorb(&mut self, stage: Stage, Report { head, body }: Report) {
         match body {
             Body::Build(built) => self.absorb_build(head, built),

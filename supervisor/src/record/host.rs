@@ -11,7 +11,7 @@ pub struct HostRecord {
     pub cores: Option<u32>,
     pub ram_bytes: Option<Bytes>,
     pub kernel: Option<String>,
-    /// The protections that this machine can, or cannot, enforce on runners.
+    /// The protections that this machine can, or cannot, enforce on a sandbox.
     pub protections: Vec<Protection>,
     /// The conditions that disturb times. `None` for runs of older versions, which did not record them.
     pub timing: Option<TimingConditions>,

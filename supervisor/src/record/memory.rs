@@ -22,7 +22,8 @@ pub struct MemoryTotals {
     pub peak_reclaimable_bytes: Option<Bytes>,
     pub min_available_bytes: Option<Bytes>,
     pub swap_peak_bytes: Option<Bytes>,
-    /// Swap traffic of the whole machine, including other programs, since the run was started or resumed.
+    /// Swap traffic of the whole machine, including other programs, since the run was started or resumed. If the run
+    /// was resumed, this is the larger of its parts' figures.
     pub machine_swapped_in_bytes: Option<Bytes>,
     pub machine_swapped_out_bytes: Option<Bytes>,
     /// The limit on the device memory of all processes of the run.
@@ -59,8 +60,8 @@ impl Sampling {
 }
 
 impl MemoryTotals {
-    /// Combines the totals of an earlier and a later part of a resumed run: the higher peaks, the lower available
-    /// memory, the later ceiling.
+    /// Combines the totals of an earlier and a later part of a resumed run: the higher peaks and swap traffic, the
+    /// lower available memory, the later ceilings, the worse sampling.
     #[must_use]
     pub fn combined_with(self, later: Self) -> Self {
         let min_available = match (self.min_available_bytes, later.min_available_bytes) {
@@ -107,7 +108,7 @@ pub struct PhaseRecord {
     /// The change of the whole tree's swapped memory during this phase. It is negative if less is in swap at the end.
     pub swap_delta_bytes: Option<i64>,
     /// The time, in microseconds, from the end of the run's previous phase until this phase's lease was sent. `None`
-    /// for the first phase, and if another phase was still running.
+    /// for the first phase, and for a phase that began while another was running.
     pub switch_us: Option<u64>,
     pub started: UtcTime,
     pub ended: Option<UtcTime>,

@@ -1,4 +1,4 @@
-//! A small run with every field filled, for tests.
+//! A small run for tests, with a value for nearly every field.
 
 use opt_shared::capture::DType;
 use opt_shared::device::DeviceKind;
@@ -217,7 +217,7 @@ fn failed(name: &str) -> CandidateRecord {
     }
 }
 
-/// A finished run with one job: a baseline, a winner, and a failure.
+/// A finished run with a job (a baseline, a winner, and a failed candidate) and a replay.
 pub(crate) fn sample() -> RunRecord {
     let twice = Estimate { value: 2.31, ci_low: 2.25, ci_high: 2.38 };
     let once = Estimate { value: 1.0, ci_low: 0.99, ci_high: 1.01 };

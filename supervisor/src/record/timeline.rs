@@ -1,7 +1,7 @@
 //! Memory over time: the samples in the form in which they are stored (blocks of tracks) or shown (a timeline).
 //!
-//! This module defines these types, and thins samples out without losing an extreme value. The store encodes blocks as
-//! bytes; the report draws a [`Timeline`].
+//! This module defines these types, and thins samples out so that the worst value of each figure stays. The store
+//! encodes blocks as bytes; the report draws a [`Timeline`].
 //!
 //! A track is a step function. A point is valid until the next point, or until the process was last seen.
 
@@ -38,8 +38,8 @@ pub enum Track {
     },
 }
 
-/// Two figures at one moment. For processes these are owed and reclaimable memory; for the machine, available memory
-/// and the run's memory in swap.
+/// Two figures at one moment. For processes, these are owed and reclaimable memory. For the machine, they are available
+/// memory, and the run's memory in swap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
     /// Milliseconds since 1970.
@@ -57,9 +57,9 @@ pub struct Series {
 }
 
 impl Series {
-    /// Adds a later point. Nothing is stored if the figures did not change. A step of `width` milliseconds keeps two
-    /// points: one with the worst value of each figure, and the last one. Returns whether the number of points has
-    /// grown by one.
+    /// Adds a later point. Nothing is stored if the figures did not change. A step of `width` milliseconds keeps at
+    /// most two points: one with the worst value of each figure, and the last one. Returns whether the number of points
+    /// has grown by one.
     pub fn push(&mut self, track: Track, point: Point, width: u64) -> bool {
         self.last = self.last.max(point.at);
         let step = |it: &Point| it.at / width.max(1);

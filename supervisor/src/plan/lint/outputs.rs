@@ -16,8 +16,8 @@ use super::{Lint, LintCode, Subject, tensors, unreadable};
 /// The size of a chunk in bytes, a multiple of every element size. It is large enough to make the cost of a system call
 /// negligible, and small compared with the supervisor's memory.
 const CHUNK: usize = 256 << 10;
-/// The maximum number of rows read from a tensor with gaps. From a larger tensor, evenly spaced rows are read, at least
-/// half as many.
+/// The maximum number of rows read from a tensor with gaps. From a tensor with more rows, evenly spaced rows are read:
+/// more than half of this number.
 const MAX_ROWS: u64 = 65_536;
 
 /// Reads from a storage of the entry's file. Its arguments are the storage, the offset in it, and the buffer to fill.
@@ -90,8 +90,8 @@ fn of_statistics(entry: &str, output: &OutputTensor, found: &Statistics, atol: f
     lints
 }
 
-/// Computes the statistics of a tensor's stored values. Conjugation and negation are ignored, because they do not
-/// change how much values vary.
+/// Computes the statistics of a tensor's stored values. Conjugation and negation are ignored, because they change
+/// neither how much the values vary nor how large they are.
 fn of_tensor<E>(tensor: &Tensor, buffer: &mut [u8], read: &mut ReadRange<'_, E>) -> Result<Statistics, E> {
     let mut accumulator = Accumulator::default();
     for run in runs(tensor) {
@@ -136,8 +136,8 @@ impl Run {
     }
 }
 
-/// The elements of a storage that a non-empty tensor refers to, as one run per row, with at most [`MAX_ROWS`] rows.
-/// Elements repeated by a stride of 0 are listed once.
+/// The elements of a storage that a non-empty tensor refers to, as one run per row. Of more than [`MAX_ROWS`] rows,
+/// evenly spaced ones are taken. Elements repeated by a stride of 0 are listed once.
 fn runs(tensor: &Tensor) -> impl Iterator<Item = Run> {
     let first = tensor.storage_offset;
     let mut axes: Vec<(u64, u64)> = tensor
@@ -174,8 +174,8 @@ fn runs(tensor: &Tensor) -> impl Iterator<Item = Run> {
     })
 }
 
-/// Returns a lint if an output equals an input byte for byte. An output that is the input's own memory gets none.
-/// Reading stops at the first difference.
+/// Returns a lint if an output equals an input byte for byte. Only contiguous tensors of at least two elements are
+/// compared. An output that is the input's own memory gets no lint. Reading stops at the first chunk that differs.
 fn equal_input<E>(
     subject: &Subject<'_>,
     output: &OutputTensor,

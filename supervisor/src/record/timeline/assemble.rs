@@ -32,8 +32,8 @@ pub struct Assembly {
     end: Option<u64>,
 }
 
-/// The shortest gap between samples that counts as a pause of the run, in milliseconds. While a run continues, samples
-/// are closer together.
+/// A longer gap between samples, in milliseconds, counts as a pause of the run. While a run continues, samples are
+/// closer together.
 const PAUSE: u64 = 5_000;
 
 impl Assembly {

@@ -17,7 +17,8 @@ fn any_track() -> impl Strategy<Value = Track> {
     ]
 }
 
-/// Generates blocks in which times increase. Figures are whole KiB, and can be larger than the memory of any machine.
+/// Generates blocks in which times never decrease. Figures are whole KiB, and can be larger than the memory of any
+/// machine.
 pub(crate) fn any_block() -> impl Strategy<Value = Block> {
     let figure = prop_oneof![0u64..64, 0u64..(1 << 54)].prop_map(Bytes::kib);
     let step = (any_track(), 0u64..300, figure.clone(), figure);
