@@ -14,7 +14,7 @@ use opt_shared::units::Bytes;
 use super::files::{Stream, read_manifest};
 use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
 
-/// The maximum number of findings that are kept. A completely damaged store would have one for each file.
+/// The maximum number of findings that are kept. A completely damaged store would have a finding for each file.
 const MAX_FINDINGS: usize = 1000;
 
 /// The result of `captures check`.

@@ -1,5 +1,5 @@
-//! Decides which thread writes a storage that several entries seem to share. The first thread that reaches it writes
-//! it. The others hash their own copy, and then wait until the first one has finished.
+//! Decides which thread writes a storage that several entries seem to share. The first thread that reaches the storage
+//! writes it. The other threads hash their copies, and then wait until the first thread has finished.
 //!
 //! Storages of equal size and CRC are presumed equal until they have been read. Then their digests decide.
 
@@ -16,7 +16,7 @@ pub(super) type SizeAndCrc = (u64, u32);
 /// The interval at which a waiting thread checks whether the work was stopped.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The storages that a thread is writing or has written.
+/// The storages that a thread has claimed, and so is writing or has written.
 #[derive(Default)]
 pub(super) struct Claims {
     /// Maps each storage to whether its writer has finished.

@@ -135,7 +135,8 @@ impl Draft {
     pub(super) fn place_new(self, target: &Path, mode: u32) -> Result<(), CapturesError> {
         self.finish(target, mode, |draft| {
             match renameat_with(CWD, draft, CWD, target, RenameFlags::NOREPLACE) {
-                // The file system does not support `RENAME_NOREPLACE`. The target was checked just before.
+                // The file system does not support `RENAME_NOREPLACE`, so the condition above checks that there is no
+                // target.
                 Err(Errno::INVAL | Errno::NOSYS) if target.symlink_metadata().is_err() => {
                     fs::rename(draft, target)
                 }

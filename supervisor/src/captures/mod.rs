@@ -1,7 +1,8 @@
 //! Packs capture sets into stores that contain every tensor once, and unpacks and checks stores.
 //!
 //! `opt_shared::capture::store` defines the format; this module reads and writes the bytes. It streams on a few
-//! threads, leaves nothing in the page cache, and can safely be killed at any moment. Only the command line uses it.
+//! threads, removes what it brought into the page cache, and can safely be killed at any moment. Only the command line
+//! uses it.
 
 pub mod check;
 mod claims;
@@ -72,7 +73,8 @@ impl CapturesError {
 }
 
 impl CapturesError {
-    /// Returns the file or folder that could not be used, or `None` if there is not exactly one or the disk is full.
+    /// Returns the file or folder that could not be used; `None` if the error is not about a single one, or is about
+    /// free space.
     fn path(&self) -> Option<&Path> {
         match self {
             Self::Io { path, .. }

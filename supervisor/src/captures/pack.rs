@@ -71,8 +71,8 @@ pub fn pack(
     make_folder(store)?;
     let store = fs::canonicalize(store).map_err(failed("resolving", store))?;
     if store.starts_with(&folder) {
-        // Another process created a link meanwhile. `remove_dir` fails if the folder is not empty, so nothing but an
-        // empty folder is ever removed here.
+        // Another process has created a link meanwhile. `remove_dir` fails if the folder is not empty, so only an empty
+        // folder is ever removed here.
         let _ = fs::remove_dir(&store);
         return Err(store_is_inside());
     }
@@ -142,7 +142,7 @@ struct Packing {
     claims: Claims,
     /// The sizes of blobs that an earlier run left. A storage of such a size is hashed before it is written.
     sizes: HashSet<u64>,
-    /// The number of drafts so far. Each draft is named after it.
+    /// The number of drafts so far, after which the next draft is named.
     drafts: AtomicU64,
 }
 
@@ -347,7 +347,7 @@ impl Packing {
         if self.has(id) {
             return Ok(id);
         }
-        // The record differs despite an equal size and CRC, or has no CRC, so it is read a second time and written.
+        // The store has no such blob (an equal size or CRC proves nothing), so the record is read again and written.
         let mut draft = self.draft()?;
         let mut again = blake3::Hasher::new();
         stream.seek(record.offset);

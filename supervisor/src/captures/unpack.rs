@@ -63,7 +63,7 @@ pub fn unpack(
     in_parallel(&todo, |&entry, stop| {
         let mut restoring = Restoring { store, stop, tick, buffer: vec![0; CHUNK] };
         match restoring.entry(entry, folder) {
-            // After a damaged entry, the other entries are still restored.
+            // If an entry is damaged, the other entries are still restored.
             Err(error) if error.concerns_file_in(store) => {
                 let why = chain(&error);
                 failed.lock().unwrap_or_else(PoisonError::into_inner).push((entry, why));

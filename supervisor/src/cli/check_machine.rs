@@ -26,7 +26,7 @@ pub(super) struct CheckedMachine {
     compilers: Vec<DeviceCompiler>,
     /// The compilers of C and C++.
     host_compilers: Vec<HostCompiler>,
-    /// The launches of each job.
+    /// The launches of each job with its first entry.
     pub(super) launches: Vec<Vec<FirstLaunch>>,
     not_timed: Option<&'static str>,
     /// A job that asks for real-time priority, which this process may not give.
@@ -52,7 +52,7 @@ impl CheckedMachine {
         }
     }
 
-    /// Returns whether a launch is wrong for every entry, which is a mistake of the plan.
+    /// Returns whether a launch is wrong whatever the entry, which is a mistake of the plan.
     pub(super) fn has_mistakes(&self) -> bool {
         let mut wrong = self.launches.iter().flatten().filter_map(|first| first.resolved.as_ref().err());
         wrong.any(|error| error.problem.is_of_plan())

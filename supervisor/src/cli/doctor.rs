@@ -45,9 +45,9 @@ struct Findings {
     trial: Option<Result<Trial, String>>,
     /// The default interpreter.
     python: Described,
-    /// A description of the first card, or the reason why there is none.
+    /// A description of the first card, or the reason why it cannot be used.
     card: Result<Option<String>, String>,
-    /// The default compiler for kernels without host code.
+    /// The compiler that is found by default for kernels without host code, or the reason why there is none.
     cuda_compiler: Result<String, String>,
     devices: Devices,
 }
@@ -117,7 +117,7 @@ impl Findings {
         files.detail.rsplit(' ').next()?.parse().ok()
     }
 
-    /// Returns how runners get their own namespaces.
+    /// Returns how runners get separate namespaces.
     fn namespaces(&self) -> &'static str {
         match (self.has("pid_namespace"), rustix::process::geteuid().is_root()) {
             (true, true) => "as root",

@@ -98,7 +98,7 @@ pub(super) fn open(file: &Path) -> Result<(Bytes, Entry), String> {
     Ok((capture.file_bytes(), entry))
 }
 
-/// Returns the `.pt` files of a folder or the entries of a store, by name.
+/// Returns the `.pt` files of a folder, or the entries of a store, sorted by name.
 pub(super) fn captures_in(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     let path = &opt_shared::capture::store::entries_folder(path);
     let entries = std::fs::read_dir(path).map_err(|error| {

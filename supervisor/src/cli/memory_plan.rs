@@ -1,5 +1,5 @@
-//! The memory plan that `check` prints. For each job and stage, it has the terms, their sum, the entry that decides the
-//! sum, and the batches. It ends with the smallest ceiling under which everything runs.
+//! The memory plan that `check` prints for each job. For each stage, it has the terms, their sum, the entry that
+//! decides the sum, and the batches. It ends with the smallest ceiling under which every candidate of the job runs.
 //!
 //! All figures come from the same formulas and the same spec that a run uses.
 

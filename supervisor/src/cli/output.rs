@@ -9,7 +9,7 @@ use super::Failure;
 /// Where a command writes its document: standard output, or a file.
 pub(super) enum Output {
     Standard(BufWriter<StdoutLock<'static>>),
-    /// `renamed` is true if nothing has to be renamed any more. For a device or a pipe, it is true from the start.
+    /// `renamed` is true once the file has its final name. For a device or a pipe, it is true from the start.
     File {
         writer: BufWriter<File>,
         temporary: PathBuf,

@@ -20,8 +20,8 @@ use crate::report::trace::{TraceWriter, Workloads};
 use crate::report::{html, markdown};
 use crate::store::{Document, Order, Store};
 
-/// The number of steps in the timeline of a drawing. Each pixel has several steps, so figures that are added up are
-/// from nearly the same moment.
+/// The number of steps in the timeline of a drawing. Each column of the drawing has several steps, so figures that are
+/// added up are from nearly the same moment.
 const TIMELINE_STEPS: usize = 4096;
 
 /// The size limit of a file of workloads. Ten thousand workloads take a few MiB.

@@ -14,7 +14,7 @@ pub(super) fn repro(arguments: &ReproArguments) -> CommandResult {
     log::start();
     let mut plan = stored_plan(&arguments.run_dir)?;
     let (job, candidate) = find(&plan, &arguments.candidate)?;
-    // The rest of the plan is removed, so that the result covers only this call.
+    // Everything else is removed from the plan, so that the result covers only this call.
     let mut job = plan.jobs.swap_remove(job);
     let wanted = format!("{}/{}", job.name, job.candidates[candidate].name);
     let mut candidate = job.candidates.swap_remove(candidate);

@@ -116,11 +116,11 @@ pub(super) fn supervise(mut options: RunOptions, lines: bool) -> Result<(Exit, s
     .map_err(|error| Failure { exit: error.exit(), error: error.into() });
     drop(temporary);
     if ended.is_err() {
-        // Signals that came before the failure asked for the end of the run. They must not keep the error from being
-        // printed.
+        // Signals that came before the failure asked only for the end of the run. They must not prevent the error from
+        // being printed.
         signals.take();
     }
-    // Only printing is left. A slow reader can delay it.
+    // Only printing is left, which a slow reader can delay.
     let exit = ended.as_ref().map_or_else(|failure: &Failure| failure.exit, |ended| ended.exit);
     signals.end_with(exit.code());
     if let Some(results) = results {

@@ -14,7 +14,7 @@ pub(super) fn completions(shell: clap_complete::Shell) -> CommandResult {
 pub(super) fn man() -> CommandResult {
     let mut text = Vec::new();
     let mut command = Arguments::command();
-    // This sets the full name of every command.
+    // `build` sets the full name of every command.
     command.build();
     clap_mangen::Man::new(command.clone()).render(&mut text).map_err(Failure::host)?;
     // One page has all commands: first the list of commands, then the arguments of each.

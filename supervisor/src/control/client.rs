@@ -1,5 +1,5 @@
 //! The client side of the control socket, for `ctl` and for Rust programs that control a run. Calls block, with a
-//! timeout for every answer.
+//! timeout for each answer unless `wait_forever` was called.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -54,7 +54,7 @@ impl Client {
         Ok(Self { reader: BufReader::new(socket), next: 1 })
     }
 
-    /// Removes the timeout, for answers that can take arbitrarily long.
+    /// Removes the timeout of all later answers, because they can take arbitrarily long.
     pub fn wait_forever(&mut self) -> Result<(), ClientError> {
         Ok(self.reader.get_ref().set_read_timeout(None)?)
     }

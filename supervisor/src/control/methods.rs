@@ -98,7 +98,7 @@ pub struct CandidatesParams {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HistoryParams {
-    /// The start, in seconds since the run began, as in earlier answers.
+    /// The start, in seconds since the run began, such as the time of the last slot of an earlier answer.
     #[serde(default)]
     pub since_s: f64,
 }
@@ -121,7 +121,7 @@ pub struct SubmitParams {
     pub sources: Vec<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub text: Option<String>,
-    /// The language of `text`. The language of files follows from their suffixes.
+    /// The language. It is required for `text`. If it is missing for files, it follows from their suffixes.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -133,7 +133,8 @@ pub struct SubmitParams {
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub symbol: Option<String>,
-    /// The candidate of the job whose launches a kernel without host code uses; otherwise the baseline's.
+    /// The candidate of the job whose launches a kernel without host code uses. By default, this is the baseline, or
+    /// else the first candidate that has launches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub like: Option<String>,
 }

@@ -19,7 +19,7 @@ pub enum Code {
     Refused,
     /// The request names a worker, job or candidate that the run does not have.
     NotFound,
-    /// Too many connections, or too many requests waiting for a result.
+    /// There are too many connections, or too many requests of one connection wait for an answer.
     Busy,
     /// The client belongs to another user.
     Forbidden,

@@ -25,16 +25,16 @@ const MAX_CONNECTIONS: usize = 32;
 const MAX_REFUSED_AT_ONCE: usize = 64;
 /// The number of connections that the kernel keeps until they are accepted.
 const BACKLOG: i32 = 128;
-/// How long no connection is accepted after the process has run out of descriptors. Without it, the waiting connection
-/// would wake the loop at once.
+/// How long no connection is accepted after the process has run out of descriptors. Without this pause, the waiting
+/// connection would wake the loop again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// The maximum number of bytes buffered for all connections, in both directions. It is part of the 20 MiB that the
 /// supervisor can owe.
 const BUDGET: usize = 4 << 20;
-/// The maximum number of requests of one connection that wait for a result.
+/// The maximum number of requests of one connection that wait for an answer.
 const MAX_PENDING: u32 = 64;
-/// After this many lines, a step takes no further line from each connection, so that the run's own events do not wait
-/// long.
+/// A step takes lines in rounds, one from each connection. After this many lines it begins no further round, so that
+/// the run's own events do not wait long.
 const LINES_PER_STEP: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
@@ -61,12 +61,12 @@ pub struct Server {
     next: u64,
     /// No connection is accepted before this time.
     accepts_from: Option<Instant>,
-    /// The number of connections closed because of a limit, for the log.
+    /// The number of connections closed at a limit or because of an error, for the log.
     closed: u64,
 }
 
 impl Server {
-    /// Binds the socket. An existing socket belongs to a dead supervisor, because this one holds the run's lock.
+    /// Binds the socket, whose path `RunSocket::take` has cleared.
     pub fn open(socket: RunSocket) -> Result<Self, ControlError> {
         let path = socket.path().to_owned();
         let fail = |action| {
@@ -249,7 +249,7 @@ impl Server {
             // Clients can cause this arbitrarily often, so only every power of two is logged.
             if self.closed.is_power_of_two() {
                 tracing::info!(
-                    "control socket: {} connections closed at a limit, the last one: {reason:?}",
+                    "control socket: {} connections closed at a limit or after an error, the last one: {reason:?}",
                     self.closed
                 );
             }

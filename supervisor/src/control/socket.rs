@@ -1,8 +1,8 @@
 //! The paths of sockets, and how clients find a run. Each user has a folder that contains, for each run, a socket and a
 //! link to the run's folder.
 //!
-//! A socket is stale if its run's lock is free. Neither a connection attempt nor a pid shows this, so callers must
-//! check the lock.
+//! A socket is stale if its run's lock is free. Neither a connection attempt nor a pid shows whether it is, so callers
+//! must check the lock.
 
 use std::fs;
 use std::io;
@@ -126,7 +126,7 @@ pub fn runs() -> Vec<Found> {
     found
 }
 
-/// Removes the socket and links of a dead run. The caller must hold the run's lock.
+/// Removes the socket of a dead run, and the link beside it. The caller must hold the run's lock.
 pub fn clear(found: &Found) {
     for path in [&found.socket.with_extension(RUN), &found.socket] {
         let _ = remove(path);

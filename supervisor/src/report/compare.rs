@@ -1,4 +1,4 @@
-//! Compares two runs: which candidates are in both, whether they became faster, and whose status changed.
+//! Compares two runs: which candidates are in both, which of them became faster or slower, and whose status changed.
 //!
 //! If both runs paired a candidate with the same baseline, speed-ups are compared, which cancels the machine's
 //! influence. Otherwise median times are compared, which is meaningful only on the same machine. The interval of a
@@ -85,7 +85,7 @@ pub enum Change {
     NoLongerPassed,
     /// The candidate passed in neither run, and its statuses differ.
     OtherStatus,
-    /// Both runs gave the same status, and there is no interval of a ratio.
+    /// The status is the same in both runs, and there is no ratio.
     None,
 }
 

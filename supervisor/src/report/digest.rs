@@ -1,5 +1,5 @@
-//! A run reduced to what fits on a page: the best candidates, the failed ones and the worst phases, up to a limit for
-//! each.
+//! A run reduced to what fits on a page: a limited number of candidates and failures, and the worst phase of each
+//! stage.
 //!
 //! It is filled row by row, so a run with ten thousand candidates is never in memory. Rows that are left out are
 //! counted.
@@ -118,7 +118,8 @@ impl Digest {
     }
 
     pub fn decision(&mut self, row: PolicyRecord) -> Result<(), Infallible> {
-        // The program itself writes the texts of decisions. They are few and short, so they are not cut.
+        // The program itself writes the texts of decisions. They are short, and there are few different ones, so they
+        // are not cut.
         *self.decisions.entry(row.decision.clone()).or_default() += 1;
         if self.policy.len() < self.limits.decisions {
             self.policy.push(row);
@@ -209,7 +210,7 @@ impl WorstPhases {
         }
     }
 
-    /// The worst phases, each with the number of phases of its kind. The stages of a job are adjacent.
+    /// The worst phases, each with the number of phases of its job and stage. The stages of a job are adjacent.
     pub fn rows(&self) -> Vec<(&PhaseRecord, usize)> {
         let mut jobs: Vec<&str> = Vec::new();
         for (phase, _) in &self.worst {

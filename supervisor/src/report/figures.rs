@@ -10,7 +10,7 @@ use opt_shared::outcome::Estimate;
 
 use crate::record::CandidateRecord;
 
-/// A time with three digits and a suitable unit.
+/// A time with about three digits and a suitable unit.
 pub(super) fn time(milliseconds: f64) -> String {
     if let Some(text) = nonfinite::text(milliseconds) {
         return text.to_owned();
@@ -43,7 +43,7 @@ pub(super) fn weaker_tiers<'a>(candidates: impl Iterator<Item = &'a CandidateRec
 }
 
 /// Time of a call, comparable within a job. It is the baseline's time divided by the speed-up, because both were timed
-/// side by side. Without a baseline, it is the measured time.
+/// side by side. Without a speed-up, or without the baseline's time, it is the measured time.
 pub(super) fn median(candidate: &CandidateRecord, baseline: Option<&CandidateRecord>) -> Option<f64> {
     let measured = |it: &CandidateRecord| it.profile.as_ref()?.times.median_time_ms;
     match (candidate.speedup, baseline.and_then(measured)) {

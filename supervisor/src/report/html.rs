@@ -1,7 +1,7 @@
 //! A run as a single HTML page. It uses no network and no script, is light or dark, and fits large and small screens.
 //!
-//! maud escapes every text, and foreign texts also lose their control characters. Parts that do not fit are left out,
-//! and the page says so.
+//! maud escapes every text, and foreign texts also lose their control characters. Parts that do not fit are left out.
+//! The page says so, except for headlines and for the spread of times.
 
 mod failures;
 mod memory;
@@ -24,7 +24,8 @@ pub use plot::PlotError;
 
 pub const LIMITS: Limits = Limits { shown: 200, failed: 200, entries: 32, workers: 200, decisions: 200 };
 
-/// Largest size of the page. A phone may load it over a slow connection, and browsers must be able to search it.
+/// The size up to which jobs are put on the page. A phone may load it over a slow connection, and browsers must be able
+/// to search it. The sections about memory and the machine are never left out.
 const MAX_SIZE: usize = 1_800 << 10;
 const STYLE: &str = include_str!("html/style.css");
 
@@ -295,8 +296,8 @@ fn digests(job: &JobDigest) -> Vec<(&'static str, &String)> {
     all.into_iter().filter_map(|(what, digest)| Some((what, digest?))).collect()
 }
 
-/// The part of a compiler's command line that affects the code. The output and the run's scratch folders are left out,
-/// because they no longer exist.
+/// The part of a compiler's command line that affects the code. The output and the run's scratch folders, which no
+/// longer exist, are left out.
 fn flags_of(flags: &[String]) -> Vec<&str> {
     let mut shown = Vec::new();
     let mut all = flags.iter().map(String::as_str);

@@ -156,7 +156,7 @@ fn row(candidate: &CandidateRecord, baseline: Option<&CandidateRecord>) -> Strin
     )
 }
 
-/// Writes a row for each signature class. An entry represents its class.
+/// Writes a row for each timed entry. If only distinct entries were timed, each represents its signature class.
 fn per_class(page: &mut String, digest: &JobDigest, candidate: &CandidateRecord) {
     let Some(profile) = candidate.profile.as_ref().filter(|profile| !profile.entries.is_empty()) else {
         return;

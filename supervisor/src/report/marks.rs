@@ -15,8 +15,8 @@ pub(super) fn marks(candidate: &CandidateRecord) -> String {
     short_timing(candidate).into_iter().chain(unvaried).collect()
 }
 
-/// True if the candidate's figures mean less than they seem to: its interval is wide, or its inputs did not vary. Such
-/// figures are never shown in green.
+/// True if the candidate's figures mean less than they seem to: its interval is wide although it was not only screened,
+/// or its inputs did not vary. Such figures are never shown in green.
 pub(super) fn is_doubtful(candidate: &CandidateRecord) -> bool {
     const WIDEST: f64 = 0.15;
     let times = candidate.profile.as_ref().map(|profile| &profile.times);
@@ -41,7 +41,7 @@ pub(super) fn is_unvaried_entry(entry: &EntryTimingRecord) -> bool {
     entry.varied.is_empty() && entry.unvaried_because.is_some()
 }
 
-/// A line for each mark of these candidates, and one that names the entries that do not count for the ranking.
+/// A line for each mark of these candidates, and one about entries that count only against a candidate.
 pub(super) fn legend<'a>(candidates: impl Iterator<Item = &'a CandidateRecord> + Clone) -> Vec<String> {
     let has = |mark| candidates.clone().any(|candidate| marks(candidate).contains(mark));
     let mut lines = Vec::new();

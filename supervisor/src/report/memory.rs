@@ -104,7 +104,7 @@ pub(super) fn timeline(timeline: &Timeline, width: usize) -> Vec<String> {
             Stage::Screen | Stage::Profile | Stage::Confirm => 'p',
             Stage::Replay => 'r',
         };
-        // The other stages serve timing, so timing is shown even if the column contains others too.
+        // The other stages serve timing, so timing is shown even if the column contains other stages too.
         for cell in &mut stages[column(phase.started)..=column(phase.ended)] {
             if *cell != 'p' {
                 *cell = letter;

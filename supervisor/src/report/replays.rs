@@ -12,7 +12,7 @@ use opt_shared::units::Bytes;
 use super::figures::{counted, one_line, percent, time};
 use crate::record::ReplayRecord;
 
-/// Largest number of steps that are listed. They are the ones that waited longest.
+/// Largest number of steps that are listed: those that waited longest.
 const MAX_STEPS: usize = 3;
 /// A step with a smaller share of all waiting counts as not having waited. The hand-over alone takes some hundred
 /// nanoseconds.
@@ -69,7 +69,8 @@ pub(super) struct Passed<'r> {
 pub(super) struct Caller<'r> {
     pub(super) job: &'r str,
     pub(super) candidate: &'r str,
-    /// The job's winner, if another kernel makes the calls because the winner leaves out an entry of the replay.
+    /// The job's winner, if another kernel makes the calls: the plan asks for baselines, or the winner does not support
+    /// an entry of the replay.
     pub(super) winner: Option<&'r str>,
 }
 
@@ -257,7 +258,7 @@ impl<'r> Passed<'r> {
         )
     }
 
-    /// The steps that waited longest, at most `most`.
+    /// Those of the first steps that waited longest, at most `most`.
     pub(super) fn slowest(&self, most: usize) -> Vec<&Step<'r>> {
         let waited = |step: &&Step<'_>| 0.0 < step.stall_ms && MIN_SHARE * self.stall_ms <= step.stall_ms;
         let mut steps: Vec<_> = self.steps.iter().filter(waited).collect();

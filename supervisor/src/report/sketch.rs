@@ -1,4 +1,4 @@
-//! A timeline for tests. A verifier has a runner that is killed, a worker is recycled, and a profiler has two runners.
+//! A timeline for tests. A verifier has a runner that is killed, and is later recycled; a profiler has two runners.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::message::Role;

@@ -1,5 +1,5 @@
-//! Writes `summary.json`. It is always complete: whatever is killed at any time, a reader sees either the previous
-//! document or the new one.
+//! Writes `summary.json`. The file is always complete: if a process is killed at any time, a reader sees either the
+//! previous document or the new one.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};

@@ -146,7 +146,7 @@ pub(super) fn headline_of<'a, Candidates>(
             Some(median) => format!("{name}: {winner} wins with {}{same}", time(median)),
             None => format!("{name}: {winner} {wins}"),
         };
-        // Nothing could be compared, and the run ends as if no candidate had won. The line must explain that.
+        // Nothing could be compared, and the run ends as if no candidate had won. The line must say why.
         return match (job.status, job.detail.as_deref().map(one_line)) {
             (JobStatus::BaselineFailed, Some(detail)) => format!("{wins}, {} ({detail})", job.status),
             (JobStatus::BaselineFailed, None) => format!("{wins}, {}", job.status),
@@ -273,7 +273,7 @@ impl Page {
         // Candidates without a rank follow those with one. The sort is stable, so equals stay in the plan's order.
         ranked.sort_by(|one, other| {
             let rank = |it: &CandidateRecord| it.rank.unwrap_or(u32::MAX);
-            // The speed-up of the baseline would always be 1.
+            // The baseline has no speed-up; it would always be 1.
             let value = |it: &CandidateRecord| it.speedup.map_or(1.0, |speedup| speedup.value);
             rank(one).cmp(&rank(other)).then_with(|| value(other).total_cmp(&value(one)))
         });

@@ -19,7 +19,8 @@ use crate::record::{
 /// The workloads of an imported data set, by job and entry.
 pub type Workloads = BTreeMap<String, BTreeMap<String, Value>>;
 
-/// The name that represents all entries if a candidate failed before any of them was run.
+/// The name in a line that is about all entries: the candidate failed before any entry was run, was not timed, or has
+/// no verdict.
 const ALL_ENTRIES: &str = "all";
 
 #[derive(Debug)]

@@ -21,12 +21,12 @@ pub(super) const MAX_META: usize = 64 << 20;
 /// The length limit of a report after its texts were cut, enough for a hundred thousand timed entries. A worker that
 /// sends more is broken.
 pub(super) const MAX_REPORT: usize = 128 << 20;
-/// The number of failing entries kept per attempt.
+/// The maximum number of failing entries kept per attempt.
 const MAX_FAILURES: usize = 16;
-/// The number of arguments shown per failing entry, and the length of each.
+/// The maximum number of arguments kept per failing entry, and the length limit of each.
 const MAX_ARGUMENTS: usize = 256;
 const MAX_ARGUMENT: usize = 512;
-/// The number of arguments in a compiler's command.
+/// The maximum number of arguments kept of a compiler's command.
 const MAX_COMMAND: usize = 1024;
 
 const CUT: &str = " […]";
@@ -46,7 +46,8 @@ fn clip_in_place(text: &mut String, limit: usize) {
     }
 }
 
-/// Cuts every text of a report to its limit. Status, figures and entries stay complete.
+/// Cuts the long texts of a report, its failing entries and their arguments, and the compiler's command to their
+/// limits. Status, figures and timed entries stay complete.
 pub(super) fn clip_report(report: &mut Report) {
     clip_in_place(&mut report.head.detail, MAX_DETAIL);
     clip_failures(&mut report.head.failures);

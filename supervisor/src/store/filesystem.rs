@@ -1,17 +1,18 @@
 //! Chooses the journal mode that works in a folder.
 //!
 //! SQLite's write-ahead log needs memory that is shared by the processes that have the database open. Network file
-//! systems may not provide it, and the log could then corrupt the database. DELETE mode is slower, but works on every
-//! file system.
+//! systems may not provide it, and the log could then corrupt the database. DELETE mode is slower, but needs no shared
+//! memory.
 
 use std::path::Path;
 
 /// How the database survives a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Journal {
-    /// Readers do not block the writer. A synced commit costs one sync, and any other commit none.
+    /// Readers do not block the writer. Apart from checkpoints, a synced commit costs one sync, and any other commit
+    /// none.
     WriteAhead,
-    /// Each commit costs two syncs. No shared memory is needed.
+    /// Each commit costs several syncs. No shared memory is needed.
     Delete,
 }
 

@@ -44,7 +44,7 @@ pub use stream::JobKey;
 
 pub const FILE_NAME: &str = "run.sqlite";
 
-/// The timeout of a write while a reader (`report`, `top`) locks the file. Readers lock it for milliseconds.
+/// The timeout of a write while a reader (such as `report`) locks the file. Readers lock it for milliseconds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The size of SQLite's page cache, in KiB. It is part of the 20 MiB that the supervisor can owe.
 const CACHE_KIB: i32 = 512;

@@ -1,4 +1,4 @@
-//! Replays in the store: their plan, their attempts and their ends. Only a replay that PASSED has a result.
+//! Replays in the store: their plan, their attempts and their ends. Only the result of a replay that PASSED counts.
 
 use opt_shared::ids::{LeaseId, WorkerId};
 use opt_shared::outcome::{Blame, EntryFailure, ReplayResult, Status};
@@ -139,7 +139,7 @@ impl Store {
         self.expect_one(changed, OPERATION, || phase.name.clone())
     }
 
-    /// The result of a replay that passed. It comes with the text that identifies the inputs of the replay.
+    /// The result of a replay that passed, after the text that identifies the replay's inputs.
     pub fn stored_replay(&self, name: &str) -> Result<Option<(String, ReplayResult)>, StoreError> {
         self.connection
             .query_row(

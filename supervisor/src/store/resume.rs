@@ -67,7 +67,7 @@ pub struct Abandoned {
 }
 
 impl Store {
-    /// The resolved plan of the run's first start.
+    /// The resolved plan of the run.
     pub fn stored_plan(&self) -> Result<Option<String>, StoreError> {
         self.meta_value(META_PLAN)
     }
@@ -150,8 +150,8 @@ impl Store {
             .map_err(|source| self.failed(source))
     }
 
-    /// Closes all rows that were open when the supervisor died. An attempt without an end has no verdict, and is
-    /// repeated.
+    /// Closes the attempts, workers and phases that were open when the supervisor died. An attempt without an end has
+    /// no verdict, and is repeated.
     pub fn close_abandoned(&mut self, now: UtcTime) -> Result<Abandoned, StoreError> {
         self.synced("close the open rows of an earlier run", |transaction| {
             let attempts = transaction.execute(

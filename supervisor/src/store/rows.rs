@@ -26,7 +26,7 @@ pub struct JobRow {
     pub signature_digest: Option<String>,
 }
 
-/// A job's current status; written whenever it changes.
+/// A job's status at its end, with its winner.
 #[derive(Clone, Debug)]
 pub struct JobEnd {
     pub status: JobStatus,
@@ -71,7 +71,8 @@ pub struct CandidateEnd {
     pub feedback: Option<String>,
 }
 
-/// A candidate's score within its job; written for every candidate whose rank changes.
+/// A candidate's score within its job. Scores are written when the job ends, and when a candidate ends whose result
+/// somebody waits for.
 #[derive(Clone, Debug, Default)]
 pub struct ScoreRow {
     pub rank: Option<u32>,
@@ -145,8 +146,8 @@ pub struct PhaseRow {
     pub ended: Option<UtcTime>,
 }
 
-/// A phase's reservation on the device, and the highest sample of its memory there. `None` if the phase needed no card,
-/// or was never seen on one.
+/// A phase's reservation on the device, and the highest sample of its memory there. The first is `None` if the phase
+/// needed no card, the second if it was never seen on one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DevicePhase {
     pub predicted: Option<Bytes>,

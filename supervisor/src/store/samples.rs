@@ -1,8 +1,7 @@
 //! Stores memory samples in the database as blocks, which are thinned out evenly when there are too many.
 //!
 //! A run may take a day, and its samples some tens of MiB. When the blocks exceed the budget, the width of a step is
-//! doubled. Each write then joins a few neighbouring old blocks to the new width. Joined steps keep every extreme
-//! value.
+//! doubled. Each write then joins a few neighbouring old blocks to the new width. Joined steps keep the worst values.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +17,7 @@ use crate::record::timeline::{Assembly, Block, Mark, MarkKind, PhaseSpan, Timeli
 
 pub use super::block::MAX_POINTS;
 
-/// The size limit of all blocks together.
+/// The size of all blocks together above which they are thinned out.
 const BUDGET: Bytes = Bytes::mib(24);
 /// The number of joins after each write. They remove more blocks than the write adds, so thinning keeps up.
 const JOINED_AT_ONCE: usize = 4;
@@ -56,7 +55,7 @@ impl Store {
             .map_err(|source| self.failed(source))
     }
 
-    /// The run's memory over time, in at most about `steps` steps; empty if the run kept no samples.
+    /// The run's memory over time, reduced to about `steps` steps; empty if the run kept no samples.
     pub fn timeline(&self, steps: usize) -> Result<Timeline, StoreError> {
         let span: Option<(i64, i64)> = self
             .connection
@@ -79,8 +78,8 @@ impl Store {
         })
     }
 
-    /// Calls `take` with every block, in the order in which they were written. Unlike a timeline, which adds processes
-    /// up, blocks hold the samples of each process.
+    /// Calls `take` with every block, in the order in which they were written. A timeline adds processes up; blocks
+    /// hold the samples of each process.
     pub fn each_block(&self, mut take: impl FnMut(&Block)) -> Result<(), StoreError> {
         let mut damage = None;
         let read = self.each(
@@ -209,8 +208,8 @@ fn insert(transaction: &Transaction<'_>, block: &Block) -> rusqlite::Result<()> 
     Ok(())
 }
 
-/// Joins a few neighbouring blocks whose steps are narrower than the current width. If the budget is exceeded, the
-/// width grows. Returns the width. The inner error says which block is damaged.
+/// Joins a few neighbouring blocks whose steps are narrower than the current width. If there are none and the budget is
+/// exceeded, the width grows. Returns the width. The inner error says which block is damaged.
 fn thin_out(transaction: &Transaction<'_>, budget: Bytes) -> rusqlite::Result<Result<u64, String>> {
     let (bytes, widest): (i64, i64) = transaction
         .prepare_cached("SELECT coalesce(sum(bytes), 0), coalesce(max(width), 1) FROM sample")?

@@ -1,6 +1,6 @@
 //! Reads the document piece by piece, for reports that hold one candidate in memory at a time.
 //!
-//! A visitor can stop the reading by returning an error, which becomes the inner result.
+//! A `visit` function can stop the reading by returning an error, which becomes the inner result.
 
 use super::load::Document;
 use super::{Order, StoreError};

@@ -82,7 +82,7 @@ impl Store {
         Ok(())
     }
 
-    /// Adds the memory totals since the last call. Stored peaks only rise.
+    /// Combines the memory totals of this part of the run with the stored ones. Stored peaks only rise.
     pub fn memory(&mut self, totals: MemoryTotals) -> Result<(), StoreError> {
         const OPERATION: &str = "record the memory totals";
         let earlier = self.memory_totals()?;

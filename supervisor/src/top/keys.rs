@@ -1,5 +1,5 @@
-//! The effect of each key: it changes the view, or sends a request to the run. Requests that cannot be undone must be
-//! confirmed.
+//! The effect of each key: it changes the view, or sends a request to the run. Requests that cannot be undone are sent
+//! only after a confirmation.
 
 use opt_shared::units::Bytes;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};

@@ -1,5 +1,5 @@
-//! Two threads that communicate with the run, so that the terminal never waits for it. One polls once a second and
-//! sends requests, and the other listens for events.
+//! Two threads that communicate with the run, so that the terminal never waits for it. One thread polls once a second
+//! and sends requests, and the other listens for events.
 
 use std::path::Path;
 use std::thread;

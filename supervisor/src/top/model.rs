@@ -185,7 +185,7 @@ pub(super) struct Model {
     pub policy: VecDeque<Decision>,
     /// The end of the run, or the reason why the connection was lost.
     pub over: Option<String>,
-    /// The time since the last answer, or zero if it is too short to be reported.
+    /// The time since the last answer or event, or zero if it is too short to be reported.
     pub silent: Duration,
 
     pub focus: Pane,
@@ -330,8 +330,8 @@ impl Model {
             Some("run") => {
                 let code = event["exit_code"].as_u64().map(|code| format!(" with exit code {code}"));
                 self.end(String::new());
-                // The exit code is more informative than a closed connection, so it replaces that reason even if it
-                // arrives later.
+                // The exit code says more than a closed connection, so it replaces that reason even if it arrives
+                // later.
                 self.over = Some(format!("the run has ended{}", code.unwrap_or_default()));
             }
             _ => {}

@@ -12,7 +12,7 @@ use ratatui::crossterm::terminal::{
 };
 use ratatui::{Frame, Terminal};
 
-/// True while we have taken over the terminal, so that the terminal is restored only once.
+/// True while this process has taken over the terminal. It ensures that the terminal is restored only once.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 pub(super) struct Screen {

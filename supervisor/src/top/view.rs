@@ -17,7 +17,7 @@ use crate::signal::Signals;
 
 /// Time between two checks for updates. A key is handled at once.
 const TURN: Duration = Duration::from_millis(100);
-/// Time without an answer after which the view reports that the run is silent.
+/// Time without an answer or event after which the view reports that the run is silent.
 const SILENT: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]

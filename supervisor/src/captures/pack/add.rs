@@ -70,7 +70,7 @@ pub fn add(
     result.map(|()| packed)
 }
 
-/// Checks a file's name and type, and reads its size and times.
+/// Checks a file's name and type, and reads its size and modification time.
 fn source(file: &Added) -> Result<Source, CapturesError> {
     if !is_entry_name(&file.name) {
         let detail =

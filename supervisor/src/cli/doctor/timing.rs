@@ -19,7 +19,7 @@ const KERNEL: &[u8] = include_bytes!("../../../../configs/doctor/spin.c");
 const COPIES: usize = 3;
 /// The timeout of the trial, which takes about ten seconds on a quiet machine.
 const TRIAL_TIMEOUT: Duration = Duration::from_mins(3);
-/// The files for the trial's output. A pipe could fill up before the trial ends.
+/// The files for the trial's output. They are used instead of pipes, which could fill up before the trial ends.
 const RESULT: &str = "result.json";
 const MESSAGES: &str = "messages.txt";
 /// The differences to report, as shares of the baseline's time.

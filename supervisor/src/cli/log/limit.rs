@@ -42,8 +42,8 @@ impl<K: Copy + Eq + Hash> Limit<K> {
         self.period
     }
 
-    /// Returns whether a line is within the limit. If it is not, `what` is called for its text. `take_expired` must be
-    /// called before.
+    /// Returns whether a line is within the limit. If it is not, `what` is called for its text. Call `take_expired`
+    /// first.
     pub(super) fn admits(&mut self, site: K, now: Instant, what: impl FnOnce() -> String) -> bool {
         let fresh = || CallSite { since: now, lines: 0, left_out: 0, last: String::new() };
         let it = self.sites.entry(site).or_insert_with(fresh);

@@ -6,9 +6,9 @@ use super::super::figures::{counted, one_line, shorten, speedup, time};
 use super::super::markdown::{cell, code};
 use super::{Change, ComparedCandidate, ComparedJob, Comparison, Ended, RatioOf, replays};
 
-/// Largest number of rows per job in a pull request, where the length of comments is limited.
+/// Largest number of rows per job in the markdown, because a comment on a pull request has a maximum length.
 const MAX_ROWS: usize = 60;
-/// Largest number of jobs in a pull request, for the same reason.
+/// Largest number of jobs in the markdown, for the same reason.
 const MAX_JOBS: usize = 20;
 /// Largest number of names in a list of items that only one run has.
 const MAX_NAMES: usize = 10;

@@ -32,10 +32,9 @@ pub struct ComparedReplay {
     pub second: EndedReplay,
     /// Ratio of the total times. Above 1, the second run is faster.
     pub time_ratio: Option<f64>,
-    /// True if catalog and schedule are equal, so both runs made the same calls on the same bytes. `None` if one of
-    /// them has no result.
+    /// True if both runs made the same calls on the same bytes. `None` if one of them has no result.
     pub same_recording: Option<bool>,
-    /// True if every byte of every output is equal.
+    /// True if every byte of every output is equal. `None` if one of the runs has no result.
     pub same_outputs: Option<bool>,
 }
 

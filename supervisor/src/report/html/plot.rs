@@ -1,7 +1,7 @@
 //! Plots of a run's memory, as SVG that gets its colours from the page.
 //!
-//! The plotting library (plotters) knows only fixed colours. Each kind of line or area is therefore drawn in a fixed
-//! colour of its own, and `style.css` replaces that colour by one for light pages and one for dark pages.
+//! The plotting library (plotters) knows only fixed colours. Each kind of line or area is therefore drawn in a
+//! different fixed colour, which `style.css` replaces by one colour for light pages and another for dark pages.
 
 use std::collections::BTreeMap;
 
@@ -28,8 +28,8 @@ const LEFT: u32 = 118;
 const RIGHT: u32 = 14;
 /// Number of steps of a drawn line. Each is about three pixels wide.
 const COLUMNS: usize = 320;
-/// A limit that is more than this many times as high as the peak is stated in words. If it were drawn, everything else
-/// would be flat.
+/// A limit that is more than this many times as high as the peak is not drawn, because everything else would be flat.
+/// Such a ceiling is stated in words.
 const HIGHEST: u64 = 3;
 
 const INK: RGBColor = RGBColor(0x10, 0x10, 0x10);

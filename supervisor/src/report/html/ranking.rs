@@ -171,7 +171,7 @@ fn row(digest: &JobDigest, candidate: &CandidateRecord, measure: Measure, axis: 
     }
 }
 
-/// Draws the interval with the estimate in it. A line through all rows marks the baseline.
+/// Draws the interval with the estimate in it. If speed-ups are drawn, a line through all rows marks the baseline.
 fn range(estimate: Option<Estimate>, axis: &Axis, measure: Measure, winner: bool) -> Markup {
     html! {
         div.range.winner[winner] {
@@ -219,7 +219,7 @@ struct Cell {
 }
 
 /// Shows how fast each entry is. The colour says how much faster or slower than the baseline it is, on the job's own
-/// scale. Without a baseline, entries are compared with the best candidate.
+/// scale. Without a speed-up, an entry's time is compared with the shortest time that any candidate has for this entry.
 pub(super) fn heat(digest: &JobDigest) -> Markup {
     let timed: Vec<&CandidateRecord> = digest
         .shown
@@ -252,7 +252,7 @@ pub(super) fn heat(digest: &JobDigest) -> Markup {
         .map(|it| (*it, names.iter().zip(&best).map(|((name, _), best)| cell(it, name, *best)).collect()))
         .collect();
     let ratios = || rows.iter().flat_map(|(_, cells)| cells.iter().flatten().map(|cell| cell.ratio));
-    // A scale that spans only a tenth of a percent would be meaningless.
+    // The scale is never narrower than this, because small differences would otherwise get strong colours.
     let largest = ratios().fold(1.25, f64::max);
     let smallest = ratios().filter(|ratio| 0.0 < *ratio).fold(0.8, f64::min);
     html! {

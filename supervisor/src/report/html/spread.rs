@@ -15,14 +15,14 @@ const MAX_ENTRIES: usize = 16;
 /// The tenth percentile, the median and the ninetieth percentile.
 type Spread = [f64; 3];
 
-/// The spread from eleven deciles (minimum to maximum). `None` if one of its three is missing or is not a positive
-/// finite number.
+/// The spread from eleven deciles (minimum to maximum). `None` if one of the three figures is missing or is not a
+/// positive finite number.
 fn spread(deciles: &[f64]) -> Option<Spread> {
     let at = |index: usize| deciles.get(index).copied().filter(|it| it.is_finite() && 0.0 < *it);
     Some([at(1)?, at(5)?, at(9)?])
 }
 
-/// The section about the winner. Without a winner, it is about the first candidate that was timed.
+/// The section about the winner. Without a winner that was timed, it is about the first candidate that was.
 pub(super) fn spreads(digest: &JobDigest) -> Markup {
     let timed =
         |it: &&CandidateRecord| it.profile.as_ref().is_some_and(|profile| !profile.entries.is_empty());
@@ -64,8 +64,8 @@ pub(super) fn spreads(digest: &JobDigest) -> Markup {
     }
 }
 
-/// Draws the spread of the candidate, and below it that of its baseline. `certain` is false if the candidate's figures are
-/// marked. They are not green then.
+/// Draws the spread of the candidate, and below it that of its baseline. `certain` is false if the candidate's figures
+/// are doubtful; they are then not green.
 fn lines(own: &Spread, beside: Option<&Spread>, certain: bool) -> Markup {
     let all = || own.iter().chain(beside.into_iter().flatten()).copied();
     let axis = Axis::over(all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max));

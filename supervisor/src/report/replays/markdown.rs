@@ -8,7 +8,7 @@ use crate::report::markdown::{cell, code};
 /// The size of the section, in bytes, above which details are left out, because the length of a comment is limited. The
 /// table of replays is never cut.
 pub(in crate::report) const MAX_SIZE: usize = 12_000;
-/// Largest number of steps that are listed. They are the ones that waited longest.
+/// Largest number of steps that are listed: those that waited longest.
 const MAX_STEPS: usize = 10;
 const MAX_NAME: usize = 80;
 

@@ -72,8 +72,8 @@ fn in_one_column(area: Rect, focus: Pane, wanted: Wanted) -> Vec<(Pane, Rect)> {
             shown.push(pane);
         }
     }
-    // Of the remaining rows, the workers get as many as they need, up to four, and the chart gets up to a third. The
-    // rest goes to the candidates or, if these are not shown, to the focused pane.
+    // Of the remaining rows, the workers get as many as they still need, up to four, and the chart gets up to a third.
+    // The rest goes to the candidates or, if these are not shown, to the focused pane.
     let more = wanted.workers.saturating_add(2).saturating_sub(least(Pane::Workers, wanted)).min(4);
     let mut more = [(Pane::Workers, more), (Pane::Memory, height_left / 3)].map(|(pane, rows)| {
         let given = if shown.contains(&pane) { rows.min(height_left) } else { 0 };

@@ -117,8 +117,8 @@ fn candidate(it: &Candidate, theme: Theme) -> [Cell; 5] {
     ]
 }
 
-/// The time that a replay took, and the part of it spent waiting; before the replay has a result, its steps and its
-/// budget.
+/// The time that a replay took, and the part of it spent waiting. Before the replay has a result, the number of its
+/// steps and its budget.
 fn replayed(it: &Replay) -> (String, String) {
     match (it.total, it.stalled) {
         (Some(total), Some(stalled)) => (format!("{total:.2} s"), format!("{stalled:.2} s stalled")),
