@@ -71,7 +71,7 @@ enum Command {
     Ctl(ctl::CtlArguments),
     /// Watch and control a live run in a terminal
     Top(top::TopArguments),
-    /// Test one candidate, in an open run of the plan or in a short separate run
+    /// Test one candidate, in a live run of the plan or in a short separate run
     Eval(eval::EvalArguments),
     /// Turn problems, projects or data sets of other tools into a plan with captures and candidates
     Import(import::ImportArguments),

@@ -326,7 +326,7 @@ fn send_refusal(connection: &mut Connection, refusal: Refusal, now: Instant) {
     let _ = connection.queue(&message::write("null", &Err(refusal)), now);
 }
 
-/// Returns whether a user is admitted. Only the run's user and root are.
+/// Returns whether a user is admitted: only the run's user and root are admitted.
 pub(super) fn is_admitted(peer: Uid, own: Uid) -> bool {
     peer == own || peer.is_root()
 }

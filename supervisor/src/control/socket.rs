@@ -32,7 +32,7 @@ pub enum SocketError {
         "{path} is too long for a folder of sockets (a socket's path can have at most {MAX_PATH_BYTES} bytes)"
     )]
     TooLong { path: PathBuf },
-    #[error("{path} is not a folder that only you can use (remove it, or set XDG_RUNTIME_DIR)")]
+    #[error("{path} is not a folder that only you can use (remove it, or set OPT_SUPERVISOR_RUNTIME_DIR)")]
     Foreign { path: PathBuf },
 }
 

@@ -108,7 +108,7 @@ impl<const ZERO: bool> Codec for Percentage<ZERO> {
     }
 }
 
-/// A share of the machine's memory, or a size; above zero.
+/// A share of the memory of the host or of a device, or a size. It is above zero.
 pub(super) struct Ceiling;
 
 impl Codec for Ceiling {

@@ -103,8 +103,9 @@ impl Layers {
         })
     }
 
-    /// The final settings of a job or candidate. `self` are the merged layers of the level above, `own` its own layers.
-    /// Tables that `own` does not change are shared with `above`, the final settings of the level above.
+    /// The final settings of a job or candidate. `self` is the merged layers of the level above, and `own` is the
+    /// layers of the job or candidate itself. Tables that `own` does not change are shared with `above`, the final
+    /// settings of the level above.
     pub(super) fn settle_below(
         &self,
         own: &Self,

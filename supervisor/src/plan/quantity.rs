@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use opt_shared::units::Bytes;
 
-/// The longest duration that a plan can give. Anything longer is a typing error, and could overflow deadlines.
+/// The longest duration that a plan can give. A longer one is probably a typing error, and could overflow deadlines.
 const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// A size, or a share of the machine's memory.
+/// A size, or a share of the memory of the host or of a device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Amount {
     /// A fraction: 0.75 for `"75%"`.
@@ -20,7 +20,7 @@ pub enum Amount {
 }
 
 impl Amount {
-    /// The amount in bytes on a machine with `whole` bytes of memory.
+    /// The amount in bytes, if the memory has `whole` bytes.
     pub fn of(self, whole: Bytes) -> Bytes {
         match self {
             Self::Share(share) => whole.fraction(share),
@@ -89,7 +89,7 @@ pub(super) fn parse_share(text: &str) -> Option<f64> {
 
 /// The shortest percentage that reads back as exactly this share.
 pub(super) fn print_share(share: f64) -> String {
-    // `share * 100.0` does not undo `percent / 100.0` to the last bit, but one of its neighbours does.
+    // `share * 100.0` may differ from the original percentage in the last bit. One of its neighbours is then right.
     const MAX_DIGITS: usize = 20;
     let scaled = share * 100.0;
     for digits in 0..=MAX_DIGITS {

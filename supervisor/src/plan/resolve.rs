@@ -125,7 +125,7 @@ impl Levels<'_> {
                     .help("give one of them another `name`");
             }
             written.push(name.as_ref().map(|(name, _)| name.clone()));
-            // All mistakes of a job are reported, but a job with a mistake is never used.
+            // All mistakes of a job are reported. A job with a mistake is never used, because the plan is then refused.
             let (Some(captures), Some((name, _))) = (captures, name) else { continue };
             let id = JobId(u32::try_from(jobs.len()).unwrap_or(u32::MAX));
             jobs.extend(self.settle_job(

@@ -227,7 +227,7 @@ impl Page {
         self.text.push('\n');
     }
 
-    /// Colours a text. It must be padded before, because colour codes take no space on the screen.
+    /// Colours a text. The text must already be padded, because colour codes take no space on the screen.
     fn paint(&self, text: String, tone: Tone) -> String {
         if self.style.color { format!("\x1b[{}m{text}\x1b[0m", tone.code()) } else { text }
     }

@@ -469,7 +469,7 @@ pub(super) fn role(name: &str) -> Option<Role> {
     [Role::Verifier, Role::Profiler].into_iter().find(|role| role.name() == name)
 }
 
-/// The kind of a device. A device that only newer versions know counts as the default device.
+/// The kind of a device. A device that this version does not know counts as the default device.
 fn kind_of(device: &str) -> DeviceKind {
     Device::from_name(device).unwrap_or_default().kind()
 }

@@ -161,7 +161,7 @@ impl Store {
     }
 
     /// Records a candidate of the plan, or a submitted one. If it is already recorded, its results are kept and its
-    /// digest is updated; call `stored_candidates` first to compare.
+    /// description is updated; call `stored_candidates` first to compare.
     pub fn candidate(&mut self, candidate: &CandidateRow) -> Result<(), StoreError> {
         const OPERATION: &str = "record a candidate";
         let job = self.job_key(candidate.job, OPERATION)?;
@@ -300,7 +300,7 @@ impl Store {
     }
 
     /// Reopens a candidate that has no end, or whose end is not kept. Its attempts stay recorded, and their numbers are
-    /// not used again, but their reports no longer count, except that of the kept build, which is named by its number.
+    /// not used again. Their reports no longer count, except that of the build with the number `kept_build`.
     pub fn candidate_reopened(
         &mut self,
         candidate: CandidateId,

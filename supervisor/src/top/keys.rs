@@ -91,7 +91,7 @@ fn move_selection(model: &mut Model, by: isize) {
             let to = within(model.chosen_candidate(&order), order.len());
             model.candidate = order.get(to).map(|it| it.name.clone());
         }
-        // Moving down goes to later rows.
+        // Moving down goes to later decisions, so `back` shrinks.
         Pane::Policy => {
             let last_row = model.policy.len().saturating_sub(1);
             let back = model.back.min(last_row);

@@ -24,7 +24,7 @@ fn caveats(comparison: &Comparison, job: &ComparedJob) -> Vec<String> {
     }
     let by_time = job.candidates.iter().any(|it| it.ratio_of == Some(RatioOf::MedianTime));
     if by_time && comparison.same_cpu != Some(true) {
-        caveats.push("times are compared across machines".to_owned());
+        caveats.push("times are compared, and the runs may be from different machines".to_owned());
     }
     caveats
 }

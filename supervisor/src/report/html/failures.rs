@@ -1,4 +1,4 @@
-//! A section for every candidate that did not pass: what it did, where it first failed, and how it ended.
+//! The failed candidates, as far as there is room: what each did, where it first failed, and how it ended.
 
 use maud::{Markup, html};
 use opt_shared::outcome::{EntryFailure, Mismatch};
