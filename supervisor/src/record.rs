@@ -115,7 +115,9 @@ words! {
 
 words! {
     JobStatus {
+        /// The job has not ended.
         Pending = "PENDING",
+        /// Readers know this status, but no run writes it.
         Running = "RUNNING",
         /// The job has a candidate that counts as a success: usually, one other than the baseline passed and was timed.
         Passed = "PASSED",

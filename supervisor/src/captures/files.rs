@@ -194,7 +194,7 @@ pub(super) fn resolved(folder: &Path) -> Result<PathBuf, CapturesError> {
     Ok(resolved)
 }
 
-/// Creates a folder and its parents, and flushes each into its own parent.
+/// Creates a folder and its missing parents. The parent of each new folder is flushed.
 pub(super) fn make_folder(folder: &Path) -> Result<(), CapturesError> {
     if folder.is_dir() {
         return Ok(());

@@ -24,7 +24,7 @@ use opt_shared::capture::CaptureError;
 use opt_shared::capture::store::{IndexError, ManifestError};
 use opt_shared::units::Bytes;
 
-/// The maximum number of threads, enough to saturate any disk.
+/// The maximum number of threads. More would hardly be faster, because the disk limits the speed.
 const MAX_THREADS: usize = 4;
 /// The number of bytes that each thread reads, hashes and writes at a time.
 const CHUNK: usize = 1 << 20;

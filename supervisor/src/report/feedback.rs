@@ -17,7 +17,7 @@ use crate::record::Stage;
 pub const MAX_FEEDBACK: usize = 2 << 10;
 /// Longest excerpt of the compiler's output or of standard error. The rest of the space is for our own findings.
 const MAX_EXCERPT: usize = 1200;
-/// Longest line, if a line with a list of arguments does not need more. The larger limit applies to every line.
+/// Longest line, unless a list of arguments needs more. The larger of the two limits applies to every line.
 const MAX_LINE: usize = 400;
 /// Longest list of an entry's arguments.
 const MAX_ARGUMENTS: usize = 500;

@@ -15,8 +15,8 @@ pub(super) fn marks(candidate: &CandidateRecord) -> String {
     short_timing(candidate).into_iter().chain(unvaried).collect()
 }
 
-/// True if the candidate's figures mean less than they seem to: its interval is wide although it was not only screened,
-/// or its inputs did not vary. Such figures are never shown in green.
+/// True if the candidate's figures mean less than they seem to: its interval is wide (unless it was only screened), or
+/// its inputs did not vary. Such figures are never shown in green.
 pub(super) fn is_doubtful(candidate: &CandidateRecord) -> bool {
     const WIDEST: f64 = 0.15;
     let times = candidate.profile.as_ref().map(|profile| &profile.times);

@@ -30,7 +30,7 @@ pub(super) struct Trial {
     /// The lowest and the highest bound of the copies' speed-up intervals.
     low: f64,
     high: f64,
-    /// The largest share of its time that a copy waited for a CPU.
+    /// The largest share of a copy's timed blocks that was spent waiting for a CPU.
     wait_share: Option<f64>,
 }
 
