@@ -12,8 +12,8 @@ use crate::plan::Plan;
 use crate::report::text::Detail;
 use crate::signal::Signals;
 
-/// The limits of results that wait to be written to standard output: their number and their bytes. The bytes are part
-/// of the 20 MiB that the supervisor can owe.
+/// The limits of results that wait to be written to standard output: their number and their bytes. The bytes count
+/// towards the supervisor's target of at most 20 MiB.
 const QUEUE: QueueLimits = QueueLimits { items: 4096, weight: 4 << 20 };
 /// The timeout for writing the last results after the run. An interrupt ends the wait.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(24 * 3600);

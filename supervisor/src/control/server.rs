@@ -28,8 +28,8 @@ const BACKLOG: i32 = 128;
 /// How long no connection is accepted after the process has run out of descriptors. Without this pause, the waiting
 /// connection would wake the loop again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
-/// The maximum number of bytes buffered for all connections, in both directions. It is part of the 20 MiB that the
-/// supervisor can owe.
+/// The maximum number of bytes buffered for all connections, in both directions. They count towards the supervisor's
+/// target of at most 20 MiB.
 const BUDGET: usize = 4 << 20;
 /// The maximum number of requests of one connection that wait for an answer.
 const MAX_PENDING: u32 = 64;

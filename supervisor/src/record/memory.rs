@@ -60,8 +60,8 @@ impl Sampling {
 }
 
 impl MemoryTotals {
-    /// Combines the totals of an earlier and a later part of a resumed run: the higher peaks and swap traffic, the
-    /// lower available memory, the later ceilings, the worse sampling.
+    /// Combines earlier and later totals, of two samples or of two parts of a resumed run: the higher peaks and swap
+    /// traffic, the lower available memory, the later ceilings, the worse sampling.
     #[must_use]
     pub fn combined_with(self, later: Self) -> Self {
         let min_available = match (self.min_available_bytes, later.min_available_bytes) {

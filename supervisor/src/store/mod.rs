@@ -46,7 +46,7 @@ pub const FILE_NAME: &str = "run.sqlite";
 
 /// The timeout of a write while a reader (such as `report`) locks the file. Readers lock it for milliseconds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
-/// The size of SQLite's page cache, in KiB. It is part of the 20 MiB that the supervisor can owe.
+/// The size of SQLite's page cache, in KiB. It counts towards the supervisor's target of at most 20 MiB.
 const CACHE_KIB: i32 = 512;
 /// The number of frames (at most 4 MiB) after which the write-ahead log is copied into the database.
 const CHECKPOINT_PAGES: i32 = 1000;
