@@ -182,7 +182,7 @@ fn returned(facts: &Facts<'_>, text: &mut Text) {
         text.line(if detail.contains(".py:") || detail.contains("it returned") {
             "Return the outputs as plain tensors on the CPU, or write to the output tensors if the function gets them. Do not let an exception escape."
         } else {
-            "The function must return 0 and write its result into the output tensor, which is its last argument."
+            "The function must return 0 and write its results into the output tensors, which are its last arguments."
         });
     }
     entry(facts, text);
@@ -306,12 +306,12 @@ fn hint(found: &Mismatch) -> String {
                 .to_owned()
         }
         Pattern::Tail { from } => format!(
-            "Everything is right up to element {from}, and wrong from there to the end: the remainder after the last full \
-             tile or vector is not handled, or an index overflows."
+            "Everything before element {from} is right, and everything from there on is wrong: the remainder after the \
+             last full tile or vector is not handled, or an index overflows."
         ),
         Pattern::FromRow { row } => format!(
-            "Rows before {row} are right, and all later rows are wrong: look at how rows are split over threads or \
-             tiles, and at index types that overflow."
+            "The rows before row {row} are right, and all rows from there on are wrong: look at how rows are split \
+             over threads or tiles, and at index types that overflow."
         ),
         Pattern::StillPoisoned => {
             "These elements still have the value with which the output was filled: they were never \

@@ -128,8 +128,8 @@ fn feedback_blames_the_candidate_for_its_own_faults_only() {
 fn mismatch_has_location_values_and_a_hint() {
     for (pattern, hint) in [
         (Pattern::All, "Every element is wrong"),
-        (Pattern::Tail { from: 128 }, "up to element 128"),
-        (Pattern::FromRow { row: 2 }, "Rows before 2 are right"),
+        (Pattern::Tail { from: 128 }, "before element 128 is right"),
+        (Pattern::FromRow { row: 2 }, "rows before row 2 are right"),
         (Pattern::StillPoisoned, "never written"),
         (Pattern::Scattered, "scattered ([2, 32], [3, 1])"),
     ] {
