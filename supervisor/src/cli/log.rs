@@ -42,7 +42,7 @@ const QUEUE: QueueLimits = QueueLimits { items: 4096, weight: 512 << 10 };
 /// The timeout for writing the last lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The file for the JSON lines. It is set once the run folder is known; earlier lines are not kept.
+/// The file for the JSON lines. It is set once the run folder is known. Lines that are written before are not kept.
 static RUN_LOG: OnceLock<File> = OnceLock::new();
 static LOG: OnceLock<Arc<Log>> = OnceLock::new();
 /// The outputs with a thread each, for standard error and for the file. They are set once the threads have started.

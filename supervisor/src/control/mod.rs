@@ -1,8 +1,9 @@
 //! The control socket: admission, the format and limits of lines, and all requests.
 //!
 //! This module handles connections, their limits and the protocol (JSON-RPC 2.0, one message per line). It has no state
-//! of the run: it passes typed requests to the driver and sends the answers. The server runs in the run's main loop and
-//! never blocks. `socket` chooses the path of the socket; `client` is the client's end, for `ctl`.
+//! of the run: it passes typed requests to the driver and sends the answers. The server runs in the run's main loop.
+//! Only `Server::close` waits, for a limited time. `socket` chooses the path of the socket; `client` is the client's
+//! end, for `ctl`.
 //!
 //! ```text
 //!   accept ── another uid? ──▶ "forbidden", closed

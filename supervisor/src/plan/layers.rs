@@ -82,8 +82,9 @@ impl Layers {
     fn overridden(&self, set: &Self) -> Self {
         let mut merged = self.under(set);
         if let Some(appended) = &set.build.extra_flags {
-            // `--set` appends last, because the compiler obeys the last flag. Flags that were appended earlier move to
-            // `flags`: a printed plan shows what each level adds, so it cannot show flags added between two levels.
+            // `--set` appends last, because the compiler obeys the last flag. Flags that other layers appended
+            // therefore move to `flags`: in a printed plan, a level can only append to the flags of the level above,
+            // not insert flags before those of `--set`.
             let appended_before = self.build.extra_flags.clone().unwrap_or_default();
             merged.build.flags.get_or_insert_default().extend(appended_before);
             merged.build.extra_flags = Some(appended.clone());

@@ -111,7 +111,7 @@ fn worse(track: Track, one: Bytes, other: Bytes) -> Bytes {
 /// The samples of all tracks during some time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Block {
-    /// The width of a step, in milliseconds: the samples within one step are reduced to two points.
+    /// The width of a step, in milliseconds. The samples of a track within one step are reduced to at most two points.
     pub width: u64,
     pub series: BTreeMap<Track, Series>,
 }

@@ -1,8 +1,8 @@
 //! Compares two runs: which candidates are in both, which of them became faster or slower, and whose status changed.
 //!
-//! If both runs paired a candidate with the same baseline, speed-ups are compared, which cancels the machine's
-//! influence. Otherwise median times are compared, which is meaningful only on the same machine. The interval of a
-//! ratio assumes that the errors of both runs are independent.
+//! If a candidate has a speed-up in both runs, over a baseline of the same name, speed-ups are compared, which cancels
+//! the machine's influence. Otherwise median times are compared, which is meaningful only on the same machine. The
+//! interval of a ratio assumes that the errors of both runs are independent.
 
 mod print;
 mod replays;

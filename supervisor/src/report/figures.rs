@@ -61,7 +61,8 @@ pub(super) fn speedup(estimate: &Estimate) -> String {
     )
 }
 
-/// A percentage of at most five characters. The noise column has room for it and a mark.
+/// A percentage. A finite one that is not negative has at most five characters, so the noise column has room for it and
+/// a mark.
 pub(super) fn percent(share: f64) -> String {
     match nonfinite::text(share) {
         Some(text) => text.to_owned(),

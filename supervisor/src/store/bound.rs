@@ -5,8 +5,8 @@ use std::borrow::Cow;
 
 use opt_shared::outcome::{Body, EntryFailure, Report, RunnerEnd};
 
-/// The length limit of a name or path, the same as Linux's `PATH_MAX`. A longer name is refused instead of cut, because
-/// names must stay distinct.
+/// The length limit of a name or path, the same as Linux's `PATH_MAX`. A longer name of a job or candidate is refused
+/// instead of cut, because these names must stay distinct.
 pub(super) const MAX_NAME: usize = 4096;
 /// The length limit of a one-line detail.
 pub(super) const MAX_DETAIL: usize = 4 << 10;

@@ -1,7 +1,8 @@
 //! Stores memory samples in the database as blocks, which are thinned out evenly when there are too many.
 //!
 //! A run may take a day, and its samples some tens of MiB. When the blocks exceed the budget, the width of a step is
-//! doubled. Each write then joins a few neighbouring old blocks to the new width. Joined steps keep the worst values.
+//! doubled. Each write then joins a few neighbouring old blocks into blocks with steps of the new width. Joined steps
+//! keep the worst values.
 
 use std::collections::BTreeMap;
 

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// A limit for each call site, in periods that begin with its first line.
+/// A limit for each call site, in periods that begin with a line of the call site.
 #[derive(Debug)]
 pub(super) struct Limit<K> {
     max: u32,

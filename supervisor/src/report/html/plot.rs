@@ -350,8 +350,8 @@ fn name_lane(area: &DrawingArea<SVGBackend<'_>, Shift>, index: usize, lane: &Lan
 type StageRuns = BTreeMap<WorkerId, Vec<(Stage, f64, f64)>>;
 
 /// The phases of each worker, with start and end in milliseconds. Phases of one stage at the same place of the plot are
-/// merged, and phases too short to be visible beside others are left out, so ten thousand candidates become at most as
-/// many rectangles as the plot has pixels.
+/// merged, and phases too short to be visible beside others are left out. Ten thousand candidates therefore become at
+/// most as many rectangles as the plot has pixels.
 fn stage_runs(timeline: &Timeline, lanes: &[&Lane], from: u64, to: u64) -> StageRuns {
     let pixel = (to - from) * 2 / u64::from(WIDTH) + 1;
     let mut runs: StageRuns = lanes.iter().map(|lane| (lane.worker, Vec::new())).collect();

@@ -25,8 +25,8 @@ impl Cell {
 }
 
 /// Lays out `rows` in `width` columns of the terminal. The elastic column gets the width that the others leave, but no
-/// more than it needs. If it would get less than `least` (or than it needs, if that is less), columns after it are
-/// dropped, the last one first.
+/// more than it needs. If it would get less than it needs, and less than `least`, columns after it are dropped, the
+/// last one first.
 pub(super) fn lines<const N: usize>(
     rows: Vec<[Cell; N]>,
     elastic: usize,
