@@ -11,7 +11,7 @@ pub fn first_plan(captures_dir: &Path, job_name: &str, baseline_file: &Path) -> 
     let baseline = string(&baseline_file.to_string_lossy());
     format!(
         "\
-# A plan for opt-supervisor. `opt-supervisor check` checks it and runs no kernel; `opt-supervisor run` runs it.
+# A plan for opt-supervisor. `opt-supervisor check` examines it and runs no kernel; `opt-supervisor run` runs it.
 # Keys that are left out have defaults; `check` prints every setting. Paths are relative to this file.
 
 [[job]]

@@ -80,7 +80,8 @@ fn of_statistics(entry: &str, output: &OutputTensor, found: &Statistics, atol: f
     }
     if found.nan + found.infinite > 0 {
         let message = format!(
-            "`{path}` contains {} NaNs and {} infinities, which a candidate must put in the same places",
+            "`{path}` contains {} NaNs and {} infinities, which a candidate must put in the same places (with \
+             `nonfinite = \"reject\"`, no candidate can pass)",
             found.nan, found.infinite
         );
         #[expect(clippy::cast_precision_loss, reason = "counts of elements, exact up to 2^53")]
