@@ -23,6 +23,7 @@ pub(super) mod supply;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod turn;
 pub(super) mod watchdog;
 
 use std::time::{Duration, Instant};

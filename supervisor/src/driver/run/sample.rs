@@ -116,6 +116,8 @@ pub struct Sampler {
     /// The details of the last sample, for the record.
     pub latest: RunSample,
     due: Instant,
+    /// The longest turn of the main loop so far.
+    pub longest_turn: Duration,
 }
 
 fn proc_root() -> &'static Path {
@@ -136,6 +138,7 @@ impl Sampler {
             began: Instant::now(),
             latest: RunSample::default(),
             due: Instant::now() + IDLE,
+            longest_turn: Duration::ZERO,
         }
     }
 
@@ -306,6 +309,7 @@ impl Sampler {
                 worst_fill_bytes_per_second: self.pace.rate_at(moment),
                 worst_delay_us: u64::try_from(self.pace.worst_delay().as_micros()).unwrap_or(u64::MAX),
                 overshoot_bound_bytes: self.pace.overshoot_bound(moment),
+                worst_turn_us: u64::try_from(self.longest_turn.as_micros()).unwrap_or(u64::MAX),
             }),
         };
         self.totals = self.totals.combined_with(totals);

@@ -135,6 +135,7 @@ impl Run<'_> {
     /// use current figures, and no timing is disturbed.
     fn sample_now(&mut self) -> Result<(), RunError> {
         (self.after_each_sample)();
+        self.machine.sampler.longest_turn = self.watchdog.longest_turn();
         let sample = self.machine.sample(self.decisions.now());
         self.records.memory_sample(&self.machine.sampler.latest);
         self.feed(Event::Sample(sample))
