@@ -23,6 +23,7 @@ mod python;
 mod reads;
 mod replay;
 mod residency;
+mod scale;
 mod spawn;
 mod timing;
 mod varied;
@@ -47,6 +48,8 @@ enum Command {
     VerifyLarge(verify_large::Arguments),
     /// Verify many prebuilt candidates with small entries: the cost of an entry, compared with a bare process
     Many(many::Arguments),
+    /// Verify more and more candidates: how the supervisor's time, memory and longest turn grow
+    Scale(scale::Arguments),
     /// Time a hundred candidates with one clear winner: the time to find it, compared with other builds
     Contest(contest::Arguments),
     /// In each of many runs, kill a verifier, a profiler or a runner at a random moment
@@ -114,6 +117,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::VerifyLarge(arguments) => verify_large::run(&arguments),
         Command::Many(arguments) => many::run(&arguments),
+        Command::Scale(arguments) => scale::run(&arguments),
         Command::Contest(arguments) => contest::run(&arguments),
         Command::KillStorm(arguments) => kill_storm::run(&arguments),
         Command::Reads(arguments) => reads::run(&arguments),
