@@ -63,6 +63,7 @@ impl View<'_> {
         if let Some(score) = score {
             answer["rank"] = json!(score.rank);
             answer["speedup"] = json!(score.speedup);
+            answer["same_inputs"] = json!(score.times.had_same_inputs());
         }
         answer
     }
