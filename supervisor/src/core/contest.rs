@@ -17,8 +17,8 @@ use super::event::Stage;
 use super::roster::Roster;
 use super::unit::Unit;
 
-/// The number of fastest candidates that are timed a second time. The winner is one of them. If one turns out slower,
-/// the next fastest is timed a second time too.
+/// How many of the fastest candidates are timed a second time. Only candidates that are faster than the baseline count.
+/// If one turns out slower, the next fastest is timed a second time too.
 pub(super) const MAX_CONFIRMED: usize = 3;
 
 /// Compares the candidates of a job by their speed-up over the baseline.
@@ -51,7 +51,7 @@ impl Contest {
         }
     }
 
-    /// Explains why a unit that the contest excludes is ended.
+    /// Explains why a unit is ended before its profile. Returns an empty text for a unit that is not confirmed.
     pub(super) fn why_not(&self, unit: &Unit) -> String {
         match (unit.step().stage, unit.speedup) {
             (Stage::Profile, Some(speedup)) => format!(

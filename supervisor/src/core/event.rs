@@ -121,7 +121,7 @@ pub struct Sample {
     pub available: Option<Bytes>,
     /// `MemFree`, which unlike `MemAvailable` contains no estimate. It is only reported.
     pub free: Option<Bytes>,
-    /// `VmSwap` of all processes of this run.
+    /// `VmSwap` of the supervisor and all sampled processes, without the descendants of compilers.
     pub swapped: Bytes,
 }
 
@@ -129,7 +129,8 @@ pub struct Sample {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessSample {
     pub process: Process,
-    /// Anonymous memory, swap and page tables, plus shared memory outside known memory files.
+    /// Anonymous memory, swap and page tables, plus shared memory outside known memory files. For a worker, the memory
+    /// files that it holds are included.
     pub owed: Bytes,
     pub reclaimable: Bytes,
 }

@@ -1,5 +1,5 @@
-//! Holds builds back while the machine lacks room for their files and processes. Other steps create hardly any, so they
-//! continue.
+//! Holds builds back while the machine lacks room for their files and processes. Other steps create few files and
+//! processes, so they continue.
 //!
 //! The driver reads the room regularly. A build that failed for a reason other than its source reports a reading of its
 //! own, because the room may have been short only during the build.

@@ -46,7 +46,7 @@ pub(crate) struct Unit {
     /// The index of the current step, or of the step at which the unit ended.
     step_index: usize,
     /// Whether other units may be timed beside this one. It must have passed all steps before its first step that runs
-    /// alone, in this run or the resumed one, and not have failed since.
+    /// alone, in this part of the run or an earlier one, and not have failed since.
     pub(crate) may_be_paired: bool,
     /// Whether it is a baseline that failed while it was timed beside another unit.
     pub(crate) failed_beside: bool,

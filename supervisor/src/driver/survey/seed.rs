@@ -8,7 +8,7 @@ use opt_shared::stage::Stage;
 use crate::core::event::PolicyRow;
 use crate::plan::Plan;
 
-/// The size of a seed. Plans and all JSON readers can represent integers of this size exactly.
+/// The size of a seed, in bits. Plans and all JSON readers can represent integers of this size exactly.
 const BITS: u32 = 53;
 
 /// Draws a seed of at least 1, because 0 in a plan asks for a draw.
