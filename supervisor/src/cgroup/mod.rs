@@ -23,7 +23,7 @@ pub use self::subtree::{StartGroup, Subtree};
 
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
-    #[error("{path}: version 2 has no `{wanted}` controller here (found: {}; version 1 has it, so boot with version 2 only)", if found.is_empty() { "none" } else { found.as_str() }, path = path.display())]
+    #[error("{path}: version 2 has no `{wanted}` controller here (found: {}; if version 1 has it, boot with version 2 only)", if found.is_empty() { "none" } else { found.as_str() }, path = path.display())]
     NoController { path: PathBuf, wanted: &'static str, found: String },
     #[error("{path} belongs to systemd (start with `systemd-run --scope -p Delegate=yes opt-supervisor …`)", path = path.display())]
     NotDelegated { path: PathBuf },

@@ -8,9 +8,9 @@
 //!      └──────────────────────────────────────────┴──────────────────────────────────────────────┘
 //!   any state ── NVML says that it is lost ──▶ Lost
 //! ```
-//! Memory is back when NVML no longer lists the dead process, and unattributed memory (used device memory that NVML
-//! assigns to no listed process) has returned to about its earlier level. Steps that need the device wait for that. If
-//! the device is quarantined or lost, the rest of the plan continues without it.
+//! Unattributed memory is used device memory that NVML assigns to no listed process. A dead worker's memory is back
+//! when NVML no longer lists its processes, and unattributed memory has returned to about its earlier level. Steps that
+//! need the device wait for that. If the device is quarantined or lost, the rest of the plan continues without it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

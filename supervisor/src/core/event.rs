@@ -26,7 +26,8 @@ pub enum Event {
     WorkerReady {
         worker: WorkerId,
     },
-    /// A worker could not be started, or sent no hello in time. If `alive`, `WorkerGone` follows.
+    /// A worker could not be started, its handshake failed, or it could not be watched. If `alive`, `WorkerGone`
+    /// follows.
     WorkerNotReady {
         worker: WorkerId,
         why: String,

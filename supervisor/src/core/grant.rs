@@ -106,7 +106,7 @@ impl Core {
         (self.turn_served(), self.jobs.iter().filter(|job| job.done).count())
     }
 
-    /// Advances all jobs of the current turn. Returns true if an order has to wait.
+    /// Advances all jobs of the current turn. Returns true if the next order has to wait.
     fn advance_turn(&mut self, now: Moment) -> bool {
         let turn = self.turn_served();
         let mut index = 0;

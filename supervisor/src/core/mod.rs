@@ -381,7 +381,8 @@ impl Core {
         Ok(())
     }
 
-    /// Checks the laws and returns the first one that is broken. The time it takes grows with the number of workers.
+    /// Checks the laws and returns the first one that is broken. The time it takes grows with the number of workers and
+    /// jobs.
     pub fn check_invariants(&self) -> Result<(), String> {
         let mut running = 0;
         for (worker, it) in &self.workers {

@@ -2,8 +2,8 @@
 //! by more than a known bound.
 //!
 //! The next sample is due before a process that grows at the highest recent rate could use up the remaining headroom. A
-//! rate counts in full for `HOLD`, and then halves every `HALF_LIFE`, so that one spike, which may be a whole mapping
-//! that was counted at once, does not cost frequent samples for the rest of a run. The bound also covers growth while a
+//! rate counts in full for `HOLD`, and then halves every `HALF_LIFE`. One spike, which may be a whole mapping that was
+//! counted at once, thus does not cost frequent samples for the rest of a run. The bound also covers growth while a
 //! sample is late.
 
 use std::time::Duration;

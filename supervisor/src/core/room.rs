@@ -1,8 +1,8 @@
 //! Holds builds back while the machine lacks room for their files and processes. Other steps create few files and
 //! processes, so they continue.
 //!
-//! The driver reads the room regularly. A build that failed for a reason other than its source reports a reading of its
-//! own, because the room may have been short only during the build.
+//! The driver reads the room regularly. A build that ends without a verdict reports a reading too, because the room may
+//! have been short only during the build.
 
 use std::fmt;
 use std::time::Duration;

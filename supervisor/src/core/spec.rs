@@ -54,7 +54,7 @@ pub struct UnitSpec {
     pub route: Arc<[Step]>,
     /// Whether the other candidates of the job are timed beside it.
     pub is_baseline: bool,
-    /// Whether it may be ranked by a part of the entries, namely those that it supports.
+    /// Whether it may be ranked by the entries that it supports if it does not support all.
     pub partial: bool,
     /// Its state from an earlier part of the run.
     pub resumed: Option<Resumed>,

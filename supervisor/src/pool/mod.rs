@@ -120,8 +120,8 @@ pub struct Pool {
     inherited: BTreeSet<(u32, u64)>,
 }
 
-/// A function that returns all children of a process. It is called when the pool is created and dropped, and when a
-/// worker has died, unless that worker exited with code 0 and left no known runner.
+/// A function that returns all children of a process. It is called when the pool is created and dropped. It is also
+/// called when a worker has died, unless that worker exited with code 0 and left no known runner.
 pub type ChildrenOf = fn(u32) -> Vec<u32>;
 
 /// The timeout for killed processes to die at the end of the run.

@@ -1,5 +1,5 @@
-//! The attempts in progress, one for each lease. This file does what is the same for the attempts of all units when
-//! they start and end.
+//! The attempts in progress, one for each lease. This file starts and ends attempts, except for what depends on the
+//! source of their units.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

@@ -295,7 +295,7 @@ fn summarise(problems: &[String]) -> Option<String> {
     Some(text)
 }
 
-/// Returns the arguments and outputs of every readable entry, for `check --signature` and `init`.
+/// Returns the arguments and outputs of every readable entry.
 pub fn observed(
     job: &JobPlan,
     files: &[PathBuf],
