@@ -125,7 +125,7 @@ pub struct Core {
     no_spare_before: Moment,
     next_worker: u32,
     next_lease: u32,
-    /// When workers were lost, within `FAILURE_WINDOW`.
+    /// The times at which workers were lost within the last `FAILURE_WINDOW`.
     failures: VecDeque<Moment>,
     /// The number of workers that were lost since an attempt last finished.
     failures_in_a_row: usize,

@@ -18,10 +18,10 @@ use super::ledger::{CeilingScope, Demand};
 use super::recycle::RecycleReason;
 use super::worker::{Runner, Worker};
 
-/// A lease is not ended if that would free less than this, unless it exceeds its reservation while the process tree
-/// exceeds a ceiling.
+/// A lease is ended only if that frees more than this, or if it exceeds its reservation by at least this. While the
+/// process tree exceeds a ceiling, any excess is enough.
 const WORTH_KILLING: Bytes = Bytes::mib(64);
-/// An idle worker that owes less than this is not ended, unless it is a spare.
+/// An idle worker that owes less than this is ended only if it is a spare.
 const WORTH_RECYCLING: Bytes = Bytes::mib(16);
 /// How long memory must be missing before that is reported. Freed pages stay in per-CPU lists for seconds before the
 /// kernel counts them as available.

@@ -38,7 +38,7 @@ const INODES: Limit = Limit { least: 128, enough: 256 };
 /// workers and runners of a run have threads.
 const PIDS: Limit = Limit { least: 32, enough: 64 };
 
-/// What a machine has too little of for builds.
+/// A resource of which the machine has too little for builds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
     Disk { free: Bytes, needed: Bytes },

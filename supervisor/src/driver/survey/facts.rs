@@ -30,7 +30,7 @@ use crate::record::CapturesForm;
 /// The number of problems that are named. Further ones are only counted.
 const NAMED_PROBLEMS: usize = 5;
 
-/// A usable entry.
+/// An entry that could be read and has outputs to compare with.
 #[derive(Clone, Debug)]
 pub struct UsableEntry {
     pub entry: EntryRef,
