@@ -7,7 +7,7 @@ use opt_shared::units::Bytes;
 
 use super::{CgroupError, put};
 
-/// The size limit of the files of a group that are read, such as `memory.events`, which has nine short lines.
+/// The size limit of the files of a group that are read, such as `memory.events`, which has a few short lines.
 const EVENTS_BYTES: usize = 4 << 10;
 
 /// The limits for all members of a leaf together.

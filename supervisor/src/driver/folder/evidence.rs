@@ -109,7 +109,7 @@ impl Evidence {
                 self.push(Track::Machine, point);
             }
         }
-        // The next sample adds at most this many points.
+        // The next sample adds at most one point for each process, and three more. The rest is room for new processes.
         let room = sample.processes.len() * 2 + 8;
         (MAX_POINTS < self.points + room || WRITE_EVERY <= self.begun.elapsed()).then(|| self.take())
     }
