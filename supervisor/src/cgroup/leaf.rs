@@ -15,7 +15,7 @@ pub struct LeafLimits {
 /// The kernel's counts for a leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
-    /// The number of processes that the kernel killed because of the memory limit.
+    /// The number of members that the kernel killed for lack of memory, in the group or on the whole machine.
     pub oom_kill: u64,
     /// The number of times that the memory limit was reached, whether or not a process was killed.
     pub max: u64,

@@ -1,4 +1,5 @@
-//! Finds the control groups that contain this process, and their lowest memory limit, for version 1 and version 2.
+//! Finds the control groups that contain this process, and their lowest limits on memory and processes, for version 1
+//! and version 2.
 //!
 //! This module only reads. The supervisor's `cgroup` module creates groups.
 

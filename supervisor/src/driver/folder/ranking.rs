@@ -102,7 +102,7 @@ const MIN_LEAD: f64 = 0.05;
 pub enum Winner {
     /// No candidate other than the baseline has times that count.
     Nobody,
-    /// The best candidate may not be faster than the baseline.
+    /// The best candidate is not clearly faster than the baseline by `min_improvement`.
     Uncertain,
     Is(CandidateId),
 }
@@ -129,7 +129,7 @@ impl Scores {
     }
 }
 
-/// Scores the candidates. If no baseline was timed beside them, they are ranked by time.
+/// Scores the candidates. If no baseline was timed, they are ranked by time.
 pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
     let paired = timed.iter().any(|it| it.is_baseline);
     let most_varied = timed.iter().map(|it| it.summary.varied).max().unwrap_or_default();

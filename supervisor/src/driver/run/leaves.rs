@@ -104,7 +104,8 @@ impl Leaves {
         }
     }
 
-    /// Removes the leaves of a worker that has ended, or that has reaped its runners without reporting each one.
+    /// Kills what is left in the leaves of a worker, and removes them. The worker has ended, or it has reaped its
+    /// runners without reporting each one.
     pub fn forget_worker(&mut self, worker: WorkerId) {
         let pids: Vec<u32> = self
             .limits

@@ -47,8 +47,8 @@ pub fn try_all(executable: &Executable, leaves: &mut Leaves) -> Vec<Protection> 
         .collect()
 }
 
-/// Merges a runner's report into `protections`. A protection is present only if its canary and every runner report it.
-/// Returns the names of the protections that have been lost.
+/// Merges a runner's report into `protections`. A protection stays present only while no report of a runner says that
+/// it is missing. Returns the names of the protections that have been lost.
 pub fn confirm(protections: &mut Vec<Protection>, reported: Vec<Protection>) -> Vec<String> {
     let mut gone = Vec::new();
     for report in reported {

@@ -18,7 +18,8 @@ use crate::memory::machine::{MachineSampler, SwapTraffic};
 use crate::memory::procfs::{ProcessSampler, Resident};
 use crate::record::{MemoryTotals, Sampling};
 
-/// The interval at which figures that rarely change are read: swap, and workers whose resident size is unchanged.
+/// The interval at which figures that rarely change are read: the machine's swap traffic, and processes without a limit
+/// whose resident size is unchanged.
 const FULL_EVERY: Duration = Duration::from_secs(1);
 
 /// The sizes of a process's known memory files. Each file is counted once.
@@ -69,7 +70,8 @@ impl Watched {
     /// Returns `None` if the process has ended or cannot be read. `zygotes` are the pids of living zygotes.
     fn sample(&mut self, now: Instant, zygotes: &[u32]) -> Option<Memory> {
         // The short sample takes a sixth of the time, but does not include page tables. A runner that maps pages of
-        // zeros can owe more without more resident pages. Workers are trusted, so the short sample is enough for them.
+        // zeros can owe more without more resident pages. Workers and zygotes are trusted, so the short sample is
+        // enough for them.
         let resident = if self.limit.is_none() { self.sampler.resident().ok()?.alive() } else { None };
         if let Some(last) = self.last
             && resident.is_some()

@@ -1,7 +1,7 @@
 //! Watches the main loop from a separate thread. If the loop hangs, the watchdog reports the part in which it hangs,
 //! and does not notify the service manager until the loop continues.
 //!
-//! The loop records each part that it enters with one atomic store.
+//! The loop records each part that it enters with two atomic operations.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -11,8 +11,8 @@ use super::turn::TurnClock;
 use crate::core::event::Action;
 use crate::notify;
 
-/// A part that takes this long counts as a hang, unless it is the wait for events. No part normally takes nearly as
-/// long as this, even on a busy machine.
+/// A part that takes this long counts as a hang, unless it is the wait for events. Normally, no part takes nearly this
+/// long, even on a busy machine.
 const HANG_THRESHOLD: Duration = Duration::from_secs(2);
 /// The time between two checks. It is shorter if the service manager must be notified more often.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
