@@ -204,7 +204,7 @@ impl<'b> DeviceSession<'b> {
                 Ok(digests) => {
                     let keys = entry.inputs.iter().map(|input| input.key.clone());
                     let known = &mut self.backend.state.borrow_mut().digests;
-                    // An input that another session has uploaded keeps its first digest.
+                    // An input that an earlier session has uploaded keeps its first digest.
                     for (key, digest) in keys.zip(digests) {
                         known.entry(key).or_insert(digest);
                     }
@@ -456,7 +456,7 @@ impl Session for DeviceSession<'_> {
         Ok(self.end(verdict))
     }
 
-    /// One slot is enough, because it has bands on both sides.
+    /// One slot is enough, because it has bands on both sides, or the device checks every access.
     fn slots(&self, _: usize) -> u32 {
         1
     }
