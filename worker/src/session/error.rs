@@ -54,7 +54,8 @@ pub(crate) enum SessionError {
     NeverIdle { entry: String, exceeded: usize, rounds: usize },
 }
 
-/// The reason why an entry cannot be passed to a candidate. The capture is to blame, unless the machine cannot read it.
+/// The reason why an entry cannot be passed to a candidate. The capture is to blame, unless the machine ran out of open
+/// files or memory.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputFault {
     #[error(transparent)]

@@ -67,7 +67,7 @@ impl CacheView {
     }
 }
 
-/// Returns true if `mincore` reports the truth to this process, because it owns the file or may write to it.
+/// Returns true if this process is root or owns the file, so that `mincore` reports the truth to it.
 fn is_ours(file: &File) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
     let own_user = rustix::process::geteuid();

@@ -140,8 +140,8 @@ impl ReadaheadPolicy {
         self.ended = true;
     }
 
-    /// Returns true if long steps may be read sequentially, with the kernel's read-ahead after them. Extra pages then
-    /// do not mislead the policy.
+    /// Returns true if long steps may be read sequentially, with the kernel's read-ahead after them. Touches are then
+    /// observed, so extra pages in the cache do not mislead the policy.
     pub(super) const fn may_overshoot(&self) -> bool {
         self.touches_are_observed
     }
