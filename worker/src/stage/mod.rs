@@ -12,7 +12,7 @@ use opt_shared::outcome::RunnerEnd;
 use opt_shared::units::Bytes;
 
 /// The poisons of successive calls. The first is -1 in every signed integer, and NaN in every float type except the two
-/// `fnuz` ones. All differ, so an element that equals its poison in two calls was not written.
+/// `fnuz` ones and `float4_e2m1fn_x2`. All differ, so an element that equals its poison in two calls was not written.
 pub(crate) const POISONS: [u8; 4] = [0xff, 0x5a, 0xa5, 0x3c];
 
 /// Reports the progress of a stage: entries done, all entries, captured bytes verified. Returns no error, because a

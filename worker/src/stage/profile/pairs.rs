@@ -91,7 +91,7 @@ impl Pairs {
         Order { calls: self.calls, baseline_first, all_slots: false }
     }
 
-    /// Adds a pair that was made and checked, unless its blocks are too short.
+    /// Adds a pair that was made and checked, unless one of its blocks is too short.
     pub(super) fn add<M: VariantMemory>(
         &mut self,
         pairing: &mut Pairing<'_, '_, M>,
