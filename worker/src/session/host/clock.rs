@@ -35,8 +35,8 @@ const HANDOFF_TIME: Duration = Duration::from_secs(1);
 /// The longest hand-off that is ever subtracted. A wake-up through a futex takes some tens of microseconds. Longer
 /// ones are caused by a busy machine, or by a candidate that slows down empty blocks to make its calls look fast.
 const MAX_HANDOFF: Duration = Duration::from_micros(100);
-/// The length of an idle round. If blocks are short, a thread that works during all of it uses several times the CPU
-/// time that is allowed.
+/// The length of an idle round. If blocks are short, a thread that works during the whole round uses several times the
+/// CPU time that is allowed.
 const IDLE_TIME: Duration = Duration::from_millis(1);
 /// The time for which this process spins while it waits for the runner's answer in an idle round.
 const WAKE_SPIN: Duration = Duration::from_micros(200);

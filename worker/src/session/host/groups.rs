@@ -234,7 +234,7 @@ impl<'b> HostGroups<'b> {
             reads: ReadReport::default(),
         };
         if let Some(first) = groups.next_range().filter(|_| groups.watched) {
-            // This is the group whose turn it is, so errors are reported at once.
+            // This group's turn has come, so an error is kept and not left to a second attempt.
             groups.open_on_thread(|opener| Some(opener.open(first, Expected::default())));
         }
         Ok(groups)

@@ -4,9 +4,9 @@
 //! An idle round wakes a runner exactly as for a timed block, but requests no call. Rounds are placed among the blocks
 //! at random. The runner is stopped at both ends of a round. Its CPU clock is exact then, and includes threads that
 //! have ended. One round proves nothing, because an interrupt, or a hypervisor that takes the CPU away, is charged to
-//! the running process. Work is attributed to the candidate if it shows in at least three rounds of four, or in at
-//! least half of them and in far fewer of the other side's. The rounds of both sides are interleaved, so the machine
-//! disturbs both alike.
+//! the running process. Work is attributed to the candidate if it shows in at least three quarters of the rounds, or in
+//! at least half of them and in a far smaller share of the other side's. The rounds of both sides are interleaved, so
+//! the machine disturbs both alike.
 //!
 //! Pure, except for the random numbers. The session's clock makes the rounds.
 
@@ -51,7 +51,7 @@ pub(super) enum Idleness {
     Idle,
     /// Too many rounds exceeded the allowance to trust the times, and too few for proof.
     Disturbed { exceeded: usize, rounds: usize },
-    /// At least three rounds in four show `least` or more of CPU time, which is above the allowance.
+    /// At least three quarters of the rounds show `least` or more of CPU time, which is above the allowance.
     Works { least: Duration, rounds: usize },
 }
 

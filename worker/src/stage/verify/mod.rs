@@ -1,8 +1,8 @@
 //! Verification: calls every entry and compares every output with the recorded one.
 //!
-//! Owns the blame for a failure, and the decision which entries are repeated in a session of their own. The backend
-//! groups entries into sessions, `entry` makes the calls of an entry, and the judge compares outputs. Expected outputs
-//! are read in chunks, only by this process. Candidates never get them.
+//! Owns the blame for a failure, and the decision which entries are repeated in a separate session. The backend groups
+//! entries into sessions, `entry` makes the calls of an entry, and the judge compares outputs. Expected outputs are
+//! read in chunks, only by this process. Candidates never get them.
 
 mod entry;
 #[cfg(test)]
@@ -88,7 +88,7 @@ pub(crate) fn run<B: Backend>(
 
 /// The result of a shared session.
 struct Shared {
-    /// Number of entries that need no session of their own.
+    /// The number of entries that need no separate session.
     settled: usize,
     /// True if enough entries have failed.
     enough: bool,

@@ -1,4 +1,4 @@
-//! The ring of outputs: each call of a block writes to a slot of its own.
+//! The ring of outputs: each call of a block writes to a separate slot.
 //!
 //! All sides use the same ring. After each block, its outputs are copied to the host. The slots of a block are filled
 //! before it, so its calls do not find the other side's outputs in them.

@@ -70,7 +70,7 @@ struct Stream {
     steps: VecDeque<Step>,
 }
 
-/// Windows that are read at once.
+/// Windows that are read together.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     windows: u64,
@@ -109,8 +109,8 @@ impl ReadaheadPolicy {
         }
     }
 
-    /// Expects that the whole input will be used, and that touches will be observed. Returns the pages to read at once,
-    /// in this many steps.
+    /// Expects that the whole input will be used, and that touches will be observed. Returns the pages to read now, in
+    /// this many steps.
     pub(super) fn expect_all(&mut self, steps: usize) -> Vec<Range<u64>> {
         self.touches_are_observed = true;
         let mut stream = Stream { next: 0, step: MAX_STEP, steps: VecDeque::new() };
@@ -193,7 +193,8 @@ impl ReadaheadPolicy {
     }
 
     /// Takes the number of pages of a window that are now in the cache and, if touches are observed, the number that
-    /// were touched. The rest are pages that the kernel read ahead by itself. Returns the pages to read as a result.
+    /// were touched. Pages in the cache that were not touched are those that the kernel read ahead by itself. Returns
+    /// the pages to read as a result.
     pub(super) fn seen(&mut self, window: usize, resident: u64, touched: Option<u64>) -> Vec<Range<u64>> {
         let pages = self.pages_of(window..window + 1);
         let length = pages.end - pages.start;
