@@ -98,8 +98,8 @@ pub(crate) trait Backend {
     fn variants(&self, bytes: Bytes) -> Result<Self::Variants, DeviceError>;
 
     /// Starts a session over these entries for verification. All inputs are in place before the candidate is loaded,
-    /// and a process cannot change them (changes on a device are detected). If the session is a process, each output is
-    /// in the same memory twice: one slot begins at the start of the mapping, the other ends at its end, apart from
+    /// and a process cannot change them (changes on a device are detected). If the session is a process, each output
+    /// has two slots in the same memory: one begins at the start of the mapping, the other ends at its end, apart from
     /// padding. A store just outside an output therefore faults in one of the two, or `damage` finds it.
     fn start<'b>(
         &'b self,
@@ -193,11 +193,12 @@ pub(crate) struct PoolSlot {
     pub(crate) bytes: Bytes,
 }
 
-/// Memory that only this process can write, and that every session started with it can read.
+/// Memory that this process writes, and that every session started with it can read. A candidate on the CPU cannot
+/// write to it.
 pub(crate) trait VariantMemory {
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Frees the pages that were written. All of the memory is zero afterwards.
+    /// Fills the memory with zeros. On the CPU, this frees the pages that were written.
     fn clear(&self) -> io::Result<()>;
 }
 
@@ -262,7 +263,7 @@ pub(crate) enum Answer<T> {
 /// The result of loading a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Loaded {
-    /// `has_plan`: the candidate has a plan call, which is made once for each entry before its calls. `returned`: the
+    /// `has_plan`: the candidate has a plan call, which is made for each entry before its calls. `returned`: the
     /// candidate returns its outputs, which are copied before the call ends.
     Ready { has_plan: bool, returned: bool },
     /// The candidate cannot be called. `text` is the loader's message, with advice.

@@ -270,8 +270,8 @@ fn compile(
 /// `None` if the candidate is to blame. All of the output is searched, because warnings may precede the fault.
 ///
 /// A source can make a compiler print any line. The proof that the candidate is to blame is a mistake that the compiler
-/// found in the source, or a disk that had plenty of room at every look, although the compiler reports that it is full.
-/// Otherwise, the build is repeated.
+/// found in the source, or a disk that had plenty of room whenever it was checked, although the compiler reports that
+/// it is full. Otherwise, the build is repeated.
 fn fault_of_the_machine(log: &str, least_room: Option<Room>, largest_file: Bytes) -> Option<String> {
     if blames_the_source(log) {
         return None;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! start: inputs uploaded ──▶ outputs, workspaces allocated ──▶ load: module, kernels ──▶ call* ──▶ finish: all released
-//! call:  poison ──▶ launches, each waited for ──▶ bands beside inputs and workspaces ──▶ digests of inputs
+//! call:  outputs filled ──▶ launches, each waited for ──▶ bands beside inputs and workspaces ──▶ digests of inputs
 //! ```
 
 use std::io;
@@ -266,7 +266,7 @@ impl<'b> DeviceSession<'b> {
         Ok(None)
     }
 
-    /// Makes one call, and returns its duration; `None` if the session ended in it.
+    /// Fills the outputs, makes one call, and returns its duration; `None` if the session ended.
     fn launch_all(&mut self, entry: usize, poison: u8, limit: Duration) -> Option<Duration> {
         if let Err(error) = self.poison_all(entry, poison) {
             let _: Answer<()> = self.fail(&error, &During::Ours("filling its outputs"), &[]);

@@ -351,7 +351,7 @@ pub(super) fn warm_up<M: VariantMemory>(
     Ok(Ok(WarmUp { slow, busy }))
 }
 
-/// The current time of the candidate's clock.
+/// The current time, by the clock of the candidate's session.
 pub(super) fn now(sides: &mut [Side<'_>]) -> Instant {
     sides[CANDIDATE].session.clock().now()
 }

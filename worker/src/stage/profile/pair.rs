@@ -270,8 +270,8 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
     }
 
     /// The time limit of a block: `call_timeout` for each call. Once this runner has called the entry and the duration
-    /// of calls is known, the limit is also a multiple of that duration. A kernel that slows down on purpose would
-    /// otherwise take time from all others.
+    /// of calls is known, the limit is at most a multiple of that duration, plus `MIN_LIMIT`. A kernel that slows down
+    /// on purpose would otherwise take time from all others.
     fn limit(&self, number: usize, calls: u32, what: Calls) -> Duration {
         let allowed = self.context.task.verify.call_timeout.saturating_mul(calls);
         if what != Calls::Timed || !self.samples[number].called {

@@ -63,7 +63,7 @@ impl Pairs {
             order: Vec::new(),
             wanted,
             least,
-            // Every runner gets an equal share of the time.
+            // Each of the `MIN_RUNNERS` runners that an entry needs gets an equal share of the time.
             limit: pairing.context.task.profile.entry_timeout / MIN_RUNNERS,
             least_clock: None,
         }

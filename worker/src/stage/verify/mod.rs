@@ -129,8 +129,8 @@ struct Verification<'a, B: Backend> {
     report: Verified,
     /// Number of failed entries, without unsupported ones.
     failed: u32,
-    /// The first entry that needed something that the device lacks, and what it needed. `None` if only the candidate
-    /// itself refused entries, by returning a code.
+    /// The first entry that needed something that the device lacks, and what it needed. Entries that the candidate
+    /// itself refuses, by returning a code, do not count.
     lacking: Option<String>,
 }
 
@@ -316,7 +316,7 @@ impl<'a, B: Backend> Verification<'a, B> {
         }
     }
 
-    /// Adds to the report what every session provides, independently of the results of its calls.
+    /// Adds a session's peak memory to the report, and whether its output was cut off.
     fn record_ending(&mut self, ending: &Ending) {
         self.head.record_peak(ending.peak_owed);
         self.head.output_truncated |= ending.end.output_truncated;

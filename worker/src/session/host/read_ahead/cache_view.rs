@@ -2,7 +2,7 @@
 //! mapping.
 //!
 //! The kernel reports this only to the file's owner and to processes that may write to it. To others `mincore` reports
-//! every page as present, so it is not used for them. The file is not read.
+//! every page as present, so only root and the file's owner use it. The file is not read.
 
 use std::fs::File;
 use std::ops::Range;

@@ -423,7 +423,7 @@ impl Input {
         }
     }
 
-    /// Returns the windows that were not read by this thread, in groups that have changed.
+    /// Returns the windows that this thread has not read, in all groups that have changed.
     fn changed(&self) -> Vec<usize> {
         let windows = self.policy.windows();
         let groups = (0..windows).step_by(GROUP).map(|first| first..windows.min(first + GROUP));

@@ -3,7 +3,7 @@
 //!
 //! The kernel is the baseline, in a separate runner, or the candidate itself if there is no baseline. A choice is
 //! dropped if the kernel fails with new values, if it computes NaN or infinities that were not recorded, if part of an
-//! output stays the same in all calls, or if the plan call prepares something from the values.
+//! output hardly changes from call to call, or if the plan call prepares something from the values.
 
 use opt_shared::formula::load_timeout;
 use opt_shared::message::ProfileTask;
@@ -44,7 +44,7 @@ enum Trial {
     Died,
 }
 
-/// An entry for which it has not been decided yet which inputs vary.
+/// An entry whose varying inputs have not been decided yet.
 struct Undecided {
     number: usize,
     eligible: Vec<Eligible>,
