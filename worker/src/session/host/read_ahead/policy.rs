@@ -19,7 +19,8 @@ const MAX_STEP: u64 = 16;
 /// The number of steps of one stream that may be ahead of the candidate: while the steps grow, and once they are long.
 const STEPS_AHEAD: usize = 4;
 pub(super) const LONG_STEPS_AHEAD: usize = 8;
-/// The limit on reads ahead of the candidate by all streams of one input, in windows: 64 MiB.
+/// The limit on reads ahead of the candidate by all streams of one input, in windows: 64 MiB. (A stream that advances
+/// gets one step in any case.)
 const MAX_AHEAD: u64 = 128;
 /// A window is dense if at least this fraction (1/n) of its pages were touched.
 const DENSE_PART: u64 = 2;
