@@ -302,7 +302,7 @@ pub enum AtomicOp {
     Add,
     /// Wraps to zero above the operand.
     Increment,
-    /// Wraps to the operand below zero.
+    /// Wraps to the operand below zero, and from any value above the operand.
     Decrement,
     Min,
     Max,

@@ -101,7 +101,7 @@ impl Offsets {
             .then_some(first)
     }
 
-    /// Whether the access of each active lane lies behind those of all earlier active lanes.
+    /// Whether the access of each active lane lies after those of all earlier active lanes.
     #[inline(always)]
     pub fn ascend(&self, bytes: u32, active: u32) -> bool {
         if active == u32::MAX {

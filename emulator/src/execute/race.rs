@@ -68,7 +68,8 @@ pub struct SharedAccess {
 
 #[derive(Debug)]
 pub struct Races {
-    /// The binary logarithm of a part's size in bytes, which is that of the kernel's smallest access, but at most 4.
+    /// The binary logarithm of a part's size in bytes. A part is as large as the kernel's smallest access, but has at
+    /// most 4 bytes.
     shift: u32,
     /// The last write to each part that changed its value.
     writers: Vec<Stamp>,
@@ -104,7 +105,7 @@ pub fn state_bytes(kernel: &Kernel, shared_bytes: u64, threads: u64) -> u64 {
     stamps + 4 * threads * (threads + limits::BARRIERS as u64 + 3)
 }
 
-/// The binary logarithm of the size of the smallest access to shared memory, in bytes. It is at most 2.
+/// The binary logarithm of a part's size in bytes: that of the smallest access to shared memory, but at most 2.
 fn grain_shift(kernel: &Kernel) -> u32 {
     let elements = kernel.memory_ops.iter().filter_map(|op| match op.space {
         MemorySpace::Shared | MemorySpace::Generic => Some(op.element.trailing_zeros()),
@@ -251,7 +252,7 @@ impl Races {
         self.advance();
     }
 
-    /// Lanes of one or more warps pass a barrier. `all` says whether they are all threads that have not ended.
+    /// Lanes of one or more warps pass a barrier. `all` says whether the barrier orders all threads of the block.
     pub fn release(&mut self, barrier: usize, passing: impl Iterator<Item = (u32, u32)>, all: bool) {
         let together = std::mem::take(&mut self.arrived[barrier]);
         if all || together.is_empty() {

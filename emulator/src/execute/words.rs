@@ -14,8 +14,8 @@ use crate::decode::SHARED_WINDOW;
 use crate::memory::Allocation;
 
 impl Warp {
-    /// Tries to perform an access. Returns false if the slow path has to perform it. Whatever has changed by then is
-    /// something that the slow path would change in the same way.
+    /// Tries to perform an access. Returns false if the slow path has to perform it. In that case, the slow path
+    /// repeats every change that was made here.
     #[inline(always)]
     pub fn all_at_once(&mut self, block: &mut BlockState<'_>, op: &MemoryOp, active: u32, pc: u32) -> bool {
         if op.order.is_strong() && op.element == 8 {
