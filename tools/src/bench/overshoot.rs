@@ -44,8 +44,8 @@ pub(crate) struct Arguments {
 
 /// The allowed median overshoot of the product.
 const ALLOWED: u64 = 16 << 20;
-/// The tolerance for the kernel's limit on private memory, in bytes: the other memory that a small process owes,
-/// including page tables.
+/// The memory that a small process owes besides what `RLIMIT_DATA` counts, in bytes. The kernel's limit is lower than
+/// the filler's by this much, and by the page tables of the filled memory.
 const OTHER_MEMORY: u64 = 2 << 20;
 
 #[derive(Clone, Copy, PartialEq)]

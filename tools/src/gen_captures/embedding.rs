@@ -11,8 +11,8 @@ use crate::capture::{Argument, Capture, Values};
 use crate::numbers::Numbers;
 use crate::pickle::{Element, PickleValue};
 
-/// The widths of the two tables, in the order in which they alternate. Multiples of four, because `numbers` makes
-/// four elements at a time.
+/// The widths of the two tables, in the order in which they alternate. They are multiples of four, because `numbers`
+/// makes four elements at a time.
 const WIDTHS: [u64; 2] = [1352, 240];
 /// The rows of both tables if no total is given.
 const DEFAULT_ROWS: u64 = 262_144;
