@@ -47,7 +47,7 @@ const MAX_IDLE: u64 = 8 << 20;
 /// The allowed growth of the supervisor's resident and owed memory, in MiB, from the first quarter after settling to
 /// the last.
 const RESIDENT_NOISE_MIB: f64 = 1.0;
-/// During a tenth of the cycles, but at most during this many at the start, memory may grow.
+/// Memory may grow during this many cycles at the start, but during at most a tenth of all cycles.
 const SETTLING: usize = 100;
 
 struct Run {

@@ -1,9 +1,9 @@
 //! Checks that measured speed-ups are correct on a busy machine. Times kernels with known ratios under load from
 //! threads of this process.
 //!
-//! The load and the runs are in one session, and therefore in one autogroup of the Linux scheduler. Load in another
-//! autogroup would get a different share of the CPU. Each run appends a line to `--log`, so an interrupted series can
-//! be continued.
+//! The load is in this program's session, and each worker and runner starts its own. Where Linux schedules sessions in
+//! autogroups, the load therefore gets a share of the CPU as a whole, however many threads it has. Each run appends a
+//! line to `--log`, so an interrupted series can be continued.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;

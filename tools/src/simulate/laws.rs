@@ -1,4 +1,4 @@
-//! The laws, checked from outside the core: everything is derived from events and actions alone.
+//! The laws, checked from outside the core: everything is derived from the run's description, events and actions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ pub(crate) struct Seen {
     pub(crate) ready: bool,
     pub(crate) drained: bool,
     pub(crate) killed: bool,
-    /// Whether a report said that its runners do not end.
+    /// Whether the policy log says that it, or its runners, did not end in time.
     pub(crate) reported_overdue: bool,
     pub(crate) lease: Option<(LeaseId, Order)>,
     /// Whether it must run alone, without other leases of this run.
