@@ -115,9 +115,9 @@ pub struct OtherAccess {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// An address outside every live buffer, or outside the block's shared, local or parameter memory.
+    /// An access that is not completely inside one live buffer, or not inside the shared, local or parameter memory.
     IllegalAddress(Access),
-    /// An address in a freed buffer.
+    /// An access that begins in a freed buffer.
     UseAfterFree(Access),
     Misaligned(Access),
     /// A write to constant memory, to a parameter, or to memory of the process that is mapped read-only.

@@ -122,7 +122,7 @@ impl Warp {
         Ok(limits::TURN_INSTRUCTIONS - turn.left)
     }
 
-    /// Chooses the part that is furthest behind. If the part that ran last yields, chooses among the others.
+    /// Chooses the part that is furthest behind. If the part that ran last yields, chooses among the other parts.
     fn choose(&mut self, yields: bool) -> Option<usize> {
         let parts = self.parts.iter().enumerate();
         if yields {

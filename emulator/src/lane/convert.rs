@@ -1,4 +1,4 @@
-//! Conversions: all forms of `cvt`.
+//! Conversions: the supported forms of `cvt`.
 
 use super::Type;
 use super::float::{flushed, saturated};

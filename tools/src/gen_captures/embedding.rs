@@ -43,7 +43,7 @@ impl EmbeddingSet {
         let rows = total.map_or(DEFAULT_ROWS, |total| total.get() / (widths * Element::Bf16.bytes()));
         ensure!(
             rows > 0,
-            "{} is too small for {entries} tables of even one row (pass a larger --total or fewer --entries)",
+            "{} is too small for {entries} entries with tables of one row (pass a larger --total or fewer --entries)",
             total.unwrap_or_default()
         );
         Ok(Self { entries, rows, widths: WIDTHS, of_words: false, seed })

@@ -3,7 +3,7 @@
 //!
 //! The built program is a single file that contains its kernels: copy it to a machine with a driver and run it. It
 //! needs no toolkit, compiler or network. Each step is a separate process with a time limit, so a step that hangs or
-//! crashes costs only its own rows.
+//! crashes costs at most its own rows.
 
 mod bus;
 mod cap;
