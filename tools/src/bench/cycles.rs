@@ -101,7 +101,7 @@ fn one(cycles: Cycles, keep: bool) -> Result<Run> {
     let seconds = began.elapsed().as_secs_f64();
     let run = folder.join("runs/cycles");
     let text = std::fs::read(run.join("summary.json")).context("reading the summary")?;
-    let summary: Value = serde_json::from_slice(&text).context("the summary")?;
+    let summary: Value = serde_json::from_slice(&text).context("parsing the summary")?;
     let evidence = evidence::read(Path::new(&run), &summary).map_err(|trouble| anyhow!(trouble))?;
     if !keep {
         std::fs::remove_dir_all(tempdir()?)?;

@@ -133,7 +133,7 @@ fn run_once(
 ) -> Result<Excess> {
     let data = (watch == Watch::Refused).then(|| limit - OTHER_MEMORY - limit / 512);
     let mut filler = Filler::start(limit, data, huge)?;
-    let pid = i32::try_from(filler.child.id()).ok().and_then(Pid::from_raw).context("a pid")?;
+    let pid = i32::try_from(filler.child.id()).ok().and_then(Pid::from_raw).context("no pid")?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
     let mut memory =
         ProcessSampler::open(Path::new("/proc"), filler.child.id())?.context("the filler died at once")?;

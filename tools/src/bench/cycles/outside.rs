@@ -34,7 +34,7 @@ struct Snapshot {
 
 /// Runs the plan until it ends, and takes a sample every second.
 pub(super) fn watch(program: &Path, plan: &Path) -> Result<Outside> {
-    let folder = plan.parent().context("a plan has a folder")?;
+    let folder = plan.parent().context("the plan has no folder")?;
     let stderr = fs::File::create(folder.join("stderr"))?;
     let mut child = Command::new(program)
         .args(["run", "--quiet"])
