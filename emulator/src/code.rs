@@ -126,8 +126,8 @@ pub enum FlagOp {
     Xor,
 }
 
-/// Unnamed numbers are rows of registers, first the result's and then the operands', or a single index into a list of
-/// `Kernel`.
+/// Numbers without a name are rows of registers, first the result's and then the operands'. A single number is an index
+/// into a list of `Kernel`.
 #[derive(Clone, Copy, Debug)]
 pub enum Op {
     /// An instruction without effect on this device, such as a prefetch.

@@ -23,7 +23,7 @@ pub struct Config {
     /// The size of global memory, in bytes.
     pub memory: u64,
     pub compute_capability: (u32, u32),
-    /// The number of host threads that run the blocks of a launch.
+    /// The largest number of host threads that run the blocks of a launch.
     pub threads: usize,
     /// Whether it is a fault to read memory that was never written: shared memory, local memory, and the global memory
     /// that counts as never written.

@@ -77,20 +77,20 @@ pub struct Races {
     readers: [Vec<Stamp>; 2],
     threads: usize,
     now: u32,
-    /// Accesses with a smaller tick are ordered before all that follow.
+    /// Accesses before this tick are ordered before all that follow.
     base: u32,
-    /// For each pair of threads: the second thread's accesses with a smaller tick are ordered before everything that
-    /// the first one does from now on. Empty until some threads, but not all, are ordered.
+    /// For each pair of threads, a tick: the second thread's accesses before it are ordered before everything that the
+    /// first one does from now on. Empty until some threads, but not all, are ordered.
     known: Vec<u32>,
     /// Whether threads of different warps were ordered other than by a barrier for all.
     crosses_warps: bool,
-    /// For each barrier and each thread: the threads that pass the barrier will be ordered after this thread's accesses
-    /// with a smaller tick.
+    /// For each barrier and each thread, a tick: the threads that pass the barrier will be ordered after this thread's
+    /// accesses before the tick.
     arrived: Vec<Vec<u32>>,
-    /// For each thread: its accesses with a smaller tick were published by a release, which is a release write or a
+    /// For each thread, a tick: its accesses before the tick were published by a release, which is a release write or a
     /// fence followed by a strong write.
     published: Vec<u32>,
-    /// For each thread: its accesses with a smaller tick came before its last fence. 0 if it has had none.
+    /// For each thread, the tick that began at its last fence; 0 if it has had none.
     fenced: Vec<u32>,
     /// Whether each thread has, since its last fence, made a strong read, which may have found a published value.
     observed: Vec<bool>,

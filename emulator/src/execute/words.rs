@@ -41,7 +41,8 @@ impl Warp {
         }
     }
 
-    /// Tries an access through generic addresses, all in the state space that the first active lane accesses.
+    /// Tries an access through generic addresses. All of them must be in the state space of the first active lane's
+    /// address.
     #[inline(never)]
     fn generic(&mut self, block: &mut BlockState<'_>, op: &MemoryOp, active: u32, pc: u32) -> bool {
         if op.at.base.file == File::Narrow {
