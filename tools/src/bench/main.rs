@@ -1,8 +1,8 @@
-//! Benchmarks that print Markdown or JSON. They report ratios within one run, relative to physical limits that are
-//! measured in the same run.
+//! Benchmarks that print Markdown or JSON. Where a figure has a physical limit, the limit is measured in the same run,
+//! and the figure is reported relative to it.
 //!
 //! Tests do not run them. The figures in `docs/explanation/benchmarks.md` come from this program. Build everything with
-//! `--release` first; each subcommand states what it needs.
+//! `--release` first.
 
 #![expect(clippy::cast_precision_loss, reason = "counts and sizes become figures for people")]
 
@@ -85,8 +85,8 @@ enum Command {
     Eval(eval::Arguments),
 }
 
-/// If this program was started as a worker of the product, or with another hidden argument, runs that and returns its
-/// exit code.
+/// If the first argument is a hidden one (that of a worker of the product, a filler or a reader), does this work and
+/// returns the exit code.
 fn entered() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     let first = arguments.next()?;
