@@ -44,7 +44,7 @@ fn outcome(answer: &Value) -> &str {
 }
 
 #[test]
-fn every_command_works_on_a_live_run() {
+fn commands_work_on_a_live_run() {
     let scenario = slow(&["fast", "bad/segfaults"]);
     let run = LiveRun::start(&scenario, &["--quiet"]);
     let ctl = |arguments: &[&str]| run.ctl(arguments);
@@ -190,7 +190,7 @@ fn running_job_is_cancelled_long_before_its_call_ends() {
         client.call("result", &json!({ "candidate": "loops_forever", "wait": true })).expect("a result");
     assert_eq!(result["status"], "SKIPPED", "{result}");
     assert_eq!(result["blame"], "plan");
-    // `finish` returns long before the call's own time limit.
+    // If the run waited for the call, the candidate would end as TIMEOUT and not as SKIPPED.
     let (outcome, summary) = run.finish(1);
     let kills = summary.policy("kill_worker");
     outcome.expect(kills.iter().any(|row| row["reason"] == "cancelled"), format_args!("{kills:?}"));

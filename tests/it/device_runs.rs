@@ -188,7 +188,7 @@ fn next_candidate_waits_for_memory_that_is_freed_late() {
 
 /// Takes more than 30 seconds: the supervisor waits that long for the memory.
 #[test]
-fn card_that_keeps_memory_is_quarantined_and_the_run_goes_on() {
+fn card_that_keeps_memory_is_quarantined_and_later_candidates_do_not_run() {
     let lingering = Process { listed_after_death_ms: u64::MAX, ..with_context(&[(0, HELD)]) };
     let scenario = Scenario::with_plan(&plan("cuda:0", &[TRAPS, GOOD]));
     let (outcome, summary) = run(&scenario, &script(vec![lingering]), 3);

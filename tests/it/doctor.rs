@@ -118,7 +118,6 @@ fn untested_protection_is_not_claimed() {
     outcome.expect(protection(&document, "memory_limit")["present"] == false, "nothing was proved");
 }
 
-/// A run reports the same protections as `doctor` before it starts a compiler or a candidate.
 #[test]
 fn run_reports_the_protections_of_the_doctor() {
     let root = repository().display();

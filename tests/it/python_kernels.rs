@@ -155,7 +155,7 @@ fn kernels_of_both_languages_are_timed_beside_torch() {
         faster["speedup"]["value"].as_f64().is_some_and(|it| 0.0 < it),
         "there is a speed-up against torch",
     );
-    // The plan that `check` prints can be used as a plan.
+    // A call of the recorded function can be reproduced alone.
     scenario.run(&["repro", "runs/plan", "torch", "--entry", "entry_000001"]).expect_exit(0);
 }
 

@@ -1,5 +1,5 @@
-//! Tests how much a verification reads of captures that are not in the page cache. A sparse kernel causes reads of
-//! little more than the rows it touches, a dense kernel of everything. Verification and timing leave no pages in the
+//! Tests how much a verification reads of captures that are not in the page cache: for a sparse kernel, little more than
+//! the rows that the kernel touches, and for a dense kernel, everything. Verification and timing leave no pages in the
 //! cache.
 
 use std::fs::File;
