@@ -18,7 +18,8 @@ from .runs import OpenRun, find_run
 
 #: Time limit for one candidate in seconds, including the time that it waits for others.
 DEFAULT_SECONDS = 3600.0
-#: The number of candidates that are submitted at once, each over its own connection. A run accepts 32 connections.
+#: The largest number of candidates that are submitted at once, each over its own connection. A run accepts 32
+#: connections.
 MAX_AT_ONCE = 16
 #: Suffixes of the files to which sources in each language are written.
 SUFFIXES = {

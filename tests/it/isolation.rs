@@ -1,8 +1,8 @@
 //! Hostile candidates: none of them achieves its goal.
 //!
-//! The tables here and in `bombs` list how kernels in `tests/data/kernels/hostile` must end. A kernel whose attempt must
-//! have no effect also computes the right result, and passes. If the attempt has an effect, the kernel prints it and
-//! aborts.
+//! The tables here and in `bombs` list how kernels in `tests/data/kernels/hostile` must end. A kernel whose attempt
+//! must have no effect also computes the right result, and passes. If the attempt has an effect, the kernel prints it
+//! and aborts.
 
 mod bombs;
 mod builds;

@@ -1,6 +1,6 @@
-//! Tests how much a verification reads of captures that are not in the page cache: for a sparse kernel, little more than
-//! the rows that the kernel touches, and for a dense kernel, everything. Verification and timing leave no pages in the
-//! cache.
+//! Tests how much a verification reads of captures that are not in the page cache: for a sparse kernel, little more
+//! than the rows that the kernel touches, and for a dense kernel, everything. Verification and timing leave no pages in
+//! the cache.
 
 use std::fs::File;
 use std::os::fd::AsFd;

@@ -93,8 +93,8 @@ fn anchors(page: &str) -> BTreeSet<String> {
     headings.map(|line| anchor(line.trim_start_matches('#').trim())).collect()
 }
 
-/// Every link of a page, except those in code blocks and to other sites: the target as written, and the path of the page
-/// that it leads to.
+/// Every link of a page, except those in code blocks and to other sites: the target as written, and the path of the
+/// page that it leads to.
 fn links(file: &Text) -> impl Iterator<Item = (&str, PathBuf)> {
     let folder = root().join(&file.path).parent().expect("a folder").to_owned();
     // Every second part between fences is code.

@@ -15,8 +15,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 impl Fixture {
     /// Runs the plan once and kills one process of this kind, at the given moment or as soon as there is one after it.
-    /// The kind `runner` includes compilers. If there are several processes, chance decides. Returns the process; `None`
-    /// if the run ended first.
+    /// The kind `runner` includes compilers. If there are several processes, chance decides. Returns the process;
+    /// `None` if the run ended first.
     pub fn kill_during_a_run(
         &self,
         victim: &str,
