@@ -59,7 +59,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     found = sorted({path for pattern in patterns for path in base.glob(pattern)})
     if not found:
         raise pytest.UsageError(
-            f"{metafunc.definition.nodeid}: no candidate matches {patterns or 'anything'} below {base} "
+            f"{metafunc.definition.nodeid}: no candidate matches {patterns or 'an empty list'} below {base} "
             '(write @pytest.mark.opt("kernels/*.c"), or --opt-candidates)'
         )
     plan_base = config.rootpath if "plan" not in marked else metafunc.definition.path.parent

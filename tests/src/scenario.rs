@@ -14,7 +14,7 @@ use crate::paths::binary;
 use crate::processes;
 use crate::summary::Summary;
 
-/// The time limit for a command. On an idle machine, every command takes less than a tenth of it.
+/// The time limit for a command. It is far longer than any command takes on an idle machine.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The folder of one test. Dropping the scenario removes it.

@@ -14,7 +14,7 @@ use super::client::{Client, LiveRun};
 use super::slow;
 use crate::report::browser::skipped;
 
-/// The limit on the supervisor's own memory: "the 20 MiB of law 2" in ARCHITECTURE.md. Pages of the executable are not
+/// The target for the supervisor's memory (20 MiB, see docs/explanation/benchmarks.md). Pages of the executable are not
 /// counted, because their number depends on the machine.
 const MAX_KIB: u64 = 20 << 10;
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
