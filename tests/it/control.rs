@@ -174,7 +174,7 @@ fn verifier_recycled_during_a_lease_changes_no_verdict() {
 }
 
 #[test]
-fn running_job_is_cancelled_long_before_its_call_ends() {
+fn running_job_is_cancelled_before_its_call_ends() {
     let scenario = slow(&["bad/loops_forever"]);
     // `verify.call_timeout` allows the call up to a minute.
     let run = LiveRun::start(&scenario, &["--quiet"]);

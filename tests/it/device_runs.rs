@@ -120,7 +120,7 @@ fn two_kernels_are_timed_on_the_virtual_clock_and_ranked() {
 }
 
 #[test]
-fn growth_beyond_the_ceiling_is_killed_with_its_reason_on_disk() {
+fn worker_that_grows_beyond_the_device_ceiling_is_killed_with_its_reason_on_disk() {
     let scenario = Scenario::with_plan(&plan("cuda:0", &[ENDLESS]));
     let grows = script(vec![with_context(&[(0, HELD), (300, TOO_MUCH)])]);
     let (outcome, summary) = run(&scenario, &grows, 1);

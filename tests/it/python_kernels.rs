@@ -130,7 +130,7 @@ fn expect_every_verdict(outcome: &Outcome, summary: &Summary) {
 
 /// The recorded function, kernels in Python and a kernel in C are ranked in one table.
 #[test]
-fn kernels_of_both_languages_are_timed_beside_torch() {
+fn kernels_in_python_and_c_are_timed_beside_torch() {
     let Some(python) = interpreter() else { return };
     let naive = repository().join("configs/demo/softmax/naive.c");
     let more = format!(

@@ -343,7 +343,7 @@ fn kernelforge_protocol_times_at_most_a_hundred_calls_per_process() {
 }
 
 #[test]
-fn copied_inputs_are_leased_and_the_same_kernels_timed() {
+fn copied_inputs_are_covered_by_the_lease() {
     let reserved = |summary: &Summary| {
         let phases = list(&summary.document["memory"]["phases"]);
         let profiles = phases.iter().filter(|phase| phase["stage"] == "profile");
