@@ -56,7 +56,8 @@ def evaluate(
 
     Raises:
         RefusedError: the run does not accept this candidate.
-        SupervisorError: the run did not answer.
+        ProgramError: the program was not found, or a short run ended without a result.
+        SupervisorError: there was no answer or no result in time.
     """
     run = find_run(plan)
     if run is not None:

@@ -42,7 +42,8 @@ const AGAINST_INPUTS: &[Expected] = &[
     ends("stores_through_the_kernel.c", PASSED, ""),
 ];
 
-/// Kernels that must fail: each proves that one of the checks works.
+/// Versions of `reads_beside_its_inputs.c` that must fail, each with the macro that it is compiled with and a part of
+/// standard error. Each proves that one of the searches works.
 const CONTROLS: &[(&str, &str)] = &[
     ("CONTROL_MEMORY", "before anything, in memory"),
     ("CONTROL_DESCRIPTOR", "through descriptors, descriptor 2"),
