@@ -19,7 +19,7 @@ pub fn python_with(module: &str, environment: &str) -> Option<PathBuf> {
     })
 }
 
-/// Makes `PR_GET_TID_ADDRESS` fail for the program and all its processes, as on a kernel without checkpoint support.
+/// Makes `PR_GET_TID_ADDRESS` fail for the program and all its processes, as on a Linux without checkpoint support.
 pub fn refuse_copies(command: &mut Command) {
     let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let (load, jump_if_equal, return_action) = (0x20, 0x15, 0x06);

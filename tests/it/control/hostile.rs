@@ -216,7 +216,7 @@ fn with_open_folders(scenario: &Scenario) -> LiveRun<'_> {
     run
 }
 
-/// The kernel refuses the connection before the supervisor can check the peer's uid.
+/// Linux refuses the connection before the supervisor can check the peer's uid.
 #[test]
 fn another_user_is_refused_by_the_sockets_mode() {
     let Some(other) = another_user() else {

@@ -89,7 +89,7 @@ fn build_reads_only_what_it_was_given() {
         }
         let run = run_as(user, &scenario, &plan);
         if !run.has_protection("files") {
-            eprintln!("not shown: this kernel has no Landlock, so builds read what their user may read");
+            eprintln!("not shown: this Linux has no Landlock, so builds read what their user may read");
             return;
         }
         assert_endings(&run, expected.iter().map(|(name, statuses)| (name.as_str(), *statuses, "")));
