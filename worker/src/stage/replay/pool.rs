@@ -1,4 +1,4 @@
-//! The pool: a thread that owns the device and executes the plan's moves, one step ahead of the calls.
+//! The pool: a thread that owns the device and executes the plan's moves while calls are made.
 //!
 //! Owns the order of the copy queue and counts its work. A slot contains poison from its allocation until its bytes
 //! have arrived. Every load is compared with the catalog's digest. The source provides the bytes.
