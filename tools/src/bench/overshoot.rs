@@ -1,5 +1,5 @@
-//! Measures how far a process that fills memory as fast as it can exceeds its limit before it is dead, in three cases:
-//! polled at fixed intervals, polled as the product does it, and refused by the kernel.
+//! Measures how far a process that fills memory as fast as it can exceeds its limit before it is dead: polled at fixed
+//! intervals, polled as the product does it (with and without a record of the reason), and refused by the kernel.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
