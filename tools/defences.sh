@@ -29,7 +29,8 @@ build() {
     (cd "$tree" && CARGO_TARGET_DIR="$built" cargo build --workspace --bin opt-supervisor --bin gen-captures)
 }
 
-# Prints the result of a run in one line: the status of `cheat`, its speed-up over `honest`, and the load.
+# Prints the result of a run in one line: the status of `cheat` with its speed-up over `honest`, the load, and the
+# detail if it did not pass.
 print_result() {
     python3 - "$1" <<'PYTHON'
 import json

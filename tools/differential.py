@@ -2,9 +2,9 @@
 
     python tools/differential.py target/debug/opt-supervisor --captures 5000 [--seed 1] [--keep FOLDER]
 
-Needs torch and numpy. Prints a summary line. Exits with 1 if anything differs, or if a file was refused for a reason
-that docs/reference/capture-files.md does not list. Files that differ are kept in the folder. `--first NUMBER --captures
-1` makes one of them again.
+Needs torch and numpy. Prints the differences (at most 20) and a summary line. Exits with 1 if anything differs, if a
+file was refused that must be read or read that must be refused, or if no file was the same. With `--keep`, files that
+differ are kept in the folder. `--first NUMBER --captures 1`, with the same seed, makes one of them again.
 """
 
 import argparse
@@ -86,7 +86,7 @@ class Maker:
         self.random = random.Random(f"{seed} {number}")
         self.generator = torch.Generator().manual_seed(self.random.getrandbits(62))
         self.protocol = protocol
-        # The reason for which the reader may refuse the file; None if it must read it.
+        # The kind of error with which the reader must refuse the file; None if it must read the file.
         self.refused = None
         self.tensors = []
 
@@ -247,7 +247,7 @@ class Maker:
 
 
 def compare_one(program, number, seed, folder):
-    """Makes one capture and compares how both read it. Returns the kind of result, and a message if they differ."""
+    """Makes one capture, and compares what both programs read. Returns the kind of result, and a message or None."""
     rng = random.Random(f"{seed} {number} form")
     protocol = rng.choice([2, 2, 2, 3, 4, 5])
     zipped = rng.random() < 0.75

@@ -38,7 +38,7 @@ cargo run --quiet -p opt-tools --bin mutate -- --target "$target" --seeds "$buil
 mkdir -p "$corpus" "$findings"
 
 # Sets `children` to the CPU time of the children that this shell has waited for, in whole seconds. `times` has to run
-# in this shell: in a pipe or a substitution, it would report the children of a subshell, which has none.
+# in this shell: in a pipe or a substitution, it would report the children of the subshell, and there are none.
 count_children() {
     times >"$built/times"
     children="$(awk 'NR == 2 { for (i = 1; i <= 2; i++) { split($i, part, /[ms]/); total += part[1] * 60 + part[2] } printf "%d", total }' "$built/times")"

@@ -72,7 +72,7 @@ def matmul(dtype, largest=40):
 
 
 def linear(dtype, has_bias=True, multiple=1):
-    """Returns a function that calls linear. The number of inputs is a multiple of `multiple`."""
+    """Returns a function that makes a random call of linear. The number of inputs is a multiple of `multiple`."""
 
     def call(rng):
         count, inputs, outputs = rng.randint(1, 40), multiple * rng.randint(1, 80 // multiple), rng.randint(1, 40)
@@ -91,7 +91,8 @@ def embedding(dtype):
 
 
 def normalized(function, *shapes):
-    """Returns a function for `shapes` further arguments with a row's shape."""
+    """Returns a function that takes a dtype and returns a function that makes a random call of `function`, with one
+    further argument of a row's shape for each of `shapes`."""
 
     def of(dtype):
         def call(rng):
@@ -262,7 +263,7 @@ def jobs():
 
 
 def in_format(functional, suffix, dtype):
-    """Yields the jobs whose kernels are compiled for three formats."""
+    """Yields, for one of the three formats, the jobs whose kernels are compiled for all of them."""
 
     def name(op):
         return f"{op}_{suffix}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the unit tests of modules with `unsafe` code under valgrind's memcheck, which reports reads and writes outside of
-# an allocation and uses of uninitialised memory. Needs valgrind. Leaves out tests that start sandboxed runners, because
-# the sandbox refuses system calls that valgrind needs.
+# Runs the unit tests of some modules with `unsafe` code under valgrind's memcheck, which reports reads and writes
+# outside of an allocation and uses of uninitialised memory. Needs valgrind. Tests that start sandboxed runners are left
+# out, because the sandbox refuses system calls that valgrind needs.
 #
 #     tools/memcheck.sh
 set -euo pipefail

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the unit tests of modules whose `unsafe` code only handles memory of this process under Miri, which reports undefined
-# behaviour. Needs a nightly toolchain with the component `miri`. Miri cannot run code that maps files, starts processes or
-# loads libraries; `memcheck.sh` covers some of it.
+# Runs unit tests under Miri, which reports undefined behaviour: those of modules whose `unsafe` code only handles
+# memory of this process. Needs a nightly toolchain with the component `miri`. Miri cannot run code that maps files,
+# starts processes or loads libraries; `memcheck.sh` covers some of it.
 #
 #     tools/miri.sh
 set -euo pipefail

@@ -106,7 +106,7 @@ extern "C" __global__ void depends_on_the_call(const float* input, float* out, l
     if (i == 0) atomicAdd(&turn, 1u);
 }
 
-// Right as long as each thread stores before another one reads.
+// Right as long as each thread stores its element before another thread reads it.
 extern "C" __global__ void forgets_a_barrier(const float* input, float* out, long long n)
 {
     __shared__ float tile[64];

@@ -1,9 +1,10 @@
 //! Measures how many warp instructions the emulated device executes in a second of CPU time:
 //! `cargo run --release -p opt-emulator --example speed`.
 //!
-//! With the name of a kernel and a number, it launches that kernel that many times on one thread, and prints the number
-//! of warp instructions. To find out how many instructions of the host one warp instruction takes, run it twice, with
-//! different numbers of launches, under a tool that counts them (`valgrind --tool=callgrind`), and compare the counts.
+//! With the name of a kernel and a number, it launches the kernel that many times on one thread, and prints how many
+//! warp instructions were executed. To find out how many instructions of the host one warp instruction takes, run it
+//! twice, with different numbers of launches, under a tool that counts the host's instructions (`valgrind
+//! --tool=callgrind`), and compare the counts.
 
 use std::time::Instant;
 
@@ -14,7 +15,7 @@ const ROWS: &str = include_str!("../tests/data/kernels/rows.ptx");
 const ALGORITHMS: &str = include_str!("../tests/data/kernels/algorithms.ptx");
 const ELEMENTWISE: &str = include_str!("../tests/data/kernels/elementwise.ptx");
 
-/// The CPU time of this process in seconds, from the kernel's count of 10 ms ticks.
+/// The CPU time of this process in seconds, from the system's count of 10 ms ticks.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit(") ").next().unwrap_or_default().split(' ');

@@ -126,8 +126,8 @@ pub enum FlagOp {
     Xor,
 }
 
-/// Unnamed numbers are rows of registers, first the result's and then the operands', or a single index into a list of
-/// `Kernel`.
+/// Numbers without a name are rows of registers, first the result's and then the operands'. A single number is an index
+/// into a list of `Kernel`.
 #[derive(Clone, Copy, Debug)]
 pub enum Op {
     /// An instruction without effect on this device, such as a prefetch.
@@ -302,7 +302,7 @@ pub enum AtomicOp {
     Add,
     /// Wraps to zero above the operand.
     Increment,
-    /// Wraps to the operand below zero.
+    /// Wraps to the operand below zero, and from any value above the operand.
     Decrement,
     Min,
     Max,

@@ -1,4 +1,4 @@
-//! The device: memory, modules, launches, and the sticky fault with which every later call fails.
+//! The device: memory, modules, launches, and the sticky fault with which later calls fail.
 
 mod call;
 mod process_memory;
@@ -23,12 +23,13 @@ pub struct Config {
     /// The size of global memory, in bytes.
     pub memory: u64,
     pub compute_capability: (u32, u32),
-    /// The number of host threads that run the blocks of a launch.
+    /// The largest number of host threads that run the blocks of a launch.
     pub threads: usize,
-    /// Whether reading shared or local memory that was never written is a fault.
+    /// Whether it is a fault to read memory that was never written: shared memory, local memory, and the global memory
+    /// that counts as never written.
     pub check_uninitialised: bool,
-    /// Whether all of global memory counts as never written until it is written. Otherwise only what `forget` was called
-    /// for counts as never written.
+    /// Whether each new allocation of global memory counts as never written. Otherwise only the memory for which
+    /// `forget` was called does.
     pub check_uninitialised_global: bool,
     /// Whether a race (two unordered accesses to shared memory) is a fault.
     pub check_races: bool,
@@ -187,7 +188,7 @@ impl Device {
         self.heap.set_peak_to_used();
     }
 
-    /// The fault with which every call fails from now on; `None` if there was none.
+    /// The sticky fault, with which later calls fail; `None` if there is none.
     #[must_use]
     pub fn sticky(&self) -> Option<&Fault> {
         self.sticky.as_ref()
@@ -245,7 +246,8 @@ impl Device {
     /// Copies bytes to the device.
     ///
     /// # Errors
-    /// The bytes are not inside one allocation (1), an injected fault or an earlier sticky fault.
+    /// The bytes are not inside one allocation (1), the memory is mapped read-only (700), an injected fault or an
+    /// earlier sticky fault.
     pub fn write(&mut self, address: u64, data: &[u8]) -> Result<(), Fault> {
         self.enter(Call::Write)?;
         self.heap.write(address, data).map_err(|fault| self.failed(fault))
@@ -254,7 +256,7 @@ impl Device {
     /// Copies bytes from the device.
     ///
     /// # Errors
-    /// The same as for `write`.
+    /// The bytes are not inside one allocation (1), an injected fault or an earlier sticky fault.
     pub fn read(&mut self, address: u64, data: &mut [u8]) -> Result<(), Fault> {
         self.enter(Call::Read)?;
         self.heap.read(address, data)
@@ -272,8 +274,8 @@ impl Device {
     /// Loads a PTX text: decodes its kernels and allocates its variables.
     ///
     /// # Errors
-    /// The first part of the text that is wrong, unsupported or too large, with its line; not enough memory; an
-    /// injected fault or an earlier sticky fault.
+    /// A part of the text that is wrong, unsupported or too large, with its line; not enough memory; an injected fault
+    /// or an earlier sticky fault.
     pub fn load(&mut self, text: &str) -> Result<Module, LoadError> {
         let device = |fault| LoadError::Device(Box::new(fault));
         self.enter(Call::Load).map_err(device)?;
@@ -304,7 +306,7 @@ impl Device {
     /// Frees a module's variables. Its functions must not be launched afterwards.
     ///
     /// # Errors
-    /// The module was unloaded before (1).
+    /// The variables were freed before (1).
     pub fn unload(&mut self, module: &Module) -> Result<(), Fault> {
         for (address, _) in module.inner.variables.values() {
             self.heap.free(*address)?;
@@ -393,7 +395,7 @@ impl Device {
         };
         if limits::STATE_BYTES < job.block_bytes() {
             return Err(Fault::new(FaultKind::LaunchLimits(format!(
-                "a block takes {} bytes of registers, local and shared memory, but at most {} are allowed",
+                "a block takes {} bytes of host memory for registers, memory and checks, but at most {} are allowed",
                 job.block_bytes(),
                 limits::STATE_BYTES
             ))));

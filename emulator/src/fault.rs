@@ -12,7 +12,8 @@ pub enum LoadError {
     Unsupported { line: u32, what: String },
     #[error("PTX line {line}: {what}")]
     Limit { line: u32, what: String },
-    /// The variables of the module do not fit into the device's memory, or the device has failed before.
+    /// The variables of the module do not fit into the device's memory, or the call failed with an injected or an
+    /// earlier sticky fault.
     #[error("{0}")]
     Device(Box<Fault>),
 }
@@ -88,8 +89,8 @@ pub struct Nearest {
     /// The buffer's address and size.
     pub start: u64,
     pub bytes: u64,
-    /// The distance, in bytes, from the access to the buffer: negative if the access begins before the buffer,
-    /// otherwise counted from the buffer's end. `None` if the access begins inside.
+    /// The distance between the beginning of the access and the buffer, in bytes. Before the buffer, it is negative and
+    /// counted from the buffer's start; after it, from the buffer's end. `None` if the access begins inside.
     pub distance: Option<i64>,
 }
 
@@ -114,9 +115,9 @@ pub struct OtherAccess {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FaultKind {
-    /// An address outside every live buffer, or outside the block's shared, local or parameter memory.
+    /// An access that is not completely inside one live buffer, or not inside the shared, local or parameter memory.
     IllegalAddress(Access),
-    /// An address in a freed buffer.
+    /// An access that begins in a freed buffer.
     UseAfterFree(Access),
     Misaligned(Access),
     /// A write to constant memory, to a parameter, or to memory of the process that is mapped read-only.
@@ -194,7 +195,7 @@ impl Fault {
         Self::new(FaultKind::InvalidValue(what))
     }
 
-    /// The CUDA error that a driver would return.
+    /// The CUDA error with which the fault is reported. A driver does not detect all of these faults.
     #[must_use]
     pub fn code(&self) -> u32 {
         match &self.kind {
@@ -215,7 +216,8 @@ impl Fault {
         }
     }
 
-    /// Whether every later call of the device, except `unload`, fails with the same fault.
+    /// Whether later calls of the device fail with the same fault, until `forget_fault`. Functions without a variant of
+    /// `Call`, such as `unload`, still work.
     #[must_use]
     pub fn is_sticky(&self) -> bool {
         !matches!(self.code(), 1 | 2 | 701 | 801)

@@ -39,10 +39,10 @@ pub const STATE_BYTES: u64 = 1 << 30;
 pub const HOST_THREADS: usize = 64;
 /// The number of barriers of a block.
 pub const BARRIERS: usize = 16;
-/// The largest output of a launch's `printf`, in bytes. What does not fit is dropped, as on a card
-/// whose buffer is full.
+/// The largest output of a launch's `printf`, in bytes. What does not fit is dropped, as on a card whose buffer is
+/// full.
 pub const PRINTED_BYTES: usize = 1 << 20;
-/// The number of instructions that a warp executes before the next warp gets its turn.
+/// The largest number of instructions that a warp executes before the next warp gets its turn.
 pub const TURN_INSTRUCTIONS: u32 = 4096;
-/// The number of backward branches that one part of a diverged warp may take while another part waits.
+/// The number of backward branches that a diverged warp may take before the part that runs gives way to another.
 pub const BRANCHES_BEFORE_YIELD: u32 = 512;

@@ -341,7 +341,9 @@ impl Heap {
     fn containing(&self, address: u64, bytes: u64) -> Result<(&Allocation, u64), Fault> {
         let before = self.live.range(..=address).next_back();
         let found = before.and_then(|(_, a)| a.offset(address, bytes).map(|offset| (a.as_ref(), offset)));
-        found.ok_or_else(|| Fault::invalid(format!("{bytes} bytes at {address:#x} are in no allocation")))
+        found.ok_or_else(|| {
+            Fault::invalid(format!("{bytes} bytes at {address:#x} are not inside one allocation"))
+        })
     }
 
     /// Like `containing`, for a copy or fill by the host. The host may change constant memory, but not mapped memory

@@ -73,8 +73,7 @@ class Patch:
 
 
 def canonical(name: str) -> OpName | None:
-    """Returns the op for a function's name in PyTorch. None if there is no such function, or it
-    is not recorded.
+    """Returns the op for a function's name in PyTorch. None if there is no such function, or it cannot be recorded.
 
     >>> canonical("torch.Tensor.add_")
     OpName(name='torch.add', in_place=True, form=1)

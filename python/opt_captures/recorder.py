@@ -43,12 +43,14 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         folder: the folder for captures, which must be new or empty.
         ops: full names (``torch.nn.functional.softmax``), or ``"auto"`` for all functions that are called.
         per_class: how many calls are kept that have the same shapes, strides, dtypes and plain values. Each of
-            the calls that agree in these is equally likely to be kept.
+            these calls is equally likely to be kept.
         per_op: how many calls of an op are kept in total.
-        max_bytes: how many bytes are written in total. A call that no longer fits is counted but not kept.
+        max_bytes: the limit of the bytes that are written in total. A call whose inputs no longer fit is counted but
+            not kept. The last call that is kept may exceed the limit.
         seed: decides which calls of a class are kept.
-        in_place: True to record in-place calls as such. Their names end with an underscore, and captures contain the
-            changed argument before and after the call. Otherwise they are recorded as the same call out of place.
+        in_place: True to record in-place calls as such: under names that end with an underscore, or with
+            ``inplace=True``. Captures contain the changed argument before and after the call. Otherwise in-place calls
+            are recorded as the same call out of place.
         store: True to write a capture store, which has each repeated tensor once. This needs the program
             ``opt-supervisor``.
 
@@ -226,7 +228,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             self._in_own_code = before
 
     def _before(self, op: OpName, args: Any, kwargs: Any) -> _Kept | None:
-        """Counts the call and, if it will be kept, copies its arguments."""
+        """Counts the call and, if it will be kept, holds its arguments. Those that the call changes are copied."""
         if self._wanted is None and next(tensors([*args, *kwargs.values()]), None) is None:
             return None  # A function that only creates tensors is not recorded.
         out = kwargs.get(OUT)

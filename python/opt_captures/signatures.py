@@ -31,9 +31,11 @@ class Signature:
     params: tuple[str, ...]
     defaults: Mapping[str, Any]
     kinds: Mapping[str, str]
-    #: Parameters that must be tensors, must not contain tensors, or are lists of tensors, as far as this is known.
+    #: Parameters that must be tensors, as far as this is known.
     tensors: frozenset[str] = frozenset()
+    #: Parameters that must not contain tensors, as far as this is known.
     plain: frozenset[str] = frozenset()
+    #: Parameters that are lists of tensors, as far as this is known.
     lists: frozenset[str] = frozenset()
 
     def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:

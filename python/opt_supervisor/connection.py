@@ -20,7 +20,7 @@ class Connection:
     It is not safe for concurrent use, so each thread needs its own connection.
 
     Raises:
-        SupervisorError: the socket does not answer.
+        SupervisorError: the socket cannot be connected to.
     """
 
     def __init__(self, path: str | Path) -> None:

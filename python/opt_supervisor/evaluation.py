@@ -18,7 +18,8 @@ from .runs import OpenRun, find_run
 
 #: Time limit for one candidate in seconds, including the time that it waits for others.
 DEFAULT_SECONDS = 3600.0
-#: The number of candidates that are submitted at once, each over its own connection. A run accepts 32 connections.
+#: The largest number of candidates that are submitted at once, each over its own connection. A run accepts 32
+#: connections.
 MAX_AT_ONCE = 16
 #: Suffixes of the files to which sources in each language are written.
 SUFFIXES = {
@@ -55,7 +56,8 @@ def evaluate(
 
     Raises:
         RefusedError: the run does not accept this candidate.
-        SupervisorError: the run did not answer.
+        ProgramError: the program was not found, or a short run ended without a result.
+        SupervisorError: there was no answer or no result in time.
     """
     run = find_run(plan)
     if run is not None:

@@ -8,7 +8,7 @@
 The test is run once for each file that the pattern matches. The paths of a marker are relative to the folder of the
 test file. The candidates of a plan share one run, which stays open until the tests are over. For tests without a
 marker, set ``--opt-plan`` and ``--opt-candidates``, or ``opt_plan`` and ``opt_candidates`` in pytest's settings. These
-are relative to pytest's root folder.
+are relative to pytest's root folder. A marker without a plan uses this plan too.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Describes the marker ``opt``."""
     config.addinivalue_line(
         "markers",
-        'opt(*patterns, plan="plan.toml", job=None, language=None, symbol=None): candidates for which the test is run, '
-        "and their plan",
+        "opt(*patterns, plan=None, job=None, language=None, symbol=None): candidates for which the test is run, and "
+        "their plan (by default, that of --opt-plan or opt_plan)",
     )
 
 
@@ -59,7 +59,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     found = sorted({path for pattern in patterns for path in base.glob(pattern)})
     if not found:
         raise pytest.UsageError(
-            f"{metafunc.definition.nodeid}: no candidate matches {patterns or 'anything'} below {base} "
+            f"{metafunc.definition.nodeid}: no candidate matches {patterns or 'an empty list'} below {base} "
             '(write @pytest.mark.opt("kernels/*.c"), or --opt-candidates)'
         )
     plan_base = config.rootpath if "plan" not in marked else metafunc.definition.path.parent

@@ -88,8 +88,8 @@ class Result:
     def metrics(self) -> dict[str, float]:
         """Numbers for an evolutionary loop. Higher is better, except for times. Unknown numbers are left out.
 
-        ``combined_score`` is 0 if the candidate did not pass. Otherwise it is the lower end of the speed-up's interval
-        or, without a baseline, the number of calls per millisecond.
+        ``combined_score`` is 0 if the candidate did not pass or was not timed. Otherwise it is the lower end of the
+        speed-up's interval or, without a speed-up, the number of calls per millisecond.
         """
         verify = self.raw.get("verify") or {}
         numbers = {"passed": float(self.passed), "combined_score": 0.0}

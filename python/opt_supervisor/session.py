@@ -109,7 +109,7 @@ class Session:
         return submit_all(self.run, paths, job=job, language=language, symbol=symbol, timeout=timeout)
 
     def close(self) -> None:
-        """Lets running attempts finish, and ends the run."""
+        """Asks the run to finish its running attempts and to end. After a minute, sends it SIGTERM."""
         process, run = self._process, self._run
         self._process = self._run = None
         if process is None:

@@ -13,7 +13,8 @@ from opt_captures import RecordError, record
 from .places import PROGRAM, ROOT
 from .recording import RecordingTest
 
-#: Twenty calls with two tables of 8 MiB in turn. Prints the memory and disk space used in addition to the tables.
+#: Records calls with two tables of 8 MiB in turn, and keeps twenty. Prints the memory that was used in addition to the
+#: tables, in tables, and the disk space relative to the size of both tables.
 SCRIPT = """
 import os, sys, threading, time
 from pathlib import Path

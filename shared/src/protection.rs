@@ -82,7 +82,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         CGROUP_LEAF,
         false,
         "the memory of a runner and its children taken together, including page tables and kernel memory",
-        "filled memory past its group's memory.max; the kernel killed it and counted the kill in the group",
+        "filled memory past its group's memory limit; the kernel killed it and counted the kill in the group",
         "start in a delegated group: systemd-run --user --scope -p Delegate=yes opt-supervisor …",
         &[],
     ),

@@ -323,6 +323,13 @@ pub struct CandidateTimes {
     pub wait_share: Option<f64>,
 }
 
+impl CandidateTimes {
+    /// Whether entries were timed, each with the same inputs in every call.
+    pub fn had_same_inputs(&self) -> bool {
+        self.varied_entries == Some(0) && self.unvaried_entries.is_some_and(|count| 0 < count)
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EntryTimingRecord {
     pub entry: String,

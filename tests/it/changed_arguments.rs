@@ -20,7 +20,7 @@ const IN_C: [(&str, &str, &str); 8] = [
     ("changes_it_in_its_plan", "INPUT_MUTATED", "stored into the input `running_mean`"),
 ];
 
-/// Kernels in other languages.
+/// Kernels in other languages: the job, the file, the language, the status and a part of the detail.
 const WITH_TORCH: [(&str, &str, &str, &str, &str); 7] = [
     ("batch_norm", "right.py", "python", "PASSED", ""),
     ("batch_norm", "unchanged.py", "python", "INCORRECT_NUMERICAL", "at running_mean[0]"),

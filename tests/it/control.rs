@@ -44,7 +44,7 @@ fn outcome(answer: &Value) -> &str {
 }
 
 #[test]
-fn every_command_works_on_a_live_run() {
+fn commands_work_on_a_live_run() {
     let scenario = slow(&["fast", "bad/segfaults"]);
     let run = LiveRun::start(&scenario, &["--quiet"]);
     let ctl = |arguments: &[&str]| run.ctl(arguments);
@@ -174,7 +174,7 @@ fn verifier_recycled_during_a_lease_changes_no_verdict() {
 }
 
 #[test]
-fn running_job_is_cancelled_long_before_its_call_ends() {
+fn running_job_is_cancelled_before_its_call_ends() {
     let scenario = slow(&["bad/loops_forever"]);
     // `verify.call_timeout` allows the call up to a minute.
     let run = LiveRun::start(&scenario, &["--quiet"]);
@@ -190,7 +190,7 @@ fn running_job_is_cancelled_long_before_its_call_ends() {
         client.call("result", &json!({ "candidate": "loops_forever", "wait": true })).expect("a result");
     assert_eq!(result["status"], "SKIPPED", "{result}");
     assert_eq!(result["blame"], "plan");
-    // `finish` returns long before the call's own time limit.
+    // If the run waited for the call, the candidate would end as TIMEOUT and not as SKIPPED.
     let (outcome, summary) = run.finish(1);
     let kills = summary.policy("kill_worker");
     outcome.expect(kills.iter().any(|row| row["reason"] == "cancelled"), format_args!("{kills:?}"));

@@ -30,7 +30,7 @@ fn cycles(verifiers: u32) {
     outcome.expect(COUNT as usize <= cycles, format_args!("{cycles} of {COUNT} cycles"));
     outcome.expect_equal(evidence.switches.len(), cycles, "switches");
     outcome.expect(COUNT as usize <= evidence.moments, "samples");
-    outcome.expect_equal(evidence.width, 1, "samples that were not thinned out");
+    outcome.expect_equal(evidence.width, 1, "the milliseconds of a step (1 if samples were not thinned out)");
     outcome.expect_equal(
         evidence.both,
         0,

@@ -120,7 +120,7 @@ fn two_kernels_are_timed_on_the_virtual_clock_and_ranked() {
 }
 
 #[test]
-fn growth_beyond_the_ceiling_is_killed_with_its_reason_on_disk() {
+fn worker_that_grows_beyond_the_device_ceiling_is_killed_with_its_reason_on_disk() {
     let scenario = Scenario::with_plan(&plan("cuda:0", &[ENDLESS]));
     let grows = script(vec![with_context(&[(0, HELD), (300, TOO_MUCH)])]);
     let (outcome, summary) = run(&scenario, &grows, 1);
@@ -188,7 +188,7 @@ fn next_candidate_waits_for_memory_that_is_freed_late() {
 
 /// Takes more than 30 seconds: the supervisor waits that long for the memory.
 #[test]
-fn card_that_keeps_memory_is_quarantined_and_the_run_goes_on() {
+fn card_that_keeps_memory_is_quarantined_and_later_candidates_do_not_run() {
     let lingering = Process { listed_after_death_ms: u64::MAX, ..with_context(&[(0, HELD)]) };
     let scenario = Scenario::with_plan(&plan("cuda:0", &[TRAPS, GOOD]));
     let (outcome, summary) = run(&scenario, &script(vec![lingering]), 3);

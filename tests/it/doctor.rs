@@ -76,7 +76,7 @@ fn doctor_works_for_every_user() {
 }
 
 #[test]
-fn text_has_a_line_for_every_protection() {
+fn doctor_text_has_a_line_for_every_protection() {
     let scenario = Scenario::create();
     let outcome = scenario.run(&["doctor"]);
     outcome.expect_equal(outcome.code, Some(0), "an answer");
@@ -118,7 +118,6 @@ fn untested_protection_is_not_claimed() {
     outcome.expect(protection(&document, "memory_limit")["present"] == false, "nothing was proved");
 }
 
-/// A run reports the same protections as `doctor` before it starts a compiler or a candidate.
 #[test]
 fn run_reports_the_protections_of_the_doctor() {
     let root = repository().display();
@@ -147,7 +146,7 @@ fn run_reports_the_protections_of_the_doctor() {
 
 /// The figures depend on the machine, so only their form is tested.
 #[test]
-fn timing_trial_has_bounds_of_every_copy() {
+fn timing_trial_has_bounds_over_its_copies() {
     let scenario = Scenario::create();
     let outcome = scenario.run(&["doctor", "--timing", "--json"]);
     outcome.expect_equal(outcome.code, Some(0), "an answer");

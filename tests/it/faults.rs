@@ -44,7 +44,8 @@ pub fn verdicts_are_right(outcome: &Outcome, summary: &Summary) {
     }
 }
 
-/// Kills the supervisor in the middle of a run, changes its folder, and continues the run.
+/// Kills the supervisor in the middle of a run, changes the run's folder, and resumes the run. If the resumed run ends
+/// with exit code 0, its verdicts must be right.
 fn resumed_after(change: impl FnOnce(&Path)) -> Outcome {
     let scenario = scenario();
     let run = started(&scenario);
@@ -98,7 +99,7 @@ fn resumed_run_repeats_only_builds_whose_library_is_altered() {
         if is_altered {
             let mut libraries = fs::read_dir(folder.join("artifacts")).expect("readable").flatten();
             let library = libraries.next().expect("a library").path();
-            // The file cannot be changed in place, because equal libraries share one, which is not writable.
+            // The file is not writable, because candidates with equal libraries share it. Replace it.
             let mut bytes = fs::read(&library).expect("readable");
             bytes.push(0);
             fs::remove_file(&library).expect("removed");

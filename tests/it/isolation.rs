@@ -1,7 +1,8 @@
-//! Hostile candidates: none of them achieves its goal, and the result says what each one tried.
+//! Hostile candidates: none of them achieves its goal.
 //!
-//! The tables here list how each kernel in `tests/data/kernels/hostile` must end. Each kernel prints what it tries.
-//! A kernel whose attempt must have no effect also computes the right result, and passes.
+//! The tables here and in `bombs` list how kernels in `tests/data/kernels/hostile` must end. A kernel whose attempt
+//! must have no effect also computes the right result, and passes. If the attempt has an effect, the kernel prints it
+//! and aborts.
 
 mod bombs;
 mod builds;
@@ -41,7 +42,8 @@ const AGAINST_INPUTS: &[Expected] = &[
     ends("stores_through_the_kernel.c", PASSED, ""),
 ];
 
-/// Kernels that must fail: each proves that one of the checks works.
+/// Versions of `reads_beside_its_inputs.c` that must fail, each with the macro that it is compiled with and a part of
+/// standard error. Each proves that one of the searches works.
 const CONTROLS: &[(&str, &str)] = &[
     ("CONTROL_MEMORY", "before anything, in memory"),
     ("CONTROL_DESCRIPTOR", "through descriptors, descriptor 2"),
@@ -92,7 +94,7 @@ const AGAINST_THE_RUN: &[Expected] = &[
     ends("copies_its_first_result.c", NONDETERMINISTIC, ""),
 ];
 
-/// Kernels that need `mseal` to be stopped. Before Linux 6.10, a candidate can change its own view of an input.
+/// Kernels that only `mseal` stops. Before Linux 6.10, which lacks it, a candidate can change its own view of an input.
 const SEALED_ONLY: &[&str] = &[
     "reads_beside_its_inputs",
     "stores_after_mprotect",
@@ -139,7 +141,7 @@ fn assert_endings<'a>(run: &Run, rows: impl Iterator<Item = Row<'a>>) {
     let mut mismatch = Vec::new();
     for (name, statuses, says) in rows {
         if !sealed && SEALED_ONLY.contains(&name) {
-            eprintln!("not shown: `{name}`, because this kernel has no mseal");
+            eprintln!("not shown: `{name}`, because this Linux has no mseal");
         } else {
             mismatch.extend(run.mismatch(name, statuses, says));
         }

@@ -58,6 +58,6 @@ fn run_writes_json_lines_and_readable_lines() {
         let counting: usize = names.iter().map(|name| summary.attempts_that_count(SOFTMAX, name)).sum();
         // Three attempts for each candidate, and one to confirm the faster candidate unless noise hid the difference.
         let confirmed = summary.candidate(SOFTMAX, "fast")["profile"]["stage"] == "confirm";
-        outcome.expect_equal(counting, 6 + usize::from(confirmed), "attempts that are not superseded");
+        outcome.expect_equal(counting, 6 + usize::from(confirmed), "attempts that count");
     }
 }

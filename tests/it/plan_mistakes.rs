@@ -80,7 +80,7 @@ fn all_mistakes_are_reported_at_once() {
 }
 
 #[test]
-fn command_line_is_checked_too() {
+fn mistakes_on_the_command_line_are_reported() {
     let scenario = Scenario::with_plan(&job());
     for (arguments, expected) in [
         (&["run", "no-such-plan.toml"][..], "no-such-plan.toml"),

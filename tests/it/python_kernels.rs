@@ -130,7 +130,7 @@ fn expect_every_verdict(outcome: &Outcome, summary: &Summary) {
 
 /// The recorded function, kernels in Python and a kernel in C are ranked in one table.
 #[test]
-fn kernels_of_both_languages_are_timed_beside_torch() {
+fn kernels_in_python_and_c_are_timed_beside_torch() {
     let Some(python) = interpreter() else { return };
     let naive = repository().join("configs/demo/softmax/naive.c");
     let more = format!(
@@ -155,7 +155,7 @@ fn kernels_of_both_languages_are_timed_beside_torch() {
         faster["speedup"]["value"].as_f64().is_some_and(|it| 0.0 < it),
         "there is a speed-up against torch",
     );
-    // The plan that `check` prints can be used as a plan.
+    // A call of the recorded function can be reproduced alone.
     scenario.run(&["repro", "runs/plan", "torch", "--entry", "entry_000001"]).expect_exit(0);
 }
 

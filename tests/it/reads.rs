@@ -1,6 +1,6 @@
-//! Tests how much a verification reads of captures that are not in the page cache. A sparse kernel causes reads of
-//! little more than the rows it touches, a dense kernel of everything. Verification and timing leave no pages in the
-//! cache.
+//! Tests how much a verification reads of captures that are not in the page cache: for a sparse kernel, little more
+//! than the rows that the kernel touches, and for a dense kernel, everything. Verification and timing leave no pages in
+//! the cache.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -31,7 +31,7 @@ fn captures(scenario: &Scenario) -> Vec<PathBuf> {
     entries.collect()
 }
 
-/// Drops the files from the page cache and returns the number of pages still cached. Returns `None` if the kernel does
+/// Drops the files from the page cache and returns the number of pages still cached. Returns `None` if Linux does
 /// not report this number or keeps the pages.
 fn drop_from_cache(files: &[PathBuf]) -> Option<u64> {
     for file in files {
@@ -68,7 +68,7 @@ fn reads(user: User) {
     let program = user.program(&scenario);
     user.take_ownership(&scenario);
     let Some(before) = drop_from_cache(&files) else {
-        println!("skipped: this kernel does not report which pages are cached");
+        println!("skipped: this Linux does not report which pages are cached");
         return;
     };
     let mut command = scenario.command_of(&program, &["run", "plan.toml"]);
@@ -140,7 +140,7 @@ fn profile_from_a_store_leaves_the_cache_unchanged() {
         .map(|blob| blob.expect("a blob").path())
         .collect();
     let Some(before) = drop_from_cache(&blobs) else {
-        println!("skipped: this kernel does not report which pages are cached");
+        println!("skipped: this Linux does not report which pages are cached");
         return;
     };
     let (outcome, summary) = scenario.run_plan(0, &[]);

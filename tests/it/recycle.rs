@@ -1,4 +1,4 @@
-//! Law 4: after a large validation, the verifier ends before a profiler gets a lease. The tests read this from the
+//! Law 4: after a large verification, the verifier ends before a profiler gets a lease. The tests read this from the
 //! summary.
 
 use opt_tests::{Outcome, Scenario, Summary, repository, summary::list};

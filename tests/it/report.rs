@@ -13,7 +13,8 @@ use crate::results::plans::{Plan, SOFTMAX};
 
 const HOSTILE: &str = "</title><script>alert('1')</script>\\\" onload=\\\"x()\\\" &amp;";
 
-/// A fast candidate, one that crashes, and one whose name and compiler output try to inject markup.
+/// A fast candidate, one that crashes, one with wrong values, and one whose name and compiler output try to inject
+/// markup.
 fn mixed() -> Scenario {
     let mut plan = Plan::softmax(&["fast", "bad/segfaults", "bad/wrong_by_nine_percent"]);
     plan.extra = format!("[[job.candidate]]\nname = \"{HOSTILE}\"\nsources = [\"hostile.c\"]\n");

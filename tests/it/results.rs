@@ -47,7 +47,7 @@ fn good_run_exits_with_0_and_prints_one_document_everywhere() {
 }
 
 #[test]
-fn quiet_run_prints_nothing() {
+fn quiet_run_prints_nothing_to_standard_output() {
     let scenario = Scenario::with_plan(&Plan::softmax(&[]).text());
     let (outcome, summary) = scenario.run_plan(0, &["--quiet"]);
     outcome.expect(outcome.stdout.is_empty(), "nothing on standard output");
@@ -218,7 +218,7 @@ fn unsupported_entries_are_allowed_only_for_partial_candidates() {
 }
 
 #[test]
-fn option_only_runs_the_named_candidates() {
+fn named_candidate_runs_with_its_baseline_and_the_others_are_skipped() {
     let mut other = Plan::softmax(&["fast"]);
     "other".clone_into(&mut other.name);
     let text = Plan::softmax(&["fast", "bad/segfaults"]).text() + &other.job();
@@ -317,7 +317,7 @@ fn real_time_priority_is_reported_or_refused_before_the_run() {
     let reached = if std::thread::available_parallelism().is_ok_and(|cpus| 1 < cpus.get()) {
         "realtime"
     } else {
-        // On a machine with one CPU, the supervisor keeps it.
+        // On a machine with one CPU, the kernel would leave no CPU to the supervisor, so it keeps normal priority.
         "none"
     };
     for entry in timed(&summary, "fast") {
@@ -326,7 +326,7 @@ fn real_time_priority_is_reported_or_refused_before_the_run() {
 }
 
 #[test]
-fn kernelforge_protocol_times_a_hundred_calls() {
+fn kernelforge_protocol_times_at_most_a_hundred_calls_per_process() {
     let mut plan = Plan::softmax(&["fast"]);
     plan.profile.push_str("protocol = \"kernelforge\"\n");
     let scenario = Scenario::with_plan(&plan.text());
@@ -343,7 +343,7 @@ fn kernelforge_protocol_times_a_hundred_calls() {
 }
 
 #[test]
-fn copied_inputs_are_leased_and_the_same_kernels_timed() {
+fn copied_inputs_are_covered_by_the_lease() {
     let reserved = |summary: &Summary| {
         let phases = list(&summary.document["memory"]["phases"]);
         let profiles = phases.iter().filter(|phase| phase["stage"] == "profile");

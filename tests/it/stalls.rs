@@ -99,7 +99,7 @@ fn endless() -> Scenario {
 }
 
 #[test]
-fn run_with_a_locked_database_grants_nothing_and_continues_afterwards() {
+fn run_with_a_locked_database_can_be_controlled_and_continues_afterwards() {
     let scenario = endless();
     let run = LiveRun::start(&scenario, &["--quiet"]);
     run.ctl(&["pause"]).expect_exit(0);

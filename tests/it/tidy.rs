@@ -72,7 +72,7 @@ impl Text {
     }
 }
 
-/// Panics with all findings unless there are none.
+/// Panics if there are findings, and lists them all.
 fn assert_none(what: &str, found: &[String]) {
     assert!(found.is_empty(), "{what}:\n  {}", found.join("\n  "));
 }

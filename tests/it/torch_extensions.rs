@@ -1,5 +1,5 @@
-//! Kernels in C++ with PyTorch's tensors, in the style of torch's own extensions. All tests need an interpreter with
-//! torch, and torch's headers.
+//! Kernels in C++ with PyTorch's tensors, in the style of torch's own extensions. The tests that run kernels need
+//! an interpreter with torch, and torch's headers.
 
 use opt_tests::{Scenario, Summary, data, repository};
 
@@ -74,9 +74,9 @@ fn torch_extension_is_timed_beside_torch() {
     }
 }
 
-/// The example plan with one op in every language has the verdicts that its comments name.
+/// In the example plan with one op in several languages, only the kernel whose comment names a mistake fails.
 #[test]
-fn example_of_every_language_has_its_verdicts() {
+fn example_of_several_languages_has_its_verdicts() {
     let Some(python) = interpreter() else { return };
     let scenario = Scenario::create();
     let plan = repository().join("configs/languages.toml");

@@ -87,7 +87,7 @@ fn without_sizes(line: &str) -> Vec<&str> {
     (0..words.len()).filter(|index| !is_size(*index)).map(|index| words[index]).collect()
 }
 
-/// The part of the tutorial's plan that needs Triton, up to its end.
+/// The start of the part of the tutorial's plan that needs Triton. The part continues to the end of the plan.
 const TRITON: &str = "\n[[job.candidate]]\nname = \"triton\"";
 
 #[test]

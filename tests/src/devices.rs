@@ -32,12 +32,13 @@ pub fn with_twin<'c>(twin: &Twin, command: &'c mut Command) -> &'c mut Command {
     command.env("OPT_NVML_LIBRARY", twin.library())
 }
 
-/// Makes a command find a card: both twins are in the scenario's folder.
+/// Makes a command find a simulated card: it loads this twin of NVML, and a twin of libcuda that is copied to the
+/// scenario's folder.
 pub fn on_a_card<'c>(scenario: &Scenario, twin: &Twin, command: &'c mut Command) -> &'c mut Command {
     with_card(scenario.path(), twin, command)
 }
 
-/// Like `on_a_card`, for any folder that holds both twins.
+/// Like `on_a_card`, with another folder for the twin of libcuda.
 pub fn with_card<'c>(folder: &Path, twin: &Twin, command: &'c mut Command) -> &'c mut Command {
     let driver = folder.join("libcuda.so");
     if !driver.exists() {

@@ -67,7 +67,7 @@ fn files_of(folder: &Path) -> Vec<Vec<u8>> {
     paths.iter().map(|path| std::fs::read(path).expect("a readable input")).collect()
 }
 
-/// Reads everything in a capture that is read before its tensors, binds its arguments, and computes its digests.
+/// Reads a capture up to its tensors, binds its arguments, and computes its digests.
 fn capture(bytes: &[u8]) {
     let memory =
         rustix::fs::memfd_create("opt-hostile", rustix::fs::MemfdFlags::CLOEXEC).expect("a memory file");
@@ -89,7 +89,7 @@ fn capture(bytes: &[u8]) {
     drop(document(path, true));
 }
 
-/// Puts a pickle into the simplest possible capture. Its CRCs are 0, which means that it has none.
+/// Puts a pickle into the simplest possible capture. All its CRCs are 0, so the reader does not check them.
 fn zip_around(pickle: &[u8]) -> Vec<u8> {
     let records: [(&str, &[u8]); 4] =
         [("a/data.pkl", pickle), ("a/data/0", &[7; 256]), ("a/data/1", &[9; 64]), ("a/version", b"3\n")];

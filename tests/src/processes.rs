@@ -45,13 +45,13 @@ pub fn kill_left(supervisor: u32, folder: &Path) {
     }
 }
 
-/// Sends SIGKILL to a process. Returns whether it was sent.
+/// Sends SIGKILL to a process, as `signal_if` does. Returns whether it was sent.
 pub fn kill_if(pid: u32, same: impl FnOnce() -> bool) -> bool {
     signal_if(pid, Signal::KILL, same)
 }
 
-/// Sends a signal to a process. The pid may have been reused before the pidfd was opened, so `same` must confirm that it
-/// is still the same process. Returns whether the signal was sent.
+/// Sends a signal to a process if `same` returns true. The pid may have been reused before the pidfd was opened, so
+/// `same` must check that it is still the same process. Returns whether the signal was sent.
 pub fn signal_if(pid: u32, signal: Signal, same: impl FnOnce() -> bool) -> bool {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
     let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { return false };

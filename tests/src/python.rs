@@ -19,11 +19,11 @@ pub fn python_with(module: &str, environment: &str) -> Option<PathBuf> {
     })
 }
 
-/// Makes `PR_GET_TID_ADDRESS` fail for the program and all its processes, as on a kernel without checkpoint support.
+/// Makes `PR_GET_TID_ADDRESS` fail for the program and all its processes, as on a Linux without checkpoint support.
 pub fn refuse_copies(command: &mut Command) {
     let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let (load, jump_if_equal, return_action) = (0x20, 0x15, 0x06);
-    // The first load takes the call's number from the input of the filter, and the second its first argument.
+    // The filter's input has the number of the system call at offset 0, and the call's first argument at offset 16.
     let filter = [
         statement(load, 0, 0, 0),
         statement(jump_if_equal, 0, 3, u32::try_from(libc::SYS_prctl).expect("a number")),

@@ -14,7 +14,7 @@ use crate::paths::binary;
 use crate::processes;
 use crate::summary::Summary;
 
-/// The time limit for a command. On an idle machine, every command takes less than a tenth of it.
+/// The time limit for a command. It is far longer than any command takes on an idle machine.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// The folder of one test. Dropping the scenario removes it.
@@ -32,7 +32,7 @@ impl Scenario {
         scenario
     }
 
-    /// A scenario with a plan.
+    /// A scenario with this text as its `plan.toml`.
     pub fn with_plan(plan: &str) -> Self {
         let scenario = Self::create();
         scenario.write("plan.toml", plan);
@@ -57,7 +57,7 @@ impl Scenario {
         path
     }
 
-    /// Copies the captures of an op, for a test that changes them.
+    /// Copies the files of a folder to the folder `to` of the scenario. Returns the full path of `to`.
     pub fn copy_captures(&self, from: &Path, to: &str) -> PathBuf {
         let to = self.path().join(to);
         std::fs::create_dir_all(&to).expect("folders below the scenario");
@@ -74,7 +74,7 @@ impl Scenario {
         self.command_of(&binary(), arguments)
     }
 
-    /// Like `command`, for a copy of the program.
+    /// Like `command`, for another program or for a copy of the program.
     pub fn command_of<A: AsRef<OsStr>>(&self, program: &Path, arguments: &[A]) -> Command {
         let mut command = Command::new(program);
         command
@@ -134,7 +134,8 @@ impl Scenario {
         self.path().join("runs/plan")
     }
 
-    /// Runs `run plan.toml` with more arguments, checks the exit code, and reads the summary.
+    /// Runs `run plan.toml` with more arguments, checks the exit code and that nothing is left behind, and reads the
+    /// summary.
     pub fn run_plan(&self, code: i32, more: &[&str]) -> (Outcome, Summary) {
         let outcome = self.run(&[&["run", "plan.toml"], more].concat()).expect_exit(code);
         let summary = Summary::read(&self.run_folder(), &outcome);

@@ -58,7 +58,7 @@ const CARD_VERDICTS: Verdicts = &[
 /// The kinds of processes that `kill_during_a_run` can kill.
 pub const VICTIMS: [&str; 3] = ["verifier", "profiler", "runner"];
 
-/// The files that the folder of a finished run may contain.
+/// The files and folders that the folder of a finished run may contain.
 const KEPT: &[&str] = &["run.sqlite", "summary.json", "log.jsonl", "artifacts", "lock", "workers"];
 
 pub struct Fixture {
@@ -273,7 +273,8 @@ impl Fixture {
         signal_if(process.pid, signal, || has_mark(process.pid, self.mark))
     }
 
-    /// A command that runs the program, and hides all other runs and cards from it.
+    /// A command that runs the program with its own folders for sockets, locks and temporary files, and with the
+    /// fixture's card, if there is one.
     fn command(&self) -> Command {
         let mut command = Command::new(&self.binary);
         command
@@ -350,7 +351,7 @@ impl Fixture {
         if wrong.is_empty() { Ok(()) } else { Err(format!("{wrong:#?}\n{}\n{summary:#}", self.state())) }
     }
 
-    /// The number of attempts that failed through no fault of the candidate and were repeated.
+    /// The number of attempts that ended as INFRA_ERROR. They failed through no fault of the candidate.
     pub fn retried(&self) -> Result<usize, String> {
         let summary = self.summary()?;
         let empty = Vec::new();

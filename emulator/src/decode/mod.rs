@@ -35,7 +35,7 @@ pub type Symbols<'a> = HashMap<&'a str, u64>;
 /// Decodes one entry of a module. `left` is what remains of the budget `limits::DECODED` for the module's kernels.
 ///
 /// # Errors
-/// The first statement that is wrong, unsupported or beyond a limit.
+/// A part of the entry, or of a function that it calls, is wrong, unsupported or beyond a limit.
 pub fn kernel<'a>(
     source: &Source<'a>,
     entry: &Function<'a>,

@@ -4,7 +4,8 @@ use super::Device;
 use crate::fault::Fault;
 
 impl Device {
-    /// Makes it a fault if a kernel reads these bytes before they are written again. Their values stay the same.
+    /// Makes these bytes count as never written until they are written again. If `Config::check_uninitialised` is set,
+    /// it is a fault to read them meanwhile. Their values stay the same.
     ///
     /// # Errors
     /// The bytes are not inside one allocation (1).

@@ -111,7 +111,7 @@ impl Warp {
     }
 }
 
-/// Whether a value that was never written is a fault if an operation finds it.
+/// Whether it is a fault if an operation finds a value that was never written.
 fn reads(block: &BlockState<'_>, op: AtomicOp) -> bool {
     block.checks_reads && op != AtomicOp::Exchange
 }

@@ -41,7 +41,7 @@ impl Warp {
             barrier.is_in_use = true;
             barrier.needed = barrier_op.threads.map(|row| self.registers.narrow[row as usize][leader]);
             if barrier.needed.is_some_and(|needed| needed == 0 || needed % 32 != 0) {
-                let what = "a barrier for a number of threads that is not a multiple of 32".to_owned();
+                let what = "a barrier for a number of threads that is 0 or not a multiple of 32".to_owned();
                 return Err(Stop::new(FaultKind::InvalidValue(what), leader));
             }
             // At a barrier for a number of threads, if all live lanes of a warp arrive together, the warp's missing

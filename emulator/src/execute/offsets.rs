@@ -36,8 +36,9 @@ pub struct Offsets {
 }
 
 impl Offsets {
-    /// Returns `None` if an access is misaligned or not completely inside, if the piece is too large for 32-bit
-    /// offsets, or if the addresses have 32 bits and the piece does not start at 0.
+    /// Finds the offsets of accesses of `bytes` bytes each. Returns `None` if an access is misaligned or not completely
+    /// inside, if the piece is too large for 32-bit offsets, or if the addresses have 32 bits and the piece does not
+    /// start at 0.
     #[inline(always)]
     pub fn find(
         registers: &Registers,
@@ -101,7 +102,7 @@ impl Offsets {
             .then_some(first)
     }
 
-    /// Whether the access of each active lane lies behind those of all earlier active lanes.
+    /// Whether the access of each active lane lies after those of all earlier active lanes.
     #[inline(always)]
     pub fn ascend(&self, bytes: u32, active: u32) -> bool {
         if active == u32::MAX {

@@ -68,7 +68,8 @@ pub struct SharedAccess {
 
 #[derive(Debug)]
 pub struct Races {
-    /// The binary logarithm of a part's size in bytes, which is that of the kernel's smallest access, but at most 4.
+    /// The binary logarithm of a part's size in bytes. A part is as large as the kernel's smallest access, but has at
+    /// most 4 bytes.
     shift: u32,
     /// The last write to each part that changed its value.
     writers: Vec<Stamp>,
@@ -76,20 +77,20 @@ pub struct Races {
     readers: [Vec<Stamp>; 2],
     threads: usize,
     now: u32,
-    /// Accesses with a smaller tick are ordered before all that follow.
+    /// Accesses before this tick are ordered before all that follow.
     base: u32,
-    /// For each pair of threads: the second thread's accesses with a smaller tick are ordered before everything that
-    /// the first one does from now on. Empty until some threads, but not all, are ordered.
+    /// For each pair of threads, a tick: the second thread's accesses before it are ordered before everything that the
+    /// first one does from now on. Empty until some threads, but not all, are ordered.
     known: Vec<u32>,
     /// Whether threads of different warps were ordered other than by a barrier for all.
     crosses_warps: bool,
-    /// For each barrier and each thread: the threads that pass the barrier will be ordered after this thread's accesses
-    /// with a smaller tick.
+    /// For each barrier and each thread, a tick: the threads that pass the barrier will be ordered after this thread's
+    /// accesses before the tick.
     arrived: Vec<Vec<u32>>,
-    /// For each thread: its accesses with a smaller tick were published by a release, which is a release write or a
+    /// For each thread, a tick: its accesses before the tick were published by a release, which is a release write or a
     /// fence followed by a strong write.
     published: Vec<u32>,
-    /// For each thread: its accesses with a smaller tick came before its last fence. 0 if it has had none.
+    /// For each thread, the tick that began at its last fence; 0 if it has had none.
     fenced: Vec<u32>,
     /// Whether each thread has, since its last fence, made a strong read, which may have found a published value.
     observed: Vec<bool>,
@@ -104,7 +105,7 @@ pub fn state_bytes(kernel: &Kernel, shared_bytes: u64, threads: u64) -> u64 {
     stamps + 4 * threads * (threads + limits::BARRIERS as u64 + 3)
 }
 
-/// The binary logarithm of the size of the smallest access to shared memory, in bytes. It is at most 2.
+/// The binary logarithm of a part's size in bytes: that of the smallest access to shared memory, but at most 2.
 fn grain_shift(kernel: &Kernel) -> u32 {
     let elements = kernel.memory_ops.iter().filter_map(|op| match op.space {
         MemorySpace::Shared | MemorySpace::Generic => Some(op.element.trailing_zeros()),
@@ -251,7 +252,7 @@ impl Races {
         self.advance();
     }
 
-    /// Lanes of one or more warps pass a barrier. `all` says whether they are all threads that have not ended.
+    /// Lanes of one or more warps pass a barrier. `all` says whether the barrier orders all threads of the block.
     pub fn release(&mut self, barrier: usize, passing: impl Iterator<Item = (u32, u32)>, all: bool) {
         let together = std::mem::take(&mut self.arrived[barrier]);
         if all || together.is_empty() {

@@ -84,7 +84,7 @@ struct Turn {
     left: u32,
     /// Whether the last part gave way after many backward branches, so another part must run next.
     yields: bool,
-    /// The position of the nearest part ahead; `u32::MAX` if there is none.
+    /// The position of the nearest part ahead; `u32::MAX` if there is none, or if a part is behind.
     ahead: u32,
     others_can_run: bool,
 }
@@ -122,7 +122,7 @@ impl Warp {
         Ok(limits::TURN_INSTRUCTIONS - turn.left)
     }
 
-    /// Chooses the part that is furthest behind. If the part that ran last yields, chooses among the others.
+    /// Chooses the part that is furthest behind. If the part that ran last yields, chooses among the other parts.
     fn choose(&mut self, yields: bool) -> Option<usize> {
         let parts = self.parts.iter().enumerate();
         if yields {

@@ -10,9 +10,9 @@ use crate::decode::SHARED_WINDOW;
 use crate::fault::AccessKind;
 
 impl Warp {
-    /// Checks a load, store or atomic operation for races. Stores are also made, so that the next lane's store of the
-    /// same value changes nothing. Leaves out accesses that are misaligned or outside shared memory: these are refused
-    /// later, or reach other memory.
+    /// Checks a load, store or atomic operation for races. Also carries out stores, so that the next lane's store of
+    /// the same value changes nothing. Leaves out accesses that are misaligned or outside shared memory: these are
+    /// refused later, or reach other memory.
     pub fn watch(
         &self,
         block: &mut BlockState<'_>,

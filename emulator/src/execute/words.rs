@@ -14,8 +14,8 @@ use crate::decode::SHARED_WINDOW;
 use crate::memory::Allocation;
 
 impl Warp {
-    /// Tries to perform an access. Returns false if the slow path has to perform it. Whatever has changed by then is
-    /// something that the slow path would change in the same way.
+    /// Tries to perform an access. Returns false if the slow path has to perform it. In that case, the slow path
+    /// repeats every change that was made here.
     #[inline(always)]
     pub fn all_at_once(&mut self, block: &mut BlockState<'_>, op: &MemoryOp, active: u32, pc: u32) -> bool {
         if op.order.is_strong() && op.element == 8 {
@@ -41,7 +41,8 @@ impl Warp {
         }
     }
 
-    /// Tries an access through generic addresses, all in the state space that the first active lane accesses.
+    /// Tries an access through generic addresses. All of them must be in the state space of the first active lane's
+    /// address.
     #[inline(never)]
     fn generic(&mut self, block: &mut BlockState<'_>, op: &MemoryOp, active: u32, pc: u32) -> bool {
         if op.at.base.file == File::Narrow {

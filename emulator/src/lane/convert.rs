@@ -1,4 +1,4 @@
-//! Conversions: all forms of `cvt`.
+//! Conversions: the supported forms of `cvt`.
 
 use super::Type;
 use super::float::{flushed, saturated};
@@ -88,7 +88,7 @@ impl Conversion {
                 let value = if self.integral { value.round_to_integer(self.rounding) } else { value };
                 let nan = matches!(value, Value::Nan);
                 // A conversion from `f64` to `f64` that does not saturate keeps the payload. All others result in the
-                // canonical NaN.
+                // canonical NaN or, if they saturate, in 0.
                 if nan && from == F64 && to == F64 && !self.saturate {
                     return a;
                 }
@@ -117,7 +117,7 @@ impl Conversion {
         if self.relu && !is_nan && bits & sign != 0 { 0 } else { bits }
     }
 
-    /// A register may be wider than the type, so the value is sign-extended.
+    /// The bits for a register that may be wider than the type: a signed value is sign-extended.
     fn extended(&self, bits: u64) -> u64 {
         if self.to.is_signed() { self.to.signed(bits) as u64 } else { self.to.truncate(bits) }
     }

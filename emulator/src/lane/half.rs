@@ -1,4 +1,4 @@
-//! Arithmetic on `f16` and `bf16`, single or in pairs: computed exactly, then rounded once.
+//! Arithmetic on `f16` and `bf16`, single or in pairs. Sums and products are computed exactly, then rounded once.
 
 use super::Type;
 use super::float::extreme;
@@ -104,8 +104,9 @@ impl HalfFunction {
         }
     }
 
-    /// Arithmetic on zeros and normal numbers whose result is zero or normal, too. Products are exact in `f64`. The
-    /// sum may be rounded there, which matters only if it then seems to be half-way between two numbers.
+    /// Arithmetic on zeros and normal numbers whose result is zero or normal, too. Products are exact in `f64`. The sum
+    /// may be rounded there, which matters only if it then seems to be half-way between two numbers. Returns `None` in
+    /// that case, and for other numbers.
     pub(super) fn in_f64(&self, a: u64, b: u64, c: u64, format: Format) -> Option<u64> {
         let (x, y, z) = (widened(a, format)?, widened(b, format)?, widened(c, format)?);
         let result = match self.op {

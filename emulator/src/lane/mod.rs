@@ -2,7 +2,8 @@
 //! family of instructions.
 //!
 //! A value is the bits of a register, zero-extended. A result may have more bits than its register, because the caller
-//! truncates it. Signed results are sign-extended.
+//! truncates it. The register of a conversion may be wider than the type, so signed results of conversions are
+//! sign-extended.
 
 pub mod compare;
 pub mod convert;

@@ -50,7 +50,10 @@ pub fn head(lexer: &mut Lexer<'_>, space: Space) -> Result<Head, LoadError> {
                 let value = integer(lexer, "an alignment")?;
                 let valid = u64::try_from(value).ok().filter(|v| v.is_power_of_two() && *v <= 1 << 20);
                 align = Some(valid.ok_or_else(|| {
-                    LoadError::syntax(line, format!("an alignment of {value} is not a power of two"))
+                    LoadError::syntax(
+                        line,
+                        format!("an alignment of {value} (expected a power of two up to 1048576)"),
+                    )
                 })?);
             }
             ".v2" => vector = 2,

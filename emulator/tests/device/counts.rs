@@ -67,7 +67,7 @@ fn padding_removes_the_bank_conflicts_of_a_transposition() {
 }
 
 #[test]
-fn only_branches_in_which_a_warp_parts_are_divergent() {
+fn only_branches_that_divide_a_warp_are_divergent() {
     for (limit, divergent) in [(0, 0), (64, 0), (32, 0), (40, 2), (1, 2)] {
         let body = format!(
             "mov.u32 %r1, %tid.x;\nsetp.lt.u32 %p1, %r1, {limit};\n@%p1 bra skip;\nmov.u32 %r2, 1;\nskip:"
@@ -78,7 +78,7 @@ fn only_branches_in_which_a_warp_parts_are_divergent() {
 }
 
 #[test]
-fn nothing_is_counted_unless_it_is_enabled() {
+fn nothing_is_counted_unless_counting_is_enabled() {
     let mut bench = Bench::new(&strided(1));
     let buffer = bench.buffer(&[1; 256]);
     assert_eq!(bench.run(1, 32, &[buffer]).expect("a launch").counts, None);

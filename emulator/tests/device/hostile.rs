@@ -76,7 +76,7 @@ proptest! {
     }
 
     #[test]
-    fn any_characters_are_refused(text in "\\PC{0,200}", words in "[.%a-z0-9 ,;:{}()<>\\[\\]@!|_+-]{0,300}") {
+    fn any_characters_are_loaded_or_refused(text in "\\PC{0,200}", words in "[.%a-z0-9 ,;:{}()<>\\[\\]@!|_+-]{0,300}") {
         load_and_launch_all(&text);
         load_and_launch_all(&words);
         load_and_launch_all(&kernel(0, REGISTERS, &words));

@@ -135,7 +135,7 @@ fn read_of_forgotten_bytes_is_reported_until_they_are_written() {
         (load, 0, 4, false),
         (load, 8, 4, false),
         (load, 0, 0, false),
-        // As long as one of its bytes was written, an element may have padding.
+        // An element of which one byte was written is not reported, because its other bytes may be padding.
         (load, 4, 3, false),
         (add, 0, 12, true),
         (exchange, 0, 12, false),

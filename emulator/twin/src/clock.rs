@@ -1,10 +1,10 @@
 //! A virtual clock: kernels, fills and copies within the device take the time that a model gives, and the host has to
 //! wait for them as on a card.
 //!
-//! The model is in a file of a folder of `LD_LIBRARY_PATH`, because a worker passes on no other variable. It has two
-//! numbers: the nanoseconds that an instruction of a warp takes, and the bytes that are written in a microsecond.
-//! Without the file, an operation takes as long as its emulation. If the emulation takes longer than the model says,
-//! more time passes on the host than on the device, as on a busy machine.
+//! The model is in a file of a folder of `LD_LIBRARY_PATH`, because a worker gets this variable, but none that only the
+//! twin knows. It has two numbers: the nanoseconds that an instruction of a warp takes, and the bytes that are written
+//! in a microsecond. Without the file, an operation takes as long as its emulation. If the emulation takes longer than
+//! the model says, more time passes on the host than on the device, as on a busy machine.
 
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};

@@ -3,7 +3,7 @@
 //!
 //! Only tests use it. There is one device and one context. The effects of every operation are complete when its call
 //! returns, but the virtual clock may count it as complete later. As on a card, the fault of a kernel is reported late:
-//! the launch succeeds, and the next call fails.
+//! the launch succeeds, and a later call fails.
 
 #![expect(
     clippy::missing_safety_doc,
@@ -162,7 +162,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, _: 
     unsafe { give_handle(context) }
 }
 
-/// Makes NVML's twin list this process, if the twin is in a folder of `LD_LIBRARY_PATH`.
+/// Makes NVML's twin list this process, if the twin's script is in a folder of `LD_LIBRARY_PATH`.
 fn announce_to_nvml() {
     let folders = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     for folder in std::env::split_paths(&folders).filter(|folder| folder.join(NVML_SCRIPT).exists()) {
@@ -450,7 +450,7 @@ fn run(function: &Function, launch: &Launch) -> u32 {
             clock::ran(begun, summary.warp_instructions);
             0
         }
-        // The next call reports the fault.
+        // A later call reports the fault.
         Err(fault) if fault.is_sticky() => 0,
         Err(fault) => fault.code(),
     }

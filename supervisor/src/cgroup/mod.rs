@@ -1,4 +1,4 @@
-//! Creates control groups (version 2) on machines that allow it: a leaf with hard limits for every runner and compiler.
+//! Creates control groups on machines that allow it: a leaf with hard limits for every runner and compiler.
 //!
 //! This module takes over the group in which the supervisor was started, creates leaves below it, and restores
 //! everything at the end. Callers decide whether a runner gets a leaf, and how the end of a runner in a leaf is judged.
@@ -11,19 +11,29 @@
 //!  └── …
 //! ```
 //! `memory.high` is not set, because it only slows down processes near the limit, which would distort their times.
+//!
+//! Where version 2 lacks the controllers, version 1 is used. There, each controller has its own tree of groups, so a
+//! leaf has a folder in two trees. Groups with members can have children, so supervisor and workers stay where they
+//! are, and the group `home` only marks a live run. A group of version 1 cannot be killed as a whole: its limit on
+//! processes is set to 0, and then each member is killed. It is not frozen for that, because a frozen process dies only
+//! once it is thawed, and the supervisor may be killed before.
 
+mod group;
 mod leaf;
+mod mark;
+mod members;
 mod subtree;
 
 use std::io;
 use std::path::{Path, PathBuf};
 
+pub use self::group::Group;
 pub use self::leaf::{Events, Leaf, LeafLimits};
 pub use self::subtree::{StartGroup, Subtree};
 
 #[derive(Debug, thiserror::Error)]
 pub enum CgroupError {
-    #[error("{path}: version 2 has no `{wanted}` controller here (found: {}; version 1 has it, so boot with version 2 only)", if found.is_empty() { "none" } else { found.as_str() }, path = path.display())]
+    #[error("{path}: there is no `{wanted}` controller here (found: {})", if found.is_empty() { "none" } else { found.as_str() }, path = path.display())]
     NoController { path: PathBuf, wanted: &'static str, found: String },
     #[error("{path} belongs to systemd (start with `systemd-run --scope -p Delegate=yes opt-supervisor …`)", path = path.display())]
     NotDelegated { path: PathBuf },
@@ -42,6 +52,18 @@ impl CgroupError {
     fn io<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Self + 'a {
         move |source| Self::Io { action, path: path.to_owned(), source }
     }
+}
+
+/// The size limit of a file of a group that is read. The longest are lists of members.
+const FILE_BYTES: u64 = 64 << 10;
+
+fn read(path: &Path) -> Result<String, CgroupError> {
+    use std::io::Read as _;
+    let mut text = String::new();
+    std::fs::File::open(path)
+        .and_then(|file| file.take(FILE_BYTES).read_to_string(&mut text))
+        .map_err(CgroupError::io("read it", path))?;
+    Ok(text)
 }
 
 /// Writes a file of a control group. The value must be written in a single call.

@@ -1,16 +1,21 @@
 //! Takes over the group in which the supervisor was started, and restores it.
 //!
 //! A supervisor first clears the groups that a killed supervisor left. Groups of the same run are cleared with all
-//! their members, groups of other runs only if they are empty.
+//! their members, groups of other runs only if they are empty and the run is not alive.
 
-use std::path::{Path, PathBuf};
+use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::leaf::{self, Leaf, LeafLimits};
-use super::{CgroupError, put};
+use super::group::Group;
+use super::leaf::{Leaf, LeafLimits};
+use super::mark::Mark;
+use super::{CgroupError, put, read};
 
 /// The prefix of the names of all groups that the supervisor creates.
 const PREFIX: &str = "opt-run-";
+/// The end of the name of the group that marks a live run. In version 2, it has the supervisor and its workers.
+const HOME: &str = "home";
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
 /// The timeout for removing a group. A killed process leaves its group within milliseconds, unless it hangs in the
 /// kernel. The timeout is short in tests, because plain folders with files never become empty.
@@ -22,70 +27,80 @@ const MAX_LEFT: usize = 10_000;
 /// The group in which the supervisor was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartGroup {
-    pub folder: PathBuf,
+    pub group: Group,
     /// Whether it is the topmost visible group, so that no service manager is above it.
     pub topmost: bool,
 }
 
-/// A group with controllers for its children. Dropping it restores the group, but leaves the controllers on if groups
-/// of other runs need them.
+/// A group below which leaves are created. Dropping it restores the group. In version 2, it leaves the controllers on if
+/// groups of other runs need them.
 #[derive(Debug)]
 pub struct Subtree {
-    folder: PathBuf,
+    start: Group,
     key: String,
     pid: u32,
-    /// The controllers that were switched on, and must be switched off again.
+    /// The controllers of version 2 that were switched on, and must be switched off again.
     enabled: Vec<&'static str>,
     /// Leaves that are no longer used, but are not empty yet.
     dying: Vec<Leaf>,
+    /// Kept, so that other supervisors know that this one is alive.
+    marks: Vec<Mark>,
 }
 
 impl Subtree {
-    /// Takes over `start`. `key` identifies the run among all live ones, and `root` is `/`. `pid` is this process,
-    /// which is moved into a new group.
+    /// Takes over `start`. `key` identifies the run among all live ones; it has no hyphen. `root` is `/`. `pid` is this
+    /// process, which is moved into a new group in version 2.
     pub fn take(root: &Path, start: &StartGroup, key: &str, pid: u32) -> Result<Self, CgroupError> {
-        let folder = start.folder.clone();
-        let path = folder.join("cgroup.controllers");
-        let found = leaf::read(&path)?;
-        for wanted in CONTROLLERS {
-            if !found.split_ascii_whitespace().any(|it| it == wanted) {
-                return Err(CgroupError::NoController { path, wanted, found: found.trim().to_owned() });
-            }
+        if let Group::Two { folder } = &start.group {
+            require_controllers(folder)?;
         }
         if !may_create_groups(root, start) {
-            return Err(CgroupError::NotDelegated { path: folder });
+            return Err(CgroupError::NotDelegated { path: start.group.folder().to_owned() });
         }
-        let mut subtree = Self { folder, key: key.to_owned(), pid, enabled: Vec::new(), dying: Vec::new() };
+        let mut subtree = Self {
+            start: start.group.clone(),
+            key: key.to_owned(),
+            pid,
+            enabled: Vec::new(),
+            dying: Vec::new(),
+            marks: Vec::new(),
+        };
         subtree.clear();
-        let home = subtree.home();
-        match std::fs::create_dir(&home) {
-            Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => {
-                return Err(CgroupError::io("create a child group", &subtree.folder)(error));
-            }
-            _ => {}
-        }
         // From here on, dropping `subtree` undoes all changes.
-        put(&home, "cgroup.procs", &pid.to_string())?;
-        subtree.enable()?;
+        for folder in subtree.home().folders() {
+            let mark = Mark::set(folder).map_err(CgroupError::io("create and lock a child group", folder))?;
+            subtree.marks.push(mark);
+        }
+        if let Group::Two { folder } = &start.group {
+            subtree.home().enter(pid)?;
+            subtree.enable(folder)?;
+        }
         Ok(subtree)
     }
 
-    /// Returns the group for the supervisor and its workers.
-    fn home(&self) -> PathBuf {
-        self.folder.join(format!("{PREFIX}{}-home", self.key))
+    /// Returns the name of the files that limit memory, for messages.
+    pub fn limit_file(&self) -> &'static str {
+        match self.start {
+            Group::One { .. } => "memory.limit_in_bytes",
+            Group::Two { .. } => "memory.max",
+        }
     }
 
-    fn enable(&mut self) -> Result<(), CgroupError> {
-        let path = self.folder.join("cgroup.subtree_control");
-        let on = leaf::read(&path).unwrap_or_default();
+    fn home(&self) -> Group {
+        self.start.child(&home(&self.key))
+    }
+
+    fn enable(&mut self, folder: &Path) -> Result<(), CgroupError> {
+        let path = folder.join("cgroup.subtree_control");
+        let on = read(&path).unwrap_or_default();
         for controller in CONTROLLERS {
             if on.split_ascii_whitespace().any(|it| it == controller) {
                 continue;
             }
-            match put(&self.folder, "cgroup.subtree_control", &format!("+{controller}")) {
+            match put(folder, "cgroup.subtree_control", &format!("+{controller}")) {
                 Ok(()) => self.enabled.push(controller),
                 Err(CgroupError::Io { source, .. }) if source.raw_os_error() == Some(libc::EBUSY) => {
-                    return Err(CgroupError::Crowded { path: self.folder.clone() });
+                    return Err(CgroupError::Crowded { path: folder.to_owned() });
                 }
                 Err(error) => return Err(error),
             }
@@ -96,7 +111,7 @@ impl Subtree {
     /// Creates a leaf for a process, which must enter the leaf before it does anything else.
     pub fn leaf(&mut self, name: &str, limits: LeafLimits) -> Result<Leaf, CgroupError> {
         self.sweep();
-        Leaf::create(self.folder.join(format!("{PREFIX}{}-{name}", self.key)), limits)
+        Leaf::create(self.start.child(&format!("{PREFIX}{}-{name}", self.key)), limits)
     }
 
     /// Takes back the leaf of a dead process. If it is not empty yet, it is removed later.
@@ -113,30 +128,21 @@ impl Subtree {
 
     /// Removes the groups that killed supervisors left.
     fn clear(&self) {
-        let Ok(entries) = std::fs::read_dir(&self.folder) else { return };
-        let mine = format!("{PREFIX}{}-", self.key);
-        for entry in entries.flatten().take(MAX_LEFT) {
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            if name.starts_with(&mine) {
+        for name in names_below(&self.start) {
+            let Some(key) = key_of(&name) else { continue };
+            let group = self.start.child(&name);
+            if key == self.key {
                 // This supervisor holds the run's lock, so the one that created this group is dead.
-                let _ = leaf::kill(&entry.path());
-                remove_with_timeout(&entry.path());
-            } else if name.starts_with(PREFIX) {
-                leaf::remove(&entry.path());
+                let _ = group.kill();
+                remove_with_timeout(&group);
+            } else if !self.start.child(&home(key)).folders().any(Mark::is_set) {
+                group.remove();
             }
         }
     }
 
     fn has_groups_of_other_runs(&self) -> bool {
-        let mine = format!("{PREFIX}{}-", self.key);
-        std::fs::read_dir(&self.folder).is_ok_and(|entries| {
-            entries.flatten().take(MAX_LEFT).any(|entry| {
-                let name = entry.file_name();
-                let name = name.to_string_lossy();
-                name.starts_with(PREFIX) && !name.starts_with(&mine)
-            })
-        })
+        names_below(&self.start).iter().any(|name| key_of(name).is_some_and(|key| key != self.key))
     }
 }
 
@@ -150,20 +156,51 @@ impl Drop for Subtree {
             }
             std::thread::sleep(REMOVAL_PAUSE);
         }
-        // Without the controllers, another run that shares the group would lose its limits.
-        if !self.has_groups_of_other_runs() {
-            for controller in &self.enabled {
-                let _ = put(&self.folder, "cgroup.subtree_control", &format!("-{controller}"));
+        if let Group::Two { folder } = &self.start {
+            // Without the controllers, another run that shares the group would lose its limits.
+            if !self.has_groups_of_other_runs() {
+                for controller in &self.enabled {
+                    let _ = put(folder, "cgroup.subtree_control", &format!("-{controller}"));
+                }
             }
+            let _ = self.start.enter(self.pid);
         }
-        let _ = put(&self.folder, "cgroup.procs", &self.pid.to_string());
         remove_with_timeout(&self.home());
     }
 }
 
-fn remove_with_timeout(path: &Path) {
+/// Fails if the group of version 2 lacks a controller.
+fn require_controllers(folder: &Path) -> Result<(), CgroupError> {
+    let path = folder.join("cgroup.controllers");
+    let found = read(&path)?;
+    for wanted in CONTROLLERS {
+        if !found.split_ascii_whitespace().any(|it| it == wanted) {
+            return Err(CgroupError::NoController { path, wanted, found: found.trim().to_owned() });
+        }
+    }
+    Ok(())
+}
+
+/// The name of the group that marks the live run with this key.
+fn home(key: &str) -> String {
+    format!("{PREFIX}{key}-{HOME}")
+}
+
+/// Returns the key of the run that created the group with this name; `None` if no supervisor created it.
+fn key_of(name: &str) -> Option<&str> {
+    Some(name.strip_prefix(PREFIX)?.split_once('-')?.0)
+}
+
+/// Returns the names of the files and groups below a group.
+fn names_below(group: &Group) -> BTreeSet<String> {
+    let entries = group.folders().filter_map(|folder| std::fs::read_dir(folder).ok());
+    let names = entries.flat_map(|entries| entries.flatten().take(MAX_LEFT));
+    names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
+
+fn remove_with_timeout(group: &Group) {
     let deadline = Instant::now() + REMOVAL_TIMEOUT;
-    while !leaf::remove(path) && Instant::now() < deadline {
+    while !group.remove() && Instant::now() < deadline {
         std::thread::sleep(REMOVAL_PAUSE);
     }
 }
@@ -177,35 +214,52 @@ fn may_create_groups(root: &Path, start: &StartGroup) -> bool {
     }
     ["user.delegate", "trusted.delegate"].iter().any(|name| {
         let mut value = [0u8; 8];
-        rustix::fs::getxattr(&start.folder, *name, &mut value[..])
+        rustix::fs::getxattr(start.group.folder(), *name, &mut value[..])
             .is_ok_and(|length| value.get(..length) == Some(b"1".as_slice()))
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use opt_shared::units::Bytes;
 
     use super::*;
 
     const LIMITS: LeafLimits = LeafLimits { memory: Bytes::mib(64), tasks: 4 };
 
-    fn fake(controllers: &str) -> (tempfile::TempDir, StartGroup) {
+    /// A group of version 2 that is a plain folder.
+    fn fake(controllers: &str) -> (tempfile::TempDir, StartGroup, PathBuf) {
         let root = tempfile::tempdir().expect("folder");
         let folder = root.path().join("group");
         std::fs::create_dir(&folder).expect("folder");
         std::fs::write(folder.join("cgroup.controllers"), controllers).expect("writes");
-        (root, StartGroup { folder, topmost: false })
+        (root, StartGroup { group: Group::Two { folder: folder.clone() }, topmost: false }, folder)
+    }
+
+    /// A group of version 1 that is two plain folders.
+    fn fake_of_version_1() -> (tempfile::TempDir, StartGroup) {
+        let root = tempfile::tempdir().expect("folder");
+        let [memory, pids] = ["memory", "pids"].map(|name| root.path().join(name));
+        std::fs::create_dir(&memory).expect("folder");
+        std::fs::create_dir(&pids).expect("folder");
+        (root, StartGroup { group: Group::One { memory, pids }, topmost: false })
     }
 
     fn read(path: PathBuf) -> String {
         std::fs::read_to_string(path).unwrap_or_default()
     }
 
+    fn empty(folder: &Path) {
+        for file in std::fs::read_dir(folder).expect("lists") {
+            std::fs::remove_file(file.expect("an entry").path()).expect("removes");
+        }
+    }
+
     #[test]
     fn group_is_taken_over_and_restored() {
-        let (root, start) = fake("cpu io memory pids\n");
-        let folder = &start.folder;
+        let (root, start, folder) = fake("cpu io memory pids\n");
         let mut subtree = Subtree::take(root.path(), &start, "k1", 77).expect("takes");
         assert_eq!(read(folder.join("opt-run-k1-home/cgroup.procs")), "77");
         // There are two writes, and a plain file keeps only the last one.
@@ -215,9 +269,7 @@ mod tests {
         subtree.give_back(leaf);
         assert_eq!(subtree.dying.len(), 1, "a folder with files is busy");
         for name in ["opt-run-k1-w1-5", "opt-run-k1-home"] {
-            for file in std::fs::read_dir(folder.join(name)).expect("lists") {
-                std::fs::remove_file(file.expect("an entry").path()).expect("removes");
-            }
+            empty(&folder.join(name));
         }
         drop(subtree);
         assert_eq!(read(folder.join("cgroup.subtree_control")), "-pids");
@@ -226,28 +278,48 @@ mod tests {
     }
 
     #[test]
-    fn controllers_that_were_on_stay_on() {
-        let (root, start) = fake("memory pids\n");
-        std::fs::write(start.folder.join("cgroup.subtree_control"), "memory pids\n").expect("writes");
-        let subtree = Subtree::take(root.path(), &start, "k1", 77).expect("takes");
-        std::fs::remove_file(start.folder.join("opt-run-k1-home/cgroup.procs")).expect("removes");
+    fn groups_of_version_1_are_created_in_both_trees_and_nobody_is_moved() {
+        let (root, start) = fake_of_version_1();
+        let mut subtree = Subtree::take(root.path(), &start, "k1", 77).expect("takes");
+        let leaf = subtree.leaf("w1-5", LIMITS).expect("a leaf");
+        leaf.enter(5).expect("enters");
+        for tree in ["memory", "pids"] {
+            let tree = root.path().join(tree);
+            assert_eq!(read(tree.join("opt-run-k1-w1-5/cgroup.procs")), "5");
+            let files = std::fs::read_dir(tree.join("opt-run-k1-home")).expect("the mark of the run");
+            assert_eq!(files.count(), 0);
+            empty(&tree.join("opt-run-k1-w1-5"));
+        }
+        subtree.give_back(leaf);
         drop(subtree);
-        assert_eq!(read(start.folder.join("cgroup.subtree_control")), "memory pids\n");
+        for folder in start.group.folders() {
+            assert_eq!(std::fs::read_dir(folder).expect("lists").count(), 0);
+        }
+    }
+
+    #[test]
+    fn controllers_that_were_on_stay_on() {
+        let (root, start, folder) = fake("memory pids\n");
+        std::fs::write(folder.join("cgroup.subtree_control"), "memory pids\n").expect("writes");
+        let subtree = Subtree::take(root.path(), &start, "k1", 77).expect("takes");
+        std::fs::remove_file(folder.join("opt-run-k1-home/cgroup.procs")).expect("removes");
+        drop(subtree);
+        assert_eq!(read(folder.join("cgroup.subtree_control")), "memory pids\n");
     }
 
     #[test]
     fn group_without_the_controllers_is_left_alone() {
         for (controllers, wanted) in [("hugetlb\n", "memory"), ("memory\n", "pids"), ("", "memory")] {
-            let (root, start) = fake(controllers);
+            let (root, start, folder) = fake(controllers);
             let error = Subtree::take(root.path(), &start, "k1", 77).expect_err("refuses").to_string();
             assert!(error.contains(&format!("`{wanted}`")) && error.contains(controllers.trim()), "{error}");
-            assert_eq!(std::fs::read_dir(&start.folder).expect("lists").count(), 1);
+            assert_eq!(std::fs::read_dir(&folder).expect("lists").count(), 1);
         }
     }
 
     #[test]
     fn roots_group_needs_delegation_by_systemd() {
-        let (root, start) = fake("memory pids\n");
+        let (root, start, _) = fake("memory pids\n");
         std::fs::create_dir_all(root.path().join("run/systemd/system")).expect("folder");
         let taken = Subtree::take(root.path(), &start, "k1", 77);
         if rustix::process::geteuid().is_root() {
@@ -262,18 +334,33 @@ mod tests {
 
     #[test]
     fn groups_of_a_killed_supervisor_are_cleared() {
-        let (root, start) = fake("memory pids\n");
-        let make = |name: &str| std::fs::create_dir(start.folder.join(name)).expect("folder");
+        let (root, start, folder) = fake("memory pids\n");
+        let make = |name: &str| std::fs::create_dir(folder.join(name)).expect("folder");
         for name in ["opt-run-k1-w1-9", "opt-run-k2-w1-9", "opt-run-k2-home", "somebody.scope"] {
             make(name);
         }
-        std::fs::write(start.folder.join("opt-run-k2-home/cgroup.procs"), "5").expect("writes");
+        std::fs::write(folder.join("opt-run-k2-home/cgroup.procs"), "5").expect("writes");
         let _subtree = Subtree::take(root.path(), &start, "k1", 77).expect("takes");
         for (name, stays) in [("opt-run-k2-w1-9", false), ("opt-run-k2-home", true), ("somebody.scope", true)]
         {
-            assert_eq!(start.folder.join(name).exists(), stays, "{name}");
+            assert_eq!(folder.join(name).exists(), stays, "{name}");
         }
         // The group's members are killed first. In a plain folder, this file shows that.
-        assert_eq!(read(start.folder.join("opt-run-k1-w1-9/cgroup.kill")), "1");
+        assert_eq!(read(folder.join("opt-run-k1-w1-9/cgroup.kill")), "1");
+    }
+
+    #[test]
+    fn empty_groups_of_a_live_run_stay() {
+        let (root, start) = fake_of_version_1();
+        let live = Subtree::take(root.path(), &start, "k1", 77).expect("takes");
+        // A leaf is empty until its process has entered it. The first tree may be one that the other run does not use.
+        for folder in start.group.child("opt-run-k1-w1-9").folders().skip(1) {
+            std::fs::create_dir(folder).expect("folder");
+        }
+        let other = Subtree::take(root.path(), &start, "k2", 78).expect("takes");
+        assert!(root.path().join("pids/opt-run-k1-w1-9").exists());
+        drop((live, other));
+        let _third = Subtree::take(root.path(), &start, "k3", 79).expect("takes");
+        assert!(!root.path().join("pids/opt-run-k1-w1-9").exists(), "its run has ended");
     }
 }

@@ -58,7 +58,8 @@ impl Findings {
             Failure::host(anyhow::Error::new(error).context("opening this program's own file"))
         })?;
         let root = Path::new("/");
-        let group = cgroup::own_group(root).ok().flatten().map(|own| own.folder.display().to_string());
+        let own = cgroup::own_groups(root).unwrap_or_default().version_2;
+        let group = own.map(|own| own.folder.display().to_string());
         let started = Instant::now();
         // Several of these commands can run at the same time, so each uses its own key.
         let mut leaves = Leaves::open(&format!("doctor{}", std::process::id()));

@@ -1,7 +1,7 @@
 //! Decides which worker takes a lease, when workers are started, and when they are replaced.
 //!
 //! A worker that is too old, has held enough leases or has kept too much memory is due for replacement. Such workers
-//! are replaced between leases, one at a time: a replacement waits while another one is in progress.
+//! are replaced between leases, one at a time, except that all verifiers that kept memory end before a profile.
 
 use std::time::Duration;
 
@@ -45,15 +45,16 @@ impl Backoff {
         *self = Self::default();
     }
 
-    /// Ends delays that are over.
+    /// Ends the delay if it is over.
     pub(super) fn expire(&mut self, now: Moment) {
         self.until = self.until.filter(|&until| now < until);
     }
 }
 
 impl Core {
-    /// Finds an idle worker for a lease. Workers that are due for replacement get no lease, and one of them is
-    /// replaced. If no worker is free or coming, starts one.
+    /// Finds an idle worker for a lease. Workers that are due for replacement get no lease. One of them is replaced,
+    /// unless another replacement is in progress. If no worker is free or coming, starts one, provided that the lease
+    /// fits beside the current ones or the role has no other worker.
     pub(super) fn fit_worker(&mut self, now: Moment, order: Order, job: JobId, demand: Demand) -> Fit {
         let role = self.unit(order.unit).step().role;
         let leased = self.workers.values().filter(|it| it.role == role && it.lease().is_some()).count();
@@ -76,7 +77,7 @@ impl Core {
         if let Some(worker) = fit {
             return Fit::Worker(worker);
         }
-        // All remaining workers of this role are busy, and the limit allows another.
+        // No worker of this role can take the lease now, but the limit allows another lease.
         let no_other_worker = !self.workers.values().any(|it| it.role == role && it.stays());
         if !coming && (no_other_worker || self.fits_side_by_side(job, demand)) {
             self.start_worker(now, role, false);
@@ -105,8 +106,8 @@ impl Core {
         false
     }
 
-    /// Returns whether a worker that is due may be replaced now. Only one such worker leaves at a time. Workers that
-    /// leave to make room, or before a profile, do not count.
+    /// Returns whether a worker that is due may be replaced now. Workers that leave for another reason, such as to make
+    /// room or before a profile, do not count.
     fn none_is_being_replaced(&self) -> bool {
         let leaving = |it: &Worker| {
             it.drain_order.and_then(|order| order.reason).is_some_and(RecycleReason::is_routine)
@@ -119,9 +120,10 @@ impl Core {
         self.workers.iter().filter(|(_, it)| it.is_idle() && which(it)).map(|(&id, _)| id).collect()
     }
 
-    /// Returns whether a profile still has to wait (law 4 in ARCHITECTURE.md). Ends idle verifiers that together validated
-    /// a lot, or that kept memory, and waits until they are gone and every other verifier that held a lease has been
-    /// sampled. It also waits while a worker is starting or dying, because nothing may run beside a profile.
+    /// Returns whether a profile still has to wait (law 4 in ARCHITECTURE.md). Ends idle verifiers if they kept memory,
+    /// or if the plan requires it, for example because they together validated a lot. Waits until they are gone and
+    /// every other verifier that held a lease has been sampled. It also waits while a verifier is starting or a worker
+    /// is ending, because nothing may run beside a profile.
     pub(super) fn profile_must_wait(&mut self, now: Moment, job: JobId) -> bool {
         let settings = self.spec.jobs[job.index()].recycle.clone();
         let leaving = |it: &Worker| matches!(it.state, State::Draining { .. } | State::Terminating);
@@ -185,7 +187,7 @@ impl Core {
     /// While verifiers work, ends a profiler that would be replaced before its next lease. Otherwise the first profile
     /// would wait for the old profiler to end and for a new one to start.
     fn replace_profiler_if_due(&mut self, now: Moment, index: usize) {
-        // An idle profiler has no lease, and there is at most one profiler.
+        // There is at most one profiler. If it is idle, all leases are held by verifiers.
         let verifying = self.workers.values().any(|it| it.lease().is_some());
         if !verifying || !self.jobs[index].roster.has_exclusive_steps() || !self.none_is_being_replaced() {
             return;
@@ -233,8 +235,8 @@ impl Core {
         self.workers.values().any(|it| it.role == role && matches!(it.state, State::Starting { .. }))
     }
 
-    /// Writes a policy row once per job and subject. The same decision is made at every step, so it would otherwise be
-    /// logged each time.
+    /// Writes a policy row once per job and subject. Otherwise the row would be repeated, because the same decision is
+    /// made at every step.
     pub(super) fn policy_once(
         &mut self,
         subject: PolicySubject,

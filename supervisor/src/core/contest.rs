@@ -17,15 +17,16 @@ use super::event::Stage;
 use super::roster::Roster;
 use super::unit::Unit;
 
-/// The number of fastest candidates that are timed a second time. The winner is one of them. If one turns out slower,
-/// the next fastest is timed a second time too.
+/// How many of the fastest candidates are timed a second time. Only candidates that are faster than the baseline count.
+/// If one turns out slower, the next fastest is timed a second time too.
 pub(super) const MAX_CONFIRMED: usize = 3;
 
 /// Compares the candidates of a job by their speed-up over the baseline.
 pub(super) struct Contest {
     /// The highest lower bound of a speed-up. At least one candidate is at least this fast.
     highest_lower_bound: f64,
-    /// The lowest speed-up among the candidates that may be confirmed; `None` if there are fewer than `MAX_CONFIRMED`.
+    /// The lowest speed-up with which a candidate may be confirmed. `None` if fewer than `MAX_CONFIRMED` candidates
+    /// have a speed-up.
     last: Option<f64>,
 }
 
@@ -51,7 +52,7 @@ impl Contest {
         }
     }
 
-    /// Explains why a unit that the contest excludes is ended.
+    /// Explains why a unit is ended before its profile. Returns an empty text for a unit that is not confirmed.
     pub(super) fn why_not(&self, unit: &Unit) -> String {
         match (unit.step().stage, unit.speedup) {
             (Stage::Profile, Some(speedup)) => format!(

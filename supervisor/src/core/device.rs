@@ -8,9 +8,9 @@
 //!      └──────────────────────────────────────────┴──────────────────────────────────────────────┘
 //!   any state ── NVML says that it is lost ──▶ Lost
 //! ```
-//! Memory is back when NVML no longer lists the dead process, and unattributed memory (used device memory that NVML
-//! assigns to no listed process) has returned to its earlier level. Steps that need the device wait for that. If the
-//! device is quarantined or lost, the rest of the plan continues without it.
+//! Unattributed memory is used device memory that NVML assigns to no listed process. A dead worker's memory is back
+//! when NVML no longer lists its processes, and unattributed memory has returned to about its earlier level. Steps that
+//! need the device wait for that. If the device is quarantined or lost, the rest of the plan continues without it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,10 +26,10 @@ use super::ledger::{Ceilings, Demand};
 use super::unit::{SecondPass, Unit};
 use super::worker::{Lease, State, Worker};
 
-/// The longest time from a worker's death until its device memory is back. Some drivers take minutes, which is too long
-/// for a plan to wait.
+/// How long the device may take to free the memory of a dead worker. Some drivers take minutes, which is too long for a
+/// plan to wait.
 pub(super) const DEVICE_RETURN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How much unattributed memory may grow. Drivers keep some memory for the next context.
+/// How much unattributed memory may grow and still count as returned. Drivers keep some memory for the next context.
 const KEPT_BY_DRIVER: Bytes = Bytes::mib(64);
 /// A device with at least this utilisation, in per cent, counts as busy.
 const BUSY: u32 = 10;
@@ -166,8 +166,8 @@ impl Core {
         let live_listed: BTreeSet<WorkerId> =
             sample.processes.iter().map(|(process, _)| process.worker()).collect();
         let on_device = || self.workers.iter().filter(|(_, it)| it.on_device).map(|(&id, _)| id);
-        // If NVML reports the pids of another PID namespace, the memory of living workers counts as unattributed. Its
-        // growth then means nothing, and is taken as zero.
+        // If NVML reports the pids of another PID namespace, the memory of living workers counts as unattributed. The
+        // growth of unattributed memory then means nothing, and is taken as zero.
         let all_live_listed = on_device().all(|id| live_listed.contains(&id));
         let unattributed_growth = match (sample.unattributed, self.device.idle_unattributed) {
             (Some(current), Some(idle)) if all_live_listed => current - idle,
@@ -270,7 +270,7 @@ impl Core {
         }
     }
 
-    /// Ends all leases on the device. No further step starts on it, and units that need it end without a verdict.
+    /// Ends all leases on the device. No further step starts on it; `without_device` handles the units that need it.
     pub(super) fn device_lost(&mut self, why: String) {
         if self.device.lost.is_some() {
             return;
@@ -325,8 +325,8 @@ impl Core {
     }
 
     /// Handles a unit whose next step needs a device that is not available. A screening or a confirmation is left out.
-    /// A quarantined device may come back, so any other step is put off until nothing else is left to do. A lost device
-    /// does not come back, so it ends the unit.
+    /// Any other step is put off once, until nothing else is left to do, because a device that is quarantined or in use
+    /// may come back. The unit ends if it was put off before, or if the device is lost.
     pub(super) fn without_device(&mut self, id: UnitId, why: String) {
         let is_lost = self.device.state() == DeviceState::Lost;
         let unit = self.unit(id);

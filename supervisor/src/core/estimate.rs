@@ -15,13 +15,13 @@ use super::spec::StageSpec;
 /// The margin that is added to the highest measurement, because candidates never owe exactly the same.
 const MARGIN_PERCENT: u64 = 10;
 
-/// The raised predictions, by job and stage.
+/// The measured peaks on the host that exceeded their reservations, each with its margin, by job and stage.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Estimates(BTreeMap<(JobId, Stage), Bytes>);
 
 impl Estimates {
-    /// Records the peak of a lease's processes. Returns true if later leases of this kind will reserve more
-    /// because of it.
+    /// Records the peak of a lease's processes, if it exceeds the reservation. Returns true if later leases of this job
+    /// and stage should reserve more because of it.
     pub(crate) fn observe(&mut self, job: JobId, stage: Stage, reserved: Bytes, peak: Bytes) -> bool {
         if peak <= reserved {
             return false;

@@ -26,7 +26,8 @@ pub enum Event {
     WorkerReady {
         worker: WorkerId,
     },
-    /// A worker could not be started, or sent no hello in time. If `alive`, `WorkerGone` follows.
+    /// A worker could not be started, its handshake failed, or it could not be watched. If `alive`, `WorkerGone`
+    /// follows.
     WorkerNotReady {
         worker: WorkerId,
         why: String,
@@ -121,7 +122,7 @@ pub struct Sample {
     pub available: Option<Bytes>,
     /// `MemFree`, which unlike `MemAvailable` contains no estimate. It is only reported.
     pub free: Option<Bytes>,
-    /// `VmSwap` of all processes of this run.
+    /// `VmSwap` of the supervisor and all sampled processes, without the descendants of compilers.
     pub swapped: Bytes,
 }
 
@@ -129,7 +130,8 @@ pub struct Sample {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessSample {
     pub process: Process,
-    /// Anonymous memory, swap and page tables, plus shared memory outside known memory files.
+    /// Anonymous memory, swap and page tables, plus shared memory outside known memory files. For a worker, the memory
+    /// files that it holds are included.
     pub owed: Bytes,
     pub reclaimable: Bytes,
 }

@@ -106,7 +106,8 @@ impl Core {
         }
     }
 
-    /// Returns the memory that will be freed by workers that are already leaving.
+    /// Returns the memory that will be freed by workers that are already leaving, and by processes that dead workers
+    /// left.
     fn memory_being_freed(&self, refusal: &Refusal) -> Bytes {
         let leaving = self.workers.iter().filter(|(_, it)| !it.stays()).map(|(&id, _)| id);
         let returning = self.returning.iter().filter(|(_, it)| !it.overdue).map(|(&id, _)| id);
@@ -118,7 +119,8 @@ impl Core {
         leaving.chain(returning).map(freed_by).sum()
     }
 
-    /// Ends idle workers and kills starting ones. The run stops when the workers that hold memory have ended.
+    /// Ends idle workers and kills starting ones. The run stops when all workers have ended, or the timeouts of those
+    /// that do not end have expired.
     pub(super) fn wind_down(&mut self, now: Moment, reason: StopReason) {
         if self.all_have_ended() {
             self.stop(reason);

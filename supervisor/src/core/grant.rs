@@ -106,7 +106,7 @@ impl Core {
         (self.turn_served(), self.jobs.iter().filter(|job| job.done).count())
     }
 
-    /// Advances all jobs of the current turn. Returns true if an order has to wait.
+    /// Advances all jobs of the current turn. Returns true if the next order has to wait.
     fn advance_turn(&mut self, now: Moment) -> bool {
         let turn = self.turn_served();
         let mut index = 0;
@@ -253,7 +253,8 @@ impl Core {
                 return OrderResult::UnderWay;
             }
         }
-        // More is reserved for the supervisor than before, or the ceiling was lowered. Waiting would not help.
+        // If no way fits any more, more is reserved for the supervisor than before, or the ceiling was lowered. Waiting
+        // would not help.
         let Some((way, demand)) = self.largest_that_fits(order) else {
             let smallest = self.unit(unit).step().least(beside.is_some());
             let smallest = smallest.map(|spec| spec.demand(self.spec.idle_worker));
@@ -271,8 +272,8 @@ impl Core {
                 self.granted(now, worker, order, attempt, (way, why), demand);
             }
             Err(refusal) => {
-                // The plan's ceiling is not reached, but the machine is short of memory. A way that takes less memory
-                // may start now.
+                // If the ceiling is not reached but the machine is short of memory, a way that takes less memory may
+                // start now.
                 let Some((smaller, demand)) = self.smaller_that_is_granted(worker, order, way, refusal)
                 else {
                     self.refused(now, worker, order, demand, refusal);
@@ -383,7 +384,7 @@ impl Core {
         });
     }
 
-    /// Explains why a smaller way than the first is taken although the machine is not short of memory now.
+    /// Explains why another way than the first is taken although the machine is not short of memory now.
     fn why_smaller(&self, unit: UnitId, way: usize) -> Smaller {
         if way <= self.unit(unit).losses.from_way { Smaller::ShortBefore } else { Smaller::Ceiling }
     }
@@ -425,7 +426,7 @@ fn compares(stage: Stage) -> bool {
     matches!(stage, Stage::Screen | Stage::Confirm)
 }
 
-/// The reason for granting a step with smaller batches than the plan allows.
+/// The reason for granting a step with smaller batches than the plan allows, or a build with less memory.
 #[derive(Clone, Copy)]
 enum Smaller {
     Ceiling,

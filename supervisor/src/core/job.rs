@@ -74,7 +74,7 @@ pub(crate) enum Next {
     Wait,
     /// The remaining units need no more timing.
     Settle,
-    /// This job has to wait for another job, for its source, for room for builds, or for the second pass.
+    /// This job has to wait for another job, for its turn, for its source, for room for builds, or for the second pass.
     Later,
     /// All units have ended, and no more can come.
     Done,

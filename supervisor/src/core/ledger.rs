@@ -1,10 +1,10 @@
 //! The memory ledger. It charges workers for their leases, and decides whether another lease fits.
 //!
 //! A worker's charge is the larger of two amounts: what its lease reserves, and what it and its runners were measured
-//! to owe. The charge ends when a measurement shows that its memory is free again. Invariant at every grant: the sum of
-//! all charges and the new lease is at most the ceiling, and the machine keeps its floor. If host and device share one
-//! memory, the sum of both must be at most the smaller of the two ceilings. Otherwise, host and device have separate
-//! sums.
+//! to owe. The charge ends when all its processes have ended and the device has returned its memory. Invariant at every
+//! grant: the sum of all charges and the new lease is at most the ceiling, and the machine keeps its floor. If host and
+//! device share one memory, the sum of both must be at most the smaller of the two ceilings. Otherwise, host and device
+//! have separate sums.
 
 use std::collections::BTreeMap;
 
@@ -132,7 +132,8 @@ impl Account {
         self.reserved.max(self.measured)
     }
 
-    /// Returns the memory that is reserved but not yet in use.
+    /// Returns the host's memory that is reserved but not yet in use. If host and device share one memory, the device's
+    /// is included.
     fn outstanding(self, unified: bool) -> Bytes {
         let missing = self.reserved - self.measured;
         if unified { missing.sum() } else { missing.host }
@@ -238,7 +239,7 @@ impl Ledger {
         self.ceilings.host = ceiling;
     }
 
-    /// Raises the minimum charge for the supervisor, when it has more records to keep.
+    /// Raises the minimum charge for the supervisor, which has more records to keep.
     pub fn raise_supervisor(&mut self, by: Bytes) {
         self.min_supervisor += by;
     }

@@ -70,7 +70,7 @@ const FAILURE_WINDOW: Duration = Duration::from_secs(60);
 const MAX_LOST: u32 = 1;
 const LOSS_WINDOW: Duration = Duration::from_secs(600);
 const MAX_LOST_EVER: u32 = 4;
-/// An attempt that ended for lack of memory is repeated once, with a smaller batch.
+/// An attempt that ended for lack of memory is repeated once, with a smaller batch if there is one.
 const MAX_SHORT_OF_MEMORY: u32 = 1;
 /// A unit that lost this many workers gets no further one, except in its second pass.
 const MAX_WORKERS_LOST: u32 = 2;
@@ -111,7 +111,7 @@ pub struct Core {
     /// The highest turn of any unit.
     last_turn: u32,
     workers: BTreeMap<WorkerId, Worker>,
-    /// Dead workers whose memory has not been freed.
+    /// Dead workers that left processes, until these have ended.
     returning: BTreeMap<WorkerId, Returning>,
     ledger: Ledger,
     estimates: Estimates,
@@ -125,7 +125,7 @@ pub struct Core {
     no_spare_before: Moment,
     next_worker: u32,
     next_lease: u32,
-    /// When workers were lost, within `FAILURE_WINDOW`.
+    /// The times at which workers were lost within the last `FAILURE_WINDOW`.
     failures: VecDeque<Moment>,
     /// The number of workers that were lost since an attempt last finished.
     failures_in_a_row: usize,
@@ -274,8 +274,8 @@ impl Core {
             .min()
     }
 
-    /// Returns the time at which a wait for memory ends the run. It is `None` while leases of this run hold the memory,
-    /// because each lease has a deadline.
+    /// Returns the time at which the wait for memory times out. It is `None` while this run holds leases, because each
+    /// lease has a deadline and frees memory when it ends.
     fn memory_timeout_at(&self) -> Option<Moment> {
         let ours = self.workers.values().any(|it| it.lease().is_some());
         self.waiting.filter(|_| !ours).map(|waiting| waiting.since + MEMORY_TIMEOUT)
@@ -381,7 +381,8 @@ impl Core {
         Ok(())
     }
 
-    /// Checks the laws and returns the first one that is broken. The time it takes grows with the number of workers.
+    /// Checks the laws and returns the first one that is broken. The time it takes grows with the number of workers and
+    /// jobs.
     pub fn check_invariants(&self) -> Result<(), String> {
         let mut running = 0;
         for (worker, it) in &self.workers {

@@ -31,7 +31,7 @@ impl Core {
         self.ledger.release(worker, self.spec.idle_worker);
         if let Some(waiting) = &mut self.waiting {
             // The timeout applies to memory that other programs hold. This lease has just freed memory of this run, so
-            // it starts again.
+            // the timeout starts again.
             waiting.since = now;
         }
         if left_runners {
@@ -72,8 +72,8 @@ impl Core {
         }
     }
 
-    /// Raises later reservations if an attempt owed more than its lease reserved, unless its candidate was ended for
-    /// that reason.
+    /// Raises later reservations if an attempt owed more than its lease reserved, unless a runner was killed because it
+    /// exceeded its own limit.
     fn learn(&mut self, lease: &Lease) {
         if matches!(lease.short_of_memory, Some(KillReason::RunnerMemory { .. })) {
             return;
@@ -208,7 +208,7 @@ impl Core {
         }
     }
 
-    /// Blames a candidate whose runner was killed twice on the same entry by an unknown sender. Without a PID
+    /// Blames a candidate whose runner was killed by an unknown sender twice in a row on the same entry. Without a PID
     /// namespace, a candidate may have killed itself, and one such kill proves nothing.
     fn blame_second_kill(&mut self, order: Order, report: &mut Report) {
         let head = &report.head;
@@ -247,7 +247,7 @@ impl Core {
             let why = if quarantine {
                 self.policy(
                     "quarantine",
-                    format!("it has lost {workers} workers and gets no further one"),
+                    format!("it has lost {workers} workers, so it is put off or ended"),
                     vec![("unit", u64::from(id.0)), ("workers_lost", u64::from(workers))],
                 );
                 format!("in quarantine, because it has lost {workers} workers; the last time: {why}")
@@ -264,12 +264,12 @@ impl Core {
         MAX_WORKERS_LOST <= self.unit(id).workers_lost
     }
 
-    /// Handles an attempt that ended for lack of memory. It is repeated once, with a smaller batch if there is one, and
-    /// reserves what was measured.
+    /// Handles an attempt that ended for lack of memory. It is repeated once, with a smaller batch if there is one.
     pub(super) fn repeat_smaller_or_give_up(&mut self, lease: Lease, why: String) {
         let times = self.change(lease.order.unit, |unit| {
             unit.losses.short_of_memory += 1;
-            // A compiler could fail only because it may owe less.
+            // A compiler that may owe less could fail for that reason alone, so a build is repeated with the same
+            // memory.
             if lease.order.stage != Stage::Build {
                 unit.losses.from_way = lease.way + 1;
             }
@@ -332,7 +332,7 @@ impl Core {
     pub(super) fn unit_done(&mut self, unit: UnitId, status: Status, blame: Option<Blame>, detail: String) {
         self.change(unit, |unit| {
             unit.progress = Progress::Done(status);
-            // Candidates are not timed beside a baseline that failed its profile.
+            // Candidates are not timed beside a baseline that failed.
             unit.may_be_paired &= status == Status::Passed;
         });
         self.actions.push(Action::UnitDone { unit, status, blame, detail });
@@ -358,7 +358,7 @@ fn contradiction(order: Order, report: &Report) -> Option<String> {
         (Stage::Verify, Body::Verify(_)) => None,
         (Stage::Screen | Stage::Profile | Stage::Confirm, Body::Profile(profile)) => {
             (profile.baseline_failed && (order.beside.is_none() || passed))
-                .then_some("blames a baseline, but there was none")
+                .then_some("blames a baseline that was not timed, or passed although the baseline failed")
         }
         // A replay has a result exactly if it passed.
         (Stage::Replay, Body::Replay(replay)) => (passed != replay.result.is_some())

@@ -1,9 +1,9 @@
-//! Decides when the next sample is due. Sampling must be frequent enough that a process cannot exceed its limit
-//! unnoticed by more than a known bound.
+//! Decides when the next sample is due. Samples must be frequent enough to notice a process before it exceeds its limit
+//! by more than a known bound.
 //!
-//! The next sample is due before a process that grows at the highest rate of late could use up the remaining headroom. A
-//! rate counts in full for `HOLD`, and then halves every `HALF_LIFE`, so that one spike, which may be a whole mapping
-//! that was counted at once, does not cost frequent samples for the rest of a run. The bound also covers growth while a
+//! The next sample is due before a process that grows at the highest recent rate could use up the remaining headroom. A
+//! rate counts in full for `HOLD`, and then halves every `HALF_LIFE`. One spike, which may be a whole mapping that was
+//! counted at once, thus does not cost frequent samples for the rest of a run. The bound also covers growth while a
 //! sample is late.
 
 use std::time::Duration;
@@ -28,10 +28,10 @@ const MIN_INTERVAL: Duration = Duration::from_micros(500);
 
 /// The time for which an observed rate counts in full.
 const HOLD: Duration = Duration::from_secs(10);
-/// After `HOLD`, the time in which a rate halves, until it reaches `FIRST_RATE`.
+/// After `HOLD`, a rate halves each time this much time has passed, until it reaches `FIRST_RATE`.
 const HALF_LIFE: Duration = Duration::from_secs(5);
 
-/// The highest rate of growth of late, and the longest delay observed so far.
+/// The highest recent rate of growth, and the longest delay observed so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// The rate that counts, in bytes per second, as it was observed at `seen`.
@@ -86,7 +86,7 @@ impl Pace {
     }
 
     /// Returns how far a process can exceed its limit before a sample shows it, if it grows no faster than at the rate
-    /// that counts now. This is what it can fill in the shortest interval plus the worst delay so far.
+    /// that counts now. The bound is what the process can fill in the shortest interval plus the worst delay so far.
     pub fn overshoot_bound(&self, now: Moment) -> Bytes {
         let blind = SHORTEST + self.worst_delay;
         let bytes = u128::from(self.rate_at(now).get()) * blind.as_nanos() / 1_000_000_000;

@@ -24,7 +24,7 @@ use super::spec::StageSpec;
 const RUNNER_OVERHEAD: Duration = Duration::from_secs(2);
 /// The slowest rate, in bytes per second, at which a disk is expected to deliver a capture.
 const SLOWEST_READ_PER_SECOND: u64 = 20 << 20;
-/// The largest number of splits into smaller batches. Each split halves the largest batch.
+/// The largest number of batch sizes that are tried. Each is half of the largest batch at the size before it.
 const MAX_SPLITS: usize = 40;
 
 /// The predicted memory and deadline of a stage, with the terms of each sum.
@@ -97,8 +97,8 @@ pub fn verify_ways(
     ways
 }
 
-/// Predicts a verification in which entries up to `shared` bytes share a runner: U + O + 2c of the group that owes
-/// most.
+/// Predicts a verification in which entries of at most `shared` bytes together share a runner: U + O + 2c of the group
+/// that owes most.
 pub fn verify(
     entries: &[EntryNumbers],
     shared: Bytes,
@@ -251,7 +251,7 @@ pub struct Sides<'a> {
     pub baseline: Option<RunnerTerms<'a>>,
 }
 
-/// Returns the ways to profile, each of which reserves less than the one before. The first uses batches of
+/// Returns the ways to profile, each of which reserves less than the one before. The first uses batches of up to
 /// `batch_bytes`, the next ones smaller and smaller batches, down to one entry each.
 ///
 /// Each way's prediction is `formula::profile` of its largest batch.

@@ -2,9 +2,9 @@
 //! below its floor or reports memory pressure, and when pages of this run are swapped out. It also reports memory that
 //! the machine loses and that this run does not owe.
 //!
-//! Processes are ended in this order: those of the offender; spares and idle workers, together; those of the newest
-//! lease. Processes of a lease are ended one at a time, because freeing memory takes tens of milliseconds per GiB. This
-//! file does not stop a run because other programs use memory.
+//! Processes are ended in this order: those of the offender (the worker that exceeds its lease's reservation most);
+//! spares and idle workers, together; those of the newest lease. Processes of a lease are ended one at a time, because
+//! freeing memory takes tens of milliseconds per GiB. This file does not stop a run because other programs use memory.
 
 use std::time::Duration;
 
@@ -18,16 +18,16 @@ use super::ledger::{CeilingScope, Demand};
 use super::recycle::RecycleReason;
 use super::worker::{Runner, Worker};
 
-/// A lease is not ended if that would free less than this, unless it exceeds its reservation while the process tree
-/// exceeds a ceiling.
+/// A lease is ended only if that frees more than this, or if it exceeds its reservation by at least this. While the
+/// process tree exceeds a ceiling, any excess is enough.
 const WORTH_KILLING: Bytes = Bytes::mib(64);
-/// An idle worker that owes less than this is not ended, unless it is a spare.
+/// An idle worker that owes less than this is ended only if it is a spare.
 const WORTH_RECYCLING: Bytes = Bytes::mib(16);
 /// How long memory must be missing before that is reported. Freed pages stay in per-CPU lists for seconds before the
 /// kernel counts them as available.
 const GAP_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long no spare is started after a report. The kernel repeats its report every two seconds while it is short of
-/// memory.
+/// How long no spare is started after the kernel reported pressure or a spare was ended, and how long the policy row
+/// `pressure` is not repeated. The kernel repeats its report every two seconds while it is short of memory.
 const PRESSURE_QUIET: Duration = Duration::from_secs(60);
 /// How long to wait for the memory of an idle worker that was told to end. Most workers end much sooner.
 const DRAINED_MEMORY_DELAY: Duration = Duration::from_secs(1);
@@ -164,8 +164,8 @@ impl Core {
         }
     }
 
-    /// Returns whether the memory of ended workers is still being freed. This includes workers that were killed, and
-    /// idle workers that were told to end less than a second ago.
+    /// Returns whether memory is still being freed: by killed workers and runners, by processes that dead workers left,
+    /// or by idle workers that were told less than a second ago to end because of pressure.
     fn eviction_is_under_way(&self, now: Moment) -> bool {
         let ending = |it: &Worker| {
             let order = it.drain_order.filter(|order| order.reason == Some(RecycleReason::Pressure));

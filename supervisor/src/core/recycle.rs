@@ -22,15 +22,15 @@ pub enum RecycleReason {
     LeftRunners,
     /// A kernel destroyed the worker's context on the device.
     ContextLost,
-    /// The plan requires the verifier to end before the next profile.
+    /// The plan requires idle verifiers to end before the next profile.
     BeforeProfile,
     /// The user asked for it.
     Requested,
 }
 
 impl RecycleReason {
-    /// Returns whether the reason is the worker's age, its number of leases, or its growth. Such workers are replaced
-    /// one at a time.
+    /// Returns whether the reason is the worker's age, its number of leases, or its growth. `fit_worker` replaces such
+    /// workers one at a time.
     pub const fn is_routine(self) -> bool {
         matches!(self, Self::Age | Self::Leases | Self::Growth)
     }
@@ -81,9 +81,9 @@ pub fn has_grown(settings: &RecycleSettings, usage: &Usage) -> bool {
     0 < usage.leases && settings.growth < usage.owed - usage.owed_when_ready
 }
 
-/// Returns the reason if the plan requires an idle verifier to end before a profiler gets a lease. `validated` is the sum
-/// of the captured bytes that all living verifiers have verified since they started: a job is as large whether one
-/// verifier or several share it. `has_grown` covers memory that was not freed; no plan can switch that check off.
+/// Returns the reason if the plan requires an idle verifier to end before a profiler gets a lease. `validated` is the
+/// sum of the captured bytes that all living verifiers have verified since they started: a job is as large whether one
+/// verifier or several share it. `has_grown` covers memory that was not freed, whatever `before_profile` says.
 pub fn before_profile(settings: &RecycleSettings, usage: &Usage, validated: Bytes) -> Option<RecycleReason> {
     let needed = match settings.before_profile {
         BeforeProfile::Always => true,

@@ -16,7 +16,7 @@ pub enum Control {
     },
     Pause,
     Resume,
-    /// Cancels a unit, or the whole job if no unit is named.
+    /// Cancels a unit, or all units that the job has so far if no unit is named.
     Cancel {
         job: JobId,
         unit: Option<UnitId>,

@@ -1,8 +1,8 @@
-//! Holds builds back while the machine lacks room for their files and processes. Other steps create hardly any, so they
-//! continue.
+//! Holds builds back while the machine lacks room for their files and processes. Other steps create few files and
+//! processes, so they continue.
 //!
-//! The driver reads the room regularly. A build that failed for a reason other than its source reports a reading of its
-//! own, because the room may have been short only during the build.
+//! The driver reads the room regularly. A build that ends without a verdict reports a reading too, because the room may
+//! have been short only during the build.
 
 use std::fmt;
 use std::time::Duration;
@@ -38,7 +38,7 @@ const INODES: Limit = Limit { least: 128, enough: 256 };
 /// workers and runners of a run have threads.
 const PIDS: Limit = Limit { least: 32, enough: 64 };
 
-/// What a machine has too little of for builds.
+/// A resource of which the machine has too little for builds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
     Disk { free: Bytes, needed: Bytes },

@@ -1,4 +1,4 @@
-//! An index of a job's units by their progress. With it, the time to handle an event does not grow with the number of
+//! An index of a job's units by their progress. With it, the time to handle an event hardly grows with the number of
 //! units.
 //!
 //! `Core::change` updates the index whenever a unit changes. Everything in it can be computed from the units;

@@ -38,7 +38,7 @@ pub struct JobSpec {
     pub recycle: RecycleSettings,
     /// The reason why the captures cannot be used, if there is one. If set, no unit of this job is run.
     pub broken: Option<String>,
-    /// Jobs that must have ended, and can get no more units, before this job's source is asked.
+    /// This job's source is asked only when these jobs have ended and can get no more units.
     pub after: Vec<JobId>,
     /// The target for the total time of its timed steps.
     pub budget: Duration,
@@ -54,9 +54,9 @@ pub struct UnitSpec {
     pub route: Arc<[Step]>,
     /// Whether the other candidates of the job are timed beside it.
     pub is_baseline: bool,
-    /// Whether it may be ranked by a part of the entries, namely those that it supports.
+    /// Whether it may be ranked by the entries that it supports if it does not support all.
     pub partial: bool,
-    /// Its state from an earlier run in this folder.
+    /// Its state from an earlier part of the run.
     pub resumed: Option<Resumed>,
 }
 
@@ -79,7 +79,8 @@ pub struct Step {
 pub struct StageSpec {
     /// The memory that the formula predicts.
     pub predicted: Bytes,
-    /// The memory that the lease reserves, which is `predicted` plus what runners may owe beyond it.
+    /// The memory that the step reserves on the host: `predicted` plus what runners or a compiler may owe beyond it.
+    /// The lease adds the memory of an idle worker.
     pub reserved: Bytes,
     /// The memory that the lease reserves on the device.
     pub device: Bytes,
@@ -94,7 +95,7 @@ pub struct StageSpec {
 }
 
 impl StageSpec {
-    /// Returns the charge of a worker while it holds this lease.
+    /// Returns what a lease for the step reserves, including the memory of an idle worker.
     pub fn demand(&self, idle_worker: Bytes) -> Demand {
         Demand { host: self.reserved + idle_worker, device: self.device }
     }
@@ -103,12 +104,12 @@ impl StageSpec {
 /// What is kept of a unit's state in an earlier part of the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Resumed {
-    /// It passed its build, and its artifact still stands. It begins with the next step.
+    /// It passed its build, and its artifact is still valid. It begins with the next step.
     Built,
     /// It ended.
     Ended {
         status: Status,
-        /// Set if it passed its verification and its artifact still exists.
+        /// Set if it ended as PASSED or UNSUPPORTED, and its artifact still exists.
         verified: bool,
         /// Its speed-up over the baseline.
         speedup: Option<Estimate>,

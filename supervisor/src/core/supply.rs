@@ -6,8 +6,8 @@
 //!     ▲                         │ offered some, and it may be asked again           │
 //!     └─────────────────────────┴───────────────────────────────────────────────────┘
 //! ```
-//! A job ends when its units are done and its source is exhausted. Unasked offers are accepted in any state, until the
-//! run ends or the work that follows the job has begun.
+//! A job ends when its units are done and its source is exhausted. Unasked offers are accepted in any state of the
+//! source, until the run is ending or the work that follows the job has begun.
 
 use std::time::Duration;
 
@@ -116,8 +116,8 @@ impl Core {
             Offer::Asked { more: true } => it.supply = Supply::Open,
             Offer::Unasked => {}
         }
-        // The turn that is being served is not disturbed. The new units are served together, stage by stage, in a later
-        // turn.
+        // The first units that a source offers when it is asked join the turn that is being served. Other units do not
+        // disturb that turn: they are served together, stage by stage, in a later one.
         let served = self.turn_served();
         let turn = match by {
             Offer::Asked { .. } if is_first => served.unwrap_or(self.last_turn),
@@ -150,14 +150,14 @@ impl Core {
             if unit.id.index() != next {
                 Some(format!("{} is not the next unit", unit.id))
             } else if !unit.is_well_formed() {
-                Some(format!("{} has a step that no worker can do", unit.id))
+                Some(format!("{} is not well-formed", unit.id))
             } else {
                 None
             }
         })
     }
 
-    /// Withdraws a unit, unless it is already being worked on.
+    /// Withdraws a unit that waits. A unit that is running or has ended stays as it is.
     pub(super) fn withdrawn(&mut self, id: UnitId) -> Answer {
         let Some(unit) = self.units.get(id.index()) else {
             return Answer::Unknown(format!("there is no {id}"));

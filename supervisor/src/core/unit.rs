@@ -46,7 +46,7 @@ pub(crate) struct Unit {
     /// The index of the current step, or of the step at which the unit ended.
     step_index: usize,
     /// Whether other units may be timed beside this one. It must have passed all steps before its first step that runs
-    /// alone, in this run or the resumed one, and not have failed since.
+    /// alone, and must not have failed since. Steps in earlier parts of the run count.
     pub(crate) may_be_paired: bool,
     /// Whether it is a baseline that failed while it was timed beside another unit.
     pub(crate) failed_beside: bool,

@@ -10,9 +10,9 @@
 //!      └─────────────────────┴────────────────▶ Terminating ── WorkerGone ──▶ (gone: removed)
 //! ```
 //! A worker that is killed during a lease keeps the lease until it has finished or is gone. `WorkerGone` means that the
-//! pidfd fired and the process was reaped. It may come in any state, and only this event removes a worker. If runners
-//! outlive their worker, a `Returning` takes its place. It is charged until `Returned` reports that the last runner has
-//! ended.
+//! pidfd fired and the process was reaped. It may come in any state, and it removes the worker. So does
+//! `WorkerNotReady` if the worker could not be started. If runners outlive their worker, a `Returning` takes its place.
+//! It is charged until `Returned` reports that the last runner has ended.
 
 use std::collections::BTreeMap;
 
@@ -123,7 +123,8 @@ pub(crate) struct Worker {
     pub(crate) spare: bool,
 }
 
-/// The order to a worker to exit between two leases, or by which a user has it replaced at once.
+/// The order that ends a healthy worker. An idle worker exits by itself; a worker that a user wants replaced at once is
+/// killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DrainOrder {
     pub(crate) at: Moment,

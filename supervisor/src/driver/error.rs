@@ -25,7 +25,7 @@ pub enum RunError {
     #[error("{rows} rows of the run database were not written: {why} (continue with --resume)")]
     Unwritten { rows: usize, why: String },
     #[error(
-        "this machine lacks the resources to read the captures of job `{job}`: {why} (raise the limit, or end programs that use it up)"
+        "this machine lacks the resources to read the captures of job `{job}`: {why} (raise the limit, or end other programs)"
     )]
     Unread { job: String, why: String },
     #[error("the pool of workers")]

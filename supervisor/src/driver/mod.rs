@@ -71,7 +71,7 @@ pub struct RunOptions {
     pub each_candidate: Option<EachCandidate>,
     /// The address at which metrics are served.
     pub metrics: Option<std::net::SocketAddr>,
-    /// Called with each sample of memory, several times per second.
+    /// Called when a sample of memory is taken, several times per second.
     pub after_each_sample: fn(),
 }
 

@@ -1,4 +1,5 @@
-//! Finds the control groups that contain this process, and their lowest memory limit, for version 1 and version 2.
+//! Finds the control groups that contain this process, and their lowest limits on memory and processes, for version 1
+//! and version 2.
 //!
 //! This module only reads. The supervisor's `cgroup` module creates groups.
 
@@ -89,7 +90,7 @@ fn groups_with(root: &Path, controller: &str) -> Result<Vec<(Version, PathBuf)>,
     Ok(folders)
 }
 
-/// The group of this process in the version 2 hierarchy.
+/// A group of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnGroup {
     pub folder: PathBuf,
@@ -97,22 +98,40 @@ pub struct OwnGroup {
     pub topmost: bool,
 }
 
-/// Returns the version 2 group of this process, or `None` if version 2 is not mounted.
-pub fn own_group(root: &Path) -> Result<Option<OwnGroup>, SampleError> {
-    let Some(groups) = read_small(&root.join("proc/self/cgroup"), CGROUP_BYTES)? else { return Ok(None) };
-    let Some(mounts) = read_small(&root.join("proc/self/mountinfo"), MOUNTINFO_BYTES)? else {
-        return Ok(None);
+/// The groups of this process. Each is `None` if its hierarchy is not mounted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OwnGroups {
+    pub version_2: Option<OwnGroup>,
+    /// The group of version 1 with the memory controller.
+    pub memory: Option<OwnGroup>,
+    /// The group of version 1 with the controller that limits processes.
+    pub pids: Option<OwnGroup>,
+}
+
+/// Finds the groups of this process; `root` is `/`.
+pub fn own_groups(root: &Path) -> Result<OwnGroups, SampleError> {
+    let Some(groups) = read_small(&root.join("proc/self/cgroup"), CGROUP_BYTES)? else {
+        return Ok(OwnGroups::default());
     };
-    let group = lines(&groups)
-        .filter_map(|line| group_with(line, "memory"))
-        .find(|(version, _)| *version == Version::Two);
-    let Some((version, group)) = group else { return Ok(None) };
-    let located = locate(root, &mounts, version, &group, "memory");
-    Ok(located.map(|(mount_point, below)| OwnGroup {
-        topmost: below.as_os_str().is_empty(),
-        // Joining an empty path would add a slash.
-        folder: if below.as_os_str().is_empty() { mount_point } else { mount_point.join(below) },
-    }))
+    let Some(mounts) = read_small(&root.join("proc/self/mountinfo"), MOUNTINFO_BYTES)? else {
+        return Ok(OwnGroups::default());
+    };
+    let own = |wanted: Version, controller: &str| {
+        let (version, group) = lines(&groups)
+            .filter_map(|line| group_with(line, controller))
+            .find(|(version, _)| *version == wanted)?;
+        let (mount_point, below) = locate(root, &mounts, version, &group, controller)?;
+        Some(OwnGroup {
+            topmost: below.as_os_str().is_empty(),
+            // Joining an empty path would add a slash.
+            folder: if below.as_os_str().is_empty() { mount_point } else { mount_point.join(below) },
+        })
+    };
+    Ok(OwnGroups {
+        version_2: own(Version::Two, "memory"),
+        memory: own(Version::One, "memory"),
+        pids: own(Version::One, "pids"),
+    })
 }
 
 /// The mounted versions of control groups.
@@ -288,18 +307,24 @@ mod tests {
     }
 
     #[test]
-    fn own_group_is_found_below_its_mount_point() {
+    fn own_groups_are_found_below_their_mount_points() {
         for (groups, mounts, folder, topmost) in [
             ("4:memory:/x\n0::/user.slice/run-7.scope\n", TWO, "sys/fs/cgroup/user.slice/run-7.scope", false),
             ("0::/\n", TWO, "sys/fs/cgroup", true),
         ] {
             let root = fake(groups, mounts, &[]);
-            let found = own_group(root.path()).expect("reads").expect("is mounted");
-            assert_eq!(found, OwnGroup { folder: root.path().join(folder), topmost });
+            let found = own_groups(root.path()).expect("reads");
+            let group = OwnGroup { folder: root.path().join(folder), topmost };
+            assert_eq!(found, OwnGroups { version_2: Some(group), memory: None, pids: None });
             assert_eq!(mounted(root.path()).expect("reads"), Mounted { version_1: false, version_2: true });
         }
         let root = fake("4:memory:/x\n", TWO, &[]);
-        assert_eq!(own_group(root.path()).expect("reads"), None);
+        assert_eq!(own_groups(root.path()).expect("reads"), OwnGroups::default());
+        let one = "35 31 0:32 / /groups/memory rw - cgroup cgroup rw,memory\n36 31 0:33 / /groups/pids rw - cgroup cgroup rw,pids\n";
+        let root = fake("8:pids:/\n4:memory:/pod/c\n", one, &[]);
+        let group = |folder: &str, topmost| Some(OwnGroup { folder: root.path().join(folder), topmost });
+        let (memory, pids) = (group("groups/memory/pod/c", false), group("groups/pids", true));
+        assert_eq!(own_groups(root.path()).expect("reads"), OwnGroups { version_2: None, memory, pids });
     }
 
     #[test]

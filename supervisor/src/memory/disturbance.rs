@@ -11,7 +11,7 @@ pub struct Disturbance {
     pub governors: Vec<String>,
     /// Whether two hardware threads share a core.
     pub smt: Option<bool>,
-    /// The load average of the last minute: the number of processes that ran or waited for a CPU.
+    /// The load average of the last minute: the number of threads that ran, or waited for a CPU or a disk.
     pub load: Option<f64>,
     /// CPU time of all CPUs since the machine started, and the part that the host took away (steal), both in ticks.
     ticks: Option<(u64, u64)>,

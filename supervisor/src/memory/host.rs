@@ -7,7 +7,7 @@ use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
     pub cpu: Option<String>,
-    /// The number of CPUs that this process can run on.
+    /// The number of CPUs that this process can use.
     pub cores: Option<u32>,
     pub ram: Option<Bytes>,
     pub kernel: Option<String>,

@@ -2,7 +2,7 @@
 //! samples how many processes can still be started. It makes no decisions.
 //!
 //! Functions that read files take the root as an argument (`/` or `/proc` in production), so tests can use a fake one.
-//! An absent figure is `None`, never 0, and a process that has ended is [`Seen::Gone`].
+//! An absent figure is `None`, never 0, and a process that no longer exists is [`Seen::Gone`].
 
 pub mod cgroup;
 pub mod device;
@@ -39,7 +39,7 @@ impl<T> Seen<T> {
     }
 }
 
-/// An error while sampling. The end of a process is not an error, but [`Seen::Gone`].
+/// An error while sampling. The end of a process is not an error: it is [`Seen::NoMemory`] or [`Seen::Gone`].
 #[derive(Debug, thiserror::Error)]
 pub enum SampleError {
     #[error("{path}: could not {operation} (is it mounted, and may this user read it?)")]
@@ -55,7 +55,7 @@ pub enum SampleError {
     TooLong { path: PathBuf, limit: usize },
     #[error("{path}: has no `{wanted}` (kernels without it are not supported)")]
     Absent { path: PathBuf, wanted: &'static str },
-    #[error("{path}: more than {limit} descendants of one process (the others are not counted)")]
+    #[error("{path}: more than {limit} processes (the others are not counted)")]
     TooMany { path: PathBuf, limit: usize },
 }
 

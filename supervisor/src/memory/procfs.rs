@@ -2,7 +2,7 @@
 //! memory into owed and reclaimable memory.
 //!
 //! Both files stay open. An open descriptor always describes the process that it was opened for, never a later one with
-//! the same pid. A sampler allocates nothing after `open`.
+//! the same pid. A sampler allocates nothing after `open`, except for errors.
 
 use std::path::{Path, PathBuf};
 
@@ -29,8 +29,8 @@ pub struct ProcessSample {
 }
 
 impl ProcessSample {
-    /// Returns the memory that only the process itself, or its death, can free, or `None` unless all four figures are
-    /// known.
+    /// Returns the memory that stays in use until the process frees it or ends. Returns `None` if one of the four
+    /// figures is unknown.
     pub fn owed(&self) -> Option<Bytes> {
         Some(self.rss_anon? + self.rss_shmem? + self.vm_swap? + self.vm_pte?)
     }

@@ -21,7 +21,8 @@ use super::text::{number, words};
 /// The maximum number of descendants. Limits keep the supervisor's tree smaller (16 runners with `limits.processes`
 /// each), so only a fork bomb exceeds it.
 pub const MAX_DESCENDANTS: usize = 16 << 10;
-/// The maximum number of processes visited on the machine, twice the kernel's default limit of pids.
+/// The maximum number of processes visited on the machine: twice the kernel's default limit of pids on a machine with
+/// up to 32 CPUs.
 pub const MAX_PROCESSES: usize = 64 << 10;
 /// The size limit of the list of a thread's children, at 8 bytes for each pid.
 const CHILDREN_BYTES: usize = MAX_DESCENDANTS * 8;

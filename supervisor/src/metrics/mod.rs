@@ -109,7 +109,7 @@ impl Default for Metrics {
         for (name, help, gauges) in [
             ("owed_peak", "The high-water mark of owed memory", &it.peak),
             ("device_owed", "Device memory that the process tree occupies", &it.device),
-            ("device_owed_peak", "The high-water mark of that memory", &it.device_peak),
+            ("device_owed_peak", "The high-water mark of occupied device memory", &it.device_peak),
             ("device_ceiling", "The limit on device memory", &it.device_ceiling),
         ] {
             registry.register_with_unit(name, help, Unit::Bytes, gauges.clone());

@@ -18,7 +18,8 @@ use rustix::process::{
 use super::dies_within;
 use super::spawn::{Executable, driver_variables};
 
-/// The size limit of a canary's output. A canary prints at most one line per protection.
+/// The size limit of a canary's output. A canary prints at most one line for each protection, or one line with an
+/// answer.
 const MAX_OUTPUT_BYTES: u64 = 64 << 10;
 
 /// A live canary. Dropping it kills and reaps it.

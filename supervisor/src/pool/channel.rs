@@ -82,7 +82,7 @@ impl Channel {
 
     /// Sends a message. Never blocks.
     pub(super) fn send(&self, message: ToWorker) {
-        // This fails if the writer has ended, but then the worker is dead.
+        // This fails if the writer has ended: the worker is dead, or its handshake failed.
         let _ = self.outbox.send(message);
     }
 

@@ -115,12 +115,13 @@ pub struct Pool {
     returning: BTreeSet<WorkerId>,
     log_folder: PathBuf,
     children: ChildrenOf,
-    /// Children that this process already had when it was executed, as pid and start time. They must be left alone.
+    /// Children that this process already had when the pool was created, as pid and start time. They must be left
+    /// alone.
     inherited: BTreeSet<(u32, u64)>,
 }
 
-/// A function that returns all children of a process. It is called when the pool is created, when a worker has died,
-/// and when the pool is dropped.
+/// A function that returns all children of a process. It is called when the pool is created and dropped. It is also
+/// called when a worker has died, unless that worker exited with code 0 and left no known runner.
 pub type ChildrenOf = fn(u32) -> Vec<u32>;
 
 /// The timeout for killed processes to die at the end of the run.

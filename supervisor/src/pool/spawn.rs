@@ -98,7 +98,7 @@ const KEPT_VARIABLES: &[&str] =
 
 /// The variables that determine where a card's driver is, which cards it shows, and in which order. Workers on a card
 /// and the process that queries the driver get them, because `cuda:1` must mean the same card to both. Runners and
-/// compilers never get them.
+/// compilers never get their values.
 const DRIVER_VARIABLES: &[&str] = &["LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
 
 /// Returns the variables in `names` that this process's environment has.

@@ -45,6 +45,10 @@ pub struct Sampling {
     pub worst_delay_us: u64,
     /// The maximum by which a runner can have exceeded its limit before a sample showed it.
     pub overshoot_bound_bytes: Bytes,
+    /// The longest time that the main loop took between two waits for events, except the time in which it waited for a
+    /// CPU.
+    #[serde(default)]
+    pub worst_turn_us: u64,
 }
 
 impl Sampling {
@@ -55,6 +59,7 @@ impl Sampling {
                 .max(later.worst_fill_bytes_per_second),
             worst_delay_us: self.worst_delay_us.max(later.worst_delay_us),
             overshoot_bound_bytes: self.overshoot_bound_bytes.max(later.overshoot_bound_bytes),
+            worst_turn_us: self.worst_turn_us.max(later.worst_turn_us),
         }
     }
 }

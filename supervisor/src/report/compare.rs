@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use opt_shared::outcome::{Estimate, Status};
 use serde::Serialize;
 
+use super::marks::is_unvaried;
 use crate::record::{CandidateRecord, HostRecord, JobRecord, ReplayRecord, RunInfo};
 
 pub use self::replays::{ComparedReplay, EndedReplay};
@@ -44,6 +45,8 @@ pub struct Ended {
     pub rank: Option<u32>,
     pub speedup: Option<Estimate>,
     pub median_time: Option<Estimate>,
+    /// Whether the figures are of calls that all had the same inputs.
+    pub same_inputs: bool,
 }
 
 impl ComparedRun {
@@ -66,6 +69,7 @@ impl ComparedRun {
             rank: candidate.rank,
             speedup: candidate.speedup,
             median_time: median_time.filter(|_| candidate.status == Some(Status::Passed)),
+            same_inputs: is_unvaried(candidate),
         };
         if let Some(job) = self.jobs.last_mut() {
             job.order.push(candidate.name.clone());

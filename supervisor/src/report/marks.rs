@@ -7,7 +7,8 @@ use crate::record::{CandidateRecord, EntryTimingRecord, Stage};
 
 const UNSETTLED: &str = "! ended by entry_timeout or budget before the noise was below max_noise";
 const BRIEF: &str = "~ timed briefly: another is clearly faster";
-const UNVARIED: &str = "= every call had the same inputs, so a kernel may have remembered its results";
+pub(super) const UNVARIED: &str =
+    "= every call had the same inputs, so a kernel may have remembered its results";
 
 /// The marks beside the candidate's noise: `!` or `~` if its timing was cut short, `=` if its inputs did not vary.
 pub(super) fn marks(candidate: &CandidateRecord) -> String {
@@ -26,9 +27,7 @@ pub(super) fn is_doubtful(candidate: &CandidateRecord) -> bool {
 
 /// True if no timed entry of the candidate had inputs that vary.
 pub(super) fn is_unvaried(candidate: &CandidateRecord) -> bool {
-    timed(candidate).is_some_and(|profile| {
-        profile.times.varied_entries == Some(0) && profile.times.unvaried_entries.is_some_and(|it| 0 < it)
-    })
+    timed(candidate).is_some_and(|profile| profile.times.had_same_inputs())
 }
 
 /// The end of a sentence that names a winner, if its inputs did not vary.

@@ -146,6 +146,8 @@ pub(super) struct Candidate {
     pub rank: Option<u32>,
     /// The value and the ends of its interval.
     pub speedup: Option<[f64; 3]>,
+    /// Whether all timed calls had the same inputs.
+    pub same_inputs: bool,
     /// The figures if this is a replay of the plan.
     pub replay: Option<Replay>,
 }
@@ -448,6 +450,7 @@ fn candidate(row: &Value) -> Candidate {
             [Some(value), Some(low), Some(high)] => Some([value, low, high]),
             _ => None,
         },
+        same_inputs: row["same_inputs"] == true,
         replay: None,
     }
 }

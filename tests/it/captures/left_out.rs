@@ -1,5 +1,5 @@
 //! One bad file does not stop a command that reads many files: the command names the bad file, processes the others,
-//! and fails with its exit code.
+//! and ends with exit code 1.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -13,7 +13,7 @@ fn fifo(path: &Path) {
     mkfifoat(CWD, path, Mode::RWXU).expect("a FIFO");
 }
 
-/// Creates a folder with captures and three files that are none. Returns the folder and the names of those three.
+/// Creates a folder with captures and three other files. Returns the folder and the names of those three.
 fn mixed_set(scenario: &Scenario) -> (std::path::PathBuf, [&'static str; 3]) {
     let set = scenario.copy_captures(&data("captures/torch_matmul"), "set");
     fifo(&set.join("fifo.pt"));

@@ -10,7 +10,7 @@ use opt_tests::waiting::until;
 use opt_tests::{Outcome, Scenario, Summary};
 use serde_json::{Value, json};
 
-/// The longest wait for a state that is normally reached within seconds; long enough for a busy machine.
+/// The longest wait for a line, which normally arrives within seconds; long enough for a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// A run of `plan.toml` in the background.
@@ -32,7 +32,7 @@ impl<'s> LiveRun<'s> {
         let arguments: Vec<String> =
             ["run", "plan.toml"].iter().chain(more).map(|it| (*it).to_owned()).collect();
         let runs = scenario.path().join("runs");
-        // The program also takes the first free name.
+        // Take the first free name, as the program does.
         let folder = (1..)
             .map(|number| runs.join(if number == 1 { "plan".to_owned() } else { format!("plan-{number}") }))
             .find(|folder| !folder.exists())
@@ -95,7 +95,7 @@ impl<'s> LiveRun<'s> {
         self.scenario.finish(self.child, &self.arguments)
     }
 
-    /// Kills the supervisor with SIGKILL.
+    /// Kills the supervisor with SIGKILL, and checks that its processes die too.
     pub fn kill(mut self) {
         self.child.kill().expect("killed");
         let outcome = self.scenario.finish(self.child, &self.arguments);

@@ -14,7 +14,7 @@ use super::client::{Client, LiveRun};
 use super::slow;
 use crate::report::browser::skipped;
 
-/// The limit on the supervisor's own memory: "the 20 MiB of law 2" in ARCHITECTURE.md. Pages of the executable are not
+/// The target for the supervisor's memory (20 MiB, see docs/explanation/benchmarks.md). Pages of the executable are not
 /// counted, because their number depends on the machine.
 const MAX_KIB: u64 = 20 << 10;
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
@@ -216,7 +216,7 @@ fn with_open_folders(scenario: &Scenario) -> LiveRun<'_> {
     run
 }
 
-/// The kernel refuses the connection before the supervisor can check the peer's uid.
+/// Linux refuses the connection before the supervisor can check the peer's uid.
 #[test]
 fn another_user_is_refused_by_the_sockets_mode() {
     let Some(other) = another_user() else {

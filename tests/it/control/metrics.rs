@@ -23,7 +23,7 @@ fn scrape(address: &str, path: &str) -> String {
     answer
 }
 
-/// The samples of a page, by name and sorted labels. A sample without labels may be written `name` or `name{}`.
+/// The samples of a page, by name and labels as the page has them. `name{}` is the same sample as `name`.
 fn samples(page: &str) -> BTreeMap<String, f64> {
     let lines = page.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
     lines
@@ -160,7 +160,7 @@ fn counters_agree_with_the_store() {
     let text = page;
     let page = samples(text);
     match samples_by_prometheus_client(&scenario, text) {
-        // Parse the page with the reference implementation of the format too.
+        // The reference implementation of the format must read the same samples.
         Some(read) => {
             assert!(read.keys().eq(page.keys()), "{read:#?}\n{page:#?}");
             // Values pass through JSON, which may change the last digit.

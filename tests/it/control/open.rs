@@ -219,7 +219,7 @@ fn service_manager_is_notified_when_the_run_is_ready() {
 }
 
 #[test]
-fn completions_and_manual_name_every_command() {
+fn completions_and_manual_name_commands() {
     let scenario = Scenario::create();
     for shell in ["bash", "zsh", "fish"] {
         scenario.run(&["completions", shell]).expect_exit(0).expect_stdout(&["opt-supervisor", "recycle"]);

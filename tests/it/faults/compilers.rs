@@ -105,7 +105,7 @@ fn time_for_which_a_part_of_a_compiler_is_stopped_does_not_count() {
         part = stopped("a-part-that-is-stopped");
         part.is_some()
     });
-    // Longer pauses show the same.
+    // The pause is longer than the limit. A longer one would show nothing more.
     std::thread::sleep(limit + limit / 2);
     let _ = kill_process(part.expect("found"), Signal::CONT);
     let outcome = scenario.finish(child, &arguments).expect_exit(0);

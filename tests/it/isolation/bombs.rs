@@ -9,8 +9,9 @@ use super::{Expected, PASSED, assert_endings, candidate, ends, stem, table};
 
 const MEMORY_LIMIT: &[&str] = &["HOST_MEMORY_LIMIT"];
 
-/// The bombs use private memory (threads, heap, a reservation), shared memory (one map or many), page tables (of
-/// private and of shared maps), stacks, and locked memory. A kernel whose attempt is refused may pass.
+/// The bombs use private memory (by threads, on the heap, in a reservation), shared memory (by one thread and by
+/// several), page tables (of private and of shared maps), stacks, locked memory, and files in memory. A kernel whose
+/// attempt is refused may pass.
 const BOMBS: &[Expected] = &[
     ends("eats_by_threads.c", MEMORY_LIMIT, "limits.memory"),
     ends("eats_its_heap.c", MEMORY_LIMIT, "limits.memory"),

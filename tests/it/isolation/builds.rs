@@ -1,5 +1,5 @@
-//! A build sees its own sources and headers and the folders that the plan names. It never sees a capture, a result,
-//! the plan or another candidate.
+//! A build sees its own sources and headers and the folders that the plan names. Even in such a folder, it never sees a
+//! capture, a result or the plan.
 
 use std::path::Path;
 
@@ -89,14 +89,14 @@ fn build_reads_only_what_it_was_given() {
         }
         let run = run_as(user, &scenario, &plan);
         if !run.has_protection("files") {
-            eprintln!("not shown: this kernel has no Landlock, so builds read what their user may read");
+            eprintln!("not shown: this Linux has no Landlock, so builds read what their user may read");
             return;
         }
         assert_endings(&run, expected.iter().map(|(name, statuses)| (name.as_str(), *statuses, "")));
     }
 }
 
-/// If the plan names a folder that also contains captures and results, a build sees only the headers.
+/// If the plan names a folder that also contains captures and results, a build does not see those.
 #[test]
 fn captures_and_results_stay_closed_in_a_named_folder() {
     for user in users() {

@@ -1,5 +1,5 @@
-//! Finds messages in the source: the texts of `#[error(…)]`, `anyhow!` and the log macros. Examples replace their
-//! arguments.
+//! Finds messages in the source: the texts of `#[error(…)]`, `anyhow!`, `bail!`, `warn!` and `error!`. Examples replace
+//! their arguments.
 //!
 //! This is not a Rust parser: it knows only string literals and matching brackets.
 
@@ -61,7 +61,7 @@ const EXAMPLES: [(&str, &str); 40] = [
     ("version", "7"),
 ];
 
-/// The messages of all crates of the product except their tests, sorted by file.
+/// The messages of the three crates below, without their tests, sorted by file.
 pub fn messages(root: &Path) -> Vec<Message> {
     let mut files = Vec::new();
     for member in ["shared/src", "supervisor/src", "worker/src"] {

@@ -1,6 +1,6 @@
 //! Python kernels that try to appear fast without doing their work, one for each class of cheat, and how each must end.
 //!
-//! No test asserts a time. Cheats that must not pass fail because of their values, and cheats that pass gain nothing.
+//! No test asserts a time. Cheats that must not pass end with another status, and cheats that pass gain nothing.
 
 use opt_tests::{Scenario, Summary, data};
 

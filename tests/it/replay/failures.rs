@@ -128,8 +128,8 @@ fn capture_damaged_after_verification_is_the_captures_fault() {
     );
 }
 
-/// Both captures contain the table, and the pool loads it from the first capture. The damaged row is one that only the
-/// second call reads.
+/// Entries 0 and 2 contain the same table, and the pool loads it from entry 0. The call of entry 2 reads the damaged
+/// row, and the call of entry 0 does not.
 #[test]
 fn tensor_damaged_in_another_capture_is_the_captures_fault() {
     let scenario = Scenario::create();
@@ -171,8 +171,8 @@ fn tensor_damaged_in_another_capture_is_the_captures_fault() {
     }
 }
 
-/// Kills runners until the next attempt is running or the run no longer answers. Killing a runner whose call has
-/// already ended has no effect.
+/// Kills the runners of one attempt until the next attempt is running or the run no longer answers. One kill may not be
+/// enough: it has no effect on the attempt if the runner's call has already ended.
 fn kill_runners(client: &mut Client, of_attempt: u64) {
     until("an attempt of the replay is over", || {
         let Ok(answer) = client.call("workers", &json!({})) else { return true };

@@ -63,7 +63,8 @@ impl Record {
         record
     }
 
-    /// Checks that no stage of a candidate succeeded twice, unless its first result was superseded.
+    /// Checks that no stage of a candidate ended twice with a status other than INFRA_ERROR. Superseded attempts do not
+    /// count.
     pub fn no_stage_succeeded_twice(&self) -> Result<(), String> {
         for (name, attempts) in &self.attempts {
             let mut succeeded_stages = BTreeSet::new();

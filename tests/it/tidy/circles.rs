@@ -1,4 +1,4 @@
-//! Checks that no two modules, and no two files of a module, depend on each other.
+//! Checks that no two modules, and no two files of a module, depend on each other, except for known circles.
 //!
 //! The check runs at each level of a crate's module tree, where a module includes all its descendants. Dependencies are
 //! found in the text: `use`, and paths that begin with `crate`, `self`, `super`, a child or an imported name. A
@@ -26,7 +26,7 @@ const KNOWN_CIRCLES: [(&str, &str, &[&str]); 12] = [
 
 type Path = Vec<String>;
 
-/// The modules of a library, with the paths that each names.
+/// The modules of a library, with their code.
 struct Library {
     modules: BTreeMap<Path, String>,
     /// The names that a module imports, with their paths.
@@ -34,7 +34,7 @@ struct Library {
 }
 
 #[test]
-fn modules_do_not_depend_on_each_other() {
+fn modules_form_only_known_circles() {
     let mut wrong = Vec::new();
     for library in ["shared", "supervisor", "worker"] {
         for (level, circle) in circles(&Library::read(library)) {
@@ -129,7 +129,8 @@ impl Library {
         library
     }
 
-    /// Resolves a path from the library's root. Returns `None` for a path outside the library.
+    /// Converts a path that occurs in `module` to a path from the library's root. Returns `None` for a path outside the
+    /// library.
     fn absolute(&self, module: &[String], path: &[String]) -> Option<Path> {
         let first = path.first()?;
         let child = || [module, std::slice::from_ref(first)].concat();
@@ -148,7 +149,7 @@ impl Library {
         }
     }
 
-    /// The module that defines the item at `path`, followed through at most `max` re-exports.
+    /// The module that defines the item at `path`. Follows at most `max` re-exports.
     fn home(&self, path: &[String], max: u32) -> Path {
         let longest_module =
             (0..=path.len()).rev().find(|&length| self.modules.contains_key(&path[..length]));

@@ -1,4 +1,5 @@
-//! Checks the documentation: commands, keys, files and tests that it names must exist.
+//! Checks the documentation: the links, keys, files and tests in it must exist, and every key, dtype and page must be
+//! documented.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -34,7 +35,7 @@ fn changelog_has_a_section_for_unreleased_changes() {
     assert!(text.lines().any(|line| line == "## [Unreleased]"), "CHANGELOG.md has no `## [Unreleased]`");
 }
 
-/// Headings and keys of the file with all defaults, as `table.key`.
+/// The keys in the file with all defaults, as `table.key`.
 fn keys_with_defaults() -> BTreeSet<String> {
     let mut table = String::new();
     let mut keys = BTreeSet::new();
@@ -92,7 +93,8 @@ fn anchors(page: &str) -> BTreeSet<String> {
     headings.map(|line| anchor(line.trim_start_matches('#').trim())).collect()
 }
 
-/// Every link of a page outside its code blocks: the target as written, and the path of the page it leads to.
+/// Every link of a page, except those in code blocks and to other sites: the target as written, and the path of the
+/// page that it leads to.
 fn links(file: &Text) -> impl Iterator<Item = (&str, PathBuf)> {
     let folder = root().join(&file.path).parent().expect("a folder").to_owned();
     // Every second part between fences is code.
@@ -160,7 +162,6 @@ fn every_dtype_of_a_capture_is_documented() {
     assert_none("dtypes that docs/reference/capture-files.md does not name", &missing);
 }
 
-/// Files and tests that ARCHITECTURE.md names.
 #[test]
 fn files_and_tests_in_the_architecture_exist() {
     let mut wrong = Vec::new();

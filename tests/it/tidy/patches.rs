@@ -1,10 +1,11 @@
-//! Checks the patches in `tests/defences`, each of which removes one defence of the clock: they must match the sources.
+//! Checks that the patches in `tests/defences` match the sources. `switch.patch` makes the worker read the variable
+//! `OPT_WITHOUT`, and each other patch lets this variable switch off one defence of the clock.
 
 use std::collections::BTreeSet;
 
 use super::{assert_none, read, texts};
 
-/// The lines of a hunk that the file must contain, with the name of the file.
+/// For each hunk of a patch, the name of its file and the lines that this file must contain.
 fn hunks(patch: &str) -> Vec<(String, String)> {
     let mut found: Vec<(String, String)> = Vec::new();
     let mut file = String::new();
@@ -39,7 +40,7 @@ fn patches_that_remove_defences_match_the_sources() {
     assert_none("patches that no longer apply: change them with the source", &wrong);
 }
 
-/// The table shows why each defence is needed, so every patch must have a row.
+/// The table shows why each defence is needed, so every patch that switches one off must have a row.
 #[test]
 fn every_patch_is_in_the_table_of_the_documentation() {
     let documented = read("docs/explanation/timing.md");

@@ -1,4 +1,5 @@
-//! Checks the form of every source file: documentation, length, name, and comments.
+//! Checks the form of every source file (documentation, length, name, and comments), and the comments and versions of
+//! dependencies.
 
 use super::{assert_none, read, texts};
 

@@ -73,7 +73,7 @@ fn given_up_words_are_not_used() {
         }
         for (number, line) in file.text.lines().enumerate() {
             let found = given_up.iter().find(|(_, given)| is_in(given, line));
-            // Outside code, the word is plain English and not the name of a type.
+            // Outside Rust, the name of a type is a plain English word.
             let found =
                 found.filter(|(_, given)| matches!(given, Given::Words(_)) || file.path.ends_with(".rs"));
             wrong.extend(found.map(|(word, _)| format!("{}:{}: {word}", file.path, number + 1)));

@@ -14,7 +14,7 @@ pub(crate) const FILE: &str = "nvml.json";
 #[serde(default, deny_unknown_fields)]
 pub struct Script {
     pub devices: Vec<Device>,
-    /// The codes of functions that fail, by name. `*` means all functions except `nvmlInit_v2`.
+    /// The error codes of functions that fail, by name. `*` means all functions that begin with `nvmlDevice`.
     pub fails: BTreeMap<String, u32>,
 }
 

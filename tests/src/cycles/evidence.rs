@@ -20,16 +20,16 @@ const MAX_REPORTED: usize = 10;
 
 #[derive(Debug, Default)]
 pub struct Evidence {
-    /// The number of moments at which a process's owed memory changed.
+    /// The number of moments at which a recorded amount of memory changed.
     pub moments: usize,
     /// The number of moments at which a worker of this role had a runner, or owed more than the ledger charges for
     /// an idle worker.
     pub at_work: BTreeMap<String, usize>,
-    /// The largest number of bytes that a worker of this role owed in a sample outside its phases.
+    /// The largest number of bytes that a worker of this role owed outside its phases, without a runner.
     pub idle: BTreeMap<String, u64>,
     /// The number of moments at which workers of both roles were at work. Must be 0.
     pub both: usize,
-    /// The first of these moments, with the bytes that each role owed.
+    /// The first moments that `both` counts, each with the bytes that the workers at work owed, by role.
     pub violations: Vec<String>,
     /// The times from the end of a job's last verification to the lease of its first profile, in microseconds.
     pub switches: Vec<u64>,

@@ -14,8 +14,9 @@ use crate::summary::list;
 const PAUSE: Duration = Duration::from_millis(100);
 
 impl Fixture {
-    /// Runs the plan once and kills one process of this kind, at the given moment or as soon as there is one. If there
-    /// are several, chance decides. Returns the process; `None` if the run ended first.
+    /// Runs the plan once and kills one process of this kind, at the given moment or as soon as there is one after it.
+    /// The kind `runner` includes compilers. If there are several processes, chance decides. Returns the process;
+    /// `None` if the run ended first.
     pub fn kill_during_a_run(
         &self,
         victim: &str,
@@ -25,7 +26,7 @@ impl Fixture {
         self.strike_during_a_run(victim, moment, chance, |process| self.kill(process))
     }
 
-    /// Like `kill_during_a_run`, but stops a worker, which does not end by itself. It is then replaced on request.
+    /// Like `kill_during_a_run`, but sends SIGSTOP to a worker, and then asks the run to replace the worker.
     pub fn hang_during_a_run(
         &self,
         role: &str,

@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
     /// Builds of opt-supervisor to compare, in this order; by default, the program beside this one
     #[arg(long)]
     product: Vec<PathBuf>,
-    /// More lines for the plan's `[profile]`, for this build only
+    /// More lines for the plan's `[profile]`, only for the program beside this one
     #[arg(long, default_value = "")]
     profile: String,
     #[arg(long, default_value_t = 1)]

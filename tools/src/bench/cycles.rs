@@ -1,6 +1,6 @@
 //! Switches many times from verification to timing and back. Checks that no sample shows a verifier and a profiler at
-//! work at the same time and that the supervisor's memory does not grow, and measures a switch with and without a
-//! spare.
+//! work at the same time, and that the supervisor does not grow (its memory, descriptors, threads and children).
+//! Measures a switch with and without a spare.
 
 mod outside;
 
@@ -33,7 +33,7 @@ pub(crate) struct Arguments {
     /// Make no runs with a spare
     #[arg(long)]
     no_spare: bool,
-    /// Do not delete the run folders, which are in the temporary folder
+    /// Keep the folders of the last run with a spare and of the last run without, in the temporary folder
     #[arg(long)]
     keep: bool,
     #[arg(long)]
@@ -44,9 +44,10 @@ pub(crate) struct Arguments {
 const ALLOWED_US: f64 = 5_000.0;
 /// The most that an idle worker may owe, in bytes.
 const MAX_IDLE: u64 = 8 << 20;
-/// The allowed growth of the supervisor's resident memory between the first and the last quarter after settling.
+/// The allowed growth of the supervisor's resident and owed memory, in MiB, from the first quarter after settling to
+/// the last.
 const RESIDENT_NOISE_MIB: f64 = 1.0;
-/// The largest number of cycles at the start during which memory may grow. It is at most a tenth of all cycles.
+/// Memory may grow during this many cycles at the start, but during at most a tenth of all cycles.
 const SETTLING: usize = 100;
 
 struct Run {
@@ -100,7 +101,7 @@ fn one(cycles: Cycles, keep: bool) -> Result<Run> {
     let seconds = began.elapsed().as_secs_f64();
     let run = folder.join("runs/cycles");
     let text = std::fs::read(run.join("summary.json")).context("reading the summary")?;
-    let summary: Value = serde_json::from_slice(&text).context("the summary")?;
+    let summary: Value = serde_json::from_slice(&text).context("parsing the summary")?;
     let evidence = evidence::read(Path::new(&run), &summary).map_err(|trouble| anyhow!(trouble))?;
     if !keep {
         std::fs::remove_dir_all(tempdir()?)?;

@@ -47,7 +47,7 @@ impl Figures {
         self.share(1.0)
     }
 
-    /// The ratios of these figures to the others, pair by pair.
+    /// The ratios of these figures to those of `other`, pair by pair.
     pub(crate) fn over(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(figure, other)| figure / other).collect())
     }

@@ -117,7 +117,7 @@ pub(crate) fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 fn fill(arguments: &[String]) -> Result<()> {
-    let [page, limit, data, huge] = arguments else { bail!("four arguments") };
+    let [page, limit, data, huge] = arguments else { bail!("a filler takes four arguments") };
     let (limit, data): (u64, u64) = (limit.parse()?, data.parse()?);
     let huge: bool = huge.parse()?;
     let count = map(File::options().read(true).write(true).open(format!("/proc/self/fd/{page}"))?)?;

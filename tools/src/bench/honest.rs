@@ -1,9 +1,9 @@
 //! Checks that measured speed-ups are correct on a busy machine. Times kernels with known ratios under load from
 //! threads of this process.
 //!
-//! The load and the runs are in one session, and therefore in one autogroup of the Linux scheduler. Load in another
-//! autogroup would get a different share of the CPU. Each run appends a line to `--log`, so an interrupted series can
-//! be continued.
+//! The load is in this program's session, and each worker and runner starts its own. Where Linux schedules sessions in
+//! autogroups, the load therefore gets a share of the CPU as a whole, however many threads it has. Each run appends a
+//! line to `--log`, so an interrupted series can be continued.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -28,6 +28,7 @@ pub(crate) struct Arguments {
     /// The number of threads that keep CPUs busy during the runs
     #[arg(long, default_value_t = 0)]
     load: u32,
+    /// The number of runs, including those in the log
     #[arg(long, default_value_t = 20)]
     runs: usize,
     /// A file of earlier runs, to which new runs are added
@@ -42,7 +43,7 @@ enum Case {
     /// A kernel that is 1.05 times as fast as the baseline (20/21 of its work); it must win, or the ranking must be
     /// `unsettled`
     Twentieth,
-    /// A kernel that does half the work; its interval must contain 2
+    /// A kernel that does half the work; it must win, and 95 % of its intervals must contain 2
     Half,
 }
 

@@ -1,8 +1,8 @@
-//! Benchmarks that print Markdown or JSON. They report ratios within one run, relative to physical limits that are
-//! measured in the same run.
+//! Benchmarks that print Markdown or JSON. Where a figure has a physical limit, the limit is measured in the same run,
+//! and the figure is reported relative to it.
 //!
 //! Tests do not run them. The figures in `docs/explanation/benchmarks.md` come from this program. Build everything with
-//! `--release` first; each subcommand states what it needs.
+//! `--release` first.
 
 #![expect(clippy::cast_precision_loss, reason = "counts and sizes become figures for people")]
 
@@ -23,6 +23,7 @@ mod python;
 mod reads;
 mod replay;
 mod residency;
+mod scale;
 mod spawn;
 mod timing;
 mod varied;
@@ -47,6 +48,8 @@ enum Command {
     VerifyLarge(verify_large::Arguments),
     /// Verify many prebuilt candidates with small entries: the cost of an entry, compared with a bare process
     Many(many::Arguments),
+    /// Verify more and more candidates: how the supervisor's time, memory and longest turn grow
+    Scale(scale::Arguments),
     /// Time a hundred candidates with one clear winner: the time to find it, compared with other builds
     Contest(contest::Arguments),
     /// In each of many runs, kill a verifier, a profiler or a runner at a random moment
@@ -82,8 +85,8 @@ enum Command {
     Eval(eval::Arguments),
 }
 
-/// If this program was started as a worker of the product, or with another hidden argument, runs that and returns its
-/// exit code.
+/// If the first argument is a hidden one (that of a worker of the product, a filler or a reader), does this work and
+/// returns the exit code.
 fn entered() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     let first = arguments.next()?;
@@ -114,6 +117,7 @@ fn main() -> ExitCode {
     let done = match Arguments::parse().command {
         Command::VerifyLarge(arguments) => verify_large::run(&arguments),
         Command::Many(arguments) => many::run(&arguments),
+        Command::Scale(arguments) => scale::run(&arguments),
         Command::Contest(arguments) => contest::run(&arguments),
         Command::KillStorm(arguments) => kill_storm::run(&arguments),
         Command::Reads(arguments) => reads::run(&arguments),

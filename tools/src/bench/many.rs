@@ -99,7 +99,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
 }
 
 /// Creates libraries with the same code but different digests, by appending bytes that the loader ignores.
-fn libraries(folder: &Path, data: &Path, count: u32) -> Result<()> {
+pub(crate) fn libraries(folder: &Path, data: &Path, count: u32) -> Result<()> {
     let built = folder.join("relu.so");
     let status = Command::new("cc")
         .args(["-O3", "-shared", "-fPIC", "-I"])

@@ -1,5 +1,5 @@
-//! Measures how far a process that fills memory as fast as it can exceeds its limit before it is dead, in three cases:
-//! polled at fixed intervals, polled as the product does it, and refused by the kernel.
+//! Measures how far a process that fills memory as fast as it can exceeds its limit before it is dead: polled at fixed
+//! intervals, polled as the product does it (with and without a record of the reason), and refused by the kernel.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -44,8 +44,8 @@ pub(crate) struct Arguments {
 
 /// The allowed median overshoot of the product.
 const ALLOWED: u64 = 16 << 20;
-/// The tolerance for the kernel's limit on private memory, in bytes: the other memory that a small process owes,
-/// including page tables.
+/// The memory that a small process owes besides what `RLIMIT_DATA` counts, in bytes. The kernel's limit is lower than
+/// the filler's by this much, and by the page tables of the filled memory.
 const OTHER_MEMORY: u64 = 2 << 20;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -133,7 +133,7 @@ fn run_once(
 ) -> Result<Excess> {
     let data = (watch == Watch::Refused).then(|| limit - OTHER_MEMORY - limit / 512);
     let mut filler = Filler::start(limit, data, huge)?;
-    let pid = i32::try_from(filler.child.id()).ok().and_then(Pid::from_raw).context("a pid")?;
+    let pid = i32::try_from(filler.child.id()).ok().and_then(Pid::from_raw).context("no pid")?;
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
     let mut memory =
         ProcessSampler::open(Path::new("/proc"), filler.child.id())?.context("the filler died at once")?;

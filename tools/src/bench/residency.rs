@@ -60,7 +60,7 @@ const JOBS: [Job; 4] = [
     },
 ];
 
-/// Keeps the highest count of private pages that the kernel reported.
+/// Keeps the most memory that the kernel reported: the arena, and what this process's private memory has grown by.
 struct Watch<'a> {
     arena: &'a dyn Fn() -> u64,
     before: u64,
@@ -249,8 +249,8 @@ const ORDERS: [(&str, Order); 3] =
     [("lazy", Order::Lazy), ("eager", Order::Eager), ("lazy again", Order::Lazy)];
 
 impl Row {
-    /// Returns true if every lazy peak equals the formula and agrees with the kernel's count, and every eager peak
-    /// exceeds the formula.
+    /// Returns true if the largest lazy peak equals the formula and agrees with the kernel's count, and the median
+    /// eager peaks exceed the formula.
     fn holds(&self) -> bool {
         self.orders.iter().zip(ORDERS).all(|([ledger, kernel, _], (_, order))| match order {
             Order::Lazy => {

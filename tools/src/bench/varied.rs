@@ -13,7 +13,7 @@ use super::verify_large::{median, tempdir};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// How many runs to make of each op, alternately with and without new inputs
+    /// How many runs to make of each op with new inputs, and how many without; they alternate
     #[arg(long, default_value_t = 3)]
     runs: u32,
     #[arg(long)]

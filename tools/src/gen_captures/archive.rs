@@ -8,8 +8,8 @@
 //! - Sizes and CRC follow the payload in a data descriptor (flag bit 3). The local header has zeros instead.
 //! - An `FB` extra field in the local header, filled with `Z`, aligns the payload to a multiple of 64.
 //! - "Version needed" and all dates are 0.
-//! - Sizes and offsets of 4 GiB or more are in a Zip64 extra field, in the local header too, and make the sizes in the
-//!   descriptor 8 bytes wide.
+//! - Sizes and offsets of 2^32 − 1 or more are in a Zip64 extra field, in the local header too, and make the sizes in
+//!   the descriptor 8 bytes wide.
 //! - The directory ends with both a Zip64 end record and an ordinary end record.
 
 use std::io::{self, Write};

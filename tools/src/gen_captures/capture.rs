@@ -199,7 +199,7 @@ mod tests {
     /// The fixture is a file that torch saved. With the same values, the written file differs only in the serialization
     /// id and in its CRC, which is in the descriptor and in the directory.
     #[test]
-    fn capture_is_identical_to_one_that_torch_saved() {
+    fn capture_equals_one_that_torch_saved_except_for_its_id() {
         let fixture = concat!(
             env!("CARGO_MANIFEST_DIR"),
             "/../tests/data/captures/torch_nn_functional_embedding/entry_000000.pt"

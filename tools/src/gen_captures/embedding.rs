@@ -11,8 +11,8 @@ use crate::capture::{Argument, Capture, Values};
 use crate::numbers::Numbers;
 use crate::pickle::{Element, PickleValue};
 
-/// The widths of the two tables, in the order in which they alternate. Multiples of four, because `numbers` makes
-/// four elements at a time.
+/// The widths of the two tables, in the order in which they alternate. They are multiples of four, because `numbers`
+/// makes four elements at a time.
 const WIDTHS: [u64; 2] = [1352, 240];
 /// The rows of both tables if no total is given.
 const DEFAULT_ROWS: u64 = 262_144;
@@ -43,7 +43,7 @@ impl EmbeddingSet {
         let rows = total.map_or(DEFAULT_ROWS, |total| total.get() / (widths * Element::Bf16.bytes()));
         ensure!(
             rows > 0,
-            "{} is too small for {entries} tables of even one row (pass a larger --total or fewer --entries)",
+            "{} is too small for {entries} entries with tables of one row (pass a larger --total or fewer --entries)",
             total.unwrap_or_default()
         );
         Ok(Self { entries, rows, widths: WIDTHS, of_words: false, seed })

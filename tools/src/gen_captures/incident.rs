@@ -25,7 +25,7 @@ const KERNELS: [(&str, &str); 3] = [
 pub(crate) fn set(scale: f64, seed: u64) -> Result<EmbeddingSet> {
     ensure!(
         0.0 < scale && scale <= 1.0,
-        "--scale {scale} is not above 0 and at most 1 (1 is the incident's own size)"
+        "--scale {scale} is out of range (pass a number above 0 and up to 1, the incident's own size)"
     );
     let rows = ((ROWS as f64 * scale) as u64).max(1);
     Ok(EmbeddingSet::of_words(ENTRIES, rows, WIDTHS, seed))

@@ -59,8 +59,8 @@ struct CommandLine {
 
 #[derive(Subcommand)]
 enum Set {
-    /// Lookups in two bfloat16 tables that alternate between entries; each entry saves its whole table: 8.4 GB unless
-    /// --total is given
+    /// Lookups in two bfloat16 tables that alternate between entries; each entry saves its whole table: 8.4 GB with the
+    /// defaults
     Embedding {
         #[command(flatten)]
         common: Common,

@@ -60,7 +60,7 @@ impl OpSet {
         shape[0] = ((shape[0] as f64 * scale).round() as u64).max(1);
         let width = shape[shape.len() - 1];
         let out_features = out_features.unwrap_or(width);
-        // More than any disk can hold. The limit keeps the products below from overflowing.
+        // Far more than measurements need. The limit keeps the products below from overflowing.
         const MAX_ELEMENTS: u64 = 1 << 40;
         for (rows_and_width, what) in
             [(&shape[..], "input"), (&[width, out_features], "weight"), (&[shape[0], out_features], "output")]

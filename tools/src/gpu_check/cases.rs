@@ -1,7 +1,7 @@
 //! The kernels that are checked: their PTX, launches, inputs and right results.
 //!
-//! The PTX is the demo plan's, compiled from the sources in `configs/cuda`. `make_ptx.py` there checks that it is
-//! current.
+//! Except for the digest, which is the worker's, the PTX is the demo plan's, compiled from the sources in
+//! `configs/cuda`. `make_ptx.py --check` there compares it with the sources.
 
 use opt_worker::trial::{DIGEST, TrialArgument, TrialBuffer, TrialLaunch};
 

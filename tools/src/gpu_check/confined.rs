@@ -1,7 +1,7 @@
 //! Tests whether a context starts under the protections of a runner, under each one alone and under all together.
 //!
-//! The protections are the product's own code. The only difference from a candidate on the CPU is access to the device
-//! nodes.
+//! The protections are the product's own code. Unlike those of a candidate on the CPU, the Landlock rules allow access
+//! to the device nodes, `/proc` and `/sys`.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;

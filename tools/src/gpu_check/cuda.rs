@@ -139,7 +139,7 @@ impl Device {
 
     pub(crate) fn allocate(&self, bytes: u64) -> Result<DeviceMemory> {
         let mut address = 0;
-        // SAFETY: the call writes the address. This process never reads the memory.
+        // SAFETY: the call writes the address, which this process never dereferences.
         ok("cuMemAlloc", unsafe { sys::cuMemAlloc_v2(&raw mut address, to_index(bytes)) })?;
         Ok(DeviceMemory { address, bytes })
     }

@@ -92,7 +92,8 @@ fn shown(fault: &TrialFault) -> String {
     }
 }
 
-/// The time limit of a faulty kernel. The endless kernel always exceeds its limit.
+/// The time limit of a faulty kernel. That of the endless kernel is not longer in a dry run, because the kernel exceeds
+/// any limit.
 fn limit_of(what: Attempted, arguments: &Arguments) -> Duration {
     if what == Attempted::Endless { LIMIT } else { arguments.limit(kernels::LIMIT) }
 }

@@ -3,7 +3,7 @@
 //!
 //! The built program is a single file that contains its kernels: copy it to a machine with a driver and run it. It
 //! needs no toolkit, compiler or network. Each step is a separate process with a time limit, so a step that hangs or
-//! crashes costs only its own rows.
+//! crashes costs at most its own rows.
 
 mod bus;
 mod cap;
@@ -36,15 +36,15 @@ use crate::report::Report;
 use crate::row::Row;
 use crate::steps::{STEPS, Step};
 
-/// Every time limit of a dry run is longer by this factor, because the CPU does the work of the card.
+/// Most time limits are longer by this factor in a dry run, because the CPU does the work of the card.
 const DRY_RUN_FACTOR: u32 = 3;
 /// The exit code if a check failed or gave no answer.
 const FAILED: u8 = 1;
-/// The exit code if there is no driver to check.
+/// The exit code if there is no driver to check, or if `--dry-run` does not match the driver.
 const NO_DRIVER: u8 = 3;
 
 /// Check a card and its driver: kernels, faults, memory limits and times, beside the emulated device. Exits with status
-/// 3 if there is no driver
+/// 3 if there is no driver or no such device, or if --dry-run does not match the driver
 #[derive(Parser)]
 #[command(name = "gpu-check", version)]
 struct Arguments {

@@ -123,7 +123,7 @@ pub(crate) fn resident() -> [(&'static str, u64); 5] {
     })
 }
 
-/// Formats the change between two sets of figures.
+/// Formats the change between two sets of figures. Leaves out changes of at most 64 KiB.
 pub(crate) fn change(before: &[(&'static str, u64)], after: &[(&'static str, u64)]) -> String {
     let parts: Vec<String> = before
         .iter()

@@ -6,7 +6,8 @@ use rand::{Rng, SeedableRng};
 
 /// The maximum number of changes. More changes would turn any input into noise.
 const MAX_CHANGES: usize = 8;
-/// The largest number of bytes that one change inserts, removes or repeats.
+/// The largest number of bytes that one change takes out of the middle, or repeats up to 64 times. A piece of another
+/// input may be four times as long.
 const MAX_PIECE: usize = 64;
 
 /// Numbers at which computations with sizes and offsets often go wrong.

@@ -1,8 +1,8 @@
 //! `mutate`: passes changed inputs to every reader of untrusted bytes, on stable Rust.
 //!
 //! It looks for panics, answers that take more than two seconds of CPU time, and excessive memory. Changes are derived
-//! from the number of the try, so a run continues where the last one stopped, and a finding can be reproduced from its
-//! number. A finding is written to a file in the folder, and the run ends with status 1.
+//! from the number of the try, so a run can continue from the last number that was saved, and a finding can be
+//! reproduced from its number. A finding is written to a file in the folder, and the run ends with status 1.
 
 mod change;
 mod memory;
@@ -19,7 +19,7 @@ use opt_tests::hostile::{TARGETS, Target, corpus, target};
 
 /// An answer that takes more CPU time than this counts as a hang.
 const MAX_CPU_TIME: Duration = Duration::from_secs(2);
-/// The same limit in wall-clock time, because an answer that waits uses no CPU time.
+/// The limit in wall-clock time, because an answer that waits uses no CPU time.
 const MAX_WALL_TIME: Duration = Duration::from_secs(60);
 /// The time between two checks of the watchdog.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
@@ -165,7 +165,7 @@ fn watch(current: &Arc<Current>, folder: &Path) -> anyhow::Result<()> {
             } else if memory::cpu_time() - cpu > MAX_CPU_TIME || wall.elapsed() > MAX_WALL_TIME {
                 let input = current.input.lock().unwrap_or_else(PoisonError::into_inner).clone();
                 let path = write_input(&folder, FINDING, &input);
-                eprintln!("no answer after {MAX_CPU_TIME:?}: {path:?}");
+                eprintln!("no answer after {MAX_CPU_TIME:?} of CPU time or {MAX_WALL_TIME:?}: {path:?}");
                 std::process::exit(1);
             }
         }

@@ -33,7 +33,7 @@ pub(crate) struct Card {
     greedy: BTreeMap<UnitId, bool>,
     /// The time of the next regular sample of the device. Events can cause more samples.
     next_sample: Moment,
-    /// The memory used by other processes, measured while no worker was running.
+    /// The memory used by other processes, measured while no worker was on the device.
     foreign: Option<Bytes>,
 }
 

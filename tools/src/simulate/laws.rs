@@ -1,4 +1,4 @@
-//! The laws, checked from outside the core: everything is derived from events and actions alone.
+//! The laws, checked from outside the core: everything is derived from the run's description, events and actions.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ pub(crate) struct Seen {
     pub(crate) ready: bool,
     pub(crate) drained: bool,
     pub(crate) killed: bool,
-    /// Whether a report said that its runners do not end.
+    /// Whether the policy log says that it, or its runners, did not end in time.
     pub(crate) reported_overdue: bool,
     pub(crate) lease: Option<(LeaseId, Order)>,
     /// Whether it must run alone, without other leases of this run.
@@ -326,7 +326,7 @@ impl Laws {
         let leases = self.workers.values().filter(|it| it.lease.is_some()).count();
         let is_exclusive = self.workers.values().any(Seen::is_alone);
         if is_exclusive && 1 < leases {
-            return Err(format!("{action:?}: not alone, and it or what runs should be"));
+            return Err(format!("{action:?}: it is not the only lease, and one of them must run alone"));
         }
         if self.spec.verifiers as usize + 1 < leases + usize::from(!is_exclusive) {
             return Err(format!("{action:?}: {leases} leases, {} verifiers", self.spec.verifiers));
@@ -344,8 +344,9 @@ impl Laws {
         if is_exclusive { self.starts_clean(order) } else { Ok(()) }
     }
 
-    /// Checks law 4: a profile starts only if every live verifier that has had a lease kept no memory and has been
-    /// sampled since then, and the verifiers together did not validate so much that the plan ends them.
+    /// Checks law 4. Each live verifier that has had a lease must have been sampled since then, and must not have grown
+    /// by more than the plan allows. If the plan ends verifiers before this profile, because of what they have
+    /// validated together or in any case, there must be no such verifier.
     fn starts_clean(&self, order: Order) -> Result<(), String> {
         let (job, _) = self.supply.units[order.unit.index()];
         let recycle = &self.spec.jobs[job.index()].recycle;
@@ -365,8 +366,8 @@ impl Laws {
         Ok(())
     }
 
-    /// Checks that if the device's ceiling is exceeded, a worker is being ended or memory of an ended worker is
-    /// awaited.
+    /// Checks that, if the device's ceiling is exceeded, a worker or a runner is being ended, or memory of an ended
+    /// worker is awaited.
     pub(crate) fn device_is_relieved(&self) -> Result<(), String> {
         if self.spec.ceilings.unified || !self.card.exists() {
             return Ok(());

@@ -180,7 +180,8 @@ impl Machine {
         if of_device { self.laws.device_is_relieved() } else { Ok(()) }
     }
 
-    /// Fills in a sample with the state at this moment, because it was planned earlier.
+    /// Completes an event that was planned earlier: a sample gets the state at this moment, and offered units get the
+    /// next free ids.
     fn as_it_is_now(&mut self, event: Event) -> Event {
         if let Event::DeviceSample(_) = event {
             if let Some(after) = self.laws.card.next_sample(self.now, SAMPLE_EVERY) {

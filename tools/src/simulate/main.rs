@@ -28,9 +28,9 @@ use self::machine::{Broken, Machine};
 use self::outcome::Outcome;
 use self::tape::Tape;
 
-/// The maximum number of steps. Runs of these sizes need fewer, so a run that reaches this number would never end.
+/// The maximum number of steps. Runs of these sizes need fewer, so a run that reaches this number counts as endless.
 const MAX_STEPS: usize = 8_000;
-/// The maximum number of choices on a tape. After the last choice, nothing goes wrong.
+/// A tape has fewer choices than this. After the last choice, nothing goes wrong.
 const MAX_TAPE: usize = 800;
 
 #[derive(Parser)]
@@ -42,7 +42,7 @@ struct Arguments {
     /// The first seed
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Make one run with this seed, and print each step
+    /// Make one run with this seed, and print its last steps
     #[arg(long)]
     seed: Option<u64>,
 }
@@ -72,7 +72,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
                 let (log, _) = run_tape(&shrunk(tape));
                 println!("{log}");
                 return Err(format!(
-                    "seed {seed}, {} (shown above without events that it does not need; `simulate --seed {seed}` shows all of them)",
+                    "seed {seed}, {} (a simpler run that breaks a law is shown above; `simulate --seed {seed}` shows the end of this one)",
                     describe(&broken)
                 ));
             }

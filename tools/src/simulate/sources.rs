@@ -37,7 +37,7 @@ impl Sources {
         let of_job = &self.plan.jobs[job.index()];
         let is_replay = !of_job.after.is_empty();
         let (kind, after, count) = match tape.byte() % 16 {
-            // Sources of replays rarely withdraw units.
+            // The source of a replay has a single unit, so it cannot offer some of its units.
             11 | 12 if !is_replay => {
                 ("some", tape.soon(), usize::from(tape.byte()) % capacity.max(1) as usize)
             }

@@ -26,7 +26,7 @@ pub(crate) enum SessionError {
     #[error("copying the inputs of {candidate}")]
     Inputs { candidate: String, source: Cause },
     #[error(
-        "opening {entry}: not the capture's fault (raise the machine's limit on open files, or give it more memory)"
+        "opening {entry}: the machine ran out of open files or memory (raise its limit on open files, or give it more memory)"
     )]
     Means { entry: String, source: Box<InputFault> },
     #[error("writing new inputs for {entry}")]
@@ -49,12 +49,13 @@ pub(crate) enum SessionError {
     )]
     NoFigures { entry: String },
     #[error(
-        "timing {entry}: CPU time was used in {exceeded} of {rounds} rounds with nothing to do, too few to blame the candidate and too many to trust its times (run it again when the machine is calmer)"
+        "timing {entry}: CPU time was used in {exceeded} of {rounds} rounds in which there was nothing to do: too few to blame the candidate, and too many to trust its times (run it again when the machine is calmer)"
     )]
     NeverIdle { entry: String, exceeded: usize, rounds: usize },
 }
 
-/// The reason why an entry cannot be passed to a candidate. The capture is to blame, unless the machine cannot read it.
+/// The reason why an entry cannot be passed to a candidate. The capture is to blame, unless the machine ran out of open
+/// files or memory.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputFault {
     #[error(transparent)]

@@ -72,7 +72,7 @@ pub(crate) trait Backend {
         Vec::new()
     }
 
-    /// What each kernel did on the emulated device, over all sessions; empty on other devices.
+    /// What each kernel did in its counted launches on the emulated device, over all sessions; empty on other devices.
     fn emulated_kernels(&self) -> Vec<EmulatedKernel> {
         Vec::new()
     }
@@ -98,8 +98,8 @@ pub(crate) trait Backend {
     fn variants(&self, bytes: Bytes) -> Result<Self::Variants, DeviceError>;
 
     /// Starts a session over these entries for verification. All inputs are in place before the candidate is loaded,
-    /// and a process cannot change them (changes on a device are detected). If the session is a process, each output is
-    /// in the same memory twice: one slot begins at the start of the mapping, the other ends at its end, apart from
+    /// and a process cannot change them (changes on a device are detected). If the session is a process, each output
+    /// has two slots in the same memory: one begins at the start of the mapping, the other ends at its end, apart from
     /// padding. A store just outside an output therefore faults in one of the two, or `damage` finds it.
     fn start<'b>(
         &'b self,
@@ -149,19 +149,19 @@ pub(crate) trait Candidate {
 pub(crate) struct Wanted<'b> {
     pub(crate) callee: &'b Callee,
     pub(crate) entries: &'b [EntryRef],
-    pub(crate) lifetime: Lifetime<'b>,
+    pub(crate) sharing: Sharing<'b>,
     /// True if every page of the captures that was not in the cache before is dropped.
     pub(crate) drop_cache: bool,
 }
 
-/// How long a session lives: the entries that share it. (On a device, each entry has a session of its own.)
+/// The entries that share a session. (On a device, each entry has a separate session.)
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Lifetime<'b> {
-    /// One entry, or several consecutive ones that together owe at most `cap` (unmapped inputs and outputs). Used in
-    /// verification.
-    Entry { cap: Bytes },
+pub(crate) enum Sharing<'b> {
+    /// One entry, or several consecutive ones whose outputs and unmapped input bytes are together at most `cap`. Used
+    /// in verification.
+    UpTo { cap: Bytes },
     /// The entries of one of these ranges; `inputs` selects the memory of their inputs. Used in a profile.
-    Batch { batches: &'b [Range<usize>], inputs: InputMemory },
+    Batches { batches: &'b [Range<usize>], inputs: InputMemory },
 }
 
 /// Iterates over the entries of a task. In verification, reads their inputs ahead of the candidate.
@@ -193,11 +193,12 @@ pub(crate) struct PoolSlot {
     pub(crate) bytes: Bytes,
 }
 
-/// Memory that only this process can write, and that every session started with it can read.
+/// Memory that this process writes, and that every session started with it can read. A candidate on the CPU cannot
+/// write to it.
 pub(crate) trait VariantMemory {
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Frees the pages that were written. All of the memory is zero afterwards.
+    /// Fills the memory with zeros. On the CPU, this frees the pages that were written.
     fn clear(&self) -> io::Result<()>;
 }
 
@@ -262,7 +263,7 @@ pub(crate) enum Answer<T> {
 /// The result of loading a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Loaded {
-    /// `has_plan`: the candidate has a plan call, which is made once for each entry before its calls. `returned`: the
+    /// `has_plan`: the candidate has a plan call, which is made for each entry before its calls. `returned`: the
     /// candidate returns its outputs, which are copied before the call ends.
     Ready { has_plan: bool, returned: bool },
     /// The candidate cannot be called. `text` is the loader's message, with advice.
@@ -307,7 +308,8 @@ pub(crate) struct Verdict {
 /// The way in which a session ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Ending {
-    /// The verdict on its death, in terms of the entry that was called last. Meaningful only if an answer was `Died`.
+    /// The verdict on its death, which names the arguments of the entry that was called last. Meaningful only if an
+    /// answer was `Died`.
     pub(crate) verdict: Verdict,
     pub(crate) end: RunnerEnd,
     pub(crate) peak_owed: Bytes,
@@ -321,7 +323,8 @@ pub(crate) trait Session {
     /// Makes the plan call of an entry. Call it only if the candidate has one.
     fn plan(&mut self, entry: usize, limit: Duration) -> Result<Answer<Called>, SessionError>;
 
-    /// Fills every output and the bytes beside it with `poison`, and makes one call into `slot`.
+    /// Fills every output and the bytes beside it with `poison`, writes the value before the call into each argument
+    /// that the call changes, and makes one call into `slot`.
     fn call(
         &mut self,
         entry: usize,
@@ -339,7 +342,8 @@ pub(crate) trait Session {
     /// Returns the first byte beside an output that is no longer `poison`. Used only in verification.
     fn damage(&self, entry: usize, slot: u32, poison: u8) -> Result<Option<StrayWrite>, SessionError>;
 
-    /// Fills the slots that a block of `calls` calls will write.
+    /// Fills with `poison` the slots that a block of `calls` calls will write, and writes the value before the call
+    /// into each argument that the call changes.
     fn poison(&mut self, entry: usize, calls: u32, poison: u8) -> Result<(), SessionError>;
 
     /// Times blocks of its calls.

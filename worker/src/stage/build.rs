@@ -270,8 +270,8 @@ fn compile(
 /// `None` if the candidate is to blame. All of the output is searched, because warnings may precede the fault.
 ///
 /// A source can make a compiler print any line. The proof that the candidate is to blame is a mistake that the compiler
-/// found in the source, or a disk that had plenty of room at every look, although the compiler reports that it is full.
-/// Otherwise, the build is repeated.
+/// found in the source, or a disk that had plenty of room whenever it was checked, although the compiler reports that
+/// it is full. Otherwise, the build is repeated.
 fn fault_of_the_machine(log: &str, least_room: Option<Room>, largest_file: Bytes) -> Option<String> {
     if blames_the_source(log) {
         return None;
@@ -286,8 +286,8 @@ fn fault_of_the_machine(log: &str, least_room: Option<Room>, largest_file: Bytes
     Some(format!("lacked a resource of this machine: {resource}"))
 }
 
-/// Returns true if a compiler that may write files of this size cannot have filled the disk. The files that it removes
-/// after a failure are at most as large.
+/// Returns true if a disk with this room cannot have been full, even if the compiler has just removed a file of the
+/// largest size.
 fn is_plenty(room: Room, largest_file: Bytes) -> bool {
     let plenty = largest_file.saturating_mul(PLENTY_OF_FILES);
     room.disk.is_some_and(|disk| plenty <= disk)

@@ -96,7 +96,7 @@ impl<'a> EntryCalls<'a> {
         self.compare_with(session, slot, poison, None)
     }
 
-    /// Compares every output with the output of another session for the same inputs.
+    /// Compares every output with the output of another session for the same inputs, with twice the tolerance.
     pub(crate) fn compare_sessions(
         &mut self,
         session: &dyn Session,
@@ -125,7 +125,7 @@ impl<'a> EntryCalls<'a> {
                 tensor: &output.tensor,
                 settings: self.settings,
                 tolerance: if oracle.is_some() { tolerance.doubled() } else { tolerance },
-                // An argument that the call changes had its value before the call.
+                // Before the call, an argument that the call changes held a value and no poison.
                 poison: output.arguments.is_empty().then_some(poison),
                 written: oracle.is_some(),
             };

@@ -115,8 +115,9 @@ pub(crate) fn unless_damaged(
     recorded: &Recorded,
     elsewhere: impl FnOnce() -> Result<(), CaptureError>,
 ) -> Result<EntryFailure, SessionError> {
-    // Damaged inputs cannot explain unwritten outputs. Writes outside outputs that were found afterwards, next to them,
-    // are not explained either: a wrong index leads far away. Only deaths are OUT_OF_BOUNDS because of an access.
+    // Damaged inputs cannot explain unwritten outputs. Nor can they explain stray writes that were found beside an
+    // output after the call, because a wrong index leads far away. They can explain an access out of bounds that killed
+    // the candidate.
     let reached_beyond = died && failure.status == Status::OutOfBounds;
     let may_be_damage = reached_beyond
         || matches!(

@@ -1,4 +1,4 @@
-/* A forgotten debugging print writes 100 MB on the first call. The result is right.
+/* A forgotten debugging print writes 118 MB on the first call. The result is right.
  * Ends as PASSED, with output_truncated set. */
 #include <stdio.h>
 

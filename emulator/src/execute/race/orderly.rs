@@ -135,9 +135,9 @@ impl Races {
     }
 
     /// Records the writes of the lanes if each lane writes memory of its own, in ascending order, and no other thread
-    /// has written this memory since the last barrier for all threads or, if the write changes it, read it. Otherwise
-    /// returns false without having changed anything. `changed` is the mask of the lanes whose writes change the
-    /// memory's values.
+    /// has accessed this memory since the last barrier for all threads. (Reads by other threads are allowed if the
+    /// write does not change the value.) Otherwise returns false without having changed anything. `changed` is the mask
+    /// of the lanes whose writes change the memory's values.
     #[inline(always)]
     pub fn writes_orderly(&mut self, row: Row, offsets: &Offsets, changed: u32) -> bool {
         if !offsets.ascend(offsets.step, row.active) {

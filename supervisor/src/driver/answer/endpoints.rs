@@ -94,7 +94,7 @@ impl Endpoints {
         ready.into_iter().map(|(token, _)| token).collect()
     }
 
-    /// Drops clients that have disconnected.
+    /// Forgets the waits of clients that have disconnected.
     pub(crate) fn drop_disconnected(&mut self) {
         if let Some(server) = &self.control {
             self.awaited.retain(|(token, _)| server.is_connected(token));

@@ -17,8 +17,8 @@ use crate::plan::JobPlan;
 use crate::record::PolicyRecord;
 use crate::store::ScoreRow;
 
-/// The number of candidates in an answer. A name takes at most a few hundred bytes, and a connection's queue has 512
-/// KiB.
+/// The largest number of candidates in an answer. A name takes at most a few hundred bytes, and a connection's queue
+/// has 512 KiB.
 const PAGE: usize = 500;
 
 impl View<'_> {
@@ -63,6 +63,7 @@ impl View<'_> {
         if let Some(score) = score {
             answer["rank"] = json!(score.rank);
             answer["speedup"] = json!(score.speedup);
+            answer["same_inputs"] = json!(score.times.had_same_inputs());
         }
         answer
     }

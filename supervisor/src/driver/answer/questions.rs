@@ -8,9 +8,9 @@ use crate::control::Reply;
 use crate::record::{CandidateRecord, PolicyRecord, WorkerRecord};
 use crate::store::{Store, StoreError};
 
-/// The number of decisions in the answer to `why`.
+/// The largest number of decisions in the answer to `why`.
 const LATEST: u32 = 5;
-/// The largest number of decisions in an answer.
+/// The largest number of decisions in the answer to `decisions`.
 const MAX_DECISIONS: u32 = 100;
 
 /// A question about rows.

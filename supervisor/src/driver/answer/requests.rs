@@ -176,8 +176,7 @@ impl Run<'_> {
         })
     }
 
-    /// Reports a candidate's end to the clients that wait or listen, and to readers of result lines. Its end must be on
-    /// disk.
+    /// Reports a candidate's end to the clients that wait or listen, and to the callback. The end must be on disk.
     pub(crate) fn announce_end(&mut self, id: CandidateId, record: Option<Box<CandidateRecord>>) {
         if !self.endpoints.is_awaited(id) {
             return;

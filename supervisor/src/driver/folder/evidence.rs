@@ -16,8 +16,8 @@ use crate::store::MAX_POINTS;
 
 /// The longest time between two blocks. If the supervisor is killed, the samples since the last block are lost.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
-/// The step width for the machine's figures, in milliseconds. MemAvailable changes in every sample, and changes within
-/// a step do not affect decisions.
+/// The step width for the machine's figures, in milliseconds. MemAvailable changes in every sample. Within a step, only
+/// falls of MemAvailable and increases of swap are kept.
 const MACHINE_WIDTH: u64 = 250;
 
 /// One sample of the process tree and the machine.
@@ -58,7 +58,8 @@ pub struct Evidence {
     swapped_before: BTreeMap<WorkerId, Bytes>,
     /// When the last phase ended.
     last_end: Option<Instant>,
-    /// How long no lease had been running when each worker's current phase began.
+    /// How long no lease had been running when each worker's current phase began. It is known only for phases that
+    /// begin alone.
     switches: BTreeMap<WorkerId, Duration>,
 }
 
@@ -108,7 +109,7 @@ impl Evidence {
                 self.push(Track::Machine, point);
             }
         }
-        // The next sample adds at most this many points.
+        // The next sample adds at most one point for each process, and three more. The rest is room for new processes.
         let room = sample.processes.len() * 2 + 8;
         (MAX_POINTS < self.points + room || WRITE_EVERY <= self.begun.elapsed()).then(|| self.take())
     }

@@ -1,5 +1,7 @@
 //! Scores and ranks a job's candidates from their latest profiles, and determines the winner.
 
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
 use opt_shared::ids::CandidateId;
 use opt_shared::outcome::{EntryProfile, Estimate, Profiled, geometric_mean};
 use opt_shared::stage::Stage;
@@ -19,6 +21,8 @@ pub struct ScoreSummary {
     weight: u64,
     /// The number of entries whose inputs were new in every call.
     varied: usize,
+    /// A hash of the names of the ranked entries: times without a baseline compare only if they are of the same entries.
+    ranked_entries: u64,
     /// The speed-up over the baseline that was timed beside the candidate.
     speedup: Option<Estimate>,
     /// The calls per millisecond, as a geometric mean over entries. As for a speed-up, higher is better.
@@ -34,6 +38,7 @@ impl ScoreSummary {
             entries: profiled.entries.len(),
             weight: profiled.ranked_entries().map(|entry| entry.weight).sum(),
             varied: profiled.entries.iter().filter(|entry| entry.is_varied()).count(),
+            ranked_entries: hash_of_names(profiled.ranked_entries()),
             speedup: profiled.speedup(),
             rate: rate(profiled.ranked_entries()),
             times: times(profiled),
@@ -97,7 +102,7 @@ const MIN_LEAD: f64 = 0.05;
 pub enum Winner {
     /// No candidate other than the baseline has times that count.
     Nobody,
-    /// The best candidate may not be faster than the baseline.
+    /// The best candidate is not clearly faster than the baseline by `min_improvement`.
     Uncertain,
     Is(CandidateId),
 }
@@ -124,10 +129,13 @@ impl Scores {
     }
 }
 
-/// Scores the candidates. If no baseline was timed beside them, they are ranked by time.
+/// Scores the candidates. If no baseline was timed, they are ranked by time.
 pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
     let paired = timed.iter().any(|it| it.is_baseline);
     let most_varied = timed.iter().map(|it| it.summary.varied).max().unwrap_or_default();
+    // Without a baseline, the entries of the first candidate with the most of them are the ones to compare.
+    let most_entries = timed.iter().rev().max_by_key(|it| (it.summary.varied, it.summary.weight));
+    let entries_to_compare = most_entries.map(|it| it.summary.ranked_entries);
     let mut scored: Vec<(&Timed<'_>, Option<Estimate>, Estimate)> = Vec::new();
     for it in timed {
         let speedup = if it.is_baseline {
@@ -141,7 +149,7 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
         let comparable = if paired {
             it.is_baseline || 0 < it.summary.varied || most_varied == 0
         } else {
-            it.summary.varied == most_varied
+            entries_to_compare == Some(it.summary.ranked_entries)
         };
         let figure = if paired { speedup } else { it.summary.rate }.filter(|_| comparable);
         if let Some(figure) = figure {
@@ -178,6 +186,12 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
         _ => doubt(id, speedup, &figures, 1.0 + min_improvement),
     });
     Scores { rows, best, confirmed, doubt, min_improvement }
+}
+
+fn hash_of_names<'a>(entries: impl Iterator<Item = &'a EntryProfile>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    entries.for_each(|entry| entry.entry.hash(&mut hasher));
+    hasher.finish()
 }
 
 /// Returns the geometric mean of a speed-up over entries of this weight and of 1 over the entries that were left out.
@@ -300,6 +314,7 @@ mod tests {
             entries: 1,
             weight: 1,
             varied: 1,
+            ranked_entries: 1,
             speedup: speedup.map(estimate),
             rate: Some(estimate(rate)),
             times: CandidateTimes::default(),
@@ -381,7 +396,7 @@ mod tests {
     #[test]
     fn unvaried_times_without_a_baseline_are_not_ranked_with_varied_ones() {
         let varied = summary(None, 1.0);
-        let remembered = ScoreSummary { varied: 0, ..summary(None, 9.0) };
+        let remembered = ScoreSummary { varied: 0, ranked_entries: 2, ..summary(None, 9.0) };
         let timed = [
             Timed { id: SLOW, is_baseline: false, summary: &varied, left_out: 0 },
             Timed { id: FAST, is_baseline: false, summary: &remembered, left_out: 0 },
@@ -391,6 +406,21 @@ mod tests {
         assert_eq!(found.rows.len(), 1);
         // If no candidate's inputs vary, all times are comparable.
         assert_eq!(scores(&timed[1..], 0.02).winner(), Winner::Is(FAST));
+    }
+
+    #[test]
+    fn times_without_a_baseline_are_ranked_only_over_the_same_entries() {
+        let both = ScoreSummary { weight: 2, varied: 2, ..summary(None, 1.0) };
+        // It supports only the entry with the shorter calls.
+        let one = ScoreSummary { ranked_entries: 2, ..summary(None, 9.0) };
+        let other_two = ScoreSummary { ranked_entries: 3, ..both.clone() };
+        let candidate = |id, summary| Timed { id, is_baseline: false, summary, left_out: 0 };
+        let ranked =
+            |timed: &[Timed<'_>]| scores(timed, 0.02).rows.iter().map(|(id, _)| *id).collect::<Vec<_>>();
+        assert_eq!(ranked(&[candidate(FAST, &one), candidate(SLOW, &both)]), [SLOW]);
+        // Of several sets with as many entries, that of the first candidate counts.
+        assert_eq!(ranked(&[candidate(SLOW, &both), candidate(FAST, &other_two)]), [SLOW]);
+        assert_eq!(ranked(&[candidate(FAST, &other_two), candidate(SLOW, &both)]), [FAST]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The thread that writes `summary.json`. Writing the summary of a large run takes seconds, and the main loop must not
 //! wait for it.
 //!
-//! It decides how often the summary is written, and reads the database through a separate connection.
+//! It decides how often the summary is written between the ends of jobs, and reads the database through a separate
+//! connection.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -15,10 +16,10 @@ use crate::driver::RunError;
 use crate::report::summary::write_summary;
 use crate::store::Store;
 
-/// The shortest time between two summaries while the run continues.
+/// The shortest time between two summaries, except at the ends of jobs and replays.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
-/// While the run continues, a summary follows the last one only after this many times the time that the last one took.
-/// The summary of thousands of candidates has tens of MB.
+/// Except at the ends of jobs and replays, a summary follows the last one only after this many times the time that the
+/// last one took. The summary of thousands of candidates has tens of MB.
 const INTERVAL_FACTOR: u32 = 20;
 
 /// The channel on which the end of the run waits for the last summary.

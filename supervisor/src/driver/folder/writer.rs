@@ -42,7 +42,7 @@ pub(crate) enum FollowUp {
     KillRunner(WorkerId, u32),
     /// Samples were stored. The next ones should have this step width, in milliseconds.
     Widen(u64),
-    /// A candidate has ended. Its record is included if a client asked for it.
+    /// A candidate has ended. Its record is included if a client or the callback must be told.
     Ended(CandidateId, Option<Box<CandidateRecord>>),
     Reply(Token, Reply),
     Answer(Token, Question, Found),
@@ -186,7 +186,7 @@ impl Writer {
 
 impl Drop for Writer {
     /// Completes the waiting writes in order. Gives up at the first one that fails, for example because the database is
-    /// locked or the disk is full.
+    /// locked or the disk is full, or after `CLOSING_TIMEOUT`.
     fn drop(&mut self) {
         self.shared.gives_up.store(true, Ordering::Relaxed);
         self.operations = None;

@@ -106,7 +106,7 @@ impl Run<'_> {
         self.records.writer.write(move |store| store.host(&host));
     }
 
-    /// Checks the control group of a dead runner. If the kernel killed the runner at its memory limit, records that.
+    /// Checks the control group of a dead runner. If the kernel killed the runner for lack of memory, records that.
     fn group_evidence(
         &mut self,
         worker: WorkerId,
@@ -129,7 +129,7 @@ impl Run<'_> {
     }
 
     fn start_worker(&mut self, worker: WorkerId, role: Role) -> Result<(), RunError> {
-        // `ready_ms` counts from here, too. Starting a process takes longer than some verifications.
+        // `ready_ms` also counts from here, because starting a process takes longer than some verifications.
         let at = UtcTime::now();
         let started = self.machine.start_worker(worker, role);
         let pid = started.as_ref().copied().unwrap_or(0);

@@ -1,5 +1,5 @@
-//! The attempts in progress, one for each lease. This file starts and ends attempts, as far as that is the same for all
-//! units.
+//! The attempts in progress, one for each lease. This file starts and ends attempts, except for what depends on the
+//! source of their units.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -93,7 +93,7 @@ impl Run<'_> {
                 tracing::warn!("{name}: its {stage} (attempt {number}) ended without a result: {why}");
                 without_report(blame, why, ms)
             }
-            // A resumed run uses the same text when it closes attempts that a killed supervisor left open.
+            // A resumed run gives this status and blame also to attempts that a killed supervisor left open.
             AttemptEnd::Abandoned { why } => without_report(Blame::Host, why, ms),
         };
         let (status, detail) = (end.status, end.detail.clone());

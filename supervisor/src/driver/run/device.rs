@@ -188,7 +188,8 @@ impl RunDevice {
 }
 
 impl Run<'_> {
-    /// Passes a new reading to the core, and adapts the sampling rate to the leases.
+    /// Passes a new reading to the core. Samples are frequent while the device is leased or its memory is being
+    /// returned.
     pub(super) fn read_device(&mut self) -> Result<(), RunError> {
         let Some(device) = &mut self.machine.device else { return Ok(()) };
         if let Some(event) = device.event(self.machine.sampler.pids()) {

@@ -87,7 +87,7 @@ impl DeviceLock {
     }
 }
 
-/// What the file says about its holder, as one line without control characters.
+/// Returns what the file says about its holder, as one line without control characters.
 fn holder(file: &mut File) -> String {
     let mut bytes = Vec::new();
     let read = file.rewind().and_then(|()| file.take(MAX_HOLDER).read_to_end(&mut bytes));

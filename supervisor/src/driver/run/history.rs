@@ -10,7 +10,8 @@ use opt_shared::units::Bytes;
 
 use crate::core::event::Moment;
 
-/// The number of slots, which is more than most terminals have columns. An answer with all of them is below 32 KiB.
+/// The largest number of slots, which is more than most terminals have columns. An answer with all of them is below 32
+/// KiB.
 const MAX_SLOTS: usize = 512;
 /// The width of a slot at first.
 const FIRST_WIDTH: Duration = Duration::from_millis(250);

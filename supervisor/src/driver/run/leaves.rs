@@ -10,7 +10,8 @@ use opt_shared::ids::WorkerId;
 use opt_shared::message::GroupLimits;
 use opt_shared::units::Bytes;
 
-use crate::cgroup::{Events, Leaf, LeafLimits, StartGroup, Subtree};
+use crate::cgroup::{Events, Group, Leaf, LeafLimits, StartGroup, Subtree};
+use crate::memory::cgroup::own_groups;
 
 /// The leaves of all runners, which are identified by worker and pid.
 pub struct Leaves {
@@ -23,15 +24,7 @@ pub struct Leaves {
 impl Leaves {
     /// Takes over a subtree for the run that `key` names.
     pub fn open(key: &str) -> Self {
-        let root = Path::new("/");
-        let subtree = crate::memory::cgroup::own_group(root)
-            .map_err(|error| chain(&error))
-            .and_then(|own| own.ok_or_else(|| "control groups of version 2 are not mounted".to_owned()))
-            .and_then(|own| {
-                let start = StartGroup { folder: own.folder, topmost: own.topmost };
-                Subtree::take(root, &start, key, std::process::id()).map_err(|error| chain(&error))
-            });
-        Self { subtree, limits: BTreeMap::new(), leaves: BTreeMap::new() }
+        Self { subtree: take(key), limits: BTreeMap::new(), leaves: BTreeMap::new() }
     }
 
     /// Returns an instance without control groups.
@@ -44,6 +37,11 @@ impl Leaves {
     pub fn key(folder: &Path) -> String {
         let digest = blake3::hash(folder.as_os_str().as_encoded_bytes()).to_hex();
         digest.chars().take(12).collect()
+    }
+
+    /// Returns the name of the files that limit the memory of leaves. Empty without control groups.
+    pub fn limit_file(&self) -> &'static str {
+        self.subtree.as_ref().map_or("", Subtree::limit_file)
     }
 
     /// Returns why there are no control groups, or `None` if there are.
@@ -86,16 +84,17 @@ impl Leaves {
     /// Kills a runner and everything that it started. The caller also signals it through its pidfd.
     pub fn kill(&self, worker: WorkerId, pid: u32) {
         if let Some(leaf) = self.leaves.get(&(worker, pid)) {
-            // Before Linux 5.14 there is no `cgroup.kill`. In that case, only the caller's signal ends the runner.
+            // Version 2 has no `cgroup.kill` before Linux 5.14. There, only the caller's signal ends the runner.
             let _ = leaf.kill();
         }
     }
 
-    /// Returns the limit and events of a dead runner's leaf, if the kernel killed a process in it for lack of memory.
+    /// Returns the limit and events of a dead runner's leaf, if the kernel killed a process in it at the leaf's limit.
+    /// The kernel also counts processes of the leaf that it killed because the whole machine had no memory left.
     pub fn evidence(&self, worker: WorkerId, pid: u32) -> Option<(Bytes, Events)> {
         let leaf = self.leaves.get(&(worker, pid))?;
         let events = leaf.events().ok()?;
-        (0 < events.oom_kill).then_some((leaf.limits().memory, events))
+        (0 < events.oom_kill && 0 < events.max).then_some((leaf.limits().memory, events))
     }
 
     pub fn forget(&mut self, worker: WorkerId, pid: u32) {
@@ -105,7 +104,8 @@ impl Leaves {
         }
     }
 
-    /// Removes the leaves of a worker that has ended, or that has reaped its runners without reporting each one.
+    /// Kills what is left in the leaves of a worker, and removes them. The worker has ended, or it has reaped its
+    /// runners without reporting each one.
     pub fn forget_worker(&mut self, worker: WorkerId) {
         let pids: Vec<u32> = self
             .limits
@@ -134,4 +134,26 @@ impl Leaves {
             subtree.give_back(leaf);
         }
     }
+}
+
+/// Takes over this process's group, in version 2 if it has the controllers there, and otherwise in version 1.
+fn take(key: &str) -> Result<Subtree, String> {
+    let root = Path::new("/");
+    let own = own_groups(root).map_err(|error| chain(&error))?;
+    let two = own
+        .version_2
+        .map(|own| StartGroup { group: Group::Two { folder: own.folder }, topmost: own.topmost });
+    let one = own.memory.zip(own.pids).map(|(memory, pids)| StartGroup {
+        topmost: memory.topmost && pids.topmost,
+        group: Group::One { memory: memory.folder, pids: pids.folder },
+    });
+    let starts: Vec<StartGroup> = two.into_iter().chain(one).collect();
+    let mut why = "no control groups are mounted".to_owned();
+    for start in starts {
+        match Subtree::take(root, &start, key, std::process::id()) {
+            Ok(subtree) => return Ok(subtree),
+            Err(error) => why = chain(&error),
+        }
+    }
+    Err(why)
 }

@@ -38,7 +38,7 @@ pub(crate) struct Machine {
     pub(crate) device: Option<RunDevice>,
     /// `None` if its thread could not be started.
     pub(crate) room: Option<RoomWatch>,
-    /// `None` if the kernel does not support pressure triggers.
+    /// `None` if a pressure trigger could not be armed, or no longer works.
     pressure: Option<PressureTrigger>,
     protections: Vec<Protection>,
     host: Host,

@@ -23,6 +23,7 @@ pub(super) mod supply;
 mod tasks;
 #[cfg(test)]
 mod tests;
+mod turn;
 pub(super) mod watchdog;
 
 use std::time::{Duration, Instant};
@@ -53,7 +54,7 @@ pub(super) struct Run<'a> {
     pub(super) watchdog: Watchdog,
     /// Whether the core knows that the database does not accept rows.
     pub(super) stalled: bool,
-    /// Called with each sample of memory.
+    /// Called when a sample of memory is taken.
     pub(super) after_each_sample: fn(),
 }
 
@@ -129,7 +130,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Records a hang of the main loop. The watchdog has already reported it on the terminal.
+    /// Records a hang of the main loop, which the watchdog's thread reports on the terminal.
     fn record_a_hang(&mut self) {
         let Some(hang) = self.watchdog.take_hang() else { return };
         self.policy(&PolicyRow {

@@ -47,8 +47,8 @@ pub fn try_all(executable: &Executable, leaves: &mut Leaves) -> Vec<Protection> 
         .collect()
 }
 
-/// Merges a runner's report into `protections`. A protection is present only if its canary and every runner report it.
-/// Returns the names of the protections that have been lost.
+/// Merges a runner's report into `protections`. A protection stays present only while no report of a runner says that
+/// it is missing. Returns the names of the protections that have been lost.
 pub fn confirm(protections: &mut Vec<Protection>, reported: Vec<Protection>) -> Vec<String> {
     let mut gone = Vec::new();
     for report in reported {
@@ -101,7 +101,8 @@ fn fill_a_leaf(executable: &Executable, leaves: &mut Leaves) -> Result<String, S
         let ended = canary.ends_within(CANARY_TIMEOUT);
         let events = leaf.events().map_err(|error| opt_shared::causes::chain(&error))?;
         if ended && canary.was_killed() == Some(true) && 0 < events.oom_kill {
-            Ok(format!("memory.max {LIMIT}: ended by the kernel, oom_kill {}", events.oom_kill))
+            let file = leaves.limit_file();
+            Ok(format!("{file} {LIMIT}: ended by the kernel, oom_kill {}", events.oom_kill))
         } else {
             Err(format!(
                 "a canary took {FILL_MIB} MiB in a leaf of {LIMIT} (oom_kill {}, max {})",

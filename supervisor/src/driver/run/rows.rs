@@ -15,7 +15,7 @@ const STALLED_AFTER: Duration = Duration::from_secs(1);
 /// How long a finished run waits for its last rows.
 const ROWS_TIMEOUT: Duration = Duration::from_secs(3600);
 /// How long a run waits for its last rows if it was interrupted or stopped because of the host. Rows that are not
-/// written by then are lost.
+/// written by then may be lost.
 const LAST_ROWS_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Run<'_> {

@@ -18,7 +18,8 @@ use crate::memory::machine::{MachineSampler, SwapTraffic};
 use crate::memory::procfs::{ProcessSampler, Resident};
 use crate::record::{MemoryTotals, Sampling};
 
-/// The interval at which figures that rarely change are read: swap, and workers whose resident size is unchanged.
+/// The interval at which figures that rarely change are read: the machine's swap traffic, and processes without a limit
+/// whose resident size is unchanged.
 const FULL_EVERY: Duration = Duration::from_secs(1);
 
 /// The sizes of a process's known memory files. Each file is counted once.
@@ -69,7 +70,8 @@ impl Watched {
     /// Returns `None` if the process has ended or cannot be read. `zygotes` are the pids of living zygotes.
     fn sample(&mut self, now: Instant, zygotes: &[u32]) -> Option<Memory> {
         // The short sample takes a sixth of the time, but does not include page tables. A runner that maps pages of
-        // zeros can owe more without more resident pages. Workers are trusted, so the short sample is enough for them.
+        // zeros can owe more without more resident pages. Workers and zygotes are trusted, so the short sample is
+        // enough for them.
         let resident = if self.limit.is_none() { self.sampler.resident().ok()?.alive() } else { None };
         if let Some(last) = self.last
             && resident.is_some()
@@ -116,6 +118,8 @@ pub struct Sampler {
     /// The details of the last sample, for the record.
     pub latest: RunSample,
     due: Instant,
+    /// The longest turn of the main loop so far.
+    pub longest_turn: Duration,
 }
 
 fn proc_root() -> &'static Path {
@@ -136,6 +140,7 @@ impl Sampler {
             began: Instant::now(),
             latest: RunSample::default(),
             due: Instant::now() + IDLE,
+            longest_turn: Duration::ZERO,
         }
     }
 
@@ -306,6 +311,7 @@ impl Sampler {
                 worst_fill_bytes_per_second: self.pace.rate_at(moment),
                 worst_delay_us: u64::try_from(self.pace.worst_delay().as_micros()).unwrap_or(u64::MAX),
                 overshoot_bound_bytes: self.pace.overshoot_bound(moment),
+                worst_turn_us: u64::try_from(self.longest_turn.as_micros()).unwrap_or(u64::MAX),
             }),
         };
         self.totals = self.totals.combined_with(totals);

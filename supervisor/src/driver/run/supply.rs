@@ -80,7 +80,7 @@ pub(crate) struct EndedAttempt {
     pub(crate) took: Duration,
 }
 
-/// How a unit ended.
+/// The result of a unit, for its source.
 #[derive(Clone, Debug)]
 pub(crate) struct UnitEnd {
     pub(crate) status: Status,

@@ -1,4 +1,5 @@
-//! Converts a step of a candidate, which consists of numbers, to a task for a worker, which has paths and settings.
+//! Converts a granted step of a candidate to a task for a worker. The step has only numbers; the task has paths and
+//! settings.
 
 use opt_shared::arguments::Form;
 use opt_shared::ids::{CandidateId, EntryId};

@@ -1,17 +1,18 @@
 //! Watches the main loop from a separate thread. If the loop hangs, the watchdog reports the part in which it hangs,
 //! and does not notify the service manager until the loop continues.
 //!
-//! The loop records each part that it enters with one atomic store.
+//! The loop records each part that it enters with two atomic operations.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use super::turn::TurnClock;
 use crate::core::event::Action;
 use crate::notify;
 
-/// A part that takes this long counts as a hang, unless it is the wait for events. No part normally takes nearly as
-/// long as this, even on a busy machine.
+/// A part that takes this long counts as a hang, unless it is the wait for events. Normally, no part takes nearly this
+/// long, even on a busy machine.
 const HANG_THRESHOLD: Duration = Duration::from_secs(2);
 /// The time between two checks. It is shorter if the service manager must be notified more often.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
@@ -98,6 +99,7 @@ pub(crate) struct Watchdog {
     entered: Instant,
     /// The longest hang that has not been recorded yet.
     longest: Option<Hang>,
+    turns: TurnClock,
 }
 
 /// A hang that has ended.
@@ -118,7 +120,7 @@ struct LoopState {
 }
 
 impl Watchdog {
-    /// Starts the watchdog's thread. If that fails, the loop is not watched.
+    /// Starts the watchdog's thread. If that fails, the loop is not watched. Call this on the thread of the loop.
     pub(crate) fn start() -> Self {
         let state = Arc::new(LoopState {
             part: AtomicU8::new(0),
@@ -130,7 +132,7 @@ impl Watchdog {
         if let Err(error) = thread.spawn(move || watch(&watched, HANG_THRESHOLD)) {
             tracing::warn!("no watchdog for the main loop: {error}");
         }
-        Self { state, entered: Instant::now(), longest: None }
+        Self { state, entered: Instant::now(), longest: None, turns: TurnClock::of_this_thread() }
     }
 
     /// Records that the loop enters a part.
@@ -145,6 +147,16 @@ impl Watchdog {
         {
             self.longest = Some(Hang { part: text_of(before), took });
         }
+        match (before == Part::Waiting as u8, part == Part::Waiting) {
+            (true, false) => self.turns.begin(),
+            (false, true) => self.turns.end(),
+            _ => {}
+        }
+    }
+
+    /// Returns the longest time that the loop has taken between two waits.
+    pub(crate) fn longest_turn(&self) -> Duration {
+        self.turns.longest()
     }
 
     /// Returns the longest hang since the last call.

@@ -8,7 +8,7 @@ use opt_shared::language::Toolchain;
 
 use crate::plan::{CandidatePlan, Plan};
 
-/// A compiler of the plan.
+/// A compiler that candidates of the plan need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostCompiler {
     /// The language of its kernels, and the key of `[build]` that names the compiler.
@@ -20,7 +20,7 @@ pub struct HostCompiler {
     pub path: Option<PathBuf>,
 }
 
-/// A compiler of the plan that this machine does not have.
+/// A compiler that candidates need and this machine does not have.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{language} kernels cannot be compiled: the compiler `{program}` was not found on PATH (install it, or set [build] {setting})"

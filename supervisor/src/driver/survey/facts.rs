@@ -2,7 +2,7 @@
 //!
 //! It converts capture files to the numbers and the signature that the core and the workers get. One capture is open at
 //! a time, and little of it is kept. Arguments get their names when every entry has been read. Until then, small
-//! entries are kept in memory as long as there is room, and the others are opened a second time.
+//! entries are kept in memory as long as there is room. The others are opened again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -27,10 +27,10 @@ use super::room::Room;
 use crate::plan::JobPlan;
 use crate::record::CapturesForm;
 
-/// The number of broken entries that are named. Further ones are only counted.
+/// The number of problems that are named. Further ones are only counted.
 const NAMED_PROBLEMS: usize = 5;
 
-/// A usable entry.
+/// An entry that could be read and has outputs to compare with.
 #[derive(Clone, Debug)]
 pub struct UsableEntry {
     pub entry: EntryRef,
@@ -56,7 +56,7 @@ pub struct JobFacts {
     pub form: Option<CapturesForm>,
     /// The reason why the captures cannot be used, if there is one.
     pub broken: Option<String>,
-    /// The reason why the machine could not read the captures, if it could not. The other facts are then unknown.
+    /// The reason why the machine could not read the captures, if it could not. The other facts are then incomplete.
     pub unread: Option<String>,
 }
 
@@ -295,7 +295,7 @@ fn summarise(problems: &[String]) -> Option<String> {
     Some(text)
 }
 
-/// Returns the arguments and outputs of every readable entry, for `check --signature` and `init`.
+/// Returns the arguments and outputs of every readable entry.
 pub fn observed(
     job: &JobPlan,
     files: &[PathBuf],

@@ -1,7 +1,7 @@
 //! Finds the interpreter that `[build] python` means on this machine, for the candidates of a plan that need it.
 //!
-//! A child process does this, because it runs a worker's code. It lists the folders and libraries of the interpreter,
-//! and says whether torch is installed.
+//! A child process does this, because the code for it is part of the worker. It lists the folders and libraries of the
+//! interpreter, and says whether torch is installed.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ const TIMEOUT: Duration = Duration::from_mins(5);
 /// A description of the interpreter, or why it cannot be used.
 pub type Described = Result<String, String>;
 
-/// Returns the answers, by the name that plans use.
+/// Describes the interpreters that the plan's candidates need, by the name that the plan uses.
 pub fn ask_all(plan: &Plan) -> BTreeMap<String, Described> {
     let mut named: BTreeMap<&str, bool> = BTreeMap::new();
     for candidate in plan.candidates() {
@@ -58,7 +58,7 @@ fn answer(named: &str, arguments: &[&str]) -> Result<String, String> {
                 .and_then(|mut canary| canary.output(TIMEOUT))
                 .map_err(|error| error.to_string())
         })
-        .map_err(|error| format!("no process could be started to ask `{named}`: {error}"))?;
+        .map_err(|error| format!("the process that asks `{named}` failed: {error}"))?;
     match output.trim().split_once(' ') {
         Some(("yes", what)) => Ok(what.to_owned()),
         Some(("no", why)) => Err(why.to_owned()),

@@ -11,7 +11,7 @@ use crate::plan::{Plan, Unified};
 /// What is known about a card's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// The total. `None` if NVML does not report it, because host and device share one memory.
+    /// The total and used memory. `None` if NVML does not report them, because host and device share one memory.
     pub totals: Option<DeviceTotals>,
     /// Whether the driver says that the card shares its memory with the CPU.
     pub is_integrated: bool,
@@ -25,7 +25,8 @@ impl DeviceMemory {
     }
 }
 
-/// Returns the ceilings for the whole process tree, and the memory that must stay available to the machine.
+/// Returns the ceilings for the whole process tree, without a card, and the memory that must stay available to the
+/// machine.
 pub fn limits(plan: &Plan) -> (Ceilings, Bytes) {
     limits_of(plan, whole_memory(), None)
 }

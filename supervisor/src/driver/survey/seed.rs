@@ -8,7 +8,7 @@ use opt_shared::stage::Stage;
 use crate::core::event::PolicyRow;
 use crate::plan::Plan;
 
-/// The size of a seed. Plans and all JSON readers can represent integers of this size exactly.
+/// The size of a seed, in bits. Plans and all JSON readers can represent integers of this size exactly.
 const BITS: u32 = 53;
 
 /// Draws a seed of at least 1, because 0 in a plan asks for a draw.
@@ -23,8 +23,8 @@ pub fn of_candidate(run: u64, full_name: &str, stage: Stage) -> [u8; 32] {
     *blake3::keyed_hash(&key, format!("{} {full_name}", stage.name()).as_bytes()).as_bytes()
 }
 
-/// Returns a row with the seed that repeats the same draws, or `None` if the plan sets the seed. The row is written at
-/// the end of a run, because authors of later candidates may read the policy log.
+/// Returns a row with the seed that repeats the same draws, or `None` if the plan sets the seed of every candidate. The
+/// row is written at the end of a run, because authors of later candidates may read the policy log.
 pub(crate) fn policy_row(plan: &Plan, seed: u64) -> Option<PolicyRow> {
     let drawn = plan
         .jobs

@@ -71,8 +71,8 @@ pub enum DeviceError {
 /// some.
 const SAME_MEMORY: f64 = 0.05;
 
-/// Guesses whether host and device share one memory: NVML reports no totals, or the device has as much as the machine.
-/// Only the card's driver knows for certain.
+/// Guesses whether host and device share one memory: NVML reports no totals, or the device has about as much memory as
+/// the machine. Only the card's driver knows for certain.
 pub fn shares_host_memory(device: Option<DeviceTotals>, machine: Bytes) -> bool {
     let Some(device) = device else { return true };
     let (larger, smaller) = (device.total.max(machine), device.total.min(machine));

@@ -40,8 +40,8 @@ impl Nvml {
         (0..count).map(|index| self.identity(index)).collect()
     }
 
-    /// Finds the device with this UUID. A number cannot identify it, because a CUDA driver counts in another order, and
-    /// `CUDA_VISIBLE_DEVICES` hides cards from that driver.
+    /// Finds the device with this UUID. A number cannot identify it, because a CUDA driver may count in another order,
+    /// and `CUDA_VISIBLE_DEVICES` hides cards from that driver.
     pub fn device_of(&self, uuid: &str) -> Result<DeviceIdentity, DeviceError> {
         let devices = self.devices()?;
         let count = devices.len();

@@ -4,6 +4,7 @@ use opt_shared::outcome::Status;
 
 use super::super::figures::{counted, one_line, shorten, speedup, time};
 use super::super::markdown::{cell, code};
+use super::super::marks::UNVARIED;
 use super::{Change, ComparedCandidate, ComparedJob, Comparison, Ended, RatioOf, replays};
 
 /// Largest number of rows per job in the markdown, because a comment on a pull request has a maximum length.
@@ -23,6 +24,9 @@ fn caveats(comparison: &Comparison, job: &ComparedJob) -> Vec<String> {
         caveats.push("the order of the arguments differs".to_owned());
     }
     let by_time = job.candidates.iter().any(|it| it.ratio_of == Some(RatioOf::MedianTime));
+    if job.candidates.iter().any(|it| it.first.same_inputs || it.second.same_inputs) {
+        caveats.push(UNVARIED.to_owned());
+    }
     if by_time && comparison.same_cpu != Some(true) {
         caveats.push("times are compared, and the runs may be from different machines".to_owned());
     }
@@ -54,11 +58,12 @@ fn ended(ended: &Ended, of: Option<RatioOf>) -> String {
     if ended.status != Some(Status::Passed) {
         return ended.status.map_or("not finished", Status::name).to_owned();
     }
-    match (of, ended.speedup, ended.median_time) {
+    let figure = match (of, ended.speedup, ended.median_time) {
         (Some(RatioOf::Speedup), Some(ratio), _) => speedup(&ratio),
         (_, _, Some(median)) => time(median.value),
-        _ => Status::Passed.name().to_owned(),
-    }
+        _ => return Status::Passed.name().to_owned(),
+    };
+    if ended.same_inputs { format!("{figure} =") } else { figure }
 }
 
 fn names(names: &[String], show: impl Fn(&str) -> String) -> String {
@@ -200,6 +205,7 @@ pub fn markdown(comparison: &Comparison) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::marks::tests::with_varied;
     use super::super::compare;
     use super::super::tests::{compared_run, later};
     use super::*;
@@ -229,6 +235,13 @@ model           18.0 s, 900 ms stalled    18.0 s, 900 ms stalled     +0.0 % time
         }
         let flat = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert_eq!(flat(&text), flat(wanted), "\n{text}");
+    }
+
+    #[test]
+    fn figures_of_calls_with_the_same_inputs_are_marked() {
+        let text = text(&compare(compared_run(with_varied(0, 1)), compared_run(later())));
+        assert!(text.contains("2.31x [2.25–2.38] =  4.62x [4.50–4.70]"), "{text}");
+        assert!(text.contains(UNVARIED), "{text}");
     }
 
     #[test]

@@ -104,7 +104,10 @@ fn candidate(it: &Candidate, theme: Theme) -> [Cell; 5] {
     };
     let (value, interval) = match it.speedup {
         _ if it.replay.is_some() => it.replay.as_ref().map(replayed).unwrap_or_default(),
-        Some([value, low, high]) => (format!("{value:.2}x"), format!("{low:.2}-{high:.2}")),
+        Some([value, low, high]) => {
+            let mark = if it.same_inputs { " =" } else { "" };
+            (format!("{value:.2}x"), format!("{low:.2}-{high:.2}{mark}"))
+        }
         None if it.is_baseline => ("baseline".to_owned(), String::new()),
         None => (String::new(), String::new()),
     };

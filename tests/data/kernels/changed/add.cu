@@ -1,4 +1,4 @@
-// Adds to the first argument in place, whose rows may have gaps between them. `add_past` also writes past its end, and
+// Adds in place to the first argument, whose rows may have gaps between them. `add_past` also writes past its end, and
 // `change_other` also changes the second argument. configs/cuda/make_ptx.py shows how this file is compiled to add.ptx.
 extern "C" __global__ void add(float *x, const float *y, long long rows, long long columns, long long stride, float alpha)
 {

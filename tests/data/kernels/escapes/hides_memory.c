@@ -1,4 +1,4 @@
-/* Allocates and releases memory in ways that keep it allocated but not counted for this process. All are refused. */
+/* Tries to allocate memory that is not counted for this process. All ways are refused. */
 #include "hostile.h"
 
 #include <sys/prctl.h>

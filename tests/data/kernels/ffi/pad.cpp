@@ -1,4 +1,4 @@
-/* Constant padding of float32 and bool with the real headers of tvm-ffi: a string, a list of ints, an optional scalar. */
+/* Constant padding of float32 with the real headers of tvm-ffi: a string, a list of ints, an optional scalar. */
 #include <cstring>
 #include <string>
 

@@ -1,4 +1,4 @@
-/* Closes all open descriptors, then opens files under the same numbers. */
+/* Closes all open descriptors, then opens pipes under the same numbers. */
 #include "hostile.h"
 
 RUN

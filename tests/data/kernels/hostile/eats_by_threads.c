@@ -1,4 +1,4 @@
-/* Eight threads allocate and fill private memory at once, a MiB at a time, until that is refused. */
+/* Eight new threads and the calling one allocate and fill private memory, a MiB at a time, until that is refused. */
 #include "hostile.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Eight threads fill shared anonymous memory at once. No limit on private memory counts it. */
+/* Eight new threads and the calling one fill shared anonymous memory, which no limit on private memory counts. */
 #include "hostile.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-/* Starts as many threads as it can, each with a stack of 16 MiB that it touches completely. Then does its work. */
+/* Starts as many threads as it can, at most 256. Each touches almost all of its stack of 16 MiB. Then does its work. */
 #include "hostile.h"
 
 #include <pthread.h>

@@ -1,8 +1,8 @@
 /* The common parts of the hostile kernels in this folder: a correct softmax, and functions that search memory.
  *
- * Each kernel computes softmax along the last axis (input, dim, _stacklevel, dtype | output, float32) and also attempts
- * something hostile. If an attempt must have no effect, the kernel computes the right result and ends as PASSED. If it
- * has an effect, `seen` reports it on standard error and aborts, so the summary of the run shows it. */
+ * Each kernel takes the arguments of softmax along the last axis (input, dim, _stacklevel, dtype | output, float32) and
+ * attempts something hostile. If the attempt must have no effect, the kernel computes the right result and ends as
+ * PASSED. If it has an effect, `seen` reports it on standard error and aborts, so the summary of the run shows it. */
 #ifndef HOSTILE_H
 #define HOSTILE_H
 

@@ -1,4 +1,5 @@
-/* Creates memory that outlives a process or is not limited: shm, memfd, System V, queues, locks. All are refused. */
+/* Tries to create memory that outlives a process or that no limit counts: files, memfd, System V shared memory, message
+ * queues, locked memory. All attempts are refused. */
 #include "hostile.h"
 
 #include <sys/ipc.h>

@@ -3,7 +3,8 @@
  * is XORed with 0xA5; otherwise the search would find them in this library.
  *
  * CONTROL_MEMORY, CONTROL_DESCRIPTOR and CONTROL_PATH add a marker that must be found: in the input, in a descriptor, or
- * in a readable file. They prove that each kind of search works. */
+ * in a readable file. With CONTROL_AROUND, half of the input counts as the input, and bytes of the rest must be found.
+ * They prove that each kind of search works. */
 #include "hostile.h"
 
 #include <dirent.h>
@@ -203,7 +204,7 @@ static void look_into_descriptors(void)
         if (S_ISDIR(status.st_mode))
             seen("a folder is open as %s", where);
         if (S_ISSOCK(status.st_mode)) {
-            /* The worker sends no more messages and no descriptors, and this process cannot send descriptors either. */
+            /* The worker sends no more messages and no descriptors, and this process cannot use sendmsg. */
             unsigned char bytes[4096], space[1024];
             struct iovec part = { bytes, sizeof bytes };
             struct msghdr message = { .msg_iov = &part, .msg_iovlen = 1, .msg_control = space, .msg_controllen = sizeof space };

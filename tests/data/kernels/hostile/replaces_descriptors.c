@@ -1,4 +1,4 @@
-/* Truncates, seeks and punches holes in the files of the standard streams, and replaces every descriptor by a pipe. */
+/* Truncates, seeks and punches holes in the files of the standard streams, and replaces descriptors with a pipe. */
 #include "hostile.h"
 
 RUN

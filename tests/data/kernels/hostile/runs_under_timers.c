@@ -1,4 +1,4 @@
-/* Sets an alarm with a handler for every millisecond, and sleeps briefly in between. */
+/* Handles an alarm every millisecond, and sleeps briefly in each call. */
 #include "hostile.h"
 
 #include <sys/time.h>

@@ -1,5 +1,5 @@
-/* Stops, continues and kills itself and others, directly and by other mechanisms. All attempts are refused or have no
- * effect. Other processes get only signal 0, which tests whether a signal could be sent. */
+/* Tries to stop, continue and kill itself and others, directly and by other mechanisms. All attempts are refused or
+ * have no effect. Other processes get only signal 0, which tests whether a signal could be sent. */
 #include "hostile.h"
 
 #include <sys/prctl.h>

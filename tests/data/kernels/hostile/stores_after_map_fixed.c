@@ -1,4 +1,4 @@
-/* Maps writable memory over an input, or over the addresses of an unmapped input, and stores there. */
+/* Tries to unmap an input, and to map or move writable memory to its addresses. Then stores there. */
 #include "hostile.h"
 
 RUN

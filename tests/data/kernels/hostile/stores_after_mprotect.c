@@ -1,4 +1,4 @@
-/* Makes an input writable and stores into it. */
+/* Tries to make an input writable, and stores into it. */
 #include "hostile.h"
 
 RUN

@@ -1,4 +1,4 @@
-/* Lets the kernel store into an input: through a pipe, process_vm_writev, /proc/self/mem, and by discarding its pages.
+/* Tries to make Linux change an input: through a pipe, process_vm_writev, /proc/self/mem, and by discarding its pages.
  * None of these attempts may have an effect, so the result is right. */
 #include "hostile.h"
 

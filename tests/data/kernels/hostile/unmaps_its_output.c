@@ -1,4 +1,4 @@
-/* Replaces its output by private memory at the same address, and writes the result there. */
+/* Replaces its output with private memory at the same address, and writes the result there. */
 #include "hostile.h"
 
 RUN

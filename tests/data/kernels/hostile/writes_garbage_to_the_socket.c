@@ -1,4 +1,4 @@
-/* Sends frames of all lengths and kinds while it is loaded. A normal runner never sends such frames. */
+/* Sends frames of many lengths and kinds while it is loaded. A normal runner never sends such frames. */
 #include "hostile.h"
 
 #include <sys/socket.h>

@@ -1,4 +1,4 @@
-"""Softmax in two launches that share a workspace, the second of which is autotuned."""
+"""Softmax in two launches that share a workspace. The kernel of the second launch is autotuned."""
 
 import triton
 import triton.language as tl

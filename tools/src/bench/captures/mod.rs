@@ -1,8 +1,9 @@
 //! Measures packing, checking and unpacking a capture store. The upper limits are measured in the same run: reading and
 //! hashing the same bytes once, or copying them, with as many threads.
 //!
-//! Each run measures the limit, the store, and the limit again. A ratio is the time of the store over the mean of the
-//! two limits. Cold means that the files were read into the page cache once and then dropped.
+//! Each run measures the limit, the store, and the limit again. A ratio is the mean time of the two limits over the
+//! time of the store, so 1 means that the store is as fast as its limit. Cold means that the files were read into the
+//! page cache once and then dropped.
 
 mod raw;
 

@@ -13,7 +13,7 @@ use opt_supervisor::memory::tree::children;
 use super::{Figures, RESIDENT_NOISE_MIB, mib};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// The growth of a count that is allowed because workers start and end.
+/// The allowed growth of a count. Counts vary because workers start and end.
 const COMING_AND_GOING: f64 = 1.0;
 
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ struct Snapshot {
 
 /// Runs the plan until it ends, and takes a sample every second.
 pub(super) fn watch(program: &Path, plan: &Path) -> Result<Outside> {
-    let folder = plan.parent().context("a plan has a folder")?;
+    let folder = plan.parent().context("the plan has no folder")?;
     let stderr = fs::File::create(folder.join("stderr"))?;
     let mut child = Command::new(program)
         .args(["run", "--quiet"])

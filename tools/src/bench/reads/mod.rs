@@ -1,8 +1,8 @@
 //! Measures how fast captures are read, and how much of them is read. Every method is compared with raw reads of the
 //! same bytes in the same run.
 //!
-//! Cold means that a file was read into the page cache once and then dropped. Raw reads are measured before and after
-//! each method.
+//! Cold means that a file was read into the page cache once and then dropped. Each round measures raw reads before the
+//! methods and, except for reads through a map, after them too.
 
 mod kernels;
 mod owed;

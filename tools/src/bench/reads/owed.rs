@@ -33,8 +33,8 @@ pub(crate) fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
 }
 
 fn read(arguments: &[String]) -> Result<()> {
-    let [path, bytes, method, readers] = arguments else { bail!("four arguments") };
-    let method = ReadMethod::ALL.into_iter().find(|it| it.name() == method).context("no such method")?;
+    let [path, bytes, method, readers] = arguments else { bail!("a reader takes four arguments") };
+    let method = ReadMethod::ALL.into_iter().find(|it| it.name() == method).context("no such read method")?;
     super::streams::by_method(Path::new(path), bytes.parse()?, method, readers.parse()?)
 }
 

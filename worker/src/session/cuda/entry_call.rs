@@ -78,8 +78,8 @@ impl EntryCall {
     }
 
     /// The memory that is filled with poison before a call: outputs, workspaces and the bands beside them. An argument
-    /// that the call changes is left out (but not its bands), because its value from before the call is written in no
-    /// order with these fills.
+    /// that the call changes is left out (but not its bands), because nothing orders these fills and the write of its
+    /// value from before the call.
     pub(super) fn poisoned(&self, entry: &OnDevice) -> Vec<(u64, Bytes)> {
         let outputs = &entry.as_ref().outputs;
         let is_changed =

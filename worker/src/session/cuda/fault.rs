@@ -82,7 +82,7 @@ pub(super) fn overdue(during: &During, limit: Duration) -> Verdict {
 /// Returns the verdict on a failed launch.
 fn of_kernel(error: &DriverError, what: &str, buffers: &[DeviceBuffer]) -> Verdict {
     if let Some(site) = error.site.as_ref().filter(|site| site.is_race) {
-        // A card would not have stopped, so its error code explains nothing.
+        // A card would not have stopped at a race, so the error code explains nothing.
         let detail = format!("{}, {what}{}", site.text, at(error));
         return Verdict { status: Status::Nondeterministic, detail };
     }

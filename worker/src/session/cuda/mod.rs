@@ -1,10 +1,10 @@
 //! Runs kernels without host code on a device: a card through its driver, or the emulated device.
 //!
 //! The worker owns the context and launches the kernels itself. No code of the candidate runs on the CPU. A session
-//! uploads the inputs one by one, allocates outputs and workspaces, loads the module, and makes each call launch by
-//! launch on one queue. After every call, or every timed block, it checks the bands beside inputs and workspaces (and
-//! those beside outputs, which only verification has), and compares the digests of the inputs. `fault` turns errors
-//! into verdicts, `timed` times calls with the device's clock, and `residency` places buffers under a cap.
+//! uploads the inputs one by one, allocates outputs and workspaces, loads the module, and makes each call as launches
+//! on one queue. After every call, or every timed block, it checks the bands beside inputs and workspaces (and those
+//! beside outputs, which only verification has), and compares the digests of the inputs. `fault` turns errors into
+//! verdicts, `timed` times calls with the device's clock, and `residency` places buffers under a cap.
 
 mod buffers;
 mod candidate;

@@ -22,7 +22,7 @@ use crate::residency::staging::Source;
 pub(super) enum Key {
     /// A part of a storage in a capture store. The storage starts at `begins` in its blob.
     Content { blob: BlobId, begins: u64, start: u64, end: u64 },
-    /// A part of a storage that only this entry has.
+    /// A part of a storage in the entry's own file.
     Own { entry: EntryId, storage: u32, start: u64 },
     /// The values of an argument that the file does not contain in this form.
     Values { entry: EntryId, argument: usize },

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! start: inputs uploaded ──▶ outputs, workspaces allocated ──▶ load: module, kernels ──▶ call* ──▶ finish: all released
-//! call:  poison ──▶ launches, each waited for ──▶ bands beside inputs and workspaces ──▶ digests of inputs
+//! call:  outputs filled ──▶ launches, each waited for ──▶ bands beside inputs and workspaces ──▶ digests of inputs
 //! ```
 
 use std::io;
@@ -204,7 +204,7 @@ impl<'b> DeviceSession<'b> {
                 Ok(digests) => {
                     let keys = entry.inputs.iter().map(|input| input.key.clone());
                     let known = &mut self.backend.state.borrow_mut().digests;
-                    // An input that another session has uploaded keeps its first digest.
+                    // An input that an earlier session has uploaded keeps its first digest.
                     for (key, digest) in keys.zip(digests) {
                         known.entry(key).or_insert(digest);
                     }
@@ -266,7 +266,7 @@ impl<'b> DeviceSession<'b> {
         Ok(None)
     }
 
-    /// Makes one call, and returns its duration; `None` if the session ended in it.
+    /// Fills the outputs, makes one call, and returns its duration; `None` if the session ended.
     fn launch_all(&mut self, entry: usize, poison: u8, limit: Duration) -> Option<Duration> {
         if let Err(error) = self.poison_all(entry, poison) {
             let _: Answer<()> = self.fail(&error, &During::Ours("filling its outputs"), &[]);
@@ -456,7 +456,7 @@ impl Session for DeviceSession<'_> {
         Ok(self.end(verdict))
     }
 
-    /// One slot is enough, because it has bands on both sides.
+    /// One slot is enough, because it has bands on both sides, or the device checks every access.
     fn slots(&self, _: usize) -> u32 {
         1
     }

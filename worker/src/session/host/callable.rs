@@ -80,7 +80,7 @@ impl Callable {
         let available = cpus();
         let cores = u32::try_from(available.len()).unwrap_or(1).max(1);
         let threads = callee.limits.threads_on(cores);
-        // Runners get the last CPUs. If one CPU is left, it is the first, for the worker and the supervisor.
+        // Runners get the last CPUs. The first ones, if any are left, serve the worker and the supervisor.
         let keep = (threads as usize).min(available.len());
         let pinned = available[available.len() - keep..].to_vec();
         Ok(Self {
@@ -97,8 +97,7 @@ impl Callable {
         })
     }
 
-    /// Returns the parameters of a runner with these entries. `outputs` is the size of the output memory files that it
-    /// maps.
+    /// Returns the parameters of a runner with these entries. `outputs` is the size of the output memfd that it maps.
     pub(super) fn spec<'b>(&'b self, lease: LeaseId, entries: &[Placed], outputs: Bytes) -> RunnerSpec<'b> {
         let sum = |bytes: fn(&Placed) -> Bytes| -> Bytes { entries.iter().map(bytes).sum() };
         let materialised = sum(Placed::materialised_bytes);

@@ -35,8 +35,8 @@ const HANDOFF_TIME: Duration = Duration::from_secs(1);
 /// The longest hand-off that is ever subtracted. A wake-up through a futex takes some tens of microseconds. Longer
 /// ones are caused by a busy machine, or by a candidate that slows down empty blocks to make its calls look fast.
 const MAX_HANDOFF: Duration = Duration::from_micros(100);
-/// The length of an idle round. If blocks are short, a thread that works during all of it uses several times the CPU
-/// time that is allowed.
+/// The length of an idle round. If blocks are short, a thread that works during the whole round uses several times the
+/// CPU time that is allowed.
 const IDLE_TIME: Duration = Duration::from_millis(1);
 /// The time for which this process spins while it waits for the runner's answer in an idle round.
 const WAKE_SPIN: Duration = Duration::from_micros(200);
@@ -62,11 +62,11 @@ pub(super) struct Stopwatch {
     may_spin: bool,
     /// True if the candidate's limits leave a CPU. If not, the numbers of threads and of busy CPUs decide.
     leaves_a_cpu: bool,
-    /// The value of `may_spin` when the hand-off was measured; `None` before that.
+    /// The value of `may_spin` when the hand-off was measured; `None` if it has not been measured or was forgotten.
     handoff_spun: Option<bool>,
     /// The runner's CPU time when it was last stopped.
     stopped_at: Duration,
-    /// The priority of the runner's and this thread in a block.
+    /// The priority of the runner's threads and of this thread in a block.
     priority: Priority,
     /// The number of empty blocks that measure the hand-off, unless `HANDOFF_TIME` ends the measurement.
     handoff_blocks: usize,
@@ -215,7 +215,8 @@ impl HostSession<'_> {
         (0..LOOKS).map(|number| Look { output, slot: number % slots, offset: 0, width: 1 }).collect()
     }
 
-    /// Times one block, and compares the elements in `looks` again once the runner is stopped.
+    /// Times one block. Once the runner is stopped, compares the elements in `looks` with what was read right before
+    /// the second reading of the clock.
     fn timed(
         &mut self,
         block: &BlockOrder<'_>,

@@ -1,8 +1,8 @@
 //! Maps the end of a runner to a status.
 //!
-//! Pure. The facts are the result of `waitid`, the supervisor's orders and the runner's last reports. The result is a
-//! status with one line of detail. A status that blames the candidate needs proof: for the memory limit, our own kill
-//! or a refused allocation.
+//! The facts are the result of `waitid`, the supervisor's orders, the runner's last reports, and whether the worker
+//! itself can read an input. The result is a status with one line of detail. A status that blames the candidate needs
+//! proof: for the memory limit, a kill by the supervisor or the control group, or a refused allocation.
 
 use opt_shared::message::KillReason;
 use opt_shared::outcome::Status;

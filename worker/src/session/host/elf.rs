@@ -1,8 +1,8 @@
 //! Reads a shared library's dynamic section: the libraries that it needs, its own name, and its symbol names.
 //!
 //! The file is untrusted. It is read with `pread` and never mapped, so a file that shrinks is an error, not a signal.
-//! Only the program headers, the dynamic section and its strings are read, each within a limit. The loader in the
-//! runner handles the rest. `libraries` decides which libraries the runner gets.
+//! Only the headers, the dynamic section and its strings are read, each within a limit. The loader in the runner
+//! handles the rest. `libraries` decides which libraries the runner gets.
 
 use std::fs::File;
 use std::io;
@@ -97,7 +97,8 @@ impl Dynamic {
         Ok(Self { needed, soname, strings })
     }
 
-    /// Returns true if a symbol that the library defines or needs starts with `prefix`.
+    /// Returns true if a string of the dynamic section starts with `prefix`. Among them are the names of all symbols
+    /// that the library defines or needs.
     pub(crate) fn mentions(&self, prefix: &str) -> bool {
         self.strings.split(|&byte| byte == 0).any(|name| name.starts_with(prefix.as_bytes()))
     }

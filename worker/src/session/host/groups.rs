@@ -3,9 +3,9 @@
 //!
 //! In a verification, while one group is called, a thread opens the entries of the next one, so that disk and candidate
 //! work at the same time. Another thread drops the pages that the previous group left in the page cache. Two kinds of
-//! entries are opened only in their group's turn: entries with materialised values, because they cost memory, and
-//! entries of a store, because they share files, which are watched for pages that the current group adds. In a profile,
-//! every group is opened in its turn, and no such thread works beside a timed candidate.
+//! groups are opened only in their turn: those whose first entry has materialised values, because they cost memory, and
+//! those of a store, because their entries share files, which are watched for pages that the current group adds. In a
+//! profile, every group is opened in its turn, and no such thread works beside a timed candidate.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use super::read_ahead::{Expected, ReadAhead, Turn, Whole};
 use crate::link::Link;
 use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, RecordedError};
-use crate::session::{Group, Groups, Lifetime, SessionError, Wanted};
+use crate::session::{Group, Groups, SessionError, Sharing, Wanted};
 
 /// Descriptors reserved for one entry of a group: its own file, and its tensors' files in a store, once for reading and
 /// once for watching. Its group and the ones before and after it are open at the same time.
@@ -51,7 +51,7 @@ pub(super) struct HostGroups<'b> {
     entries: Arc<[EntryRef]>,
     signature: Arc<Signature>,
     drop_cache: bool,
-    /// The entries that share a runner.
+    /// The entries that may share a runner.
     ranges: Vec<Range<usize>>,
     /// The first entry that has not been returned yet.
     at: usize,
@@ -73,8 +73,8 @@ pub(super) struct HostGroups<'b> {
     reads: ReadReport,
 }
 
-/// Entries that are open: their metadata is read, their inputs are located, and reading ahead of the candidate has
-/// begun.
+/// Entries that are open: their metadata is read, their inputs are located, and in a verification, reading ahead of the
+/// candidate has begun.
 struct Opened {
     range: Range<usize>,
     placed: Result<Vec<Placed>, (usize, RecordedError)>,
@@ -128,7 +128,7 @@ impl Opener {
         Some(self.open_others(range, opened, guards, expected))
     }
 
-    /// Opens the entries after the first one that can share its runner, and starts to read ahead.
+    /// Opens the entries after the first one, as long as they can share its runner, and starts to read ahead.
     fn open_others(
         &self,
         range: Range<usize>,
@@ -137,7 +137,7 @@ impl Opener {
         expected: Expected,
     ) -> Opened {
         let mut all = vec![first];
-        // Entries that are timed together stay together.
+        // Entries that are timed together are not watched, so they stay together.
         for at in range.start + 1..range.end {
             if all.last().is_some_and(OpenEntry::is_watched) {
                 break;
@@ -199,12 +199,12 @@ impl OpenEntry {
 impl<'b> HostGroups<'b> {
     pub(super) fn new(link: &'b Link, wanted: &Wanted<'b>) -> Result<Self, SessionError> {
         let candidate = wanted.callee.candidate.clone();
-        let (ranges, inputs) = match wanted.lifetime {
-            Lifetime::Entry { cap } => {
+        let (ranges, inputs) = match wanted.sharing {
+            Sharing::UpTo { cap } => {
                 let groups = runner_groups(wanted.entries.iter().map(|entry| &entry.numbers), cap);
                 (within_descriptors(groups, open_files()), InputMemory::Mapped)
             }
-            Lifetime::Batch { batches, inputs } => (batches.to_vec(), inputs),
+            Sharing::Batches { batches, inputs } => (batches.to_vec(), inputs),
         };
         let copied = match inputs {
             InputMemory::Mapped => None,
@@ -225,7 +225,7 @@ impl<'b> HostGroups<'b> {
             ranges,
             at: 0,
             copied,
-            watched: matches!(wanted.lifetime, Lifetime::Entry { .. }),
+            watched: matches!(wanted.sharing, Sharing::UpTo { .. }),
             ahead: None,
             reading: None,
             previous: None,
@@ -234,7 +234,7 @@ impl<'b> HostGroups<'b> {
             reads: ReadReport::default(),
         };
         if let Some(first) = groups.next_range().filter(|_| groups.watched) {
-            // This is the group whose turn it is, so errors are reported at once.
+            // This group's turn has come, so an error is kept and not left to a second attempt.
             groups.open_on_thread(|opener| Some(opener.open(first, Expected::default())));
         }
         Ok(groups)

@@ -20,7 +20,7 @@ use crate::runner::frame::MAX_LIBRARIES;
 /// `DT_NEEDED`, because their usual host programs have already loaded it.
 const TVM_FFI: &str = "libtvm_ffi.so";
 const TVM_FFI_SYMBOLS: &str = "TVMFFI";
-/// The largest library that is copied: the size limit of an artifact.
+/// The largest library that is copied.
 const MAX_LIBRARY: Bytes = Bytes::gib(1);
 const READABLE_BY_ALL: u32 = 0o004;
 
@@ -109,8 +109,8 @@ struct Search<'a> {
 impl Search<'_> {
     /// Searches for a library and, if it is found, for the libraries that it needs.
     fn add(&mut self, name: &str) {
-        // A name that was found is not searched again, because dependencies may be circular. The limit on their
-        // number also bounds the depth.
+        // A name that was found is not searched again, because dependencies may be circular. The limit on the number of
+        // names also bounds the depth.
         if self.seen.len() >= MAX_LIBRARIES || self.seen.iter().any(|seen| seen == name) {
             return;
         }

@@ -65,7 +65,7 @@ pub(crate) struct Learned {
 pub(crate) struct Placed {
     recorded: Recorded,
     inputs: Vec<InputRange>,
-    /// For each input, the part of a storage in it; `None` for materialised values.
+    /// For each input, the part of a storage that it contains; `None` for materialised values.
     storage_parts: Vec<Option<StoragePart>>,
     wire: Vec<WireArgument>,
     /// The files that `InputRange::source` indexes; materialised values come after them.
@@ -187,7 +187,7 @@ impl Placed {
         self.recorded.arguments.get(at).map(|argument| argument.path.as_str())
     }
 
-    /// Returns true if an input lies in a file and part of it cannot be read. Reads the whole input.
+    /// Returns true if an input lies in a file and part of it cannot be read. Reads the input up to the first error.
     pub(super) fn is_unreadable(&self, input: u32) -> bool {
         let Some((range, file)) = self
             .inputs

@@ -1,7 +1,8 @@
 //! Controls one runner: starts it, sends it entries, requests calls, stops it, and reaps it once it is dead.
 //!
 //! Owns the order of these steps. `stage` interprets the calls, and `death` interprets the end of the runner.
-//! Everything that the runner sends is a claim; only its pidfd and the result of `waitid` are facts.
+//! Everything that the runner sends after it is locked down is a claim; only its pidfd and the result of `waitid` are
+//! facts.
 
 use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -32,8 +33,8 @@ use crate::session::{Called, Loaded};
 const STDERR_TAIL: usize = 2048;
 /// The time limit of a stop. It takes microseconds unless a thread of the runner hangs in the kernel.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time limit for the death of a killed runner. After it, the runner is stuck in the kernel (D state), and the
-/// worker gives up.
+/// The time limit for the death of a killed runner. A runner that takes longer is assumed to be stuck in the kernel (D
+/// state), and the worker gives up.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(60);
 /// While the worker waits for the end of a command, it also checks the pidfd: often at first, then every 100 ms.
 const FIRST_SLICE: Duration = Duration::from_millis(2);
@@ -56,7 +57,7 @@ pub(crate) struct RunnerSpec<'a> {
     pub(crate) libraries: &'a [Library],
     /// The memory that the runner may owe in addition to its base memory, mappings included.
     pub(crate) limit: Bytes,
-    /// The size of the output memfds and materialised values that it maps.
+    /// The size of the output memfd and the materialised values that it maps.
     pub(crate) shared: Bytes,
     /// The size of its mappings of memory that this worker owns and is charged for.
     pub(crate) of_worker: Bytes,
@@ -106,7 +107,7 @@ pub(crate) enum Response<T> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts {
     pub(crate) threads: u32,
-    /// The CPU on which it runs or ran last.
+    /// The CPU on which its first thread runs or ran last.
     pub(crate) cpu: u32,
 }
 
@@ -275,8 +276,8 @@ impl Runner {
         }
     }
 
-    /// Lets the runner lock down and load the candidate, once the supervisor watches it. `timeout` is the time limit,
-    /// which starts when the candidate's code may run.
+    /// Lets the runner lock down and load the candidate, once the supervisor watches it. `timeout` limits the loading.
+    /// It starts when the runner reports that it is locked down.
     pub(crate) fn begin(&mut self, link: &Link, timeout: Duration) -> Result<Response<Loaded>, RunnerError> {
         link.wait_watched(self.handle.pid())?;
         self.send(&ToRunner::Begin, &[])?;
@@ -443,7 +444,7 @@ impl Runner {
         if self.handle.wait_dead(DEATH_TIMEOUT)? { Ok(()) } else { Err(RunnerError::Undead) }
     }
 
-    /// Asks the supervisor to kill the runner. The reason is recorded first.
+    /// Asks the supervisor to record the reason and kill the runner. Kills it here if it is not dead in time.
     pub(crate) fn end_for(&mut self, link: &Link, reason: KillReason) -> Result<(), RunnerError> {
         link.kill_wanted(self.handle.pid(), reason)?;
         if !self.handle.wait_dead(link.answer_timeout())? {

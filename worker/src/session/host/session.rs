@@ -97,7 +97,7 @@ impl<'b> HostSession<'b> {
         })
     }
 
-    /// Announces the entries to the runner.
+    /// Sends the setup of each entry to the runner, with the descriptors of its outputs, inputs and variants.
     fn announce_entries(
         runner: Runner,
         callable: &Callable,
@@ -121,7 +121,8 @@ impl<'b> HostSession<'b> {
         Ok(runner)
     }
 
-    /// Evicts the inputs and outputs of an entry from the caches. Memory that the candidate allocated is not evicted.
+    /// Evicts the inputs, all variants and the outputs of an entry from the caches. Memory that the candidate allocated
+    /// is not evicted.
     pub(super) fn evict(&self, entry: usize) -> rustix::io::Result<()> {
         self.entries[entry].evict()?;
         if let Some((variants, bytes)) = &self.variants {
@@ -131,7 +132,7 @@ impl<'b> HostSession<'b> {
         evict(outputs.descriptor(), 0, outputs.memfd_bytes().get())
     }
 
-    /// Has a runner killed that took too long, after the reason was recorded on disk.
+    /// Has the runner killed because it took longer than `limit`. The supervisor records the reason first.
     pub(super) fn end_for<T>(&mut self, limit: Duration) -> Result<Answer<T>, RunnerError> {
         self.runner.end_for(self.link, timeout::reason(self.runner.pid(), limit, StopScope::Process))?;
         Ok(Answer::Died)
@@ -153,7 +154,7 @@ impl<'b> HostSession<'b> {
         Ok(())
     }
 
-    /// Makes one call that is not timed. Afterwards, the runner is stopped.
+    /// Makes one call outside a block. Afterwards, the runner is stopped or dead.
     fn command(
         &mut self,
         entry: usize,

@@ -56,7 +56,7 @@ pub(super) struct Copied {
 
 /// The reason why a zygote cannot be used.
 enum ZygoteError {
-    /// It has ended or does not answer; another one may work.
+    /// It has ended, or its socket failed; another one may work.
     Lost(String),
     /// Another one would fail as well.
     Useless(String),

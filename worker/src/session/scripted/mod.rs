@@ -24,8 +24,8 @@ use opt_shared::units::Bytes;
 pub(crate) use self::plays::{Asked, AskedBlock, AskedInputs, BlockPlay, Play, Script, Shown, Values, done};
 pub(crate) use self::tasks::{callee, entries_of, verify_settings};
 use super::{
-    Answer, Backend, Called, Candidate, Clock, Ending, Group, Groups, InputFault, Lifetime, Loaded, PoolSlot,
-    Session, SessionError, StrayWrite, TimedSession, VariantMemory, Varied, Verdict, Wanted,
+    Answer, Backend, Called, Candidate, Clock, Ending, Group, Groups, InputFault, Loaded, PoolSlot, Session,
+    SessionError, Sharing, StrayWrite, TimedSession, VariantMemory, Varied, Verdict, Wanted,
 };
 use crate::judge::BytesSource;
 use crate::recorded::{Recorded, RecordedError, allocated_bytes};
@@ -116,11 +116,11 @@ impl Backend for ScriptedBackend {
     fn groups<'b>(&'b self, wanted: &Wanted<'b>) -> Result<Box<dyn Groups<Recorded> + 'b>, SessionError> {
         let count = wanted.entries.len();
         self.asked.borrow_mut().push(Asked::Groups(count));
-        let ranges = match wanted.lifetime {
-            Lifetime::Entry { .. } => {
+        let ranges = match wanted.sharing {
+            Sharing::UpTo { .. } => {
                 (0..count).step_by(self.together).map(|at| at..count.min(at + self.together)).collect()
             }
-            Lifetime::Batch { batches, .. } => batches.to_vec(),
+            Sharing::Batches { batches, .. } => batches.to_vec(),
         };
         Ok(Box::new(ScriptedGroups {
             backend: self,

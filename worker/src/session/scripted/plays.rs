@@ -16,15 +16,15 @@ pub(crate) enum Play {
     Remembered,
     /// Writes the right output for the current inputs, with this number added to every element.
     OffBy(f32),
-    /// Writes the recorded output, but wrong values from this element on.
+    /// Writes the right output, but wrong values from this element on.
     WrongFrom(usize),
-    /// Writes the recorded output, but leaves all elements from this one on unwritten.
+    /// Writes the right output, but leaves all elements from this one on unwritten.
     UnwrittenFrom(usize),
-    /// Writes the recorded output, and bytes beside an output.
+    /// Writes the right output, and reports a stray write beside an output.
     WritesBeside(StrayWrite),
     /// Writes nothing, and makes these claims.
     Claims(Called),
-    /// Writes the recorded output, and the worker's read of it fails.
+    /// Writes the right output, and the worker's read of it fails.
     Unreadable,
     Dies,
     /// Fails with an error of the worker.

@@ -111,7 +111,8 @@ impl<'a, B: Backend> Profile<'a, B> {
     }
 }
 
-/// Repeats a block, with the inputs that are in place, and ignores its time. Returns the reason if the side stopped.
+/// Makes the plan call, if there is one, and repeats a block, with the inputs that are in place. Ignores the times.
+/// Returns the reason if the side stopped.
 fn again(
     context: &Context<'_>,
     session: &mut dyn Session,

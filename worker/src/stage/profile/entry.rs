@@ -272,9 +272,9 @@ fn deciles(ms: &[f64]) -> Vec<f64> {
     (0..=10).filter_map(|tenth| quantile_of(ms, f64::from(tenth) / 10.0)).collect()
 }
 
-/// The pairs that count. Disturbed pairs do not, unless too few others are left, or the candidate was disturbed much
-/// more often than its baseline. Otherwise a candidate could discard its slow blocks by waiting in them, or by heating
-/// the device.
+/// Returns the pairs that count. Disturbed pairs do not, unless too few others are left, or the candidate was disturbed
+/// much more often than its baseline. Without the last exception, a candidate could discard its slow blocks by waiting
+/// in them, or by heating the device.
 fn believed(timed: &[Timed], least_clock: Option<f64>) -> Vec<&Timed> {
     let disturbed = |side: usize| timed.iter().filter(|pair| pair.is_disturbed(side, least_clock)).count();
     let calm: Vec<&Timed> = timed.iter().filter(|pair| pair.is_calm(least_clock)).collect();
@@ -298,8 +298,9 @@ pub(super) struct WarmUp {
     pub(super) busy: f64,
 }
 
-/// Makes plan calls, and then pairs. Ends when the smallest number of calls and the smallest time are reached and the
-/// number of calls in a block has settled, but at the latest after `MAX_WARM_UP_PAIRS` pairs.
+/// Makes plan calls, and then pairs. Ends when the smallest number of calls (one pair, if calls are slow) and the
+/// smallest time are reached and the number of calls in a block has settled, but at the latest after
+/// `MAX_WARM_UP_PAIRS` pairs.
 pub(super) fn warm_up<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
 ) -> Result<Made<WarmUp>, SessionError> {
@@ -350,7 +351,7 @@ pub(super) fn warm_up<M: VariantMemory>(
     Ok(Ok(WarmUp { slow, busy }))
 }
 
-/// The current time of the candidate's clock.
+/// The current time, by the clock of the candidate's session.
 pub(super) fn now(sides: &mut [Side<'_>]) -> Instant {
     sides[CANDIDATE].session.clock().now()
 }

@@ -4,9 +4,9 @@
 //! An idle round wakes a runner exactly as for a timed block, but requests no call. Rounds are placed among the blocks
 //! at random. The runner is stopped at both ends of a round. Its CPU clock is exact then, and includes threads that
 //! have ended. One round proves nothing, because an interrupt, or a hypervisor that takes the CPU away, is charged to
-//! the running process. Work is attributed to the candidate if it shows in at least three rounds of four, or in at
-//! least half of them and in far fewer of the other side's. The rounds of both sides are interleaved, so the machine
-//! disturbs both alike.
+//! the running process. Work is attributed to the candidate if it shows in at least three quarters of the rounds, or in
+//! at least half of them and in a far smaller share of the other side's. The rounds of both sides are interleaved, so
+//! the machine disturbs both alike.
 //!
 //! Pure, except for the random numbers. The session's clock makes the rounds.
 
@@ -25,9 +25,9 @@ pub(super) const MIN_ROUNDS: usize = 9;
 const MIN_ALLOWANCE: Duration = Duration::from_micros(200);
 const MIN_ALLOWANCE_WITH_THREADS: Duration = Duration::from_micros(50);
 const ALLOWED_SHARE: u32 = 20;
-/// CPU time allowed per thread, as a multiple of a bare wake-up. By measurement, a bare wake-up costs 1 us per thread.
-/// A round, in which each thread also falls asleep and is stopped again, costs 3 to 6 us. Many threads on many CPUs
-/// contend with each other, so the bare wake-up is measured in every round.
+/// CPU time allowed in addition, as a multiple of the bare wake-up of all threads. By measurement, a bare wake-up costs
+/// 1 us per thread. A round, in which each thread also falls asleep and is stopped again, costs 3 to 7 us. Many threads
+/// on many CPUs contend with each other, so the bare wake-up is measured in every round.
 const BARE_FACTOR: u32 = 6;
 const MAX_BARE_PER_THREAD: Duration = Duration::from_micros(100);
 const ALLOWANCE_PER_THREAD: Duration = Duration::from_micros(5);
@@ -47,11 +47,11 @@ fn allowance(block: Duration, wake: WakeCost) -> Duration {
 /// The conclusion from the rounds of one side.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Idleness {
-    /// Too few rounds exceeded the allowance for such disturbances to affect the median of the blocks.
+    /// So few rounds exceeded the allowance that disturbances like these do not affect the median of the blocks.
     Idle,
     /// Too many rounds exceeded the allowance to trust the times, and too few for proof.
     Disturbed { exceeded: usize, rounds: usize },
-    /// At least three rounds in four show `least` or more of CPU time, which is above the allowance.
+    /// At least three quarters of the rounds show `least` or more of CPU time, which is above the allowance.
     Works { least: Duration, rounds: usize },
 }
 

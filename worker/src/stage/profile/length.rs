@@ -9,9 +9,9 @@ const MIN_BLOCK: Duration = Duration::from_micros(500);
 /// A block shorter than this is discarded if it could have more calls. Earlier calls were slower, so it got too few.
 const SHORTEST_BLOCK: Duration = Duration::from_micros(250);
 
-/// The longest time that a call in this block can have taken. The shortest of these times over the warm-up determines
-/// the number of calls. A disturbed block must not determine it: calls would look slow, and blocks would become so
-/// short that they consist mostly of hand-off.
+/// The longest time that a call in this block can have taken. The shortest of these times over all blocks so far
+/// determines the number of calls. A disturbed block must not determine it: calls would look slow, and blocks would
+/// become so short that they consist mostly of hand-off.
 pub(super) fn longest_call(elapsed: Duration, handoff: Duration, calls: u32) -> Duration {
     let net = elapsed.saturating_sub(handoff);
     // If the hand-off is most of the block, its error would dominate the result.
@@ -19,7 +19,8 @@ pub(super) fn longest_call(elapsed: Duration, handoff: Duration, calls: u32) -> 
     (time / calls).max(Duration::from_nanos(1))
 }
 
-/// Returns true if a block of `calls` calls confirmed that number.
+/// Returns true if a block of `calls` calls confirmed that number: it differs from `next`, the number that follows from
+/// the block, by a factor of two at most.
 pub(super) fn agree(calls: u32, next: u32) -> bool {
     calls.max(next) <= calls.min(next).saturating_mul(2)
 }

@@ -1,9 +1,9 @@
 //! Profile: measures the duration of a call, with a clock that the candidate cannot influence.
 //!
 //! Owns batches and their sides. The sides are the candidate and its baseline. Each side gets several runners (in a
-//! screen, one), one after another, and each runner calls all entries of the batch that are not done. `entry` decides
-//! when an entry is done, `pair` makes and checks one block of each side, and `vary` decides which inputs get new
-//! values. The session provides the clock, and the judge computes the figures.
+//! screen, one), one after another, and each runner calls all entries of the batch that are not done (or all, if they
+//! are called in turns). `entry` decides when an entry is done, `pair` makes and checks one block of each side, and
+//! `vary` decides which inputs get new values. The session provides the clock, and the judge computes the figures.
 
 mod dispute;
 mod entry;
@@ -41,7 +41,7 @@ use super::{Progress, kept};
 use crate::judge::Tolerance;
 use crate::recorded::{Recorded, RecordedError};
 use crate::session::{
-    Answer, Backend, Candidate, Ending, Group, Lifetime, Loaded, Session, SessionError, TimedSession,
+    Answer, Backend, Candidate, Ending, Group, Loaded, Session, SessionError, Sharing, TimedSession,
     VariantMemory, Variants, Varied, Verdict, Wanted,
 };
 
@@ -65,7 +65,7 @@ pub(crate) fn run<B: Backend>(
     let wanted = Wanted {
         callee: &task.callee,
         entries: &task.entries,
-        lifetime: Lifetime::Batch { batches: &batches, inputs: task.profile.inputs },
+        sharing: Sharing::Batches { batches: &batches, inputs: task.profile.inputs },
         drop_cache: task.drop_cache,
     };
     let mut groups = backend.groups(&wanted)?;
@@ -90,7 +90,7 @@ pub(crate) fn run<B: Backend>(
         head,
         report: Profiled { cpus: candidates[CANDIDATE].cpus().to_vec(), ..Profiled::default() },
         candidates,
-        blind: false,
+        inconclusive: false,
         draws: StdRng::from_seed(task.seed),
         decisions,
     };
@@ -108,9 +108,9 @@ pub(crate) fn run<B: Backend>(
             }
         }
     }
-    let Profile { mut report, head, blind, .. } = profile;
+    let Profile { mut report, head, inconclusive, .. } = profile;
     head.context_lost = !backend.can_start_sessions();
-    if blind {
+    if inconclusive {
         report.entries.clear();
     }
     report.reads = groups.finish();
@@ -155,7 +155,7 @@ struct Profile<'a, B: Backend> {
     priority: Priority,
     /// True if a screen has no believable figures for some entry. Those of the other entries are then not
     /// representative.
-    blind: bool,
+    inconclusive: bool,
     /// A random number generator with the candidate's seed. Each pair of runners derives its own from it.
     draws: StdRng,
     /// What varies in the entries of this job, as far as it has been decided.
@@ -255,7 +255,8 @@ impl<B: Backend> Profile<'_, B> {
         Ok(decided)
     }
 
-    /// Times one runner of each side on all unfinished entries of the batch. Returns false if a side stopped.
+    /// Times one runner of each side on the unfinished entries of the batch, or on all if they are called in turns.
+    /// Returns false if a side stopped.
     fn with_runners(
         &mut self,
         placed: &[B::Placed],
@@ -316,7 +317,7 @@ impl<B: Backend> Profile<'_, B> {
             match timing.doubt(context) {
                 Ok(None) => {}
                 // The few blocks of a screen prove nothing, so a doubtful candidate is profiled in full.
-                Ok(Some(_)) | Err(_) if screened => self.blind = true,
+                Ok(Some(_)) | Err(_) if screened => self.inconclusive = true,
                 Ok(Some((number, stop))) => {
                     self.fail(placed, number, stop, None);
                     return Ok(());
@@ -337,7 +338,7 @@ impl<B: Backend> Profile<'_, B> {
             match timing.figures(context, &variations[index]) {
                 Some(figures) => self.report.entries.push(figures),
                 // A full profile will show the reason.
-                None if screened => self.blind = true,
+                None if screened => self.inconclusive = true,
                 None => return Err(no_figures(context)),
             }
             bytes += context.inputs;
@@ -363,7 +364,7 @@ impl<B: Backend> Profile<'_, B> {
         Ok(())
     }
 
-    /// Adds the peak memory of a session to the report, and whether its output was cut.
+    /// Adds the peak memory of a session to the report and, for the candidate, whether its output was cut off.
     fn note_end(&mut self, number: usize, ending: &Ending) {
         self.head.record_peak(ending.peak_owed);
         if number != BASELINE {

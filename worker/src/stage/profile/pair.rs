@@ -24,10 +24,11 @@ use crate::stage::POISONS;
 use crate::stage::calls::EntryCalls;
 use crate::stage::failure::{self, Calls};
 
-/// The time limit of a block is the time that its calls took before, times `LIMIT_FACTOR`, plus `MIN_LIMIT`.
+/// Once the duration of calls is known, the time limit of a block is at most the expected duration of its calls, times
+/// `LIMIT_FACTOR`, plus `MIN_LIMIT`.
 const LIMIT_FACTOR: u32 = 20;
 const MIN_LIMIT: Duration = Duration::from_secs(5);
-/// Every output slot is checked in one pair out of this many.
+/// On average, every output slot is checked in one pair out of this many.
 const ALL_SLOTS_ONE_IN: u32 = 16;
 
 /// An entry of the batch, and how it is timed.
@@ -82,8 +83,9 @@ impl Context<'_> {
     }
 }
 
-/// Random numbers that no candidate can predict. They determine the order of blocks, the poisons, the elements and
-/// slots to check, new inputs, and the times of idle rounds.
+/// The random numbers of a pair of runners. `random` depends on the candidate's seed. It determines the order of
+/// blocks, the poisons, the elements and slots to check, and new inputs. `rounds` determines when idle rounds take
+/// place, and nobody can predict it.
 pub(super) struct Draws {
     pub(super) random: StdRng,
     pub(super) rounds: Draw,
@@ -268,8 +270,8 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
     }
 
     /// The time limit of a block: `call_timeout` for each call. Once this runner has called the entry and the duration
-    /// of calls is known, the limit is also a multiple of that duration. A kernel that slows down on purpose would
-    /// otherwise take time from all others.
+    /// of calls is known, the limit is at most a multiple of that duration, plus `MIN_LIMIT`. A kernel that slows down
+    /// on purpose would otherwise take time from all others.
     fn limit(&self, number: usize, calls: u32, what: Calls) -> Duration {
         let allowed = self.context.task.verify.call_timeout.saturating_mul(calls);
         if what != Calls::Timed || !self.samples[number].called {

@@ -63,7 +63,7 @@ impl Pairs {
             order: Vec::new(),
             wanted,
             least,
-            // Every runner gets an equal share of the time.
+            // Each of the `MIN_RUNNERS` runners that an entry needs gets an equal share of the time.
             limit: pairing.context.task.profile.entry_timeout / MIN_RUNNERS,
             least_clock: None,
         }
@@ -91,7 +91,7 @@ impl Pairs {
         Order { calls: self.calls, baseline_first, all_slots: false }
     }
 
-    /// Adds a pair that was made and checked, unless its blocks are too short.
+    /// Adds a pair that was made and checked, unless one of its blocks is too short.
     pub(super) fn add<M: VariantMemory>(
         &mut self,
         pairing: &mut Pairing<'_, '_, M>,

@@ -36,7 +36,7 @@ pub(super) fn works_unasked(
         Idleness::Idle => Ok(None),
         Idleness::Works { least, rounds } => {
             let detail = format!(
-                "at least {least:?} of CPU time was used in three of four rounds ({rounds}) in which there was nothing to do"
+                "at least {least:?} of CPU time was used in three quarters of {rounds} rounds in which there was nothing to do"
             );
             Ok(Some(stop(context, Status::DeferredWork, detail)))
         }
@@ -92,7 +92,7 @@ pub(super) fn implausible(
         return Ok(Some(stop(
             context,
             Status::TimingMismatch,
-            format!("its own clock shows {:.0} % of the time between our stamps", claim * 100.0),
+            format!("its own clock shows {:.0} % of the time that the worker measured", claim * 100.0),
         )));
     }
     Ok(None)

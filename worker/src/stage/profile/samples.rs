@@ -39,7 +39,7 @@ pub(super) struct Samples {
     /// The readings of the device for each timed block; empty on a CPU.
     pub(super) on_device: Vec<DeviceBlock>,
     pub(super) kept: Vec<KeptBlock>,
-    /// The number of blocks that `keep` has drawn from.
+    /// The number of blocks that were offered to `keep` so far.
     offered: usize,
 }
 
@@ -53,7 +53,7 @@ pub(super) struct KeptBlock {
 }
 
 impl Samples {
-    /// Adds the elapsed and the waiting time of a timed block.
+    /// Adds the elapsed time and the waiting time of a timed block, and a device's readings.
     pub(super) fn add(&mut self, block: &Block) {
         self.elapsed += block.elapsed;
         if let Some(waited) = block.waited {

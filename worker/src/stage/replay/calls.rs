@@ -60,8 +60,8 @@ pub(crate) struct Calls<'a, B: Backend> {
     pub(crate) arena: B::Arena,
     /// The opened entry of the current step.
     pub(crate) opened: Option<OpenedEntry>,
-    /// In a large job, guards for the parts of the capture that the current step reads outside the pool, mainly
-    /// expected outputs.
+    /// If the task drops cached pages, guards for the parts of the capture that the current step reads outside the
+    /// pool, mainly expected outputs.
     pub(crate) guards: Option<EntryGuards>,
     pub(crate) steps: Vec<ReplayStep>,
     pub(crate) outputs_digest: blake3::Hasher,

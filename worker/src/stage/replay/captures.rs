@@ -27,7 +27,7 @@ use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, RecordedError};
 use crate::residency::staging::Source;
 
-/// An error for which a capture is to blame.
+/// An error for which a capture is to blame, unless the machine ran out of open files or memory.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CapturesError {
     #[error(transparent)]

@@ -1,4 +1,4 @@
-//! Compares the actual uses with the schedule, one after the other.
+//! Compares the actual uses with the schedule, one by one.
 //!
 //! The first difference is final: it is reported with its index, the expected and the actual use, and every later call
 //! returns it again. Pure. The caller finds the uses in the entries, without consulting the schedule.

@@ -1,4 +1,4 @@
-//! The pool: a thread that owns the device and executes the plan's moves, one step ahead of the calls.
+//! The pool: a thread that owns the device and executes the plan's moves, some of them while calls run.
 //!
 //! Owns the order of the copy queue and counts its work. A slot contains poison from its allocation until its bytes
 //! have arrived. Every load is compared with the catalog's digest. The source provides the bytes.
@@ -63,7 +63,7 @@ impl ReadySlot {
     }
 }
 
-/// The message that all constants of a step are in the pool, or the error.
+/// The slots of a step's constants, once all of them are in the pool, or the error.
 pub type Ready = Result<Vec<ReadySlot>, PoolError>;
 
 /// The work of the copy queue.
@@ -114,7 +114,8 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
     }
 
     /// Serves every step in order: reports when its constants are ready, prefetches for later steps, and waits until
-    /// the step is over before it changes that step's slots. Ends when the receiver is gone, or at the first error.
+    /// the step is over before it changes that step's slots. Ends after the last step, at the first error, or when the
+    /// receiver is gone.
     pub fn serve(mut self, done_steps: &Receiver<()>, ready: &Sender<Ready>) -> Moved {
         for (number, moves) in self.plan.steps.iter().enumerate() {
             if 0 < number && done_steps.recv().is_err() {

@@ -1,8 +1,8 @@
 //! Verification: calls every entry and compares every output with the recorded one.
 //!
-//! Owns the blame for a failure, and the decision which entries are repeated in a session of their own. The backend
-//! groups entries into sessions, `entry` makes the calls of an entry, and the judge compares outputs. Expected outputs
-//! are read in chunks, only by this process. Candidates never get them.
+//! Owns the blame for a failure, and the decision which entries are repeated in a separate session. The backend groups
+//! entries into sessions, `entry` makes the calls of an entry, and the judge compares outputs. Expected outputs are
+//! read in chunks, only by this process. Candidates never get them.
 
 mod entry;
 #[cfg(test)]
@@ -20,7 +20,7 @@ use super::{Progress, kept};
 use crate::judge::Tolerance;
 use crate::recorded::Recorded;
 use crate::session::{
-    Answer, Backend, Ending, Group, InputFault, Lifetime, Loaded, Session, SessionError, Verdict, Wanted,
+    Answer, Backend, Ending, Group, InputFault, Loaded, Session, SessionError, Sharing, Verdict, Wanted,
 };
 
 /// The number of failures that a report shows in full.
@@ -39,7 +39,7 @@ pub(crate) fn run<B: Backend>(
     let wanted = Wanted {
         callee: &task.callee,
         entries: &task.entries,
-        lifetime: Lifetime::Entry { cap: task.shared_runner },
+        sharing: Sharing::UpTo { cap: task.shared_runner },
         drop_cache: task.drop_cache,
     };
     // The first entries are opened in the background while the artifact is opened.
@@ -88,7 +88,7 @@ pub(crate) fn run<B: Backend>(
 
 /// The result of a shared session.
 struct Shared {
-    /// Number of entries that need no session of their own.
+    /// The number of entries that need no separate session.
     settled: usize,
     /// True if enough entries have failed.
     enough: bool,
@@ -105,7 +105,7 @@ enum SharedEnd {
 }
 
 /// Marks the failure of an entry that failed after others and is right in a separate session. The candidate is to
-/// blame, because only the earlier entries made the difference.
+/// blame, because the two sessions differ only in their other entries.
 fn marked_order_dependent(mut failure: Box<EntryFailure>) -> Box<EntryFailure> {
     if matches!(failure.status, Status::IncorrectNumerical | Status::UnwrittenOutput) {
         failure.status = Status::Nondeterministic;
@@ -129,8 +129,8 @@ struct Verification<'a, B: Backend> {
     report: Verified,
     /// Number of failed entries, without unsupported ones.
     failed: u32,
-    /// The feature that the device lacks, from the first session that ended for this reason. (A candidate that does not
-    /// support an entry returns a code, which is counted separately.)
+    /// The first entry that needed something that the device lacks, and what it needed. Entries that the candidate
+    /// itself refuses, by returning a code, do not count.
     lacking: Option<String>,
 }
 
@@ -166,7 +166,7 @@ impl<'a, B: Backend> Verification<'a, B> {
         }
         for (at, entry) in placed.iter().enumerate().skip(settled) {
             let mut outcome = self.run_separate_session(entry)?;
-            // Only the first entry is repeated, because the shared session stopped at it.
+            // Only the first of these entries was called before: the shared session stopped at it.
             if let Some(doubted) = doubted.take().filter(|_| outcome.failure.is_none()) {
                 outcome.failure = Some(*marked_order_dependent(doubted));
             }
@@ -206,7 +206,7 @@ impl<'a, B: Backend> Verification<'a, B> {
         }
         let ending = session.finish()?;
         self.record_ending(&ending);
-        // If the host has problems, no other runner is started at once. The core decides what to do next.
+        // If the host is to blame, the entry is not repeated in a separate session. The core decides what to do next.
         if died && ending.verdict.status == Status::InfraError {
             let Verdict { status, detail } = ending.verdict;
             let failure = Some(of(placed[shared.settled].as_ref(), status, detail));
@@ -316,7 +316,7 @@ impl<'a, B: Backend> Verification<'a, B> {
         }
     }
 
-    /// Adds to the report what every session provides, independently of the results of its calls.
+    /// Adds a session's peak memory to the report, and whether its output was cut off.
     fn record_ending(&mut self, ending: &Ending) {
         self.head.record_peak(ending.peak_owed);
         self.head.output_truncated |= ending.end.output_truncated;

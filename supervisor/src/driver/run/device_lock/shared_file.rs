@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-/// If set, the folder of lock files. All runs that share cards need the same one.
+/// The environment variable that names the folder of lock files. All runs that share cards need the same folder.
 pub(super) const FOLDER_VARIABLE: &str = "OPT_SUPERVISOR_LOCK_DIR";
 /// The folders that are shared by all users, the preferred one first.
 const SHARED: [&str; 2] = ["/run/lock", "/tmp"];
@@ -28,13 +28,14 @@ const WRITABLE_BY_ALL: u32 = 0o002;
 pub enum FileError {
     #[error("opening the lock {path} of a device{owner}")]
     Open { path: PathBuf, owner: String, source: io::Error },
-    #[error("the lock {path} of a device is {found}, not a file of its own (ask user {uid} to remove it)")]
+    #[error("the lock {path} of a device is {found}, not an ordinary file (ask user {uid} to remove it)")]
     Foreign { path: PathBuf, found: &'static str, uid: u32 },
-    #[error("no folder for locks of devices that all users share was found (set {FOLDER_VARIABLE})")]
+    #[error("found no folder that all users share, for the locks of devices (set {FOLDER_VARIABLE})")]
     NoFolder,
 }
 
-/// The folder of lock files. The choice depends only on the folders, so that all users choose the same one.
+/// Returns the folder of lock files. Without the variable, the choice depends only on the folders, so that all users
+/// choose the same one.
 pub(super) fn folder() -> Result<PathBuf, FileError> {
     if let Some(folder) = std::env::var_os(FOLDER_VARIABLE).filter(|it| !it.is_empty()) {
         return Ok(PathBuf::from(folder));
@@ -45,8 +46,8 @@ pub(super) fn folder() -> Result<PathBuf, FileError> {
     found.map(Path::to_owned).ok_or(FileError::NoFolder)
 }
 
-/// Whether every user can create files in a folder with this mode and owner, and only root can remove other users'
-/// files.
+/// Returns whether every user can create files in a folder with this mode and owner, and only root can remove other
+/// users' files.
 fn is_shared(mode: u32, uid: u32) -> bool {
     uid == 0 && mode & STICKY != 0 && mode & WRITABLE_BY_ALL != 0
 }
@@ -79,7 +80,7 @@ pub(super) fn open(path: &Path) -> Result<File, FileError> {
     Err(refused(path, errno))
 }
 
-/// Whether a path still leads to this open file, which its owner may have removed.
+/// Returns whether a path still leads to this open file, which its owner may have removed.
 pub(super) fn is_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), path.symlink_metadata()) {
         (Ok(open), Ok(now)) => (open.dev(), open.ino()) == (now.dev(), now.ino()),
@@ -117,7 +118,7 @@ fn refused(path: &Path, errno: Errno) -> FileError {
     }
 }
 
-/// What a path leads to, if that is not an ordinary file.
+/// Describes what a path leads to, if that is not an ordinary file.
 fn kind(metadata: &Metadata) -> Option<&'static str> {
     let kind = metadata.file_type();
     match () {

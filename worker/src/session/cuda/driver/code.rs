@@ -13,9 +13,9 @@ pub(crate) enum Subject {
     Kernel,
     /// The kernel ran too long.
     Time,
-    /// The request was refused, such as a launch of an impossible shape or an unknown symbol.
+    /// The request was refused, such as a launch of an impossible shape.
     Request,
-    /// The module could not be loaded.
+    /// The module could not be loaded, or has no such symbol.
     Image,
     /// The device or its driver lacks a feature.
     Lacking,

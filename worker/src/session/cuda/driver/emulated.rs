@@ -30,7 +30,7 @@ pub(crate) struct EmulatedDriver {
     kernels: BTreeMap<u64, Function>,
     next: u64,
     printed: String,
-    /// Kernels that were launched, so that only the first launch of each is counted.
+    /// Kernels that were launched, so that only the first launch after each lookup is counted.
     counted: BTreeSet<FunctionId>,
     counts: BTreeMap<String, EmulatedKernel>,
 }

@@ -20,7 +20,7 @@ pub(crate) enum NoDriver {
     Library,
     #[error("the CUDA driver that is installed here is too old, or is not a driver: it has no `{0}`")]
     Symbol(&'static str),
-    #[error("the CUDA driver has no device {ordinal}: {error}")]
+    #[error("the CUDA driver cannot open device {ordinal}: {error}")]
     Device { ordinal: u32, error: DriverError },
 }
 

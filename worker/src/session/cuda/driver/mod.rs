@@ -105,7 +105,8 @@ impl AsMut<[u8]> for Pinned {
     }
 }
 
-/// The location of a fault in a kernel. Fields that the device does not report are empty; a card reports none.
+/// The location of a fault in a kernel. Fields that the device does not report are empty. A card reports only `text`,
+/// and only if a module cannot be loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Site {
     pub(crate) block: Option<[u32; 3]>,
@@ -138,7 +139,8 @@ impl DriverError {
     }
 }
 
-/// The functions of a device. After an error that ends the context, every further call fails.
+/// The functions of a device. After an error that ends the context, every further call fails, until `replace` has
+/// created a new one.
 pub(crate) trait Driver {
     fn card(&self) -> &Card;
 
@@ -167,7 +169,7 @@ pub(crate) trait Driver {
     /// Queues a store of `value` into every byte.
     fn fill(&mut self, queue: Queue, at: u64, value: u8, bytes: Bytes) -> Result<(), DriverError>;
 
-    /// Reports a read of these bytes as a fault until they are written, if the device checks accesses.
+    /// Makes a read of these bytes a fault until they are written, if the device checks accesses.
     fn forget(&mut self, _at: u64, _bytes: Bytes) -> Result<(), DriverError> {
         Ok(())
     }
@@ -196,7 +198,8 @@ pub(crate) trait Driver {
     /// Queues a launch on the queue of calls.
     fn launch(&mut self, launch: &Launch) -> Result<(), DriverError>;
 
-    /// What each kernel did since the last call of this function, if the device counts it.
+    /// What each kernel did in its counted launches since the last call of this function. Empty if the device counts
+    /// none.
     fn take_counts(&mut self) -> Vec<EmulatedKernel> {
         Vec::new()
     }

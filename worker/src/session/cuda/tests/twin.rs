@@ -1,4 +1,4 @@
-//! Verification through a stand-in for libcuda, with the same code that drives a card.
+//! Verification through the twin of libcuda, with the same code that drives a card.
 
 use std::path::PathBuf;
 
@@ -8,14 +8,14 @@ use crate::session::cuda::driver::card::CardDriver;
 
 const PTX: &str = include_str!("relu.ptx");
 
-/// Loads the stand-in under the driver's name. It lies beside this test's executable.
+/// Loads the twin under the driver's name. It lies beside this test's executable.
 fn load_twin() {
     let mut path: PathBuf = std::env::current_exe().expect("this test");
     path.set_file_name("libcuda.so");
     // SAFETY: our own library, whose start-up code does nothing.
     let twin = unsafe { libloading::Library::new(&path) };
     // It stays loaded, so that loading `libcuda.so` finds it later.
-    std::mem::forget(twin.expect("the stand-in, which is built with this test"));
+    std::mem::forget(twin.expect("the twin, which is built with this test"));
 }
 
 fn kernel(harm: &str) -> Attempt {

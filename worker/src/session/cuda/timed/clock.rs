@@ -14,7 +14,8 @@ use crate::session::{
     WakeCost,
 };
 
-/// Calls that are shorter are launched as one graph, because the host cannot launch them as fast as they run.
+/// Shorter calls of a block are launched as one graph, because the host cannot launch them as fast as they run. (If the
+/// cache is flushed before each call, they are launched one by one.)
 const SHORT_CALL: Duration = Duration::from_micros(20);
 /// The time for which the end of a block is polled without pauses, beyond twice its expected duration.
 const SPIN: Duration = Duration::from_millis(2);

@@ -1,5 +1,5 @@
-//! The device memory that all timed sessions of a lease share. Before any candidate runs, it is used to measure how
-//! long a flush of the L2 cache takes, and how fast the device copies.
+//! The device memory that all timed sessions of a lease share. When it is allocated, it is used to measure how long a
+//! flush of the L2 cache takes, and how fast the device copies.
 
 use std::time::Duration;
 

@@ -55,7 +55,8 @@ pub(super) struct TimedDevice<'b> {
     layouts: Vec<Layout>,
     /// The address of the ring.
     ring: u64,
-    /// For each entry, the outputs of its last block.
+    /// For each entry, the outputs of its last block. If entries are not called in turns, only those of the entry that
+    /// was called last are kept.
     kept: Vec<KeptOutputs>,
     in_turns: bool,
     /// The byte in workspaces and their bands.
@@ -114,8 +115,8 @@ impl<'b> TimedDevice<'b> {
             after.push((Kind::Output, wanted));
         }
         if let Some(former) = former.as_mut().filter(|_| !after.is_empty()) {
-            // A smaller ring belongs to another batch, whose sessions have ended. If it cannot be released now, it is
-            // released with the engine.
+            // A smaller ring belongs to an earlier group, whose sessions have ended. If it cannot be released now, it
+            // is released with the engine.
             let _ = state.residency(backend).release(Kind::Output, former.take_ring());
         }
         if former.is_none() {
@@ -171,7 +172,7 @@ impl<'b> TimedDevice<'b> {
         Ok(())
     }
 
-    /// The address of an argument of the call with this number.
+    /// The address that a pointer stands for in the call with this number.
     fn address(&self, entry: usize, pointer: Pointer, call: u32, varied: bool) -> u64 {
         let outputs = &self.inner.entries[entry].as_ref().outputs;
         match pointer {

@@ -1,7 +1,7 @@
-//! The ring of outputs: each call of a block writes to a slot of its own.
+//! The ring of outputs: each call of a block writes to a separate slot.
 //!
-//! All sides use the same ring. After each block, its outputs are copied to the host and the ring can be filled anew,
-//! so a side never finds the other side's outputs on the device.
+//! All sides use the same ring. After each block, its outputs are copied to the host. The slots of a block are filled
+//! before it, so its calls do not find the other side's outputs in them.
 
 use std::io;
 

@@ -2,7 +2,7 @@
 //! mapping.
 //!
 //! The kernel reports this only to the file's owner and to processes that may write to it. To others `mincore` reports
-//! every page as present, so it is not used for them. The file is not read.
+//! every page as present, so only root and the file's owner use it. The file is not read.
 
 use std::fs::File;
 use std::ops::Range;
@@ -67,7 +67,7 @@ impl CacheView {
     }
 }
 
-/// Returns true if `mincore` reports the truth to this process, because it owns the file or may write to it.
+/// Returns true if this process is root or owns the file, so that `mincore` reports the truth to it.
 fn is_ours(file: &File) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
     let own_user = rustix::process::geteuid();

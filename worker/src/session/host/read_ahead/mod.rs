@@ -35,24 +35,24 @@ use super::placed::Placed;
 use crate::recorded::request_ahead;
 use crate::runner::frame::InputRange;
 
-/// Inputs smaller than this, in bytes, are read whole before the call, because watching them costs more than reading
-/// them.
+/// Inputs smaller than this, in bytes, are requested whole when the watch starts, because watching them costs more than
+/// reading them.
 const WHOLE_BELOW: u64 = 1 << 20;
-/// Ranges of at least this many bytes are read with `pread`; smaller ones are requested with a hint.
+/// If touches are observed, ranges of at least this many bytes are read with `pread`. A hint requests all others.
 const MIN_LONG_READ: u64 = 4 << 20;
 /// The size of one read, in bytes: the kernel's read size for a disk with little read-ahead.
 const SCRATCH: usize = 1 << 20;
 /// The number of windows that are checked for changes with one request.
 const GROUP: usize = 64;
-/// The shortest and the longest pause between two checks: while pages enter the cache, and while none do.
+/// The pause between two checks while pages enter the cache, and the longest pause while none do.
 const BUSY_PAUSE: Duration = Duration::from_micros(500);
 const IDLE_PAUSE: Duration = Duration::from_millis(20);
-/// The pause while a stream waits for the candidate. The candidate needs several times as long for half of the pages
-/// ahead of it.
+/// The longest pause while a stream waits for the candidate. The candidate needs several times as long for half of the
+/// pages ahead of it.
 const STREAM_PAUSE: Duration = Duration::from_millis(4);
 /// The number of times that a runner's mappings are searched for the inputs before the thread gives up.
 const MAX_TRIES: u32 = 200;
-/// Checks take at most this fraction (1/n) of the time.
+/// A check that leads to no read is followed by a pause that is this many times as long, up to the longest pause.
 const CHECKING_PART: u32 = 8;
 
 /// The inputs of one entry, examined before its runner maps them.
@@ -144,8 +144,8 @@ impl ReadAhead {
         !self.inputs.is_empty() && self.unseen == 0
     }
 
-    /// Turns the kernel's read-ahead off for these files, because after a small record it would read into the table
-    /// that follows.
+    /// If the runner should map its inputs without the kernel's read-ahead, turns it off for their files too: after a
+    /// small record, it would read into the table that follows.
     pub fn read_exactly(&self) {
         if self.page_by_page() {
             let small = self.small_inputs.iter().map(|(file, _)| file);
@@ -227,7 +227,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Sets the process that touches the inputs. Before this call, touches are inferred from new pages in the cache.
+    /// Sets the process that touches the inputs. Until it can be observed, new pages in the cache count as touches.
     pub fn set_runner(&self, pid: u32) {
         if let Some((_, tell)) = &self.thread {
             let _ = tell.send(Command::Runner(pid));
@@ -344,7 +344,7 @@ impl Watcher {
         }
     }
 
-    /// Finds the inputs in the runner's mappings. Called only once there is a stream, because candidates with sparse
+    /// Finds the inputs in the runner's mappings. Does nothing until there is a stream, because candidates with sparse
     /// accesses need not be watched this closely.
     fn find_touches(&mut self) {
         let Some(runner) = self.runner.filter(|_| self.touches.is_none() && self.tries < MAX_TRIES) else {
@@ -410,7 +410,7 @@ impl Input {
         let pages = self.policy.pages_of(window..window + 1);
         let touched = match touches {
             Some(touches) => Some(touches.touched(at, pages.clone())),
-            // The candidate has not touched this window yet.
+            // Touches will be observed, but cannot be yet. A new page in the cache does not show one.
             None => self.policy.may_overshoot().then_some(0),
         };
         self.policy.seen(window, self.cache.resident(pages), touched)
@@ -423,7 +423,7 @@ impl Input {
         }
     }
 
-    /// Returns the windows that were not read by this thread, in groups that have changed.
+    /// Returns the windows that this thread has not read, in all groups that have changed.
     fn changed(&self) -> Vec<usize> {
         let windows = self.policy.windows();
         let groups = (0..windows).step_by(GROUP).map(|first| first..windows.min(first + GROUP));

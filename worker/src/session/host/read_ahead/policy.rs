@@ -19,7 +19,8 @@ const MAX_STEP: u64 = 16;
 /// The number of steps of one stream that may be ahead of the candidate: while the steps grow, and once they are long.
 const STEPS_AHEAD: usize = 4;
 pub(super) const LONG_STEPS_AHEAD: usize = 8;
-/// The limit on reads ahead of the candidate by all streams of one input, in windows: 64 MiB.
+/// The limit on reads ahead of the candidate by all streams of one input, in windows: 64 MiB. (A stream that advances
+/// gets one step in any case.)
 const MAX_AHEAD: u64 = 128;
 /// A window is dense if at least this fraction (1/n) of its pages were touched.
 const DENSE_PART: u64 = 2;
@@ -70,7 +71,7 @@ struct Stream {
     steps: VecDeque<Step>,
 }
 
-/// Windows that are read at once.
+/// Windows that are read together.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     windows: u64,
@@ -109,8 +110,8 @@ impl ReadaheadPolicy {
         }
     }
 
-    /// Expects that the whole input will be used, and that touches will be observed. Returns the pages to read at once,
-    /// in this many steps.
+    /// Expects that the whole input will be used, and that touches will be observed. Returns the pages to read now, in
+    /// this many steps.
     pub(super) fn expect_all(&mut self, steps: usize) -> Vec<Range<u64>> {
         self.touches_are_observed = true;
         let mut stream = Stream { next: 0, step: MAX_STEP, steps: VecDeque::new() };
@@ -140,8 +141,8 @@ impl ReadaheadPolicy {
         self.ended = true;
     }
 
-    /// Returns true if long steps may be read sequentially, with the kernel's read-ahead after them. Extra pages then
-    /// do not mislead the policy.
+    /// Returns true if long steps may be read sequentially, with the kernel's read-ahead after them. Touches are then
+    /// observed, so extra pages in the cache do not mislead the policy.
     pub(super) const fn may_overshoot(&self) -> bool {
         self.touches_are_observed
     }
@@ -193,7 +194,8 @@ impl ReadaheadPolicy {
     }
 
     /// Takes the number of pages of a window that are now in the cache and, if touches are observed, the number that
-    /// were touched. The rest are pages that the kernel read ahead by itself. Returns the pages to read as a result.
+    /// were touched. Pages in the cache that were not touched are those that the kernel read ahead by itself. Returns
+    /// the pages to read as a result.
     pub(super) fn seen(&mut self, window: usize, resident: u64, touched: Option<u64>) -> Vec<Range<u64>> {
         let pages = self.pages_of(window..window + 1);
         let length = pages.end - pages.start;

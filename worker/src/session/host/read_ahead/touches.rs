@@ -38,7 +38,7 @@ pub(super) struct Touches {
 pub(super) enum TouchesUnknown {
     /// Some inputs are not mapped yet.
     NotYet,
-    /// The kernel does not let us read the process's page tables.
+    /// The process's page tables or its list of mappings cannot be read.
     Never,
 }
 

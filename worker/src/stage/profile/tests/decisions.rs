@@ -100,7 +100,7 @@ fn trial_that_died_decides_nothing_for_the_next_candidate() {
     let report = profile_after(&mut decisions, &backend, &varying());
     assert_eq!(
         report.body.entries[0].unvaried_because.as_deref(),
-        Some("the baseline does not survive other values")
+        Some("the kernel that tries other values does not survive them")
     );
     let report = profile_after(&mut decisions, &working(), &varying());
     assert_eq!(report.body.entries[0].varied, ["input"]);

@@ -90,7 +90,11 @@ fn trial_tries_all_inputs_then_floats_then_integers_then_the_largest() {
         let report = profile(&backend, &varying(op, &[0]));
         assert_eq!(tried(&backend), choices, "{op}");
         let entry = &report.body.entries[0];
-        assert_eq!(entry.unvaried_because.as_deref(), Some("the baseline refuses other values"), "{op}");
+        assert_eq!(
+            entry.unvaried_because.as_deref(),
+            Some("the kernel that tries other values refuses them"),
+            "{op}"
+        );
     }
 }
 
@@ -204,8 +208,8 @@ fn entry_that_fails_its_trial_does_not_stop_the_other_trials() {
     };
     for (first, why, sessions) in [
         // The session is dead, so the second entry needs another one.
-        (once(|_| Play::Dies), "the baseline does not survive other values", 2),
-        (once(|_| Play::code(3)), "the baseline refuses other values", 1),
+        (once(|_| Play::Dies), "the kernel that tries other values does not survive them", 2),
+        (once(|_| Play::code(3)), "the kernel that tries other values refuses them", 1),
     ] {
         let backend = ScriptedBackend::playing_each(&[
             ("naive", first),

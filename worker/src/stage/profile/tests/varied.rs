@@ -69,8 +69,8 @@ fn profile_does_not_vary_inputs_that_a_rule_keeps() {
 fn profile_keeps_inputs_if_the_baseline_fails_with_new_ones() {
     let once = |play| Script::timed(&[BlockPlay { play, ..BlockPlay::honest(100 * US) }]);
     for (play, why) in [
-        (once(|_| Play::code(3)), "the baseline refuses other values"),
-        (once(|_| Play::Dies), "the baseline does not survive other values"),
+        (once(|_| Play::code(3)), "the kernel that tries other values refuses them"),
+        (once(|_| Play::Dies), "the kernel that tries other values does not survive them"),
         (once(|_| Play::Remembered), "an output, or a part of one, hardly depends on it"),
     ] {
         let backend = ScriptedBackend::playing_each(&[

@@ -38,8 +38,8 @@ struct Job<'a> {
 }
 
 impl Decisions {
-    /// Forgets the decisions of another job. Without a baseline every candidate is a job of its own, because the
-    /// decisions are then made with the candidate.
+    /// Forgets the decisions of another job. Without a baseline, no decision is kept for the next candidate, because
+    /// decisions are then made with the candidate itself.
     pub(crate) fn start(&mut self, task: &ProfileTask) {
         let job = task.baseline.as_ref().and_then(|baseline| {
             let job = Job {

@@ -36,7 +36,7 @@ pub(super) struct Variation {
     sources: Vec<Source>,
     /// The arguments that vary.
     pub(super) names: Vec<String>,
-    /// The reason why no input varies; empty if one does.
+    /// The reason why no input varies; `None` if one does.
     pub(super) unvaried: Option<String>,
     /// The decision, which other candidates of the job can reuse. `None` if a process ended before it was certain.
     decision: Option<Decision>,

@@ -1,9 +1,9 @@
-//! Decides which inputs vary. Tries choices of inputs with a kernel that is known to be right, until the kernel still
-//! works with one of them and all of its outputs change.
+//! Decides which inputs vary. Tries choices of inputs with a kernel that is known to be right, until it finds a choice
+//! with which the kernel still works and all outputs change.
 //!
-//! The kernel is the baseline, in a runner of its own, or the candidate itself if there is no baseline. A choice is
+//! The kernel is the baseline, in a separate runner, or the candidate itself if there is no baseline. A choice is
 //! dropped if the kernel fails with new values, if it computes NaN or infinities that were not recorded, if part of an
-//! output stays the same in all calls, or if the plan call prepares something from the values.
+//! output hardly changes from call to call, or if the plan call prepares something from the values.
 
 use opt_shared::formula::load_timeout;
 use opt_shared::message::ProfileTask;
@@ -44,7 +44,7 @@ enum Trial {
     Died,
 }
 
-/// An entry for which it has not been decided yet which inputs vary.
+/// An entry whose varying inputs have not been decided yet.
 struct Undecided {
     number: usize,
     eligible: Vec<Eligible>,
@@ -140,7 +140,7 @@ pub(in super::super) fn decide<B: Backend>(
                     it.uncertain |= !alive;
                     it.dropped = Some(match trial {
                         Trial::Fails(why) => why,
-                        _ => "the baseline does not survive other values",
+                        _ => "the kernel that tries other values does not survive them",
                     });
                     put_back(&mut it, &choice, variation);
                     open.push(it);
@@ -313,7 +313,7 @@ impl TrialEntry<'_> {
         Ok(match session.clock().block(&order, &mut nothing_new)? {
             Answer::Died => Some(Trial::Died),
             Answer::Done(block) if of_calls(&block.called, calls, what).is_some() => {
-                Some(Trial::Fails("the baseline refuses other values"))
+                Some(Trial::Fails("the kernel that tries other values refuses them"))
             }
             Answer::Done(_) => None,
         })

@@ -25,7 +25,7 @@ fn contents(constant: u8, length: u64) -> Vec<u8> {
     (0..length).map(|at| byte(constant, at)).collect()
 }
 
-/// Lengths between one byte and slightly more than two staging slots, with several alignments.
+/// Lengths from one byte to about 180 kB, with several alignments.
 fn length(constant: u8) -> u64 {
     1 + u64::from(constant) * 9_001
 }

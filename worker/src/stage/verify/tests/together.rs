@@ -74,7 +74,7 @@ fn verify_blames_a_candidate_for_failures_that_occur_only_after_other_entries() 
 }
 
 #[test]
-fn verify_starts_no_other_runner_after_a_host_error() {
+fn verify_does_not_repeat_an_entry_that_died_because_of_the_host() {
     let killed = (Status::InfraError, "killed in a call to protect the machine");
     let shared = Script { death: killed, ..Script::of(&[Play::Right, Play::Right, Play::Dies]) };
     let mut task = task(&[0, 1]);

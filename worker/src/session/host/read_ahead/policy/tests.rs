@@ -83,7 +83,8 @@ fn cold() -> Vec<bool> {
     vec![false; to_index(PAGES)]
 }
 
-/// All pages in a pseudorandom order: a full cycle of a generator modulo the number of pages.
+/// The first `count` pages of a pseudorandom order of all pages: the full cycle of a generator modulo the number of
+/// pages.
 fn scattered(count: u64) -> impl Iterator<Item = u64> {
     (0..count).scan(7, |at, _| {
         *at = (*at * 5 + 12_345) % PAGES;

@@ -1,0 +1,155 @@
+//! A control group as its folders: one in version 2, one for each controller in version 1.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::leaf::{Events, LeafLimits};
+use super::{CgroupError, members, put, read};
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Group {
+    One { memory: PathBuf, pids: PathBuf },
+    Two { folder: PathBuf },
+}
+
+impl Group {
+    /// The folders of this group.
+    pub(super) fn folders(&self) -> impl Iterator<Item = &Path> {
+        let (first, second) = match self {
+            Self::One { memory, pids } => (memory, Some(pids)),
+            Self::Two { folder } => (folder, None),
+        };
+        std::iter::once(first).chain(second).map(PathBuf::as_path)
+    }
+
+    /// The folder that names the group in messages.
+    pub(super) fn folder(&self) -> &Path {
+        match self {
+            Self::One { memory, .. } => memory,
+            Self::Two { folder } => folder,
+        }
+    }
+
+    pub(super) fn child(&self, name: &str) -> Self {
+        match self {
+            Self::One { memory, pids } => Self::One { memory: memory.join(name), pids: pids.join(name) },
+            Self::Two { folder } => Self::Two { folder: folder.join(name) },
+        }
+    }
+
+    /// Creates the folders. If one cannot be created, removes the others.
+    pub(super) fn create(&self) -> Result<(), CgroupError> {
+        for (index, folder) in self.folders().enumerate() {
+            if let Err(error) = std::fs::create_dir(folder) {
+                for created in self.folders().take(index) {
+                    let _ = std::fs::remove_dir(created);
+                }
+                return Err(CgroupError::io("create the group", folder)(error));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn set_limits(&self, limits: LeafLimits) -> Result<(), CgroupError> {
+        let (memory, tasks) = (limits.memory.get().to_string(), limits.tasks.to_string());
+        match self {
+            Self::Two { folder } => {
+                put(folder, "memory.max", &memory)?;
+                put(folder, "pids.max", &tasks)?;
+                put(folder, "memory.oom.group", "1")?;
+                // A kernel without swap, or without swap accounting, has no such file.
+                if_there(put(folder, "memory.swap.max", "0"))
+            }
+            Self::One { memory: folder, pids } => {
+                put(pids, "pids.max", &tasks)?;
+                put(folder, "memory.limit_in_bytes", &memory)?;
+                // Memory and swap together. It must not be lower than the limit on memory, so it is set second.
+                if_there(put(folder, "memory.memsw.limit_in_bytes", &memory))?;
+                if_there(put(folder, "memory.swappiness", "0"))
+            }
+        }
+    }
+
+    /// Moves a process with all its threads into the group.
+    pub(super) fn enter(&self, pid: u32) -> Result<(), CgroupError> {
+        self.folders().try_for_each(|folder| put(folder, "cgroup.procs", &pid.to_string()))
+    }
+
+    /// Kills all members. In version 2, fails before Linux 5.14.
+    pub(super) fn kill(&self) -> Result<(), CgroupError> {
+        match self {
+            Self::Two { folder } => put(folder, "cgroup.kill", "1"),
+            Self::One { memory, pids } => {
+                // No member can start another process from here on.
+                put(pids, "pids.max", "0")?;
+                members::kill(memory)
+            }
+        }
+    }
+
+    pub(super) fn events(&self) -> Result<Events, CgroupError> {
+        match self {
+            Self::Two { folder } => {
+                let path = folder.join("memory.events");
+                let text = read(&path)?;
+                let count = |name| count_of(&text, name, &path).map(Option::unwrap_or_default);
+                Ok(Events { oom_kill: count("oom_kill")?, max: count("max")? })
+            }
+            Self::One { memory, .. } => {
+                let path = memory.join("memory.oom_control");
+                // Before Linux 4.13, there is no such count.
+                let oom_kill = count_of(&read(&path)?, "oom_kill", &path)?.unwrap_or_default();
+                // The limits on memory, and on memory and swap together, are equal. Either may be reached first.
+                let with_swap = memory.join("memory.memsw.failcnt");
+                let with_swap = if with_swap.exists() { number(&with_swap)? } else { 0 };
+                Ok(Events {
+                    oom_kill,
+                    max: number(&memory.join("memory.failcnt"))?.saturating_add(with_swap),
+                })
+            }
+        }
+    }
+
+    /// Removes the group if it has no members, and returns whether it is gone. It is busy until its last member is dead.
+    pub(super) fn remove(&self) -> bool {
+        // Every folder is tried, so that as little as possible is left.
+        self.folders().map(remove).fold(true, |all, gone| all && gone)
+    }
+}
+
+fn remove(folder: &Path) -> bool {
+    match std::fs::remove_dir(folder) {
+        Ok(()) => true,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+/// Returns the number in the line of a file that begins with a name; `None` without such a line.
+fn count_of(text: &str, name: &str, path: &Path) -> Result<Option<u64>, CgroupError> {
+    let mut lines = text.lines().map(str::split_ascii_whitespace);
+    let Some(mut words) = lines.find_map(|mut words| (words.next() == Some(name)).then_some(words)) else {
+        return Ok(None);
+    };
+    words.next().and_then(|word| word.parse().ok()).map(Some).ok_or_else(|| no_count(path))
+}
+
+/// Reads a file that contains only a number.
+fn number(path: &Path) -> Result<u64, CgroupError> {
+    read(path)?.trim().parse().map_err(|_| no_count(path))
+}
+
+fn no_count(path: &Path) -> CgroupError {
+    CgroupError::io("parse a count in it", path)(io::ErrorKind::InvalidData.into())
+}
+
+/// Accepts that a file does not exist. In a control group, nobody may create one.
+fn if_there(written: Result<(), CgroupError>) -> Result<(), CgroupError> {
+    match written {
+        Err(CgroupError::Io { source, .. })
+            if matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) =>
+        {
+            Ok(())
+        }
+        other => other,
+    }
+}

@@ -1,0 +1,76 @@
+//! The mark of a live run among the groups: a folder that the supervisor keeps locked.
+//!
+//! The groups of different runs may be side by side. Groups that a killed supervisor left are removed by the next
+//! supervisor, which must not remove those of a live run, even while they are empty.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock};
+
+/// The timeout for locking the mark. Others hold the lock only for the moment in which they examine it.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 1000 });
+const LOCK_PAUSE: Duration = Duration::from_millis(1);
+
+/// A locked folder. Dropping it unlocks the folder.
+#[derive(Debug)]
+pub(super) struct Mark {
+    _locked: File,
+}
+
+impl Mark {
+    /// Creates the folder if it does not exist, and locks it.
+    pub(super) fn set(folder: &Path) -> std::io::Result<Self> {
+        let deadline = Instant::now() + LOCK_TIMEOUT;
+        loop {
+            match std::fs::create_dir(folder) {
+                Err(error) if error.kind() != std::io::ErrorKind::AlreadyExists => return Err(error),
+                _ => {}
+            }
+            match lock(folder) {
+                Ok(Some(locked)) => return Ok(Self { _locked: locked }),
+                Ok(None) if deadline <= Instant::now() => return Err(std::io::ErrorKind::TimedOut.into()),
+                Err(error) if deadline <= Instant::now() => return Err(error),
+                Ok(None) | Err(_) => std::thread::sleep(LOCK_PAUSE),
+            }
+        }
+    }
+
+    /// Returns whether a live supervisor holds the lock of this folder.
+    pub(super) fn is_set(folder: &Path) -> bool {
+        let Ok(file) = File::open(folder) else { return false };
+        flock(&file, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
+    }
+}
+
+/// Returns the locked folder, or `None` if it is locked already, or another supervisor removed it before it was locked.
+fn lock(folder: &Path) -> std::io::Result<Option<File>> {
+    let file = File::open(folder)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
+        other => other?,
+    }
+    let (held, there) = (file.metadata()?, std::fs::metadata(folder)?);
+    Ok(((held.dev(), held.ino()) == (there.dev(), there.ino())).then_some(file))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mark_is_set_until_it_is_dropped() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("mark");
+        assert!(!Mark::is_set(&path), "there is no folder");
+        let mark = Mark::set(&path).expect("sets");
+        assert!(Mark::is_set(&path));
+        assert!(Mark::set(&path).is_err(), "it is set already");
+        drop(mark);
+        assert!(!Mark::is_set(&path) && path.is_dir());
+        let _again = Mark::set(&path).expect("sets an old mark");
+        assert!(Mark::is_set(&path));
+    }
+}

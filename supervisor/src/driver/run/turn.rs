@@ -1,0 +1,90 @@
+//! Measures how long the main loop takes between two waits for events. While it does, it notices nothing.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt as _;
+use std::time::{Duration, Instant};
+
+/// A clock for the turns of one thread. A turn is the time between two waits, except the part in which the thread was
+/// ready to run but had no CPU.
+pub(super) struct TurnClock {
+    /// The kernel's account of the thread's scheduling; `None` if the kernel keeps none. Turns then include the time
+    /// without a CPU.
+    schedstat: Option<File>,
+    /// When the current turn began, and the thread's total time without a CPU until then. `None` during a wait.
+    began: Option<(Instant, Duration)>,
+    longest: Duration,
+}
+
+impl TurnClock {
+    /// Returns a clock for the calling thread.
+    pub(super) fn of_this_thread() -> Self {
+        Self {
+            schedstat: File::open("/proc/thread-self/schedstat").ok(),
+            began: None,
+            longest: Duration::ZERO,
+        }
+    }
+
+    pub(super) fn begin(&mut self) {
+        self.began = Some((Instant::now(), self.without_cpu()));
+    }
+
+    pub(super) fn end(&mut self) {
+        let Some((began, without_cpu)) = self.began.take() else { return };
+        let elapsed = began.elapsed();
+        // Most turns are too short to be the longest, whatever the kernel reports.
+        if self.longest < elapsed {
+            let waited = self.without_cpu().saturating_sub(without_cpu);
+            self.longest = self.longest.max(elapsed.saturating_sub(waited));
+        }
+    }
+
+    /// The longest turn so far.
+    pub(super) fn longest(&self) -> Duration {
+        self.longest
+    }
+
+    fn without_cpu(&self) -> Duration {
+        let mut text = [0; 96];
+        let read = self.schedstat.as_ref().and_then(|file| file.read_at(&mut text, 0).ok()).unwrap_or(0);
+        text.get(..read).and_then(run_delay).unwrap_or_default()
+    }
+}
+
+/// Returns the second number of a `schedstat` file, in nanoseconds: the time for which the thread waited for a CPU.
+fn run_delay(schedstat: &[u8]) -> Option<Duration> {
+    let text = std::str::from_utf8(schedstat).ok()?;
+    text.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn run_delay_is_the_second_number() {
+        assert_eq!(run_delay(b"123456 7890 12\n"), Some(Duration::from_nanos(7890)));
+        for text in ["", "123456", "1 x 2", "1 -2 3"] {
+            assert_eq!(run_delay(text.as_bytes()), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn longest_turn_is_kept_and_waits_do_not_count() {
+        let mut clock = TurnClock { schedstat: None, began: None, longest: Duration::ZERO };
+        clock.end();
+        assert_eq!(clock.longest(), Duration::ZERO);
+        let turn_of = |clock: &mut TurnClock, took: Duration| {
+            let now = Instant::now();
+            clock.began = now.checked_sub(took).map(|began| (began, Duration::ZERO));
+            clock.end();
+        };
+        let second = Duration::from_secs(1);
+        turn_of(&mut clock, 60 * second);
+        let longest = clock.longest();
+        assert!(60 * second <= longest, "{longest:?}");
+        turn_of(&mut clock, second);
+        clock.end();
+        assert_eq!(clock.longest(), longest);
+    }
+}
