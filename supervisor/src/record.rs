@@ -324,7 +324,7 @@ pub struct CandidateTimes {
 }
 
 impl CandidateTimes {
-    /// Whether entries were timed, each with the same inputs in every call.
+    /// Whether entries were timed, and none of them had inputs that varied.
     pub fn had_same_inputs(&self) -> bool {
         self.varied_entries == Some(0) && self.unvaried_entries.is_some_and(|count| 0 < count)
     }

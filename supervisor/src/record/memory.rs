@@ -45,7 +45,7 @@ pub struct Sampling {
     pub worst_delay_us: u64,
     /// The maximum by which a runner can have exceeded its limit before a sample showed it.
     pub overshoot_bound_bytes: Bytes,
-    /// The longest time that the main loop took between two waits for events, except the time in which it waited for a
+    /// The longest time between two waits of the main loop for events, without the time in which the loop waited for a
     /// CPU.
     #[serde(default)]
     pub worst_turn_us: u64,

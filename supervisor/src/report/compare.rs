@@ -45,7 +45,7 @@ pub struct Ended {
     pub rank: Option<u32>,
     pub speedup: Option<Estimate>,
     pub median_time: Option<Estimate>,
-    /// Whether the figures are of calls that all had the same inputs.
+    /// Whether every call of a timed entry had the same inputs.
     pub same_inputs: bool,
 }
 
