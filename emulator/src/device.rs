@@ -15,6 +15,7 @@ use crate::fault::{Fault, FaultKind, LoadError};
 use crate::limits;
 use crate::memory::Heap;
 use crate::ptx;
+use crate::ptx::lexer::clipped;
 use crate::ptx::syntax::{InitialValue, Source, Space, Variable};
 
 /// The properties of a device.
@@ -324,12 +325,12 @@ impl Device {
         let mut all = 0_u64;
         for variable in source.variables.iter().filter(placed) {
             if variable.is_extern {
-                let what = format!("the variable `{}`, which is defined elsewhere", variable.name);
+                let what = format!("the variable `{}`, which is defined elsewhere", clipped(variable.name));
                 return Err(LoadError::unsupported(variable.line, what));
             }
             let read_only = variable.space == Space::Const;
             if addresses.contains_key(variable.name) {
-                let what = format!("the variable `{}` is declared twice", variable.name);
+                let what = format!("the variable `{}` is declared twice", clipped(variable.name));
                 return Err(LoadError::syntax(variable.line, what));
             }
             let bytes = variable.bytes.max(1);
@@ -337,7 +338,7 @@ impl Device {
             if limits::MODULE_BYTES < all {
                 let what = format!(
                     "`{}`: the variables of a module take more than {} bytes",
-                    variable.name,
+                    clipped(variable.name),
                     limits::MODULE_BYTES
                 );
                 return Err(LoadError::limit(variable.line, what));
@@ -357,7 +358,7 @@ impl Device {
                     InitialValue::Bits(bits) => bits,
                     InitialValue::Address { name, offset } => {
                         let Some(address) = addresses.get(name) else {
-                            let what = format!("the address of `{name}` in an initialiser");
+                            let what = format!("the address of `{}` in an initialiser", clipped(name));
                             return Err(LoadError::unsupported(variable.line, what));
                         };
                         address.wrapping_add_signed(offset)

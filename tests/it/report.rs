@@ -118,7 +118,8 @@ fn every_format_agrees_with_the_summary() {
 fn page_is_complete_in_a_browser() {
     let scenario = mixed();
     let (outcome, summary) = scenario.run_plan(0, &[]);
-    reported(&scenario, "html").expect(true, "the page is written to standard output");
+    let written = reported(&scenario, "html");
+    written.expect(written.stdout.trim_end().ends_with("</html>"), "the page is written to standard output");
     scenario.run(&["report", "runs/latest", "--format", "html", "-o", "page.html"]).expect_exit(0);
     let page = scenario.path().join("page.html");
     let bytes = std::fs::metadata(&page).expect("the page").len();

@@ -417,7 +417,7 @@ impl<'s, 'a> Builder<'s, 'a> {
         if limits::STATIC_SHARED_BYTES < self.kernel.static_shared {
             let what = format!(
                 "`{}` declares {} bytes of shared memory, but at most {} are allowed",
-                self.kernel.name,
+                clipped(&self.kernel.name),
                 self.kernel.static_shared,
                 limits::STATIC_SHARED_BYTES
             );

@@ -5,6 +5,7 @@ use super::qualifiers::Qualifiers;
 use crate::code::{BarrierMode, BarrierOp, Op};
 use crate::fault::LoadError;
 use crate::lane::Type;
+use crate::ptx::lexer::clipped;
 use crate::ptx::syntax::Operand;
 
 /// The label that `ret` of an inlined function branches to.
@@ -77,7 +78,7 @@ fn branch_table<'a>(
     };
     let index = builder.value(index, Type::U32)?.row;
     let Some(targets) = builder.frame().targets.get(list).cloned() else {
-        return Err(builder.syntax(format!("there is no preceding list of labels `{list}`")));
+        return Err(builder.syntax(format!("there is no preceding list of labels `{}`", clipped(list))));
     };
     builder.spend(targets.len())?;
     let line = builder.line();

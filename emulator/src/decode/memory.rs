@@ -7,6 +7,7 @@ use crate::code::{
 };
 use crate::fault::LoadError;
 use crate::lane::Type;
+use crate::ptx::lexer::clipped;
 use crate::ptx::syntax::{Number, Operand, Space};
 
 /// Words that this device ignores: cache hints, and the memory order that is the default.
@@ -196,7 +197,7 @@ pub fn address<'a>(
             };
             Ok((of(found), Slot { file: File::Wide, row, bits: 64 }, *offset))
         }
-        _ => Err(builder.syntax(format!("`{name}` is not an address"))),
+        _ => Err(builder.syntax(format!("`{}` is not an address", clipped(name)))),
     }
 }
 

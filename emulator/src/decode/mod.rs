@@ -18,6 +18,7 @@ use std::collections::HashMap;
 use crate::code::Kernel;
 use crate::fault::LoadError;
 use crate::limits;
+use crate::ptx::lexer::clipped;
 use crate::ptx::syntax::{Function, Item, Operand, Source, Space, Statement};
 use builder::{Builder, Frame, Name};
 use qualifiers::Qualifiers;
@@ -50,7 +51,10 @@ pub fn kernel<'a>(
         builder.declare(param.name, Name::Variable { space: Space::Param, address: offset, dynamic: false });
         offset += param.bytes;
         if limits::PARAMETER_BYTES < offset {
-            return Err(LoadError::limit(param.line, format!("`{}` has too many parameters", entry.name)));
+            return Err(LoadError::limit(
+                param.line,
+                format!("`{}` has too many parameters", clipped(entry.name)),
+            ));
         }
     }
     builder.kernel.param_bytes = offset;

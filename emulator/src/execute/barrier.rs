@@ -11,8 +11,11 @@ use crate::limits;
 /// One of a block's barriers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Barrier {
-    /// The number of threads that have arrived since the last release.
+    /// The number of threads that have arrived since the last release, including missing and ended lanes that count as
+    /// arrived.
     arrived: u32,
+    /// The number of threads that have executed the instruction since the last release.
+    present: u32,
     /// The number of threads that are needed; `None` for all threads that have not ended.
     needed: Option<u32>,
     /// The number of threads that have arrived with the predicate set.
@@ -47,6 +50,7 @@ impl Warp {
             // At a barrier for a number of threads, if all live lanes of a warp arrive together, the warp's missing
             // and ended lanes count as arrived too.
             barrier.arrived += mask.count_ones();
+            barrier.present += mask.count_ones();
             if barrier.needed.is_some() && mask == self.live {
                 barrier.arrived += 32 - mask.count_ones();
             }
@@ -140,7 +144,7 @@ fn pass(kernel: &Kernel, warp: &mut Warp, index: usize, barrier: Barrier) -> Res
         let op = &kernel.barrier_ops[waiting.op as usize];
         if let Some(slot) = op.to {
             let value = match op.mode {
-                BarrierMode::And => u64::from(barrier.set == barrier.arrived),
+                BarrierMode::And => u64::from(barrier.set == barrier.present),
                 BarrierMode::Or => u64::from(barrier.set != 0),
                 _ => u64::from(barrier.set),
             };

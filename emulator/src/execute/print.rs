@@ -75,11 +75,18 @@ impl Warp {
             else {
                 break;
             };
-            let (flags, kind) = (&rest[..end], rest.as_bytes()[end]);
+            let (mut flags, kind) = (rest[..end].to_owned(), rest.as_bytes()[end]);
             rest = &rest[end + 1..];
+            if flags.contains('*') {
+                // The width is an argument of 32 bits. A negative one means that the text is on the left.
+                at = at.next_multiple_of(4);
+                let width = self.read(block, at, 4, lane)? as u32;
+                (at, count) = (at + 4, count + 1);
+                flags = flags.replacen('*', &width.cast_signed().to_string(), 1);
+            }
             let is_long = flags.contains(['l', 'z', 'j', 't']);
             let bytes = match kind {
-                b's' | b'p' | b'e' | b'E' | b'f' | b'F' | b'g' | b'G' | b'a' => 8,
+                b's' | b'p' | b'e' | b'E' | b'f' | b'F' | b'g' | b'G' | b'a' | b'A' => 8,
                 _ if is_long => 8,
                 _ => 4,
             };
@@ -88,7 +95,7 @@ impl Warp {
             at += bytes;
             count += 1;
             let string = if kind == b's' { Some(self.text(block, value, lane)?) } else { None };
-            text.push_str(&Directive::new(flags, kind).format(value, is_long, string));
+            text.push_str(&Directive::new(&flags, kind).format(value, is_long, string));
         }
         text.push_str(rest);
         Ok((text, count))
@@ -149,6 +156,8 @@ impl Directive {
             }
             b'e' | b'E' => exponential(float, precision),
             b'g' | b'G' => general(float, precision.max(1)),
+            b'a' => hexadecimal(float, self.precision),
+            b'A' => hexadecimal(float, self.precision).to_uppercase(),
             _ => format!("{float:.precision$}"),
         };
         let is_number = !matches!(self.kind, b'c' | b's' | b'p');
@@ -176,6 +185,38 @@ fn exponential(value: f64, precision: usize) -> String {
     format!("{digits}e{sign}{:02}", exponent.abs())
 }
 
+/// Formats like `%a`: the digits are exact unless a precision is given.
+fn hexadecimal(value: f64, precision: Option<usize>) -> String {
+    const DIGITS: usize = 13;
+    let bits = value.to_bits();
+    let (exponent, mut fraction) = ((bits >> 52 & 0x7ff) as i32, bits & ((1 << 52) - 1));
+    let mut whole = u64::from(exponent != 0);
+    let exponent = match (exponent, fraction) {
+        (0, 0) => 0,
+        (0, _) => -1022,
+        _ => exponent - 1023,
+    };
+    let digits = match precision.filter(|digits| *digits < DIGITS) {
+        Some(digits) => {
+            // Round to the nearest, and halves to the even digit.
+            let dropped = 4 * (DIGITS - digits);
+            let all = whole << 52 | fraction;
+            let (kept, rest, half) = (all >> dropped, all & ((1 << dropped) - 1), 1_u64 << (dropped - 1));
+            let kept = kept + u64::from(half < rest || half == rest && kept & 1 == 1);
+            (whole, fraction) = (kept >> (4 * digits), kept & ((1 << (4 * digits)) - 1));
+            if digits == 0 { String::new() } else { format!(".{fraction:0digits$x}") }
+        }
+        None => {
+            let text = format!(".{fraction:013x}");
+            let text =
+                if precision.is_none() { text.trim_end_matches('0').trim_end_matches('.') } else { &text };
+            format!("{text:0<width$}", width = precision.map_or(0, |digits| digits + 1))
+        }
+    };
+    let sign = if value.is_sign_negative() { "-" } else { "" };
+    format!("{sign}0x{whole}{digits}p{exponent:+}")
+}
+
 /// Formats like `%g`: in the notation that suits the exponent, without trailing zeros.
 fn general(value: f64, precision: usize) -> String {
     let text = format!("{value:.*e}", precision - 1);
@@ -190,4 +231,26 @@ fn general(value: f64, precision: usize) -> String {
     }
     let decimals = (precision as i32 - 1 - exponent).max(0) as usize;
     trimmed(format!("{value:.decimals$}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hexadecimal_numbers_are_written_as_in_c() {
+        for (value, precision, text) in [
+            (1.0, None, "0x1p+0"),
+            (0.1, None, "0x1.999999999999ap-4"),
+            (-2.5, None, "-0x1.4p+1"),
+            (0.0, None, "0x0p+0"),
+            (5e-324, None, "0x0.0000000000001p-1022"),
+            (1.5, Some(0), "0x2p+0"),
+            (1.0, Some(2), "0x1.00p+0"),
+            (0.1, Some(3), "0x1.99ap-4"),
+            (1.0, Some(15), "0x1.000000000000000p+0"),
+        ] {
+            assert_eq!(hexadecimal(value, precision), text, "{value} {precision:?}");
+        }
+    }
 }

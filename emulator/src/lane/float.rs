@@ -118,7 +118,7 @@ impl FloatFunction {
                 let magnitude = y.abs();
                 if x.is_infinite() && magnitude.is_finite() && f32::from_bits(0x7e80_0000) < magnitude {
                     f32::NAN
-                } else if magnitude.is_finite() && f32::from_bits(0x7e80_0000) < magnitude {
+                } else if magnitude.is_finite() && f32::from_bits(0x7e80_0000) < magnitude && !x.is_nan() {
                     0.0_f32.copysign(x * y.signum())
                 } else {
                     x / y

@@ -89,6 +89,23 @@ fn module(rest: &str) -> String {
 }
 
 #[test]
+fn long_names_are_shortened_in_messages() {
+    let name = "n".repeat(10_000);
+    let module = |text: String| format!(".version 8.0\n.target sm_80\n.address_size 64\n{text}\n");
+    for text in [
+        module(format!(".extern .global .b32 {name};")),
+        module(format!(".global .b64 x = {name};")),
+        module(format!(".global .b8 {name}[4]; .global .b8 {name}[4];")),
+        kernel(0, &format!(".shared .b8 {name}[60000];"), ""),
+        kernel(0, REGISTERS, &format!("ld.global.b32 %r1, [{name}];")),
+        kernel(0, REGISTERS, &format!("brx.idx %r1, {name};")),
+    ] {
+        let message = load_error(&text).to_string();
+        assert!(message.len() < 300, "{} bytes: {}", message.len(), &message[..300]);
+    }
+}
+
+#[test]
 fn limits_are_named() {
     let limit = |text: &str, what: &str| {
         let error = load_error(text);

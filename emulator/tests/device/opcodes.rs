@@ -207,6 +207,7 @@ fn numbers_of_32_and_64_bits() {
             0x3fd5_5555_5555_5556,
         ),
         ("div.approx.f32 $o, $a, $b", "rrr", &[ONE, 0x7f00_0000], 0),
+        ("div.approx.f32 $o, $a, $b", "rrr", &[0x7fc0_0000, 0x7f00_0000], 0x7fff_ffff),
         ("div.full.f32 $o, $a, $b", "rrr", &[ONE, 0x7f00_0000], 0x0040_0000),
         ("rcp.rn.f32 $o, $a", "rr", &[0x8000_0000], INF | 1 << 31),
         ("rcp.approx.ftz.f32 $o, $a", "rr", &[1], INF),
@@ -379,4 +380,25 @@ fn carries() {
         ("mad.lo.cc.u32 $o, $a, $b, $a; madc.hi.u32 $o, $a, $b, 0", "rrr", &[MINUS_ONE, 2], 2),
         ("add.cc.u32 $o, $a, $b; addc.cc.u32 $o, $a, 0; addc.u32 $o, 0, 0", "rrr", &[MINUS_ONE, 1], 1),
     ]);
+}
+
+#[test]
+fn reduction_of_a_barrier_is_over_the_threads_that_are_there() {
+    // The second warp has 16 threads, but the barrier counts whole warps.
+    for (name, predicate, wanted) in [("and", "and.pred", 1), ("or", "or.pred", 1), ("popc", "popc.u32", 48)]
+    {
+        let to = if name == "popc" { "%r2" } else { "%p2" };
+        let declarations = ".reg .b32 %r<4>; .reg .b64 %rd<2>; .reg .pred %p<3>;";
+        let body = format!(
+            "mov.u32 %r1, %tid.x;\nsetp.lt.u32 %p1, %r1, 48;\nbar.red.{predicate} {to}, 0, 64, %p1;\n{}\
+             mul.wide.u32 %rd1, %r1, 4;\nadd.u64 %rd1, %a, %rd1;\nst.global.u32 [%rd1], %r2;",
+            if name == "popc" { "" } else { "selp.u32 %r2, 1, 0, %p2;\n" }
+        );
+        let mut bench = Bench::new(&kernel(1, declarations, &body));
+        let buffer = bench.buffer(&[0xff; 4 * 48]);
+        bench.run(1, 48, &[buffer]).unwrap_or_else(|fault| panic!("{name}: {fault}"));
+        for found in bench.bytes(buffer, 4 * 48).chunks_exact(4) {
+            assert_eq!(u32::from_le_bytes(found.try_into().expect("four bytes")), wanted, "{name}");
+        }
+    }
 }

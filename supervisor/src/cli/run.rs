@@ -64,7 +64,7 @@ pub(super) fn plain(plan: Plan) -> RunOptions {
         keep_open: false,
         each_candidate: None,
         metrics: None,
-        after_each_sample: super::log::report_omitted,
+        before_each_sample: super::log::report_omitted,
     }
 }
 

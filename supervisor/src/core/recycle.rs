@@ -159,6 +159,7 @@ mod tests {
             (RecycleReason::LeftRunners, "left_runners", false),
             (RecycleReason::BeforeProfile, "before_profile", false),
             (RecycleReason::Requested, "requested", false),
+            (RecycleReason::ContextLost, "context_lost", false),
         ];
         for (reason, name, is_routine) in all {
             assert_eq!((reason.name(), reason.is_routine()), (name, is_routine));

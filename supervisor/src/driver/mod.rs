@@ -71,8 +71,8 @@ pub struct RunOptions {
     pub each_candidate: Option<EachCandidate>,
     /// The address at which metrics are served.
     pub metrics: Option<std::net::SocketAddr>,
-    /// Called when a sample of memory is taken, several times per second.
-    pub after_each_sample: fn(),
+    /// Called before each sample of memory, several times per second.
+    pub before_each_sample: fn(),
 }
 
 /// The result of a run that has ended.
@@ -157,7 +157,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         signals,
         watchdog: Watchdog::start(),
         stalled: false,
-        after_each_sample: options.after_each_sample,
+        before_each_sample: options.before_each_sample,
     };
     run.write_host();
     run.machine.warn_of_missing(None);

@@ -65,7 +65,7 @@ impl Responder {
     }
 
     pub fn descriptors(&self) -> impl Iterator<Item = PollFd<'_>> {
-        let room = self.clients.len() < MAX_CLIENTS;
+        let room = self.clients.len() < MAX_CLIENTS && self.accepts_from.is_none();
         let listener =
             room.then(|| PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN)).into_iter();
         listener.chain(self.clients.iter().map(|client| {

@@ -48,7 +48,7 @@ pub struct Sampling {
     /// The longest time between two waits of the main loop for events, without the time in which the loop waited for a
     /// CPU.
     #[serde(default)]
-    pub worst_turn_us: u64,
+    pub worst_turn_us: Option<u64>,
 }
 
 impl Sampling {

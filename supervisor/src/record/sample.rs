@@ -321,7 +321,7 @@ pub(crate) fn sample() -> RunRecord {
                     worst_fill_bytes_per_second: Bytes::gib(4),
                     worst_delay_us: 900,
                     overshoot_bound_bytes: Bytes::mib(12),
-                    worst_turn_us: 1500,
+                    worst_turn_us: Some(1500),
                 }),
             },
             phases: vec![phase],

@@ -110,7 +110,8 @@ fn every_dependency_states_its_purpose() {
     }
     assert_none("dependencies without a comment above them", &wrong);
     // Versions belong in the workspace's `Cargo.toml` alone.
-    let members = ["emulator", "emulator/twin", "shared", "supervisor", "worker", "tests", "tools"];
+    let members =
+        ["emulator", "emulator/twin", "shared", "supervisor", "worker", "tests", "tests/nvml-twin", "tools"];
     let own_versions: Vec<String> = members
         .iter()
         .flat_map(|member| {

@@ -1,21 +1,15 @@
-//! Checks that measured speed-ups are correct on a busy machine. Times kernels with known ratios under load from
-//! threads of this process.
-//!
-//! The load is in this program's session, and each worker and runner starts its own. Where Linux schedules sessions in
-//! autogroups, the load therefore gets a share of the CPU as a whole, however many threads it has. Each run appends a
-//! line to `--log`, so an interrupted series can be continued.
+//! Checks that measured speed-ups are correct on a busy machine. Times kernels with known ratios beside processes that
+//! only spin. Each run appends a line to `--log`, so an interrupted series can be continued.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
+use super::load::Load;
 use super::product::{binary, run_json};
 use super::timing::{KERNEL, SPIN};
 use super::verify_large::{median, tempdir};
@@ -25,7 +19,7 @@ pub(crate) struct Arguments {
     /// The kernels that are compared with the baseline
     #[arg(long, value_enum, default_value_t = Case::Copies)]
     case: Case,
-    /// The number of threads that keep CPUs busy during the runs
+    /// The number of processes that keep CPUs busy during the runs
     #[arg(long, default_value_t = 0)]
     load: u32,
     /// The number of runs, including those in the log
@@ -76,43 +70,11 @@ impl Case {
     }
 }
 
-/// Threads that only use CPU time.
-struct Load {
-    quit: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-impl Load {
-    fn of(threads: u32) -> Self {
-        let quit = Arc::new(AtomicBool::new(false));
-        let threads = (0..threads)
-            .map(|_| {
-                let quit = Arc::clone(&quit);
-                std::thread::spawn(move || {
-                    while !quit.load(Ordering::Relaxed) {
-                        std::hint::spin_loop();
-                    }
-                })
-            })
-            .collect();
-        Self { quit, threads }
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        self.quit.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-    }
-}
-
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let mut runs = logged_runs(arguments)?;
     let folder = tempdir()?;
     let plan = prepare(&folder, arguments.case)?;
-    let _load = Load::of(arguments.load);
+    let _load = Load::of(arguments.load)?;
     while runs.len() < arguments.runs {
         let summary = run_json(&plan, &[])?;
         let line = result_line(arguments, &summary["jobs"][0]);

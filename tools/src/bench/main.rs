@@ -15,6 +15,7 @@ mod figures;
 mod filler;
 mod honest;
 mod kill_storm;
+mod load;
 mod many;
 mod monitor;
 mod overshoot;
@@ -92,6 +93,9 @@ fn entered() -> Option<ExitCode> {
     let first = arguments.next()?;
     if first.to_str() == Some(filler::ARGUMENT) {
         return Some(filler::main(arguments));
+    }
+    if first.to_str() == Some(load::ARGUMENT) {
+        return Some(load::main());
     }
     if first.to_str() == Some(reads::STREAM_ARGUMENT) {
         return Some(reads::stream_main(arguments));

@@ -54,8 +54,8 @@ pub(super) struct Run<'a> {
     pub(super) watchdog: Watchdog,
     /// Whether the core knows that the database does not accept rows.
     pub(super) stalled: bool,
-    /// Called when a sample of memory is taken.
-    pub(super) after_each_sample: fn(),
+    /// Called before each sample of memory.
+    pub(super) before_each_sample: fn(),
 }
 
 impl Run<'_> {

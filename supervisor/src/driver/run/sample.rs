@@ -311,7 +311,7 @@ impl Sampler {
                 worst_fill_bytes_per_second: self.pace.rate_at(moment),
                 worst_delay_us: u64::try_from(self.pace.worst_delay().as_micros()).unwrap_or(u64::MAX),
                 overshoot_bound_bytes: self.pace.overshoot_bound(moment),
-                worst_turn_us: u64::try_from(self.longest_turn.as_micros()).unwrap_or(u64::MAX),
+                worst_turn_us: u64::try_from(self.longest_turn.as_micros()).ok(),
             }),
         };
         self.totals = self.totals.combined_with(totals);

@@ -134,7 +134,7 @@ impl Run<'_> {
     /// Takes a sample now. At the end of an attempt or a worker, the next decision (recycle, grant) and its record thus
     /// use current figures. This disturbs no timing, because a timed step runs alone and has just ended.
     fn sample_now(&mut self) -> Result<(), RunError> {
-        (self.after_each_sample)();
+        (self.before_each_sample)();
         self.machine.sampler.longest_turn = self.watchdog.longest_turn();
         let sample = self.machine.sample(self.decisions.now());
         self.records.memory_sample(&self.machine.sampler.latest);

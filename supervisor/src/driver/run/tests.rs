@@ -98,7 +98,7 @@ fn with_a_run(test: impl FnOnce(&mut Run<'_>)) {
         watchdog: Watchdog::start(),
         stalled: false,
         signals: &Signals::block().expect("signals"),
-        after_each_sample: || {},
+        before_each_sample: || {},
     };
     test(&mut run);
 }

@@ -36,7 +36,7 @@ use self::pair::{Context, Draws, Made};
 use self::rotate::Rotation;
 pub(crate) use self::vary::Decisions;
 use self::vary::Variation;
-use super::failure::{of, of_the_capture};
+use super::failure::{of, of_refusal, of_the_capture};
 use super::{Progress, kept};
 use crate::judge::Tolerance;
 use crate::recorded::{Recorded, RecordedError};
@@ -193,8 +193,7 @@ impl<B: Backend> Profile<'_, B> {
                 return Ok(());
             }
         };
-        let timed = placed.iter().filter(|entry| !entry.as_ref().has_no_elements()).count();
-        let rotates = self.task.profile.rotates(timed);
+        let rotates = rotates(self.task, placed);
         let contexts: Vec<Context<'_>> = placed
             .iter()
             .zip(&tolerances)
@@ -412,6 +411,11 @@ fn one_after_another<M: VariantMemory>(
     Ok(Ok(()))
 }
 
+/// Returns whether the entries of a batch take turns. Only those with elements are timed.
+fn rotates<P: AsRef<Recorded>>(task: &ProfileTask, placed: &[P]) -> bool {
+    task.profile.rotates(placed.iter().filter(|entry| !entry.as_ref().has_no_elements()).count())
+}
+
 /// Returns a session with the candidate loaded, and the reason if loading failed.
 fn start<'b, B: Backend>(
     backend: &'b B,
@@ -422,13 +426,16 @@ fn start<'b, B: Backend>(
     priority: Priority,
 ) -> Result<(Side<'b>, Option<Stop>), SessionError> {
     let brief = task.depth == Depth::Screen;
-    let how = TimedSession { in_turns: task.profile.rotates(placed.len()), priority, brief };
+    let how = TimedSession { in_turns: rotates(task, placed), priority, brief };
     let mut session = backend.start_timed(candidate, placed, varied, how)?;
     let loaded = session.load(load_timeout(task.verify.call_timeout))?;
     let has_plan = matches!(loaded, Answer::Done(Loaded::Ready { has_plan: true, .. }));
     let stop = match loaded {
         Answer::Done(Loaded::Ready { .. }) => None,
-        Answer::Done(Loaded::Refused { text }) => Some(failed(placed, 0, Status::LoadError, text)),
+        Answer::Done(Loaded::Refused { text }) => {
+            let Verdict { status, detail } = of_refusal(text);
+            Some(failed(placed, 0, status, detail))
+        }
         Answer::Died => Some(Stop::Died { entry: 0 }),
     };
     Ok((Side { session, has_plan }, stop))

@@ -18,7 +18,7 @@ use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, allocated_bytes};
 use crate::session::{Answer, Backend, Ending, Loaded, PoolSlot, Session, SessionError, Verdict};
 use crate::stage::calls::{CallEnd, EntryCalls, EntryEnd};
-use crate::stage::failure::{of, of_the_capture, unless_damaged};
+use crate::stage::failure::{of, of_refusal, of_the_capture, unless_damaged};
 use crate::stage::{POISONS, Progress, kept};
 
 /// The slot that a step's only call writes.
@@ -184,7 +184,8 @@ fn drive(
     let has_plan = match session.load(load_timeout(callee.verify.call_timeout))? {
         Answer::Done(Loaded::Ready { has_plan, .. }) => has_plan,
         Answer::Done(Loaded::Refused { text }) => {
-            return Ok(Err(EntryEnd::Failed(Box::new(of(recorded, Status::LoadError, text)))));
+            let Verdict { status, detail } = of_refusal(text);
+            return Ok(Err(EntryEnd::Failed(Box::new(of(recorded, status, detail)))));
         }
         Answer::Died => return Ok(Err(EntryEnd::Died)),
     };

@@ -3,6 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use opt_shared::outcome::Status;
+
 use super::super::driver::timing::Stamp;
 use super::super::driver::{DriverError, Launch, Mark, Queue};
 use super::super::fault::{self, During};
@@ -11,7 +13,7 @@ use super::TimedDevice;
 use super::belief::{host_share, is_too_long};
 use crate::session::{
     Answer, Block, BlockOrder, Called, Clock, DeviceBlock, DeviceFacts, IdleRound, Renew, SessionError,
-    WakeCost,
+    Verdict, WakeCost,
 };
 
 /// Shorter calls of a block are launched as one graph, because the host cannot launch them as fast as they run. (If the
@@ -21,6 +23,13 @@ const SHORT_CALL: Duration = Duration::from_micros(20);
 const SPIN: Duration = Duration::from_millis(2);
 /// The time limit for filling outputs before a block, which takes milliseconds.
 const FILL_LIMIT: Duration = Duration::from_secs(60);
+
+/// What was not done in time.
+enum Overdue {
+    /// The poison that is written to the outputs before a block.
+    Fill,
+    Block,
+}
 
 /// The times of a block.
 struct Measured {
@@ -107,12 +116,21 @@ impl TimedDevice<'_> {
             .map(|call| self.launches(order.entry, call, order.varied, order.limit))
             .collect();
         match self.try_block(order, &calls) {
-            Ok(Some(measured)) => Some(measured),
-            Ok(None) => {
+            Ok(Ok(measured)) => Some(measured),
+            Ok(Err(overdue)) => {
                 // A kernel can be stopped only by ending its context.
                 self.inner.context_failed = true;
-                let during = self.during(order.entry);
-                let _: Answer<()> = self.inner.end(fault::overdue(&during, order.limit));
+                let verdict = match overdue {
+                    Overdue::Block => fault::overdue(&self.during(order.entry), order.limit),
+                    // Nothing of the candidate was running.
+                    Overdue::Fill => Verdict {
+                        status: Status::InfraError,
+                        detail: format!(
+                            "the device had not filled the outputs of a block after {FILL_LIMIT:?}"
+                        ),
+                    },
+                };
+                let _: Answer<()> = self.inner.end(verdict);
                 None
             }
             Err(error) => {
@@ -136,16 +154,16 @@ impl TimedDevice<'_> {
         })
     }
 
-    /// Queues the launches of a block and waits for them. Returns `None` if they are not complete in time.
+    /// Queues the launches of a block and waits for them.
     fn try_block(
         &self,
         order: &BlockOrder<'_>,
         calls: &[Vec<Launch>],
-    ) -> Result<Option<Measured>, DriverError> {
+    ) -> Result<Result<Measured, Overdue>, DriverError> {
         let shared = self.inner.driver();
         let filled = shared.borrow_mut().mark(Queue::Calls)?;
         if !wait_for(shared, filled, FILL_LIMIT)? {
-            return Ok(None);
+            return Ok(Err(Overdue::Fill));
         }
         let is_short = !order.expected.is_zero() && order.expected < SHORT_CALL * order.calls;
         let state = self.inner.backend.state.borrow();
@@ -183,7 +201,7 @@ impl TimedDevice<'_> {
         let mut driver = shared.borrow_mut();
         let host = driver.now().saturating_duration_since(started);
         if !is_over {
-            return Ok(None);
+            return Ok(Err(Overdue::Block));
         }
         if let Some(graph) = graph {
             driver.drop_graph(graph);
@@ -192,7 +210,7 @@ impl TimedDevice<'_> {
         for (start, end) in stamps {
             device += driver.between(start, end)?;
         }
-        Ok(Some(Measured { device, host, is_graph: graph.is_some() }))
+        Ok(Ok(Measured { device, host, is_graph: graph.is_some() }))
     }
 
     /// Waits for the end of a block, at first without pauses, so that the host notices it at once. Returns false after
