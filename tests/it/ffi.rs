@@ -4,12 +4,13 @@
 //! The tests build a minimal replacement for `libtvm_ffi.so`. If OPT_TVM_FFI names a folder with the real headers in
 //! `include` and the real library in `lib` (such as the `tvm_ffi` folder of the Python package), they use those too.
 
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use opt_tests::users::{User, set_mode, users};
 use opt_tests::{Outcome, Scenario, Summary, data};
+
+use crate::report::browser::skipped;
 
 const CAPTURES: &str = "captures/torch_nn_functional_relu";
 
@@ -147,11 +148,7 @@ fn load_failure_has_the_loaders_message_and_advice() {
 #[test]
 fn kernels_with_the_real_headers_run_unchanged() {
     let Some(folder) = std::env::var_os("OPT_TVM_FFI").map(PathBuf::from) else {
-        // Write to standard error directly, because the test harness hides the output of a passing test.
-        let _ = writeln!(
-            std::io::stderr(),
-            "skipped: kernels with tvm-ffi's real headers (set OPT_TVM_FFI to a folder with include/ and lib/)"
-        );
+        skipped("kernels with tvm-ffi's real headers (set OPT_TVM_FFI to a folder with include/ and lib/)");
         return;
     };
     for user in users() {

@@ -3,12 +3,13 @@
 //! The kernel fails if OpenMP starts fewer threads than requested. A limit on the user's processes would have that
 //! effect.
 
-use std::io::Write as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 use opt_tests::users::{User, users};
 use opt_tests::{Scenario, Summary, data};
+
+use crate::report::browser::skipped;
 
 const CAPTURES: &str = "captures/torch_nn_functional_relu";
 const OTHER_PROCESSES: usize = 30;
@@ -49,7 +50,7 @@ fn four_threads_run_beside_thirty_other_processes_of_the_user() {
     for user in users() {
         let scenario = Scenario::create();
         if !has_openmp(scenario.path()) {
-            let _ = writeln!(std::io::stderr(), "skipped: OpenMP (`cc -fopenmp` does not work)");
+            skipped("OpenMP (`cc -fopenmp` does not work)");
             return;
         }
         scenario.copy_captures(&data(CAPTURES), "captures");

@@ -12,6 +12,8 @@ use opt_tests::users::{User, users};
 use opt_tests::{Scenario, Summary, binary, repository, summary::list};
 use rustix::fs::{Advice, fadvise};
 
+use crate::report::browser::skipped;
+
 /// Generates captures of two tables of about 100 MB and 20 MB.
 fn captures(scenario: &Scenario) -> Vec<PathBuf> {
     let program = binary().with_file_name("gen-captures");
@@ -68,7 +70,7 @@ fn reads(user: User) {
     let program = user.program(&scenario);
     user.take_ownership(&scenario);
     let Some(before) = drop_from_cache(&files) else {
-        println!("skipped: this Linux does not report which pages are cached");
+        skipped("the page cache was not looked at: this Linux does not report which pages are cached");
         return;
     };
     let mut command = scenario.command_of(&program, &["run", "plan.toml"]);
@@ -140,7 +142,7 @@ fn profile_from_a_store_leaves_the_cache_unchanged() {
         .map(|blob| blob.expect("a blob").path())
         .collect();
     let Some(before) = drop_from_cache(&blobs) else {
-        println!("skipped: this Linux does not report which pages are cached");
+        skipped("the page cache was not looked at: this Linux does not report which pages are cached");
         return;
     };
     let (outcome, summary) = scenario.run_plan(0, &[]);

@@ -78,7 +78,7 @@ impl Drain<String> for ResultLines {
 
     fn lost(&mut self, lines: u64) {
         tracing::warn!(
-            "{lines} results were not printed, because standard output was blocked (`report --format jsonl` has them)"
+            "{lines} results were not printed, because standard output was blocked (`report --format json` has them)"
         );
     }
 }
