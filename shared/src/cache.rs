@@ -27,8 +27,8 @@ const MAX_TRIES: u32 = 10;
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Drops one file's pages from the cache. If most of the file was cached before, only the newly cached pages are
-/// dropped.
+/// Drops one file's pages from the cache, if the job is large. If most of the file was cached before, only the windows
+/// of which nothing was cached are dropped.
 pub struct CacheGuard {
     file: Arc<File>,
     /// Number of cached pages before the first read; `None` if the kernel does not report it.

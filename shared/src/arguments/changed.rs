@@ -86,7 +86,7 @@ fn values(name: &str, value: &Value) -> Result<Vec<ArgumentValue>, BindError> {
     Ok(found)
 }
 
-/// Why an argument with these values before and after the call cannot be judged, if it cannot.
+/// The reason why an argument with these values before and after the call cannot be judged; `None` if it can.
 fn problem_of(before: &Tensor, after: &Tensor, arguments: &[Argument]) -> Option<&'static str> {
     let inputs = || {
         arguments.iter().filter_map(|argument| match &argument.value {

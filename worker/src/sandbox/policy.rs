@@ -69,14 +69,14 @@ pub(crate) fn for_candidate(
     }
 }
 
-/// The paths that a compiler may access in addition to the system's folders.
+/// The paths that a compiler may access in addition to the system's folders, and the paths that stay hidden from it.
 #[derive(Clone, Copy)]
 pub(crate) struct CompilerFileAccess<'a> {
     pub(crate) scratch: &'a Path,
     pub(crate) readable: &'a [PathBuf],
     pub(crate) toolchain: &'a [PathBuf],
     pub(crate) closed: &'a HiddenPaths,
-    /// The folder from which the candidate's files were copied.
+    /// The folder from which the candidate's files were copied. It stays hidden: the compiler gets the copies.
     pub(crate) files: &'a Path,
 }
 

@@ -189,7 +189,8 @@ enum Absent {
 }
 
 /// Makes rules for folders except the hidden paths in them. Landlock rules can only allow access. A folder that
-/// contains a hidden path therefore gets no rule, and each other file in it gets its own rule.
+/// contains a hidden path therefore gets no rule; instead, each file and folder in it that neither is hidden nor
+/// contains a hidden path gets a rule.
 struct RulesExceptHidden<'a> {
     hidden: Vec<&'a PathBuf>,
 }
