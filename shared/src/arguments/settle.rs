@@ -1,7 +1,7 @@
 //! Settles the order of a job's parameters from all of its entries.
 //!
-//! The builder visits every entry once and remembers which forms of call occur. For every position and keyword, it keeps
-//! a fingerprint of the first value, the entries that differ, and the number of arguments.
+//! The builder visits every entry once and remembers which forms of call occur. For every position and keyword, it
+//! keeps a fingerprint of the first value, the entries that differ, and the number of arguments.
 
 use std::collections::{BTreeMap, BTreeSet};
 

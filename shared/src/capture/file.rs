@@ -162,7 +162,7 @@ impl CaptureFile {
         &self.storages
     }
 
-    /// Returns the storage with this id. Panics if the id is from another capture.
+    /// Returns the storage with this id. With an id from another capture, the result is a wrong storage or a panic.
     pub fn storage(&self, id: StorageId) -> &Storage {
         &self.storages[id.index()]
     }

@@ -39,7 +39,7 @@ pub struct Mismatch {
     pub output: String,
     pub dtype: DType,
     pub shape: Vec<u64>,
-    /// Coordinates of the first bad element.
+    /// Coordinates of the first bad element or, if only a norm is too large, of the one with the largest error.
     pub index: Vec<u64>,
     /// A number as text, because JSON has no NaN and no infinities.
     pub expected: String,
@@ -59,7 +59,7 @@ pub struct Mismatch {
     /// Smallest and largest finite value, as text; `None` if no value is finite.
     pub expected_range: Option<[String; 2]>,
     pub actual_range: Option<[String; 2]>,
-    /// Coordinates of the first eight bad elements.
+    /// Coordinates of the first bad elements, at most eight.
     pub bad_indices: Vec<Vec<u64>>,
     pub pattern: Pattern,
     pub tolerance: ToleranceUsed,

@@ -23,8 +23,8 @@ const MAGIC: [u8; 8] = *b"optreply";
 const VERSION: u32 = 1;
 /// The size of the digest at the end, in bytes.
 const SEAL: usize = 32;
-/// The largest allowed file. A file is read as a whole, so its size must be limited. Many long names could make it larger,
-/// so a recorder refuses a step that would.
+/// The largest allowed file. A file is read as a whole, so its size must be limited. Many long names could make it
+/// larger, so a recorder refuses a step that would.
 pub const MAX_FILE_BYTES: u64 = 512 << 20;
 
 /// The size of a recording's file, computed step by step in the same way as [`Recording::encode`] writes it.
@@ -151,8 +151,8 @@ impl Recording {
         Ok(recording)
     }
 
-    /// Checks that every reference is valid, every use is at its stated index, no name or constant is repeated or unused, and
-    /// no step uses a constant twice.
+    /// Checks that every reference is valid, every use is at its stated index, no name or constant is repeated or
+    /// unused, and no step uses a constant twice.
     fn check(&self) -> Result<(), RecordingError> {
         let wrong = |what, index, problem| Err(RecordingError::Wrong { what, index, problem });
         let mut seen = BTreeSet::new();
@@ -275,8 +275,8 @@ impl Reader<'_> {
             return Err(wrong("has no digest"));
         }
         let shape = (0..rank).map(|_| self.long(WHAT)).collect::<Result<Vec<u64>, _>>()?;
-        // The number of bytes is not compared with the shape: a view with gaps spans more bytes than its elements, and a
-        // view that repeats elements spans fewer.
+        // The number of bytes is not compared with the shape: a view with gaps spans more bytes than its elements, and
+        // a view that repeats elements spans fewer.
         let elements = shape.iter().try_fold(1u64, |product, &axis| product.checked_mul(axis));
         if elements.and_then(|elements| elements.checked_mul(dtype.size())).is_none_or(|bytes| bytes == 0) {
             return Err(wrong("has a shape with no elements or too many"));

@@ -21,7 +21,7 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// The largest frame to a runner, in bytes: an entry with a thousand arguments of rank 64 fits.
+/// The largest frame to a runner, in bytes: an entry with a thousand tensors of rank 8 fits.
 pub const MAX_FRAME: usize = 128 * 1024;
 /// The most libraries that are loaded before an artifact; kernels need one or two.
 pub const MAX_LIBRARIES: usize = 32;
@@ -182,7 +182,7 @@ pub struct OutputRegion {
     pub slots: u32,
 }
 
-/// Why a frame could not be sent or received.
+/// The reason why a frame could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     #[error("sending a frame to the runner")]

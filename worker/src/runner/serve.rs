@@ -395,8 +395,8 @@ impl Runner {
         let first_slot = page.first_slot.load(Ordering::Relaxed);
         let function = if flags & FLAG_PLAN == 0 { Some(self.loaded.run) } else { self.loaded.plan };
         let number = page.entry.load(Ordering::Relaxed) as usize;
-        // The entries of a batch map the same pages for their outputs. Drop the previous entry's mappings, or the pages
-        // would count once for each entry that touched them.
+        // The entries of a batch map the same pages for their outputs. Drop those that the previous entry touched, or
+        // the pages would count once for each entry.
         if let Some(last) = self.last.replace(number).filter(|last| *last != number)
             && let Some(former) = self.entries.get(last)
         {
@@ -462,7 +462,8 @@ impl Runner {
 }
 
 impl Entry {
-    /// Drops the output pages from this process's mappings. They then count only once, for the worker's memfd.
+    /// Drops the output pages from this process's page tables. They then count only once, for the worker's memfd. The
+    /// mappings stay.
     fn unmap_outputs(&self) {
         let page = rustix::param::page_size();
         for (mapped, region) in self.outputs.iter().flat_map(|output| &output.regions) {
