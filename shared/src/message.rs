@@ -125,7 +125,7 @@ pub enum KillReason {
     Stopped,
     /// The task exceeded the supervisor's deadline for it.
     Deadline,
-    /// The user ended the run.
+    /// The run is ending, because the user stopped it or its work is done.
     Interrupted,
     /// Its worker died, or has no lease for it.
     Orphaned,

@@ -26,7 +26,7 @@ pub struct EntryProfile {
     pub times: TimeSummary,
     pub baseline_times: Option<TimeSummary>,
     /// Time of the baseline divided by time of the candidate. This is the median over each runner's pairs, combined
-    /// over runners, with its 95 % interval.
+    /// over runners, with its 95 % interval. In a screen, it is the median over the pairs of a single runner.
     pub speedup: Option<Estimate>,
     /// Half-width of the interval divided by the estimate.
     #[serde(with = "crate::nonfinite")]
@@ -40,7 +40,8 @@ pub struct EntryProfile {
     pub bytes_per_second: f64,
     /// Calls in one block.
     pub calls_per_block: u32,
-    /// Blocks that were preempted. They were discarded with their pairs.
+    /// Timed blocks that do not count, on both sides. A pair is discarded if one of its blocks was preempted or
+    /// throttled, or if the pair took no time.
     pub discarded_blocks: u32,
     pub slots_checked: u64,
     /// Time of the optional `<symbol>_plan` call.
@@ -122,7 +123,7 @@ pub struct TimeSummary {
     pub p5: f64,
     #[serde(with = "crate::nonfinite")]
     pub p95: f64,
-    /// 95 % interval over runners.
+    /// 95 % interval over runners, widened if necessary so that it contains `median_time_ms`.
     #[serde(with = "crate::nonfinite")]
     pub ci_low: f64,
     #[serde(with = "crate::nonfinite")]
