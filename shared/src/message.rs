@@ -91,7 +91,8 @@ pub enum ToWorker {
     RunnerWatched {
         pid: u32,
     },
-    /// The runner's death has been recorded, so it may be reaped. `killed` is set if the supervisor ordered its death.
+    /// The supervisor has let go of the dead runner, so it may be reaped. `killed` is set if the supervisor ordered its
+    /// death, or if the kernel ended it at the limit of its control group.
     MayReap {
         pid: u32,
         killed: Option<KillReason>,
@@ -187,7 +188,7 @@ pub struct BuildTask {
     /// The folder for temporary files. The worker removes what it put there. The supervisor empties the folder whenever
     /// the run is started again.
     pub scratch: PathBuf,
-    /// The paths that a compiler cannot read, even inside folders that it may read.
+    /// The paths that stay hidden from the compiler.
     pub closed: HiddenPaths,
 }
 

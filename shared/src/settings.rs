@@ -147,7 +147,7 @@ pub struct LimitSettings {
     pub memory: Option<Bytes>,
     /// `None` is `"cores"`.
     pub threads: Option<u32>,
-    /// `None` is `"auto"`: the user's current number of processes + 4 × threads.
+    /// `None` is `"auto"`: 4 × threads. If the kernel counts the user's other processes too, their number is added.
     pub processes: Option<u32>,
     pub open_files: u32,
     /// How much is kept of the beginning of stdout, and as much of stderr.

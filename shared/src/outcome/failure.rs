@@ -11,9 +11,9 @@ pub struct RunnerEnd {
     /// Name of the signal that ended it (`SIGSEGV`), if one did.
     pub signal: Option<String>,
     pub exit_code: Option<i32>,
-    /// The end of its standard error.
+    /// The end of what is kept of its standard error or, on the emulated device, of what its kernels printed.
     pub stderr_tail: String,
-    /// True if it wrote more than is kept.
+    /// True if its output filled the room for it, so that some may be lost.
     pub output_truncated: bool,
     /// True if it was ended by a SIGKILL that we did not send, and no PID namespace proves that the signal came from
     /// outside.

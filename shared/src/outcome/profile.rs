@@ -40,8 +40,9 @@ pub struct EntryProfile {
     pub bytes_per_second: f64,
     /// Calls in one block.
     pub calls_per_block: u32,
-    /// Timed blocks that do not count, on both sides. A pair is discarded if one of its blocks was preempted or
-    /// throttled, or if the pair took no time.
+    /// Timed blocks that do not count, on both sides. They are those of pairs that took no time and, as a rule, of
+    /// pairs with a preempted or throttled block. Such pairs count if few others are left, or if the candidate was
+    /// disturbed much more often than its baseline.
     pub discarded_blocks: u32,
     pub slots_checked: u64,
     /// Time of the optional `<symbol>_plan` call.
@@ -50,7 +51,7 @@ pub struct EntryProfile {
     /// Time of a hand-off, in microseconds, which is subtracted from every block.
     #[serde(with = "crate::nonfinite")]
     pub handoff_us: f64,
-    /// Number of processes of each side that took part in timing.
+    /// Number of processes of each side whose times count.
     pub runners: u32,
     /// Share of the timed blocks that a side spent waiting for a CPU, for the side with the larger share. `None` if the
     /// kernel does not report it.

@@ -27,7 +27,7 @@ const COMPILER_FILES: u32 = 1024;
 /// The number of runners of one worker that can have different user numbers at the same time.
 const USERS_PER_WORKER: u32 = 64;
 
-/// The value of `limits.processes = "auto"` if only the runner's own tasks are counted.
+/// The value of `limits.processes = "auto"`, without the other tasks of the runner's user.
 pub(crate) fn tasks(threads: u32) -> u32 {
     TASKS_PER_THREAD.saturating_mul(threads)
 }
