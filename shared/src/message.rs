@@ -98,7 +98,7 @@ pub enum ToWorker {
         killed: Option<KillReason>,
         peak_owed: Bytes,
     },
-    /// End after the current task. Closing the channel means the same.
+    /// Sent to an idle worker, which then ends. Closing the channel means the same.
     Shutdown,
 }
 

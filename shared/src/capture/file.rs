@@ -143,7 +143,7 @@ impl CaptureFile {
         }
     }
 
-    /// The records of all storages that the pickle names, in the file's order, without repetitions.
+    /// The records of all storages that the pickle names, in the file's order, without repetitions and empty ones.
     pub fn records(&self) -> &[RecordRange] {
         &self.records
     }

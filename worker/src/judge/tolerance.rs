@@ -43,7 +43,7 @@ impl Row {
         Self { rtol, atol, scaled: true, rel_l2 }
     }
 
-    /// For integers and bools: values must be equal, and no norm is bounded.
+    /// Values must be equal, and no norm is bounded.
     const EXACT: Self = Self::fixed(0.0, 0.0, f64::INFINITY);
 }
 

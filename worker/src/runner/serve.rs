@@ -75,7 +75,7 @@ pub(super) fn begin(host: Option<Interpreter>) -> i32 {
     }
 }
 
-/// Receives all frames and runs the candidate. Returns the process's exit code.
+/// Receives the frames after the setup and runs the candidate. Returns the process's exit code.
 fn run_steps(
     socket: BorrowedFd<'static>,
     page: &'static ControlPage,
@@ -209,7 +209,7 @@ fn prepare(
 ) -> Result<Runner, Ending> {
     let SetupFrame { setup, artifact, libraries } = setup_frame;
     pin(&setup.cpus);
-    // Refused by old kernels only.
+    // If this is refused, the runner keeps the usual time slices.
     let _ = scheduling::set_scheduling(0, scheduling::Scheduling::Short);
     let mut entries = Vec::new();
     let mut calls = Vec::new();
@@ -267,7 +267,8 @@ fn pin(cpus: &[u32]) {
         set.set(cpu as usize);
     }
     if !cpus.is_empty() {
-        // This fails only if the machine's CPUs have changed. The kernel then chooses the CPU, and times are noisier.
+        // This fails only if these CPUs are no longer available. The kernel then chooses the CPU, and times are
+        // noisier.
         let _ = rustix::thread::sched_setaffinity(None, &set);
     }
 }

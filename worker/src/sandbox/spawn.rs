@@ -356,7 +356,7 @@ unsafe fn give_up(report: RawFd, step: u32) -> ! {
 }
 
 /// Waits for the end of the pipe. Eight bytes are a failed child's report. No bytes mean that exec succeeded and closed
-/// the pipe.
+/// the pipe, or that the child was killed before, which its handle shows later.
 fn read_report(pipe: OwnedFd) -> Option<SpawnError> {
     let mut message = [0; 8];
     match std::fs::File::from(pipe).read_exact(&mut message) {
