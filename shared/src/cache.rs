@@ -27,8 +27,8 @@ const MAX_TRIES: u32 = 10;
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Drops one file's pages from the cache. If most of the file was cached before, only the newly cached pages are
-/// dropped.
+/// Drops one file's pages from the cache, if the job is large. If most of the file was cached before, only the windows
+/// of which nothing was cached are dropped.
 pub struct CacheGuard {
     file: Arc<File>,
     /// Number of cached pages before the first read; `None` if the kernel does not report it.
@@ -74,7 +74,8 @@ impl CacheGuard {
         guards.into_iter().filter_map(of).collect()
     }
 
-    /// Drops pages, and returns the number of cached pages that exceeds the earlier number.
+    /// Drops pages, and returns how many more pages are cached now than before the first read. Returns 0 if nothing is
+    /// to be dropped, or if the kernel does not report the numbers.
     fn drop_and_count(&self) -> u64 {
         self.behind(u64::MAX);
         let now = if self.drop.is_empty() { None } else { cached_pages(self.file.as_fd()) };
@@ -88,7 +89,7 @@ impl Drop for CacheGuard {
     }
 }
 
-/// The ranges that may be dropped without harm to other readers: the whole file, unless most of it is cached.
+/// The ranges to drop: the whole file, unless most of it is cached.
 fn droppable(file: &File, before: Option<u64>) -> Vec<Range<u64>> {
     let everything = std::iter::once(0..u64::MAX >> 1).collect();
     let (Some(cached), Ok(metadata)) = (before, file.metadata()) else { return everything };

@@ -50,7 +50,7 @@ impl Device {
         }
     }
 
-    /// True if the device runs only kernels without host code.
+    /// True if the device can run kernels without host code.
     pub const fn runs_device_code(self) -> bool {
         !matches!(self, Self::Cpu)
     }
@@ -79,7 +79,7 @@ impl DeviceKind {
         [Self::Cpu, Self::Cuda, Self::Emulated].into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Why kernels cannot be timed on such a device; `None` if they can.
+    /// The reason why kernels cannot be timed on such a device; `None` if they can.
     pub const fn not_timed(self) -> Option<&'static str> {
         match self {
             Self::Cpu | Self::Cuda => None,

@@ -24,7 +24,7 @@ const MAX_HEADERS: usize = 256;
 const MAX_HEADER_BYTES: Bytes = Bytes::mib(8);
 /// The largest total size of a candidate's files that are copied.
 pub const MAX_BYTES: Bytes = Bytes::mib(64);
-/// Longer lines are not searched. No real `#include` is this long.
+/// Only this many bytes at the beginning of a line are searched. No real `#include` is longer.
 const MAX_LINE_BYTES: u64 = 4096;
 
 /// A file of a candidate, and its path in a copy of all its files.

@@ -105,7 +105,7 @@ impl Launcher {
         matches!(self, Self::Interpreter | Self::Libtorch | Self::Triton)
     }
 
-    /// True if its runners are interpreters, which are copied from a zygote.
+    /// True if its runners are interpreters. They are copies of a zygote, if one can be started.
     pub const fn is_interpreter(self) -> bool {
         matches!(self, Self::Interpreter | Self::Triton)
     }
@@ -150,7 +150,7 @@ impl Tier {
     }
 }
 
-/// Why a candidate for a CUDA device cannot run, in a version that has no CUDA support.
+/// The reason why a candidate for a CUDA device cannot run, in a version that has no CUDA support.
 pub const NO_CUDA: &str = "the CUDA device is not supported by this version";
 
 /// One row of the table.
@@ -349,7 +349,7 @@ impl Language {
         self.kind().launcher == Launcher::Kernel
     }
 
-    /// Why the device cannot run this language, with a remedy; `None` if it can.
+    /// The reason why the device cannot run this language, with a remedy; `None` if it can.
     pub fn unfit_for(self, device: Device) -> Option<String> {
         let name = self.name();
         match (self.is_device_code(), device) {
@@ -410,7 +410,8 @@ impl Language {
         KINDS.iter().flat_map(|kind| kind.suffixes.iter().copied())
     }
 
-    /// Returns the language with this name, of those that have sources and that this version runs. The error lists them.
+    /// Returns the language with this name, of those that have sources and that this version runs. The error lists
+    /// them.
     pub fn runnable(name: &str) -> Result<Self, String> {
         let runnable = || KINDS.iter().filter(|kind| kind.missing.is_none() && kind.language.has_sources());
         runnable().find(|kind| kind.name == name).map(|kind| kind.language).ok_or_else(|| {

@@ -91,13 +91,14 @@ pub enum ToWorker {
     RunnerWatched {
         pid: u32,
     },
-    /// The runner's death has been recorded, so it may be reaped. `killed` is set if the supervisor ordered its death.
+    /// The supervisor has let go of the dead runner, so it may be reaped. `killed` is set if the supervisor ordered its
+    /// death, or if the kernel ended it at the limit of its control group.
     MayReap {
         pid: u32,
         killed: Option<KillReason>,
         peak_owed: Bytes,
     },
-    /// End after the current task. Closing the channel means the same.
+    /// Sent to an idle worker, which then ends. Closing the channel means the same.
     Shutdown,
 }
 
@@ -125,7 +126,7 @@ pub enum KillReason {
     Stopped,
     /// The task exceeded the supervisor's deadline for it.
     Deadline,
-    /// The user ended the run.
+    /// The run is ending, because the user stopped it or its work is done.
     Interrupted,
     /// Its worker died, or has no lease for it.
     Orphaned,
@@ -187,7 +188,7 @@ pub struct BuildTask {
     /// The folder for temporary files. The worker removes what it put there. The supervisor empties the folder whenever
     /// the run is started again.
     pub scratch: PathBuf,
-    /// The paths that a compiler cannot read, even inside folders that it may read.
+    /// The paths that stay hidden from the compiler.
     pub closed: HiddenPaths,
 }
 

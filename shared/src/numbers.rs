@@ -1,4 +1,4 @@
-//! The sizes of one recorded call, computed from headers alone. They are the terms of every memory formula.
+//! The sizes of one recorded call, computed from headers alone. They are terms of the memory formulas.
 
 use std::sync::Arc;
 

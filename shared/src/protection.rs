@@ -76,7 +76,7 @@ const NOT_LINUX: &str = "run on Linux 5.13 or later, not under an emulator";
 const NO_NAMESPACES: &str =
     "allow user namespaces (kernel.unprivileged_userns_clone, user.max_user_namespaces), or run as root";
 
-/// All protections. The memory limits come first, outermost first, followed by those that isolate a candidate.
+/// All protections. The limits come first, followed by the protections that isolate a candidate.
 pub const PROTECTIONS: &[ProtectionKind] = &[
     kind(
         CGROUP_LEAF,

@@ -1,6 +1,7 @@
 //! The resolved settings of a plan, as workers get them. Every setting has a value.
 //!
-//! All defaults are in `configs/default.toml`, so nothing here implements `Default`.
+//! All defaults are in `configs/default.toml`, so no table of settings implements `Default`, except for an override of
+//! tolerances, which may be empty.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -146,10 +147,10 @@ pub struct LimitSettings {
     pub memory: Option<Bytes>,
     /// `None` is `"cores"`.
     pub threads: Option<u32>,
-    /// `None` is `"auto"`: the user's current number of processes + 4 × threads.
+    /// `None` is `"auto"`: 4 × threads. If the kernel counts the user's other processes too, their number is added.
     pub processes: Option<u32>,
     pub open_files: u32,
-    /// How much is kept of stdout, and as much of stderr: the beginning and the end.
+    /// How much is kept of the beginning of stdout, and as much of stderr.
     pub output: Bytes,
     pub env: BTreeMap<String, String>,
 }

@@ -23,7 +23,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The capacity of the inbox, in messages: at most one task, and a few messages for each runner.
 const INBOX: usize = 64;
 
-/// Why the worker cannot communicate with the supervisor.
+/// The reason why the worker cannot communicate with the supervisor.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LinkError {
     #[error("connecting to the supervisor")]

@@ -191,7 +191,7 @@ impl Recorded {
         self.outputs.iter().all(|output| output.tensor.elements() == 0)
     }
 
-    /// Returns a short description of each argument.
+    /// Returns the path of each argument, with a description of its value.
     pub(crate) fn describe(&self) -> Vec<String> {
         self.arguments
             .iter()
@@ -255,7 +255,7 @@ impl BytesSource for ExpectedSource<'_> {
     }
 }
 
-/// Describes a value in a few words.
+/// Describes a value: the type, shape and strides of a tensor, or the whole of a plain value.
 fn short_text(value: &ArgumentValue) -> String {
     match value {
         ArgumentValue::Tensor(tensor) => {

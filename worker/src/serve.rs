@@ -22,11 +22,11 @@ use crate::session::cuda::{CudaBackend, WorkerDevice};
 use crate::session::host::{HostBackend, Zygotes};
 use crate::stage::{build, profile, replay, verify};
 
-/// The descriptor of the supervisor's executable. The supervisor passes it as standard input, the only descriptor
-/// that an ordinary spawn can pass on.
+/// The descriptor of the supervisor's executable. The supervisor passes it as standard input, because an ordinary spawn
+/// passes on only the standard streams.
 const EXECUTABLE_FD: i32 = 0;
 
-/// Why a worker cannot start or continue.
+/// The reason why a worker cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
     #[error("{0} is not set: a worker is started by the supervisor, not by hand")]

@@ -1,7 +1,7 @@
 //! Arguments that a call changes in place: their values after the call are judged like outputs.
 //!
-//! A kernel gets such an argument as a writable copy of its value before the call. After the call, this copy is compared
-//! with the recorded value, so both recorded values must have the same layout.
+//! A kernel gets such an argument as a writable copy of its value before the call. After the call, this copy is
+//! compared with the recorded value, so both recorded values must have the same layout.
 
 use super::bind::{BindError, flatten_within, is_same, outputs};
 use super::heavy::walkable;
@@ -86,7 +86,7 @@ fn values(name: &str, value: &Value) -> Result<Vec<ArgumentValue>, BindError> {
     Ok(found)
 }
 
-/// Why an argument with these values before and after the call cannot be judged, if it cannot.
+/// The reason why an argument with these values before and after the call cannot be judged; `None` if it can.
 fn problem_of(before: &Tensor, after: &Tensor, arguments: &[Argument]) -> Option<&'static str> {
     let inputs = || {
         arguments.iter().filter_map(|argument| match &argument.value {

@@ -35,7 +35,8 @@ impl Fingerprint {
         Self::Plain { shown: value.to_string(), digest: Sha256::digest(value.canonical()).into() }
     }
 
-    /// The fingerprint of a value that no kernel takes. If it is the same in every entry, it can be left out.
+    /// The fingerprint of a value that no kernel takes. A parameter with the same such value in every entry can be left
+    /// out.
     fn of_other(value: &Value, reason: Refusal) -> Self {
         let mut hash = Sha256::new();
         match hash_structure(value, 0, &mut Budget::new(), &mut hash) {
@@ -66,8 +67,8 @@ fn hash_integer(hash: &mut Sha256, integer: &BigInt) {
     hash.update(bytes);
 }
 
-/// Feeds a value's structure into `hash`, so that equal values have equal digests. Every part is preceded by its
-/// kind and its length.
+/// Feeds a value's structure into `hash`. Every part is preceded by its kind, and by its length if that varies, so that
+/// different values have different digests.
 fn hash_structure(
     value: &Value,
     depth: usize,

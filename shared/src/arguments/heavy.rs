@@ -41,7 +41,7 @@ pub enum HeavyView {
     Interleaved { bytes: Bytes },
 }
 
-/// Refuses a tensor that would take hours to walk.
+/// Refuses a tensor that exceeds one of the limits above.
 pub(super) fn walkable(tensor: &Tensor) -> Result<(), HeavyView> {
     let elements = tensor.elements();
     if elements > MAX_REPEATED_ELEMENTS && elements > tensor.extent_elements() {

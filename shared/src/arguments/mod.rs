@@ -56,7 +56,7 @@ pub use skeleton::c_skeleton;
 pub use variation::VaryChoice;
 
 /// Largest number of arguments of a call. It is far above any op (a bidirectional LSTM with 8 layers has 69), and low
-/// enough that a call always fits into a frame and into a page or two of the runner.
+/// enough that the frame which describes a call to a runner has room for this many tensors of rank 8.
 pub const MAX_ARGUMENTS: usize = 1024;
 
 /// The order in which a kernel gets its parameters. It is settled once per job.

@@ -1,8 +1,8 @@
 //! The parts of storages that an entry's inputs use. Each part is copied as a whole, once.
 //!
-//! Two storages with the same content count as one if both are identified by digest, so that nothing has to be read
-//! to compare them. Views that overlap or touch are in the same piece. Values that are resolved before use belong
-//! to no piece.
+//! Equal ranges of two storages with the same content count as one piece if both storages are identified by digest, so
+//! that nothing has to be read to compare them. Views that overlap or touch are in the same piece. Values that are
+//! resolved before use belong to no piece.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

@@ -329,8 +329,8 @@ impl PlainValue {
     }
 }
 
-/// Writes the value as Python would, on one line. Long values are cut and get a digest, so that different values
-/// are written differently.
+/// Writes the value on one line, with Python's words for None, bools and floats. Long strings and lists are cut and get
+/// a digest, so that different values are written differently.
 impl fmt::Display for PlainValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

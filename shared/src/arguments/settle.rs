@@ -1,7 +1,7 @@
 //! Settles the order of a job's parameters from all of its entries.
 //!
-//! The builder visits every entry once and remembers which forms of call occur. For every position and keyword, it keeps
-//! a fingerprint of the first value, the entries that differ, and the number of arguments.
+//! The builder visits every entry once and remembers which forms of call occur. For every position and keyword, it
+//! keeps a fingerprint of the first value, the entries that differ, and the number of arguments.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ const MAX_NAMED: usize = 3;
 /// The similarity (Jaro-Winkler, 0 to 1) at which a known name is suggested.
 const SIMILAR: f64 = 0.7;
 
-/// The reason why a job has no signature. All errors of a job are reported at once.
+/// A reason why a job has no signature. A job may have several, which are reported together.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SignatureError {
     #[error("there are no entries to take a signature from")]
@@ -111,7 +111,7 @@ struct CallForm {
     keywords: BTreeSet<String>,
 }
 
-/// The first entry with a form of call, or without a parameter, and the number of further ones.
+/// The first entry with a form of call, or one without a parameter, and the number of further ones.
 #[derive(Clone, Debug)]
 struct Tally {
     first: String,
@@ -290,7 +290,7 @@ impl SignatureBuilder {
         names
     }
 
-    /// Returns the recorded defaults, overridden by the plan's. A keyword without a declaration defaults to None.
+    /// Returns the recorded defaults, overridden by the plan's. If no signature was recorded, keywords default to None.
     fn defaults(
         &self,
         captured: &[String],

@@ -267,8 +267,8 @@ fn identifier(text: &str, taken: &mut BTreeSet<String>) -> String {
     unique
 }
 
-/// Makes text safe in a block comment: it neither ends the comment nor opens another, and is displayed unchanged
-/// otherwise.
+/// Makes text safe in a block comment: it neither ends the comment nor opens another. `*` becomes `+`, and `??` and all
+/// characters other than printable ASCII become dots.
 fn comment(text: &str) -> String {
     let ascii: String = text.chars().map(|c| if (' '..='~').contains(&c) { c } else { '.' }).collect();
     ascii.replace('*', "+").replace("??", "..")

@@ -143,7 +143,7 @@ impl CaptureFile {
         }
     }
 
-    /// The records of all storages that the pickle names, in the file's order, without repetitions.
+    /// The records of all storages that the pickle names, in the file's order, without repetitions and empty ones.
     pub fn records(&self) -> &[RecordRange] {
         &self.records
     }
@@ -162,7 +162,7 @@ impl CaptureFile {
         &self.storages
     }
 
-    /// Returns the storage with this id. Panics if the id is from another capture.
+    /// Returns the storage with this id. With an id from another capture, the result is a wrong storage or a panic.
     pub fn storage(&self, id: StorageId) -> &Storage {
         &self.storages[id.index()]
     }

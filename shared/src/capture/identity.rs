@@ -16,7 +16,8 @@ pub struct FileIdentity {
 }
 
 impl FileIdentity {
-    /// Reads the identity of the file at `path`. Returns `None` if there is no such file.
+    /// Reads the identity of the file at `path`. Returns `None` if there is no such file, or its metadata cannot be
+    /// read.
     pub fn of(path: &Path) -> Option<Self> {
         let metadata = std::fs::metadata(path).ok()?;
         Some(Self {

@@ -1,4 +1,4 @@
-//! Writes floats and strings exactly as Python does.
+//! Writes floats and strings as Python does.
 
 /// Writes a float like Python's `repr`: the shortest digits that read back, with an exponent below 1e-4 and from 1e16
 /// on.
@@ -21,7 +21,7 @@ pub(super) fn float_text(value: f64) -> String {
     format!("{digits}e{sign}{:02}", exponent.abs())
 }
 
-/// Writes a string like Python's `repr`.
+/// Writes a string like Python's `repr`, but does not escape characters above U+009F that cannot be printed.
 pub(super) fn quoted_text(text: &str) -> String {
     let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     let mut shown = String::with_capacity(text.len() + 2);

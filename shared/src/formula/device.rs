@@ -19,7 +19,8 @@ pub const DEVICE_FLUSH: Bytes = Bytes::mib(256);
 /// The size of an input's digest.
 const DIGEST: Bytes = Bytes::new(8);
 
-/// The memory in which the emulated device notes which bytes of outputs and workspaces were written: a bit for each byte.
+/// The memory in which the emulated device notes which bytes of outputs and workspaces were written: a bit for each
+/// byte.
 pub fn written_bits(tracked: Bytes) -> Bytes {
     Bytes::new(tracked.get().div_ceil(8))
 }

@@ -31,7 +31,7 @@ pub use token::is_name;
 pub const MAX_STEPS: usize = 64;
 /// The largest number of buffers that a candidate can request in addition to its outputs.
 pub const MAX_WORKSPACES: usize = 64;
-/// The largest number of arguments of one launch. CUDA accepts 4 KiB, which is 512 pointers.
+/// The largest number of arguments of one launch. Every version of CUDA accepts 4 KiB, which is 512 pointers.
 pub const MAX_ARGS: usize = 512;
 /// The largest size of an expression, in bytes.
 pub const MAX_TEXT: usize = 1024;

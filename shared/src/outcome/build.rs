@@ -7,7 +7,7 @@ use crate::units::Bytes;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Built {
     pub artifact: Option<Artifact>,
-    /// First line of `COMPILER --version`; `None` for a prebuilt library.
+    /// First line of `COMPILER --version`; `None` if no compiler ran.
     pub compiler: Option<String>,
     /// The command with its arguments, the compiler first.
     pub command: Vec<String>,

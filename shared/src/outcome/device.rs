@@ -63,8 +63,9 @@ pub struct Traffic {
     pub parts: u64,
     /// The parts that would be enough for the same bytes.
     pub fewest_parts: u64,
-    /// Where the launch with the most parts has the most unnecessary ones, such as `PTX line 12, relu.cu:7`. `None` if
-    /// no part is unnecessary.
+    /// The place in a launch with the most unnecessary parts, such as `PTX line 12, relu.cu:7`. It is from the first
+    /// launch that has such a place, or from a later one with more parts than all launches before it. `None` if no part
+    /// is unnecessary.
     pub worst: Option<String>,
 }
 

@@ -11,9 +11,9 @@ pub struct RunnerEnd {
     /// Name of the signal that ended it (`SIGSEGV`), if one did.
     pub signal: Option<String>,
     pub exit_code: Option<i32>,
-    /// The end of its standard error.
+    /// The end of what is kept of its standard error or, on the emulated device, of what its kernels printed.
     pub stderr_tail: String,
-    /// True if it wrote more than is kept.
+    /// True if its output filled the room for it, so that some may be lost.
     pub output_truncated: bool,
     /// True if it was ended by a SIGKILL that we did not send, and no PID namespace proves that the signal came from
     /// outside.
@@ -39,7 +39,7 @@ pub struct Mismatch {
     pub output: String,
     pub dtype: DType,
     pub shape: Vec<u64>,
-    /// Coordinates of the first bad element.
+    /// Coordinates of the first bad element or, if only a norm is too large, of the one with the largest error.
     pub index: Vec<u64>,
     /// A number as text, because JSON has no NaN and no infinities.
     pub expected: String,
@@ -59,7 +59,7 @@ pub struct Mismatch {
     /// Smallest and largest finite value, as text; `None` if no value is finite.
     pub expected_range: Option<[String; 2]>,
     pub actual_range: Option<[String; 2]>,
-    /// Coordinates of the first eight bad elements.
+    /// Coordinates of the first bad elements, at most eight.
     pub bad_indices: Vec<Vec<u64>>,
     pub pattern: Pattern,
     pub tolerance: ToleranceUsed,

@@ -26,7 +26,7 @@ pub struct EntryProfile {
     pub times: TimeSummary,
     pub baseline_times: Option<TimeSummary>,
     /// Time of the baseline divided by time of the candidate. This is the median over each runner's pairs, combined
-    /// over runners, with its 95 % interval.
+    /// over runners, with its 95 % interval. In a screen, it is the median over the pairs of a single runner.
     pub speedup: Option<Estimate>,
     /// Half-width of the interval divided by the estimate.
     #[serde(with = "crate::nonfinite")]
@@ -40,7 +40,9 @@ pub struct EntryProfile {
     pub bytes_per_second: f64,
     /// Calls in one block.
     pub calls_per_block: u32,
-    /// Blocks that were preempted. They were discarded with their pairs.
+    /// Timed blocks that do not count, on both sides. They are those of pairs that took no time and, as a rule, of
+    /// pairs with a preempted or throttled block. Such pairs count if few others are left, or if the candidate was
+    /// disturbed much more often than its baseline.
     pub discarded_blocks: u32,
     pub slots_checked: u64,
     /// Time of the optional `<symbol>_plan` call.
@@ -49,7 +51,7 @@ pub struct EntryProfile {
     /// Time of a hand-off, in microseconds, which is subtracted from every block.
     #[serde(with = "crate::nonfinite")]
     pub handoff_us: f64,
-    /// Number of processes of each side that took part in timing.
+    /// Number of processes of each side whose times count.
     pub runners: u32,
     /// Share of the timed blocks that a side spent waiting for a CPU, for the side with the larger share. `None` if the
     /// kernel does not report it.
@@ -122,7 +124,7 @@ pub struct TimeSummary {
     pub p5: f64,
     #[serde(with = "crate::nonfinite")]
     pub p95: f64,
-    /// 95 % interval over runners.
+    /// 95 % interval over runners, widened if necessary so that it contains `median_time_ms`.
     #[serde(with = "crate::nonfinite")]
     pub ci_low: f64,
     #[serde(with = "crate::nonfinite")]

@@ -3,9 +3,9 @@
 use super::{EntryProfile, Estimate, Profiled};
 
 impl Profiled {
-    /// The entries by which the candidate is ranked: those whose inputs varied or, if no entry's did, all. A candidate
-    /// can remember its results for inputs that do not vary, so such entries do not speak for it. They speak against it
-    /// if it is clearly slower than its baseline.
+    /// The entries by which the candidate is ranked: those whose inputs varied, and those in which it is clearly slower
+    /// than its baseline. If no entry's inputs varied, all entries count. A candidate can remember its results for
+    /// inputs that do not vary, so a short time for such an entry is no merit.
     pub fn ranked_entries(&self) -> impl Iterator<Item = &EntryProfile> {
         let all = !self.entries.iter().any(EntryProfile::is_varied);
         let is_slower = |entry: &EntryProfile| entry.speedup.is_some_and(|speedup| speedup.ci_high < 1.0);

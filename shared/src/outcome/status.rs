@@ -59,12 +59,13 @@ statuses! {
     /// The library could not be loaded, or the process died while loading it, for example because a constructor
     /// aborted.
     LoadError, "LOAD_ERROR", Candidate;
-    /// A call returned a code other than 0 and -2, or a value through `ret`.
+    /// A call was not made, raised an exception, or returned an error code or a value. The device may also have refused
+    /// a launch.
     RuntimeError, "RUNTIME_ERROR", Candidate;
-    /// A signal, an abort or any exit ended the runner in a call.
+    /// A signal, an abort or any exit ended the runner in or between calls, or a kernel failed on the device.
     Crashed, "CRASHED", Candidate;
     Timeout, "TIMEOUT", Candidate;
-        /// There must be proof: we killed the runner for this, or an allocation of that size was refused.
+    /// There must be proof: the process was killed at its limit, or a request for memory was refused.
     HostMemoryLimit, "HOST_MEMORY_LIMIT", Candidate;
     DeviceMemoryLimit, "DEVICE_MEMORY_LIMIT", Candidate;
     LimitExceeded, "LIMIT_EXCEEDED", Candidate;
@@ -74,12 +75,12 @@ statuses! {
     UnwrittenOutput, "UNWRITTEN_OUTPUT", Candidate;
     OutOfBounds, "OUT_OF_BOUNDS", Candidate;
     InputMutated, "INPUT_MUTATED", Candidate;
-    /// The output was right once, and stale or different in a later call.
+    /// A result changed between calls, processes or orders of entries, or the emulated device found a race.
     Nondeterministic, "NONDETERMINISTIC", Candidate;
     TooFast, "TOO_FAST", Candidate;
     TimingMismatch, "TIMING_MISMATCH", Candidate;
     DeferredWork, "DEFERRED_WORK", Candidate;
-    /// The candidate reported that it does not support this entry.
+    /// The candidate reported that it does not support this entry, or its device lacks a feature that it uses.
     Unsupported, "UNSUPPORTED", Candidate;
     CaptureError, "CAPTURE_ERROR", Capture;
     DoesNotFit, "DOES_NOT_FIT", Plan;

@@ -10,7 +10,7 @@ use crate::units::Bytes;
 pub struct Verified {
     pub entries_run: u32,
     pub entries_passed: u32,
-    /// Number of entries that the candidate declared unsupported.
+    /// Number of entries that ended as `UNSUPPORTED`.
     pub entries_unsupported: u32,
     /// The ids of those entries.
     pub unsupported: Vec<EntryId>,
@@ -20,7 +20,7 @@ pub struct Verified {
     pub max_relative_error: f64,
     /// The entry and output with the largest relative L2 error.
     pub worst: Option<WorstError>,
-    /// Captured bytes that were verified.
+    /// Total size of the captures of all entries that were run.
     pub bytes_validated: Bytes,
     /// Figures on how the captures were read, over all entries.
     pub reads: ReadReport,

@@ -23,8 +23,8 @@ const MAGIC: [u8; 8] = *b"optreply";
 const VERSION: u32 = 1;
 /// The size of the digest at the end, in bytes.
 const SEAL: usize = 32;
-/// The largest allowed file. A file is read as a whole, so its size must be limited. Many long names could make it larger,
-/// so a recorder refuses a step that would.
+/// The largest allowed file. A file is read as a whole, so its size must be limited. Many long names could make it
+/// larger, so a recorder refuses a step that would.
 pub const MAX_FILE_BYTES: u64 = 512 << 20;
 
 /// The size of a recording's file, computed step by step in the same way as [`Recording::encode`] writes it.
@@ -57,11 +57,11 @@ impl FileSize {
 /// The reason why a file is not a valid recording.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordingError {
-    #[error("it does not begin like a recording")]
+    #[error("its first 8 bytes are not those of a recording")]
     Magic,
     #[error("its format is version {found}, but this program reads version {VERSION}")]
     Version { found: u32 },
-    #[error("it ends in the middle of {what}")]
+    #[error("the file ends too early: reading {what} needs more bytes")]
     Truncated { what: &'static str },
     #[error("{bytes} bytes follow its end")]
     Trailing { bytes: usize },
@@ -151,8 +151,8 @@ impl Recording {
         Ok(recording)
     }
 
-    /// Checks that every reference is valid, every use is at its stated index, no name or constant is repeated or unused, and
-    /// no step uses a constant twice.
+    /// Checks that every reference is valid, every use is at its stated index, no name or constant is repeated or
+    /// unused, and no step uses a constant twice.
     fn check(&self) -> Result<(), RecordingError> {
         let wrong = |what, index, problem| Err(RecordingError::Wrong { what, index, problem });
         let mut seen = BTreeSet::new();
@@ -172,28 +172,32 @@ impl Recording {
                 return wrong("use", index, "has a number that differs from its position");
             }
             if it.step < step_before || self.steps.len() <= it.step as usize {
-                return wrong("use", index, "belongs to an earlier step or to none");
+                return wrong(
+                    "use",
+                    index,
+                    "belongs to an earlier step than the use before it, or to no step",
+                );
             }
             if step_before < it.step {
                 in_step.clear();
                 step_before = it.step;
             }
             let Some(constant) = self.constants.get(it.constant as usize) else {
-                return wrong("use", index, "refers to a constant that does not exist");
+                return wrong("use", index, "refers to a constant that the recording does not contain");
             };
             if !in_step.insert(it.constant) {
-                return wrong("use", index, "occurs twice in its step");
+                return wrong("use", index, "has the same constant as an earlier use of its step");
             }
             match named.get_mut(it.name as usize) {
                 Some(slot) => *slot = true,
-                None => return wrong("use", index, "has no name"),
+                None => return wrong("use", index, "refers to a name that the recording does not contain"),
             }
             if constant.bytes != it.bytes {
                 return wrong("use", index, "differs in size from its constant");
             }
             let epoch = &mut epochs[it.constant as usize];
             if *epoch != it.epoch {
-                return wrong("use", index, "does not continue the epochs of its constant");
+                return wrong("use", index, "has an epoch other than the next one of its constant");
             }
             *epoch += 1;
         }
@@ -242,14 +246,14 @@ impl Reader<'_> {
     fn text(&mut self, what: &'static str, index: usize) -> Result<String, RecordingError> {
         let length = usize::from(u16::from_le_bytes(self.array(what)?));
         if MAX_NAME < length {
-            return Err(RecordingError::Wrong { what, index, problem: "has a name that is too long" });
+            return Err(RecordingError::Wrong { what, index, problem: "has a text of more than 1024 bytes" });
         }
         let (taken, rest) = self.rest.split_at_checked(length).ok_or(RecordingError::Truncated { what })?;
         self.rest = rest;
         String::from_utf8(taken.to_vec()).map_err(|_| RecordingError::Wrong {
             what,
             index,
-            problem: "has a name that is not UTF-8",
+            problem: "has a text that is not UTF-8",
         })
     }
 
@@ -271,8 +275,8 @@ impl Reader<'_> {
             return Err(wrong("has no digest"));
         }
         let shape = (0..rank).map(|_| self.long(WHAT)).collect::<Result<Vec<u64>, _>>()?;
-        // The number of bytes is not compared with the shape: a view with gaps spans more bytes than its elements, and a
-        // view that repeats elements spans fewer.
+        // The number of bytes is not compared with the shape: a view with gaps spans more bytes than its elements, and
+        // a view that repeats elements spans fewer.
         let elements = shape.iter().try_fold(1u64, |product, &axis| product.checked_mul(axis));
         if elements.and_then(|elements| elements.checked_mul(dtype.size())).is_none_or(|bytes| bytes == 0) {
             return Err(wrong("has a shape with no elements or too many"));

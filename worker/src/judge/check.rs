@@ -12,7 +12,8 @@ use super::scale::estimate_scale;
 use super::tolerance::Tolerance;
 use super::unwritten::Poison;
 
-/// Returns the tolerance of an output. It is computed once per tensor, before any comparison.
+/// Returns the tolerance of an output. Reads the expected values, or a sample of them, if the tolerance depends on
+/// their scale.
 pub(crate) fn tolerance_of(
     expected: &mut dyn BytesSource,
     tensor: &Tensor,

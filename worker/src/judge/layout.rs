@@ -6,8 +6,8 @@
 //!
 //! Axes are visited in descending order of the first tensor's strides, so that it is read from front to back in any
 //! layout (channels_last, a transpose, an expanded axis). Axes that continue one another are merged. If both tensors
-//! are dense, the walk is one run of memory, read straight into the buffer. If the two layouts differ, tiles grow along
-//! the fast axes of both in turn, so that neither tensor is read one element at a time.
+//! have no gaps and the same order, the walk is one run of memory, read straight into the buffer. If the two layouts
+//! differ, tiles grow along the fast axes of both in turn, so that neither tensor is read one element at a time.
 
 use opt_shared::units::{Bytes, to_index};
 

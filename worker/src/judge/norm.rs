@@ -34,7 +34,7 @@ impl SquareSum {
         }
     }
 
-    /// Adds squares that were summed without scaling. The caller has checked that none overflowed.
+    /// Adds squares that were summed without scaling. The caller ensures that none overflowed.
     pub(super) fn add_squares(&mut self, squares: f64) {
         self.middle += squares;
     }

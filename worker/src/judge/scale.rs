@@ -30,7 +30,7 @@ const GOLDEN: f64 = 0.618_033_988_749_894_9;
 /// than half of the elements may be zero, and an S of 0 would reject the rounding errors of a correct kernel.
 ///
 /// The tensor is divided into as many equal intervals as there are samples, and one element is taken from each. Its
-/// position in the interval varies: if sizes are powers of two, the first elements would all lie in one column of a
+/// position in the interval varies. Otherwise, if sizes are powers of two, all samples would lie in one column of a
 /// matrix.
 pub fn estimate_scale(
     source: &mut dyn BytesSource,

@@ -11,7 +11,8 @@ use opt_shared::settings::{ToleranceProfile, VerifySettings};
 /// the neighbour of the recorded value.
 const FP8_MATCHED_RATIO: f64 = 0.99;
 
-/// Lower bound of S, so that a tensor of almost only zeros does not require more than f32 accuracy.
+/// Lower bound of S. Without it, the absolute tolerance would be 0 for a tensor of zeros, and too strict for one of
+/// tiny values.
 pub(super) const MIN_SCALE: f64 = 1e-3;
 
 /// The tolerance for one tensor.
@@ -42,7 +43,7 @@ impl Row {
         Self { rtol, atol, scaled: true, rel_l2 }
     }
 
-    /// For integers and bools: values must be equal, and no norm is bounded.
+    /// Values must be equal, and no norm is bounded.
     const EXACT: Self = Self::fixed(0.0, 0.0, f64::INFINITY);
 }
 

@@ -1,8 +1,9 @@
 //! Host memory as a device: an arena that a runner maps, and a thread that copies.
 //!
 //! The arena is a memfd sealed against resizing. Only buffers have pages: releasing a buffer removes its pages, so the
-//! kernel counts exactly the placed buffers. Runners get a read-only descriptor and map only the ranges of buffers,
-//! because touching a page outside them would allocate it. This process does not map the arena.
+//! kernel counts exactly the placed buffers, once they have been written. Runners get a read-only descriptor and map
+//! only the ranges of buffers, because touching a page outside them would allocate it. This process does not map the
+//! arena.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;

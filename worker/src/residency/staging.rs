@@ -21,7 +21,7 @@ pub trait Source {
     fn read_at(&mut self, at: Bytes, into: &mut [u8]) -> io::Result<()>;
 }
 
-/// Why bytes did not reach a device.
+/// The reason why bytes did not reach a device.
 #[derive(Debug, thiserror::Error)]
 pub enum StagingError {
     #[error(transparent)]
@@ -84,8 +84,7 @@ impl<D: Device> Ring<D> {
         Ok(())
     }
 
-    /// Queues a copy of all of `source` to `to`. Returns the event that completes it; `None` if there are no
-    /// bytes.
+    /// Queues a copy of all of `source` to `to`. Returns the event of its completion; `None` if there are no bytes.
     pub fn upload(
         &mut self,
         on: &mut Accounted<D>,

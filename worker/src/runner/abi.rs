@@ -313,7 +313,7 @@ impl Block {
         device: i32,
     ) -> Any {
         let (shape_at, strides_at) = (self.at(offsets.shape), self.at(offsets.strides));
-        // SAFETY: `rank` words each were taken; a stride list of another length is cut to the shape's.
+        // SAFETY: `rank` words each were taken; a stride list that is longer than the shape is cut.
         unsafe {
             std::ptr::copy_nonoverlapping(shape.as_ptr(), shape_at.cast(), shape.len());
             std::ptr::copy_nonoverlapping(stride.as_ptr(), strides_at.cast(), stride.len().min(shape.len()));

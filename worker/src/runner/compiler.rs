@@ -37,7 +37,8 @@ pub fn main() -> i32 {
     2
 }
 
-/// Returns the exit code if the compiler is a library. If it is a program, returns only if it cannot be started.
+/// Returns the exit code if the compiler is a library. If it is a program, returns only after an error, because the
+/// program takes the place of this code.
 fn become_compiler(socket: BorrowedFd<'_>) -> Result<i32, String> {
     let order = match receive_from_worker(socket) {
         Ok((ToRunner::Compile(order), _)) => order,

@@ -67,8 +67,8 @@ impl FaultedMemory {
     }
 }
 
-/// Set for calls that are not timed. After them, the runner flushes what the candidate printed and unmaps the output
-/// pages.
+/// Set for calls that are not timed. After them, the runner flushes what the candidate printed, and drops the output
+/// pages from its page tables.
 pub const FLAG_VERIFY: u32 = 1;
 /// Set for a call of `<symbol>_plan` instead of `<symbol>`.
 pub const FLAG_PLAN: u32 = 2;
@@ -107,7 +107,7 @@ pub struct ControlPage {
     pub fault_address: AtomicU64,
     /// The duration of the calls by the runner's own clock.
     pub claimed_ns: AtomicU64,
-    /// The size of an allocation that was refused for lack of memory; 0 if there was none.
+    /// The largest size of an allocation that was refused for lack of memory; 0 if there was none.
     pub refused_bytes: AtomicU64,
     /// The error text of a failed call.
     pub raised: RaisedText,

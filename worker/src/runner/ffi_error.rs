@@ -39,7 +39,7 @@ struct ErrorCell {
 
 const _: () = assert!(size_of::<Object>() == 24 && size_of::<ByteArray>() == 16);
 
-/// Access to a candidate's errors, if it has loaded `libtvm_ffi.so`.
+/// Access to a candidate's errors, if `libtvm_ffi.so` is loaded or the candidate contains the torch glue.
 pub(crate) struct RaisedErrors {
     move_from_raised: Option<MoveFromRaised>,
 }

@@ -21,12 +21,12 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// The largest frame to a runner, in bytes: an entry with a thousand arguments of rank 64 fits.
+/// The largest frame to a runner, in bytes: an entry with a thousand tensors of rank 8 fits.
 pub const MAX_FRAME: usize = 128 * 1024;
 /// The most libraries that are loaded before an artifact; kernels need one or two.
 pub const MAX_LIBRARIES: usize = 32;
-/// The most descriptors with one frame, which is also the kernel's limit. An entry needs four (its outputs, its
-/// capture, its materialised values and its variants), or more if its capture has blobs in a store.
+/// The most descriptors with one frame, which is also the kernel's limit. An entry needs at most four (its outputs, its
+/// capture, its materialised values and its variants), and one more for each blob of its capture in a store.
 pub const MAX_DESCRIPTORS: usize = 253;
 const _: () = assert!(MAX_LIBRARIES < MAX_DESCRIPTORS && MAX_BLOBS + 4 <= MAX_DESCRIPTORS);
 /// The longest text of a reply, in bytes.
@@ -182,10 +182,10 @@ pub struct OutputRegion {
     pub slots: u32,
 }
 
-/// Why a frame could not be sent or received.
+/// The reason why a frame could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    #[error("sending a frame to the runner")]
+    #[error("sending a frame")]
     Send(#[source] rustix::io::Errno),
     #[error("receiving a frame")]
     Receive(#[source] rustix::io::Errno),
@@ -195,7 +195,7 @@ pub enum FrameError {
     TooLong { bytes: usize },
     #[error("encoding or decoding a frame")]
     Encoding(#[source] postcard::Error),
-    #[error("a malformed reply ({what})")]
+    #[error("a malformed frame ({what})")]
     Malformed { what: &'static str },
 }
 

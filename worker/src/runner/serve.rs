@@ -75,7 +75,7 @@ pub(super) fn begin(host: Option<Interpreter>) -> i32 {
     }
 }
 
-/// Receives all frames and runs the candidate. Returns the process's exit code.
+/// Receives the frames after the setup and runs the candidate. Returns the process's exit code.
 fn run_steps(
     socket: BorrowedFd<'static>,
     page: &'static ControlPage,
@@ -209,7 +209,7 @@ fn prepare(
 ) -> Result<Runner, Ending> {
     let SetupFrame { setup, artifact, libraries } = setup_frame;
     pin(&setup.cpus);
-    // Refused by old kernels only.
+    // If this is refused, the runner keeps the usual time slices.
     let _ = scheduling::set_scheduling(0, scheduling::Scheduling::Short);
     let mut entries = Vec::new();
     let mut calls = Vec::new();
@@ -267,7 +267,8 @@ fn pin(cpus: &[u32]) {
         set.set(cpu as usize);
     }
     if !cpus.is_empty() {
-        // This fails only if the machine's CPUs have changed. The kernel then chooses the CPU, and times are noisier.
+        // This fails only if these CPUs are no longer available. The kernel then chooses the CPU, and times are
+        // noisier.
         let _ = rustix::thread::sched_setaffinity(None, &set);
     }
 }
@@ -395,8 +396,8 @@ impl Runner {
         let first_slot = page.first_slot.load(Ordering::Relaxed);
         let function = if flags & FLAG_PLAN == 0 { Some(self.loaded.run) } else { self.loaded.plan };
         let number = page.entry.load(Ordering::Relaxed) as usize;
-        // The entries of a batch map the same pages for their outputs. Drop the previous entry's mappings, or the pages
-        // would count once for each entry that touched them.
+        // The entries of a batch map the same pages for their outputs. Drop those that the previous entry touched, or
+        // the pages would count once for each entry.
         if let Some(last) = self.last.replace(number).filter(|last| *last != number)
             && let Some(former) = self.entries.get(last)
         {
@@ -462,7 +463,8 @@ impl Runner {
 }
 
 impl Entry {
-    /// Drops the output pages from this process's mappings. They then count only once, for the worker's memfd.
+    /// Drops the output pages from this process's page tables. They then count only once, for the worker's memfd. The
+    /// mappings stay.
     fn unmap_outputs(&self) {
         let page = rustix::param::page_size();
         for (mapped, region) in self.outputs.iter().flat_map(|output| &output.regions) {

@@ -119,8 +119,8 @@ impl RunnerHandle {
         &self.protections
     }
 
-    /// Sends SIGSTOP, and waits until the kernel reports that the last thread has stopped and its clock no longer
-    /// advances.
+    /// Sends SIGSTOP, waits until the kernel reports that the last thread has stopped, and then until the runner's
+    /// clock no longer advances.
     ///
     /// Afterwards, the runner executes no instructions of its own. But the kernel reports a stop just before it
     /// switches away from the thread. If that switch is preempted, the clock may still gain the microseconds that it

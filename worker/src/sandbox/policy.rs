@@ -27,7 +27,7 @@ const COMPILER_FILES: u32 = 1024;
 /// The number of runners of one worker that can have different user numbers at the same time.
 const USERS_PER_WORKER: u32 = 64;
 
-/// The value of `limits.processes = "auto"` if only the runner's own tasks are counted.
+/// The value of `limits.processes = "auto"`, without the other tasks of the runner's user.
 pub(crate) fn tasks(threads: u32) -> u32 {
     TASKS_PER_THREAD.saturating_mul(threads)
 }
@@ -69,14 +69,14 @@ pub(crate) fn for_candidate(
     }
 }
 
-/// The paths that a compiler may access in addition to the system's folders.
+/// The paths that a compiler may access in addition to the system's folders, and the paths that stay hidden from it.
 #[derive(Clone, Copy)]
 pub(crate) struct CompilerFileAccess<'a> {
     pub(crate) scratch: &'a Path,
     pub(crate) readable: &'a [PathBuf],
     pub(crate) toolchain: &'a [PathBuf],
     pub(crate) closed: &'a HiddenPaths,
-    /// The folder from which the candidate's files were copied.
+    /// The folder from which the candidate's files were copied. It stays hidden: the compiler gets the copies.
     pub(crate) files: &'a Path,
 }
 

@@ -19,8 +19,8 @@ use opt_shared::message::Protection;
 /// The new namespaces that a runner gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespaces {
-    /// A PID namespace. The runner is pid 1: it sees only processes that it started, cannot kill itself, and all
-    /// processes that it started end with it.
+    /// A PID namespace. The runner is pid 1: it sees only processes that it started, cannot kill itself with a signal,
+    /// and all processes that it started end with it.
     pub pid: bool,
     /// An IPC namespace. The runner cannot reach System V segments and message queues of the host.
     pub ipc: bool,
@@ -81,7 +81,7 @@ pub enum SpawnError {
     },
 }
 
-/// The descriptor of the socket to the process that started a sandboxed process.
+/// In a sandboxed process, the descriptor of the socket to the process that started it.
 pub const SOCKET_FD: i32 = 3;
 /// The steps of a new process that can fail; it sends the index through the pipe.
 const CHILD_STEPS: [&str; 2] =
@@ -356,7 +356,7 @@ unsafe fn give_up(report: RawFd, step: u32) -> ! {
 }
 
 /// Waits for the end of the pipe. Eight bytes are a failed child's report. No bytes mean that exec succeeded and closed
-/// the pipe.
+/// the pipe, or that the child was killed before, which its handle shows later.
 fn read_report(pipe: OwnedFd) -> Option<SpawnError> {
     let mut message = [0; 8];
     match std::fs::File::from(pipe).read_exact(&mut message) {

@@ -70,7 +70,7 @@ pub(crate) struct CompilerSpec<'a> {
 pub(crate) struct CompilerEnd {
     pub(crate) end: End,
     pub(crate) killed: Option<KillReason>,
-    /// The output. If it is truncated, later output was lost.
+    /// The beginning of the output. If it is truncated, later output may be lost.
     pub(crate) log: String,
     pub(crate) is_truncated: bool,
     pub(crate) peak_owed: Bytes,

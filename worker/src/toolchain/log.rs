@@ -2,8 +2,9 @@
 
 use opt_shared::kernel_files::LeftOut;
 
-/// Names that gcc, clang and nvcc give to signals that come from outside. Signals of a crashing compiler, such as
-/// SIGSEGV, are not in the list: the source causes them, and they happen every time.
+/// Names that gcc, clang and nvcc give to the signals after which a build is repeated: those from outside, of a failing
+/// disk and of a limit on file sizes. Signals of a crashing compiler, such as SIGSEGV, are not in the list: the source
+/// causes them, and they happen every time.
 const EXTERNAL_SIGNALS: [&str; 8] = [
     "Killed",
     "Kill signal",
@@ -54,7 +55,7 @@ pub(crate) fn blames_the_source(log: &str) -> bool {
     })
 }
 
-/// Returns true if the compiler's driver reports that one of its programs was killed by a signal from outside.
+/// Returns true if the compiler's driver reports that one of its programs was killed by one of `EXTERNAL_SIGNALS`.
 pub(crate) fn part_was_killed(log: &str) -> bool {
     log.lines().filter_map(own_line).any(|(_, complaint)| {
         EXTERNAL_SIGNALS.iter().any(|signal| {

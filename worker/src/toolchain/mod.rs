@@ -1,8 +1,8 @@
 //! The toolchains of the languages, which turn sources into an artifact.
 //!
-//! A toolchain only describes the command that builds an artifact. `stage::build` runs it, in a sandboxed process
-//! (`compiler`). A new language needs a row in the language table of `opt_shared` and, unless existing ones fit, a
-//! toolchain in this module and a launcher.
+//! A toolchain chooses the command that builds an artifact, and writes the files that it adds to the sources.
+//! `stage::build` runs the command, in a sandboxed process (`compiler`). A new language needs a row in the language
+//! table of `opt_shared` and, unless existing ones fit, a toolchain in this module and a launcher.
 
 pub(crate) mod artifact;
 mod c;

@@ -159,7 +159,7 @@ impl Renderer<'_> {
         self.digested_left = self.digested_left.checked_sub(bytes).ok_or_else(|| {
             Fault::new(
                 ErrorKind::Limit,
-                "its tensors are too large to digest (the limit is four times the size of the file, and 512 MiB)",
+                "its tensors are too large to digest (the limit is four times the size of the file, plus 512 MiB)",
             )
             .at(self.capture.path())
         })?;

@@ -60,7 +60,10 @@ impl Arena {
     /// Charges bytes that a call derives from other bytes, before they are created.
     pub(super) fn charge_derived(&mut self, bytes: usize) -> Result<(), Fault> {
         self.derived_left = self.derived_left.checked_sub(bytes as u64).ok_or_else(|| {
-            Fault::limit("the calls of the pickle create too many bytes", "its own size and 1 MiB")
+            Fault::limit(
+                "the calls of the pickle create too many bytes",
+                "the size of the pickle, plus 1 MiB",
+            )
         })?;
         Ok(())
     }

@@ -175,7 +175,7 @@ impl Machine {
             // These are attributes of a state dict (`_metadata`), which no kernel can see.
             Node::Dict(dict) if dict.kind == DictKind::Ordered => Ok(()),
             Node::Object(_) => self.extend_object(target, &[state]),
-            _ => Err(Fault::bad_pickle("state is set on an object that has none")),
+            _ => Err(Fault::bad_pickle("state is set on an object that cannot have a state")),
         }
     }
 }

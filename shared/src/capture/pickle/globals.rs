@@ -213,7 +213,7 @@ fn known_global(module: &str, name: &str) -> Option<Global> {
             Global::Storage(None)
         }
         ("torch" | "torch.cuda", _) => return torch_attribute(name),
-        // The name that torch gives a memory format. Only protocol 4 can write it.
+        // The name that torch gives a memory format. Only protocols from 4 on can write it.
         ("torch._utils", dotted) if dotted.starts_with("torch.") => {
             return among(&MEMORY_FORMATS, &dotted["torch.".len()..]).map(Global::MemoryFormat);
         }
@@ -270,7 +270,7 @@ pub(super) fn layout(name: &str) -> Option<&'static str> {
     among(&LAYOUTS, name.strip_prefix("torch.")?)
 }
 
-/// Why an unknown name is refused; `None` if the name may be kept.
+/// The reason why an unknown name is refused; `None` if the name may be kept.
 fn refuse(module: &str, name: &str) -> Option<Fault> {
     let shown = quoted(&format!("{module}.{name}"));
     let what = match (module, name) {

@@ -43,7 +43,7 @@ impl FromStr for BlobId {
     type Err = NoDigest;
 
     fn from_str(text: &str) -> Result<Self, NoDigest> {
-        // Each file has only one name, but the library also accepts upper-case digits.
+        // A blob has only one name, but the library would also accept it in upper case.
         if text.bytes().any(|digit| digit.is_ascii_uppercase()) {
             return Err(NoDigest);
         }

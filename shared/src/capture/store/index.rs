@@ -54,13 +54,24 @@ pub struct IndexEntry {
 
 #[derive(Debug, thiserror::Error)]
 pub enum IndexError {
-    #[error("could not read {file}")]
+    #[error(
+        "could not read {file} (every finished store has this file; if it is missing, pack the captures again)"
+    )]
     Read { file: &'static str, source: io::Error },
-    #[error("the index is too long (the limit is {MAX_INDEX_BYTES} bytes)")]
+    #[error(
+        "{INDEX} has more than {MAX_INDEX_BYTES} bytes, or {INDEX_DIGEST} more than one line (pack the captures \
+         again, in several stores if there are very many)"
+    )]
     TooLong,
-    #[error("{INDEX_DIGEST} is not one line of a digest and `{INDEX}`")]
+    #[error(
+        "{INDEX_DIGEST} is damaged: it must be one line, as `b3sum {INDEX}` prints it (restore it, or pack the \
+         captures again)"
+    )]
     NoDigest,
-    #[error("the digest of {INDEX} is not the one in {INDEX_DIGEST} (one of them is damaged)")]
+    #[error(
+        "{INDEX} does not have the digest in {INDEX_DIGEST}, so one of them is damaged (restore both, or pack the \
+         captures again)"
+    )]
     Digest,
     #[error("{INDEX} is not the index of a capture store")]
     Json(#[source] serde_json::Error),

@@ -35,7 +35,7 @@ pub const BLOBS: &str = "blobs";
 /// The folder with which an unfinished `pack` can be continued.
 pub const PARTIAL: &str = "partial";
 
-/// Largest depth of folders below `entries`.
+/// Largest number of parts of an entry's name: its folders below `entries`, and the file.
 pub const MAX_NAME_DEPTH: usize = 16;
 /// Largest size of an entry's name with its folders, in bytes.
 pub const MAX_NAME_BYTES: usize = 1024;

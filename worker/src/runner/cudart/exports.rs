@@ -1,6 +1,6 @@
 //! The functions of the CUDA runtime for kernels and memory, with C's calling convention.
 //!
-//! Each has the contract of the runtime's function of that name. The linker adds the prefix.
+//! Each has the contract of the runtime's function of the same name, to which the linker adds the prefix `__wrap_`.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 

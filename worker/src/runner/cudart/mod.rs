@@ -1,7 +1,7 @@
 //! The CUDA runtime for host launchers on the emulated device.
 //!
-//! A candidate's library is linked so that its calls of the CUDA runtime reach the functions in `exports` and
-//! `queries`, which this executable exports. Inputs and outputs stay where a runner maps them; the device gets
+//! A candidate's library is linked so that its calls of the CUDA runtime reach the functions in `exports`, `further`
+//! and `queries`, which this executable exports. Inputs and outputs stay where a runner maps them; the device gets
 //! addresses for them that host code cannot use, as on a card. Every operation is complete when its call returns.
 //!
 //! The candidate shares this process and can forge all of this state, so a fault that is found here only explains a
@@ -235,7 +235,7 @@ pub(super) fn begin_call() {
 }
 
 /// Ends a call of the candidate that returned `code`. Returns the error that explains its failure, with the prefix that
-/// names its status; `None` if the device has recorded no error.
+/// names its status. `None` if no error was recorded, or only refused requests that the candidate handled.
 pub(super) fn end_call(code: i32) -> Option<String> {
     let runtime = &mut *runtime();
     let is_pending = runtime.last != 0;

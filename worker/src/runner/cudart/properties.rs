@@ -14,7 +14,7 @@ const L2_BYTES: i32 = 4 << 20;
 const CAPABILITY: (i32, i32) = (8, 0);
 
 /// The size of `cudaDeviceProp` and the offsets of its fields, in bytes. The fields up to the compute capability have
-/// the same offsets in every version, so they are not listed.
+/// the same offsets in both versions below, so they are not listed.
 pub(super) struct Layout {
     size: usize,
     multiprocessors: usize,

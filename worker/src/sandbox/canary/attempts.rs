@@ -94,7 +94,8 @@ pub(super) fn memory(data: Bytes, address_space: Bytes, file_size: Bytes) {
     }
 }
 
-/// Attempts to reach other processes, and anything else outside the sandbox.
+/// Attempts to reach other processes, and anything else outside the sandbox. Also prints some of this process's
+/// properties, such as its pid.
 pub(crate) fn isolation(parent: i32) {
     // SAFETY: each is a plain system call that should be refused, or that returns a number; pointers are valid or
     // null.
@@ -125,7 +126,7 @@ pub(crate) fn isolation(parent: i32) {
     }
 }
 
-/// Starts threads until one is refused. They end with the process.
+/// Starts threads until one is refused, or `tasks + 1` or [`MAX_THREADS`] are running. They end with the process.
 pub(super) fn threads(tasks: u32) {
     let count = tasks.saturating_add(1).min(MAX_THREADS);
     for started in 0..count {

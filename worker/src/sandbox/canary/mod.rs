@@ -4,7 +4,7 @@
 //! - `confine` starts a process in a candidate's sandbox, compares the results of its attempts with the expected ones,
 //!   and prints one line per protection.
 //! - `attempt` is that process.
-//! - `fill` allocates the requested memory, and keeps it until its standard input ends.
+//! - `fill` waits for a byte, fills the requested memory, and keeps it until another byte comes or its input ends.
 //!
 //! None of them runs foreign code. The caller decides what a missing protection means.
 

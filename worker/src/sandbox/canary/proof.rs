@@ -1,5 +1,5 @@
-//! Derives protections from the attempts of the sandboxed process. A protection is present if the lock-down reported it
-//! and the attempts to break it failed.
+//! Derives protections from the attempts of the sandboxed process. A protection is present if its attempts had the
+//! expected answers, and neither the lock-down nor the start of the process reported it as missing.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;

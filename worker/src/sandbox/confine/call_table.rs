@@ -1,8 +1,9 @@
 //! The system calls that are refused to sandboxed processes, with their numbers on both architectures, grouped by
 //! purpose.
 //!
-//! Both columns are written out. A test on either architecture can check them, and calls can be refused that the C
-//! library's headers do not define yet. `calls` refuses further calls depending on their arguments.
+//! Both columns are written out, so a test on one architecture also finds a number that occurs twice on the other, and
+//! calls can be refused that the C library's headers do not define yet. `calls` refuses further calls depending on
+//! their arguments.
 
 /// A system call. A number is `None` if the architecture never had the call.
 #[derive(Clone, Copy, Debug)]

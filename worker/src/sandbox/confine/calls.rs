@@ -49,9 +49,9 @@ const IOCTL_REFUSED: [u64; 4] = [FIOSETOWN, SIOCSPGRP, libc::FIOASYNC, libc::TIO
 
 /// TCGETS2, which newer C libraries use in `isatty`, for the generic layout of `termios2`.
 const TCGETS2: u64 = 0x802c_542a;
-/// The `ioctl` requests that a candidate without device nodes may make: those behind `isatty`, non-blocking streams and
-/// close-on-exec. All others are refused, because file systems and future kernels add requests that change files or
-/// take kernel memory.
+/// The `ioctl` requests that a candidate without device nodes may make: those behind `isatty`, the size of a terminal,
+/// the number of unread bytes, non-blocking streams and close-on-exec. All others are refused, because file systems and
+/// future kernels add requests that change files or take kernel memory.
 const IOCTL_ALLOWED: [u64; 7] =
     [libc::TCGETS, TCGETS2, libc::TIOCGWINSZ, libc::FIONREAD, libc::FIONBIO, libc::FIOCLEX, libc::FIONCLEX];
 
@@ -199,8 +199,8 @@ fn add_candidate_refusals(refused: &mut Refusals, own_pid: u32) -> Result<(), Ba
         refused.always(group);
     }
     refused.unless(table::PRCTL, 0, &PRCTL_ALLOWED)?;
-    // On a mapping of a file, the first is `readahead`. With the second, the kernel would scan the memory, also while
-    // others are timed.
+    // On a mapping of a file, MADV_WILLNEED is `readahead`. With MADV_MERGEABLE, the kernel would scan the memory, also
+    // while others are timed.
     for advice in [libc::MADV_WILLNEED, libc::MADV_MERGEABLE] {
         refused.when(table::MADVISE, &[(2, equals(word(advice)))])?;
     }
@@ -222,7 +222,8 @@ fn add_candidate_refusals(refused: &mut Refusals, own_pid: u32) -> Result<(), Ba
     for call in [table::KILL, table::TKILL, table::TGKILL, table::RT_SIGQUEUEINFO, table::RT_TGSIGQUEUEINFO] {
         refused.when(call, &[(0, differs(own_pid))])?;
     }
-    // A candidate cannot send SIGKILL, SIGSTOP or SIGCONT to itself, so only the worker can have stopped or killed it.
+    // A candidate cannot send SIGKILL, SIGSTOP or SIGCONT to itself, so whatever stopped or killed it came from
+    // outside.
     for (call, argument) in [
         (table::KILL, 1),
         (table::TKILL, 1),
@@ -245,7 +246,7 @@ fn add_candidate_refusals(refused: &mut Refusals, own_pid: u32) -> Result<(), Ba
     Ok(())
 }
 
-/// Refuses to open files for writing, even without Landlock.
+/// Adds rules that refuse to open files for writing. They also hold where the kernel lacks Landlock.
 fn refuse_opening_for_writing(refused: &mut Refusals) -> Result<(), BackendError> {
     for (call, argument) in [(table::OPEN, 1), (table::OPENAT, 2)] {
         for flag in [libc::O_WRONLY, libc::O_RDWR, libc::O_CREAT, libc::O_TRUNC] {

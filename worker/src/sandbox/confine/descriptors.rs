@@ -15,8 +15,8 @@ pub(super) fn close_all_but(kept: &Descriptors<'_>) -> Result<(), ConfineError> 
     numbers.extend(kept.artifact.map(|artifact| artifact.as_raw_fd()));
     numbers.extend(kept.libraries.iter().map(AsRawFd::as_raw_fd));
     for (first, last) in gaps_between(numbers.clone()) {
-        // SAFETY: closes descriptors by number, in a process that has just started and has opened nothing except
-        // what is in `kept`.
+        // SAFETY: closes descriptors by number, in a process that has just started. No value in it owns a descriptor
+        // that is not in `kept`.
         let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0_u32) };
         if result == 0 {
             continue;

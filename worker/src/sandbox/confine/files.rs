@@ -1,8 +1,8 @@
 //! Uses Landlock to restrict which files a sandboxed process can open, and its access to TCP, signals and abstract
 //! sockets.
 //!
-//! The rules use every access right of the running kernel's Landlock ABI, and the kernel must enforce all of them.
-//! Protections that an older ABI lacks are reported as missing.
+//! The rules use every access right that both the running kernel and our Landlock library know, and the kernel must
+//! enforce all of them. Protections that an older ABI lacks are reported as missing.
 
 use std::fs::File;
 use std::io;
@@ -189,7 +189,8 @@ enum Absent {
 }
 
 /// Makes rules for folders except the hidden paths in them. Landlock rules can only allow access. A folder that
-/// contains a hidden path therefore gets no rule, and each other file in it gets its own rule.
+/// contains a hidden path therefore gets no rule; instead, each file and folder in it that neither is hidden nor
+/// contains a hidden path gets a rule.
 struct RulesExceptHidden<'a> {
     hidden: Vec<&'a PathBuf>,
 }

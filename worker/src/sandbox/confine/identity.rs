@@ -6,8 +6,8 @@ use rustix::thread::{CapabilitySet, CapabilitySets};
 
 use super::{ConfineError, protection};
 
-/// The first user id of a range that no system assigns (systemd lists ids from 0x7000_0000 on as unused). Runner n gets
-/// this id plus n.
+/// The first user id of a range that no system assigns (systemd lists ids from 0x7000_0000 on as unused). The runner
+/// with user number n gets this id plus n modulo `OWN_USER_COUNT`.
 const OWN_USER_BASE: u32 = 0x7000_0000;
 const OWN_USER_COUNT: u32 = 0x0800_0000;
 

@@ -1,4 +1,4 @@
-//! Sets resource limits. The limits on memory set here are the only ones that a process cannot exceed even briefly.
+//! Sets resource limits. The kernel refuses any memory beyond them, so a process cannot exceed them even briefly.
 
 use opt_shared::message::Protection;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};

@@ -37,7 +37,8 @@ use crate::oom;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SandboxKind {
-    /// A runner: reads libraries, its artifact and its interpreter's folders; writes no file; starts only threads.
+    /// A runner: reads libraries, its artifact and its interpreter's folders; writes no file except device nodes that
+    /// it is given; starts only threads.
     Candidate,
     /// A compiler and its children: read the system and the sources, and write to the scratch folder.
     Compiler,
@@ -117,35 +118,37 @@ pub struct Descriptors<'a> {
 /// The reason why the lock-down failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfineError {
-    #[error("confining the runner: {action} was refused")]
+    #[error("confining a sandboxed process: {action} was refused")]
     Refused {
         action: &'static str,
         #[source]
         source: io::Error,
     },
-    #[error("confining the runner: the worker is gone")]
+    #[error("confining a sandboxed process: the worker is gone")]
     WorkerGone,
-    #[error("confining the runner: it has {threads} threads already (lock down first, then start threads)")]
+    #[error(
+        "confining a sandboxed process: it has {threads} threads already (lock down first, then start threads)"
+    )]
     Threads { threads: usize },
-    #[error("confining the runner: `{}` cannot be opened (it must exist and be readable)", path.display())]
+    #[error("confining a sandboxed process: `{}` cannot be opened (it must exist and be readable)", path.display())]
     Path {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
     #[error(
-        "confining the runner: `{}` contains more than {max} files, too many for one rule per file (name a narrower folder)",
+        "confining a sandboxed process: `{}` contains more than {max} files, too many for one rule per file (name a narrower folder)",
         path.display()
     )]
     Crowded { path: PathBuf, max: usize },
-    #[error("confining the runner: Landlock rules were refused")]
+    #[error("confining a sandboxed process: Landlock rules were refused")]
     Landlock {
         #[source]
         source: landlock::RulesetError,
     },
-    #[error("confining the runner: Landlock offers ABI {abi} and did not enforce all of it")]
+    #[error("confining a sandboxed process: Landlock offers ABI {abi} and did not enforce all of it")]
     LandlockPartial { abi: i32 },
-    #[error("confining the runner: the system call filter could not be built")]
+    #[error("confining a sandboxed process: the system call filter could not be built")]
     Filter {
         #[source]
         source: seccompiler::BackendError,
@@ -169,8 +172,9 @@ fn protection(name: &str, present: bool, detail: impl Into<String>) -> Protectio
 /// Gives up everything that a sandboxed process does not need. This cannot be undone, not even by our own code.
 ///
 /// Call it while the process has a single thread: Landlock and seccomp apply to the calling thread and to everything
-/// that it starts. The result lists every requested protection; missing ones have `present: false`. An error means that
-/// the kernel refused a protection that every supported kernel has. In that case, do not load anything.
+/// that it starts. The result lists every requested protection; missing ones have `present: false`. After an error, the
+/// process is not confined, so do not load anything: the kernel refused a protection that every supported kernel has, a
+/// path that must exist cannot be opened, or the worker is gone.
 pub fn lock_down(
     confinement: &Confinement,
     descriptors: &Descriptors<'_>,
@@ -220,7 +224,7 @@ pub(crate) fn threads() -> usize {
 }
 
 /// Returns true if a compiler may execute this program, because it is in a system folder or in a toolchain. `program`
-/// is an absolute path.
+/// is a canonical path.
 pub(crate) fn compilers_may_execute(program: &Path, toolchain: &[PathBuf]) -> bool {
     files::compilers_may_execute(program, toolchain)
 }

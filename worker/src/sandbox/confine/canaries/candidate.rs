@@ -378,7 +378,8 @@ fn descend(depth: u64) -> u64 {
 pub(super) fn too_much_data() {
     locked_down();
     let writable = libc::PROT_READ | libc::PROT_WRITE;
-    // Exceeds the limit on private memory, and the limit on address space, which also counts read-only mappings.
+    // `beyond` exceeds the limit on private memory. `sparse` exceeds the limit on address space, which also counts
+    // read-only mappings.
     for (name, bytes, access) in [
         ("within", 64_usize << 20, writable),
         ("beyond", 300 << 20, writable),

@@ -62,7 +62,7 @@ extern "C" fn run_scenario_if_requested() {
     std::process::exit(0);
 }
 
-/// Runs `test` in this process. As root, also runs the same test again in a process of an ordinary user.
+/// Runs `test` in this process. As root, runs the same test again in a process of an ordinary user.
 pub(super) fn as_every_user<Test: FnOnce()>(test: Test) {
     // A closure's type name begins with the names of its crate and its function.
     let name = std::any::type_name::<Test>();
@@ -97,7 +97,7 @@ pub(super) struct RunningScenario {
     pub(super) worker: OwnedFd,
 }
 
-/// Starts a scenario with a pipe as its output and a socket as its worker's.
+/// Starts a scenario with a pipe as its output and a socket to its worker.
 pub(super) fn start(
     scenario: &str,
     folder: &Path,
@@ -177,9 +177,10 @@ pub(super) fn folder() -> PathBuf {
     std::env::var_os(FOLDER).expect("`start_with` sets it").into()
 }
 
-/// A descriptor that `start` gives to every scenario.
+/// Borrows the descriptor with this number, which the scenario inherited.
 pub(super) fn inherited(number: i32) -> BorrowedFd<'static> {
-    // SAFETY: `start` put it there before exec, and nothing in a scenario closes it.
+    // SAFETY: `start_with` put it there before exec. A scenario that asks whether the lock-down closed it makes only
+    // that call, which fails without harm.
     unsafe { BorrowedFd::borrow_raw(number) }
 }
 
