@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use opt_shared::formula::load_timeout;
 use opt_shared::message::{ReplayCallee, ReplayTask};
-use opt_shared::outcome::{EntryFailure, MAX_REPORTED_STEPS, ReplayStep, RunnerEnd, Status};
+use opt_shared::outcome::{EntryFailure, MAX_REPORTED_STEPS, ReplayStep, RunnerEnd};
 use opt_shared::replay::{Need, Step};
 use opt_shared::units::Bytes;
 
