@@ -3,8 +3,25 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::leaf::{Events, LeafLimits};
+use opt_shared::units::Bytes;
+
 use super::{CgroupError, members, put, read};
+
+/// The limits for all members of a leaf together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeafLimits {
+    pub memory: Bytes,
+    pub tasks: u32,
+}
+
+/// The kernel's counts for a leaf.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Events {
+    /// The number of members that the kernel killed for lack of memory, in the group or on the whole machine.
+    pub oom_kill: u64,
+    /// The number of times that the memory limit was reached, whether or not a process was killed.
+    pub max: u64,
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Group {

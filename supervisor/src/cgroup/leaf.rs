@@ -1,25 +1,7 @@
 //! A leaf: the control group of one runner or compiler, with its limits, members and event counts.
 
-use opt_shared::units::Bytes;
-
 use super::CgroupError;
-use super::group::Group;
-
-/// The limits for all members of a leaf together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeafLimits {
-    pub memory: Bytes,
-    pub tasks: u32,
-}
-
-/// The kernel's counts for a leaf.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Events {
-    /// The number of members that the kernel killed for lack of memory, in the group or on the whole machine.
-    pub oom_kill: u64,
-    /// The number of times that the memory limit was reached, whether or not a process was killed.
-    pub max: u64,
-}
+use super::group::{Events, Group, LeafLimits};
 
 /// A group without children. Dropping it does not remove its folders; see [`Leaf::remove`].
 #[derive(Debug)]
@@ -69,6 +51,8 @@ impl Leaf {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+
+    use opt_shared::units::Bytes;
 
     use super::*;
 

@@ -27,8 +27,8 @@ mod subtree;
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use self::group::Group;
-pub use self::leaf::{Events, Leaf, LeafLimits};
+pub use self::group::{Events, Group, LeafLimits};
+pub use self::leaf::Leaf;
 pub use self::subtree::{StartGroup, Subtree};
 
 #[derive(Debug, thiserror::Error)]

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::group::Group;
-use super::leaf::{Leaf, LeafLimits};
+use super::group::{Group, LeafLimits};
+use super::leaf::Leaf;
 use super::mark::Mark;
 use super::{CgroupError, put, read};
 

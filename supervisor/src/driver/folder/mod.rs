@@ -16,6 +16,7 @@ pub(super) mod register;
 pub(super) mod resume;
 mod score;
 pub(super) mod summaries;
+mod times;
 pub(super) mod writer;
 
 use std::fs::{self, File};

@@ -1,13 +1,11 @@
 //! Scores and ranks a job's candidates from their latest profiles, and determines the winner.
 
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-
 use opt_shared::ids::CandidateId;
-use opt_shared::outcome::{EntryProfile, Estimate, Profiled, geometric_mean};
+use opt_shared::outcome::{Estimate, Profiled};
 use opt_shared::stage::Stage;
-use opt_shared::units::Bytes;
 
 use super::score::ranks;
+use super::times::{hash_of_names, rate, times};
 use crate::record::CandidateTimes;
 use crate::store::ScoreRow;
 
@@ -188,12 +186,6 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
     Scores { rows, best, confirmed, doubt, min_improvement }
 }
 
-fn hash_of_names<'a>(entries: impl Iterator<Item = &'a EntryProfile>) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    entries.for_each(|entry| entry.entry.hash(&mut hasher));
-    hasher.finish()
-}
-
 /// Returns the geometric mean of a speed-up over entries of this weight and of 1 over the entries that were left out.
 fn with_left_out(speedup: Estimate, weight: u64, left_out: u64) -> Estimate {
     #[expect(clippy::cast_precision_loss, reason = "counts of entries")]
@@ -236,61 +228,6 @@ fn doubt(
             share: figure.ci_high / leader.value - 1.0,
         })
         .or(wide)
-}
-
-/// Returns the calls per millisecond, as the geometric mean over entries.
-fn rate<'a>(entries: impl Iterator<Item = &'a EntryProfile>) -> Option<Estimate> {
-    let estimates: Vec<(Estimate, u64)> = entries
-        .map(|entry| {
-            let times = &entry.times;
-            let rate = Estimate {
-                value: 1.0 / times.median_time_ms,
-                ci_low: 1.0 / times.ci_high,
-                ci_high: 1.0 / times.ci_low,
-            };
-            (rate, entry.weight)
-        })
-        .collect();
-    geometric_mean(&estimates)
-}
-
-/// Returns the times per call, averaged over the timed entries by weight. Minima and maxima are over all entries, and
-/// samples are added up. Noise and convergence are those of the ranked entries.
-fn times(profiled: &Profiled) -> CandidateTimes {
-    let entries = &profiled.entries;
-    if entries.is_empty() {
-        return CandidateTimes::default();
-    }
-    #[expect(clippy::cast_precision_loss, reason = "counts of entries")]
-    let weight = |entry: &EntryProfile| entry.weight as f64;
-    let total: f64 = entries.iter().map(weight).sum();
-    let mean = |pick: &dyn Fn(&EntryProfile) -> f64| {
-        Some(entries.iter().map(|entry| weight(entry) * pick(entry)).sum::<f64>() / total)
-    };
-    let varied = entries.iter().filter(|entry| entry.is_varied()).count() as u64;
-    let footprint: Bytes = entries.iter().map(|entry| entry.footprint).max().unwrap_or_default();
-    CandidateTimes {
-        total_time_ms: Some(entries.iter().map(|entry| weight(entry) * entry.times.median_time_ms).sum()),
-        median_time_ms: mean(&|entry| entry.times.median_time_ms),
-        mean_time_ms: mean(&|entry| entry.times.mean_time_ms),
-        std_time_ms: mean(&|entry| entry.times.std_time_ms),
-        min_time_ms: entries.iter().map(|entry| entry.times.min_time_ms).reduce(f64::min),
-        max_time_ms: entries.iter().map(|entry| entry.times.max_time_ms).reduce(f64::max),
-        p5: mean(&|entry| entry.times.p5),
-        p95: mean(&|entry| entry.times.p95),
-        ci_low: mean(&|entry| entry.times.ci_low),
-        ci_high: mean(&|entry| entry.times.ci_high),
-        samples: Some(entries.iter().map(|entry| u64::from(entry.times.samples)).sum()),
-        noise: profiled.ranked_entries().map(|entry| entry.noise).reduce(f64::max),
-        converged: Some(profiled.ranked_entries().all(|entry| entry.converged)),
-        cache_state: entries.first().map(|entry| entry.cache_state),
-        footprint_bytes: Some(footprint),
-        bytes_per_second: mean(&|entry| entry.bytes_per_second),
-        varied_entries: Some(varied),
-        unvaried_entries: Some(entries.len() as u64 - varied),
-        runners: entries.iter().map(|entry| entry.runners).min(),
-        wait_share: entries.iter().filter_map(|entry| entry.wait_share).reduce(f64::max),
-    }
 }
 
 #[cfg(test)]
