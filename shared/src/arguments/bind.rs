@@ -8,7 +8,9 @@ use super::entry::kind_name;
 use super::heavy::walkable;
 use super::pieces::is_resolved;
 use super::plain::{Budget, Refusal, holds_tensor, ordered, plain_within, shorten};
-use super::{Argument, ArgumentValue, Entry, MAX_ARGUMENTS, OutputTensor, Signature};
+use super::{
+    Argument, ArgumentValue, Entry, MAX_ARGUMENT_BYTES, MAX_ARGUMENTS, OutputTensor, PlainValue, Signature,
+};
 use crate::capture::{Tensor, Value};
 
 /// A mismatch between an entry and its job's signature, or a value that cannot be passed or compared.
@@ -36,6 +38,11 @@ pub enum BindError {
     ListLength { parameter: String, found: usize, expected: usize },
     #[error("the entry has more than {MAX_ARGUMENTS} arguments")]
     TooManyArguments,
+    #[error(
+        "the arguments take {bytes} bytes without the elements of tensors, and at most {MAX_ARGUMENT_BYTES} can be \
+         passed to a kernel (put long lists into tensors)"
+    )]
+    TooLarge { bytes: usize },
     #[error("`mutates` names `{path}`, {problem}")]
     Mutates { path: String, problem: &'static str },
     #[error("the returned `{path}` is {found} (only tensors, and tuples and lists of them, are compared)")]
@@ -77,7 +84,41 @@ pub fn bind(entry: &Entry, signature: &Signature) -> Result<Vec<Argument>, BindE
             return Err(BindError::TooManyArguments);
         }
     }
-    Ok(arguments)
+    match arguments.iter().map(|argument| size_in_message(&argument.value)).sum() {
+        bytes if MAX_ARGUMENT_BYTES < bytes => Err(BindError::TooLarge { bytes }),
+        _ => Ok(arguments),
+    }
+}
+
+/// The most bytes that an argument takes in the message to the process that makes the call. Numbers are written with as
+/// many groups of seven bits as they need, and a float in a list may be written as text.
+fn size_in_message(value: &ArgumentValue) -> usize {
+    /// The dtype, the ranges of a tensor and of its variants, and its place in a list.
+    const TENSOR: usize = 80;
+    const PLAIN: usize = 16;
+    const FLOAT: usize = 28;
+    let number = |value: u64| 64_u32.saturating_sub(value.leading_zeros()).div_ceil(7).max(1) as usize;
+    // Signed integers are written with their sign in the lowest bit.
+    let integer = |value: i64| 1 + number(value.cast_unsigned() << 1 ^ (value >> 63).cast_unsigned());
+    match value {
+        ArgumentValue::Tensor(tensor) => {
+            let layout = tensor.shape.iter().chain(&tensor.stride);
+            TENSOR + layout.map(|&size| number(size.saturating_mul(2))).sum::<usize>()
+        }
+        ArgumentValue::Plain(PlainValue::Str(text) | PlainValue::Device(text)) => PLAIN + text.len(),
+        ArgumentValue::Plain(PlainValue::Ints(values)) => {
+            PLAIN + values.iter().map(|&value| integer(value)).sum::<usize>()
+        }
+        ArgumentValue::Plain(PlainValue::Floats(values)) => PLAIN + FLOAT * values.len(),
+        ArgumentValue::Plain(PlainValue::Bools(values)) => PLAIN + 2 * values.len(),
+        ArgumentValue::Plain(
+            PlainValue::None
+            | PlainValue::Bool(_)
+            | PlainValue::Int(_)
+            | PlainValue::Float(_)
+            | PlainValue::DType(_),
+        ) => PLAIN + FLOAT,
+    }
 }
 
 /// The entry's values, each with its parameter.
@@ -222,8 +263,8 @@ fn collect_outputs(
 
 #[cfg(test)]
 mod tests {
+    use super::super::SignatureBuilder;
     use super::super::fixture::{dict, int, list, tensor, text, tuple, unbound};
-    use super::super::{PlainValue, SignatureBuilder};
     use super::*;
     use crate::capture::DType;
 
@@ -267,6 +308,24 @@ mod tests {
             let error = bound_alone(&unbound([value], [])).unwrap_err();
             assert_eq!(error, BindError::Value { parameter: "arg0".into(), path: path.into(), reason });
         }
+    }
+
+    #[test]
+    fn arguments_must_fit_into_one_message() {
+        let ints = |count| list((0..count).map(|_| int(-1_000_000)));
+        // A number of 21 bits takes four bytes with its tag.
+        assert!(bound_alone(&unbound([ints(30_000)], [])).is_ok());
+        for entry in [
+            unbound([ints(31_000)], []),
+            unbound([ints(20_000), ints(20_000)], []),
+            unbound((0..60).map(|_| text(&"n".repeat(4000))), []),
+            unbound((0..600).map(|storage| tensor(DType::Int8, &[1; 64], storage)), []),
+        ] {
+            let error = bound_alone(&entry).unwrap_err();
+            assert!(matches!(error, BindError::TooLarge { .. }), "{error}");
+        }
+        let all = (0..1024).map(|storage| tensor(DType::Int8, &[4; 8], storage));
+        assert!(bound_alone(&unbound(all, [])).is_ok(), "as many tensors as arguments are allowed");
     }
 
     #[test]

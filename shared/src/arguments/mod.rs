@@ -58,6 +58,9 @@ pub use variation::VaryChoice;
 /// Largest number of arguments of a call. It is far above any op (a bidirectional LSTM with 8 layers has 69), and low
 /// enough that the frame which describes a call to a runner has room for this many tensors of rank 8.
 pub const MAX_ARGUMENTS: usize = 1024;
+/// Largest size of all arguments of a call, without the elements of tensors, in the message that describes the call to
+/// a runner. The message has some kilobytes more, for the outputs.
+pub const MAX_ARGUMENT_BYTES: usize = 120 << 10;
 
 /// The order in which a kernel gets its parameters. It is settled once per job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -125,6 +125,10 @@ fn workers(answer: &Value) -> String {
 pub(super) fn result(answer: &Value) -> String {
     let name = text(&answer["candidate"]);
     if answer["done"] != true {
+        // A run that was interrupted does not say what the candidate waits for.
+        if answer["stage"].is_null() {
+            return format!("{name} has no result yet\n");
+        }
         let state = if answer["running"] == true { "is in its" } else { "waits for its" };
         return format!("{name} {state} {}\n", text(&answer["stage"]));
     }
@@ -242,6 +246,8 @@ mod tests {
         );
         let waits = json!({ "candidate": "a/b", "done": false, "stage": "verify", "running": false });
         assert_eq!(answer("result", &waits), "a/b waits for its verify\n");
+        let interrupted = json!({ "candidate": "a/b", "done": false });
+        assert_eq!(answer("result", &interrupted), "a/b has no result yet\n");
         let replay = |name: &str, status: Value, running: bool, ms: Value| {
             json!({
                 "name": name, "status": status, "running": running, "steps": 12, "budget_bytes": 1 << 20,

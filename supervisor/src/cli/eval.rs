@@ -50,14 +50,19 @@ pub(super) struct EvalArguments {
 pub(super) fn eval(arguments: EvalArguments) -> CommandResult {
     log::start();
     let file = absolute(&arguments.file)?;
-    let result = match open_run(&arguments.plan)? {
-        Some(client) => by_open_run(client, &arguments, &file)?,
-        None => by_short_run(&arguments, Path::new(&file))?,
+    let (ended, result) = match open_run(&arguments.plan)? {
+        Some(client) => (None, by_open_run(client, &arguments, &file)?),
+        None => {
+            let (exit, result) = by_short_run(&arguments, Path::new(&file))?;
+            (Some(exit), result)
+        }
     };
     print_out(&if arguments.json { format!("{result:#}\n") } else { ctl_text::result(&result) })?;
     Ok(match result["status"].as_str() {
         Some("PASSED") => Exit::Good,
         Some("INFRA_ERROR") => Exit::Host,
+        // The run ended before the candidate did.
+        None => ended.filter(|exit| *exit != Exit::Good).unwrap_or(Exit::Host),
         _ => Exit::NonePassed,
     })
 }
@@ -91,7 +96,8 @@ fn by_open_run(mut client: Client, arguments: &EvalArguments, file: &str) -> Res
     client.call("result", &json!({ "candidate": submitted["candidate"], "wait": true })).map_err(failure)
 }
 
-fn by_short_run(arguments: &EvalArguments, file: &Path) -> Result<Value, Failure> {
+/// Verifies and times the candidate in a run of its own. Returns how the run ended, too.
+fn by_short_run(arguments: &EvalArguments, file: &Path) -> Result<(Exit, Value), Failure> {
     let mut plan = load_plan(&arguments.plan, &[])?;
     let id = reduce(&mut plan, arguments, file)?;
     let full_name = {
@@ -99,7 +105,7 @@ fn by_short_run(arguments: &EvalArguments, file: &Path) -> Result<Value, Failure
         format!("{}/{candidate}", plan.jobs[0].name)
     };
     plan.run.name = format!("{}-eval", plan.run.name);
-    let (_, folder) = run::supervise(
+    let (exit, folder) = run::supervise(
         RunOptions { progress: !arguments.json && std::io::stderr().is_terminal(), ..run::plain(plan) },
         false,
     )?;
@@ -115,7 +121,7 @@ fn by_short_run(arguments: &EvalArguments, file: &Path) -> Result<Value, Failure
     if let (Some(result), Value::Object(fields)) = (result.as_object_mut(), fields) {
         result.extend(fields);
     }
-    Ok(result)
+    Ok((exit, result))
 }
 
 /// Reduces the plan to the job's baseline and the new candidate.

@@ -141,7 +141,7 @@ fn measure(product: &Path, folder: &Path, count: u32) -> Result<serde_json::Valu
     Ok(json!({
         "candidates": count, "seconds": wall.as_secs_f64(), "main_loop_ms": per_candidate(used.main_thread),
         "all_threads_ms": cpu, "peak_resident_mib": resident, "longest_turn_ms": turn,
-        "database_mib": mib(std::fs::metadata(run.join("run.db"))?.len()),
+        "database_mib": mib(std::fs::metadata(run.join("run.sqlite"))?.len()),
         "passed": resident <= MAX_RESIDENT_MIB && cpu <= MAX_CPU_MS && turn <= MAX_TURN_MS,
     }))
 }

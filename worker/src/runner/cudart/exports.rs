@@ -133,9 +133,9 @@ pub(super) unsafe extern "C" fn __wrap___cudaPopCallConfiguration(
     // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe {
         give(grid, found.grid)
-            + give(block, found.block)
-            + give(shared, found.shared)
-            + give(stream, found.stream)
+            .max(give(block, found.block))
+            .max(give(shared, found.shared))
+            .max(give(stream, found.stream))
     }
 }
 
@@ -341,11 +341,9 @@ pub(super) unsafe extern "C" fn __wrap_cudaMemcpyToSymbol(
     kind: c_int,
 ) -> u32 {
     let mut runtime = runtime();
-    match runtime.variable(symbol.addr()) {
+    match runtime.part_of_variable(symbol.addr(), offset, bytes) {
         // SAFETY: the caller keeps the contract of the runtime's function.
-        Ok((address, _)) => unsafe {
-            runtime.copy(pointer(address).addr() + offset, from.expose_provenance(), bytes, kind)
-        },
+        Ok(to) => unsafe { runtime.copy(to, from.expose_provenance(), bytes, kind) },
         Err(code) => code,
     }
 }
@@ -360,11 +358,9 @@ pub(super) unsafe extern "C" fn __wrap_cudaMemcpyToSymbolAsync(
     _: *mut c_void,
 ) -> u32 {
     let mut runtime = runtime();
-    match runtime.variable(symbol.addr()) {
+    match runtime.part_of_variable(symbol.addr(), offset, bytes) {
         // SAFETY: the caller keeps the contract of the runtime's function.
-        Ok((address, _)) => unsafe {
-            runtime.copy(pointer(address).addr() + offset, from.expose_provenance(), bytes, kind)
-        },
+        Ok(to) => unsafe { runtime.copy(to, from.expose_provenance(), bytes, kind) },
         Err(code) => code,
     }
 }
@@ -378,11 +374,9 @@ pub(super) unsafe extern "C" fn __wrap_cudaMemcpyFromSymbol(
     kind: c_int,
 ) -> u32 {
     let mut runtime = runtime();
-    match runtime.variable(symbol.addr()) {
+    match runtime.part_of_variable(symbol.addr(), offset, bytes) {
         // SAFETY: the caller keeps the contract of the runtime's function.
-        Ok((address, _)) => unsafe {
-            runtime.copy(to.expose_provenance(), pointer(address).addr() + offset, bytes, kind)
-        },
+        Ok(from) => unsafe { runtime.copy(to.expose_provenance(), from, bytes, kind) },
         Err(code) => code,
     }
 }

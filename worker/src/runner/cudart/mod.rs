@@ -196,6 +196,15 @@ impl Runtime {
         }
     }
 
+    /// The address of a part of a variable on the device.
+    fn part_of_variable(&mut self, host: usize, offset: usize, bytes: usize) -> Result<usize, u32> {
+        let (address, size) = self.variable(host)?;
+        match offset.checked_add(bytes) {
+            Some(end) if end as u64 <= size => Ok(pointer(address).addr() + offset),
+            _ => Err(self.result(INVALID_VALUE)),
+        }
+    }
+
     /// Runs a kernel on the device. Returns an error code of the CUDA runtime.
     fn launch(
         &mut self,

@@ -142,31 +142,36 @@ pub(super) unsafe extern "C" fn __wrap_cudaPeekAtLastError() -> u32 {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaGetErrorString(code: u32) -> *const c_char {
-    description(code).as_ptr()
+    error(code).1.as_ptr()
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaGetErrorName(code: u32) -> *const c_char {
-    description(code).as_ptr()
+    error(code).0.as_ptr()
 }
 
-fn description(code: u32) -> &'static CStr {
+/// The name of an error of the runtime, and its description.
+fn error(code: u32) -> (&'static CStr, &'static CStr) {
     match code {
-        0 => c"no error",
-        1 => c"invalid argument",
-        2 => c"out of memory",
-        9 => c"invalid configuration argument",
-        13 => c"invalid device symbol",
-        98 => c"invalid device function",
-        209 => c"no kernel image is available for execution on the device",
-        218 => c"a PTX JIT compilation failed",
-        700 => c"an illegal memory access was encountered",
-        701 => c"too many resources requested for launch",
-        702 => c"the launch timed out and was terminated",
-        716 => c"misaligned address",
-        719 => c"unspecified launch failure",
-        801 => c"operation not supported",
-        _ => c"unknown error",
+        0 => (c"cudaSuccess", c"no error"),
+        1 => (c"cudaErrorInvalidValue", c"invalid argument"),
+        2 => (c"cudaErrorMemoryAllocation", c"out of memory"),
+        9 => (c"cudaErrorInvalidConfiguration", c"invalid configuration argument"),
+        13 => (c"cudaErrorInvalidSymbol", c"invalid device symbol"),
+        98 => (c"cudaErrorInvalidDeviceFunction", c"invalid device function"),
+        101 => (c"cudaErrorInvalidDevice", c"invalid device ordinal"),
+        209 => {
+            (c"cudaErrorNoKernelImageForDevice", c"no kernel image is available for execution on the device")
+        }
+        218 => (c"cudaErrorInvalidPtx", c"a PTX JIT compilation failed"),
+        700 => (c"cudaErrorIllegalAddress", c"an illegal memory access was encountered"),
+        701 => (c"cudaErrorLaunchOutOfResources", c"too many resources requested for launch"),
+        702 => (c"cudaErrorLaunchTimeout", c"the launch timed out and was terminated"),
+        710 => (c"cudaErrorAssert", c"device-side assert triggered"),
+        716 => (c"cudaErrorMisalignedAddress", c"misaligned address"),
+        719 => (c"cudaErrorLaunchFailure", c"unspecified launch failure"),
+        801 => (c"cudaErrorNotSupported", c"operation not supported"),
+        _ => (c"cudaErrorUnknown", c"unknown error"),
     }
 }
 
@@ -223,7 +228,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaMemGetInfo(free: *mut usize, total: *
     let used = runtime().device.used();
     let size = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
     // SAFETY: the caller keeps the contract of the runtime's function.
-    unsafe { give(free, size(super::MEMORY.saturating_sub(used))) + give(total, size(super::MEMORY)) }
+    unsafe { give(free, size(super::MEMORY.saturating_sub(used))).max(give(total, size(super::MEMORY))) }
 }
 
 #[unsafe(no_mangle)]

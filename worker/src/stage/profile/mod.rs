@@ -363,10 +363,11 @@ impl<B: Backend> Profile<'_, B> {
         Ok(())
     }
 
-    /// Adds the peak memory of a session to the report and, for the candidate, whether its output was cut off.
+    /// Adds the peak memory of a candidate's session to the report, and whether the candidate's output was cut off. The
+    /// baseline's are in the report of its own profile.
     fn note_end(&mut self, number: usize, ending: &Ending) {
-        self.head.record_peak(ending.peak_owed);
         if number != BASELINE {
+            self.head.record_peak(ending.peak_owed);
             self.head.output_truncated |= ending.end.output_truncated;
         }
     }

@@ -110,7 +110,7 @@ fn marked_order_dependent(mut failure: Box<EntryFailure>) -> Box<EntryFailure> {
     if matches!(failure.status, Status::IncorrectNumerical | Status::UnwrittenOutput) {
         failure.status = Status::Nondeterministic;
     }
-    failure.detail = format!("right in a separate process, but not after other entries: {}", failure.detail);
+    failure.detail = format!("right in a separate process, but not beside other entries: {}", failure.detail);
     failure
 }
 

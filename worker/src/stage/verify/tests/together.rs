@@ -68,7 +68,7 @@ fn verify_blames_a_candidate_for_failures_that_occur_only_after_other_entries() 
         assert_eq!((report.head.status, report.body.entries_passed), (status, 2), "{play:?}");
         let failure = &report.head.failures[0];
         assert_eq!(failure.entry, "entry_000001", "the third entry is not blamed");
-        assert!(failure.detail.starts_with("right in a separate process, but not after other entries: "));
+        assert!(failure.detail.starts_with("right in a separate process, but not beside other entries: "));
         assert_eq!(started(&backend), [3, 1, 1]);
     }
 }
