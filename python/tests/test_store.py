@@ -83,7 +83,7 @@ class Stores(RecordingTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         memory, disk = map(float, done.stdout.split())
         # If a table were copied once more than necessary, the figure would be larger by 1.
-        self.assertLess(memory, 1.5, "tables in addition to the model's own")
+        self.assertLess(memory, 1.5, "extra memory, as a multiple of one table")
         # Besides the tables, there are manifests, outputs and indices of twenty calls.
         self.assertLess(disk, 1.1, "relative to the distinct bytes")
         self.assertIn("20 entries", self.supervisor("inspect", self.captures / "store/entries/embedding"))

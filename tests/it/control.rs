@@ -101,6 +101,14 @@ fn commands_work_on_a_live_run() {
     assert_eq!(list(&decisions["decisions"]).len(), 1);
     assert_eq!(client.call("decisions", &json!({})), Err("invalid_params".to_owned()));
 
+    let doctor = scenario.run(&["doctor", "--json"]).expect_exit(0).json();
+    let live = list(&doctor["runs"]).iter().find(|it| it["run_dir"].as_str() == run.folder().to_str());
+    let live = live.unwrap_or_else(|| panic!("doctor lists the run: {}", doctor["runs"]));
+    assert!(
+        live["owed_bytes"].as_u64() <= live["peak_owed_bytes"].as_u64()
+            && live["device_peak_bytes"].is_null()
+    );
+
     ctl(&["set", "host_ceiling=6GiB"]).expect_exit(0).expect_stdout(&["6.00 GiB"]);
     ctl(&["set", "host_ceiling=6GiB"]).expect_exit(0).expect_stdout(&["nothing to do"]);
     ctl(&["set", "host_ceiling=1MiB"]).expect_exit(1).expect_stderr(&["refused"]);

@@ -1,4 +1,5 @@
-//! Arithmetic on `f16` and `bf16`, single or in pairs. Sums and products are computed exactly, then rounded once.
+//! Arithmetic on `f16` and `bf16`, single or in pairs. Sums and products are rounded once, as if they had been computed
+//! exactly.
 
 use super::Type;
 use super::float::extreme;
@@ -69,7 +70,7 @@ impl HalfFunction {
             let one = super::soft::from_integer(1).round(format, Rounding::NearestEven);
             result = if is_nan || is_negative { 0 } else { result.min(one) };
         }
-        // NaN stays NaN.
+        // `relu` keeps NaN.
         if self.relu && !is_nan && is_negative {
             result = 0;
         }

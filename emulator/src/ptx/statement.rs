@@ -202,7 +202,7 @@ fn operand<'a>(lexer: &mut Lexer<'a>, depth: usize) -> Result<Operand<'a>, LoadE
                 None => super::number::integer(lexer, "an address")?,
             };
             if lexer.is(',') {
-                return Err(LoadError::unsupported(line, "addresses of tensors and textures".to_owned()));
+                return Err(LoadError::unsupported(line, "operands of tensor maps and textures".to_owned()));
             }
             lexer.expect(']')?;
             Ok(Operand::Address(base, distance))

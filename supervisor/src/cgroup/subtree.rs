@@ -1,7 +1,7 @@
 //! Takes over the group in which the supervisor was started, and restores it.
 //!
-//! A supervisor first clears the groups that a killed supervisor left. Groups of the same run are cleared with all
-//! their members, groups of other runs only if they are empty and the run is not alive.
+//! A supervisor first removes the groups that a killed supervisor left. In groups of its own run, it kills the members
+//! first. It removes a group of another run only if the group is empty and that run is not alive.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,15 +14,16 @@ use super::{CgroupError, put, read};
 
 /// The prefix of the names of all groups that the supervisor creates.
 const PREFIX: &str = "opt-run-";
-/// The end of the name of the group that marks a live run. In version 2, it has the supervisor and its workers.
+/// The suffix of the name of the group that marks a live run. In version 2, this group contains the supervisor and its
+/// workers.
 const HOME: &str = "home";
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
 /// The timeout for removing a group. A killed process leaves its group within milliseconds, unless it hangs in the
 /// kernel. The timeout is short in tests, because plain folders with files never become empty.
 const REMOVAL_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2_000 });
 const REMOVAL_PAUSE: Duration = Duration::from_millis(2);
-/// The maximum number of files and groups in a folder that are examined.
-const MAX_LEFT: usize = 10_000;
+/// At most this many entries of a folder are examined.
+const MAX_ENTRIES: usize = 10_000;
 
 /// The group in which the supervisor was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -32,8 +33,8 @@ pub struct StartGroup {
     pub topmost: bool,
 }
 
-/// A group below which leaves are created. Dropping it restores the group. In version 2, it leaves the controllers on if
-/// groups of other runs need them.
+/// A group below which leaves are created. Dropping it restores the group. In version 2, it leaves the controllers on
+/// if groups of other runs need them.
 #[derive(Debug)]
 pub struct Subtree {
     start: Group,
@@ -194,7 +195,7 @@ fn key_of(name: &str) -> Option<&str> {
 /// Returns the names of the files and groups below a group.
 fn names_below(group: &Group) -> BTreeSet<String> {
     let entries = group.folders().filter_map(|folder| std::fs::read_dir(folder).ok());
-    let names = entries.flat_map(|entries| entries.flatten().take(MAX_LEFT));
+    let names = entries.flat_map(|entries| entries.flatten().take(MAX_ENTRIES));
     names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn roots_group_needs_delegation_by_systemd() {
+    fn group_used_as_root_must_be_delegated_by_systemd() {
         let (root, start, _) = fake("memory pids\n");
         std::fs::create_dir_all(root.path().join("run/systemd/system")).expect("folder");
         let taken = Subtree::take(root.path(), &start, "k1", 77);
@@ -353,7 +354,8 @@ mod tests {
     fn empty_groups_of_a_live_run_stay() {
         let (root, start) = fake_of_version_1();
         let live = Subtree::take(root.path(), &start, "k1", 77).expect("takes");
-        // A leaf is empty until its process has entered it. The first tree may be one that the other run does not use.
+        // A leaf is empty until its process has entered it. This one is only in the second tree: names are looked up in
+        // both.
         for folder in start.group.child("opt-run-k1-w1-9").folders().skip(1) {
             std::fs::create_dir(folder).expect("folder");
         }

@@ -2,6 +2,7 @@
 //! facts about the machine.
 
 mod devices;
+mod runs;
 mod timing;
 
 use std::fmt::Write as _;
@@ -13,6 +14,7 @@ use opt_shared::units::Bytes;
 use serde_json::{Value, json};
 
 use self::devices::Devices;
+use self::runs::LiveRun;
 use self::timing::Trial;
 use super::{CommandResult, DoctorArguments, Failure, print_out};
 use crate::driver::run::leaves::Leaves;
@@ -50,6 +52,7 @@ struct Findings {
     /// The compiler that is found by default for kernels without host code, or the reason why there is none.
     cuda_compiler: Result<String, String>,
     devices: Devices,
+    runs: Vec<LiveRun>,
 }
 
 impl Findings {
@@ -81,6 +84,7 @@ impl Findings {
             card: present(FIRST_CARD).map(|card| card.map(|card| card.description)),
             cuda_compiler: compiler(&[]),
             devices: Devices::find(),
+            runs: runs::ask(),
         })
     }
 
@@ -191,6 +195,7 @@ impl Findings {
                 "found": self.cuda_compiler.as_ref().ok(), "refused": self.cuda_compiler.as_ref().err(),
             },
             "gpu": { "driver": self.features.nvidia, "usable": self.card.is_ok(), "nvml": self.devices.document(self.ram()) },
+            "runs": self.runs.iter().map(LiveRun::document).collect::<Vec<_>>(),
         })
     }
 
@@ -278,7 +283,7 @@ impl Findings {
             Err(why) => format!("none: {why}"),
         };
         let gpu = or_reason(&self.card.clone().map(Option::unwrap_or_default));
-        vec![
+        let mut facts = vec![
             ("kernel", self.host.kernel.clone().unwrap_or_else(unknown)),
             ("processor", self.host.cpu.clone().unwrap_or_else(unknown)),
             ("cores", self.host.cores.map_or_else(unknown, |cores| cores.to_string())),
@@ -309,7 +314,9 @@ impl Findings {
             ("CUDA compiler", or_reason(&self.cuda_compiler)),
             ("GPU", gpu),
             ("NVML", self.devices.text(self.ram())),
-        ]
+        ];
+        facts.extend(self.runs.iter().map(|run| ("live run", run.text())));
+        facts
     }
 }
 

@@ -1,4 +1,4 @@
-//! Loads single rows while a run is in progress, for requests about a candidate, a worker or the latest decisions.
+//! Answers requests while a run is in progress: loads the record of a candidate or worker, or the latest decisions.
 
 use opt_shared::ids::{CandidateId, WorkerId};
 use rusqlite::params;

@@ -29,7 +29,7 @@ pub(crate) struct Arguments {
     /// How many workers to end in each way: by a kill and by Shutdown
     #[arg(long, default_value_t = 50)]
     runs: u32,
-    /// Message round trips for each worker
+    /// Message round trips with each worker that is killed
     #[arg(long, default_value_t = 20)]
     messages: u32,
     #[arg(long)]
@@ -63,7 +63,7 @@ impl WorkerPool {
         Ok(Self { pool, folder, next: 1, unclaimed: Vec::new() })
     }
 
-    /// Starts a worker and waits until it is ready. Returns its pid and how long that took.
+    /// Starts a worker and waits until it is ready. Returns its id, its pid, and the time until it was ready.
     pub(crate) fn start(&mut self) -> Result<(WorkerId, u32, Duration)> {
         let worker = WorkerId(self.next);
         self.next += 1;

@@ -1,4 +1,4 @@
-//! The interface of a device on which bytes are placed. The engine uses devices only through it.
+//! The interface of a device on which bytes are placed. The rest of `residency` uses devices only through this trait.
 //!
 //! A device has a fixed capacity, allocates buffers within it, and copies in order on one queue, concurrently with its
 //! user. It keeps its own high-water marks, against which tests check the ledger. Its users decide which bytes are
@@ -94,7 +94,7 @@ pub trait Device {
     /// The largest possible sum of `Buffer::placed` over all buffers that have not been released.
     fn capacity(&self) -> Bytes;
 
-    /// Buffers begin at multiples of this size and take multiples of it.
+    /// The unit in which allocations are counted. It does not determine the alignment of a buffer.
     fn grain(&self) -> Bytes;
 
     /// Allocates a buffer with undefined contents. Fails with `NoRoom` if the buffer exceeds the bytes that are free,
@@ -104,7 +104,7 @@ pub trait Device {
     /// Releases a buffer, after all operations that are queued for it. The buffer's bytes are free when this returns.
     fn release(&mut self, buffer: Buffer) -> Result<(), DeviceError>;
 
-    /// Allocates host memory for copies, aligned to pages; `drop_slot` frees it.
+    /// Allocates a slot: host memory for copies; `drop_slot` frees it.
     fn slot(&mut self, bytes: Bytes) -> Result<Self::Slot, DeviceError>;
 
     /// Frees a slot.

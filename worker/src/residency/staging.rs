@@ -50,7 +50,7 @@ pub enum StagingError {
 
 /// The slots through which bytes are copied.
 pub struct Ring<D: Device> {
-    /// k, the number of slots.
+    /// The largest number of slots; k never exceeds it.
     slots: u64,
     /// s, the size of a slot.
     slot_bytes: Bytes,
@@ -70,7 +70,7 @@ impl<D: Device> Ring<D> {
         }
     }
 
-    /// Allocates as many slots as these copies can use at the same time. Existing slots count.
+    /// Allocates slots until there is one for each chunk of sources of these sizes, or the maximum is reached.
     pub fn prepare(
         &mut self,
         on: &mut Accounted<D>,

@@ -50,7 +50,7 @@ fn large_validation_ends_its_verifier_before_a_profiler_gets_a_lease() {
         spec.jobs[0].recycle.before_profile = before_profile;
         spec.jobs[0].recycle.large_job = large;
         let mut harness = at_profile(spec);
-        // Not even a profiler is started before the verifier has ended, however long that takes.
+        // The profiler is not even started before the verifier has ended, however long that takes.
         if expected {
             for _ in 0..5 {
                 harness.sample(&[]);
@@ -105,7 +105,7 @@ fn bytes_that_several_verifiers_validated_count_together() {
 }
 
 #[test]
-fn verifier_that_keeps_memory_is_ended_regardless_of_the_plan() {
+fn verifier_that_has_grown_is_ended_whatever_before_profile_says() {
     for (kept, expected) in [(Bytes::mib(300), true), (Bytes::mib(200), false)] {
         let mut harness = Harness::new(plan(1));
         let build = harness.lease();

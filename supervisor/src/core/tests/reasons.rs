@@ -95,7 +95,7 @@ fn late_worker_is_killed_with_its_deadline_in_the_log() {
 
     // Here, the worker never says hello.
     let mut harness = Harness::new(plan(1));
-    let deadline = harness.core.next_deadline().expect("a start has an end");
+    let deadline = harness.core.next_deadline().expect("a starting worker has a deadline");
     harness.pass_time(deadline - harness.now);
     let row = only_row(&harness, "kill_worker");
     assert_eq!((row.reason.as_str(), number(&row, "lease")), ("it was not ready in time", None));

@@ -1,6 +1,6 @@
 //! Verification: calls every entry and compares every output with the recorded one.
 //!
-//! Owns the blame for a failure, and the decision which entries are repeated in a separate session. The backend groups
+//! Decides who is to blame for a failure, and which entries are repeated in a separate session. The backend groups
 //! entries into sessions, `entry` makes the calls of an entry, and the judge compares outputs. Expected outputs are
 //! read in chunks, only by this process. Candidates never get them.
 
@@ -316,7 +316,7 @@ impl<'a, B: Backend> Verification<'a, B> {
         }
     }
 
-    /// Adds a session's peak memory to the report, and whether its output was cut off.
+    /// Records a session's peak memory, and whether what its process printed was cut off.
     fn record_ending(&mut self, ending: &Ending) {
         self.head.record_peak(ending.peak_owed);
         self.head.output_truncated |= ending.end.output_truncated;
