@@ -77,11 +77,12 @@ impl Warp {
             };
             let (mut flags, kind) = (rest[..end].to_owned(), rest.as_bytes()[end]);
             rest = &rest[end + 1..];
-            if flags.contains('*') {
-                // The width is an argument of 32 bits. A negative one means that the text is on the left.
-                at = at.next_multiple_of(4);
+            while flags.contains('*') {
+                // The width, or the precision, is an argument of 32 bits. A negative width means that the text is on
+                // the left, and a negative precision is none.
+                at = aligned(at, 4);
                 let width = self.read(block, at, 4, lane)? as u32;
-                (at, count) = (at + 4, count + 1);
+                (at, count) = (at.wrapping_add(4), count + 1);
                 flags = flags.replacen('*', &width.cast_signed().to_string(), 1);
             }
             let is_long = flags.contains(['l', 'z', 'j', 't']);
@@ -90,9 +91,9 @@ impl Warp {
                 _ if is_long => 8,
                 _ => 4,
             };
-            at = at.next_multiple_of(bytes);
+            at = aligned(at, bytes);
             let value = self.read(block, at, bytes as u32, lane)?;
-            at += bytes;
+            at = at.wrapping_add(bytes);
             count += 1;
             let string = if kind == b's' { Some(self.text(block, value, lane)?) } else { None };
             text.push_str(&Directive::new(&flags, kind).format(value, is_long, string));
@@ -100,6 +101,11 @@ impl Warp {
         text.push_str(rest);
         Ok((text, count))
     }
+}
+
+/// The next address that is a multiple of a power of two.
+fn aligned(address: u64, to: u64) -> u64 {
+    address.wrapping_add(to - 1) & !(to - 1)
 }
 
 /// One `%` directive.
@@ -124,7 +130,7 @@ impl Directive {
         Self {
             kind,
             width: bounded(width),
-            precision: precision.map(bounded),
+            precision: precision.filter(|digits| !digits.starts_with('-')).map(bounded),
             left: marks.contains('-'),
             zeros: marks.contains('0'),
             plus: marks.contains('+'),

@@ -19,21 +19,28 @@ pub struct LeafLimits {
 pub struct Events {
     /// The number of members that the kernel killed for lack of memory, in the group or on the whole machine.
     pub oom_kill: u64,
-    /// The number of times that the memory limit was reached, whether or not a process was killed.
-    pub max: u64,
+    /// The number of times that the leaf had no memory left at its own limit. In version 1, also counts the times at
+    /// which the kernel then freed cached pages of files.
+    pub at_limit: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Group {
-    One { memory: PathBuf, pids: PathBuf },
-    Two { folder: PathBuf },
+    /// The folders are equal if both controllers are mounted together.
+    One {
+        memory: PathBuf,
+        pids: PathBuf,
+    },
+    Two {
+        folder: PathBuf,
+    },
 }
 
 impl Group {
     /// The folders of this group.
     pub(super) fn folders(&self) -> impl Iterator<Item = &Path> {
         let (first, second) = match self {
-            Self::One { memory, pids } => (memory, Some(pids)),
+            Self::One { memory, pids } => (memory, Some(pids).filter(|pids| *pids != memory)),
             Self::Two { folder } => (folder, None),
         };
         std::iter::once(first).chain(second).map(PathBuf::as_path)
@@ -82,7 +89,9 @@ impl Group {
                 put(folder, "memory.limit_in_bytes", &memory)?;
                 // Memory and swap together. It must not be lower than the limit on memory, so it is set second.
                 if_there(put(folder, "memory.memsw.limit_in_bytes", &memory))?;
-                if_there(put(folder, "memory.swappiness", "0"))
+                if_there(put(folder, "memory.swappiness", "0"))?;
+                // The parent's setting is inherited. Members would then hang at the limit instead of being killed.
+                if_there(put(folder, "memory.oom_control", "0"))
             }
         }
     }
@@ -97,8 +106,8 @@ impl Group {
         match self {
             Self::Two { folder } => put(folder, "cgroup.kill", "1"),
             Self::One { memory, pids } => {
-                // No member can start another process from here on.
-                put(pids, "pids.max", "0")?;
+                // No member can start another process from here on. If this fails, members are killed nevertheless.
+                let _ = put(pids, "pids.max", "0");
                 members::kill(memory)
             }
         }
@@ -110,7 +119,8 @@ impl Group {
                 let path = folder.join("memory.events");
                 let text = read(&path)?;
                 let count = |name| count_of(&text, name, &path).map(Option::unwrap_or_default);
-                Ok(Events { oom_kill: count("oom_kill")?, max: count("max")? })
+                // `max` would also count the times at which cached pages of files were freed.
+                Ok(Events { oom_kill: count("oom_kill")?, at_limit: count("oom")? })
             }
             Self::One { memory, .. } => {
                 let path = memory.join("memory.oom_control");
@@ -119,15 +129,13 @@ impl Group {
                 // The limits on memory, and on memory and swap together, are equal. Either may be reached first.
                 let with_swap = memory.join("memory.memsw.failcnt");
                 let with_swap = if with_swap.exists() { number(&with_swap)? } else { 0 };
-                Ok(Events {
-                    oom_kill,
-                    max: number(&memory.join("memory.failcnt"))?.saturating_add(with_swap),
-                })
+                let without = number(&memory.join("memory.failcnt"))?;
+                Ok(Events { oom_kill, at_limit: without.saturating_add(with_swap) })
             }
         }
     }
 
-    /// Removes the group if it has no members, and returns whether it is gone. It is busy until its last member is dead.
+    /// Removes the group if it has no members. Returns false if it is busy, which it is until its last member is dead.
     pub(super) fn remove(&self) -> bool {
         // Every folder is tried, so that as little as possible is left.
         self.folders().map(remove).fold(true, |all, gone| all && gone)
@@ -135,10 +143,11 @@ impl Group {
 }
 
 fn remove(folder: &Path) -> bool {
-    match std::fs::remove_dir(folder) {
-        Ok(()) => true,
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
-    }
+    // After any other error, such as that of a read-only file system, there is no point in trying again.
+    let is_busy = |error: &io::Error| {
+        matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::DirectoryNotEmpty)
+    };
+    std::fs::remove_dir(folder).err().is_none_or(|error| !is_busy(&error))
 }
 
 /// Returns the number in the line of a file that begins with a name; `None` without such a line.

@@ -78,6 +78,7 @@ mod tests {
                     ("memory.limit_in_bytes", &limit),
                     ("memory.memsw.limit_in_bytes", &limit),
                     ("memory.swappiness", "0"),
+                    ("memory.oom_control", "0"),
                     ("pids.max", "8"),
                 ],
                 Group::Two { .. } => &[
@@ -93,7 +94,8 @@ mod tests {
             for (name, value) in wanted {
                 assert_eq!(files(name), [*value], "{name}");
             }
-            assert_eq!(group.folders().map(|it| it.read_dir().expect("lists").count()).sum::<usize>(), 4);
+            let files_made = group.folders().map(|it| it.read_dir().expect("lists").count()).sum::<usize>();
+            assert_eq!(files_made, wanted.len());
             leaf.enter(4711).expect("enters");
             assert_eq!(files("cgroup.procs"), vec!["4711"; group.folders().count()]);
             assert!(Leaf::create(group, LIMITS).is_err(), "a name is used once");
@@ -122,7 +124,7 @@ mod tests {
             let (file, text) = match group {
                 Group::One { .. } => ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill 1\n"),
                 Group::Two { .. } => {
-                    ("memory.events", "low 0\nhigh 0\nmax 31\noom 2\noom_kill 1\noom_group_kill 1\n")
+                    ("memory.events", "low 0\nhigh 0\nmax 200\noom 31\noom_kill 1\noom_group_kill 1\n")
                 }
             };
             let write =
@@ -130,7 +132,7 @@ mod tests {
             write("memory.failcnt", "30\n");
             write("memory.memsw.failcnt", "1\n");
             write(file, text);
-            assert_eq!(leaf.events().expect("reads"), Events { oom_kill: 1, max: 31 });
+            assert_eq!(leaf.events().expect("reads"), Events { oom_kill: 1, at_limit: 31 });
             write(file, "oom_kill many\n");
             assert!(leaf.events().expect_err("nonsense").to_string().contains(file));
             write(file, "");

@@ -39,9 +39,25 @@ impl Mark {
     }
 
     /// Returns whether a live supervisor holds the lock of this folder.
+    #[cfg(test)]
     pub(super) fn is_set(folder: &Path) -> bool {
-        let Ok(file) = File::open(folder) else { return false };
-        flock(&file, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
+        NotSet::hold(folder).is_none()
+    }
+}
+
+/// Keeps a mark from being set.
+pub(super) struct NotSet {
+    _locked: Option<File>,
+}
+
+impl NotSet {
+    /// Returns `None` if a live supervisor has set the mark in this folder. Without a folder there is nothing to lock.
+    pub(super) fn hold(folder: &Path) -> Option<Self> {
+        let Ok(file) = File::open(folder) else { return Some(Self { _locked: None }) };
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Err(rustix::io::Errno::WOULDBLOCK) => None,
+            _ => Some(Self { _locked: Some(file) }),
+        }
     }
 }
 

@@ -7,19 +7,22 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{CgroupError, read};
 
-/// A member may start others until the group's limit on processes is 0, and these may be missing in the first list.
-const ROUNDS: usize = 3;
+/// The largest number of members that are killed at a time. Each needs a file descriptor meanwhile.
+const AT_A_TIME: usize = 64;
+/// The largest number of lists that are read. A list shows the members of a few thousand processes.
+const MAX_LISTS: usize = 256;
 
-/// Sends SIGKILL to all members of a group. It has to be certain that the group gets no further members.
+/// Sends SIGKILL to all members of a group, including those that another member starts meanwhile.
 pub(super) fn kill(folder: &Path) -> Result<(), CgroupError> {
-    for _ in 0..ROUNDS {
-        let handles: Vec<_> = members(folder)?
-            .into_iter()
-            .filter_map(|pid| Some((pid, pidfd_open(pid, PidfdFlags::empty()).ok()?)))
-            .collect();
-        if handles.is_empty() {
+    let mut signalled = HashSet::new();
+    for _ in 0..MAX_LISTS {
+        let left = members(folder)?.into_iter().filter(|pid| !signalled.contains(pid));
+        let next: Vec<Pid> = left.take(AT_A_TIME).collect();
+        if next.is_empty() {
             break;
         }
+        let open = |pid: &Pid| Some((*pid, pidfd_open(*pid, PidfdFlags::empty()).ok()?));
+        let handles: Vec<_> = next.iter().filter_map(open).collect();
         // A pid may have passed to another process before it was opened. That process is not in the group.
         let still = members(folder)?;
         for (pid, handle) in &handles {
@@ -28,14 +31,17 @@ pub(super) fn kill(folder: &Path) -> Result<(), CgroupError> {
                 let _ = pidfd_send_signal(handle, Signal::KILL);
             }
         }
+        signalled.extend(next);
     }
     Ok(())
 }
 
 fn members(folder: &Path) -> Result<HashSet<Pid>, CgroupError> {
     let text = read(&folder.join("cgroup.procs"))?;
+    // The end of a long list is missing, so its last line may be a part of a number.
+    let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     // Members that this process cannot see have the pid 0.
-    Ok(text.lines().filter_map(|line| Pid::from_raw(line.trim().parse().ok()?)).collect())
+    Ok(lines.filter_map(|line| Pid::from_raw(line.trim().parse().ok()?)).collect())
 }
 
 #[cfg(test)]
@@ -50,8 +56,8 @@ mod tests {
         let folder = tempfile::tempdir().expect("folder");
         let sleep = || Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().expect("starts");
         let (mut one, mut other, mut outside) = (sleep(), sleep(), sleep());
-        // The first is listed as a process that cannot be seen, and the last has ended long ago.
-        let list = format!("0\n{}\n{}\n{}\n", one.id(), other.id(), i32::MAX);
+        // One cannot be seen, one has ended long ago, and the last number may be cut off.
+        let list = format!("0\n{}\n{}\n{}\n{}", one.id(), other.id(), i32::MAX, outside.id());
         std::fs::write(folder.path().join("cgroup.procs"), list).expect("writes");
         kill(folder.path()).expect("kills");
         for child in [&mut one, &mut other] {

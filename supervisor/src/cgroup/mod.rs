@@ -37,6 +37,8 @@ pub enum CgroupError {
     NoController { path: PathBuf, wanted: &'static str, found: String },
     #[error("{path} belongs to systemd (start with `systemd-run --scope -p Delegate=yes opt-supervisor …`)", path = path.display())]
     NotDelegated { path: PathBuf },
+    #[error("{path}: the memory of groups below it does not count for it (write 1 to memory.use_hierarchy, or boot with version 2 only)", path = path.display())]
+    NotHierarchical { path: PathBuf },
     #[error("{path} has other processes too (start opt-supervisor in its own group: `systemd-run --user --scope -p Delegate=yes opt-supervisor …`)", path = path.display())]
     Crowded { path: PathBuf },
     #[error("{path}: could not {action}", path = path.display())]
@@ -49,6 +51,11 @@ pub enum CgroupError {
 }
 
 impl CgroupError {
+    /// Whether a process could not enter a group because it has ended.
+    pub fn is_of_a_dead_process(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.raw_os_error() == Some(libc::ESRCH))
+    }
+
     fn io<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> Self + 'a {
         move |source| Self::Io { action, path: path.to_owned(), source }
     }

@@ -4,12 +4,12 @@
 //! first. It removes a group of another run only if the group is empty and that run is not alive.
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::group::{Group, LeafLimits};
 use super::leaf::Leaf;
-use super::mark::Mark;
+use super::mark::{Mark, NotSet};
 use super::{CgroupError, put, read};
 
 /// The prefix of the names of all groups that the supervisor creates.
@@ -31,6 +31,8 @@ pub struct StartGroup {
     pub group: Group,
     /// Whether it is the topmost visible group, so that no service manager is above it.
     pub topmost: bool,
+    /// The folder in which a service manager marks the group as delegated.
+    pub delegation: PathBuf,
 }
 
 /// A group below which leaves are created. Dropping it restores the group. In version 2, it leaves the controllers on
@@ -52,8 +54,9 @@ impl Subtree {
     /// Takes over `start`. `key` identifies the run among all live ones; it has no hyphen. `root` is `/`. `pid` is this
     /// process, which is moved into a new group in version 2.
     pub fn take(root: &Path, start: &StartGroup, key: &str, pid: u32) -> Result<Self, CgroupError> {
-        if let Group::Two { folder } = &start.group {
-            require_controllers(folder)?;
+        match &start.group {
+            Group::Two { folder } => require_controllers(folder)?,
+            Group::One { memory, .. } => require_hierarchy(memory)?,
         }
         if !may_create_groups(root, start) {
             return Err(CgroupError::NotDelegated { path: start.group.folder().to_owned() });
@@ -66,12 +69,12 @@ impl Subtree {
             dying: Vec::new(),
             marks: Vec::new(),
         };
-        subtree.clear();
         // From here on, dropping `subtree` undoes all changes.
         for folder in subtree.home().folders() {
             let mark = Mark::set(folder).map_err(CgroupError::io("create and lock a child group", folder))?;
             subtree.marks.push(mark);
         }
+        subtree.clear();
         if let Group::Two { folder } = &start.group {
             subtree.home().enter(pid)?;
             subtree.enable(folder)?;
@@ -85,6 +88,11 @@ impl Subtree {
             Group::One { .. } => "memory.limit_in_bytes",
             Group::Two { .. } => "memory.max",
         }
+    }
+
+    /// The group below which leaves are created.
+    pub fn folder(&self) -> &Path {
+        self.start.folder()
     }
 
     fn home(&self) -> Group {
@@ -115,8 +123,16 @@ impl Subtree {
         Leaf::create(self.start.child(&format!("{PREFIX}{}-{name}", self.key)), limits)
     }
 
-    /// Takes back the leaf of a dead process. If it is not empty yet, it is removed later.
+    /// Takes back the leaf of a dead process, and kills what is left in it. If it is not empty yet, it is removed later.
     pub fn give_back(&mut self, leaf: Leaf) {
+        if let Err(busy) = leaf.remove() {
+            let _ = busy.kill();
+            self.dying.push(busy);
+        }
+    }
+
+    /// Takes back a leaf that a live process may have entered. It is removed when the process has ended.
+    pub fn put_aside(&mut self, leaf: Leaf) {
         if let Err(busy) = leaf.remove() {
             self.dying.push(busy);
         }
@@ -133,10 +149,21 @@ impl Subtree {
             let Some(key) = key_of(&name) else { continue };
             let group = self.start.child(&name);
             if key == self.key {
-                // This supervisor holds the run's lock, so the one that created this group is dead.
-                let _ = group.kill();
-                remove_with_timeout(&group);
-            } else if !self.start.child(&home(key)).folders().any(Mark::is_set) {
+                // This supervisor has set the run's mark, so the one that created this group is dead.
+                let is_home = group == self.home();
+                // In version 1, nobody is in `home`.
+                if !is_home || matches!(group, Group::Two { .. }) {
+                    let _ = group.kill();
+                }
+                if !is_home {
+                    remove_with_timeout(&group);
+                }
+                continue;
+            }
+            // While this is held, the other run cannot begin.
+            let not_set: Option<Vec<NotSet>> =
+                self.start.child(&home(key)).folders().map(NotSet::hold).collect();
+            if not_set.is_some() {
                 group.remove();
             }
         }
@@ -164,9 +191,15 @@ impl Drop for Subtree {
                     let _ = put(folder, "cgroup.subtree_control", &format!("-{controller}"));
                 }
             }
-            let _ = self.start.enter(self.pid);
+            if self.start.enter(self.pid).is_err() {
+                // The group `home` stays busy.
+                return;
+            }
         }
-        remove_with_timeout(&self.home());
+        // A group whose mark was not set belongs to another supervisor, or was not created.
+        if self.marks.len() == self.home().folders().count() {
+            remove_with_timeout(&self.home());
+        }
     }
 }
 
@@ -180,6 +213,15 @@ fn require_controllers(folder: &Path) -> Result<(), CgroupError> {
         }
     }
     Ok(())
+}
+
+/// Fails if the groups below a group of version 1 do not count for it.
+fn require_hierarchy(memory: &Path) -> Result<(), CgroupError> {
+    // Since Linux 5.11, this is always so.
+    match read(&memory.join("memory.use_hierarchy")) {
+        Ok(text) if text.trim() == "0" => Err(CgroupError::NotHierarchical { path: memory.to_owned() }),
+        _ => Ok(()),
+    }
 }
 
 /// The name of the group that marks the live run with this key.
@@ -215,15 +257,13 @@ fn may_create_groups(root: &Path, start: &StartGroup) -> bool {
     }
     ["user.delegate", "trusted.delegate"].iter().any(|name| {
         let mut value = [0u8; 8];
-        rustix::fs::getxattr(start.group.folder(), *name, &mut value[..])
+        rustix::fs::getxattr(&start.delegation, *name, &mut value[..])
             .is_ok_and(|length| value.get(..length) == Some(b"1".as_slice()))
     })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::PathBuf;
-
     use opt_shared::units::Bytes;
 
     use super::*;
@@ -236,7 +276,8 @@ mod tests {
         let folder = root.path().join("group");
         std::fs::create_dir(&folder).expect("folder");
         std::fs::write(folder.join("cgroup.controllers"), controllers).expect("writes");
-        (root, StartGroup { group: Group::Two { folder: folder.clone() }, topmost: false }, folder)
+        let group = Group::Two { folder: folder.clone() };
+        (root, StartGroup { group, topmost: false, delegation: folder.clone() }, folder)
     }
 
     /// A group of version 1 that is two plain folders.
@@ -245,7 +286,8 @@ mod tests {
         let [memory, pids] = ["memory", "pids"].map(|name| root.path().join(name));
         std::fs::create_dir(&memory).expect("folder");
         std::fs::create_dir(&pids).expect("folder");
-        (root, StartGroup { group: Group::One { memory, pids }, topmost: false })
+        let delegation = memory.clone();
+        (root, StartGroup { group: Group::One { memory, pids }, topmost: false, delegation })
     }
 
     fn read(path: PathBuf) -> String {
@@ -348,6 +390,40 @@ mod tests {
         }
         // The group's members are killed first. In a plain folder, this file shows that.
         assert_eq!(read(folder.join("opt-run-k1-w1-9/cgroup.kill")), "1");
+    }
+
+    #[test]
+    fn second_run_with_the_same_key_changes_nothing() {
+        let (root, start) = fake_of_version_1();
+        let mut live = Subtree::take(root.path(), &start, "k1", 77).expect("takes");
+        let leaf = live.leaf("w1-9", LIMITS).expect("a leaf");
+        let error = Subtree::take(root.path(), &start, "k1", 78).expect_err("is taken").to_string();
+        assert!(error.contains("opt-run-k1-home"), "{error}");
+        for tree in ["memory", "pids"] {
+            assert!(root.path().join(tree).join("opt-run-k1-home").exists(), "the live run keeps its mark");
+            assert!(root.path().join(tree).join("opt-run-k1-w1-9").exists());
+        }
+        drop(leaf);
+    }
+
+    #[test]
+    fn controllers_that_are_mounted_together_share_a_folder() {
+        let root = tempfile::tempdir().expect("folder");
+        let folder = root.path().join("both");
+        std::fs::create_dir(&folder).expect("folder");
+        let group = Group::One { memory: folder.clone(), pids: folder.clone() };
+        let start = StartGroup { group, topmost: false, delegation: folder.clone() };
+        let mut subtree = Subtree::take(root.path(), &start, "k1", 77).expect("takes");
+        subtree.leaf("w1-5", LIMITS).expect("a leaf");
+        assert_eq!(read(folder.join("opt-run-k1-w1-5/pids.max")), "4");
+    }
+
+    #[test]
+    fn groups_that_do_not_count_for_their_parent_are_not_created() {
+        let (root, start) = fake_of_version_1();
+        std::fs::write(root.path().join("memory/memory.use_hierarchy"), "0\n").expect("writes");
+        let error = Subtree::take(root.path(), &start, "k1", 77).expect_err("refuses");
+        assert!(matches!(error, CgroupError::NotHierarchical { .. }), "{error}");
     }
 
     #[test]

@@ -61,12 +61,13 @@ impl Findings {
             Failure::host(anyhow::Error::new(error).context("opening this program's own file"))
         })?;
         let root = Path::new("/");
-        let own = cgroup::own_groups(root).unwrap_or_default().version_2;
-        let group = own.map(|own| own.folder.display().to_string());
         let started = Instant::now();
         // Several of these commands can run at the same time, so each uses its own key.
         let mut leaves = Leaves::open(&format!("doctor{}", std::process::id()));
         let protections = protections::try_all(&executable, &mut leaves);
+        let group = leaves.folder().map(std::path::Path::to_owned);
+        let group = group.or_else(|| Some(cgroup::own_groups(root).ok()?.version_2?.folder));
+        let group = group.map(|folder| folder.display().to_string());
         drop(leaves);
         let canaries_ms = started.elapsed().as_secs_f64() * 1e3;
         Ok(Self {

@@ -106,6 +106,8 @@ pub struct OwnGroups {
     pub memory: Option<OwnGroup>,
     /// The group of version 1 with the controller that limits processes.
     pub pids: Option<OwnGroup>,
+    /// The group in which systemd manages this process: that of its own hierarchy of version 1, or that of version 2.
+    pub systemd: Option<OwnGroup>,
 }
 
 /// Finds the groups of this process; `root` is `/`.
@@ -120,6 +122,8 @@ pub fn own_groups(root: &Path) -> Result<OwnGroups, SampleError> {
         let (version, group) = lines(&groups)
             .filter_map(|line| group_with(line, controller))
             .find(|(version, _)| *version == wanted)?;
+        // A group outside the mounted part of the tree is somebody else's.
+        is_visible(&mounts, version, &group, controller).then_some(())?;
         let (mount_point, below) = locate(root, &mounts, version, &group, controller)?;
         Some(OwnGroup {
             topmost: below.as_os_str().is_empty(),
@@ -127,8 +131,10 @@ pub fn own_groups(root: &Path) -> Result<OwnGroups, SampleError> {
             folder: if below.as_os_str().is_empty() { mount_point } else { mount_point.join(below) },
         })
     };
+    let version_2 = own(Version::Two, "memory");
     Ok(OwnGroups {
-        version_2: own(Version::Two, "memory"),
+        systemd: own(Version::One, "name=systemd").or_else(|| version_2.clone()),
+        version_2,
         memory: own(Version::One, "memory"),
         pids: own(Version::One, "pids"),
     })
@@ -170,6 +176,14 @@ fn locate(
     let below = group.strip_prefix(&mounted.root).unwrap_or(Path::new(""));
     let below: PathBuf = below.components().filter(|part| matches!(part, Component::Normal(_))).collect();
     Some((root.join(mounted.point.strip_prefix("/").unwrap_or(&mounted.point)), below))
+}
+
+/// Returns whether a group lies in the part of the tree that is mounted.
+fn is_visible(mounts: &[u8], version: Version, group: &Path, controller: &str) -> bool {
+    let mounted =
+        lines(mounts).filter_map(|line| mount(line, controller)).find(|mount| mount.version == version);
+    let escapes = group.components().any(|part| part == Component::ParentDir);
+    mounted.is_some_and(|mount| !escapes && group.starts_with(&mount.root))
 }
 
 /// Parses a line such as `7:memory:/path` or `0::/path`. `None` for hierarchies of version 1 without the controller.
@@ -314,8 +328,9 @@ mod tests {
         ] {
             let root = fake(groups, mounts, &[]);
             let found = own_groups(root.path()).expect("reads");
-            let group = OwnGroup { folder: root.path().join(folder), topmost };
-            assert_eq!(found, OwnGroups { version_2: Some(group), memory: None, pids: None });
+            let group = Some(OwnGroup { folder: root.path().join(folder), topmost });
+            let systemd = group.clone();
+            assert_eq!(found, OwnGroups { version_2: group, memory: None, pids: None, systemd });
             assert_eq!(mounted(root.path()).expect("reads"), Mounted { version_1: false, version_2: true });
         }
         let root = fake("4:memory:/x\n", TWO, &[]);
@@ -324,7 +339,17 @@ mod tests {
         let root = fake("8:pids:/\n4:memory:/pod/c\n", one, &[]);
         let group = |folder: &str, topmost| Some(OwnGroup { folder: root.path().join(folder), topmost });
         let (memory, pids) = (group("groups/memory/pod/c", false), group("groups/pids", true));
-        assert_eq!(own_groups(root.path()).expect("reads"), OwnGroups { version_2: None, memory, pids });
+        let wanted = OwnGroups { version_2: None, memory, pids, systemd: None };
+        assert_eq!(own_groups(root.path()).expect("reads"), wanted);
+        // The host's tree is mounted below another group, or this process is outside what is mounted.
+        for (groups, mounts) in [
+            ("0::/../../other\n", TWO),
+            ("0::/pod/a\n", "30 23 0:26 /pod/b /sys/fs/cgroup rw - cgroup2 c rw\n"),
+            ("0::/a\n", "30 23 0:26 /.. /sys/fs/cgroup rw - cgroup2 c rw\n"),
+        ] {
+            let root = fake(groups, mounts, &[]);
+            assert_eq!(own_groups(root.path()).expect("reads"), OwnGroups::default(), "{groups}");
+        }
     }
 
     #[test]

@@ -87,10 +87,12 @@ impl Responder {
         while self.clients.len() < MAX_CLIENTS && self.accepts_from.is_none() {
             let stream = match self.listener.accept() {
                 Ok((stream, _)) => stream,
-                Err(error) => {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                // The client has gone, and others may wait.
+                Err(error) if error.kind() == ErrorKind::ConnectionAborted => continue,
+                Err(_) => {
                     // If there is no free descriptor, the waiting connection would wake the loop again at once.
-                    let is_empty = error.kind() == std::io::ErrorKind::WouldBlock;
-                    self.accepts_from = (!is_empty).then(|| now + ACCEPT_PAUSE);
+                    self.accepts_from = Some(now + ACCEPT_PAUSE);
                     break;
                 }
             };

@@ -113,6 +113,7 @@ pub fn unfit(entry: &str, error: &BindError) -> Lint {
         | BindError::ListLength { .. } => LintCode::DifferingArity,
         BindError::Value { .. }
         | BindError::TooManyArguments
+        | BindError::TooLarge { .. }
         | BindError::Mutates { .. }
         | BindError::Output { .. }
         | BindError::OutputValue { .. } => LintCode::UnusableValue,

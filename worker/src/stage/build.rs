@@ -201,6 +201,9 @@ fn compile(
         running.finish(link).map_err(failed)?;
     built.log_head = log[..log.floor_char_boundary(LOG_HEAD)].to_owned();
     head.peak_owed = Some(peak_owed);
+    // In version 1 of control groups, the kernel kills one program at the limit, and the compiler may do without it.
+    let killed = killed
+        .filter(|reason| !matches!(reason, KillReason::GroupMemory { .. }) || end != End::Exited { code: 0 });
     (head.status, head.detail) = match (killed, end) {
         (Some(KillReason::Timeout { limit }), _) => {
             (Status::CompileTimeout, format!("the compiler was not done after {limit:?} ([build] timeout)"))

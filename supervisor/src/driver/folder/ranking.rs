@@ -5,7 +5,7 @@ use opt_shared::outcome::{Estimate, Profiled};
 use opt_shared::stage::Stage;
 
 use super::score::ranks;
-use super::times::{hash_of_names, rate, times};
+use super::times::{hash_of_compared, rate, times};
 use crate::record::CandidateTimes;
 use crate::store::ScoreRow;
 
@@ -19,8 +19,8 @@ pub struct ScoreSummary {
     weight: u64,
     /// The number of entries whose inputs were new in every call.
     varied: usize,
-    /// A hash of the names of the ranked entries: times without a baseline compare only if they are of the same entries.
-    ranked_entries: u64,
+    /// A hash of the entries by which candidates are compared without a baseline.
+    compared: u64,
     /// The speed-up over the baseline that was timed beside the candidate.
     speedup: Option<Estimate>,
     /// The calls per millisecond, as a geometric mean over entries. As for a speed-up, higher is better.
@@ -36,9 +36,9 @@ impl ScoreSummary {
             entries: profiled.entries.len(),
             weight: profiled.ranked_entries().map(|entry| entry.weight).sum(),
             varied: profiled.entries.iter().filter(|entry| entry.is_varied()).count(),
-            ranked_entries: hash_of_names(profiled.ranked_entries()),
+            compared: hash_of_compared(profiled),
             speedup: profiled.speedup(),
-            rate: rate(profiled.ranked_entries()),
+            rate: rate(profiled),
             times: times(profiled),
         }
     }
@@ -133,7 +133,7 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
     let most_varied = timed.iter().map(|it| it.summary.varied).max().unwrap_or_default();
     // Without a baseline, the entries of the first candidate with the most of them are the ones to compare.
     let most_entries = timed.iter().rev().max_by_key(|it| (it.summary.varied, it.summary.weight));
-    let entries_to_compare = most_entries.map(|it| it.summary.ranked_entries);
+    let entries_to_compare = most_entries.map(|it| it.summary.compared);
     let mut scored: Vec<(&Timed<'_>, Option<Estimate>, Estimate)> = Vec::new();
     for it in timed {
         let speedup = if it.is_baseline {
@@ -147,7 +147,7 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
         let comparable = if paired {
             it.is_baseline || 0 < it.summary.varied || most_varied == 0
         } else {
-            entries_to_compare == Some(it.summary.ranked_entries)
+            entries_to_compare == Some(it.summary.compared)
         };
         let figure = if paired { speedup } else { it.summary.rate }.filter(|_| comparable);
         if let Some(figure) = figure {
@@ -251,7 +251,7 @@ mod tests {
             entries: 1,
             weight: 1,
             varied: 1,
-            ranked_entries: 1,
+            compared: 1,
             speedup: speedup.map(estimate),
             rate: Some(estimate(rate)),
             times: CandidateTimes::default(),
@@ -333,7 +333,7 @@ mod tests {
     #[test]
     fn unvaried_times_without_a_baseline_are_not_ranked_with_varied_ones() {
         let varied = summary(None, 1.0);
-        let remembered = ScoreSummary { varied: 0, ranked_entries: 2, ..summary(None, 9.0) };
+        let remembered = ScoreSummary { varied: 0, compared: 2, ..summary(None, 9.0) };
         let timed = [
             Timed { id: SLOW, is_baseline: false, summary: &varied, left_out: 0 },
             Timed { id: FAST, is_baseline: false, summary: &remembered, left_out: 0 },
@@ -349,8 +349,8 @@ mod tests {
     fn times_without_a_baseline_are_ranked_only_over_the_same_entries() {
         let both = ScoreSummary { weight: 2, varied: 2, ..summary(None, 1.0) };
         // It supports only the entry with the shorter calls.
-        let one = ScoreSummary { ranked_entries: 2, ..summary(None, 9.0) };
-        let other_two = ScoreSummary { ranked_entries: 3, ..both.clone() };
+        let one = ScoreSummary { compared: 2, ..summary(None, 9.0) };
+        let other_two = ScoreSummary { compared: 3, ..both.clone() };
         let candidate = |id, summary| Timed { id, is_baseline: false, summary, left_out: 0 };
         let ranked =
             |timed: &[Timed<'_>]| scores(timed, 0.02).rows.iter().map(|(id, _)| *id).collect::<Vec<_>>();
@@ -384,6 +384,11 @@ mod tests {
         profiled.entries[0].varied = vec!["input".to_owned()];
         let varied = ScoreSummary::of(Stage::Profile, profiled);
         assert_eq!(numbers(&varied), (1, Some(1), Some(1)));
+        assert_ne!(all.compared, varied.compared);
+        // Without a baseline, times of the same entries do not compare if the inputs of only one candidate varied.
+        profiled.entries[1].varied = vec!["input".to_owned()];
+        assert_ne!(all.compared, ScoreSummary::of(Stage::Profile, profiled).compared);
+        profiled.entries[1].varied.clear();
         assert!((varied.speedup.expect("paired").value - 2.0).abs() < 1e-9);
         assert!((varied.rate.expect("timed").value - 2.0).abs() < 1e-9);
         // An entry in which it is clearly slower than its baseline counts against it, whether it varies or not.
@@ -392,6 +397,8 @@ mod tests {
         profiled.entries[0].varied = vec!["input".to_owned()];
         let slower = ScoreSummary::of(Stage::Profile, profiled);
         assert!((slower.speedup.expect("paired").value - 0.2).abs() < 1e-9);
+        // If the baseline is lost later, the candidate is compared with the others by the entries that varied.
+        assert_eq!(slower.compared, varied.compared);
     }
 
     #[test]

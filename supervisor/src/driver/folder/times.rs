@@ -7,16 +7,24 @@ use opt_shared::units::Bytes;
 
 use crate::record::CandidateTimes;
 
-/// Returns a hash of the entries' names in their order.
-pub(super) fn hash_of_names<'a>(entries: impl Iterator<Item = &'a EntryProfile>) -> u64 {
+/// Returns the entries by which candidates are compared without a baseline: those whose inputs varied or, if none did,
+/// all.
+fn compared_alone(profiled: &Profiled) -> impl Iterator<Item = &EntryProfile> {
+    let all = !profiled.entries.iter().any(EntryProfile::is_varied);
+    profiled.entries.iter().filter(move |entry| all || entry.is_varied())
+}
+
+/// Returns a hash of the entries by which candidates are compared without a baseline, with whether their inputs varied.
+/// Times of candidates with different hashes do not compare.
+pub(super) fn hash_of_compared(profiled: &Profiled) -> u64 {
     let mut hasher = DefaultHasher::new();
-    entries.for_each(|entry| entry.entry.hash(&mut hasher));
+    compared_alone(profiled).for_each(|entry| (&entry.entry, entry.is_varied()).hash(&mut hasher));
     hasher.finish()
 }
 
-/// Returns the calls per millisecond, as the geometric mean over entries.
-pub(super) fn rate<'a>(entries: impl Iterator<Item = &'a EntryProfile>) -> Option<Estimate> {
-    let estimates: Vec<(Estimate, u64)> = entries
+/// Returns the calls per millisecond, as the geometric mean over the entries that are compared without a baseline.
+pub(super) fn rate(profiled: &Profiled) -> Option<Estimate> {
+    let estimates: Vec<(Estimate, u64)> = compared_alone(profiled)
         .map(|entry| {
             let times = &entry.times;
             let rate = Estimate {

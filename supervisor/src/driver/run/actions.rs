@@ -122,7 +122,7 @@ impl Run<'_> {
                 ("limit_bytes", limit.get()),
                 ("sampled_peak_bytes", peak_owed.get()),
                 ("oom_kill", events.oom_kill),
-                ("max", events.max),
+                ("at_limit", events.at_limit),
             ],
         });
         Ok(Some(KillReason::GroupMemory { limit }))

@@ -13,10 +13,16 @@ use opt_shared::units::Bytes;
 use crate::cgroup::{Events, Group, Leaf, LeafLimits, StartGroup, Subtree};
 use crate::memory::cgroup::own_groups;
 
+/// Memory that the kernel charges to a leaf, and that does not count for the runner's own limit: stacks and other memory
+/// of the kernel, and what the runner has printed.
+const UNCOUNTED: Bytes = Bytes::mib(4);
+
 /// The leaves of all runners, which are identified by worker and pid.
 pub struct Leaves {
     /// The error says why there are no control groups.
     subtree: Result<Subtree, String>,
+    /// Why runners get no leaf from now on, although there are control groups.
+    given_up: Option<String>,
     limits: BTreeMap<(WorkerId, u32), LeafLimits>,
     leaves: BTreeMap<(WorkerId, u32), Leaf>,
 }
@@ -24,13 +30,14 @@ pub struct Leaves {
 impl Leaves {
     /// Takes over a subtree for the run that `key` names.
     pub fn open(key: &str) -> Self {
-        Self { subtree: take(key), limits: BTreeMap::new(), leaves: BTreeMap::new() }
+        Self { subtree: take(key), given_up: None, limits: BTreeMap::new(), leaves: BTreeMap::new() }
     }
 
     /// Returns an instance without control groups.
     #[cfg(test)]
     pub(crate) fn none() -> Self {
-        Self { subtree: Err("not asked for".to_owned()), limits: BTreeMap::new(), leaves: BTreeMap::new() }
+        let subtree = Err("not asked for".to_owned());
+        Self { subtree, given_up: None, limits: BTreeMap::new(), leaves: BTreeMap::new() }
     }
 
     /// Returns a name that no other live run has.
@@ -46,39 +53,49 @@ impl Leaves {
 
     /// Returns why there are no control groups, or `None` if there are.
     pub fn absent(&self) -> Option<&str> {
-        self.subtree.as_ref().err().map(String::as_str)
+        self.given_up.as_deref().or(self.subtree.as_ref().err().map(String::as_str))
     }
 
-    /// Gives up control groups for the rest of the run, because a limit could not be enforced.
+    /// Returns the group below which leaves are created.
+    pub fn folder(&self) -> Option<&Path> {
+        self.subtree.as_ref().ok().map(Subtree::folder)
+    }
+
+    /// Gives up control groups for the rest of the run, because a limit could not be enforced. Live runners keep their
+    /// leaves.
     pub fn give_up(&mut self, why: String) {
-        for (_, leaf) in std::mem::take(&mut self.leaves) {
-            if let Ok(subtree) = &mut self.subtree {
-                subtree.give_back(leaf);
-            }
-        }
-        self.subtree = Err(why);
+        self.given_up = Some(why);
     }
 
     /// Stores the limits of a watched runner, for `enclose`.
     pub fn announce(&mut self, worker: WorkerId, pid: u32, limit: Bytes, group_limits: GroupLimits) {
-        if self.subtree.is_ok() {
-            let limits = LeafLimits { memory: limit + group_limits.files, tasks: group_limits.tasks };
+        if self.absent().is_none() {
+            let memory = limit + group_limits.files + UNCOUNTED;
+            let limits = LeafLimits { memory, tasks: group_limits.tasks };
             self.limits.insert((worker, pid), limits);
         }
     }
 
     /// Moves a runner into its leaf. This must happen before the runner executes any code of its candidate.
     pub fn enclose(&mut self, worker: WorkerId, pid: u32) -> Result<(), String> {
-        let Ok(subtree) = &mut self.subtree else { return Ok(()) };
+        let (None, Ok(subtree)) = (&self.given_up, &mut self.subtree) else { return Ok(()) };
         let Some(limits) = self.limits.remove(&(worker, pid)) else { return Ok(()) };
         let leaf = subtree.leaf(&format!("{worker}-{pid}"), limits).map_err(|error| chain(&error))?;
-        let entered = leaf.enter(pid).map_err(|error| chain(&error));
-        if entered.is_err() {
-            subtree.give_back(leaf);
-        } else {
-            self.leaves.insert((worker, pid), leaf);
+        match leaf.enter(pid) {
+            Ok(()) => {
+                self.leaves.insert((worker, pid), leaf);
+                Ok(())
+            }
+            // The runner is dead, because its worker has ended.
+            Err(error) if error.is_of_a_dead_process() => {
+                subtree.put_aside(leaf);
+                Ok(())
+            }
+            Err(error) => {
+                subtree.put_aside(leaf);
+                Err(chain(&error))
+            }
         }
-        entered
     }
 
     /// Kills a runner and everything that it started. The caller also signals it through its pidfd.
@@ -94,7 +111,7 @@ impl Leaves {
     pub fn evidence(&self, worker: WorkerId, pid: u32) -> Option<(Bytes, Events)> {
         let leaf = self.leaves.get(&(worker, pid))?;
         let events = leaf.events().ok()?;
-        (0 < events.oom_kill && 0 < events.max).then_some((leaf.limits().memory, events))
+        (0 < events.oom_kill && 0 < events.at_limit).then_some((leaf.limits().memory, events))
     }
 
     pub fn forget(&mut self, worker: WorkerId, pid: u32) {
@@ -124,6 +141,9 @@ impl Leaves {
     pub fn for_canary(&mut self, memory: Bytes) -> Result<Leaf, String> {
         /// The most processes and threads in the leaf.
         const TASKS: u32 = 4;
+        if let Some(why) = self.absent() {
+            return Err(why.to_owned());
+        }
         let subtree = self.subtree.as_mut().map_err(|why| why.clone())?;
         subtree.leaf("canary", LeafLimits { memory, tasks: TASKS }).map_err(|error| chain(&error))
     }
@@ -140,11 +160,15 @@ impl Leaves {
 fn take(key: &str) -> Result<Subtree, String> {
     let root = Path::new("/");
     let own = own_groups(root).map_err(|error| chain(&error))?;
-    let two = own
-        .version_2
-        .map(|own| StartGroup { group: Group::Two { folder: own.folder }, topmost: own.topmost });
+    let two = own.version_2.map(|own| StartGroup {
+        topmost: own.topmost,
+        delegation: own.folder.clone(),
+        group: Group::Two { folder: own.folder },
+    });
+    let marked = own.systemd.map(|own| own.folder);
     let one = own.memory.zip(own.pids).map(|(memory, pids)| StartGroup {
         topmost: memory.topmost && pids.topmost,
+        delegation: marked.unwrap_or_else(|| memory.folder.clone()),
         group: Group::One { memory: memory.folder, pids: pids.folder },
     });
     let starts: Vec<StartGroup> = two.into_iter().chain(one).collect();

@@ -105,8 +105,8 @@ fn fill_a_leaf(executable: &Executable, leaves: &mut Leaves) -> Result<String, S
             Ok(format!("{file} {LIMIT}: ended by the kernel, oom_kill {}", events.oom_kill))
         } else {
             Err(format!(
-                "a canary took {FILL_MIB} MiB in a leaf of {LIMIT} (oom_kill {}, max {})",
-                events.oom_kill, events.max
+                "a canary took {FILL_MIB} MiB in a leaf of {LIMIT} (oom_kill {}, at its limit {} times)",
+                events.oom_kill, events.at_limit
             ))
         }
     })();

@@ -44,7 +44,7 @@ pub(super) unsafe fn give<T>(to: *mut T, value: T) -> u32 {
     0
 }
 
-fn pointer(address: u64) -> *mut c_void {
+pub(super) fn pointer(address: u64) -> *mut c_void {
     usize::try_from(address).map_or(std::ptr::null_mut(), std::ptr::without_provenance_mut)
 }
 

@@ -200,7 +200,7 @@ impl Runtime {
     fn part_of_variable(&mut self, host: usize, offset: usize, bytes: usize) -> Result<usize, u32> {
         let (address, size) = self.variable(host)?;
         match offset.checked_add(bytes) {
-            Some(end) if end as u64 <= size => Ok(pointer(address).addr() + offset),
+            Some(end) if end as u64 <= size => Ok(exports::pointer(address).addr() + offset),
             _ => Err(self.result(INVALID_VALUE)),
         }
     }
