@@ -63,10 +63,12 @@ pub struct Traffic {
     pub parts: u64,
     /// The parts that would be enough for the same bytes.
     pub fewest_parts: u64,
-    /// The place in a launch with the most unnecessary parts, such as `PTX line 12, relu.cu:7`. It is from the first
-    /// launch that has such a place, or from a later one with more parts than all launches before it. `None` if no part
-    /// is unnecessary.
+    /// The place with the most unnecessary parts, such as `PTX line 12, relu.cu:7`, in the launch with the most of them.
+    /// `None` if no part is unnecessary.
     pub worst: Option<String>,
+    /// The unnecessary parts of that launch, if there was more than one launch.
+    #[serde(skip)]
+    pub worst_launch: Option<u64>,
 }
 
 impl EmulatedKernel {
@@ -82,11 +84,42 @@ impl EmulatedKernel {
 
 impl Traffic {
     fn absorb(&mut self, other: Self) {
-        if self.worst.is_none() || self.parts < other.parts {
-            self.worst = other.worst.or_else(|| self.worst.take());
+        let unnecessary = |it: &Self| it.worst_launch.unwrap_or(it.parts.saturating_sub(it.fewest_parts));
+        let (so_far, more) = (unnecessary(self), unnecessary(&other));
+        if other.worst.is_some() && (self.worst.is_none() || so_far < more) {
+            self.worst = other.worst;
         }
+        self.worst_launch = Some(so_far.max(more));
         self.accesses += other.accesses;
         self.parts += other.parts;
         self.fewest_parts += other.fewest_parts;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn worst_place_is_from_the_launch_with_the_most_unnecessary_parts() {
+        let launch = |parts, fewest_parts, worst: Option<&str>| Traffic {
+            accesses: 1,
+            parts,
+            fewest_parts,
+            worst: worst.map(str::to_owned),
+            worst_launch: None,
+        };
+        let mut sum = launch(20, 10, Some("first"));
+        // Each is compared with the worst launch so far and not with the sum.
+        for (parts, fewest, place, worst) in [
+            (15, 14, Some("small"), "first"),
+            (40, 25, Some("large"), "large"),
+            (900, 900, None, "large"),
+            (26, 13, Some("late"), "large"),
+        ] {
+            sum.absorb(launch(parts, fewest, place));
+            assert_eq!(sum.worst.as_deref(), Some(worst));
+        }
+        assert_eq!((sum.accesses, sum.parts, sum.fewest_parts), (5, 1001, 962));
     }
 }

@@ -177,6 +177,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     };
     let stop = run.go().map_err(removed)?;
     run.watchdog.enter(Part::Ending);
+    run.watchdog.log_longest_turn();
     if let Some(row) = seed::policy_row(&run.agenda.plan, run.agenda.seed) {
         run.policy(&row);
     }

@@ -93,6 +93,7 @@ fn passed(name: &str, rank: u32, speedup: Option<Estimate>, total_ms: f64) -> Ca
                     parts: 20_480,
                     fewest_parts: 2560,
                     worst: Some("PTX line 31, softmax.cu:7".to_owned()),
+                    worst_launch: None,
                 },
                 ..opt_shared::outcome::EmulatedKernel::default()
             }],

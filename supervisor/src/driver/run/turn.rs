@@ -12,21 +12,39 @@ pub(super) struct TurnClock {
     schedstat: Option<File>,
     /// When the current turn began, and the thread's total time without a CPU until then. `None` during a wait.
     began: Option<(Instant, Duration)>,
+    /// The part of the current turn that has taken longest so far, and its time.
+    part: (&'static str, Duration),
     longest: Duration,
+    /// The part that took longest in the longest turn, and its time.
+    longest_part: (&'static str, Duration),
 }
 
 impl TurnClock {
     /// Returns a clock for the calling thread.
     pub(super) fn of_this_thread() -> Self {
+        Self { schedstat: File::open("/proc/thread-self/schedstat").ok(), ..Self::without_schedstat() }
+    }
+
+    fn without_schedstat() -> Self {
         Self {
-            schedstat: File::open("/proc/thread-self/schedstat").ok(),
+            schedstat: None,
             began: None,
+            part: ("", Duration::ZERO),
             longest: Duration::ZERO,
+            longest_part: ("", Duration::ZERO),
         }
     }
 
     pub(super) fn begin(&mut self) {
         self.began = Some((Instant::now(), self.without_cpu()));
+        self.part = ("", Duration::ZERO);
+    }
+
+    /// Records a part of the current turn.
+    pub(super) fn part_ended(&mut self, part: &'static str, took: Duration) {
+        if self.part.1 < took {
+            self.part = (part, took);
+        }
     }
 
     pub(super) fn end(&mut self) {
@@ -34,9 +52,16 @@ impl TurnClock {
         let elapsed = began.elapsed();
         // Most turns are too short to be the longest, whatever the kernel reports.
         if self.longest < elapsed {
-            let waited = self.without_cpu().saturating_sub(without_cpu);
-            self.longest = self.longest.max(elapsed.saturating_sub(waited));
+            let took = elapsed.saturating_sub(self.without_cpu().saturating_sub(without_cpu));
+            if self.longest < took {
+                (self.longest, self.longest_part) = (took, self.part);
+            }
         }
+    }
+
+    /// The part that took longest in the longest turn, as a phrase that follows "while", and its time.
+    pub(super) fn longest_part(&self) -> (&'static str, Duration) {
+        self.longest_part
     }
 
     /// The longest turn so far.
@@ -71,20 +96,25 @@ mod tests {
 
     #[test]
     fn longest_turn_is_kept_and_waits_do_not_count() {
-        let mut clock = TurnClock { schedstat: None, began: None, longest: Duration::ZERO };
+        let mut clock = TurnClock::without_schedstat();
         clock.end();
         assert_eq!(clock.longest(), Duration::ZERO);
         let turn_of = |clock: &mut TurnClock, took: Duration| {
             let now = Instant::now();
+            clock.begin();
             clock.began = now.checked_sub(took).map(|began| (began, Duration::ZERO));
+            clock.part_ended("deciding", took / 3);
+            clock.part_ended("sampling", took / 2);
+            clock.part_ended("serving", took / 6);
             clock.end();
         };
         let second = Duration::from_secs(1);
         turn_of(&mut clock, 60 * second);
         let longest = clock.longest();
         assert!(60 * second <= longest, "{longest:?}");
+        assert_eq!(clock.longest_part(), ("sampling", 30 * second));
         turn_of(&mut clock, second);
         clock.end();
-        assert_eq!(clock.longest(), longest);
+        assert_eq!((clock.longest(), clock.longest_part().0), (longest, "sampling"));
     }
 }

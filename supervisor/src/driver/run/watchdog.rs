@@ -147,11 +147,23 @@ impl Watchdog {
         {
             self.longest = Some(Hang { part: text_of(before), took });
         }
+        if before != Part::Waiting as u8 {
+            self.turns.part_ended(text_of(before), took);
+        }
         match (before == Part::Waiting as u8, part == Part::Waiting) {
             (true, false) => self.turns.begin(),
             (false, true) => self.turns.end(),
             _ => {}
         }
+    }
+
+    /// Logs the longest turn of the loop, and its longest part.
+    pub(crate) fn log_longest_turn(&self) {
+        let (part, took) = self.turns.longest_part();
+        tracing::info!(
+            "the longest turn of the main loop took {:?}, with {took:?} while {part}",
+            self.turns.longest()
+        );
     }
 
     /// Returns the longest time that the loop has taken between two waits.

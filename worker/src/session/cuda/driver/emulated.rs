@@ -88,7 +88,7 @@ fn traffic(of: &opt_emulator::Traffic) -> Traffic {
             source.as_ref().map_or(String::new(), |it| format!(", {}:{}", clipped(&it.file), it.line));
         format!("PTX line {line}{source}")
     });
-    Traffic { accesses: of.accesses, parts: of.parts, fewest_parts: of.fewest, worst }
+    Traffic { accesses: of.accesses, parts: of.parts, fewest_parts: of.fewest, worst, worst_launch: None }
 }
 
 /// A name from the candidate's PTX, which may be long and contain anything.
