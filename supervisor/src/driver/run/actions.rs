@@ -6,6 +6,7 @@ use opt_shared::message::{KillReason, Role, ToWorker};
 use opt_shared::units::Bytes;
 
 use super::Run;
+use super::leaves::MayBegin;
 use super::supply::{Grant, UnitEnd};
 use crate::core::event::{Action, Event, PhaseRow, PolicyRow, WorkerEndClass};
 use crate::core::recycle::RecycleReason;
@@ -33,11 +34,9 @@ impl Run<'_> {
                 Ok(())
             }
             Action::AllowRunner { worker, pid } => {
-                if let Err(why) = self.machine.leaves.enclose(worker, pid) {
-                    self.machine.give_up_leaves(why);
-                    self.write_host();
+                if self.machine.leaves.enclose(worker, pid) == MayBegin::Now {
+                    self.machine.pool.send(worker, ToWorker::RunnerWatched { pid });
                 }
-                self.machine.pool.send(worker, ToWorker::RunnerWatched { pid });
                 Ok(())
             }
             Action::KillRunner { worker, pid, reason } => {
@@ -104,6 +103,17 @@ impl Run<'_> {
     pub(crate) fn write_host(&mut self) {
         let host = self.machine.record();
         self.records.writer.write(move |store| store.host(&host));
+    }
+
+    /// Lets the runners begin that have been moved into their control groups.
+    pub(super) fn let_moved_runners_begin(&mut self) {
+        for ((worker, pid), moved) in self.machine.leaves.moved() {
+            if let Err(why) = moved {
+                self.machine.give_up_leaves(why);
+                self.write_host();
+            }
+            self.machine.pool.send(worker, ToWorker::RunnerWatched { pid });
+        }
     }
 
     /// Checks the control group of a dead runner. If the kernel killed the runner for lack of memory, records that.

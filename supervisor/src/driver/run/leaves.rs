@@ -2,7 +2,8 @@
 //!
 //! Without control groups, runners have no leaf, and the other protections still apply.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
 use std::path::Path;
 
 use opt_shared::causes::chain;
@@ -10,6 +11,7 @@ use opt_shared::ids::WorkerId;
 use opt_shared::message::GroupLimits;
 use opt_shared::units::Bytes;
 
+use super::mover::{Moved, Mover, RunnerKey};
 use crate::cgroup::{Events, Group, Leaf, LeafLimits, StartGroup, Subtree};
 use crate::memory::cgroup::own_groups;
 
@@ -17,27 +19,68 @@ use crate::memory::cgroup::own_groups;
 /// of the kernel, and what the runner has printed.
 const UNCOUNTED: Bytes = Bytes::mib(4);
 
-/// The leaves of all runners, which are identified by worker and pid.
+/// The leaves of all runners.
 pub struct Leaves {
-    /// The error says why there are no control groups.
-    subtree: Result<Subtree, String>,
+    groups: Groups,
     /// Why runners get no leaf from now on, although there are control groups.
     given_up: Option<String>,
-    limits: BTreeMap<(WorkerId, u32), LeafLimits>,
-    leaves: BTreeMap<(WorkerId, u32), Leaf>,
+    limits: BTreeMap<RunnerKey, LeafLimits>,
+    /// The runners that are being moved into their leaves.
+    moving: BTreeSet<RunnerKey>,
+    leaves: BTreeMap<RunnerKey, Leaf>,
+}
+
+/// The control groups of a run, if there are any.
+enum Groups {
+    /// The text says why there are none.
+    Absent(String),
+    /// Used at once, for canaries.
+    Here(Subtree),
+    /// Used by a thread, for runners.
+    InBackground(Mover),
+}
+
+/// When a runner may begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MayBegin {
+    /// It gets no leaf.
+    Now,
+    /// `Leaves::moved` returns it when it is in its leaf.
+    Later,
 }
 
 impl Leaves {
     /// Takes over a subtree for the run that `key` names.
     pub fn open(key: &str) -> Self {
-        Self { subtree: take(key), given_up: None, limits: BTreeMap::new(), leaves: BTreeMap::new() }
+        Self::with(take(key).map_or_else(Groups::Absent, Groups::Here))
+    }
+
+    fn with(groups: Groups) -> Self {
+        Self {
+            groups,
+            given_up: None,
+            limits: BTreeMap::new(),
+            moving: BTreeSet::new(),
+            leaves: BTreeMap::new(),
+        }
     }
 
     /// Returns an instance without control groups.
     #[cfg(test)]
     pub(crate) fn none() -> Self {
-        let subtree = Err("not asked for".to_owned());
-        Self { subtree, given_up: None, limits: BTreeMap::new(), leaves: BTreeMap::new() }
+        Self::with(Groups::Absent("not asked for".to_owned()))
+    }
+
+    /// Lets a thread do all that follows. Canaries cannot get leaves any more.
+    #[must_use]
+    pub fn in_background(mut self) -> Self {
+        if let Groups::Here(subtree) = self.groups {
+            self.groups = match Mover::start(subtree) {
+                Ok(mover) => Groups::InBackground(mover),
+                Err(error) => Groups::Absent(format!("starting the thread for control groups: {error}")),
+            };
+        }
+        self
     }
 
     /// Returns a name that no other live run has.
@@ -46,19 +89,29 @@ impl Leaves {
         digest.chars().take(12).collect()
     }
 
-    /// Returns the name of the files that limit the memory of leaves. Empty without control groups.
+    /// Returns the name of the files that limit the memory of the leaves of canaries. Empty without control groups.
     pub fn limit_file(&self) -> &'static str {
-        self.subtree.as_ref().map_or("", Subtree::limit_file)
+        match &self.groups {
+            Groups::Here(subtree) => subtree.limit_file(),
+            Groups::Absent(_) | Groups::InBackground(_) => "",
+        }
     }
 
     /// Returns why there are no control groups, or `None` if there are.
     pub fn absent(&self) -> Option<&str> {
-        self.given_up.as_deref().or(self.subtree.as_ref().err().map(String::as_str))
+        match &self.groups {
+            Groups::Absent(why) => Some(why),
+            Groups::Here(_) | Groups::InBackground(_) => self.given_up.as_deref(),
+        }
     }
 
     /// Returns the group below which leaves are created.
     pub fn folder(&self) -> Option<&Path> {
-        self.subtree.as_ref().ok().map(Subtree::folder)
+        match &self.groups {
+            Groups::Absent(_) => None,
+            Groups::Here(subtree) => Some(subtree.folder()),
+            Groups::InBackground(mover) => Some(mover.folder()),
+        }
     }
 
     /// Gives up control groups for the rest of the run, because a limit could not be enforced. Live runners keep their
@@ -76,25 +129,47 @@ impl Leaves {
         }
     }
 
-    /// Moves a runner into its leaf. This must happen before the runner executes any code of its candidate.
-    pub fn enclose(&mut self, worker: WorkerId, pid: u32) -> Result<(), String> {
-        let (None, Ok(subtree)) = (&self.given_up, &mut self.subtree) else { return Ok(()) };
-        let Some(limits) = self.limits.remove(&(worker, pid)) else { return Ok(()) };
-        let leaf = subtree.leaf(&format!("{worker}-{pid}"), limits).map_err(|error| chain(&error))?;
-        match leaf.enter(pid) {
-            Ok(()) => {
-                self.leaves.insert((worker, pid), leaf);
-                Ok(())
+    /// Begins to move a runner into its leaf. This must be done before the runner executes any code of its candidate.
+    pub fn enclose(&mut self, worker: WorkerId, pid: u32) -> MayBegin {
+        let runner = (worker, pid);
+        let limits = self.limits.remove(&runner);
+        match (&self.groups, limits, &self.given_up) {
+            (Groups::InBackground(mover), Some(limits), None) if mover.move_runner(runner, limits) => {
+                self.moving.insert(runner);
+                MayBegin::Later
             }
-            // The runner is dead, because its worker has ended.
-            Err(error) if error.is_of_a_dead_process() => {
-                subtree.put_aside(leaf);
-                Ok(())
-            }
-            Err(error) => {
-                subtree.put_aside(leaf);
-                Err(chain(&error))
-            }
+            _ => MayBegin::Now,
+        }
+    }
+
+    /// Returns the runners that may begin, because their moves are done. An error says why a runner has no leaf.
+    pub fn moved(&mut self) -> Vec<(RunnerKey, Result<(), String>)> {
+        let Groups::InBackground(mover) = &self.groups else { return Vec::new() };
+        let mut may_begin = Vec::new();
+        for Moved { runner, leaf } in mover.moved() {
+            let is_wanted = self.moving.remove(&runner);
+            let result = match leaf {
+                Ok(Some(leaf)) if is_wanted => {
+                    self.leaves.insert(runner, leaf);
+                    Ok(())
+                }
+                Ok(Some(leaf)) => {
+                    mover.give_back(leaf);
+                    continue;
+                }
+                Ok(None) => Ok(()),
+                Err(why) => Err(why),
+            };
+            may_begin.push((runner, result));
+        }
+        may_begin
+    }
+
+    /// Returns the descriptor that becomes readable when `moved` has something to return.
+    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match &self.groups {
+            Groups::InBackground(mover) => Some(mover.descriptor()),
+            Groups::Absent(_) | Groups::Here(_) => None,
         }
     }
 
@@ -116,8 +191,10 @@ impl Leaves {
 
     pub fn forget(&mut self, worker: WorkerId, pid: u32) {
         self.limits.remove(&(worker, pid));
-        if let (Some(leaf), Ok(subtree)) = (self.leaves.remove(&(worker, pid)), &mut self.subtree) {
-            subtree.give_back(leaf);
+        self.moving.remove(&(worker, pid));
+        if let (Some(leaf), Groups::InBackground(mover)) = (self.leaves.remove(&(worker, pid)), &self.groups)
+        {
+            mover.give_back(leaf);
         }
     }
 
@@ -128,6 +205,7 @@ impl Leaves {
             .limits
             .keys()
             .chain(self.leaves.keys())
+            .chain(&self.moving)
             .filter(|(owner, _)| *owner == worker)
             .map(|&(_, pid)| pid)
             .collect();
@@ -144,13 +222,15 @@ impl Leaves {
         if let Some(why) = self.absent() {
             return Err(why.to_owned());
         }
-        let subtree = self.subtree.as_mut().map_err(|why| why.clone())?;
+        let Groups::Here(subtree) = &mut self.groups else {
+            return Err("the run has begun".to_owned());
+        };
         subtree.leaf("canary", LeafLimits { memory, tasks: TASKS }).map_err(|error| chain(&error))
     }
 
     /// Removes the leaf of a canary that has ended.
     pub fn take_back(&mut self, leaf: Leaf) {
-        if let Ok(subtree) = &mut self.subtree {
+        if let Groups::Here(subtree) = &mut self.groups {
             subtree.give_back(leaf);
         }
     }
@@ -180,4 +260,90 @@ fn take(key: &str) -> Result<Subtree, String> {
         }
     }
     Err(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    const WORKER: WorkerId = WorkerId(3);
+    const LIMITS: GroupLimits = GroupLimits { files: Bytes::mib(2), tasks: 7, tree: false };
+
+    /// Leaves in plain folders.
+    fn fake() -> (tempfile::TempDir, Leaves) {
+        let root = tempfile::tempdir().expect("folder");
+        let [memory, pids] = ["memory", "pids"].map(|name| root.path().join(name));
+        std::fs::create_dir(&memory).expect("folder");
+        std::fs::create_dir(&pids).expect("folder");
+        let delegation = memory.clone();
+        let start = StartGroup { group: Group::One { memory, pids }, topmost: true, delegation };
+        let subtree = Subtree::take(root.path(), &start, "k1", 77).expect("takes");
+        (root, Leaves::with(Groups::Here(subtree)).in_background())
+    }
+
+    /// Waits until a runner may begin.
+    fn next_moved(leaves: &mut Leaves) -> (RunnerKey, Result<(), String>) {
+        let began = Instant::now();
+        loop {
+            if let Some(moved) = leaves.moved().pop() {
+                return moved;
+            }
+            assert!(began.elapsed() < Duration::from_secs(20), "no runner may begin");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn runner_begins_when_it_is_in_its_leaf() {
+        let (root, mut leaves) = fake();
+        leaves.announce(WORKER, 5, Bytes::mib(100), LIMITS);
+        assert_eq!(leaves.enclose(WORKER, 5), MayBegin::Later);
+        assert_eq!(next_moved(&mut leaves), ((WORKER, 5), Ok(())));
+        let file = |path: String| std::fs::read_to_string(root.path().join(path)).unwrap_or_default();
+        let name = format!("opt-run-k1-{WORKER}-5");
+        assert_eq!(file(format!("memory/{name}/cgroup.procs")), "5");
+        let limit = Bytes::mib(100) + Bytes::mib(2) + UNCOUNTED;
+        assert_eq!(file(format!("memory/{name}/memory.limit_in_bytes")), limit.get().to_string());
+        assert_eq!(leaves.evidence(WORKER, 5), None, "the kernel has killed nothing");
+        // A second leaf cannot have the same name.
+        leaves.announce(WORKER, 5, Bytes::mib(100), LIMITS);
+        assert_eq!(leaves.enclose(WORKER, 5), MayBegin::Later);
+        let (runner, result) = next_moved(&mut leaves);
+        assert!(runner == (WORKER, 5) && result.is_err(), "{result:?}");
+    }
+
+    #[test]
+    fn runner_without_limits_or_groups_begins_at_once() {
+        let (_root, mut leaves) = fake();
+        assert_eq!(leaves.enclose(WORKER, 5), MayBegin::Now, "it was not announced");
+        leaves.announce(WORKER, 6, Bytes::mib(100), LIMITS);
+        leaves.give_up("a test".to_owned());
+        assert_eq!((leaves.enclose(WORKER, 6), leaves.absent()), (MayBegin::Now, Some("a test")));
+        let mut none = Leaves::none().in_background();
+        none.announce(WORKER, 5, Bytes::mib(100), LIMITS);
+        assert_eq!(none.enclose(WORKER, 5), MayBegin::Now);
+        assert!(none.moved().is_empty() && none.descriptor().is_none());
+    }
+
+    #[test]
+    fn runner_of_a_worker_that_has_ended_does_not_begin() {
+        let (root, mut leaves) = fake();
+        leaves.announce(WORKER, 5, Bytes::mib(100), LIMITS);
+        assert_eq!(leaves.enclose(WORKER, 5), MayBegin::Later);
+        leaves.forget_worker(WORKER);
+        let other = WorkerId(4);
+        leaves.announce(other, 6, Bytes::mib(100), LIMITS);
+        assert_eq!(leaves.enclose(other, 6), MayBegin::Later);
+        // Moves are done in order.
+        assert_eq!(next_moved(&mut leaves), ((other, 6), Ok(())));
+        let forgotten = root.path().join(format!("pids/opt-run-k1-{WORKER}-5/pids.max"));
+        drop(leaves);
+        assert_eq!(
+            std::fs::read_to_string(forgotten).expect("a busy folder stays"),
+            "0",
+            "the rest was killed"
+        );
+    }
 }

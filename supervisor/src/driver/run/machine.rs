@@ -72,7 +72,7 @@ impl Machine {
     ) -> Self {
         Self {
             pool,
-            leaves,
+            leaves: leaves.in_background(),
             sampler: Sampler::new(ceiling),
             history: History::new(),
             device: None,
@@ -99,8 +99,8 @@ impl Machine {
         Self { room: room.ok(), ..self }
     }
 
-    /// Waits until one of `others` is readable, a worker sends something, a process ends, the card has a new reading,
-    /// or the timeout is over. Returns true if the kernel reports that processes are waiting for memory.
+    /// Waits until one of `others` is readable, a worker sends something, a process ends, the card has a new reading, a
+    /// runner is in its control group, or the timeout is over. Returns true if the kernel reports that processes are waiting for memory.
     pub(crate) fn wait<'o>(
         &mut self,
         others: impl Iterator<Item = PollFd<'o>>,
@@ -113,6 +113,9 @@ impl Machine {
         }
         if let Some(device) = &self.device {
             polled.push(PollFd::from_borrowed_fd(device.descriptor(), PollFlags::IN));
+        }
+        if let Some(moved) = self.leaves.descriptor() {
+            polled.push(PollFd::from_borrowed_fd(moved, PollFlags::IN));
         }
         polled.extend(self.pool.pidfds().map(|pidfd| PollFd::from_borrowed_fd(pidfd, PollFlags::IN)));
         if let Some(trigger) = &self.pressure {

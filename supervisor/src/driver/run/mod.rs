@@ -13,6 +13,7 @@ mod device_lock;
 mod history;
 pub mod leaves;
 pub(super) mod machine;
+mod mover;
 pub mod protections;
 pub(super) mod replay;
 pub(super) mod room;
@@ -77,6 +78,8 @@ impl Run<'_> {
             for event in self.machine.pool.events() {
                 self.handle_pool_event(event)?;
             }
+            self.watchdog.enter(Part::EnclosingARunner);
+            self.let_moved_runners_begin();
             self.watchdog.enter(Part::ContinuingAfterRows);
             self.handle_written_rows()?;
             self.record_a_hang();

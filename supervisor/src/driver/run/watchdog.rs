@@ -82,7 +82,7 @@ impl Part {
             Self::Deciding => "deciding",
             Self::StartingAWorker => "starting a worker",
             Self::StartingAnAttempt => "starting an attempt",
-            Self::EnclosingARunner => "moving a runner into its control group",
+            Self::EnclosingARunner => "letting a runner begin",
             Self::EndingAProcess => "ending a process",
             Self::WritingDown => "queueing rows",
             Self::Serving => "answering on the control socket",

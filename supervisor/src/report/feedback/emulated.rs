@@ -54,7 +54,7 @@ mod tests {
 
     fn traffic(parts: u64, fewest_parts: u64) -> Traffic {
         let worst = (fewest_parts < parts).then(|| "PTX line 31, softmax.cu:7".to_owned());
-        Traffic { accesses: fewest_parts, parts, fewest_parts, worst }
+        Traffic { accesses: fewest_parts, parts, fewest_parts, worst, worst_launch: None }
     }
 
     fn kernel(shared: Traffic, global: Traffic, divergent_branches: u64) -> EmulatedKernel {

@@ -1,0 +1,124 @@
+//! A thread that creates and removes the leaves of runners, and moves runners into them.
+//!
+//! A move waits until the kernel knows that no process of the machine is being started or ended meanwhile, which can
+//! take tens of milliseconds. The main loop does not wait for that.
+
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+
+use opt_shared::causes::chain;
+use opt_shared::ids::WorkerId;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::cgroup::{Leaf, LeafLimits, Subtree};
+
+/// The stack size of the thread, in bytes.
+const STACK: usize = 256 * 1024;
+
+/// A runner, as its worker and its pid.
+pub(super) type RunnerKey = (WorkerId, u32);
+
+/// The result of an order to move a runner.
+pub(super) struct Moved {
+    pub(super) runner: RunnerKey,
+    /// The runner's leaf; `None` if the runner had ended. The error says why it could not be moved.
+    pub(super) leaf: Result<Option<Leaf>, String>,
+}
+
+enum Order {
+    Move(RunnerKey, LeafLimits),
+    GiveBack(Leaf),
+}
+
+/// The loop's side of the thread. Dropping it waits until the thread has removed all groups.
+pub(super) struct Mover {
+    /// `None` once the thread has been told to end.
+    orders: Option<Sender<Order>>,
+    moved: Receiver<Moved>,
+    /// Becomes readable when a move is done.
+    wake: Arc<OwnedFd>,
+    thread: Option<JoinHandle<()>>,
+    folder: PathBuf,
+}
+
+impl Mover {
+    /// Starts the thread, which takes over the subtree.
+    pub(super) fn start(mut subtree: Subtree) -> std::io::Result<Self> {
+        let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let folder = subtree.folder().to_owned();
+        let (orders, received) = channel();
+        let (done, moved) = channel();
+        let to_wake = Arc::clone(&wake);
+        let thread = std::thread::Builder::new().name("leaves".to_owned()).stack_size(STACK);
+        let thread = thread.spawn(move || {
+            while let Ok(order) = received.recv() {
+                match order {
+                    Order::GiveBack(leaf) => subtree.give_back(leaf),
+                    Order::Move(runner, limits) => {
+                        let leaf = move_into_leaf(&mut subtree, runner, limits);
+                        // The loop has ended if nobody receives this.
+                        let _ = done.send(Moved { runner, leaf });
+                        let _ = rustix::io::write(&to_wake, &1_u64.to_ne_bytes());
+                    }
+                }
+            }
+        })?;
+        Ok(Self { orders: Some(orders), moved, wake, thread: Some(thread), folder })
+    }
+
+    /// Orders to move a runner into a new leaf. Returns false if the thread has ended.
+    pub(super) fn move_runner(&self, runner: RunnerKey, limits: LeafLimits) -> bool {
+        self.order(Order::Move(runner, limits))
+    }
+
+    /// Has a leaf removed, and what is left in it killed.
+    pub(super) fn give_back(&self, leaf: Leaf) {
+        self.order(Order::GiveBack(leaf));
+    }
+
+    fn order(&self, order: Order) -> bool {
+        self.orders.as_ref().is_some_and(|orders| orders.send(order).is_ok())
+    }
+
+    /// Returns the moves that are done.
+    pub(super) fn moved(&self) -> Vec<Moved> {
+        let _ = rustix::io::read(&self.wake, &mut [0; 8]);
+        self.moved.try_iter().collect()
+    }
+
+    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+}
+
+impl Drop for Mover {
+    fn drop(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn move_into_leaf(
+    subtree: &mut Subtree,
+    (worker, pid): RunnerKey,
+    limits: LeafLimits,
+) -> Result<Option<Leaf>, String> {
+    let leaf = subtree.leaf(&format!("{worker}-{pid}"), limits).map_err(|error| chain(&error))?;
+    match leaf.enter(pid) {
+        Ok(()) => Ok(Some(leaf)),
+        Err(error) => {
+            subtree.put_aside(leaf);
+            // If the runner is dead, its worker has ended.
+            if error.is_of_a_dead_process() { Ok(None) } else { Err(chain(&error)) }
+        }
+    }
+}
