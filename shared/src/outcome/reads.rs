@@ -19,14 +19,15 @@ pub struct ReadReport {
     pub touched_bytes: Bytes,
     /// Bytes read ahead of candidates.
     pub ahead_bytes: Bytes,
-    /// Bytes of the captures' files in the page cache before and after each entry, summed over entries. `None` if the
-    /// kernel does not report them. The difference is what the entries left behind.
+    /// Bytes of the captures' files in the page cache before and after each group of entries (in a profile, each
+    /// batch), summed over groups or batches. `None` if the kernel does not report them. The difference is what the
+    /// entries left behind.
     pub cached_before_bytes: Option<Bytes>,
     pub cached_after_bytes: Option<Bytes>,
 }
 
 impl ReadReport {
-    /// Adds the figures of one more entry.
+    /// Adds the figures of further reads.
     pub fn absorb(&mut self, entry: &Self) {
         self.page_by_page += entry.page_by_page;
         self.turned += entry.turned;

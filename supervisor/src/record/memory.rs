@@ -17,6 +17,8 @@ pub struct MemoryRecord<Phases = Vec<PhaseRecord>> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryTotals {
     pub host_ceiling_bytes: Option<Bytes>,
+    /// The highest prediction of a phase that has ended, plus the supervisor's reservation. Candidates and compilers
+    /// may add to it.
     pub predicted_peak_owed_bytes: Option<Bytes>,
     pub peak_owed_bytes: Option<Bytes>,
     pub peak_reclaimable_bytes: Option<Bytes>,
@@ -101,6 +103,7 @@ pub struct PhaseRecord {
     /// `None` for a replay, in which several candidates are called.
     pub candidate: Option<String>,
     pub worker: WorkerId,
+    /// The memory that the phase was predicted to owe without candidates and compilers. Its lease reserved more.
     pub predicted_bytes: Option<Bytes>,
     pub peak_owed_bytes: Option<Bytes>,
     pub peak_reclaimable_bytes: Option<Bytes>,

@@ -26,7 +26,7 @@ pub(super) fn section(digest: &Digest) -> Result<Markup, PlotError> {
             h2 { "Memory" }
             div.tiles {
                 (tile("peak owed", totals.peak_owed_bytes))
-                (tile("predicted without candidates", totals.predicted_peak_owed_bytes))
+                (tile("predicted without candidates and compilers", totals.predicted_peak_owed_bytes))
                 (tile("ceiling", totals.host_ceiling_bytes))
                 (tile("least available", totals.min_available_bytes))
                 (tile("peak in swap", totals.swap_peak_bytes))
