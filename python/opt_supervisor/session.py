@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import tempfile
 import time
@@ -109,7 +110,11 @@ class Session:
         return submit_all(self.run, paths, job=job, language=language, symbol=symbol, timeout=timeout)
 
     def close(self) -> None:
-        """Asks the run to finish its running attempts and to end. After a minute, sends it SIGTERM."""
+        """Asks the run to finish its running attempts and to end.
+
+        If it has not ended after a minute, sends it SIGTERM, after another minute SIGTERM again, which ends the
+        attempts, and at last SIGKILL.
+        """
         process, run = self._process, self._run
         self._process = self._run = None
         if process is None:
@@ -120,8 +125,11 @@ class Session:
                     connection.call("shutdown")
             process.wait(END_SECONDS)
         except (SupervisorError, subprocess.TimeoutExpired):
-            process.terminate()
-            process.wait()
+            for end in (process.terminate, process.terminate, process.kill):
+                end()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(END_SECONDS)
+                    break
         finally:
             self._stderr_file.close()
 

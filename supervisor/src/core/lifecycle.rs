@@ -215,15 +215,15 @@ impl Core {
         if self.ending != Ending::No {
             return;
         }
-        let within = if MAX_FAILURES <= self.failures.len() {
-            format!("within {FAILURE_WINDOW:?}")
+        let (within, failures) = if MAX_FAILURES <= self.failures.len() {
+            (format!("within {FAILURE_WINDOW:?}"), self.failures.len())
         } else if MAX_FAILURES <= self.failures_in_a_row {
-            "and no attempt finished in between".to_owned()
+            ("and no attempt finished in between".to_owned(), self.failures_in_a_row)
         } else {
             return;
         };
         let why = format!("{MAX_FAILURES} workers were lost {within}, the last one: {how}");
-        self.stop_for_the_host(now, why, vec![("failures", self.failures_in_a_row as u64)]);
+        self.stop_for_the_host(now, why, vec![("failures", failures as u64)]);
     }
 
     // The start and end of runners.
