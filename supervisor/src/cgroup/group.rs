@@ -138,7 +138,7 @@ impl Group {
     /// Removes the group if it has no members. Returns false if it is busy, which it is until its last member is dead.
     pub(super) fn remove(&self) -> bool {
         // Every folder is tried, so that as little as possible is left.
-        self.folders().map(remove).fold(true, |all, gone| all && gone)
+        self.folders().filter(|folder| !remove(folder)).count() == 0
     }
 }
 
