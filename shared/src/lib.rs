@@ -22,6 +22,7 @@ pub mod outcome;
 pub mod placement;
 pub mod program;
 pub mod protection;
+pub mod remove;
 pub mod replay;
 pub mod room;
 pub mod settings;

@@ -14,6 +14,10 @@ pub struct LeafLimits {
     pub tasks: u32,
 }
 
+/// By how much the limit on memory and swap together exceeds the limit on memory in version 1. It is more than a huge
+/// page, because memory is counted in such steps.
+const SWAP: Bytes = Bytes::mib(4);
+
 /// The kernel's counts for a leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
@@ -87,8 +91,10 @@ impl Group {
             Self::One { memory: folder, pids } => {
                 put(pids, "pids.max", &tasks)?;
                 put(folder, "memory.limit_in_bytes", &memory)?;
-                // Memory and swap together. It must not be lower than the limit on memory, so it is set second.
-                if_there(put(folder, "memory.memsw.limit_in_bytes", &memory))?;
+                // Memory and swap together. It must not be lower than the limit on memory, so it is set second. If both
+                // were equal, this one would be reached first, and newer kernels do not count that.
+                let with_swap = (limits.memory + SWAP).get().to_string();
+                if_there(put(folder, "memory.memsw.limit_in_bytes", &with_swap))?;
                 if_there(put(folder, "memory.swappiness", "0"))?;
                 // The parent's setting is inherited. Members would then hang at the limit instead of being killed.
                 if_there(put(folder, "memory.oom_control", "0"))
@@ -126,11 +132,7 @@ impl Group {
                 let path = memory.join("memory.oom_control");
                 // Before Linux 4.13, there is no such count.
                 let oom_kill = count_of(&read(&path)?, "oom_kill", &path)?.unwrap_or_default();
-                // The limits on memory, and on memory and swap together, are equal. Either may be reached first.
-                let with_swap = memory.join("memory.memsw.failcnt");
-                let with_swap = if with_swap.exists() { number(&with_swap)? } else { 0 };
-                let without = number(&memory.join("memory.failcnt"))?;
-                Ok(Events { oom_kill, at_limit: without.saturating_add(with_swap) })
+                Ok(Events { oom_kill, at_limit: number(&memory.join("memory.failcnt"))? })
             }
         }
     }

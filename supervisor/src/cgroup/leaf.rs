@@ -72,11 +72,11 @@ mod tests {
     fn leaf_has_its_limits_before_it_has_members() {
         let folder = tempfile::tempdir().expect("folder");
         for (group, leaf) in leaves(folder.path()) {
-            let limit = (600_u64 << 20).to_string();
+            let (limit, with_swap) = ((600_u64 << 20).to_string(), (604_u64 << 20).to_string());
             let wanted: &[(&str, &str)] = match group {
                 Group::One { .. } => &[
                     ("memory.limit_in_bytes", &limit),
-                    ("memory.memsw.limit_in_bytes", &limit),
+                    ("memory.memsw.limit_in_bytes", &with_swap),
                     ("memory.swappiness", "0"),
                     ("memory.oom_control", "0"),
                     ("pids.max", "8"),
@@ -129,8 +129,7 @@ mod tests {
             };
             let write =
                 |name: &str, text: &str| std::fs::write(group.folder().join(name), text).expect("writes");
-            write("memory.failcnt", "30\n");
-            write("memory.memsw.failcnt", "1\n");
+            write("memory.failcnt", "31\n");
             write(file, text);
             assert_eq!(leaf.events().expect("reads"), Events { oom_kill: 1, at_limit: 31 });
             write(file, "oom_kill many\n");

@@ -18,6 +18,7 @@ use opt_shared::kernel_files::{CopyError, KernelFiles, MAX_BYTES};
 use opt_shared::language::ArtifactKind;
 use opt_shared::message::{BuildTask, KillReason};
 use opt_shared::outcome::{Built, Head, Status};
+use opt_shared::remove::remove_tree;
 use opt_shared::room::Room;
 use opt_shared::units::Bytes;
 
@@ -25,7 +26,7 @@ use crate::link::Link;
 use crate::sandbox::confine::compilers_may_execute;
 use crate::sandbox::handle::End;
 use crate::sandbox::policy::CompilerFileAccess;
-use crate::toolchain::artifact::{Kept, keep};
+use crate::toolchain::artifact::{Kept, keep, open_written};
 use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerError, CompilerSpec};
 use crate::toolchain::log::{
     NO_SPACE, blames_the_source, lacking_resource, missing_header, part_was_killed, ran_out_of_memory,
@@ -105,7 +106,8 @@ fn build_in(
             head.end_as(Status::Passed, if by.is_some() { "not compiled" } else { "prebuilt" });
             built.compiler = by;
             let kind = task.source.language.kind().artifact;
-            keep_for(task, &artifact, kind, head, &mut built)?;
+            let source = fs::File::open(&artifact).map_err(file("opening", &artifact))?;
+            keep_for(task, source, &artifact, kind, head, &mut built)?;
         }
         Recipe::Run(step) => compile(link, lease, task, &step, &folders, head, &mut built)?,
         Recipe::Refused(why) => {
@@ -121,13 +123,14 @@ fn build_in(
 /// Stores a library, unless it exceeds the limit on its own size or on the total size of the run's libraries.
 fn keep_for(
     task: &BuildTask,
+    source: fs::File,
     library: &Path,
     kind: ArtifactKind,
     head: &mut Head,
     built: &mut Built,
 ) -> Result<(), BuildError> {
     let limit = task.build.max_artifact;
-    match keep(library, &task.artifacts, kind, limit.min(task.artifacts_room))? {
+    match keep(source, library, &task.artifacts, kind, limit.min(task.artifacts_room))? {
         Kept::Artifact(artifact) => built.artifact = Some(artifact),
         Kept::TooLarge { bytes } if limit < bytes => {
             let why = format!("the library has {bytes}, but the limit is {limit} ([build] max_artifact)");
@@ -223,16 +226,16 @@ fn compile(
         (Some(reason), _) => {
             (Status::InfraError, format!("the compiler was killed by the supervisor ({reason:?})"))
         }
-        (None, End::Exited { code: 0 }) if step.output.is_file() => {
-            if is_nvrtc {
-                built.compiler = Some(nvrtc_version(&step.output));
+        (None, End::Exited { code: 0 }) => match open_written(&step.output) {
+            Some(output) => {
+                if is_nvrtc {
+                    built.compiler = open_written(&step.output).map(nvrtc_version);
+                }
+                keep_for(task, output, &step.output, step.artifact, head, built)?;
+                return Ok(());
             }
-            keep_for(task, &step.output, step.artifact, head, built)?;
-            return Ok(());
-        }
-        (None, End::Exited { code: 0 }) => {
-            (Status::CompileError, "the compiler exited with code 0 but wrote no library".to_owned())
-        }
+            None => (Status::CompileError, "the compiler exited with code 0 but wrote no library".to_owned()),
+        },
         (None, end @ End::Signalled { .. }) if task.source.language.build_runs_source() => (
             Status::CompileError,
             format!("{compiler} was ended by {}", end.signal_name().unwrap_or("a signal")),
@@ -354,9 +357,9 @@ fn locate(step: &Step, toolchain: &[PathBuf]) -> Result<Result<PathBuf, String>,
 }
 
 /// The version that NVRTC writes into its output, such as `NVRTC 13.0.88`.
-fn nvrtc_version(built: &Path) -> String {
+fn nvrtc_version(built: fs::File) -> String {
     let mut head = Vec::new();
-    let read = fs::File::open(built).and_then(|file| file.take(LOG_HEAD as u64).read_to_end(&mut head));
+    let read = built.take(LOG_HEAD as u64).read_to_end(&mut head);
     let head = String::from_utf8_lossy(&head);
     let release = read.ok().and_then(|_| head.lines().find(|line| line.contains("compilation tools")));
     let version = release.and_then(|line| line.rsplit_once(", V")).map(|(_, version)| version.trim());
@@ -392,7 +395,7 @@ impl Scratch {
     fn create(parent: &Path, lease: LeaseId) -> Result<Self, BuildError> {
         let path = parent.join(format!("build-{lease}"));
         if path.exists() {
-            fs::remove_dir_all(&path).map_err(file("clearing", &path))?;
+            remove_tree(&path).map_err(file("clearing", &path))?;
         }
         fs::create_dir_all(&path).map_err(file("making the folder", &path))?;
         let path = fs::canonicalize(&path).map_err(file("resolving", &path))?;
@@ -412,7 +415,7 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         // What remains is removed with the run's scratch folder.
-        let _ = fs::remove_dir_all(&self.path);
+        let _ = remove_tree(&self.path);
     }
 }
 

@@ -8,6 +8,8 @@ use std::path::Path;
 use opt_shared::language::ArtifactKind;
 use opt_shared::outcome::Artifact;
 use opt_shared::units::Bytes;
+use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::io::Errno;
 
 use super::{BuildError, file};
 
@@ -21,16 +23,30 @@ pub(crate) enum Kept {
     },
 }
 
+/// Opens a file that a build has written. Returns `None` if there is none, or if it is not a regular file: a build that
+/// runs its source could leave a link to a file that only the worker can read.
+pub(crate) fn open_written(path: &Path) -> Option<fs::File> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
+    let resolve = ResolveFlags::NO_SYMLINKS;
+    let opened = match rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), resolve) {
+        // Before Linux 5.6, only a link in the last place is refused.
+        Err(Errno::NOSYS | Errno::PERM) => rustix::fs::open(path, flags, Mode::empty()),
+        other => other,
+    };
+    let file = fs::File::from(opened.ok()?);
+    file.metadata().ok()?.is_file().then_some(file)
+}
+
 /// Copies an artifact of at most `limit` to the folder, atomically. If the same bytes were built before, the copy
-/// replaces the identical file.
+/// replaces the identical file. `library` is the path of `source`, for messages.
 pub(crate) fn keep(
+    source: fs::File,
     library: &Path,
     artifacts: &Path,
     kind: ArtifactKind,
     limit: Bytes,
 ) -> Result<Kept, BuildError> {
     fs::create_dir_all(artifacts).map_err(file("making the folder", artifacts))?;
-    let source = fs::File::open(library).map_err(file("opening", library))?;
     let size = source.metadata().map_err(file("reading the size of", library))?.len();
     let bytes = Bytes::new(size);
     if limit < bytes {
@@ -75,12 +91,47 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let (library, artifacts) = (folder.path().join("k.so"), folder.path().join("artifacts"));
         fs::write(&library, [7; 100]).expect("written");
-        let kept = keep(&library, &artifacts, ArtifactKind::SharedLibrary, Bytes::new(99)).expect("readable");
+        let keep = |limit| {
+            let source = open_written(&library).expect("a regular file");
+            keep(source, &library, &artifacts, ArtifactKind::SharedLibrary, Bytes::new(limit))
+                .expect("readable")
+        };
+        let kept = keep(99);
         assert!(matches!(kept, Kept::TooLarge { bytes } if bytes == Bytes::new(100)), "{kept:?}");
         assert_eq!(fs::read_dir(&artifacts).expect("a folder").count(), 0);
-        let kept =
-            keep(&library, &artifacts, ArtifactKind::SharedLibrary, Bytes::new(100)).expect("readable");
+        let kept = keep(100);
         let Kept::Artifact(artifact) = kept else { panic!("{kept:?}") };
         assert_eq!((artifact.bytes, fs::read(artifact.path).expect("kept").len()), (Bytes::new(100), 100));
+    }
+
+    #[test]
+    fn only_regular_files_that_are_no_links_count_as_written() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let folder = fs::canonicalize(folder.path()).expect("resolved");
+        let path = |name: &str| folder.join(name);
+        fs::write(path("file"), "x").expect("written");
+        fs::create_dir(path("sub")).expect("a folder");
+        fs::write(path("sub/file"), "x").expect("written");
+        std::os::unix::fs::symlink(path("file"), path("link")).expect("a link");
+        std::os::unix::fs::symlink(path("sub"), path("linked")).expect("a link");
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            path("pipe"),
+            rustix::fs::FileType::Fifo,
+            Mode::RUSR | Mode::WUSR,
+            0,
+        )
+        .expect("a pipe");
+        for (name, is_written) in [
+            ("file", true),
+            ("sub/file", true),
+            ("link", false),
+            ("linked/file", false),
+            ("sub", false),
+            ("pipe", false),
+            ("none", false),
+        ] {
+            assert_eq!(open_written(&path(name)).is_some(), is_written, "{name}");
+        }
     }
 }

@@ -42,8 +42,52 @@ fn located<'a>(line: &'a str, severity: &str) -> Option<&'a str> {
     })
 }
 
-/// Messages of a linker about sources that do not fit together.
-const LINK_ERRORS: [&str; 2] = ["undefined reference to ", "multiple definition of "];
+/// Messages of a linker about sources that do not fit together, or that do not fit into a library.
+const LINK_ERRORS: [&str; 5] = [
+    "undefined reference to ",
+    "multiple definition of ",
+    "relocation truncated to fit",
+    "; recompile with -fPIC",
+    "can not be used when making a shared object",
+];
+
+/// The last lines of a log in which programs of the toolchain report failures of their own. A source can make a compiler
+/// print any line, but it cannot put one behind the report of the program that failed. Once a linker reports something,
+/// the compiler has succeeded, so lines before the linker's do not count.
+fn last_own_lines(log: &str) -> impl Iterator<Item = &str> {
+    let is_of_the_linker = |program: &str| {
+        let name = program.rsplit('/').next().unwrap_or(program);
+        ["ld", "collect2", "lld", "gold", "mold"]
+            .iter()
+            .any(|linker| name.starts_with(linker) || name.ends_with(linker))
+    };
+    let mut has_linker = false;
+    log.lines().rev().filter(|line| !is_epilogue(line)).map_while(move |line| {
+        let program = own_program(line)?;
+        has_linker |= is_of_the_linker(program);
+        (!has_linker || is_of_the_linker(program)).then_some(line)
+    })
+}
+
+/// Lines that say nothing after the report of a failure.
+fn is_epilogue(line: &str) -> bool {
+    let line = line.trim();
+    line.is_empty()
+        || line == "compilation terminated."
+        || line.starts_with("Please submit a full bug report")
+        || line.starts_with("See <")
+}
+
+/// The program that reports a failure of its own in a line; `None` for other lines.
+fn own_program(line: &str) -> Option<&str> {
+    if let Some((program, _)) = own_line(line) {
+        return Some(program);
+    }
+    let is_of_a_compiler = located(line, "fatal error: ").is_some()
+        || line.split_once(": ").is_some_and(|(_, rest)| rest.starts_with("Fatal error: "))
+        || line.starts_with("Cannot create temporary file in ");
+    is_of_a_compiler.then_some("cc")
+}
 
 /// Returns true if the compiler found a mistake in the source. The build then fails whatever else happened to the
 /// compiler. Texts that a source makes a compiler print can contain any line (`#pragma message "\ncc: …"`), so lines
@@ -57,7 +101,7 @@ pub(crate) fn blames_the_source(log: &str) -> bool {
 
 /// Returns true if the compiler's driver reports that one of its programs was killed by one of `EXTERNAL_SIGNALS`.
 pub(crate) fn part_was_killed(log: &str) -> bool {
-    log.lines().filter_map(own_line).any(|(_, complaint)| {
+    last_own_lines(log).filter_map(own_line).any(|(_, complaint)| {
         EXTERNAL_SIGNALS.iter().any(|signal| {
             complaint.starts_with(&format!("fatal error: {signal} signal terminated program "))
                 || (complaint.starts_with("fatal error: ") && complaint.ends_with(&format!(" [{signal}]")))
@@ -87,17 +131,11 @@ const RESOURCES: [&str; 7] = [
 /// stopped reading (`k.c:9:1: fatal error: error writing to …`), one of the assembler
 /// (`/tmp/k.s: Fatal error: can't write …`), or gcc's message about a temporary file.
 pub(crate) fn lacking_resource(log: &str) -> Option<&'static str> {
-    let is_own = |line: &str| {
-        own_line(line).is_some()
-            || located(line, "fatal error: ").is_some()
-            || line.split_once(": ").is_some_and(|(_, rest)| rest.starts_with("Fatal error: "))
-            || line.starts_with("Cannot create temporary file in ")
-    };
     let resource = |line: &str| {
         let line = line.trim_end_matches(['\'', '\u{2019}', '.', ')']);
         RESOURCES.into_iter().find(|resource| line.ends_with(resource))
     };
-    log.lines().filter(|line| is_own(line)).find_map(resource)
+    last_own_lines(log).find_map(resource)
 }
 
 /// Returns true if a compiler reports in one of its own lines that it ran out of memory. Samples of the compiler's
@@ -157,6 +195,16 @@ mod tests {
             ("k.cu(1): error: #error nvcc error   : 'cicc' died due to signal 9 (Kill signal)", false),
             ("    1 | #error cc: fatal error: Killed signal terminated program cc1", false),
             ("cc: fatal error: Segmentation fault signal terminated program cc1", false),
+            // A source can print such a line with `.print` or `#pragma message`, but not behind the linker's report.
+            (
+                "cc: fatal error: Killed signal terminated program cc1\n/usr/bin/ld: k.o: relocation R_X86_64_32S against `.data'\n/usr/bin/ld: final link failed: bad value\ncollect2: error: ld returned 1 exit status",
+                false,
+            ),
+            ("cc: fatal error: Killed signal terminated program cc1\nk.c:3:1: note: in this function", false),
+            (
+                "k.c:3:1: warning: unused\nclang: error: unable to execute command: Killed\nclang: error: linker command failed due to signal (use -v to see invocation)",
+                true,
+            ),
             ("", false),
         ] {
             assert_eq!(part_was_killed(log), killed, "{log}");

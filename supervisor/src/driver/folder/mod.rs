@@ -25,6 +25,7 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use opt_shared::remove::remove_tree;
 use rustix::fs::{FlockOperation, flock};
 
 #[derive(Debug, thiserror::Error)]
@@ -230,7 +231,7 @@ fn is_run(path: &Path) -> bool {
 fn clear(path: &Path) -> io::Result<()> {
     let deadline = Instant::now() + CLEARING_TIMEOUT;
     loop {
-        match fs::remove_dir_all(path) {
+        match remove_tree(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty && Instant::now() < deadline => {
                 std::thread::sleep(PAUSE);
@@ -340,7 +341,7 @@ impl TemporaryFolder {
 
 impl Drop for TemporaryFolder {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.path);
+        let _ = remove_tree(&self.path);
     }
 }
 
@@ -352,7 +353,7 @@ fn clear_abandoned(parent: &Path) {
         let name = entry.file_name();
         let ours = name.to_string_lossy().bytes().all(|byte| byte.is_ascii_digit() || byte == b'-');
         if ours && RunFolder::try_lock(&path).is_ok() {
-            let _ = fs::remove_dir_all(&path);
+            let _ = remove_tree(&path);
         }
     }
 }

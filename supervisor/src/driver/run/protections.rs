@@ -100,7 +100,7 @@ fn fill_a_leaf(executable: &Executable, leaves: &mut Leaves) -> Result<String, S
         canary.go().map_err(|error| error.to_string())?;
         let ended = canary.ends_within(CANARY_TIMEOUT);
         let events = leaf.events().map_err(|error| opt_shared::causes::chain(&error))?;
-        if ended && canary.was_killed() == Some(true) && 0 < events.oom_kill {
+        if ended && canary.was_killed() == Some(true) && 0 < events.oom_kill && 0 < events.at_limit {
             let file = leaves.limit_file();
             Ok(format!("{file} {LIMIT}: ended by the kernel, oom_kill {}", events.oom_kill))
         } else {

@@ -225,8 +225,7 @@ pub(super) const DISTURBANCES: &[Call] = &[
     both("fadvise64", 221, 223),
 ];
 
-/// Calls that change files. Landlock prevents most changes, but not changes of owner, mode, times and attributes, and
-/// not every kernel has Landlock.
+/// Calls that change folders and the contents of files. Not every kernel has Landlock, which prevents them.
 pub(super) const FILE_CHANGES: &[Call] = &[
     x86("creat", 85),
     both("truncate", 76, 45),
@@ -244,6 +243,10 @@ pub(super) const FILE_CHANGES: &[Call] = &[
     both("symlinkat", 266, 36),
     x86("mknod", 133),
     both("mknodat", 259, 33),
+];
+
+/// Calls that change the owner, the mode, the times and the attributes of files. Landlock does not prevent them.
+pub(super) const FILE_ATTRIBUTES: &[Call] = &[
     x86("chmod", 90),
     both("fchmod", 91, 52),
     both("fchmodat", 268, 53),
@@ -271,7 +274,7 @@ pub(super) const FILE_CHANGES: &[Call] = &[
 mod tests {
     use super::*;
 
-    const GROUPS: [&[Call]; 10] = [
+    const GROUPS: [&[Call]; 11] = [
         PROCESSES,
         NETWORK,
         MEMORY,
@@ -282,6 +285,7 @@ mod tests {
         UNLIMITED_MEMORY_CALLS,
         DISTURBANCES,
         FILE_CHANGES,
+        FILE_ATTRIBUTES,
     ];
 
     #[test]

@@ -181,6 +181,9 @@ fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, 
             for flag in CLONE_REFUSED {
                 refused.when(table::CLONE, &[(0, has(flag))])?;
             }
+            // A compiler has the user of the supervisor, and the source may run in it (`triton-device`). Linkers and
+            // scripts set modes and times, so these calls do nothing and seem to succeed.
+            refused.always_with(table::FILE_ATTRIBUTES, 0);
         }
     }
 
@@ -195,6 +198,7 @@ fn add_candidate_refusals(refused: &mut Refusals, own_pid: u32) -> Result<(), Ba
         table::UNLIMITED_MEMORY_CALLS,
         table::DISTURBANCES,
         table::FILE_CHANGES,
+        table::FILE_ATTRIBUTES,
     ] {
         refused.always(group);
     }
