@@ -85,7 +85,7 @@ mod tests {
         fs::create_dir(&outside).expect("a folder");
         std::os::unix::fs::symlink(&outside, root.join("closed/link")).expect("a link");
         fs::write(root.join("closed/inner/file"), "x").expect("written");
-        fs::set_permissions(root.join("closed"), Permissions::from_mode(0)).expect("closed");
+        fs::set_permissions(root.join("closed"), Permissions::from_mode(0o000)).expect("closed");
         flatten(&root).expect("flat");
         remove_tree(&root).expect("removed");
         assert!(!root.exists() && outside.exists());

@@ -243,7 +243,7 @@ fn newer_and_rarer_instructions_are_refused_by_name_and_line() {
         ("cp.async.bulk.commit_group", "bulk copies"),
         (
             "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r1], [%rd1, {%r2, %r3}], [%r4]",
-            "tensors",
+            "tensor maps",
         ),
         ("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.u32 [%rd1], [%r1], 16", "bulk copies"),
         (

@@ -57,6 +57,11 @@ pub enum Refusal {
          `params` if it is the same in every entry)"
     )]
     LongString(usize),
+    #[error(
+        "a string with a NUL byte cannot be passed to a kernel (leave it out with `params` if it is the same in every \
+         entry)"
+    )]
+    Nul,
     #[error("it contains a tensor where only plain values are allowed")]
     Tensor,
     #[error("it is nested deeper than {MAX_DEPTH} levels")]
@@ -138,9 +143,13 @@ pub(super) fn plain_within(value: &Value, depth: usize, budget: &mut Budget) -> 
     }
 }
 
-/// Copies a string, unless it is too long.
+/// Copies a string that a kernel can take.
 fn short(text: &str) -> Result<String, Refusal> {
-    if text.len() <= MAX_STRING_BYTES { Ok(text.to_owned()) } else { Err(Refusal::LongString(text.len())) }
+    match text.len() {
+        _ if text.contains('\0') => Err(Refusal::Nul),
+        bytes if MAX_STRING_BYTES < bytes => Err(Refusal::LongString(bytes)),
+        _ => Ok(text.to_owned()),
+    }
 }
 
 /// An enum's member is replaced by its value.

@@ -144,7 +144,7 @@ impl Group {
     }
 }
 
-fn remove(folder: &Path) -> bool {
+pub(super) fn remove(folder: &Path) -> bool {
     // After any other error, such as that of a read-only file system, there is no point in trying again.
     let is_busy = |error: &io::Error| {
         matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::DirectoryNotEmpty)

@@ -5,10 +5,12 @@
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
+
+use super::group::remove;
 
 /// The timeout for locking the mark. Others hold the lock only for the moment in which they examine it.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 1000 });
@@ -17,6 +19,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(1);
 /// A locked folder. Dropping it unlocks the folder.
 #[derive(Debug)]
 pub(super) struct Mark {
+    folder: PathBuf,
     _locked: File,
 }
 
@@ -30,11 +33,19 @@ impl Mark {
                 _ => {}
             }
             match lock(folder) {
-                Ok(Some(locked)) => return Ok(Self { _locked: locked }),
+                Ok(Some(locked)) => return Ok(Self { folder: folder.to_owned(), _locked: locked }),
                 Ok(None) if deadline <= Instant::now() => return Err(std::io::ErrorKind::TimedOut.into()),
                 Err(error) if deadline <= Instant::now() => return Err(error),
                 Ok(None) | Err(_) => std::thread::sleep(LOCK_PAUSE),
             }
+        }
+    }
+
+    /// Removes the folder, which is a group that may be busy for a moment.
+    pub(super) fn remove_folder(&self, timeout: Duration, pause: Duration) {
+        let deadline = Instant::now() + timeout;
+        while !remove(&self.folder) && Instant::now() < deadline {
+            std::thread::sleep(pause);
         }
     }
 

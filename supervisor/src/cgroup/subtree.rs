@@ -196,9 +196,9 @@ impl Drop for Subtree {
                 return;
             }
         }
-        // A group whose mark was not set belongs to another supervisor, or was not created.
-        if self.marks.len() == self.home().folders().count() {
-            remove_with_timeout(&self.home());
+        // A folder whose mark was not set belongs to another supervisor, or was not created.
+        for mark in &self.marks {
+            mark.remove_folder(REMOVAL_TIMEOUT, REMOVAL_PAUSE);
         }
     }
 }
@@ -404,6 +404,15 @@ mod tests {
             assert!(root.path().join(tree).join("opt-run-k1-w1-9").exists());
         }
         drop(leaf);
+    }
+
+    #[test]
+    fn mark_in_the_first_tree_goes_if_the_second_refuses() {
+        let (root, start) = fake_of_version_1();
+        let others = root.path().join("pids/opt-run-k1-home");
+        let _set = Mark::set(&others).expect("another process sets it");
+        Subtree::take(root.path(), &start, "k1", 77).expect_err("refuses");
+        assert!(!root.path().join("memory/opt-run-k1-home").exists() && others.exists());
     }
 
     #[test]

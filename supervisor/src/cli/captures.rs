@@ -98,7 +98,7 @@ pub(super) fn captures(arguments: &CapturesArguments) -> CommandResult {
             bar.finish_and_clear();
             let unpacked = unpacked?;
             for failed in &unpacked.failed {
-                eprintln!("not unpacked: {failed}");
+                super::print_err(format_args!("not unpacked: {failed}"));
             }
             let document = json!({
                 "written": unpacked.written, "bytes": unpacked.bytes, "found": unpacked.found,
@@ -162,10 +162,10 @@ fn named(files: &[PathBuf], name: Option<&str>) -> Result<Vec<Added>, Failure> {
 /// Prints the new contents of a store.
 fn print_packed(packed: &Packed, store: &Path, json: bool) -> CommandResult {
     for whole in &packed.kept_whole {
-        eprintln!("kept as one blob: {whole}");
+        super::print_err(format_args!("kept as one blob: {whole}"));
     }
     for left_out in &packed.left_out {
-        eprintln!("left out: {left_out}");
+        super::print_err(format_args!("left out: {left_out}"));
     }
     let document = json!({
         "entries": packed.entries, "found_done": packed.found_done, "bytes": packed.bytes,

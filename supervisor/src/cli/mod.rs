@@ -288,10 +288,10 @@ pub fn main() -> u8 {
 /// Prints an error with its causes. Plan errors have their own format.
 fn print_error(error: &anyhow::Error) {
     if let Some(errors) = error.downcast_ref::<crate::plan::PlanErrors>() {
-        eprintln!("{}", errors.render(color_on_stderr()));
+        print_err(format_args!("{}", errors.render(color_on_stderr())));
         return;
     }
-    eprintln!("error: {error:#}");
+    print_err(format_args!("error: {error:#}"));
 }
 
 fn color_on_stderr() -> bool {
@@ -302,6 +302,12 @@ fn color_on_stderr() -> bool {
 fn color_on_stdout() -> bool {
     use std::io::IsTerminal;
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && std::io::stdout().is_terminal()
+}
+
+/// Prints a line to standard error. If that fails, there is nobody to tell.
+fn print_err(line: std::fmt::Arguments<'_>) {
+    use std::io::Write as _;
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Prints to standard output; a closed pipe (`| head`) is not an error.

@@ -158,7 +158,7 @@ pub(super) fn result_text(folder: &Path, on_terminal: bool, detail: Detail) -> R
 /// useful without a drawing.
 fn timeline(store: &Store) -> Timeline {
     store.timeline(TIMELINE_STEPS).unwrap_or_else(|error| {
-        eprintln!("warning: memory over time is not shown: {error}");
+        super::print_err(format_args!("warning: memory over time is not shown: {error}"));
         Timeline::default()
     })
 }

@@ -138,7 +138,7 @@ fn smallest_plan_has_the_documented_defaults() {
     assert_eq!((naive.limits.memory, naive.limits.threads, naive.limits.processes), (None, None, None));
     assert_eq!((naive.limits.open_files, naive.limits.output), (256, Bytes::kib(64)));
     assert_eq!(job.recycle.before_profile, BeforeProfile::Large);
-    assert_eq!((job.recycle.growth, job.recycle.after_leases), (Bytes::mib(256), 64));
+    assert_eq!((job.recycle.growth, job.recycle.after_leases), (Bytes::mib(256), 512));
     let entries = entry_files(job).unwrap();
     assert_eq!(
         entries,

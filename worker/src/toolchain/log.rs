@@ -69,10 +69,14 @@ fn last_own_lines(log: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Lines that say nothing after the report of a failure.
+/// Lines that say nothing after the report of a failure, such as a part of the source (`   12 | }` and `      | ^`).
 fn is_epilogue(line: &str) -> bool {
     let line = line.trim();
-    line.is_empty()
+    let is_excerpt = line
+        .split_once('|')
+        .is_some_and(|(number, _)| number.trim().bytes().all(|byte| byte.is_ascii_digit()));
+    is_excerpt
+        || line.is_empty()
         || line == "compilation terminated."
         || line.starts_with("Please submit a full bug report")
         || line.starts_with("See <")
@@ -216,6 +220,14 @@ mod tests {
         for (log, expected) in [
             (
                 "k.c:9:1: fatal error: error writing to /s/cc.s: No space left on device\ncompilation terminated.",
+                Some("No space left on device"),
+            ),
+            (
+                "k.c:56:1: fatal error: error writing to /s/cc.s: No space left on device\n   56 | }\n      | ^\ncompilation terminated.",
+                Some("No space left on device"),
+            ),
+            (
+                "/s/cc.s: Assembler messages:\n/s/cc.s: Fatal error: can't write 30 bytes to section .text of /s/k.o: 'No space left on device'\n/s/cc.s: Fatal error: /s/k.o: No such file or directory",
                 Some("No space left on device"),
             ),
             (

@@ -86,6 +86,15 @@ impl RunRecords {
     pub(crate) fn write_summary_if_due(&mut self, totals: MemoryTotals) {
         if self.summaries.is_due() {
             self.write_summary(totals);
+        } else {
+            self.summaries.postpone();
+        }
+    }
+
+    /// Writes a summary that was postponed, if it is due now.
+    pub(crate) fn write_postponed_summary(&mut self, totals: MemoryTotals) {
+        if self.summaries.is_overdue() {
+            self.write_summary(totals);
         }
     }
 

@@ -32,6 +32,8 @@ pub(crate) struct Summaries {
     state: Arc<State>,
     /// When the last summary was requested.
     asked: Option<Instant>,
+    /// Whether something has ended since then for which no summary was requested.
+    is_stale: bool,
 }
 
 /// What the thread shows to the main loop.
@@ -50,7 +52,7 @@ impl Summaries {
         std::thread::Builder::new()
             .name("summary".to_owned())
             .spawn(move || serve(&folder, &requests, &thread_state))?;
-        Ok(Self { wanted, state, asked: None })
+        Ok(Self { wanted, state, asked: None, is_stale: false })
     }
 
     /// Returns whether enough time has passed for another summary.
@@ -62,9 +64,20 @@ impl Summaries {
                 .is_none_or(|asked| asked + MIN_INTERVAL.max(took * INTERVAL_FACTOR) <= Instant::now())
     }
 
+    /// Notes that the last summary is out of date, although it is too early for another.
+    pub(crate) fn postpone(&mut self) {
+        self.is_stale = true;
+    }
+
+    /// Returns whether a summary was postponed and is due now.
+    pub(crate) fn is_overdue(&self) -> bool {
+        self.is_stale && self.is_due()
+    }
+
     /// Requests a summary, and returns at once.
     pub(crate) fn write(&mut self) {
         self.asked = Some(Instant::now());
+        self.is_stale = false;
         let _ = self.wanted.try_send(None);
     }
 

@@ -138,6 +138,7 @@ impl Run<'_> {
         self.machine.sampler.longest_turn = self.watchdog.longest_turn();
         let sample = self.machine.sample(self.decisions.now());
         self.records.memory_sample(&self.machine.sampler.latest);
+        self.records.write_postponed_summary(self.machine.sampler.totals);
         self.feed(Event::Sample(sample))
     }
 

@@ -3,7 +3,7 @@
 use opt_shared::message::Protection;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{ConfineError, ProcessLimit, ResourceLimits, protection};
+use super::{ConfineError, ProcessLimit, ResourceLimits, SandboxKind, protection};
 
 /// Since this version of Linux, RLIMIT_NPROC counts only the user's processes in the same user namespace.
 const COUNTS_PER_NAMESPACE: (u32, u32) = (5, 14);
@@ -11,7 +11,17 @@ const COUNTS_PER_NAMESPACE: (u32, u32) = (5, 14);
 /// The largest number of pending signals. Each takes kernel memory, and no program needs this many.
 const MAX_SIGNALS: u64 = 1024;
 
-pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Protection>, ConfineError> {
+/// Sets the limits of a process. A candidate is promised its memory, so it is an error if an inherited limit is lower:
+/// the candidate would be blamed for it.
+pub(super) fn apply(limits: &ResourceLimits, kind: SandboxKind) -> Result<Vec<Protection>, ConfineError> {
+    if kind == SandboxKind::Candidate {
+        for (resource, limit) in [
+            (Resource::Data, "private memory (`ulimit -Hd`)"),
+            (Resource::As, "address space (`ulimit -Hv`)"),
+        ] {
+            require(resource, limits.data.get(), limit)?;
+        }
+    }
     let fixed = [
         (Resource::Data, limits.data.get(), "limiting private memory"),
         (Resource::Fsize, limits.file_size.get(), "limiting file sizes"),
@@ -44,8 +54,15 @@ pub(super) fn apply(limits: &ResourceLimits) -> Result<Vec<Protection>, ConfineE
 
 /// Limits the number of processes. Call it after the process has changed its user: the user decides which processes the
 /// limit counts, and whether it has any effect.
-pub(super) fn limit_processes(limit: ProcessLimit, shares_user: bool) -> Result<Protection, ConfineError> {
+pub(super) fn limit_processes(
+    limit: ProcessLimit,
+    shares_user: bool,
+    kind: SandboxKind,
+) -> Result<Protection, ConfineError> {
     let (max, counted) = counted(limit, shares_user);
+    if kind == SandboxKind::Candidate {
+        require(Resource::Nproc, max, "processes (`ulimit -Hu`)")?;
+    }
     lower(Resource::Nproc, max, "limiting processes")?;
     Ok(if rustix::process::getuid().is_root() {
         protection(
@@ -85,6 +102,14 @@ fn counted(limit: ProcessLimit, shares_user: bool) -> (u64, String) {
     }
 }
 
+/// Fails if the inherited hard limit is lower than what is needed.
+fn require(resource: Resource, needed: u64, limit: &'static str) -> Result<(), ConfineError> {
+    match getrlimit(resource).maximum {
+        Some(inherited) if inherited < needed => Err(ConfineError::Inherited { limit, inherited, needed }),
+        _ => Ok(()),
+    }
+}
+
 fn lower(resource: Resource, value: u64, action: &'static str) -> Result<(), ConfineError> {
     // The inherited hard limit may be lower, and only a privileged process may raise it.
     let value = getrlimit(resource).maximum.map_or(value, |inherited| inherited.min(value));
@@ -102,6 +127,14 @@ mod tests {
         assert_eq!(counted(limit, true), (128, "8, in addition to 120 of its user".to_owned()));
         assert_eq!(counted(limit, false), (8, "8".to_owned()));
         assert_eq!(counted(ProcessLimit { own: u32::MAX, other_tasks: 1 }, true).0, 1 << 32);
+    }
+
+    #[test]
+    fn inherited_limits_that_are_too_low_are_errors() {
+        let inherited = getrlimit(Resource::Nofile).maximum.expect("a limit");
+        require(Resource::Nofile, inherited, "open files").expect("enough");
+        let error = require(Resource::Nofile, inherited + 1, "open files").expect_err("too low").to_string();
+        assert!(error.contains(&format!("{inherited}")) && error.contains("open files"), "{error}");
     }
 
     #[test]

@@ -124,6 +124,10 @@ pub enum ConfineError {
         #[source]
         source: io::Error,
     },
+    #[error(
+        "confining a sandboxed process: it inherits a limit of {inherited} on {limit}, and the candidate's limits need {needed} (raise it, or lower [limits])"
+    )]
+    Inherited { limit: &'static str, inherited: u64, needed: u64 },
     #[error("confining a sandboxed process: the worker is gone")]
     WorkerGone,
     #[error(
@@ -190,14 +194,14 @@ pub fn lock_down(
     descriptors::close_all_but(descriptors)?;
     // The rules are prepared while folders that only root may enter can still be opened.
     let files = files::Rules::prepare(confinement, descriptors)?;
-    protections.extend(limits::apply(&confinement.limits)?);
+    protections.extend(limits::apply(&confinement.limits, confinement.kind)?);
     protections.extend(match confinement.kind {
         SandboxKind::Candidate => identity::become_own_user(confinement.user_number)?,
         SandboxKind::Compiler => identity::give_up_capabilities()?,
     });
     if let Some(processes) = confinement.limits.processes {
         let shares_user = rustix::process::getuid() == user && !limits::is_counted_separately();
-        protections.push(limits::limit_processes(processes, shares_user)?);
+        protections.push(limits::limit_processes(processes, shares_user, confinement.kind)?);
     }
     // Changing the user cleared the parent-death signal and changed who may inspect this process.
     parent::die_with_the_worker(descriptors.worker)?;
