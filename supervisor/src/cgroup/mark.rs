@@ -10,8 +10,6 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
-use super::group::remove;
-
 /// The timeout for locking the mark. Others hold the lock only for the moment in which they examine it.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 1000 });
 const LOCK_PAUSE: Duration = Duration::from_millis(1);
@@ -41,12 +39,8 @@ impl Mark {
         }
     }
 
-    /// Removes the folder, which is a group that may be busy for a moment.
-    pub(super) fn remove_folder(&self, timeout: Duration, pause: Duration) {
-        let deadline = Instant::now() + timeout;
-        while !remove(&self.folder) && Instant::now() < deadline {
-            std::thread::sleep(pause);
-        }
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
     }
 
     /// Returns whether a live supervisor holds the lock of this folder.

@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::group::{Group, LeafLimits};
+use super::group::{Group, LeafLimits, remove};
 use super::leaf::Leaf;
 use super::mark::{Mark, NotSet};
 use super::{CgroupError, put, read};
@@ -156,7 +156,7 @@ impl Subtree {
                     let _ = group.kill();
                 }
                 if !is_home {
-                    remove_with_timeout(&group);
+                    remove_with_timeout(|| group.remove());
                 }
                 continue;
             }
@@ -198,7 +198,7 @@ impl Drop for Subtree {
         }
         // A folder whose mark was not set belongs to another supervisor, or was not created.
         for mark in &self.marks {
-            mark.remove_folder(REMOVAL_TIMEOUT, REMOVAL_PAUSE);
+            remove_with_timeout(|| remove(mark.folder()));
         }
     }
 }
@@ -241,9 +241,10 @@ fn names_below(group: &Group) -> BTreeSet<String> {
     names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-fn remove_with_timeout(group: &Group) {
+/// Calls `remove` until it returns true: a group may be busy for a moment.
+fn remove_with_timeout(remove: impl Fn() -> bool) {
     let deadline = Instant::now() + REMOVAL_TIMEOUT;
-    while !group.remove() && Instant::now() < deadline {
+    while !remove() && Instant::now() < deadline {
         std::thread::sleep(REMOVAL_PAUSE);
     }
 }

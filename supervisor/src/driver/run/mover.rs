@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use opt_shared::causes::chain;
 use opt_shared::ids::WorkerId;
@@ -15,6 +16,8 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::cgroup::{Leaf, LeafLimits, Subtree};
 
+/// How long the end of a run waits for the thread. It removes groups for at most a few seconds, unless the kernel hangs.
+const END_TIMEOUT: Duration = Duration::from_secs(15);
 /// The stack size of the thread, in bytes.
 const STACK: usize = 256 * 1024;
 
@@ -33,7 +36,7 @@ enum Order {
     GiveBack(Leaf),
 }
 
-/// The loop's side of the thread. Dropping it waits until the thread has removed all groups.
+/// The loop's side of the thread. Dropping it waits until the thread has removed all groups, up to a limit.
 pub(super) struct Mover {
     /// `None` once the thread has been told to end.
     orders: Option<Sender<Order>>,
@@ -65,6 +68,9 @@ impl Mover {
                     }
                 }
             }
+            drop(subtree);
+            // Only now does the loop see that the thread has ended.
+            drop(done);
         })?;
         Ok(Self { orders: Some(orders), moved, wake, thread: Some(thread), folder })
     }
@@ -101,8 +107,15 @@ impl Mover {
 impl Drop for Mover {
     fn drop(&mut self) {
         self.orders = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
+        let deadline = Instant::now() + END_TIMEOUT;
+        // Runners that are still being moved are dead by now.
+        while self.moved.recv_timeout(deadline.saturating_duration_since(Instant::now())).is_ok() {}
+        match self.thread.take() {
+            Some(thread) if Instant::now() < deadline => drop(thread.join()),
+            // The process ends soon, and the thread with it. The next run removes what is left.
+            _ => {
+                tracing::warn!("the control groups below {} were not removed in time", self.folder.display())
+            }
         }
     }
 }
