@@ -1,7 +1,7 @@
 //! Tests of what a locked-down compiler can and cannot do.
 
 use std::fs::File;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::{Command, Stdio};
 
 use nix::errno::Errno;
@@ -21,6 +21,9 @@ const EXPECTED: &[(&str, &str)] = &[
     ("built_elsewhere", "refused"),
     ("shell", "refused"),
     ("write_source", "EACCES"),
+    // These seem to succeed, and change nothing.
+    ("mode_outside", "ok"),
+    ("times_outside", "ok"),
     ("read_outside", "EACCES"),
     ("read_shadow", "EACCES"),
     ("socket", "EPERM"),
@@ -46,12 +49,18 @@ fn compiler_writes_only_to_its_scratch_folder() {
             let text = "#include <stdio.h>\nint answer(void) { return puts(\"\") + 42; }";
             std::fs::write(folder.path().join("sources/kernel.c"), text).expect("the folder is writable");
             std::fs::write(folder.path().join("outside/secret"), "secret").expect("the folder is writable");
+            let state = || {
+                let secret = std::fs::metadata(folder.path().join("outside/secret")).expect("it exists");
+                (secret.mode(), secret.mtime())
+            };
+            let before = state();
             let (answers, end) = start("compiler", folder.path(), None, namespaces).finish();
             assert_eq!(end, End::Exited { code: 0 }, "{namespaces:?}: {answers:?}");
             for (name, expected) in EXPECTED {
                 let answer = answers.get(*name).map_or("nothing", String::as_str);
                 assert_eq!(answer, *expected, "{namespaces:?}: {name}: {answers:?}");
             }
+            assert_eq!(state(), before, "a file outside keeps its mode and its times");
             assert!(folder.path().join("scratch/kernel.so").exists());
             assert!(!folder.path().join("outside/kernel.so").exists());
             assert!(!folder.path().join("outside/shell").exists());
@@ -100,7 +109,16 @@ pub(super) fn builds_and_leaves_its_folder() {
     let wrote = shell(format!("cat {0}/secret; echo stray > {0}/shell", outside.display()));
     println!("shell={}", if wrote.is_ok_and(|status| status.success()) { "ok" } else { "refused" });
     answer_io("write_source", File::options().write(true).open(folder().join("sources/kernel.c")));
-    answer_io("read_outside", File::open(outside.join("secret")));
+    let secret = outside.join("secret");
+    answer_io("mode_outside", std::fs::set_permissions(&secret, PermissionsExt::from_mode(0o666)));
+    let now = rustix::fs::Timespec { tv_sec: 1, tv_nsec: 0 };
+    let times = rustix::fs::Timestamps { last_access: now, last_modification: now };
+    let flags = rustix::fs::AtFlags::empty();
+    answer_io(
+        "times_outside",
+        rustix::fs::utimensat(rustix::fs::CWD, &secret, &times, flags).map_err(Into::into),
+    );
+    answer_io("read_outside", File::open(secret));
     answer_io("read_shadow", File::open("/etc/shadow"));
     answer_io("socket", std::net::UdpSocket::bind("127.0.0.1:0"));
     // Calls that are refused to the compiler are refused to its children too. SAFETY: plain system calls in a child
