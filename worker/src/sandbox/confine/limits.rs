@@ -1,6 +1,7 @@
 //! Sets resource limits. The kernel refuses any memory beyond them, so a process cannot exceed them even briefly.
 
 use opt_shared::message::Protection;
+use opt_shared::units::Bytes;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::{ConfineError, ProcessLimit, ResourceLimits, SandboxKind, protection};
@@ -19,7 +20,7 @@ pub(super) fn apply(limits: &ResourceLimits, kind: SandboxKind) -> Result<Vec<Pr
             (Resource::Data, "private memory (`ulimit -Hd`)"),
             (Resource::As, "address space (`ulimit -Hv`)"),
         ] {
-            require(resource, limits.data.get(), limit)?;
+            require(resource, limits.data.get(), limit, |bytes| Bytes::new(bytes).to_string())?;
         }
     }
     let fixed = [
@@ -61,7 +62,7 @@ pub(super) fn limit_processes(
 ) -> Result<Protection, ConfineError> {
     let (max, counted) = counted(limit, shares_user);
     if kind == SandboxKind::Candidate {
-        require(Resource::Nproc, max, "processes (`ulimit -Hu`)")?;
+        require(Resource::Nproc, max, "processes (`ulimit -Hu`)", |count| count.to_string())?;
     }
     lower(Resource::Nproc, max, "limiting processes")?;
     Ok(if rustix::process::getuid().is_root() {
@@ -102,10 +103,17 @@ fn counted(limit: ProcessLimit, shares_user: bool) -> (u64, String) {
     }
 }
 
-/// Fails if the inherited hard limit is lower than what is needed.
-fn require(resource: Resource, needed: u64, limit: &'static str) -> Result<(), ConfineError> {
+/// Fails if the inherited hard limit is lower than what is needed. `show` writes a limit with its unit.
+fn require(
+    resource: Resource,
+    needed: u64,
+    limit: &'static str,
+    show: impl Fn(u64) -> String,
+) -> Result<(), ConfineError> {
     match getrlimit(resource).maximum {
-        Some(inherited) if inherited < needed => Err(ConfineError::Inherited { limit, inherited, needed }),
+        Some(inherited) if inherited < needed => {
+            Err(ConfineError::Inherited { limit, inherited: show(inherited), needed: show(needed) })
+        }
         _ => Ok(()),
     }
 }
@@ -132,8 +140,9 @@ mod tests {
     #[test]
     fn inherited_limits_that_are_too_low_are_errors() {
         let inherited = getrlimit(Resource::Nofile).maximum.expect("a limit");
-        require(Resource::Nofile, inherited, "open files").expect("enough");
-        let error = require(Resource::Nofile, inherited + 1, "open files").expect_err("too low").to_string();
+        let require = |needed| require(Resource::Nofile, needed, "open files", |count| count.to_string());
+        require(inherited).expect("enough");
+        let error = require(inherited + 1).expect_err("too low").to_string();
         assert!(error.contains(&format!("{inherited}")) && error.contains("open files"), "{error}");
     }
 

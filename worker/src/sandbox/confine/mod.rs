@@ -127,7 +127,7 @@ pub enum ConfineError {
     #[error(
         "confining a sandboxed process: it inherits a limit of {inherited} on {limit}, and the candidate's limits need {needed} (raise it, or lower [limits])"
     )]
-    Inherited { limit: &'static str, inherited: u64, needed: u64 },
+    Inherited { limit: &'static str, inherited: String, needed: String },
     #[error("confining a sandboxed process: the worker is gone")]
     WorkerGone,
     #[error(
