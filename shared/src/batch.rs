@@ -1,7 +1,7 @@
 //! Divides the entries of a profile into batches by size, in order. An entry above the cap is a batch by itself.
 //!
-//! Constants that several entries of a batch share count once. The worker that maps the entries and the core that
-//! predicts their memory use this same implementation.
+//! Constants that several entries of a batch share count once. The worker maps the entries with this implementation,
+//! and the core predicts their memory with the same one.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -35,7 +35,8 @@ pub struct BatchSum {
 }
 
 impl BatchSum {
-    /// Adds an entry's `total`; `part` gives the bytes of it that belong to a constant. Returns the new sum.
+    /// Adds an entry of size `total` and returns the new sum. `part` says how many of its bytes belong to a constant.
+    /// They are left out if an earlier entry has the constant too.
     pub fn add(&mut self, total: Bytes, constants: &[Constant], part: fn(&Constant) -> Bytes) -> Bytes {
         let again: Bytes = constants.iter().filter(|it| !self.seen.insert(it.id)).map(part).sum();
         self.sum += total - again;
@@ -57,7 +58,8 @@ pub fn input_bytes(entries: &[Share<'_>]) -> Bytes {
     sum.sum
 }
 
-/// Returns ranges of `entries`, in order and not empty. The sum of each is at most `cap`, unless it has a single entry.
+/// Returns ranges of `entries`, in order and never empty. The input bytes of a range are at most `cap`, unless it has a
+/// single entry.
 pub fn batches(entries: &[Share<'_>], cap: Bytes) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     let mut sum = BatchSum::default();

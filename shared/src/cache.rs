@@ -1,4 +1,4 @@
-//! Restores the page cache after a read: pages that a large job brought in are dropped after each entry.
+//! Restores the page cache after reads: drops the pages that a large job brought in.
 //!
 //! This module counts and drops the cached pages of one file. Its callers, which know the plan and the machine,
 //! decide whether a job is large enough for this. Small capture sets stay cached, because the next candidate reads
@@ -27,8 +27,8 @@ const MAX_TRIES: u32 = 10;
 /// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Drops one file's pages from the cache, if the job is large. If most of the file was cached before, only the windows
-/// of which nothing was cached are dropped.
+/// Drops one file's pages from the cache, if the job is large. If most of the file was cached before, only those
+/// windows are dropped of which nothing was cached.
 pub struct CacheGuard {
     file: Arc<File>,
     /// Number of cached pages before the first read; `None` if the kernel does not report it.
@@ -89,7 +89,7 @@ impl Drop for CacheGuard {
     }
 }
 
-/// The ranges to drop: the whole file, unless most of it is cached.
+/// The ranges to drop: the whole file or, if most of it is cached, the windows of which nothing is cached.
 fn droppable(file: &File, before: Option<u64>) -> Vec<Range<u64>> {
     let everything = std::iter::once(0..u64::MAX >> 1).collect();
     let (Some(cached), Ok(metadata)) = (before, file.metadata()) else { return everything };

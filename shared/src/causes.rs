@@ -1,5 +1,4 @@
-//! The chain of causes of an error: joins it into one line for logs, records and messages, and detects in it that the
-//! machine ran out of descriptors or memory.
+//! The chain of an error's causes: joins their texts, and tells whether the machine ran out of descriptors or memory.
 
 use std::error::Error;
 use std::io;

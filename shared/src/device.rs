@@ -12,7 +12,7 @@ pub enum Device {
     Cpu,
     /// A card, by the CUDA driver's number. `CUDA_VISIBLE_DEVICES` affects the numbering.
     Cuda(u32),
-    /// An emulator that executes PTX on the CPU and checks every access. It never times kernels.
+    /// An emulator that executes PTX on the CPU and checks every access. Kernels on it are never timed.
     Emulated,
 }
 
@@ -25,7 +25,7 @@ pub enum DeviceKind {
     Emulated,
 }
 
-/// The name of a card up to its number.
+/// The part of a card's name before its number.
 const CUDA_PREFIX: &str = "cuda:";
 
 impl Device {

@@ -39,7 +39,7 @@ pub const ASK_INTERPRETER: &str = "interpreter";
 pub const ASK_EXECUTABLE: &str = "executable";
 /// A canary that reports which card a given device is, and whether the card shares its memory with the CPU.
 pub const ASK_DEVICE: &str = "device";
-/// The second word of that canary's answer.
+/// The second word of an answer to `ASK_DEVICE`, if the card shares its memory with the CPU; otherwise `DISCRETE`.
 pub const INTEGRATED: &str = "integrated";
 pub const DISCRETE: &str = "discrete";
 /// A canary that looks in given folders and reports which compiler of device code a build would find.
@@ -91,8 +91,8 @@ pub enum ToWorker {
     RunnerWatched {
         pid: u32,
     },
-    /// The supervisor has let go of the dead runner, so it may be reaped. `killed` is set if the supervisor ordered its
-    /// death, or if the kernel ended it at the limit of its control group.
+    /// The supervisor no longer uses the dead runner's pid, so the runner may be reaped. `killed` is set if the
+    /// supervisor ordered its death, or if the kernel ended it at the limit of its control group.
     MayReap {
         pid: u32,
         killed: Option<KillReason>,

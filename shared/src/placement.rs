@@ -9,7 +9,8 @@
 //! - w is the additional host memory of a source at the worst moment. While a storage is uploaded, its source has
 //!   `held` bytes in memory, and later storages are not allocated yet. w is therefore the largest value of `held` minus
 //!   the size of the later storages, and at least 0. Sources that are read straight into slots hold nothing. Storages
-//!   are uploaded in falling order of `held`, and otherwise in their given order. No order has a lower peak.
+//!   are uploaded in falling order of `held`, and those with equal `held` in their given order. No order has a lower
+//!   peak.
 //! - s is the size of a staging slot, and k is the number of slots: one for each chunk of s bytes in the load, up to
 //!   the allowed maximum. Slots are allocated before the first upload and kept for the next load, so they are always
 //!   added.
@@ -48,7 +49,7 @@ pub struct Peak {
 }
 
 impl Peak {
-    /// The peak for these distinct storages, which are used and not resident, and for the allocations after them.
+    /// The peak of loading these distinct storages, none of which is resident yet, and of the allocations after them.
     pub fn of(storages: &[Placing], after: &[Bytes], terms: Terms) -> Self {
         let placed = |bytes| whole_grains(bytes, terms.grain);
         let weights: Bytes = storages.iter().map(|it| placed(it.bytes)).sum();

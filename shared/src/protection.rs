@@ -1,7 +1,7 @@
 //! The list of all protections that a machine can or cannot enforce on a sandbox.
 //!
-//! Each protection has a name, what it stops, how it is tested, and what to do if it is missing. Before a run, canaries
-//! find out which protections are present. Every runner also finds out for itself.
+//! For each protection, the list says what it stops, how it is tested, and what to do if it is missing. Before a run,
+//! canaries find out which protections are present. Every runner also finds out for itself.
 
 use serde::{Deserialize, Serialize};
 

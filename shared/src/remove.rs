@@ -1,12 +1,12 @@
-//! Removes folders that a program of a candidate could fill.
+//! Removes folders that a candidate's program may have filled.
 
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Removes a folder with everything in it. Unlike `std::fs::remove_dir_all`, succeeds for folders that are nested very
-/// deeply, and for those whose mode forbids their owner to list or change them.
+/// Removes a folder with everything in it. Unlike `std::fs::remove_dir_all`, this also removes folders that are nested
+/// very deeply, and those whose mode forbids their owner to list or change them.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(error),
@@ -44,7 +44,7 @@ fn folders_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut folders = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        // A link to a folder is no folder.
+        // A link to a folder is not a folder.
         if entry.file_type()?.is_dir() {
             folders.push(entry.path());
         }

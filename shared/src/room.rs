@@ -32,7 +32,7 @@ impl Room {
         })
     }
 
-    /// Returns the lesser room for each kind, where `None` is more than any number.
+    /// Returns the smaller of each pair of figures. `None` counts as larger than any number.
     #[must_use]
     pub fn least(self, other: Self) -> Self {
         fn least<T: Ord>(one: Option<T>, other: Option<T>) -> Option<T> {

@@ -212,7 +212,7 @@ pub(super) fn is_same(one: &Tensor, other: &Tensor) -> bool {
         && one.stride == other.stride
 }
 
-/// Returns true if a tensor is also recorded as the value, after the call, of an argument that the call changes.
+/// Returns true if `mutates` records the same tensor as the value of an argument after the call.
 fn is_after_value(entry: &Entry, tensor: &Tensor) -> bool {
     entry.mutates.iter().any(|(_, value)| holds(value, tensor, 0, &mut Budget::new()))
 }

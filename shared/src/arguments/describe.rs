@@ -34,7 +34,7 @@ pub(super) struct Seen {
     strided: bool,
     /// True if some calls change this argument.
     changed: bool,
-    /// The first value; `None` once another entry has a different one.
+    /// The first plain value; `None` once another entry has a different one, or a tensor.
     constant: Option<String>,
     /// Number of entries that have this position; some may have fewer outputs.
     pub(super) entries: usize,
@@ -165,8 +165,8 @@ impl Seen {
     }
 }
 
-/// Returns one line for each argument: its position, its name and the kinds seen. Parameters that the plan leaves
-/// out come last.
+/// Returns one line for each argument and output: its position, its name and the kinds seen. A last line names the
+/// parameters that the plan leaves out.
 pub fn table(signature: &Signature, observed: &Observed) -> String {
     let mut rows: Vec<(String, String)> =
         observed.arguments.iter().map(|seen| (shorten(&seen.path), seen.kinds())).collect();

@@ -1,4 +1,4 @@
-//! The digest of a signature: two digests are equal if the job's kernels see the same arguments.
+//! The digest of the parts of a signature that a kernel can see.
 //!
 //! The digest is computed from a text that this file writes. It does not depend on serde's output format.
 
@@ -9,9 +9,9 @@ use sha2::{Digest, Sha256};
 use super::Signature;
 
 impl Signature {
-    /// SHA-256 in hex of the parts of the signature that a kernel can see: the parameters in their order, the number of
-    /// arguments of each, and the defaults for missing ones. The captures' own order and the parameters that are left
-    /// out are not included. A new capture that changes nothing for a kernel therefore does not change the digest.
+    /// SHA-256 in hex of the parameters in their order, the number of arguments of each, and the defaults for missing
+    /// ones. The captures' own order and the parameters that are left out are not included. A new capture that changes
+    /// nothing for a kernel therefore does not change the digest.
     pub fn digest(&self) -> String {
         hex::encode(Sha256::digest(self.canonical()))
     }

@@ -5,7 +5,7 @@
 
 use crate::capture::DType;
 
-/// The meaning of an all-ones exponent in a small float.
+/// The way in which a small float encodes infinities and NaNs.
 #[derive(Clone, Copy)]
 enum Special {
     /// Infinities and NaNs, as in IEEE 754.
@@ -78,7 +78,7 @@ fn number(dtype: DType, element: &[u8]) -> f64 {
         DType::Int16 => f64::from(bits as i16),
         DType::Int32 => f64::from(bits as i32),
         DType::Int64 => bits as i64 as f64,
-        // A scale is a power of two. A packed element contains several numbers, so its byte is shown.
+        // An E8M0 number is a power of two. An F4E2M1x2 element packs two numbers, so its byte is taken as an integer.
         DType::Float8E8M0Fnu if bits == 0xff => f64::NAN,
         DType::Float8E8M0Fnu => (f64::from(bits as u8) - 127.0).exp2(),
         DType::UInt8 | DType::UInt16 | DType::UInt32 | DType::UInt64 | DType::Float4E2M1FnX2 => bits as f64,

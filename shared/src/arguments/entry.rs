@@ -1,6 +1,6 @@
 //! Interprets the keys of a capture as one recorded call.
 //!
-//! Finds the parts of the call and leaves their values as they are; `bind` turns values into arguments.
+//! This file finds the parts of the call and leaves their values as they are; `bind` turns values into arguments.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub struct RecordedSignature {
     pub kinds: Vec<(Arc<str>, Arc<str>)>,
 }
 
-/// The reasons for which a capture is not a recorded call.
+/// The reasons why a capture is not a recorded call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EntryError {
     #[error("the capture is {found}, not a dict with `args`, `kwargs` and `output`")]
@@ -243,7 +243,7 @@ fn refuse_descriptor(value: &Value, path: &str, depth: usize, budget: &mut Budge
     match value {
         Value::Sequence { items, .. } => {
             for (index, item) in items.iter().enumerate() {
-                // Plain lists are long and contain no dict, so no path is built for their elements.
+                // Other items contain no descriptor. Building a path for each would be slow in a long list of numbers.
                 if matches!(item, Value::Sequence { .. } | Value::Dict { .. }) {
                     refuse_descriptor(item, &format!("{path}[{index}]"), depth + 1, budget)?;
                 }

@@ -10,7 +10,6 @@ use super::entry::kind_name;
 use super::plain::{Budget, Refusal, holds_tensor, plain_value, shorten};
 use crate::capture::{Creation, Value};
 
-/// Identifies a value. It is compared in place of the value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fingerprint {
     Plain { shown: String, digest: [u8; 32] },

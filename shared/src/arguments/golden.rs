@@ -197,7 +197,7 @@ fn real_outputs_and_facts_are_found() {
             let stored_bytes: Bytes = capture.storages.iter().map(|storage| storage.bytes).sum();
             assert!(facts.input_bytes <= stored_bytes, "{place}");
         }
-        // Every fixture differs from the others.
+        // No two captures of an op are in the same class.
         let all = classes.len();
         classes.sort();
         classes.dedup();

@@ -98,7 +98,7 @@ mod tests {
             walkable(&view(&[1 << 10, 1 << 22], &[1, 1 << 10])),
             Err(HeavyView::Interleaved { bytes })
         );
-        // The same shape, but the rows are so far apart that they are read separately.
+        // With 4,096 rows, neighbours in a row are more than a page apart, so the bytes between them are not read.
         assert_eq!(walkable(&view(&[1 << 12, 1 << 22], &[1, 1 << 12])), Ok(()));
     }
 }

@@ -55,8 +55,8 @@ pub use settle::{SignatureBuilder, SignatureError};
 pub use skeleton::c_skeleton;
 pub use variation::VaryChoice;
 
-/// Largest number of arguments of a call. It is far above any op (a bidirectional LSTM with 8 layers has 69), and low
-/// enough that the frame which describes a call to a runner has room for this many tensors of rank 8.
+/// Largest number of arguments of a call. It is far more than any op has (a bidirectional LSTM with 8 layers has 69),
+/// and so few that the frame that describes a call to a runner has room for as many tensors of rank 8.
 pub const MAX_ARGUMENTS: usize = 1024;
 /// Largest size of all arguments of a call, without the elements of tensors, in the message that describes the call to
 /// a runner. The message has some kilobytes more, for the outputs.
@@ -71,7 +71,7 @@ pub struct Signature {
     /// Number of positional names (`arg0`, `arg1`, …) at the start of `captured`, if no signature was recorded.
     pub positional: usize,
     /// Every parameter in the captures, in the captures' order. Positional arguments get their names from this list.
-    /// `params` is a selection from it.
+    /// `params` is a selection from it, plus parameters that only the plan's `params` and `defaults` name.
     pub captured: Vec<String>,
     /// Parameters that are lists of tensors, each with the number of arguments that it becomes in every entry.
     pub lists: BTreeMap<String, usize>,

@@ -1,8 +1,8 @@
 //! The parts of storages that an entry's inputs use. Each part is copied as a whole, once.
 //!
-//! Equal ranges of two storages with the same content count as one piece if both storages are identified by digest, so
-//! that nothing has to be read to compare them. Views that overlap or touch are in the same piece. Values that are
-//! resolved before use belong to no piece.
+//! Equal ranges of two storages with the same content count as one piece if both storages are identified by digest.
+//! Others would have to be read to compare them. Views that overlap or touch are in the same piece. Lazy conjugates and
+//! negatives, which are written out before use, belong to no piece.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -57,7 +57,7 @@ pub fn pieces<'a>(storages: &[Storage], inputs: impl Iterator<Item = &'a Tensor>
         .collect()
 }
 
-/// Decides whether a tensor's values differ from the stored ones. They are then written out before a kernel gets them.
+/// True if a tensor's values differ from the stored ones, so that they are written out before a kernel gets them.
 pub(super) fn is_resolved(tensor: &Tensor) -> bool {
     tensor.conjugate || tensor.negative
 }

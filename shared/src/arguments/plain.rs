@@ -21,8 +21,8 @@ const MAX_DEPTH: usize = 64;
 /// Longest string that is passed to a kernel. Real strings are names such as `mean`. Each of many arguments may be the
 /// same string of a file, and each gets a copy.
 const MAX_STRING_BYTES: usize = 4 << 10;
-/// How many elements of a list, and how many characters of a string, are written out. Longer values are cut, and get a
-/// digest that tells them apart.
+/// The longest list and the longest string that are written out in full. Longer values are cut, and get a digest that
+/// tells them apart.
 const SHOWN_ELEMENTS: usize = 16;
 const SHOWN_CHARACTERS: usize = 64;
 
@@ -152,7 +152,7 @@ fn short(text: &str) -> Result<String, Refusal> {
     }
 }
 
-/// An enum's member is replaced by its value.
+/// Replaces a member of an enum by its value.
 fn plainest(value: &Value) -> &Value {
     match value {
         Value::Object(object) => object.member_value().unwrap_or(value),
@@ -258,7 +258,7 @@ fn number(value: &Value) -> Result<Number, Refusal> {
     }
 }
 
-/// Parses numpy's `descr`: byte order (`<`, `>`, `|`, `=`), kind and size.
+/// Converts a numpy scalar. `dtype` is numpy's `descr`: byte order (`<`, `>`, `|`, `=`), kind and size.
 fn numpy_number(dtype: &str, bytes: &[u8]) -> Result<Number, Refusal> {
     let refuse = || Refusal::NumpyScalar { dtype: shorten(dtype) };
     let (order, kind) =
@@ -287,7 +287,7 @@ fn numpy_number(dtype: &str, bytes: &[u8]) -> Result<Number, Refusal> {
     }
 }
 
-/// Shortens text from a file for a message.
+/// Shortens text from a file for a message, and replaces control characters.
 pub(super) fn shorten(text: &str) -> String {
     let printable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     let mut shown: String = text.chars().take(SHOWN_CHARACTERS).map(printable).collect();

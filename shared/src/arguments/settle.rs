@@ -1,7 +1,8 @@
 //! Settles the order of a job's parameters from all of its entries.
 //!
 //! The builder visits every entry once and remembers which forms of call occur. For every position and keyword, it
-//! keeps a fingerprint of the first value, the entries that differ, and the number of arguments.
+//! keeps a fingerprint of the first value, the first few entries that differ, and the number of arguments that the
+//! value becomes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -111,7 +112,7 @@ struct CallForm {
     keywords: BTreeSet<String>,
 }
 
-/// The first entry with a form of call, or one without a parameter, and the number of further ones.
+/// Counts the entries that have a form of call, or that lack a parameter: the first one, and the number of others.
 #[derive(Clone, Debug)]
 struct Tally {
     first: String,

@@ -111,7 +111,7 @@ const TAKEN: &[&str] = &[
     "xor_eq",
 ];
 
-/// A candidate in C that compiles, unpacks its arguments and does nothing yet (`OPT_UNSUPPORTED`).
+/// A candidate in C that compiles, unpacks its arguments and returns `OPT_UNSUPPORTED`.
 pub fn c_skeleton(signature: &Signature, observed: &Observed, symbol: &str) -> String {
     let mut taken = BTreeSet::new();
     let function = function_name(symbol, &mut taken);
@@ -150,8 +150,9 @@ pub fn c_skeleton(signature: &Signature, observed: &Observed, symbol: &str) -> S
     lines.join("\n")
 }
 
-/// Declares a variable of the type that was seen, and a variable `has_…` if some entries have None. If the entries
-/// disagree about the type, the variable is the OptAny itself.
+/// Declares a variable of the type that was seen. If some entries have None, a pointer is null for it, and any other
+/// type gets a second variable, `has_…`. If the entries disagree about the type, the only variable is the OptAny
+/// itself.
 fn unpack(
     index: usize,
     seen: &Seen,
@@ -231,7 +232,7 @@ impl CType {
     }
 }
 
-/// Returns the symbol itself if C can declare it, because the loader will look for it.
+/// Returns the symbol itself if C can declare it, because the loader will look for it; otherwise a similar name.
 fn function_name(symbol: &str, taken: &mut BTreeSet<String>) -> String {
     let letters = symbol.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     let starts = symbol.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');

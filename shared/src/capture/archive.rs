@@ -51,7 +51,7 @@ struct Record {
 pub(super) struct StorageLocation {
     pub(super) name: String,
     pub(super) offset: u64,
-    /// Size of the record, all of which its CRC covers.
+    /// Size of the whole record, which its CRC covers.
     pub(super) record_bytes: u64,
     pub(super) crc32: Option<u32>,
 }

@@ -119,7 +119,7 @@ impl Fault {
     }
 }
 
-/// Prepares text from a file for a message: quotes it, replaces control characters, and shortens it.
+/// Prepares text from a file for a message: quotes it, escapes special characters, and shortens it.
 pub(super) fn quoted(text: &str) -> String {
     const SHOWN_CHARACTERS: usize = 100;
     let mut shown: String = text.chars().take(SHOWN_CHARACTERS).flat_map(char::escape_debug).collect();

@@ -143,7 +143,8 @@ impl CaptureFile {
         }
     }
 
-    /// The records of all storages that the pickle names, in the file's order, without repetitions and empty ones.
+    /// The records of all storages that the pickle names, in the file's order. Empty records are left out, and none is
+    /// repeated.
     pub fn records(&self) -> &[RecordRange] {
         &self.records
     }

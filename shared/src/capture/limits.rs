@@ -7,8 +7,8 @@
 /// comes close.
 pub(super) const MAX_PICKLE_BYTES: u64 = 64 << 20;
 
-/// The maximum number of bytes of a string or bytes object. This is half a pickle, far more than any name or small
-/// numpy array needs.
+/// The maximum number of bytes of a string or bytes object. This is half of the largest pickle, and far more than any
+/// name or small numpy array needs.
 pub(super) const MAX_STRING_BYTES: u64 = 32 << 20;
 
 /// The maximum number of bytes of a text opcode's line: for example, the module of a global, an integer in decimal, or
@@ -19,7 +19,7 @@ pub(super) const MAX_LINE_BYTES: usize = 64 << 10;
 /// digits.
 pub(super) const MAX_INTEGER_BYTES: usize = 1786;
 
-/// The maximum number of digits of an integer written in decimal. The reason is the same.
+/// The maximum number of digits of an integer written in decimal, for the same reason as `MAX_INTEGER_BYTES`.
 pub(super) const MAX_INTEGER_DIGITS: usize = 4300;
 
 /// The maximum number of objects created while a pickle is read. Each takes some 50 bytes, and the same again when it
@@ -76,7 +76,8 @@ pub(super) const MAX_FALSE_DIRECTORIES: usize = 16;
 pub(super) const FIRST_LEGACY_READ_BYTES: u64 = 64 << 10;
 
 /// The maximum number of values, counted at each occurrence, because code that visits them does not remember which ones
-/// it has seen. A list of ten lists of ten lists … is small in a file and in memory, but visiting it takes forever.
+/// it has seen. A list that contains one list ten times, which contains another list ten times, and so on, is small in
+/// a file and in memory, but visiting it takes forever.
 pub(super) const MAX_UNFOLDED: u64 = 1 << 22;
 
 /// The maximum number of containers found inside themselves. Their contents cannot be shared, and are written out at
@@ -89,7 +90,7 @@ pub(super) const MAX_CYCLE_PATH_BYTES: usize = 4 << 10;
 /// The maximum number of nodes of a JSON rendering, which writes shared values out at each occurrence.
 pub(super) const MAX_JSON_NODES: usize = 1 << 17;
 
-/// The maximum number of bytes of text and hexadecimal digits in a JSON rendering. The reason is the same.
+/// The maximum number of bytes of text and hexadecimal digits in a JSON rendering, for the same reason.
 pub(super) const MAX_JSON_TEXT_BYTES: usize = 64 << 20;
 
 /// The maximum number of bytes of a tensor with digests. A tensor with stride 0 can have more logical bytes than any
@@ -107,8 +108,8 @@ pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 /// read row by row, larger blocks make longer reads possible.
 pub(super) const GATHER_BYTES: u64 = 4 << 20;
 
-/// The distance between elements, in bytes, above which each element counts as a read of its own. It is about the
-/// amount that a memory copy moves during one system call.
+/// The distance between elements, in bytes, above which each element counts as a separate read. It is about the amount
+/// that a memory copy moves during one system call.
 pub(super) const FAR_APART_BYTES: u64 = 1 << 10;
 
 /// The maximum number of elements read one by one for the digests of a document. Reading them takes a second or two.

@@ -190,7 +190,7 @@ impl Tensor {
         start..start + self.extent_elements() * self.dtype.size()
     }
 
-    /// Number of reads that the values need if neighbours along an axis share a read unless they are far apart.
+    /// Number of reads that the values need. Neighbours along an axis share a read unless they are far apart.
     pub fn scattered_reads(&self) -> u64 {
         if self.elements() == 0 {
             return 0;

@@ -131,8 +131,8 @@ fn advance(odometer: &mut [u64], axes: &[Axis]) -> bool {
     false
 }
 
-/// The axes of a tensor. Axes of size one are left out, and an axis that continues another is merged with it. Never
-/// empty.
+/// The axes of a tensor. Axes of size one are left out, and an axis that continues another is merged with it. The
+/// result is never empty.
 fn merged_axes(tensor: &Tensor) -> Vec<Axis> {
     let mut axes: Vec<Axis> = Vec::new();
     let mut place = 1;

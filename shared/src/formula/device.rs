@@ -8,13 +8,14 @@ pub const DEVICE_CONTEXT: Bytes = Bytes::mib(512);
 pub const CARD_GRAIN: Bytes = Bytes::mib(2);
 /// The alignment of allocations on the emulated device.
 pub const EMULATED_GRAIN: Bytes = Bytes::new(256);
-/// Bytes on each side of a buffer that nothing may write to. They are used on a device that does not check accesses. A
-/// kernel that writes a row or a tile too many writes to them.
+/// The size of the band on each side of a buffer, to which nothing may write. Devices that check accesses need none. A
+/// kernel that writes a row or a tile too many usually hits a band.
 pub const DEVICE_BAND: Bytes = Bytes::kib(4);
-/// The smallest alignment of a storage in PyTorch's allocator. A view keeps its offset from an aligned address.
+/// The alignment of a storage on a device, which CUDA guarantees for every allocation. A view keeps its offset from an
+/// aligned address.
 pub const DEVICE_ALIGNMENT: Bytes = Bytes::new(256);
-/// The most memory that is written to evict everything from a card's L2 cache. The largest caches have less than half
-/// of it.
+/// The most memory that is written to evict everything from a card's L2 cache. The largest caches are less than half as
+/// large.
 pub const DEVICE_FLUSH: Bytes = Bytes::mib(256);
 /// The size of an input's digest.
 const DIGEST: Bytes = Bytes::new(8);

@@ -3,7 +3,7 @@
 use crate::settings::LimitSettings;
 use crate::units::Bytes;
 
-/// The stack of each thread, including threads of OpenMP, as the C library creates it.
+/// The stack that the C library gives to each thread, including threads of OpenMP.
 pub const STACK: Bytes = Bytes::mib(8);
 const MIN_MEMORY: Bytes = Bytes::mib(256);
 

@@ -75,9 +75,10 @@ pub fn staged() -> Vec<Term> {
     vec![term("staging (k\u{b7}s)", STAGING_SLOT.saturating_mul(LOAD_SLOTS)), chunks()]
 }
 
-/// The memory of profiling a batch. Every side has U of the batch and the largest ring of outputs, or one slot for each
-/// entry if they are timed in turns and need more. All sides together have the largest V of an entry, the values from
-/// which new inputs of every entry are drawn, the copies of inputs (tensors that entries share count once), k·s and 2c.
+/// The memory of profiling a batch. Every side has U of the batch and one ring of outputs. The ring is the largest R of
+/// an entry or, if entries are timed in turns and need more, one slot for each entry. All sides share the rest: the
+/// largest V of an entry, the values from which new inputs of every entry are drawn, the copies of inputs (tensors that
+/// entries share count once), k·s and 2c.
 pub fn profile(batch: &[EntryNumbers], settings: &ProfileSettings, sides: u64) -> Vec<Term> {
     let unmapped: Bytes = batch.iter().map(|entry| entry.unmapped).sum();
     let mut ring = batch.iter().map(|entry| entry.ring).max().unwrap_or_default();

@@ -1,8 +1,8 @@
 //! Launches of kernels without host code: `[[job.candidate.launch]]` and `[[job.candidate.workspace]]`.
 //!
 //! A plan gives grids, blocks, sizes and arguments as short expressions over the shapes and parameters of a call, such
-//! as `ceil_div(out.numel, 256)`. They are parsed once, together with the plan, and evaluated for every entry.
-//! `resolve` turns steps and an entry's arguments into numbers, with checked arithmetic and within the limits of CUDA.
+//! as `ceil_div(out.numel, 256)`. They are parsed together with the plan, and evaluated for every entry. `resolve`
+//! turns steps and an entry's arguments into numbers, with checked arithmetic and within the limits of CUDA.
 
 mod argument;
 mod error;

@@ -48,8 +48,8 @@ impl Number {
     }
 
     /// Rounds a number that is not an `f32` to one of its two neighbours: the one whose last bit is set. The result can
-    /// then be rounded to a half as if it were exact. `half` itself rounds numbers of type `f64` to `f32` first, or
-    /// drops their low bits.
+    /// then be rounded to 16 bits as if it were exact. The crate `half` cannot do this: it rounds an `f64` to `f32`
+    /// first, or drops its low bits.
     fn sticky_f32(self) -> f32 {
         let nearest = self.nearest_f32();
         let side = match self {
@@ -106,7 +106,7 @@ impl ScalarType {
         TYPES[self as usize].0
     }
 
-    /// The C type of a Python number without a type: `int64_t`, `double` or `bool`.
+    /// The type of a number for which the plan names none: `int64_t`, `double` or `bool` in C.
     pub(super) const fn of(number: Number) -> Self {
         match number {
             Number::Int(_) => Self::I64,

@@ -33,7 +33,7 @@ pub struct Verified {
     #[serde(default)]
     pub output: OutputForm,
     /// The longest time from the request for a process until the candidate was loaded in it, in milliseconds. The first
-    /// process of a worker in Python also waits for its zygote.
+    /// Python process of a worker also waits for the zygote.
     #[serde(default, with = "crate::nonfinite")]
     pub start_ms: f64,
 }

@@ -23,8 +23,8 @@ const MAGIC: [u8; 8] = *b"optreply";
 const VERSION: u32 = 1;
 /// The size of the digest at the end, in bytes.
 const SEAL: usize = 32;
-/// The largest allowed file. A file is read as a whole, so its size must be limited. Many long names could make it
-/// larger, so a recorder refuses a step that would.
+/// The largest allowed file. A file is read as a whole, so its size must be limited. A recorder refuses a step with
+/// which the file would become larger, for example because of many long names.
 pub const MAX_FILE_BYTES: u64 = 512 << 20;
 
 /// The size of a recording's file, computed step by step in the same way as [`Recording::encode`] writes it.

@@ -176,7 +176,7 @@ struct Slot {
 
 impl Slot {
     fn new(chunk: u64) -> Self {
-        // One for aligning the memory, and one at each end for the extra bytes of direct reads.
+        // One `ALIGNMENT` is for aligning the memory, and one at each end is for the extra bytes of direct reads.
         let room = Bytes::new(chunk + 3 * ALIGNMENT).to_usize();
         let memory = vec![0; room];
         let aligned = memory.as_ptr().align_offset(to_index(ALIGNMENT)).min(to_index(ALIGNMENT));

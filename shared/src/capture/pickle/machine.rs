@@ -1,6 +1,6 @@
 //! The stack machine, which executes opcodes on inert nodes.
 //!
-//! # Why this program has its own
+//! # Why this program has its own pickle machine
 //!
 //! A pickle is a program. Python imports and calls whatever its opcodes name, so opening a file runs code of the file's
 //! author. This machine cannot do that. It knows a fixed list of names (`globals`). A "call" of one of them is an arm

@@ -239,8 +239,8 @@ impl<'a> Decoder<'a> {
         Fault::new(ErrorKind::Truncated, "the pickle ends too early")
     }
 
-    /// Checks a length against the remaining bytes. A length beyond the end of the file is an error of the file, not a
-    /// limit.
+    /// Checks a length against the remaining bytes. A length beyond the end of the file means that the file is damaged,
+    /// not that it exceeds a limit.
     fn require(&self, length: u64) -> Result<(), Fault> {
         let available = self.remaining().saturating_add(self.unread);
         if length <= available {

@@ -85,7 +85,8 @@ pub fn open_blob(root: &Path, id: BlobId) -> io::Result<File> {
     plain(openat(&folder, name.as_str(), FILE_FLAGS, Mode::empty())?)
 }
 
-/// Opens another file of a store for reading. It is refused if it is a link, or not a regular file.
+/// Opens a file of a store that is not a blob, for reading. A link, and anything else that is not a regular file, is
+/// refused.
 pub fn open_plain(path: &Path) -> io::Result<File> {
     plain(open(path, FILE_FLAGS, Mode::empty())?)
 }
