@@ -1,5 +1,5 @@
-//! Measures how many warp instructions the emulated device executes per second: of CPU time on one thread, and of
-//! elapsed time on two: `cargo run --release -p opt-emulator --example speed`.
+//! Measures how many warp instructions the emulated device executes per second of CPU time on one thread, and per
+//! second of elapsed time on two. Run it with `cargo run --release -p opt-emulator --example speed`.
 //!
 //! With the name of a kernel and a number, it launches the kernel that many times on one thread, and prints how many
 //! warp instructions were executed. To find out how many instructions of the host one warp instruction takes, run it

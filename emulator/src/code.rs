@@ -300,9 +300,9 @@ pub enum AtomicOp {
     Exchange,
     CompareExchange,
     Add,
-    /// Wraps to zero above the operand.
+    /// Adds 1, or stores 0 if the old value is at least the operand.
     Increment,
-    /// Wraps to the operand below zero, and from any value above the operand.
+    /// Subtracts 1, or stores the operand if the old value is 0 or greater than the operand.
     Decrement,
     Min,
     Max,

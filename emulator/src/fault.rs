@@ -132,7 +132,7 @@ pub enum FaultKind {
         access: Access,
         other: Box<OtherAccess>,
     },
-    /// Threads of one warp wait at different barriers, although a warp must pass these barriers together.
+    /// Threads of one warp wait for a barrier at different instructions, although a warp must execute the same one.
     BarrierDivergence,
     /// Lanes wait for other lanes that their instruction names but that will never reach it.
     WarpDivergence,

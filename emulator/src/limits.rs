@@ -39,8 +39,7 @@ pub const STATE_BYTES: u64 = 1 << 30;
 pub const HOST_THREADS: usize = 64;
 /// The number of barriers of a block.
 pub const BARRIERS: usize = 16;
-/// The largest output of a launch's `printf`, in bytes. What does not fit is dropped, as on a card whose buffer is
-/// full.
+/// The largest output of a launch's `printf`, in bytes. A text that no longer fits is dropped.
 pub const PRINTED_BYTES: usize = 1 << 20;
 /// The largest number of instructions that a warp executes before the next warp gets its turn.
 pub const TURN_INSTRUCTIONS: u32 = 4096;

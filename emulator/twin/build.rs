@@ -1,5 +1,5 @@
-//! Gives the library the soname of the driver. After it was loaded by its path, a load by the driver's name returns
-//! this library.
+//! Gives the library the driver's soname. Once it has been loaded by its path, loading the driver by name returns this
+//! library.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

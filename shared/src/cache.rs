@@ -16,7 +16,7 @@ use rustix::fs::{Advice, fadvise};
 
 use crate::units::Bytes;
 
-/// The system call `cachestat`, since Linux 6.5; it has the same number on every architecture.
+/// The system call `cachestat`, since Linux 6.5. It has the same number on x86-64 and aarch64.
 const SYS_CACHESTAT: libc::c_long = 451;
 
 /// The size, in bytes, of the windows in which a mostly cached file is examined.

@@ -55,7 +55,7 @@ pub enum Accumulator {
 }
 
 /// `mma`: a matrix of 16 × depth times a matrix of depth × 8, plus a matrix of 16 × 8. The arrays hold rows of
-/// registers, of which only the first ones are used.
+/// registers. A small product uses only the first ones of an array.
 #[derive(Clone, Copy, Debug)]
 pub struct Product {
     pub factor: Factor,

@@ -41,7 +41,6 @@ pub fn decode<'a>(
     inline(builder, function, results, arguments, qualifiers)
 }
 
-/// Inlines a call of a function.
 fn inline<'a>(
     builder: &mut Builder<'_, 'a>,
     function: &Function<'a>,

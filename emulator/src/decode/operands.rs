@@ -95,7 +95,7 @@ impl<'a> Builder<'_, 'a> {
         operands.iter().map(|operand| self.value(operand, ty)).collect()
     }
 
-    /// A value in a register of the type's size or, if that is allowed, in a larger one.
+    /// A value in a register of the type's size or in a larger one.
     pub fn wider_value(&mut self, operand: &Operand<'a>, ty: Type) -> Result<Slot, LoadError> {
         let slot = match operand {
             Operand::Number(number) => {

@@ -106,7 +106,7 @@ fn start<'a>(
     Ok(CopyOp::Start { to, from, bytes, source })
 }
 
-/// The last operand of a copy is a number of bytes or a predicate.
+/// Decodes the last operand of a copy, which is a number of bytes or a predicate.
 fn source_bytes<'a>(builder: &mut Builder<'_, 'a>, operand: &Operand<'a>) -> Result<SourceBytes, LoadError> {
     let is_flag = match operand {
         Operand::Not(_) => true,

@@ -47,8 +47,8 @@ impl Warp {
                 let what = "a barrier for a number of threads that is 0 or not a multiple of 32".to_owned();
                 return Err(Stop::new(FaultKind::InvalidValue(what), leader));
             }
-            // At a barrier for a number of threads, if all live lanes of a warp arrive together, the warp's missing
-            // and ended lanes count as arrived too.
+            // If a barrier is for a given number of threads, and all live lanes of a warp arrive together, then the
+            // warp's missing and ended lanes count as arrived too.
             barrier.arrived += mask.count_ones();
             barrier.present += mask.count_ones();
             if barrier.needed.is_some() && mask == self.live {

@@ -1,4 +1,4 @@
-//! Asynchronous copies to shared memory. A copy completes when its thread waits for it, as late as possible. Until
+//! Asynchronous copies to shared memory. A copy completes as late as possible: when its thread waits for it. Until
 //! then, the bytes that it will write are marked, so that a read without a wait is reported.
 
 use super::access::{Reach, Target};

@@ -13,7 +13,7 @@ use crate::decode::{LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, WINDOW_BYTES};
 /// The number of banks of shared memory. Consecutive words of 4 bytes are in consecutive banks.
 const BANKS: u64 = 32;
 const BANK_BYTES: u64 = 4;
-/// The largest number of bytes of shared memory that a warp accesses at once.
+/// The largest number of bytes of shared memory that a warp accesses in one pass.
 const PASS_BYTES: u64 = BANKS * BANK_BYTES;
 /// The unit in which global memory is accessed, in bytes.
 const SECTOR: u64 = 32;
@@ -111,8 +111,8 @@ fn sectors(addresses: &[u64; 32], active: u32, bytes: u64) -> (u64, u64) {
 }
 
 /// The number of passes over the banks, and the number that would be enough. In each pass, a bank can serve one word.
-/// Lanes that access the same word share it. If all lanes access more than 4 bytes each, they take several passes at
-/// best, each for some of the lanes.
+/// Lanes that access the same word share it. If the 32 lanes access more than 4 bytes each, they need several passes,
+/// each for some of the lanes.
 fn passes(addresses: &[u64; 32], active: u32, bytes: u64) -> (u64, u64) {
     let lanes_at_once = (PASS_BYTES / bytes.max(BANK_BYTES)) as usize;
     let (mut all, mut fewest) = (0, 0);

@@ -1,5 +1,5 @@
-//! Functions of a lane's own values that have no `Op` variant of their own. The frequent ones are executed for all
-//! lanes in one loop.
+//! Functions of a single lane's values for which `Op` has no variant. The frequent ones are executed for all lanes in
+//! one loop.
 
 use super::lanes;
 use super::vector::write;
@@ -25,7 +25,6 @@ pub fn run(op: &LaneOp, registers: &mut Registers, active: u32) {
     }
 }
 
-/// Operates lane by lane.
 #[inline(never)]
 fn one_by_one(op: &LaneOp, registers: &mut Registers, active: u32) {
     for lane in lanes(active) {
@@ -164,7 +163,7 @@ fn convert(conversion: &Conversion, registers: &mut Registers, active: u32, to: 
             write(row, active, |lane| (x[lane].cast_signed() as f32).to_bits());
         }
         (Type::U32, Type::F32) if nearest => write(row, active, |lane| (x[lane] as f32).to_bits()),
-        // All of these are zeros or normal numbers, whose exponent has another bias.
+        // All of these numbers are zero or normal, so only the bias of their exponent changes.
         (Type::F16, Type::F32) if x.iter().all(|half| !is_special(*half)) => {
             write(row, active, |lane| single(x[lane]));
         }

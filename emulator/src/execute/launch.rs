@@ -150,7 +150,6 @@ impl Job<'_> {
     }
 }
 
-/// Runs all blocks.
 pub fn run(job: &Job<'_>, files: &dyn Fn(u32) -> Option<String>) -> Result<Summary, Fault> {
     let progress = Progress::new();
     let blocks = job.blocks();

@@ -21,7 +21,7 @@ pub struct Piece {
     pub start: u64,
     /// Its size, in bytes.
     pub length: u64,
-    /// The offset of its first byte, at most 255.
+    /// The offset of its first byte, at most 255. Offsets count from an aligned address, which may be before the piece.
     pub lead: u32,
 }
 

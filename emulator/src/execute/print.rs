@@ -78,8 +78,8 @@ impl Warp {
             let (mut flags, kind) = (rest[..end].to_owned(), rest.as_bytes()[end]);
             rest = &rest[end + 1..];
             while flags.contains('*') {
-                // The width, or the precision, is an argument of 32 bits. A negative width means that the text is on
-                // the left, and a negative precision is none.
+                // The width, or the precision, is an argument of 32 bits. A negative width means left-justified, and a
+                // negative precision counts as none.
                 at = aligned(at, 4);
                 let width = self.read(block, at, 4, lane)? as u32;
                 (at, count) = (at.wrapping_add(4), count + 1);
@@ -103,7 +103,7 @@ impl Warp {
     }
 }
 
-/// The next address that is a multiple of a power of two.
+/// Rounds an address up to a multiple of `to`, a power of two.
 fn aligned(address: u64, to: u64) -> u64 {
     address.wrapping_add(to - 1) & !(to - 1)
 }

@@ -43,7 +43,7 @@ impl Conversion {
         let (low, single) = (a & 0xffff, a as u32);
         let exponent = single >> 23 & 0xff;
         match (self.from, self.to) {
-            // A normal number, whose exponent has another bias.
+            // A normal number, so only the bias of its exponent changes.
             (Type::F16, Type::F32) if !matches!(low >> 10 & 31, 0 | 31) => {
                 Some((low & 0x8000) << 16 | ((low & 0x7fff) + (112 << 10)) << 13)
             }

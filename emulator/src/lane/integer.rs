@@ -206,7 +206,7 @@ fn carried(sum: u128, bits: u32) -> Results {
     (sum as u64, u64::from(sum >> bits != 0))
 }
 
-/// Divides. As on the hardware, a division by zero sets all bits of the result.
+/// As on the hardware, a division by zero sets all bits of the result.
 fn divided(ty: Type, x: i128, y: i128) -> u64 {
     if y == 0 { ty.truncate(u64::MAX) } else { (x / y) as u64 }
 }
@@ -327,7 +327,6 @@ pub fn logic3(table: u8, a: u32, b: u32, c: u32) -> u32 {
         .fold(0, |all, term| all | term)
 }
 
-/// Extracts one part of a packed value.
 fn part(value: u64, index: u32, bits: u32, signed: bool) -> i64 {
     let unused = 64 - bits;
     let raised = value >> (bits * index) << unused;

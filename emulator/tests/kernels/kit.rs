@@ -55,8 +55,8 @@ impl Format {
     }
 }
 
-/// One of the two neighbouring `f32` numbers: the one whose last bit is set, unless `value` itself is an `f32`. It can be
-/// rounded to a half as if it were exact. `f16::from_f64` may round twice.
+/// Returns `value` if it is an `f32`. Otherwise, returns the one of its two `f32` neighbours whose last bit is set. The
+/// result can be rounded to a half as if it were exact, whereas `f16::from_f64` may round twice.
 fn sticky(value: f64) -> f32 {
     let nearest = single(value);
     let is_even = nearest.to_bits().is_multiple_of(2);

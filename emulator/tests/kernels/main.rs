@@ -1,5 +1,5 @@
-//! Runs kernels on the emulated device. The results of about seventy that NVRTC compiled, and of three that Triton
-//! compiled, are compared with references. Kernels with planted mistakes or races must be reported.
+//! Runs kernels on the emulated device. About seventy were compiled by NVRTC and three by Triton; their results are
+//! compared with references. Others have planted mistakes or races, which must be reported.
 
 mod algorithms;
 mod elementwise;

@@ -1,10 +1,10 @@
 //! A virtual clock: kernels, fills and copies within the device take the time that a model gives, and the host has to
 //! wait for them as on a card.
 //!
-//! The model is in a file of a folder of `LD_LIBRARY_PATH`, because a worker gets this variable, but none that only the
-//! twin knows. It has two numbers: the nanoseconds that an instruction of a warp takes, and the bytes that are written
-//! in a microsecond. Without the file, an operation takes as long as its emulation. If the emulation takes longer than
-//! the model says, more time passes on the host than on the device, as on a busy machine.
+//! The model is in a file in one of the folders of `LD_LIBRARY_PATH`, because a worker gets this variable, but none
+//! that only the twin knows. It has two numbers: the nanoseconds that an instruction of a warp takes, and the bytes
+//! that are written in a microsecond. Without the file, an operation takes as long as its emulation. If the emulation
+//! takes longer than the model says, more time passes on the host than on the device, as on a busy machine.
 
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ fn read_model() -> Option<Model> {
     Some(Model { instruction: Duration::from_nanos(instruction), bytes_per_us })
 }
 
-/// Queues work that was begun at a moment and takes a time.
+/// Queues work that takes a given time. It begins at `begun` or when all earlier work is complete, whichever is later.
 fn queue(begun: Instant, takes: Duration) {
     let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
     *done = Some(done.map_or(begun, |done| done.max(begun)) + takes);

@@ -1,5 +1,5 @@
-//! A twin of the CUDA driver: a library with the driver's functions that the worker's backend for cards calls, over the
-//! emulated device.
+//! A twin of the CUDA driver: a library over the emulated device, with those functions of the driver that the worker's
+//! backend for cards calls.
 //!
 //! Only tests use it. There is one device and one context. The effects of every operation are complete when its call
 //! returns, but the virtual clock may count it as complete later. As on a card, the fault of a kernel is reported late:
@@ -38,8 +38,8 @@ const KERNEL_TIMEOUT: Duration = Duration::from_secs(120);
 const CONTEXT_FILE: &str = "context-";
 /// The file name of the script of NVML's twin.
 const NVML_SCRIPT: &str = "nvml.json";
-/// The alignment of pinned memory, as a card's driver has it, and the size of the header before it. The header contains
-/// the memory's length.
+/// The alignment of pinned memory, the same as with a card's driver, and the size of the header before it. The header
+/// contains the memory's length.
 const PAGE: usize = 4096;
 /// The distance between handles.
 const HANDLES: usize = 64;
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, _: 
 fn announce_to_nvml() {
     let folders = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     for folder in std::env::split_paths(&folders).filter(|folder| folder.join(NVML_SCRIPT).exists()) {
-        // Ignore errors, because a test that waits for the file fails and names it.
+        // Errors are ignored, because a test that waits for the file fails and names it.
         let _ = std::fs::write(folder.join(format!("{CONTEXT_FILE}{}", std::process::id())), "");
     }
 }

@@ -134,10 +134,10 @@ impl Races {
         blocked == 0 || !has_known
     }
 
-    /// Records the writes of the lanes if each lane writes memory of its own, in ascending order, and no other thread
-    /// has accessed this memory since the last barrier for all threads. (Reads by other threads are allowed if the
-    /// write does not change the value.) Otherwise returns false without having changed anything. `changed` is the mask
-    /// of the lanes whose writes change the memory's values.
+    /// Records the writes of the lanes if they write different memory, in ascending order, and no other thread has
+    /// accessed this memory since the last barrier for all threads. (Reads by other threads are allowed if the write
+    /// does not change the value.) Otherwise returns false without having changed anything. `changed` is the mask of
+    /// the lanes whose writes change the memory's values.
     #[inline(always)]
     pub fn writes_orderly(&mut self, row: Row, offsets: &Offsets, changed: u32) -> bool {
         if !offsets.ascend(offsets.step, row.active) {
