@@ -218,7 +218,8 @@ pub struct EntryRef {
     pub path: PathBuf,
     /// Identifies the file as it was when its headers were read.
     pub identity: Option<FileIdentity>,
-    /// The number of entries in the same signature class.
+    /// The number of entries that this one stands for: those of its signature class or, if a profile times every entry,
+    /// 1.
     pub weight: u64,
     /// The paths of arguments that have the same values in other entries.
     pub repeated: Vec<String>,

@@ -1,4 +1,5 @@
-//! The qualifiers of an opcode. Decoding takes each qualifier that it supports; if one is left, the instruction is refused.
+//! The qualifiers of an opcode. Decoding takes each qualifier that it supports; if any is left, the instruction is
+//! refused.
 
 use crate::fault::LoadError;
 use crate::lane::Type;

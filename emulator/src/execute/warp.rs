@@ -148,7 +148,7 @@ impl Warp {
         }
     }
 
-    /// Makes a part wait at a collective instruction for missing lanes. If none are missing, puts it back into the list,
+    /// Makes a part wait at a collective instruction for missing lanes. If none is missing, puts it back into the list,
     /// together with the lanes that wait there.
     fn gather(&mut self, part: Part, members: u32) {
         let known = self.gathering.iter().position(|(waiting, _)| waiting.pc == part.pc);

@@ -65,8 +65,8 @@ pub const LOAD_SLOTS: u64 = 2;
 /// k of a replay, for the slots between its files and its pool: one is filled, one is copied, and one waits.
 pub const REPLAY_SLOTS: u64 = 3;
 
-/// Memory of an idle worker: its heap, stacks and page tables. 1 to 2 MiB were measured, and an idle worker must never
-/// owe more than 8 MiB.
+/// Memory of an idle worker: its heap, stacks and page tables. 1 to 2 MiB were measured, and a test fails if an idle
+/// worker owes more than this.
 pub const IDLE_WORKER: Bytes = Bytes::mib(4);
 /// Memory of the supervisor for a small plan, counted in the same way. 3 to 4 MiB were measured.
 pub const SUPERVISOR: Bytes = Bytes::mib(6);

@@ -63,8 +63,8 @@ pub struct Traffic {
     pub parts: u64,
     /// The parts that would be enough for the same bytes.
     pub fewest_parts: u64,
-    /// The place with the most unnecessary parts, such as `PTX line 12, relu.cu:7`, in the launch with the most of them.
-    /// `None` if no part is unnecessary.
+    /// The place with the most unnecessary parts, such as `PTX line 12, relu.cu:7`, in the launch that has the most of
+    /// them. `None` if no part is unnecessary.
     pub worst: Option<String>,
     /// The unnecessary parts of that launch, if there was more than one launch.
     #[serde(skip)]

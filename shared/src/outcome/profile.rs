@@ -21,7 +21,7 @@ pub struct Profiled {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EntryProfile {
     pub entry: String,
-    /// Number of entries in the same signature class.
+    /// Number of entries that this one stands for: those of its signature class or, if every entry is timed, 1.
     pub weight: u64,
     pub times: TimeSummary,
     pub baseline_times: Option<TimeSummary>,
