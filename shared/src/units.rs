@@ -1,7 +1,7 @@
 //! Units of quantities in function signatures: bytes, and indices into memory.
 //!
-//! This file defines the type `Bytes` with its text form (`"512MiB"`), and the only conversion from 64-bit numbers to
-//! indices. Times are `std::time::Duration`. The plan parses their text form, and no other code does.
+//! This file defines the type `Bytes` with its text form (`"512MiB"`), and the saturating conversion of 64-bit numbers
+//! to indices. Times are `std::time::Duration`. The plan parses their text form, and no other code does.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};

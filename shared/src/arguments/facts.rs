@@ -88,8 +88,9 @@ impl EntryFacts {
     }
 }
 
-/// Decides from its header whether an input may have new values in each timed call. A `torch.nn.Parameter` is constant,
-/// and lazy conjugates and negatives are written out only once.
+/// Decides from its header whether an input may have new values in each timed call. It may not if it is a
+/// `torch.nn.Parameter`, which is constant, a lazy conjugate or negative, which is written out only once, a bool, or
+/// empty.
 pub fn may_vary(tensor: &Tensor) -> bool {
     tensor.elements() != 0 && !tensor.parameter && tensor.dtype.kind() != Kind::Bool && !is_resolved(tensor)
 }
