@@ -39,7 +39,7 @@ pub const ASK_INTERPRETER: &str = "interpreter";
 pub const ASK_EXECUTABLE: &str = "executable";
 /// A canary that reports which card a given device is, and whether the card shares its memory with the CPU.
 pub const ASK_DEVICE: &str = "device";
-/// The second word of an answer to `ASK_DEVICE`, if the card shares its memory with the CPU; otherwise `DISCRETE`.
+/// In an answer to `ASK_DEVICE`, this word or `DISCRETE` says whether the card shares its memory with the CPU.
 pub const INTEGRATED: &str = "integrated";
 pub const DISCRETE: &str = "discrete";
 /// A canary that looks in given folders and reports which compiler of device code a build would find.

@@ -16,9 +16,9 @@ use crate::capture::{DType, SequenceKind, Value};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {
-    /// By position, in the order of the job's signature. Defaults replace missing arguments.
+    /// The arguments are passed by position, in the order of the job's signature. Defaults replace missing ones.
     Settled,
-    /// By position and by name, as recorded.
+    /// The arguments are passed by position and by name, as recorded.
     Recorded,
 }
 

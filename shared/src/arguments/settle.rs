@@ -147,7 +147,7 @@ pub struct SignatureBuilder {
     defaults_override: BTreeMap<String, PlainValue>,
     entries: usize,
     recorded: Option<Recorded>,
-    /// In the order in which they were first seen.
+    /// The names of keyword arguments, in the order in which they were first seen.
     keywords: Vec<String>,
     positional: usize,
     forms: BTreeMap<CallForm, Tally>,

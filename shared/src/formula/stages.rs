@@ -116,6 +116,7 @@ fn copied(batch: &[EntryNumbers]) -> Bytes {
 }
 
 /// The memory of a replay: the pool, staging, the catalog and schedule, O of the step with the largest outputs, and 2c.
+/// Staging is k slots, and one more of the same size through which constants are read to digest them.
 pub fn replay(pool: Bytes, bookkeeping: Bytes, outputs: Bytes) -> Vec<Term> {
     vec![
         term("pool", pool),
