@@ -2,9 +2,9 @@
 //! second of elapsed time on two. Run it with `cargo run --release -p opt-emulator --example speed`.
 //!
 //! With the name of a kernel and a number, it launches the kernel that many times on one thread, and prints how many
-//! warp instructions were executed. To find out how many instructions of the host one warp instruction takes, run it
-//! twice, with different numbers of launches, under a tool that counts the host's instructions (`valgrind
-//! --tool=callgrind`), and compare the counts.
+//! warp instructions were executed. This shows how many instructions of the host one warp instruction takes: run it
+//! twice, with different numbers of launches, under `valgrind --tool=callgrind`, and compare the counts of host
+//! instructions.
 
 use std::time::Instant;
 

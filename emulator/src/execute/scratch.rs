@@ -140,8 +140,8 @@ impl Scratch {
         gathered(&self.bytes, lanes, from)
     }
 
-    /// The mask of the lanes whose store of a word would change its value, or would write a word that does not yet
-    /// count as written. Includes lanes that are not active.
+    /// The mask of the lanes whose store would change a word's value, or write a word that does not yet count as
+    /// written. Includes lanes that are not active.
     #[inline(always)]
     pub fn changed_words(&self, lanes: &Offsets, from: u32, row: &[u32; 32]) -> u32 {
         let states = gathered(&self.written, lanes, from);
@@ -178,8 +178,8 @@ impl Scratch {
         }
     }
 
-    /// Whether a store of an element, which must be inside, would change its value, or would write an element that does
-    /// not yet count as written.
+    /// Whether a store would change an element's value, or write an element that does not yet count as written. The
+    /// element must be inside.
     pub fn changes(&self, at: u64, bytes: u32, value: u64) -> bool {
         let (old, state) = self.load(at, bytes);
         state != State::Written || old != value

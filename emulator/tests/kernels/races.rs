@@ -1,4 +1,4 @@
-//! Runs kernels with races in shared memory, each of which must be reported with the lines of both accesses, and
+//! Runs kernels with races in shared memory. Each race must be reported with the lines of both accesses. Also runs
 //! kernels that share memory in unusual but correct ways, which must not be reported.
 
 use std::time::Duration;

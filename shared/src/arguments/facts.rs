@@ -88,9 +88,8 @@ impl EntryFacts {
     }
 }
 
-/// Decides from its header whether an input may have new values in each timed call. It may not if it is a
-/// `torch.nn.Parameter`, which is constant, a lazy conjugate or negative, which is written out only once, a bool, or
-/// empty.
+/// Decides from its header whether an input may have new values in each timed call. Empty inputs and bools may not, nor
+/// may a `torch.nn.Parameter`, which is constant, or a lazy conjugate or negative, which is written out only once.
 pub fn may_vary(tensor: &Tensor) -> bool {
     tensor.elements() != 0 && !tensor.parameter && tensor.dtype.kind() != Kind::Bool && !is_resolved(tensor)
 }

@@ -1,7 +1,7 @@
 //! Values that are not tensors: which of them can be arguments, and how they are written.
 //!
-//! A capture may use one list in many places, so every walk here is bounded by the number of visited values and
-//! by depth, not by the size of the file.
+//! A capture may use one list in many places, so the size of the file does not bound a walk over its values. Every walk
+//! here therefore has a limit on visited values and on depth.
 
 use std::fmt::{self, Write};
 

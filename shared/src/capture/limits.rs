@@ -76,7 +76,7 @@ pub(super) const MAX_FALSE_DIRECTORIES: usize = 16;
 pub(super) const FIRST_LEGACY_READ_BYTES: u64 = 64 << 10;
 
 /// The maximum number of values, counted at each occurrence, because code that visits them does not remember which ones
-/// it has seen. A list that contains one list ten times, which contains another list ten times, and so on, is small in
+/// it has seen. A list may contain one list ten times, which contains another list ten times, and so on. It is small in
 /// a file and in memory, but visiting it takes forever.
 pub(super) const MAX_UNFOLDED: u64 = 1 << 22;
 

@@ -134,9 +134,9 @@ impl Races {
         blocked == 0 || !has_known
     }
 
-    /// Records the writes of the lanes if they write different memory, in ascending order, and no other thread has
-    /// accessed this memory since the last barrier for all threads. (Reads by other threads are allowed if the write
-    /// does not change the value.) Otherwise returns false without having changed anything. `changed` is the mask of
+    /// Records the writes of the lanes. They must write different memory, in ascending order, and no other thread may
+    /// have accessed it since the last barrier for all threads. (Reads by other threads are allowed if the write does
+    /// not change the value.) Otherwise, this returns false without having changed anything. `changed` is the mask of
     /// the lanes whose writes change the memory's values.
     #[inline(always)]
     pub fn writes_orderly(&mut self, row: Row, offsets: &Offsets, changed: u32) -> bool {
