@@ -155,7 +155,7 @@ pub struct DeviceSample {
     pub utilisation: Option<u32>,
 }
 
-/// A process that the supervisor samples. A runner has its pid.
+/// A process that the supervisor samples. A runner is identified by its worker and its pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Process {
     Worker(WorkerId),
@@ -264,7 +264,7 @@ pub enum Action {
         recycled: Option<RecycleReason>,
         leases: u32,
         peak_owed: Bytes,
-        /// `None` if the worker was never seen on the device.
+        /// `None` if the worker did not use the device, or no sample of the device was taken meanwhile.
         peak_device: Option<Bytes>,
     },
     Policy(PolicyRow),
@@ -344,9 +344,9 @@ pub struct PhaseRow {
     pub predicted: Bytes,
     pub peak_owed: Bytes,
     pub peak_reclaimable: Bytes,
-    /// The lease's reservation on the device, and the highest sample there; `None` if the worker was never seen on the
-    /// device.
+    /// The lease's reservation on the device.
     pub predicted_device: Bytes,
+    /// The highest sample on the device. `None` if the worker did not use it, or no sample of it was taken meanwhile.
     pub peak_device: Option<Bytes>,
     pub started: Moment,
     pub ended: Moment,

@@ -27,7 +27,7 @@ pub(crate) struct Job {
     pub(crate) fitting: Fitting,
 }
 
-/// Records which units of a job are known to fit under the ceilings.
+/// Records which units of a job have been checked against the ceilings.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fitting {
     /// The limits under which units were last checked.

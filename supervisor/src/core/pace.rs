@@ -85,7 +85,7 @@ impl Pace {
         self.worst_delay
     }
 
-    /// Returns how far a process can exceed its limit before a sample shows it, if it grows no faster than at the rate
+    /// Returns how far a process can exceed its limit before a sample shows it, if it grows no faster than the rate
     /// that counts now. The bound is what the process can fill in the shortest interval plus the worst delay so far.
     pub fn overshoot_bound(&self, now: Moment) -> Bytes {
         let blind = SHORTEST + self.worst_delay;

@@ -215,7 +215,7 @@ impl Harness {
         }))
     }
 
-    /// Lets all remaining steps pass, and returns the reason with which the run stops.
+    /// Lets all remaining steps pass, and returns why the run stops.
     pub(super) fn pass_the_rest(&mut self) -> StopReason {
         for _ in 0..400 {
             if let Some(stop) = self.stopped() {
@@ -229,7 +229,7 @@ impl Harness {
         panic!("the run does not end\n{:#?}", self.log);
     }
 
-    /// Returns the reason with which the run stopped, if it has stopped.
+    /// Returns why the run stopped, if it has stopped.
     pub(super) fn stopped(&self) -> Option<StopReason> {
         self.log.iter().find_map(|action| match action {
             Action::Stop { reason } => Some(reason.clone()),
