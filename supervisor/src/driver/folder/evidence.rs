@@ -16,8 +16,8 @@ use crate::store::MAX_POINTS;
 
 /// The longest time between two blocks. If the supervisor is killed, the samples since the last block are lost.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
-/// The step width for the machine's figures, in milliseconds. MemAvailable changes in every sample. Within a step, only
-/// falls of MemAvailable and increases of swap are kept.
+/// The step width for the machine's figures, in milliseconds. MemAvailable changes in every sample, so within a step
+/// only falls of MemAvailable and increases of swap are kept.
 const MACHINE_WIDTH: u64 = 250;
 
 /// One sample of the process tree and the machine.

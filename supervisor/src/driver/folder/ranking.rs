@@ -131,7 +131,8 @@ impl Scores {
 pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
     let paired = timed.iter().any(|it| it.is_baseline);
     let most_varied = timed.iter().map(|it| it.summary.varied).max().unwrap_or_default();
-    // Without a baseline, the entries of the first candidate with the most of them are the ones to compare.
+    // Without a baseline, candidates are compared over the entries of one of them: the first of those with the most
+    // varied entries and, among these, the highest weight.
     let most_entries = timed.iter().rev().max_by_key(|it| (it.summary.varied, it.summary.weight));
     let entries_to_compare = most_entries.map(|it| it.summary.compared);
     let mut scored: Vec<(&Timed<'_>, Option<Estimate>, Estimate)> = Vec::new();

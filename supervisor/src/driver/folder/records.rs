@@ -82,7 +82,7 @@ impl RunRecords {
         }
     }
 
-    /// Writes the summary, unless the last one is too recent.
+    /// Writes the summary. If the last one is too recent, postpones it.
     pub(crate) fn write_summary_if_due(&mut self, totals: MemoryTotals) {
         if self.summaries.is_due() {
             self.write_summary(totals);

@@ -18,8 +18,8 @@ use crate::store::Store;
 
 /// The shortest time between two summaries, except at the ends of jobs and replays.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
-/// Except at the ends of jobs and replays, a summary follows the last one only after this many times the time that the
-/// last one took. The summary of thousands of candidates has tens of MB.
+/// Except at the ends of jobs and replays, the pause before the next summary is at least this many times as long as it
+/// took to write the last one. The summary of thousands of candidates has tens of MB.
 const INTERVAL_FACTOR: u32 = 20;
 
 /// The channel on which the end of the run waits for the last summary.

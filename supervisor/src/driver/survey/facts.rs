@@ -265,7 +265,7 @@ fn read_headers(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<EntryHea
 }
 
 /// Counts a storage, and adds its size and CRC to the digest. Its data is not read, so storages of equal size and CRC
-/// count as one. Each storage without a CRC is counted.
+/// count as one. Storages without a CRC are counted separately.
 fn note_storage(
     storage: &Storage,
     entry: u32,

@@ -82,7 +82,7 @@ impl<'a> JobNeeds<'a> {
     pub fn new(job: &'a JobPlan, facts: &'a JobFacts, stages: Stages, device: Device, cores: u32) -> Self {
         let numbers =
             |distinct| facts.profiled(distinct).into_iter().map(|fact| fact.entry.numbers).collect();
-        // Entries without output elements are verified but not timed.
+        // Entries that are not scored are verified but not timed.
         let timed = facts.entries.iter().any(|fact| fact.scored);
         Self {
             job,
