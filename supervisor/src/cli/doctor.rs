@@ -116,7 +116,7 @@ impl Findings {
         }
     }
 
-    /// Returns the version in the protection's detail, such as "Landlock ABI 7".
+    /// Returns the version at the end of the protection's detail, such as "Landlock ABI 7".
     fn landlock_abi(&self) -> Option<u32> {
         let files =
             self.protections.iter().find(|protection| protection.name == "files" && protection.present)?;

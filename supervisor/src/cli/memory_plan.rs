@@ -21,7 +21,7 @@ use opt_shared::settings::ProfileEntries;
 
 /// The minimum saving for which smaller batches are mentioned.
 const MIN_SAVING: Bytes = Bytes::mib(1);
-/// The maximum number of batches that are listed by name. If there are more, only their number is given.
+/// The maximum number of batches that are listed by name. Further ones are only counted.
 const MAX_NAMED_BATCHES: usize = 8;
 
 /// A stage of a job, with the figures of the candidate that needs the most memory even with the smallest batches.

@@ -107,7 +107,7 @@ fn read_step(mut table: TableReader<'_, '_>, findings: &mut Findings) -> Option<
     })
 }
 
-/// Reads a required key.
+/// Reads a key, and reports it if it is missing.
 fn required<T>(
     table: &mut TableReader<'_, '_>,
     key: &'static str,
