@@ -32,7 +32,6 @@ use crate::pool::Executable;
 /// The default interpreter in configs/default.toml.
 const PYTHON: &str = "python3";
 
-/// All findings about this machine.
 struct Findings {
     protections: Vec<Protection>,
     canaries_ms: f64,

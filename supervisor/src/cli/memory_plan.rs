@@ -36,7 +36,6 @@ pub(super) struct StagePlan {
     idle_worker: Bytes,
 }
 
-/// The memory plan of a job.
 pub(super) struct JobMemory {
     pub(super) stages: Vec<StagePlan>,
     /// The smallest ceiling under which every candidate of the job runs.
@@ -52,7 +51,6 @@ pub(super) fn stages(plan: &Plan) -> Vec<Stage> {
         .collect()
 }
 
-/// Returns the memory plan of a job.
 pub(super) fn of_job(plan: &Plan, job: &JobPlan, facts: &JobFacts, spec: &RunSpec, cores: u32) -> JobMemory {
     let mut needs = JobNeeds::new(job, facts, plan.stages(), plan.device(), cores);
     let stages: Vec<StagePlan> =

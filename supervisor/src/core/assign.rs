@@ -115,7 +115,6 @@ impl Core {
         !self.workers.values().any(leaving)
     }
 
-    /// Returns the idle workers that match `which`.
     pub(super) fn idle(&self, which: impl Fn(&Worker) -> bool) -> Vec<WorkerId> {
         self.workers.iter().filter(|(_, it)| it.is_idle() && which(it)).map(|(&id, _)| id).collect()
     }

@@ -141,8 +141,7 @@ pub struct ProcessSample {
 pub struct DeviceSample {
     /// The living processes of this run that hold memory on the device, and how much.
     pub processes: Vec<(Process, Bytes)>,
-    /// The ended workers that the device still lists, themselves or through their runners, and the memory that they
-    /// hold.
+    /// The ended workers of which NVML still lists a process, which may be a runner, and the memory that they hold.
     pub left: Vec<(WorkerId, Bytes)>,
     /// The memory that processes of other programs hold.
     pub others: Bytes,
@@ -213,7 +212,7 @@ pub enum Action {
         batch: Option<Bytes>,
         /// The most memory that the worker may allocate on its device.
         device_cap: Bytes,
-        /// How long a timed step may take. This leaves the same time to the job's other units.
+        /// How long a timed step may take if the job's remaining budget is shared equally by its units.
         share: Duration,
     },
     /// Tells an idle worker to exit.
@@ -279,7 +278,6 @@ pub enum Action {
     },
 }
 
-/// How an attempt ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AttemptEnd {
     /// The report counts.
@@ -293,7 +291,6 @@ pub enum AttemptEnd {
     Abandoned { why: String },
 }
 
-/// How a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerEndClass {
     /// The worker ended as ordered.
@@ -317,7 +314,6 @@ impl WorkerEndClass {
     }
 }
 
-/// Why a run stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StopReason {
     /// All jobs are over.

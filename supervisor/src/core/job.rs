@@ -13,7 +13,6 @@ use super::roster::Roster;
 use super::supply::Supply;
 use super::unit::{Progress, Unit};
 
-/// A job and its progress.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Job {
     /// The job's units. The baseline comes first, then the others in the order in which they were offered.
@@ -63,7 +62,6 @@ impl Job {
     }
 }
 
-/// The next thing to do for a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Order {

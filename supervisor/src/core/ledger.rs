@@ -258,7 +258,6 @@ impl Ledger {
         Demand::host(self.supervisor.max(self.min_supervisor))
     }
 
-    /// Returns the sum of all charges.
     pub fn charged(&self) -> Demand {
         self.supervisor_charge() + self.accounts.values().map(|account| account.charge()).sum()
     }

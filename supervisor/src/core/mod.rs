@@ -252,7 +252,6 @@ impl Core {
         self.ledger.reserved_for_supervisor()
     }
 
-    /// Returns the lease that a worker holds.
     pub fn lease_of(&self, worker: WorkerId) -> Option<LeaseId> {
         self.workers.get(&worker)?.lease().map(|lease| lease.id)
     }

@@ -106,7 +106,6 @@ impl StageSpec {
 pub enum Resumed {
     /// It passed its build, and its artifact is still valid. It begins with the next step.
     Built,
-    /// It ended.
     Ended {
         status: Status,
         /// Set if it ended as PASSED or UNSUPPORTED, and its artifact still exists.

@@ -168,7 +168,6 @@ fn report(error: &SyntaxError, spot: &Spot, findings: &mut Findings) {
     findings.report(&spot.at(span), error.message.clone());
 }
 
-/// One argument of a launch.
 struct Arg;
 
 impl Codec for Arg {

@@ -110,12 +110,11 @@ pub struct ReplayPlan {
 /// The candidates that make the calls of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayCandidates {
-    /// The winner of each job, or its baseline if it has no winner.
+    /// The winner of each job, or the baseline if there is no winner or it does not support all entries of the replay.
     Winners,
     Baseline,
 }
 
-/// The settings of the table `[run]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunSettings {
     pub name: String,
@@ -169,7 +168,6 @@ impl Stages {
     }
 }
 
-/// The settings of the table `[memory]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemorySettings {
     /// A size, or a share of min(RAM, cgroup limit).

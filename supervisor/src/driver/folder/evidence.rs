@@ -32,7 +32,7 @@ pub struct RunSample {
     pub available: Option<Bytes>,
 }
 
-/// One process in a sample. Unlike the core's sample, it includes the memory files that the process maps.
+/// One process in a sample. Unlike in the core's sample, a runner's figure includes the memory files that count for it.
 #[derive(Debug)]
 pub struct SampledProcess {
     pub process: Process,
@@ -130,7 +130,7 @@ impl Evidence {
         self.block.width = width;
     }
 
-    /// Records that a worker's lease was sent. `alone` means that no other lease is running.
+    /// Records that a worker was sent a lease. `alone` means that no other lease is running.
     pub fn phase_started(&mut self, worker: WorkerId, alone: bool) {
         self.swapped_before.insert(worker, self.swapped);
         if let Some(end) = self.last_end.filter(|_| alone) {

@@ -43,12 +43,10 @@ impl ScoreSummary {
         }
     }
 
-    /// Returns the speed-up over the baseline that was timed beside the candidate.
     pub const fn speedup(&self) -> Option<Estimate> {
         self.speedup
     }
 
-    /// Returns whether any entry was timed.
     pub const fn has_entries(&self) -> bool {
         self.entries != 0
     }

@@ -12,7 +12,6 @@ use crate::driver::RunError;
 use crate::record::{MemoryTotals, Numbers, UtcTime};
 use crate::store::{DevicePhase, PhaseRow as StoredPhase, ReplayPhaseRow, Store};
 
-/// The writers of a run's records.
 pub(crate) struct RunRecords {
     pub(crate) writer: Writer,
     pub(crate) evidence: Evidence,

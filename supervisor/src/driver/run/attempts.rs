@@ -25,7 +25,6 @@ pub(crate) struct Attempts {
     pub(super) ending_report: Option<EndingReport>,
 }
 
-/// An attempt in progress.
 pub(crate) struct RunningAttempt {
     pub(crate) number: u32,
     pub(crate) started: Instant,

@@ -19,7 +19,6 @@ use crate::memory::cgroup::own_groups;
 /// memory of the kernel, and what the runner has printed.
 const UNCOUNTED: Bytes = Bytes::mib(4);
 
-/// The leaves of all runners.
 pub struct Leaves {
     groups: Groups,
     /// Why runners get no leaf from now on, although there are control groups.
@@ -40,7 +39,6 @@ enum Groups {
     InBackground(Mover),
 }
 
-/// When a runner may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MayBegin {
     /// It gets no leaf.

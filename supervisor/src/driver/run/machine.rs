@@ -135,7 +135,6 @@ impl Machine {
         Ok(events.is_some_and(|events| events.contains(PollFlags::PRI)))
     }
 
-    /// Samples the memory of the process tree.
     pub(crate) fn sample(&mut self, now: Moment) -> Sample {
         // A worker stops and wakes its runner for each call, so it may have woken a runner that was halted to be
         // killed.

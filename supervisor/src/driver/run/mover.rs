@@ -91,7 +91,6 @@ impl Mover {
         self.orders.as_ref().is_some_and(|orders| orders.send(order).is_ok())
     }
 
-    /// Returns the moves that are done.
     pub(super) fn moved(&self) -> Vec<Moved> {
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         self.moved.try_iter().collect()

@@ -50,7 +50,6 @@ pub(crate) trait Source {
 
     fn phase_ended(&self, run: &mut Run<'_>, index: usize, row: &PhaseRow) -> Result<(), RunError>;
 
-    /// Called when the unit has ended.
     fn done(&self, run: &mut Run<'_>, index: usize, end: UnitEnd) -> Result<(), RunError>;
 }
 
@@ -71,7 +70,6 @@ pub(crate) struct Grant {
     pub(crate) share: Duration,
 }
 
-/// An attempt that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndedAttempt {
     pub(crate) order: Order,
@@ -114,7 +112,6 @@ pub(crate) struct Units {
 }
 
 impl Units {
-    /// Assigns the next unit number.
     pub(crate) fn assign_number(&mut self, subject: Subject) -> UnitId {
         let id = UnitId(u32::try_from(self.subjects.len()).unwrap_or(u32::MAX));
         self.subjects.push(subject);

@@ -65,7 +65,6 @@ impl TurnClock {
         self.longest_part
     }
 
-    /// Returns the longest turn so far.
     pub(super) fn longest(&self) -> Duration {
         self.longest
     }

@@ -11,7 +11,6 @@ use crate::plan::{CandidatePlan, Plan};
 /// A compiler that candidates of the plan need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostCompiler {
-    /// The language of its kernels.
     pub language: &'static str,
     /// The key of `[build]` that names the compiler.
     pub key: &'static str,

@@ -50,7 +50,7 @@ pub struct JobFacts {
     /// The bytes of distinct storages. Storages of equal size and CRC count once, because headers do not show contents.
     pub unique_bytes: Bytes,
     pub digest: String,
-    /// The function that all entries name.
+    /// The recorded function, if all entries name the same one.
     pub function: Option<String>,
     /// Whether the captures are files or a store.
     pub form: Option<CapturesForm>,
@@ -238,7 +238,6 @@ struct EntryHeaders {
     identity: Option<FileIdentity>,
 }
 
-/// The reason why a capture cannot be used.
 enum Unusable {
     Broken(String),
     /// The machine lacks descriptors or memory to read it.

@@ -62,7 +62,6 @@ struct KnownNeeds {
     route: Arc<[Step]>,
 }
 
-/// Computes what the candidates of a job need.
 pub struct JobNeeds<'a> {
     job: &'a JobPlan,
     stages: Stages,
