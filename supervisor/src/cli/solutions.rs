@@ -110,8 +110,8 @@ fn document(
     }))
 }
 
-/// The format's names for a language, and for the way in which its functions are called if that needs a name. `import
-/// flashinfer-trace` understands them.
+/// The format's names for a language and, if the format names it, for how functions are called. `import
+/// flashinfer-trace` understands these names.
 fn names(language: Language) -> anyhow::Result<(&'static str, Option<&'static str>)> {
     Ok(match language {
         Language::C => ("c", None),

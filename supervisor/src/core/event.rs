@@ -141,7 +141,7 @@ pub struct ProcessSample {
 pub struct DeviceSample {
     /// The living processes of this run that hold memory on the device, and how much.
     pub processes: Vec<(Process, Bytes)>,
-    /// The ended workers of which NVML still lists a process, which may be a runner, and the memory that they hold.
+    /// The ended workers with a process that NVML still lists (the worker or a runner), and the memory that they hold.
     pub left: Vec<(WorkerId, Bytes)>,
     /// The memory that processes of other programs hold.
     pub others: Bytes,

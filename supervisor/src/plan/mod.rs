@@ -103,7 +103,7 @@ pub struct ReplayPlan {
     pub budget: Bytes,
     /// Names of tensors that never leave the pool.
     pub pin: Vec<String>,
-    /// The number of steps after the running step whose tensors are fetched ahead, if the pool has room.
+    /// How many steps ahead of the running step tensors are fetched, if the pool has room.
     pub prefetch: u32,
 }
 

@@ -51,7 +51,7 @@ pub(super) struct Granted {
     pub(super) attempt: u32,
 }
 
-/// A core, and the events with which its driver would answer it.
+/// A core, and what its driver has yet to answer.
 pub(super) struct Harness {
     pub(super) core: Core,
     pub(super) now: Moment,
@@ -237,7 +237,7 @@ impl Harness {
         })
     }
 
-    /// Returns the status and the blame with which a candidate ended.
+    /// Returns the status and the blame of a candidate that has ended.
     pub(super) fn done(&self, candidate: u32) -> Option<(Status, Option<Blame>)> {
         self.log.iter().find_map(|action| match action {
             Action::UnitDone { unit, status, blame, .. } if unit.0 == candidate => Some((*status, *blame)),

@@ -99,9 +99,8 @@ impl Machine {
         Self { room: room.ok(), ..self }
     }
 
-    /// Waits until one of `others` is readable, a worker sends something, a process ends, the card has a new reading, a
-    /// runner is in its control group, the kernel reports that processes are waiting for memory, or the timeout is
-    /// over. Returns true if the kernel has reported this.
+    /// Waits until one of `others` is readable, something happens to a worker, a runner or the card, the kernel reports
+    /// that processes are waiting for memory, or the timeout is over. Returns true if the kernel has reported this.
     pub(crate) fn wait<'o>(
         &mut self,
         others: impl Iterator<Item = PollFd<'o>>,

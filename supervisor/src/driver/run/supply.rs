@@ -23,7 +23,7 @@ use crate::store::AttemptEnd;
 
 /// Supplies units to the core and records their results. `index` is a unit's index in its source.
 pub(crate) trait Source {
-    /// Returns the name of the field in which the numbers of a decision give the index of a unit of this source.
+    /// Returns the field of a decision's numbers that holds the index of a unit of this source.
     fn field(&self) -> &'static str;
 
     fn name(&self, agenda: &Agenda<'_>, index: usize) -> String;

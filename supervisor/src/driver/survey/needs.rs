@@ -96,7 +96,7 @@ impl<'a> JobNeeds<'a> {
         }
     }
 
-    /// Leaves screening out, because a submitted candidate arrives by itself, without others to choose from.
+    /// Leaves screening out, because a submitted candidate arrives alone, with no others to choose from.
     pub fn without_screening(self) -> Self {
         Self { screens: false, ..self }
     }

@@ -2,8 +2,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The smallest value of a resource limit with which runs work. Below it, they fail with errors that do not name the
-/// limit.
+/// The smallest value of a resource limit that is enough for a run. Below it, runs fail with errors that do not name
+/// the limit.
 #[derive(Clone, Copy, Debug)]
 struct Needed {
     resource: Resource,
