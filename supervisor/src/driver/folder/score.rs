@@ -30,7 +30,7 @@ pub fn ranks(estimates: &[Estimate], min_improvement: f64) -> Vec<u32> {
     let mut leader: Option<(usize, u32)> = None;
     for (place, &index) in (1_u32..).zip(&order) {
         let shared = leader.filter(|&(leader, _)| {
-            // This comparison is also false for NaN, so each such estimate leads a separate rank at the end.
+            // This comparison is also false for NaN, so an estimate with this value leads a separate rank.
             estimates[index].value >= estimates[leader].ci_low * (1.0 - resolution)
         });
         let rank = shared.map_or(place, |(_, rank)| rank);
