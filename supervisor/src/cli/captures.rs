@@ -159,7 +159,7 @@ fn named(files: &[PathBuf], name: Option<&str>) -> Result<Vec<Added>, Failure> {
     }
 }
 
-/// Prints the new contents of a store.
+/// Prints what was packed, and warnings about captures that were left out or kept as a whole.
 fn print_packed(packed: &Packed, store: &Path, json: bool) -> CommandResult {
     for whole in &packed.kept_whole {
         super::print_err(format_args!("kept as one blob: {whole}"));

@@ -264,7 +264,7 @@ fn examine(job: &JobPlan, facts: &JobFacts) -> Result<JobFindings, Failure> {
     Ok(findings)
 }
 
-/// Adds the warnings about one capture, and its inputs. `path` is its file.
+/// Adds the warnings about one capture, and whether each of its inputs varies in timed calls. `path` is its file.
 fn examine_entry(
     job: &JobPlan,
     facts: &JobFacts,
@@ -315,9 +315,9 @@ fn examine_entry(
     }));
 }
 
-/// Returns the absolute tolerance that the plan gives for a dtype. If it gives none, returns a value near that of the
-/// `kernelforge` profile, or near that of `standard` at a scale of one for all other profiles. Outputs must be well
-/// above it, because otherwise zeros would pass.
+/// Returns the absolute tolerance that the plan gives for a dtype. If it gives none, the value is near that of the
+/// profile `kernelforge` if the plan chooses it, and otherwise near that of `standard` at a scale of one. Outputs must
+/// be well above it, because otherwise zeros would pass.
 fn absolute_tolerance(settings: &VerifySettings, dtype: DType) -> f64 {
     if let Some(atol) = settings.dtype.get(&dtype).and_then(|it| it.atol) {
         return atol;

@@ -120,7 +120,6 @@ impl CheckedMachine {
     }
 }
 
-/// Returns the text about the launches of one job.
 pub(super) fn launches_of(launches: &[FirstLaunch]) -> String {
     let mut text = String::new();
     if !launches.is_empty() {

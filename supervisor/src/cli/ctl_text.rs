@@ -5,7 +5,6 @@ use std::fmt::Write as _;
 use opt_shared::units::Bytes;
 use serde_json::Value;
 
-/// Formats the answer to a method.
 pub(super) fn answer(method: &str, answer: &Value) -> String {
     match method {
         "status" => status(answer),

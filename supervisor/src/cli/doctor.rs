@@ -32,7 +32,6 @@ use crate::pool::Executable;
 /// The default interpreter in configs/default.toml.
 const PYTHON: &str = "python3";
 
-/// All findings about this machine.
 struct Findings {
     protections: Vec<Protection>,
     canaries_ms: f64,
@@ -116,7 +115,7 @@ impl Findings {
         }
     }
 
-    /// Returns the version in the protection's detail, such as "Landlock ABI 7".
+    /// Returns the version at the end of the protection's detail, such as "Landlock ABI 7".
     fn landlock_abi(&self) -> Option<u32> {
         let files =
             self.protections.iter().find(|protection| protection.name == "files" && protection.present)?;

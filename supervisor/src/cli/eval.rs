@@ -96,7 +96,7 @@ fn by_open_run(mut client: Client, arguments: &EvalArguments, file: &str) -> Res
     client.call("result", &json!({ "candidate": submitted["candidate"], "wait": true })).map_err(failure)
 }
 
-/// Verifies and times the candidate in a run of its own. Returns how the run ended, too.
+/// Verifies and times the candidate in a separate run. Returns the run's exit code and the candidate's result.
 fn by_short_run(arguments: &EvalArguments, file: &Path) -> Result<(Exit, Value), Failure> {
     let mut plan = load_plan(&arguments.plan, &[])?;
     let id = reduce(&mut plan, arguments, file)?;

@@ -21,7 +21,7 @@ use opt_shared::settings::ProfileEntries;
 
 /// The minimum saving for which smaller batches are mentioned.
 const MIN_SAVING: Bytes = Bytes::mib(1);
-/// The maximum number of batches that are listed by name. If there are more, only their number is given.
+/// The maximum number of batches that are listed by name. Further ones are only counted.
 const MAX_NAMED_BATCHES: usize = 8;
 
 /// A stage of a job, with the figures of the candidate that needs the most memory even with the smallest batches.
@@ -36,7 +36,6 @@ pub(super) struct StagePlan {
     idle_worker: Bytes,
 }
 
-/// The memory plan of a job.
 pub(super) struct JobMemory {
     pub(super) stages: Vec<StagePlan>,
     /// The smallest ceiling under which every candidate of the job runs.
@@ -52,7 +51,6 @@ pub(super) fn stages(plan: &Plan) -> Vec<Stage> {
         .collect()
 }
 
-/// Returns the memory plan of a job.
 pub(super) fn of_job(plan: &Plan, job: &JobPlan, facts: &JobFacts, spec: &RunSpec, cores: u32) -> JobMemory {
     let mut needs = JobNeeds::new(job, facts, plan.stages(), plan.device(), cores);
     let stages: Vec<StagePlan> =

@@ -246,7 +246,6 @@ impl Failure {
     }
 }
 
-/// How a command ends.
 type CommandResult = Result<Exit, Failure>;
 
 /// Parses the arguments, runs the command and prints errors. Returns the exit code.

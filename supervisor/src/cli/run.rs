@@ -120,7 +120,7 @@ pub(super) fn supervise(mut options: RunOptions, lines: bool) -> Result<(Exit, s
         // being printed.
         signals.take();
     }
-    // Only printing is left, which a slow reader can delay.
+    // Only printing is left, which a slow reader can delay. From now on, a signal ends the process.
     let exit = ended.as_ref().map_or_else(|failure: &Failure| failure.exit, |ended| ended.exit);
     signals.end_with(exit.code());
     if let Some(results) = results {

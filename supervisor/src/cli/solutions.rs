@@ -22,7 +22,8 @@ use crate::store::Store;
 /// The size limit of the sources of a solution, as for a submission.
 const MAX_SOURCES: Bytes = Bytes::mib(16);
 
-/// Writes each job's winner, or the given candidate, to `FOLDER/JOB/NAME.json`, and prints the paths. No file is replaced.
+/// Writes each job's winner, or the given candidate, to `FOLDER/JOB/NAME.json`, and prints the paths. No file is
+/// replaced.
 pub(super) fn write_solutions(run: &Path, folder: &Path, wanted: Option<&str>) -> Result<(), Failure> {
     let plan = stored_plan(run)?;
     let record: RunRecord = Store::read(run).and_then(|store| store.load()).map_err(Failure::reading)?;
@@ -109,8 +110,8 @@ fn document(
     }))
 }
 
-/// The names of the format for a language and for the way in which its functions are called. `import flashinfer-trace`
-/// understands them.
+/// The format's names for a language and, if the format names it, for how functions are called. `import
+/// flashinfer-trace` understands these names.
 fn names(language: Language) -> anyhow::Result<(&'static str, Option<&'static str>)> {
     Ok(match language {
         Language::C => ("c", None),

@@ -1,7 +1,7 @@
 //! Decides which worker takes a lease, when workers are started, and when they are replaced.
 //!
 //! A worker that is too old, has held enough leases or has kept too much memory is due for replacement. Such workers
-//! are replaced between leases, one at a time, except that all verifiers that kept memory end before a profile.
+//! are replaced between leases, one at a time. Before a profile, however, all verifiers that kept memory end.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ const MAX_BACKOFF: Duration = Duration::from_secs(10);
 /// The result of looking for a worker.
 pub(super) enum Fit {
     Worker(WorkerId),
-    /// No worker is free now. For example, one is starting, is being replaced or must finish its lease first.
+    /// No worker is free now: for example, all of them are starting, being replaced or holding a lease.
     Coming,
 }
 
@@ -115,15 +115,14 @@ impl Core {
         !self.workers.values().any(leaving)
     }
 
-    /// Returns the idle workers that match `which`.
     pub(super) fn idle(&self, which: impl Fn(&Worker) -> bool) -> Vec<WorkerId> {
         self.workers.iter().filter(|(_, it)| it.is_idle() && which(it)).map(|(&id, _)| id).collect()
     }
 
     /// Returns whether a profile still has to wait (law 4 in ARCHITECTURE.md). Ends idle verifiers if they kept memory,
-    /// or if the plan requires it, for example because they together validated a lot. Waits until they are gone and
-    /// every other verifier that held a lease has been sampled. It also waits while a verifier is starting or a worker
-    /// is ending, because nothing may run beside a profile.
+    /// or if the plan requires it, for example because they together validated a lot. The profile waits until they are
+    /// gone and every other verifier has been sampled since its last lease. It also waits while a verifier is starting
+    /// or a worker is ending, because nothing may run beside a profile.
     pub(super) fn profile_must_wait(&mut self, now: Moment, job: JobId) -> bool {
         let settings = self.spec.jobs[job.index()].recycle.clone();
         let leaving = |it: &Worker| matches!(it.state, State::Draining { .. } | State::Terminating);

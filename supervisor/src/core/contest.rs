@@ -25,8 +25,8 @@ pub(super) const MAX_CONFIRMED: usize = 3;
 pub(super) struct Contest {
     /// The highest lower bound of a speed-up. At least one candidate is at least this fast.
     highest_lower_bound: f64,
-    /// The lowest speed-up with which a candidate may be confirmed. `None` if fewer than `MAX_CONFIRMED` candidates
-    /// have a speed-up.
+    /// Candidates with a lower speed-up are not confirmed. `None` if fewer than `MAX_CONFIRMED` candidates have a
+    /// speed-up.
     last: Option<f64>,
 }
 

@@ -1,8 +1,8 @@
 //! Handles the requests that a user makes during a run. Each request is one event and gets exactly one answer.
 //!
 //! It also keeps what remains to be done after the answer: replacing a worker after its lease, ending a unit, a pause.
-//! The rules are in other files: `grant` grants leases, `recycle` replaces workers and `outcome` ends attempts. `view`
-//! shows the result.
+//! The rules are in other files: `grant` grants leases, `evict` ends workers and `outcome` ends attempts. `view` shows
+//! the result.
 
 mod view;
 
@@ -301,7 +301,7 @@ impl Core {
             && jobs.all(|(spec, job)| job.done || !spec.after.is_empty())
     }
 
-    /// Returns the reason with which the run stops. An open run that has nothing left to do was not interrupted.
+    /// Returns why the run stops. An open run that has nothing left to do was not interrupted.
     pub(super) fn reason_to_end(&self) -> StopReason {
         match &self.ending {
             Ending::Drain(reason) | Ending::Kill(reason) => reason.clone(),

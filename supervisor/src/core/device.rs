@@ -9,8 +9,8 @@
 //!   any state ── NVML says that it is lost ──▶ Lost
 //! ```
 //! Unattributed memory is used device memory that NVML assigns to no listed process. A dead worker's memory is back
-//! when NVML no longer lists its processes, and unattributed memory has returned to about its earlier level. Steps that
-//! need the device wait for that. If the device is quarantined or lost, the rest of the plan continues without it.
+//! when NVML no longer lists its processes and unattributed memory has fallen to about its earlier level. Until then,
+//! steps that need the device wait. If the device is quarantined or lost, the rest of the plan continues without it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -29,7 +29,8 @@ use super::worker::{Lease, State, Worker};
 /// How long the device may take to free the memory of a dead worker. Some drivers take minutes, which is too long for a
 /// plan to wait.
 pub(super) const DEVICE_RETURN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How much unattributed memory may grow and still count as returned. Drivers keep some memory for the next context.
+/// How far unattributed memory may stay above its earlier level when a dead worker's memory counts as back. Drivers
+/// keep some memory for the next context.
 const KEPT_BY_DRIVER: Bytes = Bytes::mib(64);
 /// A device with at least this utilisation, in per cent, counts as busy.
 const BUSY: u32 = 10;
@@ -343,8 +344,8 @@ impl Core {
         }
     }
 
-    /// Handles the end of a worker that was ended because the run held more device memory than the ceiling. The unit is
-    /// blamed only if the worker held more than its lease reserved, twice.
+    /// Handles an attempt whose worker was ended because the run held more device memory than the ceiling. The unit is
+    /// blamed only if its worker held more than the lease reserved, and an earlier one did so too.
     pub(super) fn over_device(&mut self, lease: Lease, owed: Bytes, ceiling: Bytes) {
         let Some(held) = lease.over_device else {
             let why =

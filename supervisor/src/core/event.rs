@@ -141,8 +141,7 @@ pub struct ProcessSample {
 pub struct DeviceSample {
     /// The living processes of this run that hold memory on the device, and how much.
     pub processes: Vec<(Process, Bytes)>,
-    /// The ended workers that the device still lists, themselves or through their runners, and the memory that they
-    /// hold.
+    /// The ended workers with a process that NVML still lists (the worker or a runner), and the memory that they hold.
     pub left: Vec<(WorkerId, Bytes)>,
     /// The memory that processes of other programs hold.
     pub others: Bytes,
@@ -155,7 +154,7 @@ pub struct DeviceSample {
     pub utilisation: Option<u32>,
 }
 
-/// A process that the supervisor samples. A runner has its pid.
+/// A process that the supervisor samples. A runner is identified by its worker and its pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Process {
     Worker(WorkerId),
@@ -213,7 +212,7 @@ pub enum Action {
         batch: Option<Bytes>,
         /// The most memory that the worker may allocate on its device.
         device_cap: Bytes,
-        /// How long a timed step may take. This leaves the same time to the job's other units.
+        /// How long a timed step may take if the job's remaining budget is shared equally by its units.
         share: Duration,
     },
     /// Tells an idle worker to exit.
@@ -264,7 +263,7 @@ pub enum Action {
         recycled: Option<RecycleReason>,
         leases: u32,
         peak_owed: Bytes,
-        /// `None` if the worker was never seen on the device.
+        /// `None` if the worker did not use the device, or no sample of the device was taken meanwhile.
         peak_device: Option<Bytes>,
     },
     Policy(PolicyRow),
@@ -279,7 +278,6 @@ pub enum Action {
     },
 }
 
-/// How an attempt ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum AttemptEnd {
     /// The report counts.
@@ -293,7 +291,6 @@ pub enum AttemptEnd {
     Abandoned { why: String },
 }
 
-/// How a worker ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkerEndClass {
     /// The worker ended as ordered.
@@ -317,7 +314,6 @@ impl WorkerEndClass {
     }
 }
 
-/// Why a run stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StopReason {
     /// All jobs are over.
@@ -344,9 +340,9 @@ pub struct PhaseRow {
     pub predicted: Bytes,
     pub peak_owed: Bytes,
     pub peak_reclaimable: Bytes,
-    /// The lease's reservation on the device, and the highest sample there; `None` if the worker was never seen on the
-    /// device.
+    /// The lease's reservation on the device.
     pub predicted_device: Bytes,
+    /// The highest sample on the device. `None` if the worker did not use it, or no sample of it was taken meanwhile.
     pub peak_device: Option<Bytes>,
     pub started: Moment,
     pub ended: Moment,

@@ -190,7 +190,7 @@ impl Core {
     }
 
     /// Ends units that have not started, if their captures are damaged or they would not fit even on an empty machine.
-    /// Checks each unit once, and all units again after the limits have changed.
+    /// Checks each unit once, and all units again after the limits have changed or a baseline was added.
     fn refuse_units_that_never_fit(&mut self, index: usize) {
         let limits = Some(self.ledger.limits());
         let job = &mut self.jobs[index];
@@ -253,8 +253,8 @@ impl Core {
                 return OrderResult::UnderWay;
             }
         }
-        // If no way fits any more, more is reserved for the supervisor than before, or the ceiling was lowered. Waiting
-        // would not help.
+        // The unit fitted before. If no way fits now, the ceiling was lowered or the supervisor's reservation was
+        // raised, so waiting would not help.
         let Some((way, demand)) = self.largest_that_fits(order) else {
             let smallest = self.unit(unit).step().least(beside.is_some());
             let smallest = smallest.map(|spec| spec.demand(self.spec.idle_worker));
@@ -384,7 +384,7 @@ impl Core {
         });
     }
 
-    /// Explains why another way than the first is taken although the machine is not short of memory now.
+    /// Explains why the first way was not taken, although the machine is not short of memory now.
     fn why_smaller(&self, unit: UnitId, way: usize) -> Smaller {
         if way <= self.unit(unit).losses.from_way { Smaller::ShortBefore } else { Smaller::Ceiling }
     }

@@ -13,7 +13,6 @@ use super::roster::Roster;
 use super::supply::Supply;
 use super::unit::{Progress, Unit};
 
-/// A job and its progress.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Job {
     /// The job's units. The baseline comes first, then the others in the order in which they were offered.
@@ -27,7 +26,7 @@ pub(crate) struct Job {
     pub(crate) fitting: Fitting,
 }
 
-/// Records which units of a job are known to fit under the ceilings.
+/// Records which units of a job have been checked against the ceilings.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fitting {
     /// The limits under which units were last checked.
@@ -63,7 +62,6 @@ impl Job {
     }
 }
 
-/// The next thing to do for a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
     Order {

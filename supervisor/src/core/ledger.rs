@@ -239,7 +239,7 @@ impl Ledger {
         self.ceilings.host = ceiling;
     }
 
-    /// Raises the minimum charge for the supervisor, which has more records to keep.
+    /// Raises the minimum charge for the supervisor, because it has more records to keep.
     pub fn raise_supervisor(&mut self, by: Bytes) {
         self.min_supervisor += by;
     }
@@ -258,7 +258,6 @@ impl Ledger {
         Demand::host(self.supervisor.max(self.min_supervisor))
     }
 
-    /// Returns the sum of all charges.
     pub fn charged(&self) -> Demand {
         self.supervisor_charge() + self.accounts.values().map(|account| account.charge()).sum()
     }

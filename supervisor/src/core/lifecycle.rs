@@ -101,8 +101,7 @@ impl Core {
             overdue: false,
         };
         if left_runners {
-            // The worker is dead, so its reservation is free. Its runners stay charged until the driver has killed
-            // them.
+            // The worker is dead, so its reservation is free.
             self.returning.insert(worker, returning);
             self.settle_account(worker);
         } else {

@@ -62,11 +62,11 @@ const START_DEADLINE: Duration = Duration::from_secs(30);
 /// Limit on the time between `Shutdown` and the worker's exit. The worker is idle, so it has nothing to finish.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 /// If this many workers are lost within the window, or in a row without a finished attempt in between, the run stops.
-/// The second rule catches starts that fail too slowly for any window.
+/// The second rule catches starts that fail too slowly for the window.
 const MAX_FAILURES: usize = 8;
 const FAILURE_WINDOW: Duration = Duration::from_secs(60);
-/// An attempt that failed through no fault of its unit is repeated once. If the previous loss was longer ago than the
-/// window, counting starts again. A step may have `MAX_LOST_EVER` losses in all.
+/// An attempt that failed through no fault of its unit is a loss. It is repeated, unless the step has now had more than
+/// `MAX_LOST` losses within the window or more than `MAX_LOST_EVER` in all. The second pass counts from zero.
 const MAX_LOST: u32 = 1;
 const LOSS_WINDOW: Duration = Duration::from_secs(600);
 const MAX_LOST_EVER: u32 = 4;
@@ -76,8 +76,8 @@ const MAX_SHORT_OF_MEMORY: u32 = 1;
 const MAX_WORKERS_LOST: u32 = 2;
 /// How long a worker, or the processes of a dead one, may take to end after they were killed.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a lease waits for memory that other programs hold. After that the run ends or, if the memory is on the
-/// device, its unit goes without the device.
+/// How long a lease waits for memory that other programs hold. After that, the run ends. If the memory is on the
+/// device, the unit goes without the device instead.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// How the run is ending, if it is.
@@ -119,7 +119,7 @@ pub struct Core {
     device: Device,
     /// The delays before the next start of a worker, by role.
     backoff: BTreeMap<Role, Backoff>,
-    /// The decisions that are reported once for each job, and have been.
+    /// The decisions that have been reported, of those that are reported only once for each job.
     reported: BTreeSet<(PolicySubject, JobId)>,
     /// No spare is started before this time, because the machine was short of memory.
     no_spare_before: Moment,
@@ -176,7 +176,7 @@ impl Core {
         }
     }
 
-    /// Handles an event, and returns what the driver must do. `now` never decreases.
+    /// Handles an event, and returns what the driver must do. `now` must not decrease from one call to the next.
     pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Action> {
         if self.ending != Ending::Stopped {
             self.apply(now, event);
@@ -252,7 +252,6 @@ impl Core {
         self.ledger.reserved_for_supervisor()
     }
 
-    /// Returns the lease that a worker holds.
     pub fn lease_of(&self, worker: WorkerId) -> Option<LeaseId> {
         self.workers.get(&worker)?.lease().map(|lease| lease.id)
     }
@@ -274,8 +273,8 @@ impl Core {
             .min()
     }
 
-    /// Returns the time at which the wait for memory times out. It is `None` while this run holds leases, because each
-    /// lease has a deadline and frees memory when it ends.
+    /// Returns the time at which the wait for memory times out. The timeout does not apply while this run holds leases,
+    /// because each lease has a deadline and frees memory when it ends.
     fn memory_timeout_at(&self) -> Option<Moment> {
         let ours = self.workers.values().any(|it| it.lease().is_some());
         self.waiting.filter(|_| !ours).map(|waiting| waiting.since + MEMORY_TIMEOUT)

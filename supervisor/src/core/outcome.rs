@@ -348,7 +348,7 @@ fn memory_figures(reason: KillReason) -> String {
     }
 }
 
-/// Explains why a report cannot belong to this order, if so. Such a report is discarded.
+/// Explains how a report contradicts its order, if it does. A contradictory report is discarded.
 fn contradiction(order: Order, report: &Report) -> Option<String> {
     let passed = report.head.status == Status::Passed;
     let what = match (order.stage, &report.body) {

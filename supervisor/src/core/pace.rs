@@ -2,9 +2,9 @@
 //! by more than a known bound.
 //!
 //! The next sample is due before a process that grows at the highest recent rate could use up the remaining headroom. A
-//! rate counts in full for `HOLD`, and then halves every `HALF_LIFE`. One spike, which may be a whole mapping that was
-//! counted at once, thus does not cost frequent samples for the rest of a run. The bound also covers growth while a
-//! sample is late.
+//! rate counts in full for `HOLD`, and then halves every `HALF_LIFE`. Otherwise one spike, such as a whole mapping that
+//! was counted at once, would cause frequent samples for the rest of a run. The bound also covers growth while a sample
+//! is late.
 
 use std::time::Duration;
 
@@ -85,7 +85,7 @@ impl Pace {
         self.worst_delay
     }
 
-    /// Returns how far a process can exceed its limit before a sample shows it, if it grows no faster than at the rate
+    /// Returns how far a process can exceed its limit before a sample shows it, if it grows no faster than the rate
     /// that counts now. The bound is what the process can fill in the shortest interval plus the worst delay so far.
     pub fn overshoot_bound(&self, now: Moment) -> Bytes {
         let blind = SHORTEST + self.worst_delay;

@@ -354,7 +354,7 @@ fn load_limit(settings: &VerifySettings) -> Duration {
     stretched(load_timeout(settings.call_timeout))
 }
 
-/// Returns a time in which all captures can be read four times at the slowest rate, plus a minute.
+/// Returns the time that it takes to read all captures four times at the slowest rate, plus a minute.
 fn reading_timeout(entries: &[EntryNumbers]) -> Duration {
     let bytes: Bytes = entries.iter().map(|entry| entry.file).sum();
     Duration::from_secs(60 + bytes.saturating_mul(4).get() / SLOWEST_READ_PER_SECOND)

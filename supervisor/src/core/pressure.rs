@@ -41,7 +41,7 @@ pub(super) struct Machine {
     gap_since: Option<Moment>,
     /// Whether that gap has been reported.
     gap_reported: bool,
-    /// The largest amount of swapped memory of this run that was reported.
+    /// The swapped memory of this run in the last report. Zero again as soon as nothing is swapped.
     swapped: Bytes,
     pressure_reported_at: Option<Moment>,
 }

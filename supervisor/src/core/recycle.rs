@@ -55,8 +55,9 @@ impl RecycleReason {
 pub struct Usage {
     pub age: Duration,
     pub leases: u32,
-    /// The memory that it owed when it became ready, and what it owes now.
+    /// The memory that it owed when it became ready.
     pub owed_when_ready: Bytes,
+    /// The memory that it owed in the last sample.
     pub owed: Bytes,
 }
 

@@ -38,7 +38,7 @@ const INODES: Limit = Limit { least: 128, enough: 256 };
 /// workers and runners of a run have threads.
 const PIDS: Limit = Limit { least: 32, enough: 64 };
 
-/// A resource of which the machine has too little for builds.
+/// A resource that is too scarce for builds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
     Disk { free: Bytes, needed: Bytes },
@@ -158,7 +158,8 @@ impl Core {
         first.map(|id| self.unit(id).step().stage).any(|stage| stage == Stage::Build).then_some(short)
     }
 
-    /// Reports a shortage when the first build has to wait. `is_granting` is false while nothing may start anyway.
+    /// Reports a shortage when the first build has to wait. `is_granting` is false during a pause or a stall, when
+    /// nothing starts in any case.
     pub(super) fn note_held_builds(&mut self, now: Moment, is_granting: bool) {
         let held = is_granting && self.held_builds().is_some();
         let at_work = self.workers.values().any(|it| it.lease().is_some());

@@ -233,7 +233,6 @@ impl Roster {
         0 < self.baselines
     }
 
-    /// Returns the highest lower bound of a speed-up.
     pub(crate) fn highest_lower_bound(&self) -> Option<f64> {
         self.lower_bounds.last().map(|(bound, _)| bound.0)
     }

@@ -27,7 +27,7 @@ pub struct RunSpec {
     pub spare: bool,
     /// Whether the core reacts when pages of this run are swapped out.
     pub own_swap: bool,
-    /// In the order in which they are served. Ids are indices.
+    /// The jobs, in the order in which they are served. Their ids are indices into this list.
     pub jobs: Vec<JobSpec>,
 }
 
@@ -101,12 +101,11 @@ impl StageSpec {
     }
 }
 
-/// What is kept of a unit's state in an earlier part of the run.
+/// What is kept of a unit's state from an earlier part of the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Resumed {
     /// It passed its build, and its artifact is still valid. It begins with the next step.
     Built,
-    /// It ended.
     Ended {
         status: Status,
         /// Set if it ended as PASSED or UNSUPPORTED, and its artifact still exists.

@@ -22,7 +22,8 @@ use super::{Core, Ending};
 
 /// How long to wait for a source that was asked. It may still offer units later.
 pub(super) const SOURCE_TIMEOUT: Duration = Duration::from_secs(600);
-/// Units requested from a source per verifier, so that no verifier has to wait for the source.
+/// A source is asked for enough units that its job has this many open ones per verifier. Thus no verifier has to wait
+/// for the source.
 const AHEAD: u32 = 2;
 const WITHDRAWN: &str = "withdrawn by its source";
 
@@ -50,7 +51,7 @@ impl Core {
         }
     }
 
-    /// Returns how many units a job has room for. It is `None` if this is not the time to ask its source.
+    /// Returns how many units to ask a job's source for, or `None` if this is not the time to ask.
     fn capacity(&self, index: usize) -> Option<u32> {
         let job = &self.jobs[index];
         if job.done || job.supply != Supply::Open || !self.predecessors_have_ended(index) {

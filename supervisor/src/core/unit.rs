@@ -134,7 +134,6 @@ impl Unit {
         &self.spec.route[self.step_index]
     }
 
-    /// Returns the step that follows the current one.
     pub(crate) fn next_step(&self) -> Option<&Step> {
         self.spec.route.get(self.step_index + 1)
     }

@@ -24,7 +24,6 @@ use super::RETURN_TIMEOUT;
 use super::event::{Moment, Order};
 use super::recycle::{RecycleReason, Usage};
 
-/// What a worker is doing.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum State {
     Starting {
@@ -48,7 +47,7 @@ pub(crate) struct Lease {
     pub(crate) attempt: u32,
     pub(crate) started: Moment,
     pub(crate) deadline: Moment,
-    /// The index of the way in which the step is done.
+    /// The index of the chosen way to do the step.
     pub(crate) way: usize,
     pub(crate) predicted: Bytes,
     pub(crate) reserved: Bytes,
@@ -115,7 +114,6 @@ pub(crate) struct Worker {
     pub(crate) killed_at: Option<Moment>,
     /// Whether the log already says that it is still alive after being killed.
     pub(crate) overdue: bool,
-    /// Whether it was ever ready.
     pub(crate) was_ready: bool,
     /// Whether it has been sampled since it became idle. If so, `owed` is what its last lease left.
     pub(crate) seen_idle: bool,

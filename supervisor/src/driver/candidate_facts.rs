@@ -18,7 +18,7 @@ pub struct CandidateFacts {
     /// Boxed, because most candidates have none.
     pub profile: Option<Box<ScoreSummary>>,
     pub status: Option<Status>,
-    /// The highest number of an attempt of each stage in earlier parts of the run.
+    /// The highest attempt number of each stage in earlier parts of the run.
     pub earlier_attempts: BTreeMap<Stage, u32>,
 }
 

@@ -71,7 +71,7 @@ pub struct RunOptions {
     pub each_candidate: Option<EachCandidate>,
     /// The address at which metrics are served.
     pub metrics: Option<std::net::SocketAddr>,
-    /// Called before each sample of memory, several times per second.
+    /// Called before each sample of memory.
     pub before_each_sample: fn(),
 }
 

@@ -248,7 +248,7 @@ fn from_pattern(
             }
         }
     }
-    // One message per pattern, however many files it matched.
+    // One message per pattern and kind of mistake, however many files the pattern matched.
     if let Some((why, first)) = missing.first() {
         let which = format!("{} of {total} matching files, such as `{}`", missing.len(), quote(first));
         findings.report(&pattern.spot, format!("{why}: {which}")).help("narrow the pattern");

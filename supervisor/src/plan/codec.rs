@@ -9,7 +9,6 @@ use super::error::{Findings, Spot, suggest};
 use super::print;
 use super::table::{TomlValue, describe, wrong_type};
 
-/// A kind of value.
 pub(super) trait Codec {
     type Value: Clone + PartialEq + std::fmt::Debug;
 

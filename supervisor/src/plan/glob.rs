@@ -40,7 +40,6 @@ pub(super) enum GlobError {
     NotUtf8(String),
 }
 
-/// One file that a pattern found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Match {
     pub(super) path: PathBuf,

@@ -107,7 +107,7 @@ fn read_step(mut table: TableReader<'_, '_>, findings: &mut Findings) -> Option<
     })
 }
 
-/// Reads a required key.
+/// Reads a key, and reports it if it is missing.
 fn required<T>(
     table: &mut TableReader<'_, '_>,
     key: &'static str,
@@ -168,7 +168,6 @@ fn report(error: &SyntaxError, spot: &Spot, findings: &mut Findings) {
     findings.report(&spot.at(span), error.message.clone());
 }
 
-/// One argument of a launch.
 struct Arg;
 
 impl Codec for Arg {

@@ -31,7 +31,7 @@ pub(super) struct Layers {
     limits: LimitLayer,
 }
 
-/// All tables that are allowed at the top of a plan.
+/// All tables of settings that are allowed at the top of a plan.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TopLayers {
     pub(super) run: RunLayer,

@@ -103,19 +103,18 @@ pub struct ReplayPlan {
     pub budget: Bytes,
     /// Names of tensors that never leave the pool.
     pub pin: Vec<String>,
-    /// The number of steps after the running step whose tensors are fetched ahead, if the pool has room.
+    /// How many steps ahead of the running step tensors are fetched, if the pool has room.
     pub prefetch: u32,
 }
 
 /// The candidates that make the calls of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayCandidates {
-    /// The winner of each job, or its baseline if it has no winner.
+    /// The winner of each job, or the baseline if there is no winner or it does not support all entries of the replay.
     Winners,
     Baseline,
 }
 
-/// The settings of the table `[run]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunSettings {
     pub name: String,
@@ -169,7 +168,6 @@ impl Stages {
     }
 }
 
-/// The settings of the table `[memory]`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemorySettings {
     /// A size, or a share of min(RAM, cgroup limit).

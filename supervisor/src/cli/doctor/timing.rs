@@ -27,8 +27,9 @@ const STEPS: [f64; 7] = [0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2];
 
 /// The measured speed-ups of copies of a kernel against the kernel itself.
 pub(super) struct Trial {
-    /// The lowest and the highest bound of the copies' speed-up intervals.
+    /// The lowest lower bound of the copies' speed-up intervals.
     low: f64,
+    /// The highest upper bound of these intervals.
     high: f64,
     /// The largest share of a copy's timed blocks that was spent waiting for a CPU.
     wait_share: Option<f64>,

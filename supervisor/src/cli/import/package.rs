@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 const NAME: &str = "opt_captures";
-/// Python runs this file if it is given the folder.
+/// The folder's `__main__.py`, which Python runs if it is given the folder.
 const START: &str = "import sys\n\nfrom opt_captures.__main__ import main\n\nsys.exit(main())\n";
 
 /// Names and contents of files of the package.

@@ -13,7 +13,6 @@ use crate::core::unit::{Progress, Unit};
 use crate::core::worker::{State, Worker};
 use crate::core::{Core, Ending};
 
-/// The state of the whole run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunView {
     pub paused: bool,
@@ -31,7 +30,6 @@ pub struct RunView {
     pub room: Room,
 }
 
-/// The state of a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerView {
     pub id: WorkerId,
@@ -60,7 +58,6 @@ pub struct RunnerView {
     pub peak_owed: Bytes,
 }
 
-/// A current lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseView {
     pub id: LeaseId,
@@ -73,7 +70,6 @@ pub struct LeaseView {
     pub left: Duration,
 }
 
-/// The progress of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnitView {
     Waiting { stage: Stage, attempt: u32 },

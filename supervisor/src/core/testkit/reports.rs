@@ -72,7 +72,7 @@ pub fn timed(stage: Stage, speedups: &[(f64, f64)]) -> Report {
     report
 }
 
-/// A verification of two entries of which this many passed.
+/// A verification of two entries, with the number of those that passed.
 pub fn verified(entries_passed: u32) -> Body {
     Body::Verify(Verified {
         entries_run: 2,

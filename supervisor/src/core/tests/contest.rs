@@ -44,7 +44,7 @@ fn timed(harness: &Harness) -> String {
     orders.split(' ').filter(|order| !order.starts_with(['B', 'V'])).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the detail with which a candidate ended.
+/// Returns the detail of a candidate's end.
 fn why(harness: &Harness, candidate: u32) -> &str {
     let done = harness.log.iter().find_map(|action| match action {
         Action::UnitDone { unit: UnitId(unit), detail, .. } if *unit == candidate => Some(detail),

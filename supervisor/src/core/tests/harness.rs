@@ -51,7 +51,7 @@ pub(super) struct Granted {
     pub(super) attempt: u32,
 }
 
-/// A core, and the events with which its driver would answer it.
+/// A core, and what its driver has yet to answer.
 pub(super) struct Harness {
     pub(super) core: Core,
     pub(super) now: Moment,
@@ -215,7 +215,7 @@ impl Harness {
         }))
     }
 
-    /// Lets all remaining steps pass, and returns the reason with which the run stops.
+    /// Lets all remaining steps pass, and returns why the run stops.
     pub(super) fn pass_the_rest(&mut self) -> StopReason {
         for _ in 0..400 {
             if let Some(stop) = self.stopped() {
@@ -229,7 +229,7 @@ impl Harness {
         panic!("the run does not end\n{:#?}", self.log);
     }
 
-    /// Returns the reason with which the run stopped, if it has stopped.
+    /// Returns why the run stopped, if it has stopped.
     pub(super) fn stopped(&self) -> Option<StopReason> {
         self.log.iter().find_map(|action| match action {
             Action::Stop { reason } => Some(reason.clone()),
@@ -237,7 +237,7 @@ impl Harness {
         })
     }
 
-    /// Returns the status and the blame with which a candidate ended.
+    /// Returns the status and the blame of a candidate that has ended.
     pub(super) fn done(&self, candidate: u32) -> Option<(Status, Option<Blame>)> {
         self.log.iter().find_map(|action| match action {
             Action::UnitDone { unit, status, blame, .. } if unit.0 == candidate => Some((*status, *blame)),

@@ -1,4 +1,5 @@
-//! Tests of `check_invariants` and `check_rosters`: all tests but the last break a law, and the check must report it.
+//! Tests of `check_invariants` and `check_rosters`: each test breaks a law, and the check must report it. The last test
+//! is of `lease_of`.
 
 use opt_shared::ids::{UnitId, WorkerId};
 use opt_shared::message::Role;

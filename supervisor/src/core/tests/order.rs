@@ -26,7 +26,6 @@ fn run(spec: Plan, failing: &[&str]) -> Harness {
         if harness.stopped().is_some() {
             return harness;
         }
-        // Answers until a lease is granted or the run is over.
         let before = harness.orders();
         for _ in 0..12 {
             if harness.stopped().is_some() || harness.orders() != before {

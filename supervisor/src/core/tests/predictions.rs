@@ -231,8 +231,9 @@ fn deadlines_exceed_what_timeouts_allow() {
     let limits = limits(None, Some(1));
     for call_timeout in [Duration::from_millis(10), Duration::from_secs(1), Duration::from_secs(600)] {
         let settings = verify_settings(call_timeout, 2);
-        // Each entry has a separate runner, which loads, plans and calls it twice, and once more. The entry is read at
-        // 20 MiB/s. Each step may take as long as the worker waits for it on a machine that gives it no CPU.
+        // For each entry, a separate runner loads the candidate, plans, and calls it twice, and then once more. The
+        // entry is read at 20 MiB/s. Each step may take as long as the worker waits for it on a machine that gives it
+        // no CPU.
         let load = call_timeout.clamp(Duration::from_secs(1), Duration::from_secs(120)) * 4;
         let call = call_timeout * 4;
         let allowed = (load + call * 4) * 100 + Duration::from_secs(100);

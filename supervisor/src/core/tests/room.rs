@@ -15,7 +15,7 @@ const SHORT: Room = Room { disk: Some(Bytes::mib(3)), inodes: None, pids: None }
 const BETWEEN_THE_MARKS: Room = Room { disk: Some(Bytes::mib(48)), inodes: None, pids: None };
 const PLENTY: Room = Room { disk: Some(Bytes::gib(3)), inodes: None, pids: None };
 
-/// Lets everything pass that is granted, until nothing more is.
+/// Lets every step that is granted pass, until nothing more is granted.
 fn pass_what_is_granted(harness: &mut Harness) {
     for _ in 0..40 {
         match harness.try_lease() {

@@ -2,8 +2,8 @@
 //! no decision depends on it.
 //!
 //! A candidate that has not ended is expected to need what is left of the mean time of its current stage. The mean time
-//! of each later stage is added, multiplied by the share of candidates that reached it. If a job has no attempts of a
-//! stage yet, it is assumed to be like the other jobs.
+//! of each later stage is added, multiplied by the share of attempts that passed the stages before it, from the current
+//! one on. If a job has no attempts of a stage yet, it is assumed to be like the other jobs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -71,7 +71,6 @@ impl Forecast {
                     break;
                 }
                 let Some(tally) = self.tally(stage, it.job) else {
-                    // A job with few candidates has no screening.
                     if stage == Stage::Screen {
                         continue;
                     }

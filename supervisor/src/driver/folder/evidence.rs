@@ -16,8 +16,8 @@ use crate::store::MAX_POINTS;
 
 /// The longest time between two blocks. If the supervisor is killed, the samples since the last block are lost.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
-/// The step width for the machine's figures, in milliseconds. MemAvailable changes in every sample. Within a step, only
-/// falls of MemAvailable and increases of swap are kept.
+/// The step width for the machine's figures, in milliseconds. MemAvailable changes in every sample, so within a step
+/// only falls of MemAvailable and increases of swap are kept.
 const MACHINE_WIDTH: u64 = 250;
 
 /// One sample of the process tree and the machine.
@@ -32,7 +32,7 @@ pub struct RunSample {
     pub available: Option<Bytes>,
 }
 
-/// One process in a sample. Unlike the core's sample, it includes the memory files that the process maps.
+/// One process in a sample. Unlike in the core's sample, a runner's figure includes the memory files that count for it.
 #[derive(Debug)]
 pub struct SampledProcess {
     pub process: Process,
@@ -130,7 +130,7 @@ impl Evidence {
         self.block.width = width;
     }
 
-    /// Records that a worker's lease was sent. `alone` means that no other lease is running.
+    /// Records that a worker was sent a lease. `alone` means that no other lease is running.
     pub fn phase_started(&mut self, worker: WorkerId, alone: bool) {
         self.swapped_before.insert(worker, self.swapped);
         if let Some(end) = self.last_end.filter(|_| alone) {

@@ -71,7 +71,7 @@ impl Run<'_> {
             }
             // A candidate without a verdict might have been the winner.
             StopReason::Finished if self.agenda.has_infra_error() => (RunStatus::Finished, Exit::Host),
-            // A skipped replay depended on a job, whose verdict counts.
+            // A replay is skipped because of a job, and that job's verdict already counts.
             StopReason::Finished
                 if verdicts.iter().all(|it| *it == Verdict::Good)
                     && self

@@ -210,7 +210,6 @@ impl RunFolder {
     pub fn remove_temporary_files(&self) {
         let _ = clear(&self.scratch());
         self.clear_parts();
-        // Remove empty logs of workers.
         if let Ok(entries) = fs::read_dir(self.worker_logs()) {
             for entry in entries.flatten() {
                 if entry.metadata().is_ok_and(|metadata| metadata.len() == 0) {
@@ -263,7 +262,8 @@ pub fn is_locked(path: &Path) -> bool {
 }
 
 /// Calls `clear` if no supervisor is using the run folder. Holds the run's lock during the call, so that no supervisor
-/// can start. If the folder no longer exists, `clear` is called without a lock.
+/// can start. If the folder no longer exists, `clear` is called without a lock. If the folder exists without its lock
+/// file, `clear` is not called.
 pub(crate) fn clear_if_dead(path: &Path, clear: impl FnOnce()) {
     if path.join("lock").is_file() {
         if let Ok(_lock) = RunFolder::try_lock(path) {

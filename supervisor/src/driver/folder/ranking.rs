@@ -43,12 +43,10 @@ impl ScoreSummary {
         }
     }
 
-    /// Returns the speed-up over the baseline that was timed beside the candidate.
     pub const fn speedup(&self) -> Option<Estimate> {
         self.speedup
     }
 
-    /// Returns whether any entry was timed.
     pub const fn has_entries(&self) -> bool {
         self.entries != 0
     }
@@ -131,7 +129,8 @@ impl Scores {
 pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
     let paired = timed.iter().any(|it| it.is_baseline);
     let most_varied = timed.iter().map(|it| it.summary.varied).max().unwrap_or_default();
-    // Without a baseline, the entries of the first candidate with the most of them are the ones to compare.
+    // Without a baseline, candidates are compared over the entries of one of them: the first of those with the most
+    // varied entries and, among these, the highest weight.
     let most_entries = timed.iter().rev().max_by_key(|it| (it.summary.varied, it.summary.weight));
     let entries_to_compare = most_entries.map(|it| it.summary.compared);
     let mut scored: Vec<(&Timed<'_>, Option<Estimate>, Estimate)> = Vec::new();

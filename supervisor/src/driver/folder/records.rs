@@ -12,7 +12,6 @@ use crate::driver::RunError;
 use crate::record::{MemoryTotals, Numbers, UtcTime};
 use crate::store::{DevicePhase, PhaseRow as StoredPhase, ReplayPhaseRow, Store};
 
-/// The writers of a run's records.
 pub(crate) struct RunRecords {
     pub(crate) writer: Writer,
     pub(crate) evidence: Evidence,
@@ -82,7 +81,7 @@ impl RunRecords {
         }
     }
 
-    /// Writes the summary, unless the last one is too recent.
+    /// Writes the summary. If the last one is too recent, postpones it.
     pub(crate) fn write_summary_if_due(&mut self, totals: MemoryTotals) {
         if self.summaries.is_due() {
             self.write_summary(totals);

@@ -12,9 +12,10 @@ pub const RANK_RESOLUTION: f64 = 0.01;
 /// candidate shares the rank of the current leader if `value ≥ leader.ci_low · (1 − resolution)`, where the resolution
 /// is `min_improvement`, but at least [`RANK_RESOLUTION`]. Otherwise it leads a new rank, whose number is its position
 /// in the order (1, 1, 3). A candidate is compared with its leader and not with its neighbour, so many small steps do
-/// not add up to one long tie. Two copies of a kernel differ by less than half an interval, so they share a rank. A
-/// candidate that is slower by more than the leader's uncertainty and the resolution together gets a lower rank. A wide
-/// interval gives no advantage, because ties depend on the value. Estimates whose lower bound is NaN come last.
+/// not add up to one long tie. Two copies of a kernel usually differ by less than half an interval, so they share a
+/// rank. A candidate that is slower by more than the leader's uncertainty and the resolution together gets a lower
+/// rank. A wide interval gives no advantage, because ties depend on the value. Estimates whose lower bound is NaN come
+/// last.
 ///
 /// For times, where less is better, rank the estimate of `1 / time`.
 pub fn ranks(estimates: &[Estimate], min_improvement: f64) -> Vec<u32> {
@@ -29,7 +30,7 @@ pub fn ranks(estimates: &[Estimate], min_improvement: f64) -> Vec<u32> {
     let mut leader: Option<(usize, u32)> = None;
     for (place, &index) in (1_u32..).zip(&order) {
         let shared = leader.filter(|&(leader, _)| {
-            // This comparison is also false for NaN, so each such estimate leads a separate rank at the end.
+            // This comparison is also false for NaN, so an estimate with this value leads a separate rank.
             estimates[index].value >= estimates[leader].ci_low * (1.0 - resolution)
         });
         let rank = shared.map_or(place, |(_, rank)| rank);

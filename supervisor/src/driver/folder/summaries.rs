@@ -18,8 +18,8 @@ use crate::store::Store;
 
 /// The shortest time between two summaries, except at the ends of jobs and replays.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
-/// Except at the ends of jobs and replays, a summary follows the last one only after this many times the time that the
-/// last one took. The summary of thousands of candidates has tens of MB.
+/// A summary that took a time T to write is followed by the next one after at least this many times T, except at the
+/// ends of jobs and replays. The summary of thousands of candidates has tens of MB.
 const INTERVAL_FACTOR: u32 = 20;
 
 /// The channel on which the end of the run waits for the last summary.

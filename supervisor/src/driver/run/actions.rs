@@ -105,7 +105,7 @@ impl Run<'_> {
         self.records.writer.write(move |store| store.host(&host));
     }
 
-    /// Lets the runners begin that have been moved into their control groups.
+    /// Lets runners begin whose moves into their control groups are done.
     pub(super) fn let_moved_runners_begin(&mut self) {
         for ((worker, pid), moved) in self.machine.leaves.moved() {
             if let Err(why) = moved {
@@ -139,7 +139,8 @@ impl Run<'_> {
     }
 
     fn start_worker(&mut self, worker: WorkerId, role: Role) -> Result<(), RunError> {
-        // `ready_ms` also counts from here, because starting a process takes longer than some verifications.
+        // Like `ready_ms`, the recorded time counts from here, because starting a process takes longer than some
+        // verifications.
         let at = UtcTime::now();
         let started = self.machine.start_worker(worker, role);
         let pid = started.as_ref().copied().unwrap_or(0);

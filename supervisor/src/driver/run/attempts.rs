@@ -25,7 +25,6 @@ pub(crate) struct Attempts {
     pub(super) ending_report: Option<EndingReport>,
 }
 
-/// An attempt in progress.
 pub(crate) struct RunningAttempt {
     pub(crate) number: u32,
     pub(crate) started: Instant,
@@ -93,7 +92,7 @@ impl Run<'_> {
                 tracing::warn!("{name}: its {stage} (attempt {number}) ended without a result: {why}");
                 without_report(blame, why, ms)
             }
-            // A resumed run gives this status and blame also to attempts that a killed supervisor left open.
+            // A resumed run gives the same status and blame to attempts that a killed supervisor left open.
             AttemptEnd::Abandoned { why } => without_report(Blame::Host, why, ms),
         };
         let (status, detail) = (end.status, end.detail.clone());

@@ -13,7 +13,7 @@ use crate::core::event::Moment;
 /// The largest number of slots, which is more than most terminals have columns. An answer with all of them is below 32
 /// KiB.
 const MAX_SLOTS: usize = 512;
-/// The width of a slot at first.
+/// The initial width of a slot.
 const FIRST_WIDTH: Duration = Duration::from_millis(250);
 
 /// The highest owed and reclaimable memory within a span of time.

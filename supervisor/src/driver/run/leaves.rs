@@ -15,11 +15,10 @@ use super::mover::{Moved, Mover, RunnerKey};
 use crate::cgroup::{Events, Group, Leaf, LeafLimits, StartGroup, Subtree};
 use crate::memory::cgroup::own_groups;
 
-/// Memory that the kernel charges to a leaf, and that does not count for the runner's own limit: stacks and other memory
-/// of the kernel, and what the runner has printed.
+/// Memory that the kernel charges to a leaf, but that does not count for the runner's own limit: stacks and other
+/// memory of the kernel, and what the runner has printed.
 const UNCOUNTED: Bytes = Bytes::mib(4);
 
-/// The leaves of all runners.
 pub struct Leaves {
     groups: Groups,
     /// Why runners get no leaf from now on, although there are control groups.
@@ -34,13 +33,12 @@ pub struct Leaves {
 enum Groups {
     /// The text says why there are none.
     Absent(String),
-    /// Used at once, for canaries.
+    /// The canaries use it directly.
     Here(Subtree),
-    /// Used by a thread, for runners.
+    /// A thread uses it for the runners.
     InBackground(Mover),
 }
 
-/// When a runner may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MayBegin {
     /// It gets no leaf.
@@ -71,7 +69,7 @@ impl Leaves {
         Self::with(Groups::Absent("not asked for".to_owned()))
     }
 
-    /// Lets a thread do all that follows. Canaries cannot get leaves any more.
+    /// Hands the groups over to a thread, which serves runners from now on. Canaries get no more leaves.
     #[must_use]
     pub fn in_background(mut self) -> Self {
         if let Groups::Here(subtree) = self.groups {
@@ -89,7 +87,7 @@ impl Leaves {
         digest.chars().take(12).collect()
     }
 
-    /// Returns the name of the files that limit the memory of the leaves of canaries. Empty without control groups.
+    /// Returns the name of the file that limits the memory of a canary's leaf. Empty if canaries get no leaves.
     pub fn limit_file(&self) -> &'static str {
         match &self.groups {
             Groups::Here(subtree) => subtree.limit_file(),
@@ -97,7 +95,7 @@ impl Leaves {
         }
     }
 
-    /// Returns why there are no control groups, or `None` if there are.
+    /// Returns why runners get no leaves, or `None` if they do.
     pub fn absent(&self) -> Option<&str> {
         match &self.groups {
             Groups::Absent(why) => Some(why),
@@ -182,7 +180,7 @@ impl Leaves {
     }
 
     /// Returns the limit and events of a dead runner's leaf, if the kernel killed a process in it at the leaf's limit.
-    /// The kernel also counts processes of the leaf that it killed because the whole machine had no memory left.
+    /// `oom_kill` alone does not show that: it also counts kills because the whole machine had no memory left.
     pub fn evidence(&self, worker: WorkerId, pid: u32) -> Option<(Bytes, Events)> {
         let leaf = self.leaves.get(&(worker, pid))?;
         let events = leaf.events().ok()?;

@@ -99,8 +99,8 @@ impl Machine {
         Self { room: room.ok(), ..self }
     }
 
-    /// Waits until one of `others` is readable, a worker sends something, a process ends, the card has a new reading, a
-    /// runner is in its control group, or the timeout is over. Returns true if the kernel reports that processes are waiting for memory.
+    /// Waits until one of `others` is readable, something happens to a worker, a runner or the card, the kernel reports
+    /// that processes are waiting for memory, or the timeout is over. Returns true if the kernel has reported this.
     pub(crate) fn wait<'o>(
         &mut self,
         others: impl Iterator<Item = PollFd<'o>>,
@@ -134,7 +134,6 @@ impl Machine {
         Ok(events.is_some_and(|events| events.contains(PollFlags::PRI)))
     }
 
-    /// Samples the memory of the process tree.
     pub(crate) fn sample(&mut self, now: Moment) -> Sample {
         // A worker stops and wakes its runner for each call, so it may have woken a runner that was halted to be
         // killed.

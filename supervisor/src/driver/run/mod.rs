@@ -43,7 +43,6 @@ use super::folder::records::RunRecords;
 use crate::core::event::{Action, Event, PolicyRow, StopReason};
 use crate::signal::Signals;
 
-/// A run in progress.
 pub(super) struct Run<'a> {
     pub(super) decisions: Decisions,
     pub(super) agenda: Agenda<'a>,

@@ -1,7 +1,7 @@
 //! A thread that creates and removes the leaves of runners, and moves runners into them.
 //!
-//! A move waits until the kernel knows that no process of the machine is being started or ended meanwhile, which can
-//! take tens of milliseconds. The main loop does not wait for that.
+//! The kernel delays a move until no process of the machine is being started or ended, which can take tens of
+//! milliseconds. The main loop must not wait that long.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -16,7 +16,8 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::cgroup::{Leaf, LeafLimits, Subtree};
 
-/// How long the end of a run waits for the thread. It removes groups for at most a few seconds, unless the kernel hangs.
+/// How long the end of a run waits for the thread. The thread needs at most a few seconds to remove groups, unless the
+/// kernel hangs.
 const END_TIMEOUT: Duration = Duration::from_secs(15);
 /// The stack size of the thread, in bytes.
 const STACK: usize = 256 * 1024;
@@ -36,7 +37,8 @@ enum Order {
     GiveBack(Leaf),
 }
 
-/// The loop's side of the thread. Dropping it waits until the thread has removed all groups, up to a limit.
+/// The loop's side of the thread. Dropping it waits until the thread has removed all groups, but not longer than
+/// `END_TIMEOUT`.
 pub(super) struct Mover {
     /// `None` once the thread has been told to end.
     orders: Option<Sender<Order>>,
@@ -69,18 +71,18 @@ impl Mover {
                 }
             }
             drop(subtree);
-            // Only now does the loop see that the thread has ended.
+            // This comes last, because the loop takes the closed channel as the end of the thread.
             drop(done);
         })?;
         Ok(Self { orders: Some(orders), moved, wake, thread: Some(thread), folder })
     }
 
-    /// Orders to move a runner into a new leaf. Returns false if the thread has ended.
+    /// Orders the thread to move a runner into a new leaf. Returns false if the thread has ended.
     pub(super) fn move_runner(&self, runner: RunnerKey, limits: LeafLimits) -> bool {
         self.order(Order::Move(runner, limits))
     }
 
-    /// Has a leaf removed, and what is left in it killed.
+    /// Orders the thread to kill what is left in a leaf, and to remove the leaf.
     pub(super) fn give_back(&self, leaf: Leaf) {
         self.order(Order::GiveBack(leaf));
     }
@@ -89,7 +91,6 @@ impl Mover {
         self.orders.as_ref().is_some_and(|orders| orders.send(order).is_ok())
     }
 
-    /// Returns the moves that are done.
     pub(super) fn moved(&self) -> Vec<Moved> {
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         self.moved.try_iter().collect()
@@ -130,7 +131,7 @@ fn move_into_leaf(
         Ok(()) => Ok(Some(leaf)),
         Err(error) => {
             subtree.put_aside(leaf);
-            // If the runner is dead, its worker has ended.
+            // A runner that is already dead needs no leaf.
             if error.is_of_a_dead_process() { Ok(None) } else { Err(chain(&error)) }
         }
     }

@@ -72,7 +72,6 @@ pub fn confirm(protections: &mut Vec<Protection>, reported: Vec<Protection>) -> 
     gone
 }
 
-/// Marks a protection as lost.
 pub fn lost(protections: &mut [Protection], name: &str, why: &str) {
     if let Some(known) = protections.iter_mut().find(|it| it.name == name) {
         *known = Protection::new(name, false, why);

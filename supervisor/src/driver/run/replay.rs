@@ -223,7 +223,7 @@ impl Run<'_> {
 }
 
 impl Agenda<'_> {
-    /// Chooses the candidates that make the calls of a replay. The error is the status with which the replay ends.
+    /// Chooses the candidates that make the calls of a replay. The error is the replay's final status, and the reason.
     fn prepare_replay(&self, index: usize) -> Result<Underway, (Status, String)> {
         let (replay, facts) = (&self.plan.replays[index], &self.replays.facts[index]);
         if let Some(why) = &facts.broken {

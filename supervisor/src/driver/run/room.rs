@@ -82,7 +82,6 @@ impl RoomWatch {
 }
 
 impl Run<'_> {
-    /// Passes the latest reading to the core.
     pub(super) fn read_room(&mut self) -> Result<(), RunError> {
         match self.machine.room.as_ref().and_then(RoomWatch::take) {
             Some(room) => self.feed(Event::Room(room)),

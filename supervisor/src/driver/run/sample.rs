@@ -34,7 +34,6 @@ pub struct MemoryFiles {
     pub inherited: Bytes,
 }
 
-/// A process that is sampled.
 struct Watched {
     pid: u32,
     sampler: ProcessSampler,

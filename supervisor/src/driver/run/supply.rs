@@ -23,7 +23,7 @@ use crate::store::AttemptEnd;
 
 /// Supplies units to the core and records their results. `index` is a unit's index in its source.
 pub(crate) trait Source {
-    /// Returns the field that holds the index of a unit of this source, in the numbers of a decision.
+    /// Returns the field of a decision's numbers that holds the index of a unit of this source.
     fn field(&self) -> &'static str;
 
     fn name(&self, agenda: &Agenda<'_>, index: usize) -> String;
@@ -50,7 +50,6 @@ pub(crate) trait Source {
 
     fn phase_ended(&self, run: &mut Run<'_>, index: usize, row: &PhaseRow) -> Result<(), RunError>;
 
-    /// Called when the unit has ended.
     fn done(&self, run: &mut Run<'_>, index: usize, end: UnitEnd) -> Result<(), RunError>;
 }
 
@@ -71,7 +70,6 @@ pub(crate) struct Grant {
     pub(crate) share: Duration,
 }
 
-/// An attempt that has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndedAttempt {
     pub(crate) order: Order,
@@ -114,7 +112,6 @@ pub(crate) struct Units {
 }
 
 impl Units {
-    /// Assigns the next unit number.
     pub(crate) fn assign_number(&mut self, subject: Subject) -> UnitId {
         let id = UnitId(u32::try_from(self.subjects.len()).unwrap_or(u32::MAX));
         self.subjects.push(subject);

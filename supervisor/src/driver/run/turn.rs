@@ -1,4 +1,4 @@
-//! Measures how long the main loop takes between two waits for events. While it does, it notices nothing.
+//! Measures how long the main loop takes between two waits for events. In between, the loop notices no events.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -50,7 +50,8 @@ impl TurnClock {
     pub(super) fn end(&mut self) {
         let Some((began, without_cpu)) = self.began.take() else { return };
         let elapsed = began.elapsed();
-        // Most turns are too short to be the longest, whatever the kernel reports.
+        // Most turns are too short to be the longest even with their time without a CPU, so the kernel's account is not
+        // read.
         if self.longest < elapsed {
             let took = elapsed.saturating_sub(self.without_cpu().saturating_sub(without_cpu));
             if self.longest < took {
@@ -59,12 +60,11 @@ impl TurnClock {
         }
     }
 
-    /// The part that took longest in the longest turn, as a phrase that follows "while", and its time.
+    /// Returns the part that took longest in the longest turn, as a phrase that follows "while", and its time.
     pub(super) fn longest_part(&self) -> (&'static str, Duration) {
         self.longest_part
     }
 
-    /// The longest turn so far.
     pub(super) fn longest(&self) -> Duration {
         self.longest
     }

@@ -19,7 +19,6 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// The stack size of the thread, in bytes.
 const STACK: usize = 128 * 1024;
 
-/// A part of the main loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Part {

@@ -11,8 +11,8 @@ use crate::plan::{CandidatePlan, Plan};
 /// A compiler that candidates of the plan need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostCompiler {
-    /// The language of its kernels, and the key of `[build]` that names the compiler.
     pub language: &'static str,
+    /// The key of `[build]` that names the compiler.
     pub key: &'static str,
     /// The program, as the plan names it.
     pub program: String,

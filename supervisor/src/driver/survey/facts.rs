@@ -50,7 +50,7 @@ pub struct JobFacts {
     /// The bytes of distinct storages. Storages of equal size and CRC count once, because headers do not show contents.
     pub unique_bytes: Bytes,
     pub digest: String,
-    /// The function that all entries name.
+    /// The recorded function, if all entries name the same one.
     pub function: Option<String>,
     /// Whether the captures are files or a store.
     pub form: Option<CapturesForm>,
@@ -238,7 +238,6 @@ struct EntryHeaders {
     identity: Option<FileIdentity>,
 }
 
-/// The reason why a capture cannot be used.
 enum Unusable {
     Broken(String),
     /// The machine lacks descriptors or memory to read it.
@@ -265,7 +264,7 @@ fn read_headers(path: &Path, dtypes: Option<&[DType]>) -> Result<Option<EntryHea
 }
 
 /// Counts a storage, and adds its size and CRC to the digest. Its data is not read, so storages of equal size and CRC
-/// count as one. Each storage without a CRC is counted.
+/// count as one. Storages without a CRC are counted separately.
 fn note_storage(
     storage: &Storage,
     entry: u32,

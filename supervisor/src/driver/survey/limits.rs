@@ -25,7 +25,7 @@ impl DeviceMemory {
     }
 }
 
-/// Returns the ceilings for the whole process tree, without a card, and the memory that must stay available to the
+/// Returns the ceilings for the process tree of a run without a card, and the memory that must stay available to the
 /// machine.
 pub fn limits(plan: &Plan) -> (Ceilings, Bytes) {
     limits_of(plan, whole_memory(), None)

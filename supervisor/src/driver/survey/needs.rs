@@ -62,7 +62,6 @@ struct KnownNeeds {
     route: Arc<[Step]>,
 }
 
-/// Computes what the candidates of a job need.
 pub struct JobNeeds<'a> {
     job: &'a JobPlan,
     stages: Stages,
@@ -82,7 +81,7 @@ impl<'a> JobNeeds<'a> {
     pub fn new(job: &'a JobPlan, facts: &'a JobFacts, stages: Stages, device: Device, cores: u32) -> Self {
         let numbers =
             |distinct| facts.profiled(distinct).into_iter().map(|fact| fact.entry.numbers).collect();
-        // Entries without output elements are verified but not timed.
+        // Entries that are not scored are verified but not timed.
         let timed = facts.entries.iter().any(|fact| fact.scored);
         Self {
             job,
@@ -97,7 +96,7 @@ impl<'a> JobNeeds<'a> {
         }
     }
 
-    /// Leaves screening out, because a submitted candidate arrives by itself, without others to choose from.
+    /// Leaves screening out, because a submitted candidate arrives alone, with no others to choose from.
     pub fn without_screening(self) -> Self {
         Self { screens: false, ..self }
     }

@@ -2,14 +2,16 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// The smallest value of a resource limit with which runs work. Below it they fail with errors that do not name it.
+/// The smallest value of a resource limit that is enough for a run. Below it, runs fail with errors that do not name
+/// the limit.
 #[derive(Clone, Copy, Debug)]
 struct Needed {
     resource: Resource,
     what: &'static str,
     least: u64,
-    /// The option of the shell's `ulimit` that sets the limit, and the unit of its argument in bytes or files.
+    /// The option of the shell's `ulimit` that sets the limit.
     option: char,
+    /// The unit of that option's argument, in bytes or files.
     unit: u64,
 }
 
