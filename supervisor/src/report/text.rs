@@ -180,7 +180,7 @@ pub(super) fn headline_of<'a, Candidates>(
     }
 }
 
-/// True if the candidate neither passed nor was skipped on purpose.
+/// True if the candidate has ended, and neither passed nor was skipped on purpose.
 fn has_failed(candidate: &CandidateRecord) -> bool {
     candidate.status.is_some_and(|status| !matches!(status, Status::Passed | Status::Skipped))
 }

@@ -19,7 +19,7 @@ impl Numbers {
         self.next() % bound
     }
 
-    /// Values from -2 to 2 that a 16-bit float represents exactly.
+    /// Values from -2 to 2 that float16 represents exactly.
     pub(crate) fn floats(&mut self, count: usize) -> Vec<f32> {
         (0..count)
             .map(|_| {
