@@ -41,7 +41,8 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
 
     Args:
         folder: the folder for captures, which must be new or empty.
-        ops: full names (``torch.nn.functional.softmax``), or ``"auto"`` for all functions that are called.
+        ops: names (``torch.linalg.norm``, ``torch.nn.functional.softmax`` or just ``softmax``), or ``"auto"`` for all
+            functions that are called.
         per_class: how many calls are kept that have the same shapes, strides, dtypes and plain values. Each of
             these calls is equally likely to be kept.
         per_op: how many calls of an op are kept in total.
