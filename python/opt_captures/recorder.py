@@ -229,7 +229,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             self._in_own_code = before
 
     def _before(self, op: OpName, args: Any, kwargs: Any) -> _Kept | None:
-        """Counts the call and, if it will be kept, holds its arguments. Those that the call changes are copied."""
+        """Counts the call and, if it will be kept, holds its arguments. Arguments that the call changes are copied."""
         if self._wanted is None and next(tensors([*args, *kwargs.values()]), None) is None:
             return None  # A function that only creates tensors is not recorded.
         out = kwargs.get(OUT)

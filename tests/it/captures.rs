@@ -29,7 +29,6 @@ fn captures_below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// Packs `folder` into `store` in the scenario.
 #[track_caller]
 fn pack(scenario: &Scenario, folder: &Path, store: &str) -> PathBuf {
     let folder = folder.to_str().expect("UTF-8");

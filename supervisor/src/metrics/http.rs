@@ -30,7 +30,6 @@ pub struct MetricsError {
     source: std::io::Error,
 }
 
-/// A connection.
 struct Client {
     stream: TcpStream,
     /// The connection is closed at this time.

@@ -127,7 +127,6 @@ impl Digest {
         Ok(())
     }
 
-    /// The winner of a job.
     pub fn winner_of(&self, job: &str) -> Option<&str> {
         self.jobs.iter().find(|it| it.job.name == job)?.job.winner.as_deref()
     }

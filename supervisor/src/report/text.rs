@@ -28,7 +28,6 @@ pub struct Style {
     pub detail: Detail,
 }
 
-/// The amount of detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
     /// A short answer at the end of a run: the ranking, a line for each failure, and where to find more.

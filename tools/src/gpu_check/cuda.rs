@@ -298,7 +298,6 @@ impl DeviceMemory {
     }
 }
 
-/// A kernel of a loaded module.
 pub(crate) struct Kernel {
     function: sys::CUfunction,
 }

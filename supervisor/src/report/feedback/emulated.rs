@@ -3,7 +3,6 @@
 
 use opt_shared::outcome::{EmulatedKernel, Traffic};
 
-/// The largest number of hints.
 const MAX_HINTS: usize = 4;
 /// A kernel is mentioned if its accesses take at least this many times the necessary parts (sectors or passes).
 const NOTABLE: u64 = 2;
