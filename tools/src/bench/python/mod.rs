@@ -1,5 +1,6 @@
-//! Measures what kernels in Python cost: the start of a process with and without a zygote, many small candidates compared
-//! with a plain Python pool, the memory of the process tree compared with its prediction, and the smallest call.
+//! Measures what kernels in Python cost: the start of a process with and without a zygote, many small candidates
+//! compared with a plain Python pool, the memory of the process tree compared with its prediction, and the smallest
+//! call.
 
 mod calls;
 
