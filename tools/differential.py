@@ -3,8 +3,8 @@
     python tools/differential.py target/debug/opt-supervisor --captures 5000 [--seed 1] [--keep FOLDER]
 
 Needs torch and numpy. Prints the differences (at most 20) and a summary line. Exits with 1 if anything differs, if a
-file was refused that must be read or read that must be refused, or if no file was the same. With `--keep`, files that
-differ are kept in the folder. `--first NUMBER --captures 1`, with the same seed, makes one of them again.
+file was refused or read by mistake, or if no file was the same. With `--keep`, files that differ are kept in the
+folder. `--first NUMBER --captures 1`, with the same seed, makes a single file again.
 """
 
 import argparse
@@ -47,7 +47,7 @@ class Settings:
 
 
 class ScriptDescriber(Describer):
-    """Also describes objects of the classes above, in the way in which the pickle contains them."""
+    """Also describes objects of the classes above, as the pickle contains them."""
 
     def describe(self, obj, path="$"):
         class_name = f"{type(obj).__module__}.{type(obj).__qualname__}"

@@ -263,7 +263,7 @@ def jobs():
 
 
 def in_format(functional, suffix, dtype):
-    """Yields, for one of the three formats, the jobs whose kernels are compiled for all of them."""
+    """Yields the jobs of one format. Their kernels exist in all three formats."""
 
     def name(op):
         return f"{op}_{suffix}"

@@ -62,9 +62,9 @@ opt-level = 1
 TOML
 cp "$root/Cargo.lock" "$work/Cargo.lock"
 cd "$work"
-# Tests of the parts of a replay (cursor, planner, pool) are left out, because they are property tests that take
-# minutes. Mutants of `calls.rs` run the tests of profiles and of verification, because profiles reach lines that
-# verification does not.
+# Tests of the planner and the steps of a replay are left out, because they are property tests that take minutes.
+# Mutants of `calls.rs` run the tests of profiles and of verification, because profiles reach lines that verification
+# does not.
 missed=0
 cargo mutants --in-place --no-shuffle --timeout 300 --output "$work" \
     -f 'worker/src/stage/verify/*.rs' -f 'worker/src/stage/failure.rs' \

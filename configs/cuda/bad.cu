@@ -1,4 +1,4 @@
-// Kernels of ReLU, each with a different mistake. configs/cuda/expected.json has the expected status of each.
+// Kernels of ReLU, each with a different mistake, except the last. configs/cuda-demo.toml runs them.
 
 static __device__ long long thread()
 {

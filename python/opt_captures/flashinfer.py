@@ -1,7 +1,7 @@
 """Data sets in the flashinfer-trace format: definitions with a reference in Python, workloads, and solutions.
 
-A definition becomes a job. Its reference is run on its workloads, which gives the captures, and is also the baseline.
-Its solutions become the candidates.
+A definition becomes a job. Its reference is run on the first workloads, which gives the captures, and is also the
+baseline. Its solutions become the candidates.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ STORED_DTYPES = {
 def import_trace(
     folder: Path, out: Path, plan: str = plans.NAME, *, calls: int = DEFAULT_CALLS, seed: int = 0
 ) -> list[plans.Job]:
-    """Records the references of a data set, writes a plan of this name to the folder `out`, and returns its jobs.
+    """Records the references of a data set, writes a plan called `plan` to the folder `out`, and returns its jobs.
 
     A definition that cannot be recorded becomes a job without candidates and captures. The plan leaves it out.
 

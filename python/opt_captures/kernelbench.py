@@ -50,7 +50,7 @@ def import_problems(
     seed: int = 42,
     training: bool = False,
 ) -> list[plans.Job]:
-    """Records problems, writes a plan of this name to the folder `out`, and returns its jobs.
+    """Records problems, writes a plan called `plan` to the folder `out`, and returns its jobs.
 
     As in KernelBench, the seed is set before a model is made and before each ``get_inputs()``; each further call adds 1
     to it. Models are in eval mode unless `training` is set. If one of several problems cannot be recorded, the plan

@@ -124,5 +124,5 @@ class OpRecord:
             self.notes.add(note)
 
     def leave_out(self, reason: str) -> None:
-        """Counts a call that was selected but could not be kept."""
+        """Counts a call that cannot be kept, by its reason."""
         self.left_out[reason] += 1

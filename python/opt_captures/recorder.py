@@ -41,7 +41,8 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
 
     Args:
         folder: the folder for captures, which must be new or empty.
-        ops: full names (``torch.nn.functional.softmax``), or ``"auto"`` for all functions that are called.
+        ops: names (``torch.linalg.norm``, ``torch.nn.functional.softmax`` or just ``softmax``), or ``"auto"`` for all
+            functions that are called.
         per_class: how many calls are kept that have the same shapes, strides, dtypes and plain values. Each of
             these calls is equally likely to be kept.
         per_op: how many calls of an op are kept in total.
@@ -228,7 +229,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             self._in_own_code = before
 
     def _before(self, op: OpName, args: Any, kwargs: Any) -> _Kept | None:
-        """Counts the call and, if it will be kept, holds its arguments. Those that the call changes are copied."""
+        """Counts the call and, if it will be kept, holds its arguments. Arguments that the call changes are copied."""
         if self._wanted is None and next(tensors([*args, *kwargs.values()]), None) is None:
             return None  # A function that only creates tensors is not recorded.
         out = kwargs.get(OUT)

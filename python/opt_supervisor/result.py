@@ -81,7 +81,7 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """True if every recorded call is right and the timing is valid."""
+        """True if the candidate is right, and its timing, if it was timed, is valid."""
         return self.status == "PASSED"
 
     @property

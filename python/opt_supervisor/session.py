@@ -112,8 +112,8 @@ class Session:
     def close(self) -> None:
         """Asks the run to finish its running attempts and to end.
 
-        If it has not ended after a minute, sends it SIGTERM, after another minute SIGTERM again, which ends the
-        attempts, and at last SIGKILL.
+        A run that has not ended after a minute gets SIGTERM. After another minute it gets SIGTERM again, which ends its
+        attempts, and after a third minute SIGKILL.
         """
         process, run = self._process, self._run
         self._process = self._run = None

@@ -14,7 +14,7 @@ from .places import PROGRAM, ROOT
 from .recording import RecordingTest
 
 #: Records calls with two tables of 8 MiB in turn, and keeps twenty. Prints the memory that was used in addition to the
-#: tables, in tables, and the disk space relative to the size of both tables.
+#: tables, as a multiple of one table, and the disk space relative to the size of both tables.
 SCRIPT = """
 import os, sys, threading, time
 from pathlib import Path

@@ -29,7 +29,6 @@ fn captures_below(folder: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     files
 }
 
-/// Packs `folder` into `store` in the scenario.
 #[track_caller]
 fn pack(scenario: &Scenario, folder: &Path, store: &str) -> PathBuf {
     let folder = folder.to_str().expect("UTF-8");
@@ -61,7 +60,7 @@ fn every_fixture_is_unpacked_unchanged() {
     }
 }
 
-/// Reading a packed capture gives the same values, digests and kinds of errors as reading the original file.
+/// Reading a packed capture gives the same values, digests and errors as reading the original file.
 #[test]
 fn packed_capture_is_read_like_the_original_file() {
     let scenario = Scenario::create();
@@ -70,7 +69,7 @@ fn packed_capture_is_read_like_the_original_file() {
         let (file, packed) = (data("").join(name), store.join("entries").join(name));
         let mut documents = [document(&file, true), document(&packed, true)];
         for document in &mut documents {
-            // Remove the one field that must differ: the name of the file.
+            // Remove the only field that must differ.
             document.as_object_mut().expect("an object").retain(|key, _| key != "path");
         }
         let text = documents.map(|document| {

@@ -1,6 +1,6 @@
 //! Captures of calls that change their arguments: each call of a kernel gets a writable copy with the value before the
-//! call, and the value after it is judged like an output. There are kernels in C, in Python, over PyTorch's tensors,
-//! and on the emulated device.
+//! call, and the value after it is judged like an output. The kernels are in C, in Python, in a PyTorch extension, and
+//! on the emulated device.
 
 use std::path::Path;
 
@@ -76,7 +76,7 @@ fn changed_argument_is_judged_like_an_output() {
     }
 }
 
-/// Every timed call gets the value before the call. Otherwise the running statistics would drift, and `input` grow.
+/// If a timed call began with what the previous call left, the running statistics would drift, and `input` would grow.
 #[test]
 fn every_timed_call_starts_with_the_value_before_the_call() {
     let names = ["right", "plans", "stops_updating"];
@@ -152,7 +152,7 @@ fn kernels_with_torch_change_arguments_in_place() {
     }
 }
 
-/// The recorded function itself changes its arguments, also as the baseline.
+/// The recorded function is the baseline, and changes its arguments itself.
 #[test]
 fn recorded_function_is_a_baseline_that_changes_its_arguments() {
     let Some(python) = interpreter() else { return };

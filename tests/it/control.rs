@@ -148,7 +148,6 @@ fn verifier_recycled_during_a_lease_changes_no_verdict() {
         let run = LiveRun::start(scenario, &["--quiet"]);
         if disturb {
             let mut client = run.client();
-            // Wait until a verification is in progress.
             until("an entry is verified", || {
                 let status = client.call("status", &json!({})).expect("the status");
                 list(&status["leases"]).iter().any(|lease| {

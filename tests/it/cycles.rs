@@ -25,7 +25,7 @@ fn cycles(verifiers: u32) {
         (COUNT as usize..=right as usize).contains(&evidence.candidates_passed),
         format_args!("{} of {right} passed", evidence.candidates_passed),
     );
-    // An attempt without a result is repeated after all other work, which is another switch.
+    // An attempt without a result is repeated after all other work, which adds a switch.
     let cycles = evidence.cycles_ended.len();
     outcome.expect(COUNT as usize <= cycles, format_args!("{cycles} of {COUNT} cycles"));
     outcome.expect_equal(evidence.switches.len(), cycles, "switches");
@@ -40,7 +40,7 @@ fn cycles(verifiers: u32) {
         let idle = evidence.idle.get(role).copied().unwrap_or(0);
         outcome.expect(idle <= IDLE_WORKER.get(), format_args!("an idle {role} owes {idle} bytes"));
         let seen = evidence.at_work.get(role).copied().unwrap_or(0);
-        // A runner may be dead before the next sample is due, so not every cycle has such a sample.
+        // A runner may be dead before the next sample is due, so not every cycle has a sample of it.
         outcome.expect(0 < seen, format_args!("a {role} was seen at work {seen} times"));
         outcome.expect(evidence.ready_ms.contains_key(role), format_args!("a {role} was started"));
     }

@@ -155,8 +155,8 @@ fn card_without_totals_is_used_with_the_figures_of_its_processes() {
     outcome.expect([Some(0), Some(HELD * MIB)].contains(&peak), format_args!("the peak: {peak:?}"));
 }
 
-/// The kernel holds less than the ceiling on the device, but together with the memory of the run's processes on the host
-/// it holds more.
+/// The kernel holds less memory on the device than the ceiling. With the memory of the run's processes on the host, the
+/// sum is above the ceiling.
 #[test]
 fn unified_memory_is_one_sum_of_host_and_device() {
     const NEAR_THE_CEILING: u64 = 1020;

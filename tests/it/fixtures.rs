@@ -5,7 +5,7 @@ use std::path::Path;
 use opt_tests::{Outcome, Scenario, data};
 use serde_json::Value;
 
-/// The number of fixtures. A different number means that the test missed some.
+/// The number of fixtures, so that the test notices if it reads only some of them.
 const FIXTURES: usize = 140;
 
 fn read(path: &Path) -> Value {

@@ -23,8 +23,8 @@ fn run(scenario: &Scenario, mut command: Command, arguments: &[&str]) -> Outcome
     scenario.finish(child, arguments)
 }
 
-/// Runs `gpu-check` over the twins. `misbehaviour` makes functions of libcuda's twin hang or crash, and launches of
-/// kernels do nothing.
+/// Runs `gpu-check` over the twins. `misbehaviour` lists functions of libcuda's twin that hang or crash, and kernels
+/// whose launches do nothing.
 fn on_twins(scenario: &Scenario, arguments: &[&str], misbehaviour: &str) -> Outcome {
     let devices = vec![Device { processes: vec![with_context(&[(0, 300)])], ..device() }];
     let twin = twin(scenario, &Script { devices, ..Script::default() });

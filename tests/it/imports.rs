@@ -86,7 +86,8 @@ fn twenty_kernelbench_problems_are_imported_and_verified_in_one_plan() {
     }
 }
 
-/// A model with weights is timed against PyTorch. A class in another file gets the arguments of the problem's classes.
+/// A model with weights is timed against PyTorch. A class in another file is created with the arguments
+/// of the problem's classes.
 #[test]
 fn model_with_weights_is_timed_against_the_recorded_one() {
     let Some((scenario, python)) = prepared() else { return };
@@ -211,7 +212,7 @@ fn flashinfer_trace_data_set_is_imported_and_verified() {
         outcome.expect_equal(&written["spec"][field], &solution["spec"][field], field);
     }
     scenario.run(&named).expect_exit(3).expect_stderr(&["twice-cpp.json exists"]);
-    // What was not judged is not written.
+    // Sources that have changed since they were judged are not written.
     scenario.write("imported/kernels/twice/twice-cpp/main.cpp", "int run() { return 0; }");
     let elsewhere =
         ["report", "imported/runs/plan", "--solutions", "other", "--candidate", "twice/twice-cpp"];

@@ -94,7 +94,8 @@ const AGAINST_THE_RUN: &[Expected] = &[
     ends("copies_its_first_result.c", NONDETERMINISTIC, ""),
 ];
 
-/// Kernels that only `mseal` stops. Before Linux 6.10, which lacks it, a candidate can change its own view of an input.
+/// Kernels that only `mseal` stops. On Linux before 6.10, which has no `mseal`, a candidate can change its own view of
+/// an input.
 const SEALED_ONLY: &[&str] = &[
     "reads_beside_its_inputs",
     "stores_after_mprotect",

@@ -1,5 +1,5 @@
-//! Runs the kernels of `tests/data/kernels/naive` on the entries of `tests/data/captures` that use only float16,
-//! bfloat16, float32 and float64. Every entry must pass.
+//! Runs the kernels of `tests/data/kernels/naive` on the entries of `tests/data/captures` whose floats are float16,
+//! bfloat16, float32 or float64. Every entry must pass.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -7,8 +7,8 @@ use std::path::Path;
 
 use opt_tests::{Scenario, Summary, binary, data, repository, summary::list};
 
-/// Each op, and the number of its entries that use only the four float dtypes. Entries with complex, float8 and
-/// integer tensors do not count.
+/// Each op, and the number of its entries that `dtypes` selects if it names the four float dtypes. Entries with complex
+/// or float8 tensors, and entries without any float tensor, are not selected.
 const OPS: &[(&str, u64)] = &[
     ("embedding", 6),
     ("linear", 5),

@@ -121,8 +121,8 @@ fn run_reads_what_is_used_and_leaves_the_cache_unchanged() {
     }
 }
 
-/// Entries of a store have their data in blobs, some of which are shared. Pages of blobs that timing reads are dropped
-/// too.
+/// Entries of a store have their data in blobs, some of which are shared. After timing has read blobs, their pages are
+/// dropped too.
 #[test]
 fn profile_from_a_store_leaves_the_cache_unchanged() {
     let scenario = Scenario::create();

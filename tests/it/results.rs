@@ -317,7 +317,7 @@ fn real_time_priority_is_reported_or_refused_before_the_run() {
     let reached = if std::thread::available_parallelism().is_ok_and(|cpus| 1 < cpus.get()) {
         "realtime"
     } else {
-        // On a machine with one CPU, the kernel would leave no CPU to the supervisor, so it keeps normal priority.
+        // On a machine with one CPU, a real-time candidate would leave no CPU to the supervisor.
         "none"
     };
     for entry in timed(&summary, "fast") {

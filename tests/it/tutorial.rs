@@ -1,4 +1,4 @@
-//! Runs the tutorial and two how-to pages as printed: files and commands are read from the pages.
+//! Runs the tutorial as printed: files and commands are read from the page. Of two how-to pages, only files are used.
 //!
 //! A comment before a code block marks its kind:
 //!
@@ -6,8 +6,8 @@
 //! - `<!-- run -->` or `<!-- run: EXIT_CODE -->`: commands to run;
 //! - `<!-- run with torch -->` or `<!-- run with torch: EXIT_CODE -->`: commands that are skipped without torch;
 //! - `<!-- record -->`: commands that need torch; without torch, the test copies captures made by the same script;
-//! - `<!-- output -->`: the output of the previous command, if it was run. Sizes may differ, because those of files depend
-//!   on the version of torch.
+//! - `<!-- output -->`: lines that the previous command prints, if it was run. Sizes may differ, because the sizes of
+//!   files depend on the version of torch.
 
 use std::path::Path;
 

@@ -37,7 +37,7 @@ pub fn binary() -> PathBuf {
     built("opt-supervisor").unwrap_or_else(|missing| panic!("{missing}"))
 }
 
-/// All files, sockets and links below a folder, sorted. Files that vanish during the search are left out.
+/// All files, sockets and links below a folder, sorted. Folders that vanish during the search are left out.
 pub fn files_below(folder: &Path) -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders = vec![folder.to_owned()];

@@ -27,10 +27,9 @@ pub fn adopt_orphans() {
     rustix::process::set_child_subreaper(Pid::from_raw(1)).expect("Linux has subreapers");
 }
 
-/// The processes of a run that are still alive after waiting.
+/// The processes of a run that are still alive after the timeout; empty as soon as there are none.
 pub fn left(supervisor: u32, folder: &Path) -> Vec<Process> {
     let mut found = Vec::new();
-    // Return the processes that are still alive after the timeout.
     let _ = holds_within(TIMEOUT, || {
         found = alive(supervisor, folder);
         found.is_empty()

@@ -2,7 +2,7 @@
 //! mark, and checks of the folder and the verdicts afterwards.
 //!
 //! The mark is a value of RLIMIT_LOCKS. Linux has ignored this limit for twenty years, and every descendant inherits
-//! it, even if it changes its session, parent or environment. The mark therefore identifies the fixture's processes
+//! it, even one that changes its session, parent or environment. The mark therefore identifies the fixture's processes
 //! even if they are orphaned, confined or not dumpable.
 
 mod strike;

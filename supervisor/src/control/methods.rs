@@ -29,7 +29,6 @@ pub enum Request {
     Result(ResultParams),
 }
 
-/// The names of all methods.
 pub(super) const METHODS: [&str; 16] = [
     "status",
     "workers",

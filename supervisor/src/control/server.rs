@@ -23,7 +23,7 @@ use super::socket::{RunSocket, SocketError};
 const MAX_CONNECTIONS: usize = 32;
 /// The maximum number of connections accepted or refused in one step.
 const MAX_REFUSED_AT_ONCE: usize = 64;
-/// The number of connections that the kernel keeps until they are accepted.
+/// The number of connections that Linux holds until they are accepted.
 const BACKLOG: i32 = 128;
 /// How long no connection is accepted after the process has run out of descriptors. Without this pause, the waiting
 /// connection would wake the loop again at once.
@@ -331,7 +331,7 @@ pub(super) fn is_admitted(peer: Uid, own: Uid) -> bool {
     peer == own || peer.is_root()
 }
 
-/// Asks the kernel for the user at the other end, and refuses all but the run's user and root.
+/// Asks Linux which user is at the other end, and refuses all but the run's user and root.
 fn check_peer(socket: BorrowedFd<'_>) -> Result<(), Refusal> {
     let forbidden = |why: String| Refusal::new(Code::Forbidden, why);
     let peer = sockopt::socket_peercred(socket)

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags};
 
-/// The maximum number of simultaneous connections. Further ones wait in the kernel.
+/// The maximum number of simultaneous connections. Further ones wait until they are accepted.
 const MAX_CLIENTS: usize = 8;
 /// The maximum length of a request with its headers, in bytes.
 const MAX_REQUEST: usize = 8 << 10;
@@ -30,7 +30,6 @@ pub struct MetricsError {
     source: std::io::Error,
 }
 
-/// A connection.
 struct Client {
     stream: TcpStream,
     /// The connection is closed at this time.

@@ -31,7 +31,7 @@ pub struct MemoryTotals {
     /// The limit on the device memory of all processes of the run.
     #[serde(default)]
     pub device_ceiling_bytes: Option<Bytes>,
-    /// The observed peak of that memory.
+    /// The observed peak of the device memory of all processes of the run.
     #[serde(default)]
     pub device_peak_bytes: Option<Bytes>,
     /// How closely the memory of runners was sampled.

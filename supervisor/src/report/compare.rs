@@ -45,7 +45,7 @@ pub struct Ended {
     pub rank: Option<u32>,
     pub speedup: Option<Estimate>,
     pub median_time: Option<Estimate>,
-    /// Whether every call of a timed entry had the same inputs.
+    /// Whether no timed entry had inputs that varied.
     pub same_inputs: bool,
 }
 

@@ -1,8 +1,8 @@
 //! A run reduced to what fits on a page: a limited number of candidates and failures, and the worst phase of each
 //! stage.
 //!
-//! It is filled row by row, so a run with ten thousand candidates is never in memory. Rows that are left out are
-//! counted.
+//! It is filled row by row, so a run with ten thousand candidates is never in memory as a whole. Rows that are left out
+//! are counted.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -127,7 +127,6 @@ impl Digest {
         Ok(())
     }
 
-    /// The winner of a job.
     pub fn winner_of(&self, job: &str) -> Option<&str> {
         self.jobs.iter().find(|it| it.job.name == job)?.job.winner.as_deref()
     }

@@ -24,8 +24,8 @@ pub use plot::PlotError;
 
 pub const LIMITS: Limits = Limits { shown: 200, failed: 200, entries: 32, workers: 200, decisions: 200 };
 
-/// The size up to which jobs and replays are put on the page. A phone may load it over a slow connection, and browsers
-/// must be able to search it. The sections about memory and the machine are never left out.
+/// The size in bytes up to which jobs and replays are put on the page. A phone may load it over a slow connection, and
+/// browsers must be able to search it. The sections about memory and the machine are never left out.
 const MAX_SIZE: usize = 1_800 << 10;
 const STYLE: &str = include_str!("html/style.css");
 

@@ -95,7 +95,7 @@ pub(super) mod tests {
     use crate::record::RunRecord;
     use crate::record::sample::sample;
 
-    /// A run whose candidates were timed with this many entries whose inputs varied and did not.
+    /// A run whose timed candidates have `varied` entries with inputs that varied, and `unvaried` entries without.
     pub(crate) fn with_varied(varied: u64, unvaried: u64) -> RunRecord {
         let mut run = RunRecord { replays: Vec::new(), ..sample() };
         for profile in run.jobs[0].candidates.iter_mut().filter_map(|it| it.profile.as_mut()) {

@@ -14,7 +14,7 @@ use crate::record::ReplayRecord;
 
 /// Largest number of steps that are listed: those that waited longest.
 const MAX_STEPS: usize = 3;
-/// A step with a smaller share of all waiting counts as not having waited. The hand-over alone takes some hundred
+/// A step with a smaller share of all waiting counts as not having waited. The hand-over alone takes a few hundred
 /// nanoseconds.
 const MIN_SHARE: f64 = 0.01;
 
@@ -258,7 +258,7 @@ impl<'r> Passed<'r> {
         )
     }
 
-    /// Those of the first steps that waited longest, at most `most`.
+    /// Of the listed steps, those that waited longest, at most `most`.
     pub(super) fn slowest(&self, most: usize) -> Vec<&Step<'r>> {
         let waited = |step: &&Step<'_>| 0.0 < step.stall_ms && MIN_SHARE * self.stall_ms <= step.stall_ms;
         let mut steps: Vec<_> = self.steps.iter().filter(waited).collect();

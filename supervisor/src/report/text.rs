@@ -28,7 +28,6 @@ pub struct Style {
     pub detail: Detail,
 }
 
-/// The amount of detail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
     /// A short answer at the end of a run: the ranking, a line for each failure, and where to find more.
@@ -180,7 +179,7 @@ pub(super) fn headline_of<'a, Candidates>(
     }
 }
 
-/// True if the candidate neither passed nor was skipped on purpose.
+/// True if the candidate has ended, and neither passed nor was skipped on purpose.
 fn has_failed(candidate: &CandidateRecord) -> bool {
     candidate.status.is_some_and(|status| !matches!(status, Status::Passed | Status::Skipped))
 }

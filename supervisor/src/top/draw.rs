@@ -80,7 +80,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, model: &Model, theme: Theme) {
     popup(frame, model, theme);
 }
 
-/// The numbers of rows that the workers and the policy log could fill. The candidates get the rows that the others
+/// The numbers of rows that the workers and the policy log could fill. The candidates get the rows that the other panes
 /// leave.
 fn wanted(model: &Model) -> Wanted {
     let rows = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);

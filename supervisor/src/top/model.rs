@@ -146,7 +146,7 @@ pub(super) struct Candidate {
     pub rank: Option<u32>,
     /// The value and the ends of its interval.
     pub speedup: Option<[f64; 3]>,
-    /// Whether every call of a timed entry had the same inputs.
+    /// Whether no timed entry had inputs that varied.
     pub same_inputs: bool,
     /// The figures if this is a replay of the plan.
     pub replay: Option<Replay>,

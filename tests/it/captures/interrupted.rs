@@ -11,10 +11,10 @@ use serde_json::Value;
 use super::{captures_below, pack, tree};
 
 const KILLS: u32 = 50;
-/// The maximum number of files that may be added between two kills.
+/// Each kill waits for a random number of new files below this limit.
 const MAX_FILES: u64 = 40;
 
-/// Compares two stores, ignoring the start time in the manifest.
+/// Asserts that two stores are equal, except for the start time in the index and the index's digest.
 fn same_store(one: &Path, other: &Path) {
     let (mut one, mut other) = (tree(one), tree(other));
     let index = |files: &mut std::collections::BTreeMap<_, Vec<u8>>| {
@@ -38,7 +38,7 @@ fn interrupted_pack_continues_to_the_same_store() {
     let mut chance = Chance(20);
     let (mut kills, mut finished) = (0, 0);
     while kills < KILLS {
-        // The last kill may have come too late. Packing a complete store again is refused with a message.
+        // If the last kill came too late, the store is complete, and packing it again is refused.
         let was_whole = store.join("captures.json").exists();
         let target = files_below(&store).len() + usize::try_from(chance.below(MAX_FILES)).expect("few");
         let mut child = scenario.command(&arguments).spawn().expect("started");
@@ -49,7 +49,7 @@ fn interrupted_pack_continues_to_the_same_store() {
         });
         child.kill().expect("killed or dead");
         child.wait().expect("reaped");
-        // Every file with its final name is complete. If the kill came very early, there are no files yet.
+        // Every blob with its final name is complete. If the kill came very early, there are no blobs yet.
         let blobs = store.join("blobs");
         for (name, bytes) in if blobs.exists() { tree(&blobs) } else { Default::default() } {
             let digest = blake3::hash(&bytes).to_hex().to_string();
@@ -65,7 +65,7 @@ fn interrupted_pack_continues_to_the_same_store() {
             }
         }
     }
-    // The kill may have come too late.
+    // Continue, unless the last kill came too late.
     if !store.join("captures.json").exists() || store.join("partial").exists() {
         scenario.run(&arguments).expect_exit(0);
     }
@@ -78,7 +78,7 @@ fn unfinished_store_is_reported_as_unfinished() {
     let scenario = Scenario::create();
     let folder = data("captures/torch_matmul");
     let store = pack(&scenario, &folder, "store");
-    // Recreate the state before the last step.
+    // Recreate the state before the last step of packing, which writes the index.
     let index: Value =
         serde_json::from_slice(&std::fs::read(store.join("captures.json")).expect("an index")).expect("JSON");
     std::fs::remove_file(store.join("captures.json")).expect("removed");

@@ -74,7 +74,7 @@ fn unpack_continues_after_a_damaged_entry() {
     unpacked.expect_equal(tree(&scenario.path().join("out")).len(), file_count - 1, "files");
 }
 
-/// Links at the paths of files to be written are not followed.
+/// Links at paths that `unpack` writes to, or to one of its folders, are not followed.
 #[test]
 fn unpack_follows_no_link() {
     let scenario = Scenario::create();
@@ -95,7 +95,7 @@ fn unpack_follows_no_link() {
     assert!(tree(&scenario.path().join("away")).is_empty());
 }
 
-/// The commands do not block on a FIFO and do not follow a link.
+/// Commands that read a store do not block on a FIFO and do not follow a link.
 #[test]
 fn fifos_and_links_in_a_store_are_refused() {
     let scenario = Scenario::create();

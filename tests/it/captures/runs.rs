@@ -105,8 +105,8 @@ fn missing_blob_is_the_captures_fault_and_other_jobs_continue() {
     outcome.expect(detail.contains(&*name), format_args!("`{detail}` names the blob {name}"));
 }
 
-/// Damage that keeps the size of a blob shows only as wrong values. When a candidate fails, the supervisor therefore
-/// checks the store before it blames the candidate.
+/// Damage that keeps the size of a blob shows only as wrong values. When a candidate fails, the worker therefore checks
+/// the capture before it blames the candidate.
 #[test]
 fn damaged_blob_is_not_the_candidates_fault() {
     let scenario = Scenario::create();

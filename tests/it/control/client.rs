@@ -61,7 +61,7 @@ impl<'s> LiveRun<'s> {
         Client::connect(&self.socket())
     }
 
-    /// Runs `ctl` on this run.
+    /// Runs `ctl` on this run, unless the arguments name a run with `--run`.
     pub fn ctl(&self, arguments: &[&str]) -> Outcome {
         let folder = self.folder.to_str().expect("UTF-8");
         let mut all = vec!["ctl", "--run", folder];
@@ -131,7 +131,7 @@ impl Client {
         }
     }
 
-    /// Sends a request and returns the result, or the stable code of the error.
+    /// Sends a request and returns the result. The error is its stable code, `closed`, or the text of an I/O error.
     pub fn call(&mut self, method: &str, params: &Value) -> Result<Value, String> {
         self.id += 1;
         let mut line =

@@ -5,7 +5,8 @@ use opt_tests::waiting::until;
 use opt_tests::{Outcome, Scenario, Summary, repository};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A scenario whose compiler is this shell script. It answers `--version`, and finds the real compiler as `cc`.
+/// A scenario whose compiler is this shell script, with an answer to `--version` added. The script can call the real
+/// compiler as `cc`.
 fn scenario(script: &str, build: &str) -> Scenario {
     let scenario = Scenario::create();
     let compiler = scenario.write(
@@ -105,7 +106,7 @@ fn time_for_which_a_part_of_a_compiler_is_stopped_does_not_count() {
         part = stopped("a-part-that-is-stopped");
         part.is_some()
     });
-    // The pause is longer than the limit. A longer one would show nothing more.
+    // This fixed sleep is the pause itself, which must be longer than the limit.
     std::thread::sleep(limit + limit / 2);
     let _ = kill_process(part.expect("found"), Signal::CONT);
     let outcome = scenario.finish(child, &arguments).expect_exit(0);

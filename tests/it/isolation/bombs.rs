@@ -17,12 +17,12 @@ const BOMBS: &[Expected] = &[
     ends("eats_its_heap.c", MEMORY_LIMIT, "limits.memory"),
     ends("eats_a_reserve.c", MEMORY_LIMIT, "limits.memory"),
     ends("eats_page_tables.c", MEMORY_LIMIT, "limits.memory"),
-    // Their allocation is refused, and they abort.
+    // The allocations of the next three are refused, and they abort.
     ends("eats_shared_memory.c", &["CRASHED"], "SIGABRT"),
     ends("eats_shared_memory_by_threads.c", &["CRASHED"], "SIGABRT"),
     ends("eats_page_tables_of_shared_memory.c", &["CRASHED"], "SIGABRT"),
     ends("eats_locked_memory.c", MEMORY_LIMIT, "limits.memory"),
-    // The refused call starts a thread; it does not allocate memory.
+    // These two are refused a thread, not memory.
     ends("eats_thread_stacks.c", PASSED, ""),
     ends("starts_a_thousand_threads.c", PASSED, ""),
     // It ends with SIGSEGV, like any stack overflow.
@@ -75,7 +75,7 @@ fn run_bombs(user: User) {
 
     let good = ["good", "good_after_them"].map(|name| (name, PASSED, ""));
     assert_endings(&run, table(BOMBS).chain(good));
-    // The overshoot that the supervisor reports as its bound on this machine.
+    // The supervisor's own bound on the overshoot on this machine.
     let bound = run.summary.document["memory"]["sampling"]["overshoot_bound_bytes"].as_u64();
     let overshoot = OVERSHOOT.max(bound.unwrap_or_else(|| panic!("a bound: {run}")));
     let mut over = Vec::new();

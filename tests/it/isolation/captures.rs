@@ -1,4 +1,5 @@
-//! Markers: byte strings taken from every part of a capture that is not an input. No candidate may ever see one.
+//! Markers: byte strings taken from every part of a capture that is not an input. No candidate may ever see one. One
+//! more, from an input, shows that the scanner works.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

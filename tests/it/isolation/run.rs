@@ -133,7 +133,6 @@ impl Run {
         ))
     }
 
-    /// Returns whether the machine has a protection.
     pub(super) fn has_protection(&self, name: &str) -> bool {
         list(&self.summary.document["host"]["protections"])
             .iter()

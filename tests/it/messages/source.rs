@@ -61,7 +61,7 @@ const EXAMPLES: [(&str, &str); 40] = [
     ("version", "7"),
 ];
 
-/// The messages of the three crates below, without their tests, sorted by file.
+/// The messages of `shared`, `supervisor` and `worker`, without their tests, sorted by file.
 pub fn messages(root: &Path) -> Vec<Message> {
     let mut files = Vec::new();
     for member in ["shared/src", "supervisor/src", "worker/src"] {
@@ -93,7 +93,7 @@ fn of_file(root: &Path, path: &Path) -> Vec<Message> {
         let body_start = start + opening.len();
         let end = body_start + closing(&text[body_start..]);
         at = end;
-        // Without a literal it is `transparent`, or the text comes from another expression.
+        // A message without a literal is `transparent`, or its text comes from another expression.
         let Some((literal, rest)) = first_literal(&text[body_start..end]) else { continue };
         let name = if opening == "#[error(" {
             variant(text, start, end)

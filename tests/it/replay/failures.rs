@@ -29,7 +29,7 @@ fn sleeping(milliseconds: u32) -> String {
     format!("nanosleep(&(struct timespec){{0, {milliseconds}000000L}}, 0);")
 }
 
-/// The steps that call these entries of a job, by number.
+/// The keys of a replay that calls these entries of the job `rows`.
 fn steps(entries: &[u32]) -> String {
     let steps: Vec<String> =
         entries.iter().map(|entry| format!("[\"rows\", \"entry_{entry:06}\"]")).collect();
@@ -68,7 +68,7 @@ fn replay_calls_the_baseline_if_the_winner_leaves_out_an_entry() {
     outcome.expect_stdout(&["calls by slow (rows, which part won)", "calls by part (rows)"]);
 }
 
-/// Damages bytes in the middle of one of the two tensors in a softmax capture.
+/// Damages bytes in the middle of a tensor in a softmax capture: the input (`quarter` 1) or the output (`quarter` 3).
 fn damage(scenario: &Scenario, entry: u32, quarter: usize) -> (PathBuf, Vec<u8>) {
     let path = scenario.path().join(format!("rows/entry_{entry:06}.pt"));
     let whole = std::fs::read(&path).expect("a capture");

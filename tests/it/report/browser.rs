@@ -63,7 +63,6 @@ impl Browser {
 }
 
 impl LoadedPage {
-    /// The messages in the browser's console.
     pub fn console(&self) -> Vec<&str> {
         self.outcome.stderr.lines().filter(|line| line.contains("CONSOLE")).collect()
     }

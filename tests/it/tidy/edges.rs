@@ -203,7 +203,7 @@ fn forbidden_uses(source: &str, table: &[(&str, &[&str])]) -> Vec<String> {
         assert!(modules.contains(*module), "the module {module} does not exist");
         for file in &files {
             let below = below(&file.path);
-            // Tests may use all modules: those of a backend run policy over it.
+            // Tests may use all modules, because the tests of a backend run policy over it.
             if below.contains("/tests/") {
                 continue;
             }

@@ -49,7 +49,7 @@ struct Worker {
     runners: BTreeMap<u32, u64>,
 }
 
-/// A time, a process, and what it owes from then on in bytes; `None` after its end.
+/// A time in milliseconds since 1970, a process, and the bytes that it owes from then on; `None` after its end.
 type Change = (u64, Track, Option<u64>);
 
 /// Reads the evidence of a run that has ended. `summary` is its document.

@@ -72,7 +72,7 @@ impl Fixture {
             && self.marked().iter().any(|it| it.pid == process.pid)
     }
 
-    /// Asks the run to replace a worker at once. The run may not know the worker yet, or may just be ending.
+    /// Asks the run to replace a worker at once. Errors are ignored: the run may not know the worker yet, or may end.
     fn replace(&self, process: &Process) {
         let ctl = |arguments: &[&str]| {
             let run = self.run.as_os_str();

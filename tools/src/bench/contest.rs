@@ -103,7 +103,7 @@ fn prepare(folder: &Path, arguments: &Arguments) -> Result<()> {
     for number in 1..arguments.candidates {
         write(format!("k/other_{number:04}.c"), SPIN + SPIN / 100 * u64::from(number % 3))?;
     }
-    // The winner is neither first nor last in the plan's order.
+    // In the plan's order, the winner comes after all others, and only the baseline follows.
     Ok(write("k/winner.c".to_owned(), SPIN / 2)?)
 }
 

@@ -1,6 +1,6 @@
 //! Measures how long `eval` takes to answer, compared with the build and the calls alone, with and without an open run.
 //!
-//! The times of the build and the calls are those that the result reports for build, verification and timing.
+//! The times of the build and the calls come from the result: the times of build, verification and timing.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

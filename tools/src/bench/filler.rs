@@ -22,7 +22,7 @@ const ENOUGH: u64 = 4 << 30;
 const HUGE_PAGE: u64 = 2 << 20;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The contents of the page that both processes share.
+/// The contents of the page that a filler shares with its parent.
 #[repr(C)]
 pub(crate) struct Count {
     /// Set by the parent to start the filling.
@@ -133,7 +133,7 @@ fn fill(arguments: &[String]) -> Result<()> {
     let (mut chunk, mut touched) = (CHUNK, 0);
     while PAGE <= chunk && touched < limit + ENOUGH {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
-        // SAFETY: this creates a new private map at an address that the kernel chooses.
+        // SAFETY: this creates a new private map at an address that Linux chooses.
         let at =
             unsafe { mmap_anonymous(std::ptr::null_mut(), chunk, ProtFlags::READ | ProtFlags::WRITE, flags) };
         let Ok(at) = at else {
@@ -142,7 +142,7 @@ fn fill(arguments: &[String]) -> Result<()> {
             continue;
         };
         if huge {
-            // SAFETY: advice on the new map does not change its contents. The kernel may refuse it.
+            // SAFETY: advice on the new map does not change its contents. Linux may refuse it.
             let _ = unsafe { madvise(at, chunk, Advice::LinuxHugepage) };
         }
         for offset in (0..chunk).step_by(PAGE) {

@@ -1,7 +1,7 @@
-//! Keeps CPUs busy: processes that only spin, each in a session of its own.
+//! Keeps CPUs busy with processes that only spin, each in a separate session.
 //!
-//! Linux may divide the CPUs among sessions first (autogroups), and workers and runners have sessions of their own. Load
-//! within a single session would get the share of one runner, however many threads it had.
+//! Linux may first divide the CPUs among sessions (autogroups), and every worker and runner has a separate one. Load in
+//! a single session would get the share of one runner, however many threads it had.
 
 use std::process::{Child, Command, ExitCode, Stdio};
 

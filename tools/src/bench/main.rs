@@ -86,8 +86,8 @@ enum Command {
     Eval(eval::Arguments),
 }
 
-/// If the first argument is a hidden one (that of a worker of the product, a filler or a reader), does this work and
-/// returns the exit code.
+/// If the first argument is a hidden one (of a filler, a spinning process, a reader or a worker of the product), does
+/// this work and returns the exit code.
 fn entered() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     let first = arguments.next()?;

@@ -1,5 +1,5 @@
 //! Measures how far a process that fills memory as fast as it can exceeds its limit before it is dead: polled at fixed
-//! intervals, polled as the product does it (with and without a record of the reason), and refused by the kernel.
+//! intervals, polled as the product does it (with and without a record of the reason), and refused memory by Linux.
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -44,8 +44,8 @@ pub(crate) struct Arguments {
 
 /// The allowed median overshoot of the product.
 const ALLOWED: u64 = 16 << 20;
-/// The memory that a small process owes besides what `RLIMIT_DATA` counts, in bytes. The kernel's limit is lower than
-/// the filler's by this much, and by the page tables of the filled memory.
+/// The memory that a small process owes besides what `RLIMIT_DATA` counts, in bytes. `RLIMIT_DATA` is lower than the
+/// filler's limit by this much, and by the page tables of the filled memory.
 const OTHER_MEMORY: u64 = 2 << 20;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -56,7 +56,7 @@ enum Watch {
         /// Whether the reason is written to disk before the signal, as in the product.
         recorded: bool,
     },
-    /// Not polled; the kernel refuses memory.
+    /// Not polled; Linux refuses memory.
     Refused,
 }
 

@@ -1,6 +1,6 @@
 //! Measures loads of the residency engine with a few jobs: lazy, eager, and lazy again.
 //!
-//! The peak is taken from the ledger and from the kernel, which is queried after each storage has been read and after
+//! The peak is taken from the ledger and from Linux, which is queried after each storage has been read and after
 //! outputs were written. The eager order exists only in this benchmark, as a negative control: it must exceed the bound
 //! that the lazy order meets exactly.
 
@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
 
 const SLOTS: u64 = 2;
 const SLOT: Bytes = Bytes::mib(1);
-/// The allowed difference between the kernel's count and the ledger of a lazy load, as a share.
+/// The allowed difference between Linux's count and the ledger of a lazy load, as a share.
 const AGREEMENT: f64 = 0.01;
 
 /// A load: its storages (MiB, whether the source has all bytes in host memory, number of tensors) and outputs (MiB).
@@ -60,7 +60,7 @@ const JOBS: [Job; 4] = [
     },
 ];
 
-/// Keeps the most memory that the kernel reported: the arena, and what this process's private memory has grown by.
+/// Keeps the most memory that Linux reported: the arena, and the growth of this process's private memory.
 struct Watch<'a> {
     arena: &'a dyn Fn() -> u64,
     before: u64,
@@ -149,7 +149,7 @@ impl Job {
         Peak::of(&placings, &after, Terms { grain, slots: SLOTS, slot: SLOT })
     }
 
-    /// Makes one load. Returns the peaks according to the ledger and the kernel, and the milliseconds it took.
+    /// Makes one load. Returns the peaks according to the ledger and to Linux, and the milliseconds it took.
     fn load(&self, order: Order) -> Result<(u64, u64, f64)> {
         let tensors: Vec<usize> =
             self.storages.iter().enumerate().flat_map(|(key, it)| std::iter::repeat_n(key, it.2)).collect();
@@ -241,7 +241,7 @@ fn write_to(device: &mut HostDevice, outputs: &[Buffer]) -> Result<()> {
 struct Row {
     job: &'static str,
     formula: u64,
-    /// The ledger's peak, the kernel's peak and the time of each order.
+    /// The ledger's peak, Linux's peak and the time of each order.
     orders: [[Figures; 3]; 3],
 }
 
@@ -249,8 +249,8 @@ const ORDERS: [(&str, Order); 3] =
     [("lazy", Order::Lazy), ("eager", Order::Eager), ("lazy again", Order::Lazy)];
 
 impl Row {
-    /// Returns true if the largest lazy peak equals the formula and agrees with the kernel's count, and the median
-    /// eager peaks exceed the formula.
+    /// Returns true if the largest lazy peak equals the formula and agrees with Linux's count, and the median eager
+    /// peaks exceed the formula.
     fn holds(&self) -> bool {
         self.orders.iter().zip(ORDERS).all(|([ledger, kernel, _], (_, order))| match order {
             Order::Lazy => {

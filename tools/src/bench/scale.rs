@@ -146,7 +146,7 @@ fn measure(product: &Path, folder: &Path, count: u32) -> Result<serde_json::Valu
     }))
 }
 
-/// Looks at the process until it ends.
+/// Waits for the process to end. Returns its exit status, and what it had used when it was last seen.
 fn watch(mut child: Child) -> Result<(ExitStatus, Used)> {
     let mut used = Used::default();
     loop {

@@ -14,7 +14,7 @@ use crate::pickle::{Element, PickleValue};
 /// The widths of the two tables, in the order in which they alternate. They are multiples of four, because `numbers`
 /// makes four elements at a time.
 const WIDTHS: [u64; 2] = [1352, 240];
-/// The rows of both tables if no total is given.
+/// The number of rows of each table if no total is given.
 const DEFAULT_ROWS: u64 = 262_144;
 /// The minimum number of indices of an entry.
 const MIN_INDICES: u64 = 16;

@@ -196,7 +196,7 @@ impl Device {
         })
     }
 
-    /// Queues something between two events, and waits for it.
+    /// Queues something between two events and waits for it. Returns the time between the events.
     fn timed(&self, queue: impl FnOnce() -> Result<()>) -> Result<Duration> {
         let (start, end) = (self.event()?, self.event()?);
         self.record(&start)?;
@@ -298,7 +298,6 @@ impl DeviceMemory {
     }
 }
 
-/// A kernel of a loaded module.
 pub(crate) struct Kernel {
     function: sys::CUfunction,
 }

@@ -92,8 +92,8 @@ fn shown(fault: &TrialFault) -> String {
     }
 }
 
-/// The time limit of a faulty kernel. That of the endless kernel is not longer in a dry run, because the kernel exceeds
-/// any limit.
+/// The time limit of a faulty kernel. In a dry run, the endless kernel gets no more time than on a card, because it
+/// exceeds any limit.
 fn limit_of(what: Attempted, arguments: &Arguments) -> Duration {
     if what == Attempted::Endless { LIMIT } else { arguments.limit(kernels::LIMIT) }
 }

@@ -14,12 +14,11 @@ impl Numbers {
         u32::from_le_bytes([a, b, c, d])
     }
 
-    /// A number below `bound`.
     pub(crate) fn below(&mut self, bound: u32) -> u32 {
         self.next() % bound
     }
 
-    /// Values from -2 to 2 that a 16-bit float represents exactly.
+    /// Values from -2 to 2 that float16 represents exactly.
     pub(crate) fn floats(&mut self, count: usize) -> Vec<f32> {
         (0..count)
             .map(|_| {
@@ -54,7 +53,6 @@ pub(crate) fn linear(input: Matrix<'_>, weight: Matrix<'_>, bias: Option<&[f32]>
     out
 }
 
-/// The product of two matrices.
 pub(crate) fn matmul(a: Matrix<'_>, b: Matrix<'_>) -> Vec<f64> {
     let column = |at: usize| b.values.iter().skip(at).step_by(b.width);
     a.rows().flat_map(|row| (0..b.width).map(move |at| dot(row, column(at)))).collect()

@@ -112,7 +112,7 @@ pub(crate) fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", Bytes::new(bytes).as_f64() / f64::from(1 << 20))
 }
 
-/// The kernel's figures for this process: anonymous, shared and file pages, page tables, locked memory.
+/// Linux's figures for this process: anonymous, shared and file pages, page tables, locked memory.
 pub(crate) fn resident() -> [(&'static str, u64); 5] {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     ["RssAnon", "RssShmem", "RssFile", "VmPTE", "VmLck"].map(|name| {

@@ -98,7 +98,6 @@ fn add_replays(plan: &mut Plan, tape: &mut Tape) {
     }
 }
 
-/// The id of the next candidate.
 fn next_unit(plan: &Plan) -> UnitId {
     UnitId(u32::try_from(plan.candidates.len()).unwrap_or(u32::MAX))
 }

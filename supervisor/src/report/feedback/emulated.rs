@@ -3,14 +3,14 @@
 
 use opt_shared::outcome::{EmulatedKernel, Traffic};
 
-/// The largest number of hints.
 const MAX_HINTS: usize = 4;
-/// A kernel is mentioned if its accesses take at least this many times the parts that would be necessary.
+/// A kernel is mentioned if its accesses take at least this many times the necessary parts (sectors or passes).
 const NOTABLE: u64 = 2;
 /// A kernel is mentioned if, on average, more than one in this many warp instructions is a divergent branch.
 const INSTRUCTIONS_PER_DIVERGENCE: u64 = 50;
 
-/// One sentence for each problem. The problem with the most unnecessary parts or divergent branches comes first.
+/// A sentence for each problem, for at most `MAX_HINTS`. The problem with the most unnecessary parts or divergent
+/// branches comes first.
 pub(super) fn hints(kernels: &[EmulatedKernel]) -> Vec<String> {
     let mut found: Vec<(u64, String)> = Vec::new();
     for it in kernels {

@@ -7,7 +7,6 @@ use serde::Serialize;
 
 use super::Fixture;
 
-/// The time of a call.
 #[derive(Serialize)]
 pub(crate) struct Call {
     pub(crate) kind: &'static str,

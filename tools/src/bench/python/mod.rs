@@ -1,5 +1,6 @@
-//! Measures what kernels in Python cost: the start of a process with and without a zygote, many small candidates compared
-//! with a plain Python pool, the memory of the process tree compared with its prediction, and the smallest call.
+//! Measures what kernels in Python cost: the start of a process with and without a zygote, many small candidates
+//! compared with a plain Python pool, the memory of the process tree compared with its prediction, and the smallest
+//! call.
 
 mod calls;
 
@@ -124,7 +125,8 @@ fn verifiers(result: &Value) -> Result<usize> {
     Ok(workers.iter().filter(|it| it["role"] == "verifier").count())
 }
 
-/// The times of the starts of a run in milliseconds, without the longest ones: those that waited for one of the zygotes.
+/// The start times of a run's candidates in milliseconds, sorted. The longest ones, one for each zygote, are left out:
+/// they waited for a zygote to start.
 fn starts(result: &Value, zygotes: usize) -> Result<Vec<f64>> {
     let candidates = result["jobs"][0]["candidates"].as_array().context("no candidates")?;
     let of = |it: &Value| it["verify"]["start_ms"].as_f64().context("no time of a start");

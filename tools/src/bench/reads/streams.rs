@@ -150,7 +150,7 @@ enum Touch {
     Plain,
     /// Page faults, while the product's own code reads ahead.
     ReadAhead,
-    /// Page faults after `MADV_SEQUENTIAL`, which makes the kernel read further ahead.
+    /// Page faults after `MADV_SEQUENTIAL`, which makes Linux read further ahead.
     Sequential,
     /// `MADV_POPULATE_READ` of one piece after the other, so that reading causes no faults.
     Populate,
@@ -165,8 +165,8 @@ impl Touch {
     ];
 }
 
-/// Touches a map of the file from front to back, in every way and with the usual read-ahead. The disk's read-ahead is
-/// changed only while the file is opened, because an open file keeps the setting.
+/// Touches a map of the file from front to back, in every way and with the usual read-ahead. The disk's setting is
+/// changed only while the file is opened, because an open file keeps it.
 fn faults(path: &Path, bytes: u64, runs: u32) -> Result<Section> {
     let Some(setting) = Setting::of(path) else {
         let text = "Reads through a map: not measured, the disk's read-ahead cannot be set here.\n\n";
@@ -245,7 +245,7 @@ const PIECE: usize = 4 << 20;
 
 fn touch(file: &File, bytes: u64, way: Touch) -> Result<()> {
     let length = usize::try_from(bytes)?;
-    // SAFETY: this is a new map, at an address that the kernel chooses, of a file that does not change.
+    // SAFETY: this is a new map, at an address that Linux chooses, of a file that does not change.
     let start =
         unsafe { mmap(std::ptr::null_mut(), length, ProtFlags::READ, MapFlags::PRIVATE, file.as_fd(), 0) }?;
     let advice = match way {
@@ -254,7 +254,7 @@ fn touch(file: &File, bytes: u64, way: Touch) -> Result<()> {
         Touch::Sequential => Some(Advice::Sequential),
     };
     if let Some(advice) = advice {
-        // SAFETY: this only advises the kernel about our own map.
+        // SAFETY: this only advises Linux about our own map.
         unsafe { madvise(start, length, advice) }?;
     }
     // SAFETY: the map is readable and has this length.
