@@ -65,7 +65,7 @@ pub(crate) struct Recorded {
     pub(crate) name: String,
     pub(crate) capture: CaptureFile,
     pub(crate) arguments: Vec<Argument>,
-    /// The returned tensors, followed by the values after the call of arguments that it changes.
+    /// The returned tensors, followed by the final values of the arguments that the call changes.
     pub(crate) outputs: Vec<OutputTensor>,
     path: PathBuf,
     identity: Option<FileIdentity>,
@@ -138,7 +138,7 @@ impl Recorded {
         self.capture.storages().iter().try_for_each(|storage| self.capture.check_crc(storage.id))
     }
 
-    /// Returns a reader of a recorded output, whose bytes are in the order of its storage.
+    /// Returns a reader of a recorded output. It reads the bytes in storage order.
     pub(crate) fn expected(&self, tensor: &Tensor) -> ExpectedSource<'_> {
         let range = tensor.byte_range();
         let storage = self.capture.storage(tensor.storage);

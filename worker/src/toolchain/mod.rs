@@ -26,7 +26,7 @@ use opt_shared::outcome::Status;
 
 use self::compiler::CompilerError;
 
-/// An error in the worker's part of a build. No kernel is to blame.
+/// An error in the worker's part of a build. No candidate is to blame.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BuildError {
     #[error("{action} {path}")]

@@ -64,7 +64,7 @@ pub(super) fn before_the_lock_down(segment: i32) {
     }
 }
 
-/// Attempts within each limit on memory, and beyond it.
+/// Attempts to use memory within each limit, and beyond it.
 pub(super) fn memory(data: Bytes, address_space: Bytes, file_size: Bytes) {
     let both = libc::PROT_READ | libc::PROT_WRITE;
     let beyond = data.saturating_mul(2);

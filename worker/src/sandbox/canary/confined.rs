@@ -1,5 +1,5 @@
-//! The sandboxed process of a canary. It runs in a candidate's sandbox and attempts operations that a candidate must
-//! not be able to do.
+//! The sandboxed process of a canary. It runs in a candidate's sandbox and attempts what a candidate must not be able
+//! to do.
 //!
 //! Prints `name=answer` for every attempt and `protection …` for every protection that the lock-down reports. Ends by
 //! overflowing its stack. `proof` knows the expected answers.
