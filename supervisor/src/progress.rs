@@ -47,7 +47,7 @@ enum Change {
     Ended(LeaseId),
     /// A permanent line.
     Line(String),
-    /// All running attempts. Other lines are removed.
+    /// All running attempts. The lines of other attempts are removed.
     Only(BTreeMap<LeaseId, ShownAttempt>),
 }
 

@@ -233,7 +233,7 @@ impl Runtime {
     }
 }
 
-/// Resets the state of the runtime before a call of the candidate.
+/// Forgets the launches, errors and faults of earlier calls. Call it before each call of the candidate.
 pub(super) fn begin_call() {
     let mut runtime = runtime();
     runtime.launches = 0;
