@@ -14,8 +14,8 @@ pub struct LeafLimits {
     pub tasks: u32,
 }
 
-/// By how much the limit on memory and swap together exceeds the limit on memory in version 1. It is more than a huge
-/// page, because memory is counted in such steps.
+/// The difference, in version 1, between the limit on memory and swap together and the limit on memory. It is more than
+/// a huge page, because memory is counted in such steps.
 const SWAP: Bytes = Bytes::mib(4);
 
 /// The kernel's counts for a leaf.
@@ -96,7 +96,8 @@ impl Group {
                 let with_swap = (limits.memory + SWAP).get().to_string();
                 if_there(put(folder, "memory.memsw.limit_in_bytes", &with_swap))?;
                 if_there(put(folder, "memory.swappiness", "0"))?;
-                // The parent's setting is inherited. Members would then hang at the limit instead of being killed.
+                // Otherwise, the parent's setting is inherited. It may let members hang at the limit instead of being
+                // killed.
                 if_there(put(folder, "memory.oom_control", "0"))
             }
         }
@@ -145,14 +146,14 @@ impl Group {
 }
 
 pub(super) fn remove(folder: &Path) -> bool {
-    // After any other error, such as that of a read-only file system, there is no point in trying again.
+    // After an error that is not "busy", such as that of a read-only file system, there is no point in trying again.
     let is_busy = |error: &io::Error| {
         matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::DirectoryNotEmpty)
     };
     std::fs::remove_dir(folder).err().is_none_or(|error| !is_busy(&error))
 }
 
-/// Returns the number in the line of a file that begins with a name; `None` without such a line.
+/// Returns the number in the line that begins with `name`; `None` without such a line.
 fn count_of(text: &str, name: &str, path: &Path) -> Result<Option<u64>, CgroupError> {
     let mut lines = text.lines().map(str::split_ascii_whitespace);
     let Some(mut words) = lines.find_map(|mut words| (words.next() == Some(name)).then_some(words)) else {
@@ -170,7 +171,8 @@ fn no_count(path: &Path) -> CgroupError {
     CgroupError::io("parse a count in it", path)(io::ErrorKind::InvalidData.into())
 }
 
-/// Accepts that a file does not exist. In a control group, nobody may create one.
+/// Ignores that a file does not exist. In a control group, where nobody may create files, the error can also be that of
+/// a refused permission.
 fn if_there(written: Result<(), CgroupError>) -> Result<(), CgroupError> {
     match written {
         Err(CgroupError::Io { source, .. })

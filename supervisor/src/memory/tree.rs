@@ -2,9 +2,9 @@
 //! all processes.
 //!
 //! The tree can change during a walk. A process that started or was orphaned meanwhile may be missing, and a process in
-//! the result may have ended. Buffers are reused, so a walk allocates only when the tree has grown. The cost of the
-//! second method grows with the number of processes on the machine, so callers should use it less often
-//! ([`TreeWalker::is_cheap`]).
+//! the result may have ended. Buffers are reused, so a walk with the first method allocates only when the tree has
+//! grown. The cost of the second method grows with the number of processes on the machine, so callers should use it
+//! less often ([`TreeWalker::is_cheap`]).
 
 use std::io::Write as _;
 use std::mem::MaybeUninit;
