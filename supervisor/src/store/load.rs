@@ -373,7 +373,7 @@ impl Serialize for Document<'_> {
     }
 }
 
-/// A list in the document that is read while it is written.
+/// A list of the document, which is read from the store while the document is written.
 struct Rows<'store> {
     store: &'store Store,
     list: List,
