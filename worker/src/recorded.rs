@@ -114,7 +114,7 @@ impl Recorded {
         }
     }
 
-    /// The tensors among its arguments.
+    /// The tensors among the arguments.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         self.arguments.iter().filter_map(|argument| match &argument.value {
             ArgumentValue::Tensor(tensor) => Some(&**tensor),
@@ -133,7 +133,8 @@ impl Recorded {
         !self.capture.is_packed() && !self.tensors().any(is_materialised)
     }
 
-    /// Checks the CRCs of all recorded data, which reads the file once. Succeeds if the writer computed none.
+    /// Checks the CRCs of all recorded data and, in a capture store, the digests of blobs. This reads the data once.
+    /// Data without a checksum passes.
     pub(crate) fn check_crcs(&self) -> Result<(), CaptureError> {
         self.capture.storages().iter().try_for_each(|storage| self.capture.check_crc(storage.id))
     }

@@ -23,8 +23,8 @@ const SWAP: Bytes = Bytes::mib(4);
 pub struct Events {
     /// The number of members that the kernel killed for lack of memory, in the group or on the whole machine.
     pub oom_kill: u64,
-    /// The number of times that the leaf had no memory left at its own limit. In version 1, also counts the times at
-    /// which the kernel then freed cached pages of files.
+    /// The number of times that the leaf had no memory left at its own limit. In version 1, this includes the times at
+    /// which the kernel could then free cached pages of files.
     pub at_limit: u64,
 }
 
@@ -108,7 +108,7 @@ impl Group {
         self.folders().try_for_each(|folder| put(folder, "cgroup.procs", &pid.to_string()))
     }
 
-    /// Kills all members. In version 2, fails before Linux 5.14.
+    /// Kills all members. In version 2, this fails before Linux 5.14.
     pub(super) fn kill(&self) -> Result<(), CgroupError> {
         match self {
             Self::Two { folder } => put(folder, "cgroup.kill", "1"),
@@ -171,8 +171,8 @@ fn no_count(path: &Path) -> CgroupError {
     CgroupError::io("parse a count in it", path)(io::ErrorKind::InvalidData.into())
 }
 
-/// Ignores that a file does not exist. In a control group, where nobody may create files, the error can also be that of
-/// a refused permission.
+/// Ignores the error for a file that does not exist. In a control group, this can be a refused permission, because
+/// nobody may create files there.
 fn if_there(written: Result<(), CgroupError>) -> Result<(), CgroupError> {
     match written {
         Err(CgroupError::Io { source, .. })

@@ -98,8 +98,8 @@ pub struct OwnGroup {
     pub topmost: bool,
 }
 
-/// The groups of this process. Each is `None` if its hierarchy is not mounted, or if only a part of the hierarchy
-/// without the group is.
+/// The groups of this process. Each is `None` if its hierarchy is not mounted, or if the mounted part of the hierarchy
+/// does not contain the group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnGroups {
     pub version_2: Option<OwnGroup>,

@@ -127,7 +127,7 @@ impl Store {
         }
     }
 
-    /// Opens the database of a run, which may be running, for reading.
+    /// Opens the database of a run for reading. The run may be in progress.
     pub fn read(folder: &Path) -> Result<Self, StoreError> {
         const OPERATION: &str = "open the run database for reading";
         let path = existing(folder)?;

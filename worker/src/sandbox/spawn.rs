@@ -164,8 +164,7 @@ pub fn spawn_runner(
         with_fallback(namespaces, |namespaces| clone_child(&plan, namespaces.flags()))?;
     drop(lifted_report);
     if let Some(error) = read_report(report_read) {
-        // The child exits right after its report, so this wait is short. It waits for this pid only and reaps no other
-        // process.
+        // This wait is short, because the child exits right after its report. It reaps no other process.
         let _ = rustix::io::retry_on_intr(|| {
             rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)
         });

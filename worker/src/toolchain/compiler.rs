@@ -26,10 +26,11 @@ use crate::sandbox::timeout::{self, StopScope, Timeout};
 /// The number of bytes of a compiler's output that are kept while it runs.
 const LOG_SIZE: Bytes = Bytes::kib(256);
 
-/// The page cache that a compiler uses: its programs and libraries, and the files that it reads and writes.
+/// The page cache that a compiler may use in its control group, for its programs and libraries, and for the files that
+/// it reads and writes.
 const COMPILER_FILES: Bytes = Bytes::mib(256);
 
-/// The pause between two checks for the end of a build.
+/// The longest single wait for the end of a build. After each, the room on the disk and the time limit are checked.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 
 /// An error that prevents the worker from running a compiler. No candidate is to blame.

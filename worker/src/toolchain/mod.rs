@@ -35,7 +35,7 @@ pub(crate) enum BuildError {
     Compiler { compiler: String, source: CompilerError },
 }
 
-/// Describes a failed file operation: the action and the path.
+/// Returns a function for `map_err` that adds the failed action and its path to an I/O error.
 pub(crate) fn file<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> BuildError + 'a {
     move |source| BuildError::File { action, path: path.to_owned(), source }
 }

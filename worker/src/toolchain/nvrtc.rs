@@ -1,4 +1,4 @@
-//! Builds kernels without host code, with NVRTC, a library that a separate process loads, or with nvcc if NVRTC is
+//! Builds kernels without host code with NVRTC (a library that a separate process loads), or with nvcc if NVRTC is
 //! missing.
 //!
 //! Both produce PTX, which every device compiles for itself, or machine code if a flag names a card's architecture.

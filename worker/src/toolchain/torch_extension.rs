@@ -18,7 +18,6 @@ const GLUE: &str = include_str!("../../include/opt_torch_glue.cpp");
 const LIGHTER_HEADERS: &str = "`torch/extension.h` brings in all of PyTorch; `ATen/ATen.h` or `torch/types.h` has the tensors \
                                and their functions, in a third of the time and half the memory";
 
-/// The toolchain of C++ on PyTorch tensors.
 pub(super) struct TorchExtension;
 
 impl Toolchain for TorchExtension {

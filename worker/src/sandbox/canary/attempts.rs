@@ -9,7 +9,7 @@ use opt_shared::units::Bytes;
 use super::confined::{GROWING_FD, print_answer};
 use crate::sandbox::confine::seal::seal_map;
 
-/// The most threads to start. More threads would prove nothing more.
+/// The largest number of threads to start. More would prove nothing new.
 const MAX_THREADS: u32 = 64;
 const THREAD_STACK: usize = 64 << 10;
 

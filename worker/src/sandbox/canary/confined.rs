@@ -81,7 +81,6 @@ fn descend(depth: u64) -> u64 {
     if depth == 0 { 0 } else { descend(depth - 1) + frame[63] }
 }
 
-/// Prints the result of an attempt.
 pub(super) fn print_answer(name: &str, result: i64) {
     println!("{name}={}", answer(result));
 }

@@ -63,7 +63,7 @@ const PRCTL_REFUSED: [u64; 7] = [
     libc::PR_SET_MM as u64,
     // Would keep other processes off the sibling hardware thread.
     libc::PR_SCHED_CORE as u64,
-    // Would have the kernel scan and merge the process's memory, also while others are timed.
+    // Would have the kernel scan and merge the process's memory, even while others are timed.
     PR_SET_MEMORY_MERGE,
     // Would allocate up to a gigabyte of kernel memory for the process (since Linux 6.16).
     PR_FUTEX_HASH,
@@ -105,7 +105,7 @@ const MAP_SHARED_ANONYMOUS: u64 = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u6
 /// memory would not apply.
 const MAP_GROWSDOWN: u64 = libc::MAP_GROWSDOWN as u64;
 
-/// The flag with which `close_range` gives the calling thread a descriptor table of its own. The limit on descriptors
+/// The flag with which `close_range` gives the calling thread its own descriptor table. The limit on descriptors
 /// applies to each table.
 const CLOSE_RANGE_UNSHARE: u64 = 2;
 
@@ -203,7 +203,7 @@ fn add_candidate_refusals(refused: &mut Refusals, own_pid: u32) -> Result<(), Ba
         refused.always(group);
     }
     refused.unless(table::PRCTL, 0, &PRCTL_ALLOWED)?;
-    // On a mapping of a file, MADV_WILLNEED is `readahead`. With MADV_MERGEABLE, the kernel would scan the memory, also
+    // On a mapping of a file, MADV_WILLNEED is `readahead`. With MADV_MERGEABLE, the kernel would scan the memory, even
     // while others are timed.
     for advice in [libc::MADV_WILLNEED, libc::MADV_MERGEABLE] {
         refused.when(table::MADVISE, &[(2, equals(word(advice)))])?;

@@ -49,7 +49,7 @@ pub enum SandboxKind {
 pub struct Confinement {
     pub kind: SandboxKind,
     pub limits: ResourceLimits,
-    /// For candidates, if the worker is root: the number of the runner's own user, distinct among live runners.
+    /// For candidates, if the worker is root: the number from which the id of the runner's own user is computed.
     pub user_number: u32,
     pub file_access: FileAccess,
 }
