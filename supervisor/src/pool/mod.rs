@@ -1,9 +1,9 @@
 //! Manages worker processes. In a run, only this module of the supervisor starts and reaps processes.
 //!
 //! It starts workers, does the handshake, runs the threads of their channels, and keeps the pidfds of workers and
-//! runners. It reports `PoolEvent`s and carries out what its callers decide. Signals are sent only through pidfds.
-//! Workers are reaped only by this module. Runners are reaped by their workers. If they outlive their worker, this
-//! module reaps them, because the supervisor is a subreaper.
+//! runners. It reports `PoolEvent`s and carries out what its callers decide. Signals are sent only through pidfds. Only
+//! this module reaps workers. Workers reap their runners. A runner that outlives its worker is reaped here, because the
+//! supervisor is a subreaper.
 
 mod canary;
 mod channel;

@@ -20,7 +20,8 @@ pub use super::block::MAX_POINTS;
 
 /// The size of all blocks together above which they are thinned out.
 const BUDGET: Bytes = Bytes::mib(24);
-/// The largest number of joins after each write. They remove more blocks than the write adds, so thinning keeps up.
+/// The largest number of joins after each write. They usually remove more blocks than the write adds, so thinning keeps
+/// up.
 const JOINED_AT_ONCE: usize = 4;
 /// The widest step, one hour in milliseconds. At this width, only a run of years exceeds the budget.
 const WIDEST: u64 = 3_600_000;

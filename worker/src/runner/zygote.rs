@@ -7,7 +7,7 @@
 //!
 //! An import takes one to two seconds; a copy takes milliseconds. The zygote never runs a candidate's code. It talks
 //! only to its worker, over a socket that the copies close. It has a single thread, because only one thread survives a
-//! clone, and it ends with its worker.
+//! clone. It ends with its worker.
 
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 

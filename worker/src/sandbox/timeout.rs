@@ -1,7 +1,7 @@
 //! Measures how much of its time limit a runner or a compiler has used.
 //!
-//! The worker sums up its own waits for the process. Each wait counts for at most its nominal length, so time that a
-//! suspended machine, a frozen process tree or a worker without a CPU adds to a wait does not count. The time for which
+//! The worker sums up its own waits for the process. Each wait counts for at most its nominal length, even if it takes
+//! longer because the machine is suspended, the process tree is frozen, or the worker has no CPU. The time for which
 //! the process's first thread waited for a CPU is added to the limit, up to a bound. Callers decide what happens when
 //! the limit is reached.
 

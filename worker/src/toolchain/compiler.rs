@@ -179,7 +179,7 @@ impl Compiler {
     pub(crate) fn finish(mut self, link: &Link) -> Result<CompilerEnd, CompilerError> {
         self.look_at_room();
         let permission = link.runner_died(self.handle.pid())?;
-        // Our own code replies only if it could not execute the compiler.
+        // Our own code replies only if it could not run the compiler.
         if let Ok(Some(Reply::Failed { text })) = receive_reply(self.socket.as_fd(), Duration::ZERO) {
             self.handle.reap()?;
             return Err(CompilerError::Setup { text });
