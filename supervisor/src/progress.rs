@@ -1,7 +1,8 @@
 //! Progress on a terminal: a line for each running attempt, and a permanent line for each candidate or replay that has
 //! ended.
 //!
-//! Shows nothing unless it is enabled. If the terminal blocks, lines are dropped, and nothing waits for it.
+//! Shows nothing unless it is enabled. If the terminal blocks, lines are dropped. Only `clear` waits for the terminal,
+//! for a short time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use opt_shared::units::Bytes;
 
 use crate::outlet::{Drain, Outlet, QueueLimits};
 
-/// The queue holds some minutes of a busy run.
+/// The queue holds the changes of some minutes of a busy run.
 const QUEUE: QueueLimits = QueueLimits { items: 1024, weight: 1024 };
 /// The timeout for writing the last lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
@@ -47,7 +48,7 @@ enum Change {
     Ended(LeaseId),
     /// A permanent line.
     Line(String),
-    /// All running attempts. Other lines are removed.
+    /// All running attempts. The lines of other attempts are removed.
     Only(BTreeMap<LeaseId, ShownAttempt>),
 }
 

@@ -20,8 +20,8 @@ pub struct Signals {
 #[error("setting up the handler for Ctrl-C")]
 pub struct SignalError(#[from] nix::Error);
 
-/// Turns SIGXFSZ into SIGTERM. SIGXFSZ is sent to the thread that wrote, and by default ends the process. The run ends
-/// as if it had been interrupted instead, because its rows can no longer be written.
+/// Turns SIGXFSZ into SIGTERM. SIGXFSZ is sent to the thread that wrote, and by default ends the process. Instead, the
+/// run ends as if it had been interrupted, because its rows can no longer be written.
 fn end_at_the_file_limit() -> nix::Result<()> {
     extern "C" fn interrupt(_: std::ffi::c_int) {
         // SAFETY: getpid and kill are async-signal-safe, and the signal is one that we block and read.

@@ -1,14 +1,15 @@
 //! Makes the C library's allocator return large blocks to the operating system as soon as they are freed.
 //!
-//! By default, glibc raises its limits (up to 32 MiB) when large blocks are freed, and keeps later blocks of that size.
-//! A worker that once needed a few MiB would owe them until its end, which no memory formula includes.
+//! By default, glibc raises the size from which blocks get their own mappings (up to 32 MiB) whenever such a block is
+//! freed, and from then on keeps smaller blocks. A worker that once needed a few MiB would owe them until its end,
+//! which no memory formula includes.
 
 /// Blocks of this size and larger have their own mapping. The buffers that every entry needs are smaller, because a new
 /// mapping for each of them would cost more than it saves.
 #[cfg(target_env = "gnu")]
 const MAPPED_FROM: libc::c_int = 2 << 20;
 
-/// Fixes the allocator's limits. Other C libraries do not change their limits.
+/// Fixes the allocator's thresholds. Other C libraries do not change theirs.
 pub(crate) fn return_large_blocks() {
     #[cfg(target_env = "gnu")]
     for (option, limit) in [(libc::M_MMAP_THRESHOLD, MAPPED_FROM), (libc::M_TRIM_THRESHOLD, MAPPED_FROM)] {

@@ -20,7 +20,7 @@ use crate::sandbox::spawn::Namespaces;
 /// The time limit of an answer. The supervisor answers at once unless the machine is overloaded; if it has ended, the
 /// channel is closed.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// The capacity of the inbox, in messages: at most one task, and a few messages for each runner.
+/// The capacity of the inbox, in messages. It holds at most one task, and a few messages for each runner.
 const INBOX: usize = 64;
 
 /// The reason why the worker cannot communicate with the supervisor.
@@ -135,7 +135,7 @@ impl Link {
             match self.inbox.recv() {
                 Ok(ToWorker::Start(task)) => return Some(*task),
                 Ok(ToWorker::Shutdown) | Err(_) => return None,
-                // All other messages are about runners that were reaped meanwhile.
+                // All other messages are about runners that have already been reaped.
                 Ok(ToWorker::RunnerWatched { .. } | ToWorker::MayReap { .. }) => {}
             }
         }
@@ -188,7 +188,7 @@ impl Link {
         self.send(FromWorker::ZygoteStarted { pid, start_time })
     }
 
-    /// Reports why there is no zygote, so that runners start their own interpreter.
+    /// Reports why there is no zygote. Runners then start their own interpreters.
     pub(crate) fn no_zygote(&self, why: String) -> Result<(), LinkError> {
         self.send(FromWorker::NoZygote { why })
     }
@@ -216,7 +216,7 @@ impl Link {
         })
     }
 
-    /// Waits for a message from which `pick` returns an answer. Other messages are kept in `early`.
+    /// Waits for a message for which `pick` returns an answer. Other messages are kept in `early`.
     fn wait_for<T>(&self, pick: impl Fn(&ToWorker) -> Option<T>) -> Result<T, LinkError> {
         let mut early = self.early.borrow_mut();
         if let Some(at) = early.iter().position(|message| pick(message).is_some()) {

@@ -14,7 +14,7 @@ pub(crate) fn cpus() -> Vec<u32> {
                 .filter(|&cpu| set.is_set(cpu))
                 .filter_map(|cpu| u32::try_from(cpu).ok())
                 .collect(),
-            // The machine has more CPUs than the fixed-size set can contain, so only the first one is used.
+            // The machine has more CPUs than the fixed-size set can hold. Assume CPU 0 alone.
             Err(_) => vec![0],
         })
         .clone()

@@ -65,7 +65,7 @@ pub(crate) struct Recorded {
     pub(crate) name: String,
     pub(crate) capture: CaptureFile,
     pub(crate) arguments: Vec<Argument>,
-    /// The returned tensors, followed by the values after the call of arguments that it changes.
+    /// The returned tensors, followed by the final values of the arguments that the call changes.
     pub(crate) outputs: Vec<OutputTensor>,
     path: PathBuf,
     identity: Option<FileIdentity>,
@@ -114,7 +114,7 @@ impl Recorded {
         }
     }
 
-    /// The tensors among its arguments.
+    /// The tensors among the arguments.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         self.arguments.iter().filter_map(|argument| match &argument.value {
             ArgumentValue::Tensor(tensor) => Some(&**tensor),
@@ -133,12 +133,13 @@ impl Recorded {
         !self.capture.is_packed() && !self.tensors().any(is_materialised)
     }
 
-    /// Checks the CRCs of all recorded data, which reads the file once. Succeeds if the writer computed none.
+    /// Checks the CRCs of all recorded data and, in a capture store, the digests of blobs. This reads the data once.
+    /// Data without a checksum passes.
     pub(crate) fn check_crcs(&self) -> Result<(), CaptureError> {
         self.capture.storages().iter().try_for_each(|storage| self.capture.check_crc(storage.id))
     }
 
-    /// Returns a reader of a recorded output, whose bytes are in the order of its storage.
+    /// Returns a reader of a recorded output. It reads the bytes in storage order.
     pub(crate) fn expected(&self, tensor: &Tensor) -> ExpectedSource<'_> {
         let range = tensor.byte_range();
         let storage = self.capture.storage(tensor.storage);

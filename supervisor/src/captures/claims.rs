@@ -16,7 +16,7 @@ pub(super) type SizeAndCrc = (u64, u32);
 /// The interval at which a waiting thread checks whether the work was stopped.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The storages that a thread has claimed, and so is writing or has written.
+/// The storages that some thread is writing or has written.
 #[derive(Default)]
 pub(super) struct Claims {
     /// Maps each storage to whether its writer has finished.
@@ -24,7 +24,7 @@ pub(super) struct Claims {
     finished: Condvar,
 }
 
-/// The right to write a storage. Dropping it wakes the waiting threads.
+/// The right to write a storage. Dropping it marks the storage as finished, and wakes the waiting threads.
 pub(super) struct Claim<'c> {
     claims: &'c Claims,
     size_and_crc: SizeAndCrc,

@@ -135,8 +135,7 @@ impl Draft {
     pub(super) fn place_new(self, target: &Path, mode: u32) -> Result<(), CapturesError> {
         self.finish(target, mode, |draft| {
             match renameat_with(CWD, draft, CWD, target, RenameFlags::NOREPLACE) {
-                // The file system does not support `RENAME_NOREPLACE`, so the condition above checks that there is no
-                // target.
+                // If the file system does not support `RENAME_NOREPLACE`, check instead that there is no target.
                 Err(Errno::INVAL | Errno::NOSYS) if target.symlink_metadata().is_err() => {
                     fs::rename(draft, target)
                 }

@@ -142,7 +142,7 @@ struct Packing {
     claims: Claims,
     /// The sizes of blobs that an earlier run left. A storage of such a size is hashed before it is written.
     sizes: HashSet<u64>,
-    /// The number of drafts so far, after which the next draft is named.
+    /// The number of drafts so far, which is the name of the next one.
     drafts: AtomicU64,
 }
 
@@ -437,7 +437,7 @@ fn used_blobs(store: &Path, entries: &[IndexEntry]) -> Result<BTreeSet<(BlobId, 
     Ok(used)
 }
 
-/// Finishes a store if its last run was interrupted while removing temporary files. `None` for any other store.
+/// Finishes a store if its last run was interrupted while it removed temporary files. `None` for any other store.
 fn finish_tidying(store: &Path) -> Result<Option<Packed>, CapturesError> {
     let partial = store.join(PARTIAL);
     if form_of(store) != FolderForm::Store || !partial.is_dir() {

@@ -14,8 +14,8 @@ pub struct LeafLimits {
     pub tasks: u32,
 }
 
-/// By how much the limit on memory and swap together exceeds the limit on memory in version 1. It is more than a huge
-/// page, because memory is counted in such steps.
+/// The difference, in version 1, between the limit on memory and swap together and the limit on memory. It is more than
+/// a huge page, because memory is counted in such steps.
 const SWAP: Bytes = Bytes::mib(4);
 
 /// The kernel's counts for a leaf.
@@ -23,8 +23,8 @@ const SWAP: Bytes = Bytes::mib(4);
 pub struct Events {
     /// The number of members that the kernel killed for lack of memory, in the group or on the whole machine.
     pub oom_kill: u64,
-    /// The number of times that the leaf had no memory left at its own limit. In version 1, also counts the times at
-    /// which the kernel then freed cached pages of files.
+    /// The number of times that the leaf had no memory left at its own limit. In version 1, this includes the times at
+    /// which the kernel could then free cached pages of files.
     pub at_limit: u64,
 }
 
@@ -96,7 +96,8 @@ impl Group {
                 let with_swap = (limits.memory + SWAP).get().to_string();
                 if_there(put(folder, "memory.memsw.limit_in_bytes", &with_swap))?;
                 if_there(put(folder, "memory.swappiness", "0"))?;
-                // The parent's setting is inherited. Members would then hang at the limit instead of being killed.
+                // Otherwise, the parent's setting is inherited. It may let members hang at the limit instead of being
+                // killed.
                 if_there(put(folder, "memory.oom_control", "0"))
             }
         }
@@ -107,7 +108,7 @@ impl Group {
         self.folders().try_for_each(|folder| put(folder, "cgroup.procs", &pid.to_string()))
     }
 
-    /// Kills all members. In version 2, fails before Linux 5.14.
+    /// Kills all members. In version 2, this fails before Linux 5.14.
     pub(super) fn kill(&self) -> Result<(), CgroupError> {
         match self {
             Self::Two { folder } => put(folder, "cgroup.kill", "1"),
@@ -145,14 +146,14 @@ impl Group {
 }
 
 pub(super) fn remove(folder: &Path) -> bool {
-    // After any other error, such as that of a read-only file system, there is no point in trying again.
+    // After an error that is not "busy", such as that of a read-only file system, there is no point in trying again.
     let is_busy = |error: &io::Error| {
         matches!(error.kind(), io::ErrorKind::ResourceBusy | io::ErrorKind::DirectoryNotEmpty)
     };
     std::fs::remove_dir(folder).err().is_none_or(|error| !is_busy(&error))
 }
 
-/// Returns the number in the line of a file that begins with a name; `None` without such a line.
+/// Returns the number in the line that begins with `name`; `None` without such a line.
 fn count_of(text: &str, name: &str, path: &Path) -> Result<Option<u64>, CgroupError> {
     let mut lines = text.lines().map(str::split_ascii_whitespace);
     let Some(mut words) = lines.find_map(|mut words| (words.next() == Some(name)).then_some(words)) else {
@@ -170,7 +171,8 @@ fn no_count(path: &Path) -> CgroupError {
     CgroupError::io("parse a count in it", path)(io::ErrorKind::InvalidData.into())
 }
 
-/// Accepts that a file does not exist. In a control group, nobody may create one.
+/// Ignores the error for a file that does not exist. In a control group, this can be a refused permission, because
+/// nobody may create files there.
 fn if_there(written: Result<(), CgroupError>) -> Result<(), CgroupError> {
     match written {
         Err(CgroupError::Io { source, .. })

@@ -33,7 +33,7 @@ impl Leaf {
         self.group.enter(pid)
     }
 
-    /// Kills all members at once. In version 2, fails before Linux 5.14, and the caller must then send signals.
+    /// Kills all members at once. In version 2, this fails before Linux 5.14, and the caller must then send signals.
     pub fn kill(&self) -> Result<(), CgroupError> {
         self.group.kill()
     }

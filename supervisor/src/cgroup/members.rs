@@ -9,7 +9,7 @@ use super::{CgroupError, read};
 
 /// The largest number of members that are killed at a time. Each needs a file descriptor meanwhile.
 const AT_A_TIME: usize = 64;
-/// The largest number of lists that are read. A list shows the members of a few thousand processes.
+/// The largest number of rounds, each of which kills at most `AT_A_TIME` members.
 const MAX_LISTS: usize = 256;
 
 /// Sends SIGKILL to all members of a group, including those that another member starts meanwhile.
@@ -23,7 +23,8 @@ pub(super) fn kill(folder: &Path) -> Result<(), CgroupError> {
         }
         let open = |pid: &Pid| Some((*pid, pidfd_open(*pid, PidfdFlags::empty()).ok()?));
         let handles: Vec<_> = next.iter().filter_map(open).collect();
-        // A pid may have passed to another process before it was opened. That process is not in the group.
+        // Before a pid was opened, it may have passed to another process. The second list shows whether the process is
+        // in the group.
         let still = members(folder)?;
         for (pid, handle) in &handles {
             if still.contains(pid) {

@@ -215,9 +215,9 @@ fn require_controllers(folder: &Path) -> Result<(), CgroupError> {
     Ok(())
 }
 
-/// Fails if the groups below a group of version 1 do not count for it.
+/// Fails if the memory of groups below a group of version 1 does not count for it.
 fn require_hierarchy(memory: &Path) -> Result<(), CgroupError> {
-    // Since Linux 5.11, this is always so.
+    // Since Linux 5.11, it always counts.
     match read(&memory.join("memory.use_hierarchy")) {
         Ok(text) if text.trim() == "0" => Err(CgroupError::NotHierarchical { path: memory.to_owned() }),
         _ => Ok(()),
@@ -241,7 +241,7 @@ fn names_below(group: &Group) -> BTreeSet<String> {
     names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Calls `remove` until it returns true: a group may be busy for a moment.
+/// Calls `remove` until it returns true, for at most `REMOVAL_TIMEOUT`, because a group may be busy for a moment.
 fn remove_with_timeout(remove: impl Fn() -> bool) {
     let deadline = Instant::now() + REMOVAL_TIMEOUT;
     while !remove() && Instant::now() < deadline {

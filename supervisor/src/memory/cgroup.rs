@@ -12,7 +12,7 @@ use opt_shared::units::Bytes;
 use super::SampleError;
 use super::text::{lines, number, read_small, words};
 
-/// The size limit of `mountinfo`. It has a line for each mount; hosts with many containers have thousands.
+/// The size limit of `mountinfo`. It has a line for each mount; hosts with many containers have thousands of mounts.
 const MOUNTINFO_BYTES: usize = 8 << 20;
 /// The size limit of `/proc/self/cgroup`. It has a line with a path for each hierarchy.
 const CGROUP_BYTES: usize = 64 << 10;
@@ -22,7 +22,7 @@ const LIMIT_BYTES: usize = 64;
 /// exbibyte of memory.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// The lowest limit of all groups that contain this process.
+/// The lowest memory limit of all groups that contain this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupLimit {
     pub limit: Bytes,
@@ -98,7 +98,8 @@ pub struct OwnGroup {
     pub topmost: bool,
 }
 
-/// The groups of this process. Each is `None` if its hierarchy is not mounted.
+/// The groups of this process. Each is `None` if its hierarchy is not mounted, or if the mounted part of the hierarchy
+/// does not contain the group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnGroups {
     pub version_2: Option<OwnGroup>,
@@ -106,7 +107,8 @@ pub struct OwnGroups {
     pub memory: Option<OwnGroup>,
     /// The group of version 1 with the controller that limits processes.
     pub pids: Option<OwnGroup>,
-    /// The group in which systemd manages this process: that of its own hierarchy of version 1, or that of version 2.
+    /// The group in which systemd manages this process: the one in systemd's own hierarchy of version 1 if there is
+    /// one, otherwise the one of version 2.
     pub systemd: Option<OwnGroup>,
 }
 
@@ -369,7 +371,7 @@ mod tests {
             let files = files.each_ref().map(|(name, text)| (name.as_str(), *text));
             assert_eq!(pids_left(fake(groups, mounts, &files).path()).expect("reads"), Some(40));
             assert_eq!(pids_left(fake(groups, mounts, &files[..2]).path()).expect("reads"), None);
-            // A limit may be lowered below what is there.
+            // A limit may be lower than the current number.
             let over =
                 [files[3], ("sys/fs/cgroup/a/pids.max", "10\n"), ("sys/fs/cgroup/pids/a/pids.max", "10\n")];
             assert_eq!(pids_left(fake(groups, mounts, &over).path()).expect("reads"), Some(0));

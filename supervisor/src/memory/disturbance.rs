@@ -7,7 +7,8 @@ use std::path::Path;
 /// The machine's state at one moment. A field is `None` if the machine does not report it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Disturbance {
-    /// The CPUs' scaling governors, each named once. Empty if the machine reports none, as most virtual machines do.
+    /// The CPUs' scaling governors, each named once. Empty if the machine reports none, as is usual in virtual
+    /// machines.
     pub governors: Vec<String>,
     /// Whether two hardware threads share a core.
     pub smt: Option<bool>,

@@ -22,7 +22,7 @@ pub struct Features {
 }
 
 impl Features {
-    /// Tries each interface; `root` is `/`. A trigger armed on the way is removed again when its file is closed.
+    /// Tries each interface; `root` is `/`. The trigger that this arms is removed when its file is closed.
     pub fn detect(root: &Path) -> Self {
         let proc = root.join("proc");
         let own_process = proc.join("self");

@@ -1,6 +1,6 @@
 //! A trigger of the kernel's pressure stall information (PSI), which reports that tasks are waiting for memory.
 //!
-//! The main loop polls its descriptor; the core decides how to react.
+//! The main loop polls the trigger's descriptor; the core decides how to react.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;

@@ -2,9 +2,9 @@
 //! all processes.
 //!
 //! The tree can change during a walk. A process that started or was orphaned meanwhile may be missing, and a process in
-//! the result may have ended. Buffers are reused, so a walk allocates only when the tree has grown. The cost of the
-//! second method grows with the number of processes on the machine, so callers should use it less often
-//! ([`TreeWalker::is_cheap`]).
+//! the result may have ended. Buffers are reused, so a walk with the first method allocates only when the tree has
+//! grown. The cost of the second method grows with the number of processes on the machine, so callers should use it
+//! less often ([`TreeWalker::is_cheap`]).
 
 use std::io::Write as _;
 use std::mem::MaybeUninit;
@@ -18,8 +18,8 @@ use super::SampleError;
 use super::procfs::{parent, process_folder};
 use super::text::{number, words};
 
-/// The maximum number of descendants. Limits keep the supervisor's tree smaller (16 runners with `limits.processes`
-/// each), so only a fork bomb exceeds it.
+/// The maximum number of descendants. With usual plans, the limits on processes keep the supervisor's tree smaller, so
+/// only a fork bomb exceeds it.
 pub const MAX_DESCENDANTS: usize = 16 << 10;
 /// The maximum number of processes visited on the machine: twice the kernel's default limit of pids on a machine with
 /// up to 32 CPUs.

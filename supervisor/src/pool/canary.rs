@@ -1,5 +1,5 @@
 //! Canaries: short-lived processes of this program that try to bypass a protection of the sandbox, or answer a question
-//! about the machine. Their code is in `opt_worker::canary`.
+//! about the machine. Their code is behind `opt_worker::canary_main`.
 //!
 //! This module starts a canary, reads its output within limits, and ends it. Canaries run no untrusted code.
 

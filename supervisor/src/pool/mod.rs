@@ -1,9 +1,9 @@
 //! Manages worker processes. In a run, only this module of the supervisor starts and reaps processes.
 //!
 //! It starts workers, does the handshake, runs the threads of their channels, and keeps the pidfds of workers and
-//! runners. It reports `PoolEvent`s and carries out calls; its callers make the decisions. Signals are sent only
-//! through pidfds. Workers are reaped only by this module. Runners are reaped by their workers. If they outlive their
-//! worker, this module reaps them, because the supervisor is a subreaper.
+//! runners. It reports `PoolEvent`s and carries out what its callers decide. Signals are sent only through pidfds. Only
+//! this module reaps workers. Workers reap their runners. A runner that outlives its worker is reaped here, because the
+//! supervisor is a subreaper.
 
 mod canary;
 mod channel;
@@ -232,8 +232,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Kills a runner that was halted before. Without the halt, another runner could have its pid by now. Returns false
-    /// if there is no halted runner with this pid.
+    /// Kills a runner that was halted before. A runner with this pid that is not halted is a later one, and is left
+    /// alone. Returns false if there is no halted runner with this pid.
     pub fn kill_runner(&self, worker: WorkerId, pid: u32) -> bool {
         let runner = self.members.get(&worker).and_then(|member| member.runners.get(&pid));
         match runner.filter(|runner| runner.halted) {

@@ -11,7 +11,7 @@ use opt_shared::units::Bytes;
 
 use crate::record::timeline::{Block, Point, Series, Track};
 
-/// The version of the format, which is the first byte. Increment it with every change below.
+/// The version of the format, which is the first byte. Every change of the format increments it.
 const FORMAT: u8 = 1;
 /// The maximum number of points that are written in one block. Further points go into the next block.
 pub const MAX_POINTS: usize = 16 << 10;

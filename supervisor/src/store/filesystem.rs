@@ -17,7 +17,7 @@ pub enum Journal {
 }
 
 /// The `f_type` of file systems that are or may be remote, from `statfs(2)` and the kernel's `magic.h`. FUSE may be
-/// either, and is listed because DELETE costs little, whereas WAL could lose the run.
+/// local or remote. It is listed because DELETE costs little, whereas WAL could lose the run.
 const REMOTE: &[(u32, &str)] = &[
     (0x6969, "NFS"),
     (0x517b, "SMB"),

@@ -217,7 +217,7 @@ impl Store {
         candidate.rank = row.get(10)?;
         candidate.speedup = json_option(row, 11)?;
         candidate.tier = word_option(row, 14, Tier::from_name)?;
-        // A failed candidate is never timed, so it needs no reason.
+        // Only a candidate that passed needs this reason. For any other, the status is the reason.
         candidate.not_timed_because =
             row.get::<_, Option<String>>(15)?.filter(|_| candidate.status == Some(Status::Passed));
         if let Some(profile) = &mut candidate.profile {
@@ -373,7 +373,7 @@ impl Serialize for Document<'_> {
     }
 }
 
-/// A list in the document that is read while it is written.
+/// A list of the document, which is read from the store while the document is written.
 struct Rows<'store> {
     store: &'store Store,
     list: List,

@@ -46,7 +46,7 @@ pub const FILE_NAME: &str = "run.sqlite";
 
 /// The timeout of a write while a reader (such as `report`) locks the file. Readers lock it for milliseconds.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
-/// The size of SQLite's page cache, in KiB. It counts towards the supervisor's target of at most 20 MiB.
+/// The size of SQLite's page cache, in KiB. It counts towards the supervisor's memory, whose target is at most 20 MiB.
 const CACHE_KIB: i32 = 512;
 /// The number of frames (at most 4 MiB) after which the write-ahead log is copied into the database.
 const CHECKPOINT_PAGES: i32 = 1000;
@@ -115,7 +115,7 @@ impl Store {
         Ok(store)
     }
 
-    /// Like `open`, but creates the tables if the run was killed before it could.
+    /// Like `open`, but creates the database or its tables if the run was killed before it could.
     pub fn resume(folder: &Path) -> Result<Self, StoreError> {
         match Self::open(folder) {
             Err(StoreError::Missing { .. }) => Self::create(folder),
@@ -127,7 +127,7 @@ impl Store {
         }
     }
 
-    /// Opens the database of a run, which may be running, for reading.
+    /// Opens the database of a run for reading. The run may be in progress.
     pub fn read(folder: &Path) -> Result<Self, StoreError> {
         const OPERATION: &str = "open the run database for reading";
         let path = existing(folder)?;

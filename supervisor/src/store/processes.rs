@@ -58,7 +58,7 @@ impl Store {
         self.expect_one(changed, OPERATION, || worker.to_string())
     }
 
-    /// Records the reason for a kill. The row is on disk when this returns. The signal must not be sent before.
+    /// Records the reason for a kill. The row is on disk when this returns. The signal must not be sent earlier.
     pub fn kill_intended(
         &mut self,
         t: UtcTime,

@@ -139,7 +139,7 @@ impl Store {
         self.expect_one(changed, OPERATION, || phase.name.clone())
     }
 
-    /// The result of a replay that passed, after the text that identifies the replay's inputs.
+    /// The text that identifies the inputs of a replay that passed, and its result.
     pub fn stored_replay(&self, name: &str) -> Result<Option<(String, ReplayResult)>, StoreError> {
         self.connection
             .query_row(

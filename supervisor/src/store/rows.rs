@@ -146,8 +146,8 @@ pub struct PhaseRow {
     pub ended: Option<UtcTime>,
 }
 
-/// A phase's reservation on the device, and the highest sample of its memory there. The first is `None` if the phase
-/// needed no card, the second if it was never seen on one.
+/// A phase's reservation on the device, and the highest sample of its memory there. `predicted` is `None` if the phase
+/// needed no card, and `peak` if the phase was never seen on one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DevicePhase {
     pub predicted: Option<Bytes>,

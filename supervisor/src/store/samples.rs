@@ -1,8 +1,8 @@
 //! Stores memory samples in the database as blocks, which are thinned out evenly when there are too many.
 //!
-//! A run may take a day, and its samples some tens of MiB. When the blocks exceed the budget, the width of a step is
-//! doubled. Each write then joins a few neighbouring old blocks into blocks with steps of the new width. Joined steps
-//! keep the worst values.
+//! A run may take a day, and its samples may take some tens of MiB. When the blocks exceed the budget, the width of a
+//! step is doubled. Each write then joins a few neighbouring old blocks into blocks with steps of the new width. Joined
+//! steps keep the worst values.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,8 @@ pub use super::block::MAX_POINTS;
 
 /// The size of all blocks together above which they are thinned out.
 const BUDGET: Bytes = Bytes::mib(24);
-/// The number of joins after each write. They remove more blocks than the write adds, so thinning keeps up.
+/// The largest number of joins after each write. They usually remove more blocks than the write adds, so thinning keeps
+/// up.
 const JOINED_AT_ONCE: usize = 4;
 /// The widest step, one hour in milliseconds. At this width, only a run of years exceeds the budget.
 const WIDEST: u64 = 3_600_000;

@@ -87,7 +87,8 @@ fn streamed_document_equals_the_loaded_one() {
     assert_eq!(streamed, loaded);
 }
 
-/// A killed process runs no destructors. The test therefore leaks the connection and opens the file a second time.
+/// A killed process runs no destructors. The test therefore copies the files while the connection is open, and opens
+/// the copy.
 #[test]
 fn killed_process_loses_nothing_that_was_acknowledged() {
     for journal in [Journal::WriteAhead, Journal::Delete] {

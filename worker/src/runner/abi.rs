@@ -204,8 +204,8 @@ impl Arguments {
         self.this = this;
     }
 
-    /// Restores the block. `data` has the address of each output, null for an output without elements. In a plan call,
-    /// arguments that the call changes are inputs like all others.
+    /// Restores the block, and fills in the address of each output from `data`; null for an output without elements. In
+    /// a plan call, arguments that the call changes are inputs like all others.
     pub(crate) fn renew(&mut self, planned: bool, data: impl Iterator<Item = *mut u8>) {
         self.live.copy_from_slice(&self.pristine);
         for (output, pointer) in self.output_data.iter().zip(data) {
@@ -229,7 +229,7 @@ impl Arguments {
     /// contains nothing that must survive it.
     pub(crate) unsafe fn call(&mut self, function: Function) -> (i32, i32) {
         let mut returned = any(type_index::NONE, Payload { int: 0 });
-        // SAFETY: the block holds `count` arguments from its first word on; see above for the rest.
+        // SAFETY: the block holds `count` arguments from its first word on. The rest is the caller's obligation.
         let code =
             unsafe { enter(self.this, self.live.as_ptr().cast(), self.count, &raw mut returned, function) };
         (code, returned.type_index)

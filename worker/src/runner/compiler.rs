@@ -20,7 +20,7 @@ pub struct CompileOrder {
     pub program: PathBuf,
     pub is_nvrtc: bool,
     pub arguments: Vec<OsString>,
-    /// Its working folder.
+    /// The compiler's working folder.
     pub work: PathBuf,
     pub confinement: Confinement,
 }

@@ -79,7 +79,7 @@ pub const FLAG_VARIED: u32 = 4;
 #[repr(C, align(64))]
 pub struct ControlPage {
     // Worker to runner.
-    /// The number of the command. A new number starts it.
+    /// The number of the command. The runner starts a command when this number changes.
     pub command: AtomicU32,
     pub entry: AtomicU32,
     pub calls: AtomicU32,

@@ -125,7 +125,7 @@ pub struct VariantRange {
 /// A range of a descriptor that becomes readable in the runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct InputRange {
-    /// The index of the descriptor, counted after the outputs.
+    /// The index of the file among the frame's descriptors, not counting the outputs' memory file.
     pub source: u8,
     pub file_offset: u64,
     pub bytes: u64,

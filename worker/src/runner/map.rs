@@ -1,9 +1,9 @@
 //! Maps a runner's inputs and outputs. Data is copied only if it cannot be mapped.
 //!
-//! An input shows only its byte range of the capture. Pages that lie within the range are mapped from the file, private
-//! and read-only. A page that also contains other bytes is replaced by an anonymous page into which only the range is
-//! read: a private copy-on-write page would show the file's bytes again after `MADV_DONTNEED`. Every input has a guard
-//! page on either side, and is sealed before the candidate is loaded if the kernel can do that.
+//! An input that is mapped from a capture shows only its byte range. Pages that lie within the range are mapped from
+//! the file, private and read-only. A page that also contains other bytes is replaced by an anonymous page into which
+//! only the range is read: a private copy-on-write page would show the file's bytes again after `MADV_DONTNEED`. Every
+//! input has a guard page on either side, and is sealed before the candidate is loaded if the kernel can do that.
 //!
 //! Outputs are shared mappings of a sealed memfd between guard pages. This module knows bytes, not tensors.
 

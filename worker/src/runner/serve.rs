@@ -1,8 +1,8 @@
 //! The steps of a runner: map inputs, lock down, load the candidate, and serve calls until it is killed.
 //!
 //! A runner is a separate process with only the inputs and the outputs of one candidate. It decides and compares
-//! nothing, and the time that it measures is only a claim. Once the candidate is loaded, it controls the whole process,
-//! so no message from this process can be trusted.
+//! nothing, and the time that it measures is only a claim. Once loaded, the candidate controls the whole process, so no
+//! message from the process can be trusted.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -38,7 +38,7 @@ use crate::sandbox::spawn::SOCKET_FD;
 pub const CONTROL_FD: i32 = 4;
 /// The most entries in one runner.
 const MAX_ENTRIES: usize = 100_000;
-/// The prefix of errors that were caused by lack of memory.
+/// The prefix of errors that were caused by a lack of memory.
 const HOST_MEMORY: &str = "opt.HostMemory: ";
 /// The prefix of errors without a specific status.
 const RAISED: &str = "opt.Raised: ";
@@ -267,8 +267,8 @@ fn pin(cpus: &[u32]) {
         set.set(cpu as usize);
     }
     if !cpus.is_empty() {
-        // This fails only if these CPUs are no longer available. The kernel then chooses the CPU, and times are
-        // noisier.
+        // If this fails, for example because these CPUs are no longer available, the kernel chooses the CPU, and times
+        // are noisier.
         let _ = rustix::thread::sched_setaffinity(None, &set);
     }
 }

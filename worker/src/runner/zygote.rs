@@ -5,9 +5,9 @@
 //!                                     ▲───── Cloned ──┘
 //! ```
 //!
-//! An import takes one to two seconds, a copy takes milliseconds. The zygote never runs a candidate's code. It talks
-//! only to its worker, over a socket that copies close. It has a single thread, because only one thread survives a
-//! clone, and it ends with its worker.
+//! An import takes one to two seconds; a copy takes milliseconds. The zygote never runs a candidate's code. It talks
+//! only to its worker, over a socket that the copies close. It has a single thread, because only one thread survives a
+//! clone. It ends with its worker.
 
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
@@ -103,7 +103,7 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
             Err(FrameError::Closed) => return 0,
             Err(error) => return failure(socket, &chain(&error)),
         };
-        // The worker must be able to read a runner's /proc files until it locks down, and a copy inherits this
+        // The worker must be able to read a runner's /proc files until the runner locks down, and a copy inherits this
         // setting.
         let _ = set_dumpable_behavior(Dumpable);
         // SAFETY: the process has one thread, as checked above, and only this code has run since. Below, the copy

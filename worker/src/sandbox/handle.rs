@@ -20,8 +20,8 @@ use super::timeout::Timeout;
 /// sleeps for `STOP_PAUSE`.
 const STOP_SPIN: Duration = Duration::from_micros(200);
 const STOP_PAUSE: Duration = Duration::from_micros(50);
-/// The longest time for which one such sleep counts, because otherwise the suspension of a machine would use up the
-/// timeout at once. A busy machine wakes this thread some milliseconds late, and these do count.
+/// The longest time that one such sleep counts for. Without this bound, a suspension of the machine would use up the
+/// timeout at once. A busy machine wakes this thread a few milliseconds late, and these do count.
 const MAX_COUNTED_PAUSE: Duration = Duration::from_millis(4);
 
 /// How a runner ended.
@@ -114,7 +114,7 @@ impl RunnerHandle {
         self.namespaces
     }
 
-    /// The protections that clone granted. The runner reports the others itself.
+    /// The requested namespaces as protections, granted or refused. The runner reports all other protections itself.
     pub fn protections(&self) -> &[Protection] {
         &self.protections
     }
@@ -122,12 +122,12 @@ impl RunnerHandle {
     /// Sends SIGSTOP, waits until the kernel reports that the last thread has stopped, and then until the runner's
     /// clock no longer advances.
     ///
-    /// Afterwards, the runner executes no instructions of its own. But the kernel reports a stop just before it
-    /// switches away from the thread. If that switch is preempted, the clock may still gain the microseconds that it
-    /// takes.
+    /// Afterwards, the runner executes none of its own code. But the kernel reports a stop just before it switches away
+    /// from the thread. If that switch is preempted, the clock may still gain the microseconds that it takes.
     ///
     /// A system call of the runner that only SIGKILL interrupts delays the stop. After `timeout`, `WouldNotStop` is
-    /// returned. Time for which the machine was suspended, or the runner waited for a CPU, does not count.
+    /// returned. Time for which the machine was suspended does not count. Time for which the runner waited for a CPU
+    /// extends the timeout, up to a bound.
     pub fn stop(&mut self, timeout: Duration) -> Result<Stop, HandleError> {
         if self.stopped {
             return Ok(if self.peek_end()?.is_some() { Stop::Ended } else { Stop::Stopped });
@@ -136,7 +136,8 @@ impl RunnerHandle {
             return Ok(Stop::Ended);
         }
         let mut pause = Pause::new(self.pid, timeout);
-        // This polls. No wait with a time limit works without handling SIGCHLD, and a stop takes only microseconds.
+        // The loop polls, because a wait with a time limit would need a handler of SIGCHLD, and a stop takes only
+        // microseconds.
         loop {
             // A process that has ended can still be signalled. A wait for its stop would then fail with ECHILD, so the
             // loop checks for its end first.
@@ -148,7 +149,7 @@ impl RunnerHandle {
                     self.stopped = true;
                     break;
                 }
-                // It may have ended in between, which the next round sees.
+                // The runner may have ended in between. The next round notices that.
                 Ok(_) | Err(Errno::CHILD | Errno::INTR) => {}
                 Err(errno) => {
                     return Err(HandleError::System {

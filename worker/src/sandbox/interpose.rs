@@ -60,7 +60,7 @@ fn checked(pointer: *mut c_void, size: usize) -> *mut c_void {
 ///
 /// # Safety
 ///
-/// Like the C function; the same applies to every function below.
+/// Like the C function.
 #[cfg_attr(not(any(fuzzing, miri)), unsafe(no_mangle))]
 pub unsafe extern "C" fn malloc(size: usize) -> *mut c_void {
     // SAFETY: the caller's obligation, passed on.

@@ -1,4 +1,4 @@
-//! Turns a plan's limits into the confinement that a runner or a compiler's process applies in its own main.
+//! Turns a plan's limits into the confinement that a runner's or a compiler's process applies to itself.
 //!
 //! Memory limits from this module are added to the memory that the process uses when it locks down, which only the
 //! process itself knows (`add_present_usage`).
@@ -19,9 +19,9 @@ use crate::sandbox::confine::{
 const ARENA: Bytes = Bytes::mib(128);
 /// Address space for libraries and their mappings.
 const LIBRARIES: Bytes = Bytes::mib(256);
-/// Processes per thread for `"auto"`.
+/// Processes per thread for `limits.processes = "auto"`.
 const TASKS_PER_THREAD: u32 = 4;
-/// Processes of a compiler: a driver with its parts, and a parallel linker.
+/// The largest number of processes of a compiler, which may run a driver with its parts, and a parallel linker.
 pub(crate) const COMPILER_TASKS: u32 = 256;
 const COMPILER_FILES: u32 = 1024;
 /// The number of runners of one worker that can have different user numbers at the same time.
@@ -32,8 +32,8 @@ pub(crate) fn tasks(threads: u32) -> u32 {
     TASKS_PER_THREAD.saturating_mul(threads)
 }
 
-/// Returns a number that is distinct among the live runners of all workers: each worker has a block of numbers,
-/// derived from its pid.
+/// Returns the user number for the next runner. Each worker uses a block of `USERS_PER_WORKER` numbers, derived from
+/// its pid, in turn.
 pub(crate) fn user_number() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed) % USERS_PER_WORKER;
@@ -116,8 +116,8 @@ pub(crate) fn file_access_of_candidate(
 ) -> FileAccess {
     let open = without_links(readable.iter().chain(libraries)).into_iter().chain(library_folders());
     let open: Vec<PathBuf> = open.collect();
-    // Lists only the hidden paths inside readable folders, because the list must fit one frame and all other paths are
-    // inaccessible anyway.
+    // Lists only the hidden paths inside readable folders, because the list must fit into one frame, and all other
+    // paths are inaccessible anyway.
     let mut hidden = without_links(&closed.files);
     hidden.retain(|hidden| open.iter().any(|folder| hidden.starts_with(folder)));
     FileAccess {

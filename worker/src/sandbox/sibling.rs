@@ -1,5 +1,5 @@
-//! Copies this process into a sibling. Its parent is this process's own parent, which watches and reaps it like every
-//! other runner.
+//! Copies this process into a sibling. Both have the same parent, which watches and reaps the copy like every other
+//! runner.
 //!
 //! Callers decide what the copy does. They may copy this process only while it has one thread.
 
@@ -25,7 +25,8 @@ pub(crate) enum Sibling {
 pub(crate) unsafe fn clone_sibling(wanted: Namespaces) -> Result<Sibling, SpawnError> {
     let number = thread_number()?;
     let flags = libc::CLONE_PARENT | libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID;
-    // SAFETY: the caller guarantees it, and `number` is the C library's own location of this thread's number.
+    // SAFETY: the caller guarantees a single thread, and `number` is where the C library itself keeps this thread's
+    // number.
     let clone = |namespaces: Namespaces| unsafe { spawn::clone(flags | namespaces.flags(), number) };
     let (cloned, namespaces_used, protections) = spawn::with_fallback(wanted, clone)?;
     Ok(match cloned {

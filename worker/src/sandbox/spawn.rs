@@ -38,8 +38,9 @@ impl Namespaces {
         if self.ipc {
             flags |= libc::CLONE_NEWIPC;
         }
-        // Without privileges, the other namespaces are available only inside a user namespace. This one has no id maps.
-        // That does not affect permissions, and exec drops the capabilities because our id is not mapped to 0.
+        // Without privileges, the other namespaces are available only inside a user namespace. The new user namespace
+        // has no id maps. That does not affect permissions, and exec drops the capabilities, because our id is not
+        // mapped to 0.
         if flags != 0 && !rustix::process::geteuid().is_root() {
             flags |= libc::CLONE_NEWUSER;
         }
@@ -83,7 +84,7 @@ pub enum SpawnError {
 
 /// In a sandboxed process, the descriptor of the socket to the process that started it.
 pub const SOCKET_FD: i32 = 3;
-/// The steps of a new process that can fail; it sends the index through the pipe.
+/// The steps that can fail in the new process. It sends the index of the failed step through a pipe.
 const CHILD_STEPS: [&str; 2] =
     ["giving an inherited descriptor its number", "execveat of our own executable"];
 const STEP_DUP: u32 = 0;
@@ -109,7 +110,7 @@ struct ChildPlan<'a> {
     default_action: &'a libc::sigaction,
 }
 
-/// Starts `executable` with exactly the descriptors in `inherited`, each at the given number, and no others.
+/// Starts `executable` with exactly the descriptors in `inherited`, each at the given number.
 ///
 /// The runner's parent-death signal is tied to the calling *thread*, so call this from a thread that lives as long as
 /// the worker. The caller also provides the standard streams, as numbers 0, 1 and 2 of `inherited`.
@@ -163,8 +164,7 @@ pub fn spawn_runner(
         with_fallback(namespaces, |namespaces| clone_child(&plan, namespaces.flags()))?;
     drop(lifted_report);
     if let Some(error) = read_report(report_read) {
-        // The child exits right after its report, so this wait is short. It waits for this pid only and reaps no other
-        // process.
+        // This wait is short, because the child exits right after its report. It reaps no other process.
         let _ = rustix::io::retry_on_intr(|| {
             rustix::process::waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED)
         });
@@ -173,8 +173,8 @@ pub fn spawn_runner(
     Ok(SpawnedRunner { pid, pidfd, namespaces_used, protections })
 }
 
-/// Requests all namespaces, then only the PID namespace, then none, because a container may allow only some. Also
-/// returns the granted namespaces, and the protections that they provide.
+/// Requests all wanted namespaces, then the same without the IPC namespace, then none, because a container may allow
+/// only some. Also returns the granted namespaces, and each wanted namespace as a protection, present or missing.
 pub(super) fn with_fallback<T>(
     wanted: Namespaces,
     mut clone: impl FnMut(Namespaces) -> io::Result<T>,
@@ -356,7 +356,7 @@ unsafe fn give_up(report: RawFd, step: u32) -> ! {
 }
 
 /// Waits for the end of the pipe. Eight bytes are a failed child's report. No bytes mean that exec succeeded and closed
-/// the pipe, or that the child was killed before, which its handle shows later.
+/// the pipe, or that the child was killed before that. Its handle shows such a death later.
 fn read_report(pipe: OwnedFd) -> Option<SpawnError> {
     let mut message = [0; 8];
     match std::fs::File::from(pipe).read_exact(&mut message) {

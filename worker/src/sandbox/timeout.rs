@@ -1,7 +1,7 @@
 //! Measures how much of its time limit a runner or a compiler has used.
 //!
-//! The worker sums up its own waits for the process. Each counts with at most its nominal length, so time that a
-//! suspended machine, a frozen process tree or a worker without a CPU adds to a wait does not count. The time for which
+//! The worker sums up its own waits for the process. Each wait counts for at most its nominal length, even if it takes
+//! longer because the machine is suspended, the process tree is frozen, or the worker has no CPU. The time for which
 //! the process's first thread waited for a CPU is added to the limit, up to a bound. Callers decide what happens when
 //! the limit is reached.
 
@@ -38,11 +38,10 @@ pub(crate) enum StopScope {
 /// For this long, waits for a process that another process has stopped do not count. After that, they count like any
 /// other.
 const STOPPED_TIMEOUT: Duration = Duration::from_secs(30);
-/// The shortest wait after which the process is checked. A shorter wait may be part of a timed block, which a check
-/// would disturb for some microseconds.
+/// The shortest wait after which the process is checked for a stop. A shorter wait may be part of a timed block, which
+/// a check would disturb for some microseconds.
 const MIN_CHECKED_WAIT: Duration = Duration::from_millis(5);
-/// The number of processes of a tree after which no more are looked for. A compiler's limit on processes keeps its tree
-/// smaller.
+/// Once this many processes of a tree are known, no more are looked for. A compiler may have far fewer.
 const MAX_TREE: usize = 1024;
 
 impl Timeout {

@@ -29,7 +29,7 @@ pub(crate) fn open_written(path: &Path) -> Option<fs::File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
     let resolve = ResolveFlags::NO_SYMLINKS;
     let opened = match rustix::fs::openat2(rustix::fs::CWD, path, flags, Mode::empty(), resolve) {
-        // Before Linux 5.6, only a link in the last place is refused.
+        // Before Linux 5.6, a link is refused only as the last component of the path.
         Err(Errno::NOSYS | Errno::PERM) => rustix::fs::open(path, flags, Mode::empty()),
         other => other,
     };
@@ -52,7 +52,7 @@ pub(crate) fn keep(
     if limit < bytes {
         return Ok(Kept::TooLarge { bytes });
     }
-    // If the file grows after this, the copy is truncated and does not load.
+    // If the file grows after this, only the first `size` bytes are copied.
     let mut source = source.take(size);
     let part = artifacts.join(format!(".part-{}", std::process::id()));
     let mut target = fs::OpenOptions::new()

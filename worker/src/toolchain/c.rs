@@ -8,7 +8,6 @@ use opt_shared::message::BuildTask;
 
 use super::{Folders, Program, Recipe, Step, Toolchain};
 
-/// The toolchain of C and C++.
 pub(super) struct C;
 
 impl Toolchain for C {

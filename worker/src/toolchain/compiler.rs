@@ -26,13 +26,14 @@ use crate::sandbox::timeout::{self, StopScope, Timeout};
 /// The number of bytes of a compiler's output that are kept while it runs.
 const LOG_SIZE: Bytes = Bytes::kib(256);
 
-/// The page cache that a compiler uses: its programs and libraries, and the files that it reads and writes.
+/// The page cache that a compiler may use in its control group, for its programs and libraries, and for the files that
+/// it reads and writes.
 const COMPILER_FILES: Bytes = Bytes::mib(256);
 
-/// The pause between two checks for the end of a build.
+/// The longest single wait for the end of a build. After each, the room on the disk and the time limit are checked.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 
-/// An error that prevents the worker from running a compiler. No kernel is to blame.
+/// An error that prevents the worker from running a compiler. No candidate is to blame.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CompilerError {
     #[error("starting its process")]
@@ -70,12 +71,12 @@ pub(crate) struct CompilerSpec<'a> {
 pub(crate) struct CompilerEnd {
     pub(crate) end: End,
     pub(crate) killed: Option<KillReason>,
-    /// The beginning of the output. If it is truncated, later output may be lost.
+    /// The beginning of the output. If `is_truncated` is true, more may have followed.
     pub(crate) log: String,
     pub(crate) is_truncated: bool,
     pub(crate) peak_owed: Bytes,
-    /// The least room on the scratch folder's disk at the start, at the end, and at each look in between; `None` if it
-    /// could not be read.
+    /// The least room that was seen on the scratch folder's disk, at the start, at the end, and in between; `None` if
+    /// it could not be read.
     pub(crate) least_room: Option<Room>,
 }
 
@@ -142,7 +143,7 @@ impl Compiler {
         Ok(compiler)
     }
 
-    /// Waits for the compiler's end. After `timeout`, it returns the reason for ending the compiler.
+    /// Waits for the compiler's end. If the compiler exceeds `timeout`, returns the reason for ending it.
     pub(crate) fn wait(&mut self, timeout: Duration) -> Result<Option<KillReason>, CompilerError> {
         let pid = self.handle.pid();
         let scope = if self.runs_source { StopScope::Process } else { StopScope::Tree };
@@ -178,7 +179,7 @@ impl Compiler {
     pub(crate) fn finish(mut self, link: &Link) -> Result<CompilerEnd, CompilerError> {
         self.look_at_room();
         let permission = link.runner_died(self.handle.pid())?;
-        // Our own code replies only if it could not execute the compiler.
+        // Our own code replies only if it could not run the compiler.
         if let Ok(Some(Reply::Failed { text })) = receive_reply(self.socket.as_fd(), Duration::ZERO) {
             self.handle.reap()?;
             return Err(CompilerError::Setup { text });

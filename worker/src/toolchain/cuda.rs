@@ -1,4 +1,4 @@
-//! CUDA with host code: nvcc builds a shared library, whose calls of the CUDA runtime are redirected to the runtime of
+//! CUDA with host code: nvcc builds a shared library, whose calls to the CUDA runtime are redirected to the runtime of
 //! the emulated device.
 
 use std::ffi::OsString;
@@ -15,7 +15,6 @@ use crate::runner::cudart::FUNCTIONS;
 /// Options that name an architecture. With one of them, the default architecture is left out.
 const ARCHITECTURE: [&str; 5] = ["-arch", "--gpu-architecture", "-gencode", "--generate-code", "-code"];
 
-/// The toolchain of CUDA with host code.
 pub(super) struct Cuda;
 
 impl Toolchain for Cuda {

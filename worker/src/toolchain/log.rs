@@ -2,9 +2,9 @@
 
 use opt_shared::kernel_files::LeftOut;
 
-/// Names that gcc, clang and nvcc give to the signals after which a build is repeated: those from outside, of a failing
-/// disk and of a limit on file sizes. Signals of a crashing compiler, such as SIGSEGV, are not in the list: the source
-/// causes them, and they happen every time.
+/// Names that gcc, clang and nvcc give to the signals after which a build is repeated: signals sent from outside, and
+/// those of a failing disk and of the limit on file sizes. Signals of a crashing compiler, such as SIGSEGV, are not in
+/// the list: the source causes them, and they happen every time.
 const EXTERNAL_SIGNALS: [&str; 8] = [
     "Killed",
     "Kill signal",
@@ -51,9 +51,9 @@ const LINK_ERRORS: [&str; 5] = [
     "can not be used when making a shared object",
 ];
 
-/// The last lines of a log in which programs of the toolchain report failures of their own. A source can make a compiler
-/// print any line, but it cannot put one behind the report of the program that failed. Once a linker reports something,
-/// the compiler has succeeded, so lines before the linker's do not count.
+/// The last lines of a log, in which programs of the toolchain report their own failures. A source can make a compiler
+/// print any line, but no line after the report of the program that failed. Once a linker reports something, the
+/// compiler has succeeded, so lines before the linker's do not count.
 fn last_own_lines(log: &str) -> impl Iterator<Item = &str> {
     let is_of_the_linker = |program: &str| {
         let name = program.rsplit('/').next().unwrap_or(program);
@@ -69,7 +69,8 @@ fn last_own_lines(log: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Lines that say nothing after the report of a failure, such as a part of the source (`   12 | }` and `      | ^`).
+/// Returns true for a line that may follow the report of a failure and adds nothing to it, such as a part of the
+/// source (`   12 | }` and `      | ^`).
 fn is_epilogue(line: &str) -> bool {
     let line = line.trim();
     let is_excerpt = line
@@ -82,7 +83,7 @@ fn is_epilogue(line: &str) -> bool {
         || line.starts_with("See <")
 }
 
-/// The program that reports a failure of its own in a line; `None` for other lines.
+/// The program that reports its own failure in this line; `None` for other lines.
 fn own_program(line: &str) -> Option<&str> {
     if let Some((program, _)) = own_line(line) {
         return Some(program);
@@ -94,8 +95,8 @@ fn own_program(line: &str) -> Option<&str> {
 }
 
 /// Returns true if the compiler found a mistake in the source. The build then fails whatever else happened to the
-/// compiler. Texts that a source makes a compiler print can contain any line (`#pragma message "\ncc: …"`), so lines
-/// about the machine count only without such a mistake: a source that is correct has no use for them.
+/// compiler. A source can make a compiler print any line (`#pragma message "\ncc: …"`), so lines about the machine
+/// count only if there is no such mistake. A correct source would gain nothing by faking them.
 pub(crate) fn blames_the_source(log: &str) -> bool {
     log.lines().any(|line| {
         ["error: ", "Error: "].iter().any(|severity| located(line, severity).is_some())
@@ -130,10 +131,10 @@ const RESOURCES: [&str; 7] = [
     "Read-only file system",
 ];
 
-/// Returns the resource that the compiler reports as missing at the end of a line in which programs report failures of
-/// their own: a line that begins with the program's name (`cc: …`), a fatal error of gcc, whose location is where it
-/// stopped reading (`k.c:9:1: fatal error: error writing to …`), one of the assembler
-/// (`/tmp/k.s: Fatal error: can't write …`), or gcc's message about a temporary file.
+/// Returns the resource that the compiler reports as missing, at the end of a line in which a program reports its own
+/// failure. Such a line begins with the program's name (`cc: …`), or is a fatal error of gcc, located where gcc stopped
+/// reading (`k.c:9:1: fatal error: error writing to …`), a fatal error of the assembler (`/tmp/k.s: Fatal error: can't
+/// write …`), or gcc's message about a temporary file.
 pub(crate) fn lacking_resource(log: &str) -> Option<&'static str> {
     let resource = |line: &str| {
         let line = line.trim_end_matches(['\'', '\u{2019}', '.', ')']);
@@ -199,7 +200,7 @@ mod tests {
             ("k.cu(1): error: #error nvcc error   : 'cicc' died due to signal 9 (Kill signal)", false),
             ("    1 | #error cc: fatal error: Killed signal terminated program cc1", false),
             ("cc: fatal error: Segmentation fault signal terminated program cc1", false),
-            // A source can print such a line with `.print` or `#pragma message`, but not behind the linker's report.
+            // A source can print such a line with `.print` or `#pragma message`, but not after the linker's report.
             (
                 "cc: fatal error: Killed signal terminated program cc1\n/usr/bin/ld: k.o: relocation R_X86_64_32S against `.data'\n/usr/bin/ld: final link failed: bad value\ncollect2: error: ld returned 1 exit status",
                 false,

@@ -26,7 +26,7 @@ use opt_shared::outcome::Status;
 
 use self::compiler::CompilerError;
 
-/// An error in the worker's part of a build. No kernel is to blame.
+/// An error in the worker's part of a build. No candidate is to blame.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BuildError {
     #[error("{action} {path}")]
@@ -35,7 +35,7 @@ pub(crate) enum BuildError {
     Compiler { compiler: String, source: CompilerError },
 }
 
-/// Describes a failed file operation: the action and the path.
+/// Returns a function for `map_err` that adds the failed action and its path to an I/O error.
 pub(crate) fn file<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> BuildError + 'a {
     move |source| BuildError::File { action, path: path.to_owned(), source }
 }

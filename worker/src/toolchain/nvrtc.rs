@@ -1,4 +1,4 @@
-//! Builds kernels without host code, with NVRTC, a library that a separate process loads, or with nvcc if NVRTC is
+//! Builds kernels without host code with NVRTC (a library that a separate process loads), or with nvcc if NVRTC is
 //! missing.
 //!
 //! Both produce PTX, which every device compiles for itself, or machine code if a flag names a card's architecture.
@@ -178,7 +178,7 @@ fn version_of(name: &str) -> Vec<u32> {
     name.split('.').filter_map(|part| part.parse().ok()).collect()
 }
 
-/// Returns the folders in `root` that match the path `below`, each of whose names may contain a `*`.
+/// Returns the folders in `root` that match the path `below`. Each component of that path may contain one `*`.
 fn expand(root: &Path, below: &str) -> Vec<PathBuf> {
     below.split('/').filter(|name| !name.is_empty()).fold(vec![root.to_owned()], |folders, name| {
         let Some((start, end)) = name.split_once('*') else {

@@ -4,7 +4,6 @@ use opt_shared::message::BuildTask;
 
 use super::{Folders, Recipe, Toolchain};
 
-/// The toolchain of prebuilt artifacts.
 pub(super) struct Prebuilt;
 
 impl Toolchain for Prebuilt {

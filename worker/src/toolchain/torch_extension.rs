@@ -11,14 +11,13 @@ use super::c::{Parts, operand, step};
 use super::{Folders, Recipe, Toolchain};
 use crate::interpreter;
 
-/// Includes the candidate's first source, and wraps the function to call as a C function.
+/// C++ code that includes the candidate's first source, and wraps the function to call as a C function.
 const GLUE: &str = include_str!("../../include/opt_torch_glue.cpp");
 
 /// Advice for a build that took too long or too much memory.
 const LIGHTER_HEADERS: &str = "`torch/extension.h` brings in all of PyTorch; `ATen/ATen.h` or `torch/types.h` has the tensors \
                                and their functions, in a third of the time and half the memory";
 
-/// The toolchain of C++ on PyTorch tensors.
 pub(super) struct TorchExtension;
 
 impl Toolchain for TorchExtension {
@@ -49,8 +48,8 @@ impl Toolchain for TorchExtension {
             format!("-DOPT_SOURCE=\"{source}\"").into(),
             format!("-DOPT_FUNCTION={symbol}").into(),
             format!("-DOPT_ENTRY={entry}").into(),
-            // Makes a PYBIND11_MODULE compile. It is never called and therefore left out of the library, so that the
-            // library loads without an interpreter.
+            // Lets a PYBIND11_MODULE compile. The module is never called, so the linker leaves it out, and the library
+            // loads without an interpreter.
             "-DTORCH_EXTENSION_NAME=candidate".into(),
             "-ffunction-sections".into(),
             "-fdata-sections".into(),

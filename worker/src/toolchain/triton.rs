@@ -1,7 +1,7 @@
 //! Triton kernels for a device, compiled ahead of time by the Triton of the plan's interpreter.
 //!
 //! The types of a kernel's parameters follow from the arguments of the plan's launches in the job's first entry, and
-//! the number of warps from their blocks. The result is PTX that is launched like any other.
+//! the number of warps follows from the size of their blocks. The result is PTX that is launched like any other.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -69,7 +69,7 @@ impl Toolchain for Triton {
             artifact: ArtifactKind::Ptx,
             readable: interpreter.folders.clone(),
             // Triton runs its own `ptxas` to learn which version of PTX to produce. The interpreter's executable may be
-            // outside the folders.
+            // outside its folders of modules, so its folder is added.
             toolchain: interpreter.folders.iter().cloned().chain(home).collect(),
         })
     }
@@ -112,7 +112,7 @@ enum Failed {
     Entry(String),
 }
 
-/// Returns the request for all kernels of a plan, as JSON.
+/// Returns the request for all kernels that the plan launches, as JSON.
 fn request(task: &BuildTask, folders: &[PathBuf]) -> Result<String, Failed> {
     let Some(first) = &task.first else {
         return Err(Failed::Entry("the job has no entry that shows the types of the kernels".to_owned()));

@@ -23,7 +23,7 @@ type Latest = Arc<Mutex<Option<Result<Reading, DeviceError>>>>;
 /// A thread that samples one device.
 pub struct DeviceWatch {
     identity: DeviceIdentity,
-    /// Sends the time between samples to the thread, which also takes a sample at once.
+    /// Sends the time between samples to the thread. The thread then takes a sample at once.
     intervals: Sender<Duration>,
     interval: Duration,
     latest: Latest,

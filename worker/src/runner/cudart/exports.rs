@@ -1,6 +1,7 @@
 //! The functions of the CUDA runtime for kernels and memory, with C's calling convention.
 //!
-//! Each has the contract of the runtime's function of the same name, to which the linker adds the prefix `__wrap_`.
+//! Each has the contract of the runtime's function of the same name without `__wrap_`. The linker's `--wrap` redirects
+//! calls to that function to the one with the prefix.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 

@@ -107,7 +107,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaFuncGetAttributes(
         constant: 0,
         local: size(function.local_bytes()),
         max_threads: properties::signed(function.max_threads().into()),
-        // PTX has no limit of registers. This number allows as many threads as a multiprocessor holds.
+        // PTX does not limit registers. This number allows as many threads as a multiprocessor holds.
         registers: properties::REGISTERS / properties::THREADS_PER_MULTIPROCESSOR,
         ptx_version: VERSION,
         binary_version: VERSION,
@@ -179,14 +179,14 @@ pub(super) unsafe extern "C" fn __wrap_cudaPointerGetAttributes(
     let attributes = if on_device {
         PointerAttributes { kind: 2, device: 0, on_device: pointer, on_host: std::ptr::null() }
     } else {
-        // Memory of the host that was not registered, as most is.
+        // All memory of the host is reported as unregistered.
         PointerAttributes { kind: 0, device: -2, on_device: std::ptr::null(), on_host: pointer }
     };
     // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, attributes) }
 }
 
-/// Copies rows.
+/// Copies `height` rows of `width` bytes. The pitches are the distances between rows, in bytes.
 ///
 /// # Safety
 /// As for `Runtime::copy`, for every row.

@@ -1,6 +1,6 @@
 //! The CUDA runtime for host launchers on the emulated device.
 //!
-//! A candidate's library is linked so that its calls of the CUDA runtime reach the functions in `exports`, `further`
+//! A candidate's library is linked so that its calls to the CUDA runtime reach the functions in `exports`, `further`
 //! and `queries`, which this executable exports. Inputs and outputs stay where a runner maps them; the device gets
 //! addresses for them that host code cannot use, as on a card. Every operation is complete when its call returns.
 //!
@@ -233,7 +233,7 @@ impl Runtime {
     }
 }
 
-/// Resets the state of the runtime before a call of the candidate.
+/// Forgets the launches, errors and faults of earlier calls. Call it before each call of the candidate.
 pub(super) fn begin_call() {
     let mut runtime = runtime();
     runtime.launches = 0;

@@ -77,7 +77,7 @@ impl Api {
     /// The interpreter's lock must be held, and `object` must be alive.
     pub(super) unsafe fn read(&self, object: Handle) -> Option<String> {
         let mut length = 0;
-        // SAFETY: the caller guarantees it, and `length` can be written.
+        // SAFETY: the caller guarantees the lock and a live object, and `length` can be written.
         let start = unsafe { (self.as_text)(object, &raw mut length) };
         if start.is_null() {
             // SAFETY: the lock is held.

@@ -72,7 +72,7 @@ pub(in crate::runner) fn load(
     let source = read(&File::from(artifact)).map_err(|error| format!("reading the module: {error}"))?;
     let name = setup.module.as_deref().unwrap_or_default();
     let Interpreter { api, driver } = interpreter;
-    // SAFETY: the lock is held since `ready`. Every object is released once or given away. Null is passed on only
+    // SAFETY: the lock has been held since `ready`. Every object is released once or given away. Null is passed on only
     // where the next function checks for it.
     unsafe {
         let bytes = |bytes: &[u8]| (api.bytes)(bytes.as_ptr().cast(), length(bytes.len()));
@@ -185,7 +185,7 @@ pub(in crate::runner) unsafe extern "C" fn plan(
 /// `this` must be one of `Calls::entries`, the arguments must be that entry's, and the interpreter's lock must be
 /// held.
 unsafe fn call(this: *mut c_void, arguments: *const Any, count: i32, planned: bool) -> i32 {
-    // SAFETY: as above; no other reference to it exists during the call.
+    // SAFETY: `this` points to an `EntryCalls`, and no other reference to it exists during the call.
     let entry = unsafe { &mut *this.cast::<EntryCalls>() };
     let api = entry.api;
     let outputs = entry.arguments..usize::try_from(count).unwrap_or(0);

@@ -31,8 +31,8 @@ pub(super) struct Interpreter {
 }
 
 impl Interpreter {
-    /// Copies this process with `clone`, and runs the interpreter's fork hooks before and after it on both sides.
-    /// `is_copy` tells the sides apart.
+    /// Copies this process with `clone`, and runs the interpreter's fork hooks: one before it, and one after it on each
+    /// side. `is_copy` tells the sides apart.
     ///
     /// # Safety
     /// The requirements of `clone_sibling` apply, and the interpreter's lock must be held.

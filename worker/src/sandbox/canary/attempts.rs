@@ -9,7 +9,7 @@ use opt_shared::units::Bytes;
 use super::confined::{GROWING_FD, print_answer};
 use crate::sandbox::confine::seal::seal_map;
 
-/// The most threads to start. More threads would prove nothing more.
+/// The largest number of threads to start. More would prove nothing new.
 const MAX_THREADS: u32 = 64;
 const THREAD_STACK: usize = 64 << 10;
 
@@ -64,7 +64,7 @@ pub(super) fn before_the_lock_down(segment: i32) {
     }
 }
 
-/// Attempts within each limit on memory, and beyond it.
+/// Attempts to use memory within each limit, and beyond it.
 pub(super) fn memory(data: Bytes, address_space: Bytes, file_size: Bytes) {
     let both = libc::PROT_READ | libc::PROT_WRITE;
     let beyond = data.saturating_mul(2);

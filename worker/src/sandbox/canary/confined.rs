@@ -1,5 +1,5 @@
-//! The sandboxed process of a canary. It runs in a candidate's sandbox and attempts operations that a candidate must
-//! not be able to do.
+//! The sandboxed process of a canary. It runs in a candidate's sandbox and attempts what a candidate must not be able
+//! to do.
 //!
 //! Prints `name=answer` for every attempt and `protection …` for every protection that the lock-down reports. Ends by
 //! overflowing its stack. `proof` knows the expected answers.
@@ -81,7 +81,6 @@ fn descend(depth: u64) -> u64 {
     if depth == 0 { 0 } else { descend(depth - 1) + frame[63] }
 }
 
-/// Prints the result of an attempt.
 pub(super) fn print_answer(name: &str, result: i64) {
     println!("{name}={}", answer(result));
 }

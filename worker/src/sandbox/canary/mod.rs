@@ -15,8 +15,7 @@ mod proof;
 
 use std::io::Write as _;
 
-/// The entry point of the sandbox's canaries. `confine` prints protections. `fill MIB` waits for a byte, then fills
-/// memory. `attempt SEGMENT PID` is started by `confine`.
+/// The entry point of the hidden command. Returns the exit code.
 pub fn main(arguments: &[String]) -> i32 {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let number = |text: &str| text.parse::<i32>().ok();

@@ -1,9 +1,9 @@
 //! The system calls that are refused to sandboxed processes, with their numbers on both architectures, grouped by
 //! purpose.
 //!
-//! Both columns are written out, so a test on one architecture also finds a number that occurs twice on the other, and
-//! calls can be refused that the C library's headers do not define yet. `calls` refuses further calls depending on
-//! their arguments.
+//! Both columns are written out. A test on one architecture therefore also finds a number that occurs twice on the
+//! other, and a call can be refused before the C library's headers define it. `calls` refuses further calls depending
+//! on their arguments.
 
 /// A system call. A number is `None` if the architecture never had the call.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +36,7 @@ const fn everywhere(name: &'static str, number: u16) -> Call {
     both(name, number, number)
 }
 
-// Refused only for some arguments, or with another error: see `calls`.
+// Calls that are not always refused with EPERM. `calls` says when they are refused, and with which error.
 pub(super) const CLONE: Call = both("clone", 56, 220);
 pub(super) const CLONE3: Call = everywhere("clone3", 435);
 pub(super) const OPEN: Call = x86("open", 2);
@@ -65,7 +65,7 @@ pub(super) const CLOSE_RANGE: Call = everywhere("close_range", 436);
 pub(super) const PROCESSES: &[Call] =
     &[x86("fork", 57), x86("vfork", 58), both("execve", 59, 221), both("execveat", 322, 281)];
 
-/// Calls that open other sockets than the inherited one, or that can send descriptors. Receiving on the inherited
+/// Calls that open sockets other than the inherited one, or that can send descriptors. Receiving on the inherited
 /// socket is allowed.
 pub(super) const NETWORK: &[Call] = &[
     both("socket", 41, 198),
@@ -212,9 +212,9 @@ pub(super) const UNLIMITED_MEMORY_CALLS: &[Call] = &[
     everywhere("map_shadow_stack", 453),
 ];
 
-/// Calls that disturb other processes even after the caller was stopped: hundreds of timers that fire while another
-/// candidate is timed, writing back the dirty pages of all processes, or background reads of files. `sched_setattr` can
-/// also request a higher frequency for the caller, or undo its short time slices.
+/// Calls that disturb other processes even after the caller has been stopped. They set timers (hundreds could fire
+/// while another candidate is timed), write back the dirty pages of all processes, or read files in the background.
+/// `sched_setattr` can also request a higher frequency for the caller, or undo its short time slices.
 pub(super) const DISTURBANCES: &[Call] = &[
     both("sched_setattr", 314, 274),
     both("timerfd_create", 283, 85),
@@ -225,7 +225,7 @@ pub(super) const DISTURBANCES: &[Call] = &[
     both("fadvise64", 221, 223),
 ];
 
-/// Calls that change folders and the contents of files. Not every kernel has Landlock, which prevents them.
+/// Calls that change folders and the contents of files. Landlock prevents them too, but not every kernel has it.
 pub(super) const FILE_CHANGES: &[Call] = &[
     x86("creat", 85),
     both("truncate", 76, 45),
@@ -245,7 +245,7 @@ pub(super) const FILE_CHANGES: &[Call] = &[
     both("mknodat", 259, 33),
 ];
 
-/// Calls that change the owner, the mode, the times and the attributes of files. Landlock does not prevent them.
+/// Calls that change the owner, mode, times or attributes of files. Landlock does not prevent them.
 pub(super) const FILE_ATTRIBUTES: &[Call] = &[
     x86("chmod", 90),
     both("fchmod", 91, 52),

@@ -44,10 +44,10 @@ const FCNTL_REFUSED: [u64; 7] = [
 
 const FIOSETOWN: u64 = 0x8901;
 const SIOCSPGRP: u64 = 0x8902;
-/// The `ioctl` equivalents of F_SETOWN and O_ASYNC. Also TIOCSTI, which injects input into a terminal.
+/// The `ioctl` equivalents of F_SETOWN and O_ASYNC, and TIOCSTI, which injects input into a terminal.
 const IOCTL_REFUSED: [u64; 4] = [FIOSETOWN, SIOCSPGRP, libc::FIOASYNC, libc::TIOCSTI];
 
-/// TCGETS2, which newer C libraries use in `isatty`, for the generic layout of `termios2`.
+/// TCGETS2 for the generic layout of `termios2`. Newer C libraries use it in `isatty`.
 const TCGETS2: u64 = 0x802c_542a;
 /// The `ioctl` requests that a candidate without device nodes may make: those behind `isatty`, the size of a terminal,
 /// the number of unread bytes, non-blocking streams and close-on-exec. All others are refused, because file systems and
@@ -63,7 +63,7 @@ const PRCTL_REFUSED: [u64; 7] = [
     libc::PR_SET_MM as u64,
     // Would keep other processes off the sibling hardware thread.
     libc::PR_SCHED_CORE as u64,
-    // Would have the kernel scan and merge the process's memory, also while others are timed.
+    // Would have the kernel scan and merge the process's memory, even while others are timed.
     PR_SET_MEMORY_MERGE,
     // Would allocate up to a gigabyte of kernel memory for the process (since Linux 6.16).
     PR_FUTEX_HASH,
@@ -105,7 +105,7 @@ const MAP_SHARED_ANONYMOUS: u64 = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u6
 /// memory would not apply.
 const MAP_GROWSDOWN: u64 = libc::MAP_GROWSDOWN as u64;
 
-/// The flag with which `close_range` gives the calling thread a descriptor table of its own. The limit on descriptors
+/// The flag with which `close_range` gives the calling thread its own descriptor table. The limit on descriptors
 /// applies to each table.
 const CLOSE_RANGE_UNSHARE: u64 = 2;
 
@@ -173,7 +173,7 @@ fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, 
                 // its device.
                 refused.when(table::MMAP, &[(3, masked(MAP_KIND, MAP_SHARED_ANONYMOUS))])?;
                 refused.always_with(&[table::OPENAT2], libc::ENOSYS);
-                // A driver needs requests of its own.
+                // With device nodes, only `IOCTL_REFUSED` applies, because drivers define their own requests.
                 refused.unless(table::IOCTL, 1, &IOCTL_ALLOWED)?;
             }
         }
@@ -181,8 +181,8 @@ fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, 
             for flag in CLONE_REFUSED {
                 refused.when(table::CLONE, &[(0, has(flag))])?;
             }
-            // A compiler has the user of the supervisor, and the source may run in it (`triton-device`). Linkers and
-            // scripts set modes and times, so these calls do nothing and seem to succeed.
+            // A compiler runs as the supervisor's user and may execute the source (`triton-device`), so these calls
+            // must change nothing. They seem to succeed, because linkers and scripts set modes and times.
             refused.always_with(table::FILE_ATTRIBUTES, 0);
         }
     }
@@ -203,7 +203,7 @@ fn add_candidate_refusals(refused: &mut Refusals, own_pid: u32) -> Result<(), Ba
         refused.always(group);
     }
     refused.unless(table::PRCTL, 0, &PRCTL_ALLOWED)?;
-    // On a mapping of a file, MADV_WILLNEED is `readahead`. With MADV_MERGEABLE, the kernel would scan the memory, also
+    // On a mapping of a file, MADV_WILLNEED is `readahead`. With MADV_MERGEABLE, the kernel would scan the memory, even
     // while others are timed.
     for advice in [libc::MADV_WILLNEED, libc::MADV_MERGEABLE] {
         refused.when(table::MADVISE, &[(2, equals(word(advice)))])?;
@@ -216,7 +216,8 @@ fn add_candidate_refusals(refused: &mut Refusals, own_pid: u32) -> Result<(), Ba
     if affinity::can_gain_cpus() {
         refused.always(&[table::SCHED_SETAFFINITY]);
     }
-    // Only threads are allowed, and they share one table of descriptors, because the limit applies to each table.
+    // Only threads that share the table of descriptors may be created, because the limit on descriptors applies to each
+    // table.
     for flag in [libc::CLONE_THREAD, libc::CLONE_FILES] {
         refused.when(table::CLONE, &[(0, lacks(word(flag)))])?;
     }
@@ -226,8 +227,7 @@ fn add_candidate_refusals(refused: &mut Refusals, own_pid: u32) -> Result<(), Ba
     for call in [table::KILL, table::TKILL, table::TGKILL, table::RT_SIGQUEUEINFO, table::RT_TGSIGQUEUEINFO] {
         refused.when(call, &[(0, differs(own_pid))])?;
     }
-    // A candidate cannot send SIGKILL, SIGSTOP or SIGCONT to itself, so whatever stopped or killed it came from
-    // outside.
+    // A candidate cannot send SIGKILL, SIGSTOP or SIGCONT to itself, so any such signal came from outside.
     for (call, argument) in [
         (table::KILL, 1),
         (table::TKILL, 1),
@@ -250,7 +250,7 @@ fn add_candidate_refusals(refused: &mut Refusals, own_pid: u32) -> Result<(), Ba
     Ok(())
 }
 
-/// Adds rules that refuse to open files for writing. They also hold where the kernel lacks Landlock.
+/// Adds rules that refuse opening files for writing. They do not depend on Landlock.
 fn refuse_opening_for_writing(refused: &mut Refusals) -> Result<(), BackendError> {
     for (call, argument) in [(table::OPEN, 1), (table::OPENAT, 2)] {
         for flag in [libc::O_WRONLY, libc::O_RDWR, libc::O_CREAT, libc::O_TRUNC] {
@@ -285,7 +285,7 @@ const fn differs(value: u64) -> Test {
     (SeccompCmpArgLen::Dword, SeccompCmpOp::Ne, value)
 }
 
-/// Compares all 64 bits, as pointers need.
+/// Compares all 64 bits, which pointers require.
 const fn differs_wide(value: u64) -> Test {
     (SeccompCmpArgLen::Qword, SeccompCmpOp::Ne, value)
 }

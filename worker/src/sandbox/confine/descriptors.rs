@@ -15,8 +15,8 @@ pub(super) fn close_all_but(kept: &Descriptors<'_>) -> Result<(), ConfineError> 
     numbers.extend(kept.artifact.map(|artifact| artifact.as_raw_fd()));
     numbers.extend(kept.libraries.iter().map(AsRawFd::as_raw_fd));
     for (first, last) in gaps_between(numbers.clone()) {
-        // SAFETY: closes descriptors by number, in a process that has just started. No value in it owns a descriptor
-        // that is not in `kept`.
+        // SAFETY: closes descriptors by number, in a process that has just started. No value in that process owns a
+        // descriptor that is not in `kept`.
         let result = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0_u32) };
         if result == 0 {
             continue;
@@ -37,8 +37,8 @@ fn close_listed(kept: &[RawFd]) -> Result<(), ConfineError> {
     let open: Vec<RawFd> =
         listing.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     for number in open.into_iter().filter(|number| !kept.contains(number)) {
-        // SAFETY: as above. The listing's own descriptor is closed already; the error of closing it again is
-        // ignored.
+        // SAFETY: as in `close_all_but`. The listing's own descriptor is closed already; the error of closing it again
+        // is ignored.
         unsafe { libc::close(number) };
     }
     Ok(())

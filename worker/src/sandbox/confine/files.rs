@@ -18,7 +18,7 @@ use opt_shared::message::Protection;
 
 use super::{ConfineError, Confinement, Descriptors, SandboxKind, protection};
 
-/// Library folders of known distributions. The existing ones are readable.
+/// Library folders of known distributions. Candidates may read those that exist.
 const LIBRARY_FOLDERS: [&str; 9] = [
     "/lib",
     "/lib32",
@@ -53,7 +53,7 @@ const TOOL_FILES: [&str; 6] =
 /// Files that shell scripts write to.
 const TOOL_SINKS: [&str; 1] = ["/dev/null"];
 
-/// The largest number of rules for the files of one folder.
+/// The largest number of rules for one folder that cannot be allowed as a whole.
 const MAX_RULES_PER_FOLDER: usize = 16_384;
 
 /// The part of a file name that marks a library, as in `libm.so` and `libm.so.6`.
@@ -67,7 +67,7 @@ const ELF_SHARED: u16 = 3;
 const ABI_WITH_NETWORK: i32 = 4;
 const ABI_WITH_SCOPES: i32 = 6;
 
-/// Rules that are ready to be enforced. They keep descriptors of the allowed folders open.
+/// Rules that are ready to be enforced, with the kernel's Landlock ABI; or the reason why the kernel has no Landlock.
 pub(super) struct Rules {
     ruleset: Result<(RulesetCreated, i32), io::Error>,
 }
@@ -135,7 +135,8 @@ impl Rules {
         Ok(Self { ruleset: Ok((writer.ruleset, number)) })
     }
 
-    /// Enforces the rules for this thread and everything that it starts. Returns which protections are in force.
+    /// Enforces the rules for this thread and everything that it starts. Returns the protections; those that the kernel
+    /// lacks are marked as missing.
     pub(super) fn enforce(self) -> Result<Vec<Protection>, ConfineError> {
         let (ruleset, number) = match self.ruleset {
             Ok(ruleset) => ruleset,
@@ -167,13 +168,13 @@ pub(super) fn compilers_may_execute(program: &Path, toolchain: &[PathBuf]) -> bo
     real.any(|folder| program.starts_with(folder))
 }
 
-/// The folders of `LIBRARY_FOLDERS` that exist, without links.
+/// The folders of `LIBRARY_FOLDERS` that exist, with links resolved.
 pub(super) fn library_folders() -> impl Iterator<Item = PathBuf> {
     LIBRARY_FOLDERS.iter().filter_map(|folder| Path::new(folder).canonicalize().ok())
 }
 
-/// Returns true if `home`, a folder of the user, contains one of these system folders. Such a folder is not hidden,
-/// because a plan in `/usr` would otherwise hide the compilers.
+/// Returns true if `home`, a folder of the user, contains one of these system folders. Such a home is not hidden:
+/// otherwise, a plan in `/usr` would hide the compilers.
 fn holds_any(home: &Path, folders: &[&str]) -> bool {
     folders.iter().any(|folder| Path::new(folder).canonicalize().is_ok_and(|real| real.starts_with(home)))
 }
@@ -243,7 +244,8 @@ impl<'a> RulesExceptHidden<'a> {
     }
 
     /// Allows reading the shared libraries that are directly in `folder`, under every name that the loader looks for.
-    /// All other files in it stay inaccessible, and the folder cannot be listed.
+    /// All other files in it stay inaccessible, and the folder cannot be listed. A folder inside the system's library
+    /// folders needs no rule.
     fn allow_libraries(&self, writer: &mut RuleWriter, folder: &Path) -> Result<(), ConfineError> {
         let real = folder.canonicalize();
         if real.is_ok_and(|real| library_folders().any(|system| real.starts_with(system))) {

@@ -1,4 +1,4 @@
-//! Sets resource limits. The kernel refuses any memory beyond them, so a process cannot exceed them even briefly.
+//! Sets resource limits. The kernel refuses every request beyond them, so a process cannot exceed them even briefly.
 
 use opt_shared::message::Protection;
 use opt_shared::units::Bytes;
@@ -29,7 +29,7 @@ pub(super) fn apply(limits: &ResourceLimits, kind: SandboxKind) -> Result<Vec<Pr
         (Resource::Nofile, u64::from(limits.open_files), "limiting open files"),
         (Resource::Stack, limits.stack.get(), "limiting the stack"),
         (Resource::Memlock, limits.locked_memory.get(), "limiting locked memory"),
-        // Writing the core dump of a large process takes longer than its run, and core dumps may go to a pipe.
+        // Writing the core dump of a large process may take longer than its run, and core dumps may go to a pipe.
         (Resource::Core, 0, "forbidding core dumps"),
         (Resource::Sigpending, MAX_SIGNALS, "limiting pending signals"),
         // Message queues are kernel memory that would outlive the process.

@@ -49,7 +49,7 @@ pub enum SandboxKind {
 pub struct Confinement {
     pub kind: SandboxKind,
     pub limits: ResourceLimits,
-    /// For candidates, if the worker is root: the number of the runner's own user, distinct among live runners.
+    /// For candidates, if the worker is root: the number from which the id of the runner's own user is computed.
     pub user_number: u32,
     pub file_access: FileAccess,
 }
@@ -74,7 +74,8 @@ pub struct FileAccess {
     pub writable: Vec<PathBuf>,
 }
 
-/// Values for both hard and soft limits. If the worker itself has a lower limit, that one applies.
+/// Values for both hard and soft limits. If the worker itself has a lower limit, that one applies; if it is on a
+/// candidate's memory or processes, the lock-down fails.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceLimits {
     /// Private writable memory (RLIMIT_DATA). Shared and read-only mappings do not count.
@@ -177,8 +178,7 @@ fn protection(name: &str, present: bool, detail: impl Into<String>) -> Protectio
 ///
 /// Call it while the process has a single thread: Landlock and seccomp apply to the calling thread and to everything
 /// that it starts. The result lists every requested protection; missing ones have `present: false`. After an error, the
-/// process is not confined, so do not load anything: the kernel refused a protection that every supported kernel has, a
-/// path that must exist cannot be opened, or the worker is gone.
+/// process may be only partly confined, so do not load anything into it.
 pub fn lock_down(
     confinement: &Confinement,
     descriptors: &Descriptors<'_>,
@@ -187,7 +187,7 @@ pub fn lock_down(
     let user = rustix::process::getuid();
     let mut protections = vec![parent::leave_session()?];
     // When the machine runs out of memory, the kernel should kill sandboxed processes first. If this is refused, the
-    // kernel chooses by size alone.
+    // process keeps the score of its worker.
     let _ = oom::raise_score(oom::SANDBOXED);
     protections.push(parent::die_with_the_worker(descriptors.worker)?);
     abort::report_aborts().map_err(|source| ConfineError::Refused { action: "handling SIGABRT", source })?;
@@ -233,7 +233,7 @@ pub(crate) fn compilers_may_execute(program: &Path, toolchain: &[PathBuf]) -> bo
     files::compilers_may_execute(program, toolchain)
 }
 
-/// The system's library folders that exist on this machine, which candidates may read. Paths without links.
+/// The system's library folders that exist on this machine, with links resolved. Candidates may read them.
 pub(crate) fn library_folders() -> impl Iterator<Item = PathBuf> {
     files::library_folders()
 }

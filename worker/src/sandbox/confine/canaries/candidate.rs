@@ -286,7 +286,7 @@ fn evade_limits() {
     const GET_FLAGS: libc::c_ulong = 0x8008_6601;
     let null = std::ptr::null_mut();
     let mut word: libc::c_long = 0;
-    // SAFETY: each is a plain system call that should be refused; allowed ones get memory of ours. The clone would only
+    // SAFETY: each is a plain system call that should be refused; allowed ones get our memory. The clone would only
     // share our memory if it were allowed, and its child would fail at once for lack of a stack.
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_GROWSDOWN;

@@ -180,8 +180,8 @@ fn processes_left_by_a_compiler_die_with_it() {
     });
 }
 
-/// Starts a child in its own session that holds our output open and waits, for at most a minute if the test
-/// fails.
+/// Starts a child in a separate session. The child keeps our output open and waits. If the test fails, the child ends
+/// after a minute.
 pub(super) fn leaves_a_straggler() {
     locked_down();
     // SAFETY: the child only changes its session and waits.

@@ -151,7 +151,7 @@ fn runner_dies_with_its_worker() {
     });
 }
 
-/// Starts two runners, one in namespaces and one without, that hold our output open.
+/// Starts two runners, one in namespaces and one without. Both keep our output open.
 pub(super) fn worker_with_a_runner() {
     let runners = [Namespaces::ALL, Namespaces::NONE].map(|namespaces| {
         let stdout = std::io::stdout();
