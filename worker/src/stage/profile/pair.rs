@@ -166,10 +166,11 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
                 return Ok(Err(stop));
             }
         }
-        // Both sides use the same input memory. Until a block is timed, it contains decoy values, so that the side that
+        // Both sides use the same input memory. The values of the first block are overwritten, so that the side that
         // goes second cannot read its inputs early.
-        let decoy = self.draws.random.random();
-        self.renew(calls, decoy)?;
+        if let Some(memory) = self.memory {
+            self.variation.hide(self.context.recorded, memory, calls)?;
+        }
         let looks = looks::draw(&self.context.recorded.outputs, calls, &mut self.draws.random);
         self.sides[number].session.poison(self.context.index, calls, pair.poison)?;
         let block = match self.block(number, calls, Calls::Timed, &looks, pair.seed)? {
@@ -208,12 +209,6 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
             (false, _) => self.check_against_capture(order, poison, &looks)?,
         };
         Ok(checked.map(|()| blocks))
-    }
-
-    /// Writes new input values for `calls` calls, if any input varies.
-    fn renew(&mut self, calls: u32, seed: u64) -> Result<(), SessionError> {
-        let Some(memory) = self.memory else { return Ok(()) };
-        self.variation.write_for(self.context.recorded, memory, calls, seed)
     }
 
     /// Makes an idle round: the runner is woken, and no call is made.

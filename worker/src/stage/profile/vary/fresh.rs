@@ -21,28 +21,28 @@ pub(super) fn is_fresh(dtype: DType, captured: &[u8]) -> bool {
 /// Returns a value from `low` up to but excluding `high`, its neighbour among the captured ones. The draws are spread
 /// evenly over the representable values. Returns `low` itself if there is no value in between, if the signs differ, or
 /// if one of the two is zero: most floats next to zero are so small that computing with them is slow.
-pub(super) fn between(low: &[u8], high: &[u8], random: u32) -> [u8; WIDEST] {
+pub(super) fn between<const WIDTH: usize>(low: [u8; WIDTH], high: [u8; WIDTH], random: u32) -> [u8; WIDTH] {
     let (a, b) = (bits(low), bits(high));
-    let width = low.len().min(WIDEST);
-    let sign = 1_u64 << (width * 8 - 1);
+    let sign = 1_u64 << (WIDTH.min(WIDEST) * 8 - 1);
     let magnitudes = (a & !sign, b & !sign);
     let apart = magnitudes.0.abs_diff(magnitudes.1);
     let usable = a & sign == b & sign && magnitudes.0 != 0 && magnitudes.1 != 0;
     // 32 random bits, scaled to the number of possible values.
     let step = u64::try_from((u128::from(apart) * u128::from(random)) >> 32).unwrap_or(0);
     let drawn = match () {
-        () if !usable => a,
+        () if !usable => return low,
         () if magnitudes.0 <= magnitudes.1 => a + step,
         () => a - step,
     };
-    let mut value = [0; WIDEST];
+    let mut value = low;
+    let width = WIDTH.min(WIDEST);
     value[..width].copy_from_slice(&drawn.to_le_bytes()[..width]);
     value
 }
 
-fn bits(element: &[u8]) -> u64 {
+fn bits<const WIDTH: usize>(element: [u8; WIDTH]) -> u64 {
     let mut bytes = [0; WIDEST];
-    let width = element.len().min(WIDEST);
+    let width = WIDTH.min(WIDEST);
     bytes[..width].copy_from_slice(&element[..width]);
     u64::from_le_bytes(bytes)
 }
@@ -52,8 +52,7 @@ mod tests {
     use super::*;
 
     fn f32_between(low: f32, high: f32, random: u32) -> f32 {
-        let found = between(&low.to_le_bytes(), &high.to_le_bytes(), random);
-        f32::from_le_bytes(found[..4].try_into().expect("four bytes"))
+        f32::from_le_bytes(between(low.to_le_bytes(), high.to_le_bytes(), random))
     }
 
     #[test]
@@ -69,8 +68,8 @@ mod tests {
         for (low, high) in [(0.0_f32, 1.0_f32), (-1.0, 1.0), (-1.0, -0.0), (2.0, 2.0)] {
             assert_eq!(f32_between(low, high, 1 << 31).to_bits(), low.to_bits(), "{low} and {high}");
         }
-        let half = between(&0x3c00_u16.to_le_bytes(), &0x4000_u16.to_le_bytes(), 1 << 31);
-        assert_eq!(half[..2], 0x3e00_u16.to_le_bytes(), "half of the way from 1 to 2 in float16");
+        let half = between(0x3c00_u16.to_le_bytes(), 0x4000_u16.to_le_bytes(), 1 << 31);
+        assert_eq!(half, 0x3e00_u16.to_le_bytes(), "half of the way from 1 to 2 in float16");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use opt_shared::arguments::{Argument, ArgumentValue, VaryChoice, changed_paths, 
 use opt_shared::capture::Tensor;
 use opt_shared::formula::{self, ALIGNMENT};
 use opt_shared::message::ProfileTask;
-use opt_shared::units::Bytes;
+use opt_shared::units::{Bytes, to_index};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
@@ -27,6 +27,10 @@ use self::source::{Kept, Source};
 pub(super) use self::trial::{decide, recall};
 use crate::recorded::{Recorded, RecordedError, allocated_bytes};
 use crate::session::{SessionError, VariantMemory, Variants};
+
+/// The number of bytes written at a time.
+const PIECE: u64 = 64 << 10;
+const ZEROS: &[u8] = &[0; to_index(PIECE)];
 
 /// The inputs of one entry that vary.
 #[derive(Debug)]
@@ -78,6 +82,22 @@ impl Variation {
             }
         }
         Ok(())
+    }
+
+    /// Overwrites the values of `calls` calls with zeros, so that nothing can read them.
+    pub(super) fn hide(
+        &self,
+        recorded: &Recorded,
+        memory: &impl VariantMemory,
+        calls: u32,
+    ) -> Result<(), SessionError> {
+        let mut pieces = self.variants.inputs.iter().flat_map(|input| {
+            let (first, end) = (input.at(0), input.at(calls.min(self.variants.count)));
+            (first..end).step_by(ZEROS.len()).map(move |at| (at, &ZEROS[..to_index((end - at).min(PIECE))]))
+        });
+        pieces
+            .try_for_each(|(at, zeros)| memory.write(at, zeros))
+            .map_err(|source| SessionError::Variants { entry: recorded.name.clone(), source })
     }
 
     /// Writes new values for an entry of a task, if any of its inputs vary.
@@ -242,6 +262,41 @@ mod tests {
             let task = crate::stage::profile::tests::task(&[0], false);
             let (found, kept) = eligible(&recorded, &task).expect("readable");
             assert_eq!((found[0].extent.phase, found[0].extent.bytes), (phase, 400), "{kept:?}");
+        }
+    }
+
+    /// Memory that starts with ones.
+    struct Ones(std::cell::RefCell<Vec<u8>>);
+
+    impl VariantMemory for Ones {
+        fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+            self.0.borrow_mut()[to_index(at)..][..bytes.len()].copy_from_slice(bytes);
+            Ok(())
+        }
+
+        fn clear(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn hidden_values_are_those_of_the_calls_of_a_block() {
+        let (entries, signature) = crate::session::scripted::entries_of("torch_nn_functional_relu", &[0]);
+        let recorded = Recorded::open(&entries[0], &signature).expect("a capture");
+        // 50,000 bytes are not a multiple of the number that is written at a time.
+        let extents = [50_000, 400].map(|bytes| Extent { tensor: 0, bytes, phase: 12 });
+        let variation = Variation { variants: lay_out(&extents, 4, 4096), ..Variation::none("") };
+        let end = variation.variants.inputs[1].region.start + variation.variants.inputs[1].region.bytes;
+        for calls in [0, 1, 3, 4, 5] {
+            let memory = Ones(vec![1; to_index(end)].into());
+            variation.hide(&recorded, &memory, calls).expect("written");
+            for (input, extent) in variation.variants.inputs.iter().zip(&extents) {
+                for variant in 0..4 {
+                    let values = &memory.0.borrow()[to_index(input.at(variant))..][..to_index(extent.bytes)];
+                    let expected = u8::from(calls <= variant);
+                    assert!(values.iter().all(|&it| it == expected), "variant {variant} of {calls} calls");
+                }
+            }
         }
     }
 }

@@ -14,14 +14,12 @@ use opt_shared::units::to_index;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
+use super::PIECE;
 use super::fresh::{between, is_fresh};
 use super::structure::{self, Structure};
 use crate::judge::element;
 use crate::recorded::Recorded;
 use crate::session::WIDEST_ELEMENT;
-
-/// The number of bytes written at a time.
-const PIECE: usize = 64 << 10;
 
 /// The smallest number of values that are shuffled. Fewer values have so few orders (seven have 5,040) that a kernel
 /// could know the results of all.
@@ -39,6 +37,19 @@ pub(super) enum Source {
 
 /// The reason why an input keeps its captured values, in a few words.
 pub(super) type Kept = &'static str;
+
+/// Calls a function that has the width of an element as a constant, so that copies of elements need no loop.
+macro_rules! by_width {
+    ($width:expr, $function:ident($($argument:expr),*)) => {
+        match $width {
+            1 => $function::<1>($($argument),*),
+            2 => $function::<2>($($argument),*),
+            4 => $function::<4>($($argument),*),
+            8 => $function::<8>($($argument),*),
+            _ => $function::<WIDEST_ELEMENT>($($argument),*),
+        }
+    };
+}
 
 impl Source {
     /// Reads the captured values, and keeps at most `room` bytes of them.
@@ -83,35 +94,18 @@ impl Source {
     ) -> io::Result<()> {
         match self {
             Self::Shuffled { captured, order, width, fresh } => {
-                order.copy_from_slice(captured);
-                if *fresh {
-                    let next = captured.chunks_exact(*width).skip(1);
-                    for (element, high) in order.chunks_exact_mut(*width).zip(next) {
-                        let value = between(element, high, random.random());
-                        element.copy_from_slice(&value[..*width]);
-                    }
-                }
-                shuffle(order, *width, random);
+                by_width!(*width, reorder(captured, order, *fresh, random));
                 write(0, order)
             }
             Self::Drawn { values, width, bytes, fresh } => {
-                let larger: u8 = random.random_range(25..=230);
-                let mut piece = Vec::with_capacity(PIECE);
+                let larger = random.random_range(25..=230);
+                let mut buffer = vec![0; to_index((*bytes).min(PIECE))];
                 let mut at = 0;
                 while at < *bytes {
-                    let length = to_index((*bytes - at).min(PIECE as u64));
-                    piece.clear();
-                    while piece.len() < length {
-                        let at = drawn(values, *width, larger, random);
-                        let low = &values[at..at + *width];
-                        match values.get(at + *width..at + 2 * *width) {
-                            Some(high) if *fresh => {
-                                piece.extend_from_slice(&between(low, high, random.random())[..*width]);
-                            }
-                            _ => piece.extend_from_slice(low),
-                        }
-                    }
-                    write(at, &piece[..length])?;
+                    let length = to_index((*bytes - at).min(PIECE));
+                    let piece = &mut buffer[..length];
+                    by_width!(*width, draw(values, piece, larger, *fresh, random));
+                    write(at, piece)?;
                     at += length as u64;
                 }
                 Ok(())
@@ -126,38 +120,49 @@ fn gives_places(outputs: &[OutputTensor]) -> bool {
     outputs.iter().any(|output| output.tensor.dtype.kind() == Kind::Integer)
 }
 
-/// Draws two random values. Returns the offset of the larger one with a probability of `larger` in 256, otherwise of
-/// the smaller.
-fn drawn(values: &[u8], width: usize, larger: u8, random: &mut SmallRng) -> usize {
-    let count = (values.len() / width) as u64;
-    let bits: u64 = random.random();
+/// Fills `piece` with elements drawn from sorted values. For each, draws two random values, and takes the larger one
+/// with a probability of `larger` in 256, otherwise the smaller. If `fresh`, the element lies between the taken value
+/// and the next.
+fn draw<const WIDTH: usize>(
+    values: &[u8],
+    piece: &mut [u8],
+    larger: u64,
+    fresh: bool,
+    random: &mut SmallRng,
+) {
+    let (values, _) = values.as_chunks::<WIDTH>();
+    let count = values.len() as u64;
     // 28 bits select each of at most a million values; the other eight decide between the two.
     let place = |bits: u64| to_index(((bits & 0x0fff_ffff) * count) >> 28);
-    let (one, other) = (place(bits), place(bits >> 28));
-    let at = if (bits >> 56) < u64::from(larger) { one.max(other) } else { one.min(other) };
-    at * width
+    for element in piece.as_chunks_mut::<WIDTH>().0 {
+        let bits: u64 = random.random();
+        let (one, other) = (place(bits), place(bits >> 28));
+        let at = if (bits >> 56) < larger { one.max(other) } else { one.min(other) };
+        *element = match values.get(at + 1) {
+            Some(&high) if fresh => between(values[at], high, random.random()),
+            _ => values[at],
+        };
+    }
 }
 
-fn shuffle(elements: &mut [u8], width: usize, random: &mut SmallRng) {
-    let count = elements.len() / width;
-    for last in (1..count).rev() {
-        let other = random.random_range(0..=last);
-        if other != last {
-            let (head, tail) = elements.split_at_mut(last * width);
-            head[other * width..][..width].swap_with_slice(&mut tail[..width]);
+/// Puts the captured elements into a random order. If `fresh`, they are sorted, and each but the last is first replaced
+/// by a value between itself and the next.
+fn reorder<const WIDTH: usize>(captured: &[u8], order: &mut [u8], fresh: bool, random: &mut SmallRng) {
+    order.copy_from_slice(captured);
+    let (order, _) = order.as_chunks_mut::<WIDTH>();
+    if fresh {
+        for at in 1..order.len() {
+            order[at - 1] = between(order[at - 1], order[at], random.random());
         }
+    }
+    for last in (1..order.len()).rev() {
+        order.swap(random.random_range(0..=last), last);
     }
 }
 
 /// Captured elements spaced evenly over the input, at most `room` bytes of them, sorted by value.
 fn sorted_sample(dtype: DType, captured: &[u8], room: u64) -> Vec<u8> {
-    match dtype.element_len() {
-        1 => sorted_sample_of::<1>(dtype, captured, room),
-        2 => sorted_sample_of::<2>(dtype, captured, room),
-        4 => sorted_sample_of::<4>(dtype, captured, room),
-        8 => sorted_sample_of::<8>(dtype, captured, room),
-        _ => sorted_sample_of::<WIDEST_ELEMENT>(dtype, captured, room),
-    }
+    by_width!(dtype.element_len(), sorted_sample_of(dtype, captured, room))
 }
 
 /// The width is a constant, so that elements are sorted in place. The memory formula does not cover a list of
