@@ -53,7 +53,7 @@ impl AsMut<[u8]> for Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, whole, and no reference to it is left. If this fails, nothing can be done.
+        // SAFETY: this is all of our own mapping, and no reference to it is left. If this fails, nothing can be done.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.mapped) };
     }
 }

@@ -1,4 +1,5 @@
-//! Compares the device's count of its arena with the kernel's.
+//! Tests of copies, capacity, protection and errors of the host device. They compare its count of the arena with the
+//! kernel's.
 
 use std::os::fd::AsFd;
 

@@ -29,7 +29,7 @@ fn anonymous() -> Bytes {
     Bytes::kib(line.trim().trim_end_matches(" kB").parse().expect("a number"))
 }
 
-/// Records the highest of the kernel's counts.
+/// Samples the kernel's count, and keeps the highest.
 struct Watch {
     arena: Arc<dyn Fn() -> Bytes>,
     before: Bytes,
@@ -171,7 +171,7 @@ fn measure(storages: &[(u64, bool, usize)], outputs: &[u64]) {
     let ledger = residency.ledger().peak();
     assert_eq!(ledger, formula.bytes());
     check_agreement(watch.max.get(), ledger);
-    // When nothing is being copied, the two counts are equal to the page.
+    // When nothing is being copied, the device and the kernel count the same number of bytes in the arena.
     let marks = residency.device().marks();
     assert_eq!(residency.device().counted().expect("the kernel reports the size"), marks.placed);
     check_agreement((watch.arena)() + (anonymous() - watch.before), residency.ledger().sum());

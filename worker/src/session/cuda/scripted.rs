@@ -43,7 +43,7 @@ pub(super) enum Asked {
     Replace,
 }
 
-/// A kernel of a script: it gets the memory and the launch's arguments.
+/// A kernel of a script, which gets the memory and the launch's arguments.
 pub(super) type Kernel = Rc<dyn Fn(&mut FakeMemory, &[u64]) -> Result<(), (Code, Option<Site>)>>;
 
 /// The memory that the kernels of a script work on.
@@ -75,7 +75,7 @@ impl FakeMemory {
 pub(super) struct Script {
     pub(super) memory: FakeMemory,
     pub(super) asked: Vec<Asked>,
-    /// The call of this kind that fails, counted from now (1 is the next), and its error.
+    /// Failures to come: the function, which of its next calls fails (1 is the next one), and the error.
     pub(super) failing: Vec<(Asked, usize, Code)>,
     /// The sizes of the parameters and the function of each kernel, by symbol.
     pub(super) kernels: BTreeMap<String, (Vec<usize>, Kernel)>,

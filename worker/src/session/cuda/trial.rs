@@ -19,7 +19,7 @@ use crate::residency::device::Device as _;
 
 /// The kernel with which a session detects changed inputs, as PTX, and its name.
 pub const DIGEST: (&[u8], &str) = (include_bytes!("digest.ptx"), "opt_digest");
-/// The number of bytes after each buffer of a card that no kernel may change.
+/// On a card, the number of bytes after each buffer that no kernel may change.
 const BAND: usize = 256;
 /// The value of bytes that no kernel has written.
 const POISON: u8 = 0xa5;

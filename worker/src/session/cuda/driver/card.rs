@@ -61,7 +61,7 @@ pub(crate) struct CardDriver {
     graphs: MadeGraphs,
     /// Loaded when the pace is first read.
     gauges: Option<Gauges>,
-    /// Set when the context is given up. Memory is not freed afterwards, because that would wait for a kernel that
+    /// Set when the context is given up. Memory is not freed afterwards, because that could wait for a kernel that
     /// never ends.
     given_up: Arc<AtomicBool>,
 }
@@ -442,7 +442,8 @@ impl Drop for CardDriver {
         if self.is_given_up() {
             return;
         }
-        // SAFETY: retained once, and not used after this. Its memory and modules are released with it.
+        // SAFETY: the context was retained once, and is not used after this. Its memory and modules are released with
+        // it.
         let _ = unsafe { (self.functions.release)(self.device) };
     }
 }

@@ -7,7 +7,7 @@ use nvml_wrapper::enum_wrappers::device::Clock;
 
 use crate::session::pace::{Limits, Pace};
 
-/// The driver's name for the library.
+/// The file name of NVML's library, as the driver installs it.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 const MILLIWATTS: f64 = 1e3;
 

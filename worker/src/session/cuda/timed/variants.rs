@@ -65,7 +65,7 @@ impl VariantMemory for DeviceVariants {
 
 impl Drop for DeviceVariants {
     fn drop(&mut self) {
-        // This fails only in a failed context, whose memory is released as a whole.
+        // Freeing fails only in a failed context, whose memory is released as a whole.
         let _ = self.driver.borrow_mut().free(self.address);
     }
 }
