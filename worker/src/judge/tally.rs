@@ -22,7 +22,8 @@ const BLOCK_PARTS: usize = 1024;
 /// The smallest plain sum of squares that is accurate: underflow is negligible in a sum this large.
 const MIN_PLAIN_SQUARES: f64 = 1e-270;
 
-/// The row-major positions of the element with the largest finite error and of the first one that failed.
+/// The row-major positions of the element with the largest finite error, and of the first element that failed in the
+/// order of the walk.
 #[derive(Clone, Copy, Debug, Default)]
 struct Extremes {
     worst: u64,
@@ -59,7 +60,7 @@ struct Chunks {
     current: Norms,
     /// The last full chunk. The elements after it are added to it if they do not fill another chunk.
     full: Option<Norms>,
-    /// The largest error of a closed chunk.
+    /// The largest relative error of a finished chunk.
     worst: f64,
 }
 

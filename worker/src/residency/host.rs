@@ -47,14 +47,13 @@ pub struct HostDevice {
     /// The number of queued copies that hold a slot.
     lent: u64,
     returned: VecDeque<Pages>,
-    /// Why the device is poisoned, if it is.
+    /// The reason why the device is poisoned; `None` if it is not.
     failed: Option<String>,
     orders: Option<Sender<Order>>,
     ends: Receiver<Completion>,
     copier: Option<JoinHandle<()>>,
 }
 
-/// A placed buffer.
 struct Placed {
     bytes: Bytes,
     placed: Bytes,
@@ -186,7 +185,6 @@ impl HostDevice {
             .ok_or(DeviceError::Unknown { device: NAME, address })
     }
 
-    /// Records the end of an operation.
     fn complete(&mut self, end: Completion) {
         self.done = self.done.max(end.event);
         if let Some(slot) = end.slot {

@@ -7,7 +7,6 @@ use opt_shared::placement::whole_grains;
 use opt_shared::units::Bytes;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// A private mapping of whole pages.
 pub struct Pages {
     start: NonNull<u8>,
     /// The requested length; the mapping has whole pages.

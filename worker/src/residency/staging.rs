@@ -52,7 +52,6 @@ pub enum StagingError {
 pub struct Ring<D: Device> {
     /// The largest number of slots.
     slots: u64,
-    /// The size of a slot.
     slot_bytes: Bytes,
     /// The number of slots allocated so far.
     allocated: u64,

@@ -111,7 +111,7 @@ const CASES: [Case; 4] = [
     (&[(1, true, 1), (64, true, 4), (70, false, 1)], &[100, 64]),
 ];
 
-/// Runs this test again in its own process, because the memory of other tests would be counted in this process.
+/// Runs itself again in a separate process, because in this one the memory of other tests would be counted too.
 #[test]
 fn ledger_agrees_with_the_kernel() {
     if std::env::var_os(ALONE).is_some() {

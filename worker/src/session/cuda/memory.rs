@@ -58,7 +58,6 @@ pub(super) struct CudaMemory {
     points: Points,
 }
 
-/// A live buffer.
 struct Live {
     /// The size of the allocation.
     placed: Bytes,

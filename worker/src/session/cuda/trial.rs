@@ -128,7 +128,7 @@ impl TrialDevice {
         Self { driver: Rc::new(RefCell::new(Box::new(EmulatedDriver::new()))) }
     }
 
-    /// The card's UUID, in the form of NVML. `None` for the emulated device.
+    /// The card's UUID as NVML writes it; `None` for the emulated device.
     pub fn uuid(&self) -> Option<String> {
         self.driver.borrow().card().uuid.clone()
     }
@@ -149,7 +149,6 @@ impl TrialDevice {
         self.attempt(image, buffers, launches, limit).unwrap_or_else(|error| TrialEnd::Fault(error.into()))
     }
 
-    /// Places the buffers, makes the launches, and reads the buffers back.
     fn attempt(
         &self,
         image: &[u8],
@@ -187,7 +186,7 @@ impl TrialDevice {
         let mark = driver.mark(Queue::Calls)?;
         drop(driver);
         if !wait_for(&self.driver, mark, limit)? {
-            // Without this, releasing the context would wait for the kernel.
+            // This gives up the context. Releasing it instead would wait for the kernel.
             let _ = self.driver.borrow_mut().replace();
             return Ok(TrialEnd::Endless);
         }

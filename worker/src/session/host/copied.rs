@@ -30,7 +30,7 @@ use crate::residency::staging::{Source, StagingError};
 /// The error of inputs that could not be copied.
 #[derive(Debug)]
 pub(crate) struct Uncopied {
-    /// The entry of the batch whose capture could not be read.
+    /// The index in the batch of the entry whose capture could not be read; `None` if the error has another cause.
     pub(crate) entry: Option<usize>,
     pub(crate) error: StagingError,
 }
@@ -56,7 +56,7 @@ impl Key {
 /// The copies of a batch's inputs in memory.
 pub(crate) struct CopiedInputs {
     residency: Residency<HostDevice, Key>,
-    /// Opened read-only.
+    /// A descriptor that can only be read.
     arena: Arc<File>,
     /// The keys of the current batch.
     uses: Vec<Key>,
@@ -165,7 +165,7 @@ struct PieceOrigin<'a> {
     failed: &'a Cell<Option<usize>>,
 }
 
-/// The opened file of a part. The part starts at `begins` in it.
+/// The opened file of a part, which starts at `begins` in it.
 struct PieceSource<'a> {
     origin: &'a PieceOrigin<'a>,
     disk: FileDisk,

@@ -32,12 +32,12 @@ pub(super) type SharedDriver = Rc<RefCell<Box<dyn Driver>>>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Card {
     pub(crate) name: String,
-    /// In the form of NVML: `GPU-…`. `None` for the emulated device.
+    /// As NVML writes it: `GPU-…`. `None` for the emulated device.
     pub(crate) uuid: Option<String>,
     pub(crate) total: Bytes,
     /// True if the device shares its memory with the CPU.
     pub(crate) integrated: bool,
-    /// Allocations are rounded up to multiples of this size.
+    /// Each allocation is counted as a multiple of this size.
     pub(crate) grain: Bytes,
     /// The size of its L2 cache; zero if the driver does not report it.
     pub(crate) l2: Bytes,
@@ -139,8 +139,8 @@ impl DriverError {
     }
 }
 
-/// The functions of a device. After an error that ends the context, every further call fails, until `replace` has
-/// created a new one.
+/// The functions of a device. After an error that ends the context, every further call fails until `replace` has
+/// created a new context.
 pub(crate) trait Driver {
     fn card(&self) -> &Card;
 

@@ -122,7 +122,7 @@ impl TimedDevice<'_> {
                 self.inner.context_failed = true;
                 let verdict = match overdue {
                     Overdue::Block => fault::overdue(&self.during(order.entry), order.limit),
-                    // Nothing of the candidate was running.
+                    // No code of the candidate was running.
                     Overdue::Fill => Verdict {
                         status: Status::InfraError,
                         detail: format!(

@@ -59,7 +59,7 @@ pub(super) struct TimedDevice<'b> {
     /// was called last are kept.
     kept: Vec<KeptOutputs>,
     in_turns: bool,
-    /// The byte in workspaces and their bands.
+    /// The poison in workspaces and their bands.
     poison: u8,
     facts: DeviceFacts,
 }

@@ -15,7 +15,7 @@ const DEVICE: &str = "the device";
 /// The time limit for filling the memory, which takes milliseconds.
 const FILL_LIMIT: Duration = Duration::from_secs(60);
 
-/// The memory. Freed on drop.
+/// Device memory, which is freed on drop.
 pub(crate) struct DeviceVariants {
     driver: SharedDriver,
     pub(super) address: u64,
