@@ -214,14 +214,12 @@ enum Command {
     Stop,
 }
 
-/// The result of a watch.
 #[derive(Default)]
 struct Seen {
     report: ReadReport,
     whole: Whole,
 }
 
-/// A running watch.
 pub struct Watch {
     seen: Seen,
     thread: Option<(JoinHandle<Seen>, Sender<Command>)>,
@@ -268,7 +266,6 @@ impl Drop for Watch {
     }
 }
 
-/// The state of the thread.
 struct Watcher {
     inputs: Vec<Input>,
     /// The inputs that are expected to be read whole; `None` once their turn has come.
@@ -373,7 +370,6 @@ impl Watcher {
     }
 }
 
-/// The result of a check of an input.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CheckResult {
     Unchanged,
