@@ -45,7 +45,7 @@ use crate::session::{
     VariantMemory, Variants, Varied, Verdict, Wanted,
 };
 
-/// Indices of the sides.
+/// The indices of the sides.
 const CANDIDATE: usize = 0;
 const BASELINE: usize = 1;
 
@@ -153,7 +153,7 @@ struct Profile<'a, B: Backend> {
     memory: Option<&'a B::Variants>,
     /// The priority of all timed blocks.
     priority: Priority,
-    /// True if a screen has no believable figures for some entry. Those of the other entries are then not
+    /// True if a screen has no believable figures for some entry. The figures of the other entries are then not
     /// representative.
     inconclusive: bool,
     /// A random number generator with the candidate's seed. Each pair of runners derives its own from it.
@@ -177,8 +177,8 @@ impl<B: Backend> Profile<'_, B> {
                 }
             }
         }
-        // Whole inputs are read to decide which of them vary. The variants of the batch before are freed first, to make
-        // room for them.
+        // To decide which inputs vary, whole inputs are read. The variants of the previous batch are freed first, to
+        // make room for them.
         if let Some(memory) = self.memory {
             memory.clear().map_err(|source| SessionError::Inputs {
                 candidate: self.task.callee.candidate.clone(),
@@ -336,7 +336,7 @@ impl<B: Backend> Profile<'_, B> {
             }
             match timing.figures(context, &variations[index]) {
                 Some(figures) => self.report.entries.push(figures),
-                // A full profile will show the reason.
+                // A full profile will report the reason.
                 None if screened => self.inconclusive = true,
                 None => return Err(no_figures(context)),
             }
@@ -412,12 +412,13 @@ fn one_after_another<M: VariantMemory>(
     Ok(Ok(()))
 }
 
-/// Returns whether the entries of a batch take turns. Only those with elements are timed.
+/// Returns true if the entries of a batch take turns. Only entries with elements count, because the others are not
+/// timed.
 fn rotates<P: AsRef<Recorded>>(task: &ProfileTask, placed: &[P]) -> bool {
     task.profile.rotates(placed.iter().filter(|entry| !entry.as_ref().has_no_elements()).count())
 }
 
-/// Returns a session with the candidate loaded, and the reason if loading failed.
+/// Starts a session and loads the candidate in it. Returns the session, and the reason if loading failed.
 fn start<'b, B: Backend>(
     backend: &'b B,
     candidate: &'b B::Candidate,

@@ -84,7 +84,7 @@ pub fn replay<C: Caller, D: Device + Send, S: ConstantReader>(
         let walked = (|| {
             for step in 0.. {
                 if 0 < step {
-                    // If the pool has ended, its reason is received below, in place of the slots.
+                    // If the pool has ended, the reason is received below in place of the slots.
                     let _ = step_done.send(());
                 }
                 let needs_of_step = caller.needs(step).map_err(|source| StepsError::Call { step, source })?;

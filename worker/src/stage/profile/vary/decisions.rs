@@ -1,5 +1,5 @@
-//! Remembers which inputs vary in the entries of a job. A decision takes a separate process of the baseline and is the
-//! same for all candidates of the job, so a worker makes it once for consecutive candidates.
+//! Remembers which inputs vary in the entries of a job. A decision needs a separate process of the baseline, and is the
+//! same for all candidates of the job. So a worker makes it once for consecutive candidates.
 
 use std::collections::HashMap;
 

@@ -1,9 +1,9 @@
 //! The sources of an input's new values, and the reasons why some inputs keep their captured values.
 //!
-//! Floats are drawn element by element from captured values, and so stay in their range. Each variant favours larger or
-//! smaller values to a different degree, because otherwise means and norms would hardly change. Integers are shuffled:
-//! indices stay in range, and unique values stay unique. Floats are shuffled as well if an output may contain their
-//! positions. Either way, the results of one call are wrong for the next.
+//! Floats are drawn element by element from captured values, and so stay in the captured range. Each variant favours
+//! larger or smaller values to a different degree, because means and norms would otherwise hardly change. Integers are
+//! shuffled: indices stay in range, and unique values stay unique. Floats are shuffled as well if an output may contain
+//! their positions. Either way, the results of one call are wrong for the next.
 
 use std::io;
 
@@ -126,12 +126,12 @@ fn gives_places(outputs: &[OutputTensor]) -> bool {
     outputs.iter().any(|output| output.tensor.dtype.kind() == Kind::Integer)
 }
 
-/// Draws two random values. Returns the offset of the larger one with a probability of `larger` in 256, otherwise of
-/// the smaller.
+/// Draws two random values. Returns the offset of the larger one with a probability of `larger` in 256, otherwise that
+/// of the smaller one.
 fn drawn(values: &[u8], width: usize, larger: u8, random: &mut SmallRng) -> usize {
     let count = (values.len() / width) as u64;
     let bits: u64 = random.random();
-    // 28 bits select each of at most a million values; the other eight decide between the two.
+    // 28 bits each select the two values, of at most a million; the other eight bits decide between the two.
     let place = |bits: u64| to_index(((bits & 0x0fff_ffff) * count) >> 28);
     let (one, other) = (place(bits), place(bits >> 28));
     let at = if (bits >> 56) < u64::from(larger) { one.max(other) } else { one.min(other) };
