@@ -37,7 +37,6 @@ impl ValueSummary {
         wholes: (i128::MAX, i128::MIN),
     };
 
-    /// Counts one element.
     #[inline(always)]
     fn take_parts(&mut self, parts: &[f64]) {
         let (mut nan, mut infinite) = (false, false);

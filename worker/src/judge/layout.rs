@@ -164,7 +164,6 @@ impl Walk {
         position
     }
 
-    /// The coordinates of a row-major position.
     pub(super) fn coordinates(&self, mut position: u64) -> Vec<u64> {
         let mut coordinates = vec![0; self.shape.len()];
         for (coordinate, &size) in coordinates.iter_mut().zip(&self.shape).rev() {

@@ -102,7 +102,6 @@ fn part(dtype: DType) -> DType {
     }
 }
 
-/// The tolerances of a profile for a dtype.
 fn row(profile: ToleranceProfile, dtype: DType) -> Row {
     let dtype = part(dtype);
     if !matches!(dtype.kind(), Kind::Float) {

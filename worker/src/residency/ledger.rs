@@ -48,7 +48,6 @@ pub enum Change {
     Given,
 }
 
-/// A line of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
     pub kind: Kind,

@@ -67,7 +67,6 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
         self.on.device()
     }
 
-    /// The buffer of a resident storage.
     pub fn buffer(&self, key: &K) -> Option<&Buffer> {
         self.resident.get(key).map(|it| &it.buffer)
     }

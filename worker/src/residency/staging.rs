@@ -53,7 +53,6 @@ pub struct Ring<D: Device> {
     /// The largest number of slots.
     slots: u64,
     slot_bytes: Bytes,
-    /// The number of slots allocated so far.
     allocated: u64,
     idle: Vec<D::Slot>,
 }

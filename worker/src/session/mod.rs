@@ -230,7 +230,7 @@ pub(crate) struct Variants {
 pub(crate) struct VariedInput {
     /// The index among the tensor arguments. A tensor that is passed twice has the same variant in both places.
     pub(crate) tensor: usize,
-    /// The page-aligned region that contains them.
+    /// The page-aligned region that contains the variants.
     pub(crate) region: Range64,
     /// The offset of the first variant in the region.
     pub(crate) data: u64,
@@ -282,7 +282,7 @@ pub(crate) struct Called {
     pub(crate) raised: Option<String>,
     /// Measured with the candidate's clock.
     pub(crate) claimed: Duration,
-    /// Measured with our clock, hand-off included.
+    /// Measured with our clock, hand-off included. Not used for blocks, which have their own figure.
     pub(crate) elapsed: Duration,
 }
 
@@ -292,7 +292,6 @@ pub(crate) const UNSUPPORTED: i32 = -2;
 /// A store outside an output that did not cause a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StrayWrite {
-    /// The index of the output.
     pub(crate) output: usize,
     /// The distance past its end, in bytes; negative if before its start.
     pub(crate) past: i64,

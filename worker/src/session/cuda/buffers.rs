@@ -47,7 +47,6 @@ pub(super) struct DeviceBuffer {
 }
 
 impl DeviceBuffer {
-    /// A buffer in the allocation at `start`.
     pub(super) fn in_allocation(name: String, start: u64, bands: Bands) -> Self {
         Self { name, address: start + bands.front, bands }
     }

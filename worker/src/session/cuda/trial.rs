@@ -39,7 +39,6 @@ pub enum TrialBuffer {
     Zeros(usize),
 }
 
-/// An argument of a launch.
 #[derive(Clone, Copy, Debug)]
 pub enum TrialArgument {
     /// The address of a buffer, by its index.

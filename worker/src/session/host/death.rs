@@ -183,7 +183,7 @@ fn end_for_lack_of_memory(end: End) -> Option<String> {
     }
 }
 
-/// Returns the verdict on a runner's death. `placed` is the entry that was called last.
+/// Like `death`, with the names of the entry `placed`, which was called last.
 pub(super) fn verdict(facts: &Death, placed: Option<&Placed>) -> Verdict {
     let Some(placed) = placed else {
         return death(

@@ -138,7 +138,6 @@ fn name_at(strings: &[u8], at: u64) -> Option<String> {
     plain.then(|| name.to_owned())
 }
 
-/// Reads a part of the file.
 fn bytes(file: &File, offset: u64, bytes: u64) -> Result<Vec<u8>, ElfError> {
     let size = file.metadata().map_err(|source| ElfError::Read { bytes, offset, source })?.len();
     // Checked before the allocation, because the numbers are untrusted.

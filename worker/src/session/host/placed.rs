@@ -36,7 +36,6 @@ const MATERIALISED: u8 = u8::MAX;
 /// The number of bytes that are read at a time when an input is tested for read errors.
 const UNREADABLE_STEP: u64 = 256 * 1024;
 
-/// A part of a storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoragePart {
     pub(crate) storage: StorageId,
@@ -285,7 +284,6 @@ impl Placed {
         self.inputs.iter().map(|range| unmapped(range, page)).sum()
     }
 
-    /// The size of materialised values.
     pub(super) fn materialised_bytes(&self) -> Bytes {
         self.materialised_bytes
     }

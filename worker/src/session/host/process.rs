@@ -48,7 +48,6 @@ const CLOSED_TIMEOUT: Duration = Duration::from_secs(2);
 const FORGED_REPLY: &str = "the library wrote to its runner's socket while it was being loaded";
 const CLOSED_SOCKET: &str = "the library closed its runner's socket while it was being loaded";
 
-/// The parameters of a new runner.
 pub(crate) struct RunnerSpec<'a> {
     pub(crate) lease: LeaseId,
     pub(crate) setup: Setup,
@@ -129,7 +128,6 @@ pub(crate) struct Death {
     pub(crate) namespaced: bool,
 }
 
-/// The runner's report of a fault.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) memory: FaultedMemory,

@@ -52,7 +52,6 @@ struct Output<'a> {
     shape: &'a [u64],
 }
 
-/// Describes the call of an entry.
 pub(super) fn wire_call(
     recorded: &Recorded,
     signature: &Signature,

@@ -62,7 +62,6 @@ enum ZygoteError {
     Useless(String),
 }
 
-/// A running zygote.
 struct Zygote {
     wanted: Wanted,
     handle: RunnerHandle,

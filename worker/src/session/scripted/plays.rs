@@ -108,9 +108,7 @@ pub(crate) struct Script {
     pub(crate) leaves_room: bool,
     /// The candidate's CPU time in idle rounds; `None` if it dies in one.
     pub(crate) idle: Vec<Option<Duration>>,
-    /// The duration of an idle round.
     pub(crate) idle_takes: Duration,
-    /// The verdict on the candidate's death.
     pub(crate) death: (Status, &'static str),
     pub(crate) end: RunnerEnd,
     pub(crate) peak_owed: Bytes,

@@ -28,7 +28,6 @@ const WARM_UP_TIME: Duration = Duration::from_millis(10);
 /// The warm-up of a screen. It fills the caches and shows how long a call takes. The frequency of a CPU may still rise
 /// afterwards, but does so for both sides.
 const BRIEF_WARM_UP_TIME: Duration = Duration::from_millis(3);
-/// The largest number of warm-up pairs.
 const MAX_WARM_UP_PAIRS: u32 = 1000;
 const SLOW_CALL: Duration = Duration::from_millis(100);
 /// If at least this many pairs were undisturbed, the disturbed ones can be left out.
@@ -291,7 +290,6 @@ fn count<T>(items: impl Iterator<Item = T>) -> u32 {
     u32::try_from(items.count()).unwrap_or(u32::MAX)
 }
 
-/// The result of an entry's warm-up.
 pub(super) struct WarmUp {
     /// True if calls take so long that only a few pairs are made.
     pub(super) slow: bool,

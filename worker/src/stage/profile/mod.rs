@@ -140,7 +140,6 @@ struct Side<'b> {
     has_plan: bool,
 }
 
-/// The profiling of one candidate.
 struct Profile<'a, B: Backend> {
     backend: &'a B,
     progress: Progress<'a>,

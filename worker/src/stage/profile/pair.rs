@@ -96,7 +96,7 @@ pub(super) struct Draws {
 pub(super) struct Order {
     pub(super) calls: u32,
     pub(super) baseline_first: bool,
-    /// True if all slots are compared. If not, this is usually a single random slot.
+    /// True if all slots are compared. Otherwise, it is usually one random slot.
     pub(super) all_slots: bool,
 }
 

@@ -9,7 +9,6 @@ use crate::session::{Block, DeviceBlock, IdleRound, Look, WIDEST_ELEMENT};
 /// The largest number of blocks that are kept.
 const MAX_KEPT: usize = 24;
 
-/// The measurements of one side.
 #[derive(Default)]
 pub(super) struct Samples {
     /// Milliseconds per call, without the hand-off.

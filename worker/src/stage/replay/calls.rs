@@ -172,7 +172,8 @@ fn failure_of(recorded: &Recorded, over: EntryEnd, ending: Ending) -> (EntryFail
     }
 }
 
-/// Loads the candidate, makes its plan call and one call, and adds correct outputs to the digest of all outputs.
+/// Loads the candidate, makes its plan call, if it has one, and one call, and adds correct outputs to the digest of all
+/// outputs.
 fn drive(
     callee: &ReplayCallee,
     recorded: &Recorded,
@@ -202,7 +203,6 @@ fn drive(
     })
 }
 
-/// Adds all outputs of a call to the digest.
 fn add_outputs(
     recorded: &Recorded,
     session: &dyn Session,

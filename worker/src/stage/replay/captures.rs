@@ -78,7 +78,6 @@ pub(crate) struct OpenedEntry {
     pub(crate) need_of_tensor: Vec<Option<usize>>,
 }
 
-/// Opens an entry and reads its headers.
 pub(crate) fn open_entry(entry: &EntryRef, signature: &Signature) -> Result<OpenedEntry, CapturesError> {
     let recorded = Recorded::open(entry, signature)?;
     let (needs, need_of_tensor) = needs(&recorded.capture, &entry.name, &recorded.arguments)?;

@@ -14,7 +14,6 @@ pub enum Move {
     Evict(u32),
 }
 
-/// The moves of one step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepMoves {
     /// Moves between the previous step and this one, which load the constants that this step still lacks.
@@ -115,8 +114,7 @@ impl<'a> Planner<'a> {
                 continue;
             }
             moves.misses += 1;
-            // The budget is at least the floor, so all constants of a step fit. Everything else may be evicted for
-            // them.
+            // This cannot fail: the budget is at least the floor, so all constants of a step fit.
             self.fetch(constant, step, step, &mut moves.before);
         }
         for &constant in set {

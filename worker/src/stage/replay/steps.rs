@@ -46,7 +46,6 @@ pub trait Caller {
     fn call(&mut self, step: usize, slots: &[ReadySlot]) -> Result<(), Self::Error>;
 }
 
-/// The times of one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepTime {
     /// The time from the end of the previous step to the end of this one.
@@ -63,7 +62,6 @@ pub struct Done {
     pub moved: Moved,
 }
 
-/// Replays all steps of the recording.
 pub fn replay<C: Caller, D: Device + Send, S: ConstantReader>(
     recording: &Recording,
     plan: &MovePlan,

@@ -119,7 +119,6 @@ fn is_independent_of_session(status: Status) -> bool {
     matches!(status, Status::Unsupported | Status::CaptureError)
 }
 
-/// The verification of one candidate.
 struct Verification<'a, B: Backend> {
     backend: &'a B,
     progress: Progress<'a>,
@@ -137,7 +136,6 @@ struct Verification<'a, B: Backend> {
 /// A session, and the result of loading the candidate in it.
 type Started<'b> = (Box<dyn Session + 'b>, Answer<Loaded>);
 
-/// The outcome of one entry.
 #[derive(Default)]
 struct Outcome {
     failure: Option<EntryFailure>,
@@ -253,7 +251,6 @@ impl<'a, B: Backend> Verification<'a, B> {
         Ok((session, loaded))
     }
 
-    /// Calls one entry in a separate session.
     fn run_separate_session(&mut self, entry: &B::Placed) -> Result<Outcome, SessionError> {
         let recorded: &Recorded = entry.as_ref();
         let tolerances = match self.tolerances(recorded)? {

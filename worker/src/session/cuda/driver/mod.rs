@@ -63,7 +63,6 @@ pub(crate) enum Queue {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Mark(pub(crate) u64);
 
-/// A loaded module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ModuleId(pub(crate) u64);
 

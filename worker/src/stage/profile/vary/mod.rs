@@ -80,7 +80,7 @@ impl Variation {
         Ok(())
     }
 
-    /// Like `renew`, but writes nothing if no input varies. An error names the entry.
+    /// Like `renew`. An error names the entry.
     pub(super) fn write_for(
         &mut self,
         recorded: &Recorded,

@@ -28,7 +28,6 @@ fn task(numbers: &[u32]) -> VerifyTask {
     }
 }
 
-/// The head and body of a report.
 struct Report {
     head: Head,
     body: Verified,
