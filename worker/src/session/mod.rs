@@ -348,7 +348,8 @@ pub(crate) trait Session {
     /// The clock that times blocks of its calls.
     fn clock(&mut self) -> &mut dyn Clock;
 
-    /// Kills the candidate if it is still alive, and returns how it ended. Every session must end with this.
+    /// Kills the candidate if it is still alive, and returns how it ended. Every session must end with this, except
+    /// after an error.
     fn finish(self: Box<Self>) -> Result<Ending, SessionError>;
 }
 

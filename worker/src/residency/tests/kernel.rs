@@ -101,8 +101,8 @@ impl Source for Copy<'_> {
     }
 }
 
-/// Storages (MiB, whether the source keeps a copy, tensors) and outputs (MiB). The peak of each case is at least 64
-/// MiB.
+/// Storages (their MiB, whether the source keeps a copy, the number of tensors) and outputs (their MiB). The peak of
+/// each case is at least 64 MiB.
 type Case = (&'static [(u64, bool, usize)], &'static [u64]);
 const CASES: [Case; 4] = [
     (&[(64, false, 1), (96, false, 1), (64, false, 0)], &[80]),

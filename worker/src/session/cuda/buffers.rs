@@ -25,7 +25,7 @@ pub(super) struct Bands {
 }
 
 impl Bands {
-    /// The layout for a buffer of `bytes`, which begin at offset `phase` of their storage.
+    /// The layout for a buffer of `bytes` bytes that begin at offset `phase` of their storage.
     pub(super) fn of(card: &Card, bytes: u64, phase: u64) -> Self {
         let band = if card.checks_accesses { 0 } else { DEVICE_BAND.get() };
         Self { front: band + phase % DEVICE_ALIGNMENT.get(), bytes, back: band }

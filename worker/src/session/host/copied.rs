@@ -63,7 +63,7 @@ pub(crate) struct CopiedInputs {
 }
 
 impl CopiedInputs {
-    /// Creates an arena for the largest of these batches, of the predicted size.
+    /// Creates an arena of the predicted size for the largest of these batches.
     pub(crate) fn create<'a>(batches: impl Iterator<Item = &'a [EntryRef]>) -> Result<Self, DeviceError> {
         let room = batches.map(placed_bytes).max().unwrap_or_default();
         let device = HostDevice::create(room)?;

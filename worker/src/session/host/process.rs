@@ -380,7 +380,8 @@ impl Runner {
         }
     }
 
-    /// Stops the runner and waits for the stop. Returns false if it is dead. If it does not stop in time, it is killed.
+    /// Stops the runner and waits for the stop. Returns false if it is dead, or if it did not stop in time and was
+    /// killed.
     pub(crate) fn stop(&mut self, link: &Link) -> Result<bool, RunnerError> {
         if self.is_dead()? {
             return Ok(false);

@@ -168,7 +168,7 @@ impl<'b> HostSession<'b> {
         match self.runner.wait_done(Duration::ZERO, limit)? {
             Response::Done(called) => {
                 let called = Called { elapsed: started.elapsed(), ..called };
-                // Outputs are only read while the runner is stopped.
+                // The runner must be stopped while its outputs are read.
                 Ok(if self.ensure_stopped()? { Answer::Done(called) } else { Answer::Died })
             }
             Response::Died => Ok(Answer::Died),

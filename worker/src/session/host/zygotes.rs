@@ -56,9 +56,9 @@ pub(super) struct Copied {
 
 /// The reason why a zygote cannot be used.
 enum ZygoteError {
-    /// It has ended, or its socket failed; another one may work.
+    /// It has ended, or its socket failed. Another zygote may work.
     Lost(String),
-    /// Another one would fail as well.
+    /// Another zygote would fail too.
     Useless(String),
 }
 

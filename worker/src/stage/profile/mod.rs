@@ -362,8 +362,8 @@ impl<B: Backend> Profile<'_, B> {
         Ok(())
     }
 
-    /// Adds the peak memory of a candidate's session to the report, and whether the candidate's output was cut off. The
-    /// baseline's are in the report of its own profile.
+    /// Adds the peak memory of the candidate's session to the report, and whether the candidate's output was cut off.
+    /// The baseline has a report of its own profile.
     fn note_end(&mut self, number: usize, ending: &Ending) {
         if number != BASELINE {
             self.head.record_peak(ending.peak_owed);

@@ -220,7 +220,7 @@ impl Driver for CardDriver {
 
     fn fill(&mut self, queue: Queue, at: u64, value: u8, bytes: Bytes) -> Result<(), DriverError> {
         let stream = self.stream(queue);
-        // SAFETY: it touches only device memory, and refuses addresses that it did not allocate.
+        // SAFETY: the driver touches only device memory here, and refuses addresses that it did not allocate.
         ok("cuMemsetD8Async", unsafe { (self.functions.fill)(at, value, bytes.to_usize(), stream) })
     }
 
@@ -400,7 +400,7 @@ impl Driver for CardDriver {
 
     fn copy(&mut self, to: u64, from: u64, bytes: Bytes) -> Result<bool, DriverError> {
         let Some(copy) = self.further.copy else { return Ok(false) };
-        // SAFETY: it touches only device memory, and refuses addresses that it did not allocate.
+        // SAFETY: the driver touches only device memory here, and refuses addresses that it did not allocate.
         ok("cuMemcpyDtoDAsync", unsafe { copy(to, from, bytes.to_usize(), self.calls) }).map(|()| true)
     }
 

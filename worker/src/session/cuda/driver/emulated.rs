@@ -91,7 +91,7 @@ fn traffic(of: &opt_emulator::Traffic) -> Traffic {
     Traffic { accesses: of.accesses, parts: of.parts, fewest_parts: of.fewest, worst, worst_launch: None }
 }
 
-/// A name from the candidate's PTX, which may be long and contain anything.
+/// A name from the candidate's PTX, shortened and without control characters: it may be long and contain anything.
 fn clipped(name: &str) -> String {
     name.chars().take(MAX_NAME).map(|it| if it.is_control() { '\u{fffd}' } else { it }).collect()
 }

@@ -21,7 +21,7 @@ use crate::session::{
 const SHORT_CALL: Duration = Duration::from_micros(20);
 /// The time for which the end of a block is polled without pauses, beyond twice its expected duration.
 const SPIN: Duration = Duration::from_millis(2);
-/// The time limit for filling outputs before a block, which takes milliseconds.
+/// The time limit for filling outputs before a block. Filling takes milliseconds.
 const FILL_LIMIT: Duration = Duration::from_secs(60);
 
 /// The operation that exceeded its time limit.

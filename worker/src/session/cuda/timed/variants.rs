@@ -12,7 +12,7 @@ use crate::residency::device::DeviceError;
 use crate::session::VariantMemory;
 
 const DEVICE: &str = "the device";
-/// The time limit for filling the memory, which takes milliseconds.
+/// The time limit for filling the memory. Filling takes milliseconds.
 const FILL_LIMIT: Duration = Duration::from_secs(60);
 
 /// Device memory, which is freed on drop.

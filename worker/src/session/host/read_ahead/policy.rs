@@ -120,7 +120,7 @@ impl ReadaheadPolicy {
         due
     }
 
-    /// From now on, `follow` learns of every touched page.
+    /// From now on, touches are observed, so tripwires need not be left unread.
     pub(super) const fn observe_touches(&mut self) {
         self.touches_are_observed = true;
     }

@@ -12,7 +12,7 @@ use super::Variation;
 /// Which inputs of an entry vary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum Decision {
-    /// The inputs with these indices among the eligible ones vary.
+    /// The inputs that vary, by their indices among the eligible inputs.
     Varies(Vec<usize>),
     /// No input varies, for this reason.
     Unvaried(String),
