@@ -68,7 +68,7 @@ impl OutputCheck<'_> {
     }
 }
 
-/// Returns true if a comparison could not be made because of the recorded data. The capture is then at fault, not the
+/// Returns true if a comparison could not be made because of the recorded data. The capture is then to blame, not the
 /// worker.
 pub(crate) fn is_capture_fault(error: &CompareError) -> bool {
     matches!(

@@ -1,10 +1,10 @@
 //! Compares an output with the recorded one. Both tensors are read as streams. The result is a verdict and, if the
 //! output is wrong, evidence.
 //!
-//! Floats are compared in f64, and their relative L2 error is limited for the whole tensor and for every chunk. There
-//! are at most two passes. The first is fast and decides. The second gathers facts that help people to understand a
-//! wrong output (`evidence`). It runs only for a wrong output, and for integers and bools of which some fail. Callers
-//! compare shape and type beforehand.
+//! Floats are compared in f64, and their relative L2 error is limited for the whole tensor and for every chunk. Callers
+//! compare shape and type beforehand. There are at most two passes. The first is fast and decides. The second gathers
+//! facts that help people to understand a wrong output (`evidence`). It runs only if the output is wrong, or if
+//! integers or bools differ by more than their tolerance.
 //!
 //! More rules:
 //! - Errors are computed only for pairs of finite numbers; NaN and infinities are counted. A relative error exists only
@@ -92,7 +92,7 @@ pub enum CompareError {
         #[source]
         source: std::collections::TryReserveError,
     },
-    /// The capture is at fault: its output is not finite.
+    /// The capture is to blame: its output is not finite.
     #[error(
         "the expected {output} contains {value} at {index:?}, so no output can pass with `nonfinite = \"reject\"` \
          (capture it again, or write `nonfinite = \"match\"`)"

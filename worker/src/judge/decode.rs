@@ -11,7 +11,7 @@ use opt_shared::capture::{DType, Kind};
 
 use super::fp8::fp8_table;
 
-/// The flags of a captured tensor whose values are the conjugates or negatives of the stored ones.
+/// The flags of a captured tensor: its values are the conjugates or negatives of the stored ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Signs {
     pub(super) conjugate: bool,
@@ -171,7 +171,7 @@ fn head<const N: usize>(bytes: &[u8]) -> [u8; N] {
     array
 }
 
-/// Number of real numbers in one element.
+/// The number of parts of an element: two for a complex type, otherwise one.
 pub(super) fn parts_of(dtype: DType) -> usize {
     if dtype.kind() == Kind::Complex { 2 } else { 1 }
 }

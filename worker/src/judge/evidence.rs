@@ -1,8 +1,8 @@
 //! Gathers facts that explain a wrong output to people: positions, values, counts, ranges, and the pattern of the
 //! errors.
 //!
-//! This is a second pass over the same bytes, element by element. It runs only after a failure, so it may be
-//! slow. It does not change the verdict.
+//! This is a second pass over the same bytes, element by element. It does not change the verdict, and it may be slow,
+//! because it runs only after a failure.
 
 use opt_shared::capture::DType;
 use opt_shared::outcome::{Mismatch, Pattern};
@@ -12,10 +12,10 @@ use super::decode::{Number, Signs, decode_parts, parts_of};
 use super::feed::Feed;
 use super::norm::SquareSum;
 
-/// Largest number of bad elements whose coordinates are listed.
+/// The largest number of bad elements whose coordinates are listed.
 const MAX_LISTED: usize = 8;
 
-/// Elements decoded at a time.
+/// The number of elements that are decoded at a time.
 const BLOCK_ELEMENTS: usize = 256;
 
 /// Counts and ranges of one side's numbers.
@@ -37,7 +37,6 @@ impl ValueSummary {
         wholes: (i128::MAX, i128::MIN),
     };
 
-    /// Counts one element.
     #[inline(always)]
     fn take_parts(&mut self, parts: &[f64]) {
         let (mut nan, mut infinite) = (false, false);
@@ -73,7 +72,7 @@ impl ValueSummary {
 #[derive(Default)]
 struct BadElements {
     count: u64,
-    /// Up to `MAX_LISTED` of the smallest row-major positions, in ascending order.
+    /// The smallest row-major positions, at most `MAX_LISTED`, in ascending order.
     first: Vec<u64>,
     /// True if one of the elements differs from the poison, or if there is no poison.
     written: bool,

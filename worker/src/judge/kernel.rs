@@ -1,8 +1,8 @@
 //! The hot loop: compares two blocks of numbers in independent lanes.
 //!
 //! For each block it computes the sums of squares, and whether `tally` has to examine the block element by element. It
-//! is plain Rust. The compiler turns the fixed-width lanes into vector code on x86-64 and aarch64. No lane waits for
-//! another lane's sum.
+//! is plain Rust: the compiler turns the lanes, which do not depend on each other's sums, into vector code on x86-64
+//! and aarch64.
 
 /// Number of independent accumulators: two vectors of 256 bits, or four of 128.
 const LANES: usize = 8;

@@ -41,7 +41,7 @@ struct Axis {
 /// The order in which the elements of two tensors of the same shape are visited.
 #[derive(Clone, Debug)]
 pub(super) struct Walk {
-    /// Outermost first; without axes of size one and axes that could be merged with their neighbours.
+    /// Outermost first. Axes of size one are left out, and neighbouring axes are merged where possible.
     axes: Vec<Axis>,
     shape: Vec<u64>,
     elements: u64,
@@ -164,7 +164,6 @@ impl Walk {
         position
     }
 
-    /// The coordinates of a row-major position.
     pub(super) fn coordinates(&self, mut position: u64) -> Vec<u64> {
         let mut coordinates = vec![0; self.shape.len()];
         for (coordinate, &size) in coordinates.iter_mut().zip(&self.shape).rev() {
@@ -253,7 +252,7 @@ impl Walk {
     }
 }
 
-/// A failed read. The caller adds the tensor whose bytes it was.
+/// A failed read. The caller adds the name of the tensor.
 #[derive(Debug)]
 pub(super) struct ReadError {
     pub(super) offset: u64,
@@ -286,7 +285,7 @@ fn checked_extent_bytes(shape: &[u64], stride: &[u64], size: u64) -> Option<u64>
         .and_then(limit)
 }
 
-/// Merges each axis with the previous one where both tensors, and the row-major order, continue without a gap.
+/// Merges each axis with the previous one if both tensors, and the row-major order, continue across them without a gap.
 fn merged(axes: &[Axis]) -> Vec<Axis> {
     let mut merged: Vec<Axis> = Vec::with_capacity(axes.len());
     for &inner in axes {
@@ -311,8 +310,8 @@ fn scatter<const SIZE: usize>(
     strides: &[u64],
     tile_strides: &[u64],
 ) {
-    // The longest rows are copied in the inner loop. A piece has at least one axis; otherwise it would have been
-    // read directly.
+    // The inner loop copies along the longest axis. A piece has at least one axis; otherwise it would have been read
+    // directly.
     let inner = (0..extent.len()).rev().max_by_key(|&axis| extent[axis]).unwrap_or(0);
     let (row, window_step, out_step) =
         (to_index(extent[inner]), to_index(strides[inner]) * SIZE, to_index(tile_strides[inner]) * SIZE);

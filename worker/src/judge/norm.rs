@@ -12,7 +12,6 @@ const LARGE_EXPONENT: i32 = 540;
 /// Scale of the small bin: the smallest subnormal becomes 2^-474, and its square 2^-948.
 const SMALL_EXPONENT: i32 = -600;
 
-/// A sum of squares.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct SquareSum {
     small: f64,

@@ -12,7 +12,7 @@ use super::feed::Feed;
 use super::layout::{ReadError, Walk, read};
 use super::tolerance::MIN_SCALE;
 
-/// Largest number of samples.
+/// The largest number of samples of a tensor that is read completely.
 const MAX_SAMPLES: u64 = 65_536;
 
 /// Tensors up to this size are read completely, which takes a few milliseconds.
@@ -30,8 +30,8 @@ const GOLDEN: f64 = 0.618_033_988_749_894_9;
 /// than half of the elements may be zero, and an S of 0 would reject the rounding errors of a correct kernel.
 ///
 /// The tensor is divided into as many equal intervals as there are samples, and one element is taken from each. Its
-/// position in the interval varies. Otherwise, if sizes are powers of two, all samples would lie in one column of a
-/// matrix.
+/// position in the interval varies: at a fixed position, all samples of a matrix whose sizes are powers of two could
+/// lie in one column.
 pub fn estimate_scale(
     source: &mut dyn BytesSource,
     dtype: DType,

@@ -1,5 +1,6 @@
-//! The first pass over two tensors. It goes block by block, and element by element in blocks with a failure, a value
-//! that is not finite, a new largest error, squares too small or large for `f64`, or integers that differ.
+//! The first pass over two tensors. It goes block by block. A block is examined element by element if it has a failure,
+//! a value that is not finite, a new largest error, squares too small or too large for f64, or integers or bools that
+//! differ.
 //!
 //! Owns the counts, the largest errors and the norms that decide the verdict. `compare` judges an element, and `kernel`
 //! contains the hot loop.
@@ -15,13 +16,14 @@ use super::kernel::{BlockSums, Bounds, examine};
 use super::layout::{Tile, Walk};
 use super::norm::SquareSum;
 
-/// The number of values per call of the hot loop. The decoded values of both tensors fit the first-level cache.
+/// The number of values per call of the hot loop. The decoded values of both tensors fit into the first-level cache.
 const BLOCK_PARTS: usize = 1024;
 
 /// The smallest plain sum of squares that is accurate: underflow is negligible in a sum this large.
 const MIN_PLAIN_SQUARES: f64 = 1e-270;
 
-/// The row-major positions of the element with the largest finite error and of the first one that failed.
+/// The row-major positions of the element with the largest finite error, and of the first element that failed in the
+/// order of the walk.
 #[derive(Clone, Copy, Debug, Default)]
 struct Extremes {
     worst: u64,
@@ -56,9 +58,9 @@ impl Records {
 struct Chunks {
     elements: u64,
     current: Norms,
-    /// The last full chunk. The elements after it are added to it if they do not fill a chunk of their own.
+    /// The last full chunk. The elements after it are added to it if they do not fill another chunk.
     full: Option<Norms>,
-    /// The largest error of a closed chunk.
+    /// The largest relative error of a finished chunk.
     worst: f64,
 }
 

@@ -11,8 +11,8 @@ use opt_shared::settings::{ToleranceProfile, VerifySettings};
 /// the neighbour of the recorded value.
 const FP8_MATCHED_RATIO: f64 = 0.99;
 
-/// Lower bound of S. Without it, the absolute tolerance would be 0 for a tensor of zeros, and too strict for one of
-/// tiny values.
+/// The lower bound of S. Without it, the absolute tolerance would be 0 for a tensor of zeros, and too strict for a
+/// tensor of tiny values.
 pub(super) const MIN_SCALE: f64 = 1e-3;
 
 /// The tolerance for one tensor.
@@ -102,7 +102,6 @@ fn part(dtype: DType) -> DType {
     }
 }
 
-/// The tolerances of a profile for a dtype.
 fn row(profile: ToleranceProfile, dtype: DType) -> Row {
     let dtype = part(dtype);
     if !matches!(dtype.kind(), Kind::Float) {
@@ -110,7 +109,7 @@ fn row(profile: ToleranceProfile, dtype: DType) -> Row {
     }
     match profile {
         ToleranceProfile::Standard => standard(dtype),
-        // Other types keep their `standard` row: TF32 and split-K affect only these three.
+        // TF32 and split-K affect only these three types. The others keep their `standard` row.
         ToleranceProfile::Gpu => match dtype {
             DType::Float32 => Row::scaled(1e-3, 2e-3, 1e-3),
             DType::Float16 => Row::scaled(1e-2, 5e-3, 2e-3),

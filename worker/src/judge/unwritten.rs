@@ -55,9 +55,9 @@ pub fn is_poisoned(bytes: &[u8], dtype: DType, poison: &Poison) -> bool {
 pub struct Unwritten {
     /// The total number of elements.
     pub elements: u64,
-    /// The number of unwritten ones.
+    /// The number of unwritten elements.
     pub count: u64,
-    /// Coordinates of the first unwritten one, in row-major order.
+    /// The coordinates of the first unwritten element in row-major order.
     pub first: Option<Vec<u64>>,
 }
 
@@ -101,8 +101,8 @@ pub fn scan_unwritten<'s>(
     })
 }
 
-/// Counts elements that are poisoned on both sides. Comparing integers instead of slices lets the compiler
-/// vectorise the loop.
+/// Counts elements that are poisoned in both outputs. Comparing integers instead of slices lets the compiler vectorise
+/// the loop.
 fn count_both(bytes: [&[u8]; 2], poisons: [&[u8]; 2], size: usize) -> u64 {
     macro_rules! count {
         ($number:ty, $size:literal) => {{

@@ -18,7 +18,6 @@ pub(crate) enum DeviceCall {
     Uploading { bytes: Bytes },
 }
 
-/// A device that only counts.
 pub(crate) struct Counting {
     /// All allocations and uploads, in order.
     pub(crate) calls: Vec<DeviceCall>,

@@ -86,7 +86,7 @@ pub enum DeviceError {
 
 /// Memory on which bytes are placed: the memory of a card, or host memory used in the same way.
 pub trait Device {
-    /// Host memory that the device copies from and to. It can be used only while no copy uses it.
+    /// Host memory that the device copies from and to. The host may use it only while no copy does.
     type Slot: AsRef<[u8]> + AsMut<[u8]> + Send;
 
     fn name(&self) -> &'static str;
@@ -107,7 +107,6 @@ pub trait Device {
     /// Allocates a slot: host memory for copies; `drop_slot` frees it.
     fn slot(&mut self, bytes: Bytes) -> Result<Self::Slot, DeviceError>;
 
-    /// Frees a slot.
     fn drop_slot(&mut self, slot: Self::Slot);
 
     /// Queues a copy of the first `bytes` of `slot`. `reclaim` returns the slot.

@@ -29,7 +29,7 @@ impl FreeList {
         Some(at)
     }
 
-    /// Returns a range, and merges it with its free neighbours.
+    /// Gives a range back, and merges it with its free neighbours.
     pub(super) fn free(&mut self, at: u64, length: u64) {
         let (mut at, mut length) = (at, length);
         if let Some((&before, &its_length)) = self.free.range(..at).next_back()

@@ -27,7 +27,8 @@ use crate::memfd;
 const NAME: &str = "host memory";
 /// A fill is written in pieces of this size.
 const FILL_PIECE: usize = 64 * 1024;
-/// Addresses per byte of capacity. First fit needs at most as many as the logarithm of the number of grains.
+/// The number of addresses per byte of capacity. First fit needs no more than the binary logarithm of the number of
+/// grains.
 const SPREAD: u64 = 32;
 /// The largest file size that every kernel supports, in bytes.
 const MAX_ADDRESSES: u64 = 1 << 46;
@@ -46,14 +47,13 @@ pub struct HostDevice {
     /// The number of queued copies that hold a slot.
     lent: u64,
     returned: VecDeque<Pages>,
-    /// Why the device is poisoned, if it is.
+    /// The reason why the device is poisoned; `None` if it is not.
     failed: Option<String>,
     orders: Option<Sender<Order>>,
     ends: Receiver<Completion>,
     copier: Option<JoinHandle<()>>,
 }
 
-/// A placed buffer.
 struct Placed {
     bytes: Bytes,
     placed: Bytes,
@@ -90,8 +90,8 @@ impl HostDevice {
         Self::with_addresses(capacity, capacity.saturating_mul(SPREAD).min(Bytes::new(MAX_ADDRESSES)))
     }
 
-    /// Creates an arena with as many addresses as its capacity, so that touching all of it cannot allocate more. An
-    /// allocation may fail because no free range is large enough.
+    /// Creates an arena with as many addresses as bytes of capacity, so that touching all of them cannot use more
+    /// memory than that. In exchange, an allocation may fail because no free range is large enough.
     pub fn dense(capacity: Bytes) -> Result<Self, DeviceError> {
         Self::with_addresses(capacity, capacity)
     }
@@ -185,7 +185,6 @@ impl HostDevice {
             .ok_or(DeviceError::Unknown { device: NAME, address })
     }
 
-    /// Records the end of an operation.
     fn complete(&mut self, end: Completion) {
         self.done = self.done.max(end.event);
         if let Some(slot) = end.slot {
@@ -330,7 +329,7 @@ impl Device for HostDevice {
 
 impl Drop for HostDevice {
     fn drop(&mut self) {
-        // Dropping the sender ends the copier, which owns the arena and the slots.
+        // Dropping the sender ends the copier, so the join below returns.
         self.orders = None;
         if let Some(copier) = self.copier.take() {
             let _ = copier.join();

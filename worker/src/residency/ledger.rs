@@ -1,13 +1,13 @@
 //! The ledger of a device's memory. It records every allocation and release in order, with its kind, its size and the
 //! total after it.
 //!
-//! The total and the peak stay correct when the list is full. All allocations go through `Accounted`.
+//! All allocations go through `Accounted`. When the list of lines is full, the total and the peak stay correct.
 
 use opt_shared::units::Bytes;
 
 use super::device::{Buffer, Device, DeviceError};
 
-/// The largest number of lines that are kept: several times what a load of a hundred thousand tensors writes.
+/// The largest number of lines that are kept: several times as many as a load of a hundred thousand tensors writes.
 pub const MAX_LINES: usize = 1 << 20;
 
 /// The purpose of a piece of memory.
@@ -48,7 +48,6 @@ pub enum Change {
     Given,
 }
 
-/// A line of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line {
     pub kind: Kind,

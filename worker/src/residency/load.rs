@@ -37,7 +37,7 @@ pub struct Load<'a, K> {
     pub tensors: &'a [usize],
     /// Buffers to allocate after all tensors are resident.
     pub after: &'a [(Kind, Bytes)],
-    /// Storages of which one use ends with this load. A storage that the load itself uses stays resident.
+    /// The uses that end with this load: one for each key. A storage that the load itself uses stays resident.
     pub instead_of: &'a [K],
 }
 
@@ -67,12 +67,12 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
         self.on.device()
     }
 
-    /// The buffer of a resident storage.
     pub fn buffer(&self, key: &K) -> Option<&Buffer> {
         self.resident.get(key).map(|it| &it.buffer)
     }
 
-    /// Loads, and returns the buffers that were allocated after the tensors, in order.
+    /// Makes the storages of the tensors resident, and then allocates the buffers of `after`. Returns these buffers in
+    /// order.
     pub fn load(&mut self, load: &Load<'_, K>) -> Result<Vec<Buffer>, StagingError> {
         let mut uses = vec![0_usize; load.storages.len()];
         for &storage in load.tensors {

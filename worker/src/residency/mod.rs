@@ -1,11 +1,11 @@
 //! Residency: bytes are on a device only where and while they are needed.
 //!
-//! Owns the placement of bytes: the interface of a device (`device`), its count (`budget`), its first implementation
-//! (`host`), the ledger of its memory (`ledger`), staging (`staging`) and the order of a load (`load`). Callers decide
-//! which bytes are needed, and when.
+//! Owns the placement of bytes: the interface of a device (`device`), the count of its allocated bytes (`budget`), its
+//! first implementation (`host`), the ledger of its memory (`ledger`), staging (`staging`) and the order of a load
+//! (`load`). Callers decide which bytes are needed, and when.
 //!
 //! The ledger's peak of a load is W + max(A, w) + k·s; `opt_shared::placement` explains the letters. Loading everything
-//! at once would exceed this peak; the benchmark `residency` shows by how much.
+//! at once can exceed this peak; the benchmark `residency` shows by how much.
 
 pub mod budget;
 pub mod device;

@@ -7,7 +7,6 @@ use opt_shared::placement::whole_grains;
 use opt_shared::units::Bytes;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// A private mapping of whole pages.
 pub struct Pages {
     start: NonNull<u8>,
     /// The requested length; the mapping has whole pages.
@@ -53,7 +52,7 @@ impl AsMut<[u8]> for Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: our own mapping, whole, and no reference to it is left. If this fails, nothing can be done.
+        // SAFETY: this is all of our own mapping, and no reference to it is left. If this fails, nothing can be done.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.mapped) };
     }
 }

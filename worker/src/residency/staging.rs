@@ -1,7 +1,7 @@
 //! Copies bytes from a source to a device, in chunks, through at most k slots of s bytes.
 //!
-//! While one slot is filled, the others are copied. Slots are allocated before the first chunk, and freed when the ring
-//! is dissolved. The ring reclaims its slots itself, so no other code may use slots of the same device.
+//! While one slot is being filled, the others are being copied. Slots are freed only when the ring is dissolved. The
+//! ring reclaims its slots itself, so no other code may use slots of the same device.
 
 use std::io;
 
@@ -50,11 +50,9 @@ pub enum StagingError {
 
 /// The slots through which bytes are copied.
 pub struct Ring<D: Device> {
-    /// The largest number of slots; k never exceeds it.
+    /// The largest number of slots.
     slots: u64,
-    /// s, the size of a slot.
     slot_bytes: Bytes,
-    /// The number of slots allocated so far.
     allocated: u64,
     idle: Vec<D::Slot>,
 }

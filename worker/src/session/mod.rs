@@ -53,7 +53,7 @@ pub(crate) trait Backend {
     /// Opens the artifact, and checks that it has the digest that the build reported.
     fn open(&self, callee: &Callee) -> Result<Self::Candidate, SessionError>;
 
-    /// Starts those parts of the candidate's next session that do not depend on its entries, in the background. `start`
+    /// In the background, starts those parts of the candidate's next session that do not depend on its entries. `start`
     /// does the rest.
     fn prepare(&self, candidate: &Self::Candidate);
 
@@ -77,7 +77,7 @@ pub(crate) trait Backend {
         Vec::new()
     }
 
-    /// Returns true if calls run on a device with its own clock.
+    /// Returns true if calls run on a device instead of the CPU.
     fn is_device(&self) -> bool {
         false
     }
@@ -157,7 +157,7 @@ pub(crate) struct Wanted<'b> {
 /// The entries that share a session. (On a device, each entry has a separate session.)
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sharing<'b> {
-    /// One entry, or several consecutive ones whose outputs and unmapped input bytes are together at most `cap`. Used
+    /// One entry, or several consecutive ones whose outputs and unmapped input bytes together take at most `cap`. Used
     /// in verification.
     UpTo { cap: Bytes },
     /// The entries of one of these ranges; `inputs` selects the memory of their inputs. Used in a profile.
@@ -230,7 +230,7 @@ pub(crate) struct Variants {
 pub(crate) struct VariedInput {
     /// The index among the tensor arguments. A tensor that is passed twice has the same variant in both places.
     pub(crate) tensor: usize,
-    /// The page-aligned region that contains them.
+    /// The page-aligned region that contains the variants.
     pub(crate) region: Range64,
     /// The offset of the first variant in the region.
     pub(crate) data: u64,
@@ -282,7 +282,7 @@ pub(crate) struct Called {
     pub(crate) raised: Option<String>,
     /// Measured with the candidate's clock.
     pub(crate) claimed: Duration,
-    /// Measured with our clock, hand-off included.
+    /// Measured with our clock, hand-off included. Not used for blocks, which have their own figure.
     pub(crate) elapsed: Duration,
 }
 
@@ -292,13 +292,12 @@ pub(crate) const UNSUPPORTED: i32 = -2;
 /// A store outside an output that did not cause a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StrayWrite {
-    /// The index of the output.
     pub(crate) output: usize,
     /// The distance past its end, in bytes; negative if before its start.
     pub(crate) past: i64,
 }
 
-/// A status, with its one line of detail.
+/// A status, with one line of detail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Verdict {
     pub(crate) status: Status,
@@ -323,8 +322,8 @@ pub(crate) trait Session {
     /// Makes the plan call of an entry. Call it only if the candidate has one.
     fn plan(&mut self, entry: usize, limit: Duration) -> Result<Answer<Called>, SessionError>;
 
-    /// Fills every output and the bytes beside it with `poison`, writes the value before the call into each argument
-    /// that the call changes, and makes one call into `slot`.
+    /// Fills every output and the bytes beside it with `poison`, writes the value from before the call into each
+    /// argument that the call changes, and makes one call into `slot`.
     fn call(
         &mut self,
         entry: usize,
@@ -342,14 +341,15 @@ pub(crate) trait Session {
     /// Returns the first byte beside an output that is no longer `poison`. Used only in verification.
     fn damage(&self, entry: usize, slot: u32, poison: u8) -> Result<Option<StrayWrite>, SessionError>;
 
-    /// Fills with `poison` the slots that a block of `calls` calls will write, and writes the value before the call
-    /// into each argument that the call changes.
+    /// Fills the slots that a block of `calls` calls will write with `poison`, and writes the value from before the
+    /// call into each argument that the call changes.
     fn poison(&mut self, entry: usize, calls: u32, poison: u8) -> Result<(), SessionError>;
 
-    /// Times blocks of its calls.
+    /// The clock that times blocks of its calls.
     fn clock(&mut self) -> &mut dyn Clock;
 
-    /// Kills the candidate if it is still alive, and returns how it ended. Every session must end with this.
+    /// Kills the candidate if it is still alive, and returns how it ended. Every session must end with this, except
+    /// after an error.
     fn finish(self: Box<Self>) -> Result<Ending, SessionError>;
 }
 
@@ -366,8 +366,8 @@ pub(crate) trait Clock {
     /// The time that is subtracted from every block.
     fn handoff(&self) -> Duration;
 
-    /// Limits the time that is subtracted. Waking any session on a machine is the same work, so the shortest hand-off
-    /// limits all.
+    /// Limits the time that is subtracted. Waking is the same work for all sessions of a machine, so the shortest
+    /// hand-off limits all of them.
     fn limit_handoff(&mut self, max: Duration);
 
     /// Discards the known hand-off, so that the next `settle_handoff` measures it again.
@@ -469,7 +469,7 @@ pub(crate) struct DeviceBlock {
 pub(crate) struct DeviceFacts {
     /// The fastest rate, in bytes read and written per second, at which the device copied its own memory.
     pub(crate) copy_rate: Option<f64>,
-    /// The functions that its driver lacks, each with the consequence.
+    /// What timing lacks on this device, each with the reason.
     pub(crate) lacks: Vec<String>,
 }
 

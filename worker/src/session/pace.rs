@@ -5,7 +5,7 @@ use std::ops::BitOr;
 /// The pace of a device at one moment. A figure that the device does not report is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Pace {
-    /// The clock of its multiprocessors.
+    /// The clock rate of its multiprocessors.
     pub(crate) clock_mhz: Option<u32>,
     pub(crate) power_watts: Option<f64>,
     pub(crate) limits: Option<Limits>,

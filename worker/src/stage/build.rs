@@ -41,14 +41,15 @@ const LARGEST_FILE: u64 = 16;
 const PLENTY_OF_FILES: u64 = 2;
 /// A disk has plenty of inodes if this many are free. A build needs a few dozen.
 const PLENTY_OF_INODES: u64 = 10_000;
-/// The number of bytes of a compiler's output that its result keeps.
+/// The number of bytes of a compiler's output that the result keeps.
 const LOG_HEAD: usize = 4096;
 /// The time limit for printing a compiler's version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The number of characters of a version that are kept.
 const MAX_VERSION: usize = 200;
 
-/// Builds a candidate. If an error or INFRA_ERROR ends the build, `head` gets the room on the disk at that time.
+/// Builds a candidate. If the build ends with an error or as INFRA_ERROR, `head` gets the room that the disk had at
+/// that time.
 pub(crate) fn run(
     link: &Link,
     lease: LeaseId,
@@ -56,7 +57,8 @@ pub(crate) fn run(
     head: &mut Head,
 ) -> Result<Built, BuildError> {
     let scratch = Scratch::create(&task.scratch, lease);
-    // The files of the build are removed when `scratch` is dropped. Until then, the room shows what the build saw.
+    // The files of the build are removed when `scratch` is dropped. Measured before that, the room is what the build
+    // saw.
     let built = match &scratch {
         Ok(scratch) => build_in(scratch, link, lease, task, head),
         Err(_) => Ok(Built::default()),
@@ -204,7 +206,8 @@ fn compile(
         running.finish(link).map_err(failed)?;
     built.log_head = log[..log.floor_char_boundary(LOG_HEAD)].to_owned();
     head.peak_owed = Some(peak_owed);
-    // In version 1 of control groups, the kernel kills one program at the limit, and the compiler may do without it.
+    // In version 1 of control groups, the kernel kills one program at the limit, and the compiler may succeed without
+    // it.
     let killed = killed
         .filter(|reason| !matches!(reason, KillReason::GroupMemory { .. }) || end != End::Exited { code: 0 });
     (head.status, head.detail) = match (killed, end) {
@@ -241,7 +244,7 @@ fn compile(
             format!("{compiler} was ended by {}", end.signal_name().unwrap_or("a signal")),
         ),
         // This build does not run the source, so the candidate cannot have sent the signal. The cause may be a lack of
-        // memory or a shutdown. The build is repeated.
+        // memory or a shutdown, so the build is repeated.
         (None, end @ End::Signalled { .. }) => (
             Status::InfraError,
             format!("{compiler} was ended by {}", end.signal_name().unwrap_or("a signal")),
@@ -272,12 +275,12 @@ fn compile(
     Ok(())
 }
 
-/// Returns what the machine did to a compiler that exited with an error, in words that follow the compiler's name;
+/// Returns the machine's fault that made a compiler exit with an error, in words that follow the compiler's name;
 /// `None` if the candidate is to blame. All of the output is searched, because warnings may precede the fault.
 ///
-/// A source can make a compiler print any line. The proof that the candidate is to blame is a mistake that the compiler
-/// found in the source, or a disk that had plenty of room whenever it was checked, although the compiler reports that
-/// it is full. Otherwise, the build is repeated.
+/// A source can make a compiler print any line. So a reported fault does not count if there is proof that the candidate
+/// is to blame: a mistake that the compiler found in the source, or, if the disk is said to be full, plenty of room on
+/// it whenever it was checked. If the fault counts, the build is repeated.
 fn fault_of_the_machine(log: &str, least_room: Option<Room>, largest_file: Bytes) -> Option<String> {
     if blames_the_source(log) {
         return None;
@@ -293,7 +296,7 @@ fn fault_of_the_machine(log: &str, least_room: Option<Room>, largest_file: Bytes
 }
 
 /// Returns true if a disk with this room cannot have been full, even if the compiler has just removed a file of the
-/// largest size.
+/// largest allowed size.
 fn is_plenty(room: Room, largest_file: Bytes) -> bool {
     let plenty = largest_file.saturating_mul(PLENTY_OF_FILES);
     room.disk.is_some_and(|disk| plenty <= disk)
@@ -314,7 +317,6 @@ fn out_of_memory(task: &BuildTask, what: &str) -> (Status, String) {
     (Status::HostMemoryLimit, format!("{what}; it may owe {limit} ([build] memory)"))
 }
 
-/// The environment of a compiler.
 fn environment(task: &BuildTask, scratch: &Path) -> Vec<CString> {
     let mut env: Vec<(OsString, OsString)> = vec![
         ("PATH".into(), std::env::var_os("PATH").unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into())),

@@ -63,7 +63,7 @@ impl<'a> EntryCalls<'a> {
         Ok(self.done(planned, Calls::Planned).err())
     }
 
-    /// Fills `slot` with `poison`, makes one call into it, and judges the result.
+    /// Makes one call into `slot`, which is filled with `poison` first, and judges the result.
     pub(crate) fn call(
         &mut self,
         session: &mut dyn Session,
@@ -108,7 +108,8 @@ impl<'a> EntryCalls<'a> {
         Ok(self.compare_with(session, slot, poison, Some(oracle))?.unwrap_or_default())
     }
 
-    /// Compares all outputs of a call with the recorded ones, or with the oracle's. Returns the first mismatch.
+    /// Compares all outputs of a call with the recorded ones, or with those of the session `oracle`. Returns the first
+    /// mismatch.
     fn compare_with(
         &mut self,
         session: &dyn Session,
@@ -125,7 +126,7 @@ impl<'a> EntryCalls<'a> {
                 tensor: &output.tensor,
                 settings: self.settings,
                 tolerance: if oracle.is_some() { tolerance.doubled() } else { tolerance },
-                // Before the call, an argument that the call changes held a value and no poison.
+                // Before the call, an argument that the call changes held its value and not the poison.
                 poison: output.arguments.is_empty().then_some(poison),
                 written: oracle.is_some(),
             };

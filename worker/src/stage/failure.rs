@@ -7,7 +7,7 @@ use opt_shared::outcome::{EntryFailure, Status};
 use crate::recorded::{Recorded, RecordedError};
 use crate::session::{Called, InputFault, SessionError, UNSUPPORTED, Verdict};
 
-/// The kind of calls that were made.
+/// The kind of the calls that were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Calls {
     Verified,
@@ -70,8 +70,8 @@ pub(crate) fn of_calls(called: &Called, asked: u32, calls: Calls) -> Option<Verd
     }
 }
 
-/// Returns the status that the prefix of an error text names, and the rest of the text. Our own glue code writes such
-/// prefixes. A candidate would gain nothing by writing one.
+/// Returns the status that the prefix of an error text names, and the rest of the text. Our own glue code writes these
+/// prefixes, and a candidate would gain nothing by writing one.
 fn named(raised: &str) -> Option<(Status, &str)> {
     NAMED.iter().find_map(|(prefix, status)| Some((*status, raised.strip_prefix(prefix)?)))
 }
@@ -105,19 +105,18 @@ const NAMED: [(&str, Status); 10] = [
 ];
 
 /// Returns this failure, or one that blames the capture if the capture is damaged. A file that is damaged or being
-/// overwritten may cause wrong values, values that differ between calls, changed inputs, and deaths on wrong indices,
-/// which may reach beyond an input. The file's identity and CRCs show this. If the machine lacks the resources for this
-/// check, the host is to blame. `died` is true if the candidate died of the failure. `elsewhere` checks other captures
-/// that the call used.
+/// overwritten may cause wrong values, values that differ between calls, changed inputs, and deaths by wrong indices,
+/// which may lead beyond an input. The file's identity and CRCs show the damage. If the machine lacks the resources for
+/// this check, the host is to blame. `died` is true if the candidate died of the failure. `elsewhere` checks other
+/// captures that the call used.
 pub(crate) fn unless_damaged(
     failure: EntryFailure,
     died: bool,
     recorded: &Recorded,
     elsewhere: impl FnOnce() -> Result<(), CaptureError>,
 ) -> Result<EntryFailure, SessionError> {
-    // Damaged inputs cannot explain unwritten outputs. Nor can they explain stray writes that were found beside an
-    // output after the call, because a wrong index leads far away. They can explain an access out of bounds that killed
-    // the candidate.
+    // Damaged inputs can explain an access out of bounds that killed the candidate. They cannot explain unwritten
+    // outputs, nor stray writes that were found right beside an output, because a wrong index leads far away.
     let reached_beyond = died && failure.status == Status::OutOfBounds;
     let may_be_damage = reached_beyond
         || matches!(

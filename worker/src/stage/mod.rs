@@ -11,12 +11,14 @@ pub(crate) mod verify;
 use opt_shared::outcome::RunnerEnd;
 use opt_shared::units::Bytes;
 
-/// The poisons of successive calls. The first is -1 in every signed integer, and NaN in every float type except the two
-/// `fnuz` ones and `float4_e2m1fn_x2`. All differ, so an element that equals its poison in two calls was not written.
+/// The poisons of successive calls. The first is -1 in every signed integer type, and NaN in every float type except
+/// the two `fnuz` types and `float4_e2m1fn_x2`. All differ, so an element that equals the poison in two successive
+/// calls was not written.
 pub(crate) const POISONS: [u8; 4] = [0xff, 0x5a, 0xa5, 0x3c];
 
 /// Reports the progress of a stage: how many entries, steps or tensors are done, how many there are, and how many
-/// captured bytes were verified or timed. Returns no error, because a worker ends with its supervisor.
+/// captured bytes were verified so far, or timed in the current batch (0 in a replay). Returns no error, because a
+/// worker ends with its supervisor.
 pub(crate) type Progress<'a> = &'a dyn Fn(u32, u32, Bytes);
 
 /// The part of a runner's end that a report keeps.

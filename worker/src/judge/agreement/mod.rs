@@ -102,8 +102,8 @@ fn floats() -> impl Iterator<Item = DType> {
     DType::ALL.iter().copied().filter(|dtype| matches!(dtype.kind(), Kind::Float | Kind::Complex))
 }
 
-/// The bytes of `value` as `dtype`. A float is the nearest one of its type, and an integer the low bytes of the whole
-/// part. A complex number gets `value` as its real part and half of it as its imaginary part.
+/// The bytes of `value` as `dtype`. A float is rounded to the nearest value of its type; an integer is the low bytes of
+/// the whole part. A complex number gets `value` as its real part and half of it as its imaginary part.
 #[expect(clippy::cast_possible_truncation, reason = "rounds to the type, or keeps the low bytes that it has")]
 fn encode(dtype: DType, value: f64) -> Vec<u8> {
     match dtype {

@@ -64,8 +64,8 @@ fn is_infinite(number: &Number) -> bool {
     !is_nan(number) && number.parts().any(f64::is_infinite)
 }
 
-/// Strides, one for each axis: dense strides for the given order of the axes, multiplied by `stretch`. One axis may be
-/// expanded (stride 0).
+/// The stride of each axis: dense strides for axes in this order, the fastest first, multiplied by `stretch`. One axis
+/// may be expanded (stride 0).
 fn strides(shape: &[u64], order: &[usize], stretch: u64, expanded: Option<usize>) -> Vec<u64> {
     let mut stride = vec![0; shape.len()];
     let mut next = stretch;
@@ -144,8 +144,8 @@ prop_compose! {
             shape: shape.clone(),
             expected_stride: expected_stride.clone(),
             actual_stride: actual_stride.clone(),
-            // torch sets these flags on floats and complex numbers only, and the conjugate flag on complex numbers
-            // only.
+            // torch sets the negative flag only on floats and complex numbers, and the conjugate flag only on complex
+            // numbers.
             signs: Signs { conjugate: conjugate && complex, negative: negative && (complex || real) },
             rules: Rules { chunk: Bytes::new(chunk), ..rules(tolerance) },
         };
@@ -196,7 +196,7 @@ proptest! {
         let passed = matched >= case.rules.tolerance.required_matched_ratio * count(pairs.len())
             && !reference.not_finite
             && (exact || reference.relative_l2 <= case.rules.tolerance.used.rel_l2);
-        // At the bound itself, the result may depend on the order of summation.
+        // If the norm equals its bound, the verdict may depend on the order of summation.
         if exact || !alike(reference.relative_l2, case.rules.tolerance.used.rel_l2) {
             prop_assert_eq!(found.passed, passed);
         }

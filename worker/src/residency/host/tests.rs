@@ -1,4 +1,5 @@
-//! Compares the device's count of its arena with the kernel's.
+//! Tests of copies, capacity, protection and errors of the host device. They compare its count of the arena with the
+//! kernel's.
 
 use std::os::fd::AsFd;
 
@@ -100,7 +101,7 @@ fn capacity_is_exact_and_every_buffer_below_it_fits() {
     let mut held: Vec<Buffer> = (0..4).map(|_| device.allocate(Bytes::new(page)).expect("room")).collect();
     let refused = device.allocate(Bytes::new(1)).expect_err("full");
     assert!(matches!(refused, DeviceError::NoRoom { free: Bytes::ZERO, .. }), "{refused:?}");
-    // Every other page is free, so the first four have no range of two pages.
+    // Every other page is free, so the first four pages contain no free range of two.
     device.release(held.remove(2)).expect("released");
     device.release(held.remove(0)).expect("released");
     let wide = device.allocate(Bytes::new(2 * page)).expect("a piece elsewhere");
@@ -139,7 +140,7 @@ fn arena_is_read_only_for_others_and_cannot_be_resized() {
         )
     };
     assert!(widened.is_err());
-    // SAFETY: one readable byte of that map.
+    // SAFETY: one readable byte of the mapping.
     assert_eq!(unsafe { mapped.cast::<u8>().read() }, 9);
     // SAFETY: the mapping above, not used any more.
     unsafe { rustix::mm::munmap(mapped, page()) }.expect("unmapped");

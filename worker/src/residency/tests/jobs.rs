@@ -25,7 +25,6 @@ pub(crate) struct Storage {
     pub(crate) real: bool,
 }
 
-/// Byte `at` of storage `number`.
 pub(crate) fn byte_of(number: usize, at: u64) -> u8 {
     (number as u64 * 97 + at * 31 + at / 4093).to_le_bytes()[0]
 }

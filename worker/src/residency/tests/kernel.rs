@@ -29,7 +29,7 @@ fn anonymous() -> Bytes {
     Bytes::kib(line.trim().trim_end_matches(" kB").parse().expect("a number"))
 }
 
-/// Records the highest of the kernel's counts.
+/// Samples the kernel's count, and keeps the highest.
 struct Watch {
     arena: Arc<dyn Fn() -> Bytes>,
     before: Bytes,
@@ -101,8 +101,8 @@ impl Source for Copy<'_> {
     }
 }
 
-/// Storages (MiB, whether the source keeps a copy, tensors) and outputs (MiB). The peak of each case is at least 64
-/// MiB.
+/// Storages (their MiB, whether the source keeps a copy, the number of tensors) and outputs (their MiB). The peak of
+/// each case is at least 64 MiB.
 type Case = (&'static [(u64, bool, usize)], &'static [u64]);
 const CASES: [Case; 4] = [
     (&[(64, false, 1), (96, false, 1), (64, false, 0)], &[80]),
@@ -111,7 +111,7 @@ const CASES: [Case; 4] = [
     (&[(1, true, 1), (64, true, 4), (70, false, 1)], &[100, 64]),
 ];
 
-/// Runs this test again in its own process, because the memory of other tests would be counted in this process.
+/// Runs itself again in a separate process, because in this one the memory of other tests would be counted too.
 #[test]
 fn ledger_agrees_with_the_kernel() {
     if std::env::var_os(ALONE).is_some() {
@@ -171,7 +171,7 @@ fn measure(storages: &[(u64, bool, usize)], outputs: &[u64]) {
     let ledger = residency.ledger().peak();
     assert_eq!(ledger, formula.bytes());
     check_agreement(watch.max.get(), ledger);
-    // When nothing is being copied, the two counts are equal to the page.
+    // When nothing is being copied, the device and the kernel count the same number of bytes in the arena.
     let marks = residency.device().marks();
     assert_eq!(residency.device().counted().expect("the kernel reports the size"), marks.placed);
     check_agreement((watch.arena)() + (anonymous() - watch.before), residency.ledger().sum());

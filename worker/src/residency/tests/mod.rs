@@ -64,7 +64,7 @@ fn check_lazy_order(job: &Job, residency: &mut Residency<Counting, usize>, seed:
         }
         assert!((0..=1).contains(&sources), "job {seed}: one source at a time");
     }
-    // Each buffer is uploaded before the next one is allocated, and the queue is empty when the buffers after the
+    // Each buffer is uploaded before the next one is allocated. The queue is empty when the buffers that follow the
     // tensors are allocated.
     let calls = &residency.device().calls;
     let mut not_uploaded = 0;
@@ -112,8 +112,8 @@ fn release_with_the_last_use(
     assert_eq!(ledger.beyond(), 0);
 }
 
-/// On real memory, a device with exactly the predicted capacity suffices, it has the right bytes, and the kernel counts
-/// the same size.
+/// On real memory: a device with exactly the predicted capacity suffices, its buffers have the right bytes, and the
+/// kernel counts the same size. With a page less, the load fails.
 #[test]
 fn capacity_of_the_formula_suffices_and_a_grain_less_fails() {
     let page = rustix::param::page_size() as u64;

@@ -8,7 +8,7 @@ use opt_shared::units::Bytes;
 use super::driver::{Card, Driver, DriverError, SharedDriver};
 use crate::judge::BytesSource;
 
-/// The byte in the bands of inputs, which a kernel is unlikely to write.
+/// The value of the bytes in the bands of inputs. A kernel is unlikely to write this value.
 pub(super) const BAND_BYTE: u8 = 0xb5;
 /// The largest distance, in bytes, between a buffer and an access that is attributed to it.
 const NEAR: u64 = 64 << 10;
@@ -25,7 +25,7 @@ pub(super) struct Bands {
 }
 
 impl Bands {
-    /// The layout for a buffer of `bytes`, which begin at offset `phase` of their storage.
+    /// The layout for a buffer of `bytes` bytes that begin at offset `phase` of their storage.
     pub(super) fn of(card: &Card, bytes: u64, phase: u64) -> Self {
         let band = if card.checks_accesses { 0 } else { DEVICE_BAND.get() };
         Self { front: band + phase % DEVICE_ALIGNMENT.get(), bytes, back: band }
@@ -47,7 +47,6 @@ pub(super) struct DeviceBuffer {
 }
 
 impl DeviceBuffer {
-    /// A buffer in the allocation at `start`.
     pub(super) fn in_allocation(name: String, start: u64, bands: Bands) -> Self {
         Self { name, address: start + bands.front, bands }
     }
@@ -85,7 +84,7 @@ impl DeviceBuffer {
     }
 }
 
-/// Describes an address relative to the nearest of the kernel's buffers. Also returns true if that one is near.
+/// Describes an address relative to the nearest of the kernel's buffers. Also returns whether that buffer is near.
 pub(super) fn describe_address(buffers: &[DeviceBuffer], address: u64) -> (String, bool) {
     let nearest = buffers.iter().min_by_key(|buffer| buffer.past(address).unsigned_abs());
     let Some(buffer) = nearest else { return ("no buffer is near".to_owned(), false) };

@@ -11,12 +11,14 @@ use super::memory::wait_for;
 
 const PTX: &[u8] = include_bytes!("digest.ptx");
 pub(super) const SYMBOL: &str = "opt_digest";
-/// A word of the digest.
+/// The size of a word, in bytes.
 const WORD: u64 = 8;
 const THREADS: u32 = 256;
-/// The largest grid, which occupies any card. For larger inputs, each thread processes several words.
+/// The largest number of blocks, which is enough to occupy any card. For larger inputs, each thread processes several
+/// words.
 const MAX_BLOCKS: u64 = 4096;
-/// The time limit of all digests of an entry. The emulated device takes some seconds for a gigabyte.
+/// The time limit of each launch, and of waiting for all digests of an entry. The emulated device takes some seconds
+/// for a gigabyte.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The size of a digest's sum on the device, in bytes.
@@ -36,7 +38,7 @@ pub(super) struct Digest {
     rest: Vec<u8>,
 }
 
-/// A part of device memory. The bytes before it, down to a multiple of a word, are in the same allocation.
+/// A part of device memory. The bytes before it, back to the previous multiple of a word, are in the same allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) address: u64,
@@ -52,7 +54,7 @@ impl Digester {
     }
 
     pub(super) fn unload(self, driver: &SharedDriver) {
-        // This fails only in a failed context, which releases the module anyway.
+        // Unloading fails only in a failed context, which releases the module anyway.
         let _ = driver.borrow_mut().unload(self.module);
     }
 

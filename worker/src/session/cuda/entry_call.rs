@@ -78,8 +78,8 @@ impl EntryCall {
     }
 
     /// The memory that is filled with poison before a call: outputs, workspaces and the bands beside them. An argument
-    /// that the call changes is left out (but not its bands), because nothing orders these fills and the write of its
-    /// value from before the call.
+    /// that the call changes is left out (but not its bands), because the fills and the write that restores its value
+    /// are in no fixed order.
     pub(super) fn poisoned(&self, entry: &OnDevice) -> Vec<(u64, Bytes)> {
         let outputs = &entry.as_ref().outputs;
         let is_changed =
@@ -97,7 +97,7 @@ impl EntryCall {
         parts.filter(|(_, bytes)| *bytes != Bytes::ZERO).collect()
     }
 
-    /// Gives each argument that the call changes its value from before the call.
+    /// Writes the value from before the call into each argument that the call changes.
     pub(super) fn restore(&self, entry: &OnDevice, driver: &SharedDriver) -> io::Result<()> {
         let recorded = entry.as_ref();
         for (output, buffer) in recorded.outputs.iter().zip(&self.outputs) {

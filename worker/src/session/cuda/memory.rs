@@ -1,7 +1,7 @@
 //! Device memory for the residency engine: buffers under a cap, and copies in order on their own queue.
 //!
-//! The cap is checked before memory is requested from the driver, so the driver never allocates more for us. When this
-//! memory is dropped, buffers that a failed load has left behind are released.
+//! The cap is checked before memory is requested from the driver, so the driver never allocates more than that for us.
+//! On drop, buffers that a failed load has left behind are released.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -16,7 +16,7 @@ use crate::residency::budget::Budget;
 use crate::residency::device::{Buffer, Device, DeviceError, Event, Marks};
 
 const NAME: &str = "the device";
-/// The time limit of a copy. The bus moves gigabytes per second, so a copy that takes longer will not end.
+/// The time limit of a copy. The bus moves gigabytes per second, so a copy that takes longer than this will not end.
 const COPY_LIMIT: Duration = Duration::from_secs(60);
 /// The first and the longest pause between two polls. Pauses start short, for operations that end at once, and double
 /// each time.
@@ -39,7 +39,7 @@ pub(super) fn wait_for(driver: &SharedDriver, mark: Mark, limit: Duration) -> Re
     }
 }
 
-/// The memory of a device, as far as one lease uses it.
+/// The part of a device's memory that one lease uses.
 pub(super) struct CudaMemory {
     driver: SharedDriver,
     budget: Budget,
@@ -58,7 +58,6 @@ pub(super) struct CudaMemory {
     points: Points,
 }
 
-/// A live buffer.
 struct Live {
     /// The size of the allocation.
     placed: Bytes,
@@ -302,7 +301,7 @@ impl Drop for CudaMemory {
         while !self.under_way.is_empty() && self.failed.is_none() {
             let _ = self.wait_for_first();
         }
-        // The device may still be copying, so the slots must stay.
+        // The device may still be copying, so the slots are leaked.
         self.under_way.drain(..).for_each(|it| std::mem::forget(it.slot));
         let mut driver = self.driver.borrow_mut();
         for &address in self.live.keys() {

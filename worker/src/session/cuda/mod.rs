@@ -165,7 +165,7 @@ impl Backend for CudaBackend<'_> {
     fn prepare(&self, _: &DeviceCode) {}
 
     fn groups<'b>(&'b self, wanted: &Wanted<'b>) -> Result<Box<dyn Groups<OnDevice> + 'b>, SessionError> {
-        // A task that failed may have left counts.
+        // Discards the counts that a failed task may have left.
         self.driver().borrow_mut().take_counts();
         Ok(Box::new(DeviceGroups::new(*wanted, self.driver().borrow().card().clone())))
     }

@@ -24,7 +24,7 @@ pub(super) enum Key {
     Content { blob: BlobId, begins: u64, start: u64, end: u64 },
     /// A part of a storage in the entry's own file.
     Own { entry: EntryId, storage: u32, start: u64 },
-    /// The values of an argument that the file does not contain in this form.
+    /// The values of an argument that is a lazy conjugate or negative, so the file does not contain them.
     Values { entry: EntryId, argument: usize },
 }
 

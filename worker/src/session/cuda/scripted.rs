@@ -43,7 +43,7 @@ pub(super) enum Asked {
     Replace,
 }
 
-/// A kernel of a script: it gets the memory and the launch's arguments.
+/// A kernel of a script, which gets the memory and the launch's arguments.
 pub(super) type Kernel = Rc<dyn Fn(&mut FakeMemory, &[u64]) -> Result<(), (Code, Option<Site>)>>;
 
 /// The memory that the kernels of a script work on.
@@ -75,7 +75,7 @@ impl FakeMemory {
 pub(super) struct Script {
     pub(super) memory: FakeMemory,
     pub(super) asked: Vec<Asked>,
-    /// The call of this kind that fails, counted from now (1 is the next), and its error.
+    /// Failures to come: the function, which of its next calls fails (1 is the next one), and the error.
     pub(super) failing: Vec<(Asked, usize, Code)>,
     /// The sizes of the parameters and the function of each kernel, by symbol.
     pub(super) kernels: BTreeMap<String, (Vec<usize>, Kernel)>,
@@ -109,7 +109,7 @@ pub(super) struct VirtualClock {
     pub(super) bytes_per_us: u64,
     /// The share of the passed time that the device's clock shows, in per cent; 0 means 100.
     pub(super) shows_percent: u32,
-    /// The clock at each reading of the pace; the last one repeats.
+    /// The clock rate at each reading of the pace; the last one repeats.
     pub(super) mhz: Vec<u32>,
     pub(super) paces: usize,
     pub(super) has_graphs: bool,
@@ -124,13 +124,13 @@ impl VirtualClock {
         self.passed += Duration::from_micros(us);
     }
 
-    /// The clock at the last reading of the pace; `None` if the script has none.
+    /// The clock rate at the last reading of the pace; `None` if the script has none.
     fn mhz_now(&self) -> Option<u32> {
         self.mhz.get(self.paces.saturating_sub(1)).or(self.mhz.last()).copied()
     }
 
     fn ran(&mut self, took: Duration) {
-        // The script's durations of kernels are those at the highest clock.
+        // The script's durations of kernels are those at the highest clock rate.
         let slower = self.mhz_now().zip(self.mhz.iter().max().copied());
         self.passed += slower.map_or(took, |(now, highest)| took * highest / now.max(1));
     }

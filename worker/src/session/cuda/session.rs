@@ -40,7 +40,7 @@ pub(super) struct DeviceSession<'b> {
     /// The address of the digests of one entry's inputs.
     sums: u64,
     module: Option<ModuleId>,
-    /// The reason why the candidate cannot be launched, if there is one.
+    /// The reason why the candidate cannot be launched; `None` if it can.
     refusal: Option<String>,
     /// The verdict, once the session has ended.
     pub(super) ended: Option<Verdict>,
@@ -180,7 +180,8 @@ impl<'b> DeviceSession<'b> {
                             "its workspaces take {asked} in addition to inputs and outputs: {error}"
                         ),
                     });
-                    // Only the engine knows the workspaces that were allocated, and it is dropped with them.
+                    // Only the residency engine knows the workspaces that were allocated before the error, so it is
+                    // dropped with them.
                     self.spoiled = true;
                     return Ok(());
                 }
@@ -318,7 +319,7 @@ impl<'b> DeviceSession<'b> {
         Ok(())
     }
 
-    /// Gives each argument that the call changes its value from before the call.
+    /// Writes the value from before the call into each argument that the call changes.
     fn restore(&self, entry: usize) -> Result<(), SessionError> {
         let restored = self.calls[entry].restore(&self.entries[entry], self.driver());
         let name = || self.entries[entry].as_ref().name.clone();

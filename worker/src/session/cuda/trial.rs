@@ -19,7 +19,7 @@ use crate::residency::device::Device as _;
 
 /// The kernel with which a session detects changed inputs, as PTX, and its name.
 pub const DIGEST: (&[u8], &str) = (include_bytes!("digest.ptx"), "opt_digest");
-/// The number of bytes after each buffer of a card that no kernel may change.
+/// On a card, the number of bytes after each buffer that no kernel may change.
 const BAND: usize = 256;
 /// The value of bytes that no kernel has written.
 const POISON: u8 = 0xa5;
@@ -39,7 +39,6 @@ pub enum TrialBuffer {
     Zeros(usize),
 }
 
-/// An argument of a launch.
 #[derive(Clone, Copy, Debug)]
 pub enum TrialArgument {
     /// The address of a buffer, by its index.
@@ -128,7 +127,7 @@ impl TrialDevice {
         Self { driver: Rc::new(RefCell::new(Box::new(EmulatedDriver::new()))) }
     }
 
-    /// The card's UUID, in the form of NVML. `None` for the emulated device.
+    /// The card's UUID as NVML writes it; `None` for the emulated device.
     pub fn uuid(&self) -> Option<String> {
         self.driver.borrow().card().uuid.clone()
     }
@@ -149,7 +148,6 @@ impl TrialDevice {
         self.attempt(image, buffers, launches, limit).unwrap_or_else(|error| TrialEnd::Fault(error.into()))
     }
 
-    /// Places the buffers, makes the launches, and reads the buffers back.
     fn attempt(
         &self,
         image: &[u8],
@@ -187,7 +185,7 @@ impl TrialDevice {
         let mark = driver.mark(Queue::Calls)?;
         drop(driver);
         if !wait_for(&self.driver, mark, limit)? {
-            // Without this, releasing the context would wait for the kernel.
+            // This gives up the context. Releasing it instead would wait for the kernel.
             let _ = self.driver.borrow_mut().replace();
             return Ok(TrialEnd::Endless);
         }

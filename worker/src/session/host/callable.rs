@@ -106,7 +106,8 @@ impl Callable {
         let memory = limits.memory_for(largest, self.threads);
         let mut private = limits.private_memory_for(largest, self.threads);
         if self.callee.launcher == Launcher::Libtorch {
-            // An interpreter imports torch before its runner locks down. A library loads torch afterwards.
+            // A library loads torch after its runner has locked down, so its limit must have room for torch. (An
+            // interpreter imports torch before that.)
             private += runner_base(Launcher::Libtorch);
         }
         RunnerSpec {
@@ -157,7 +158,7 @@ impl Callable {
     /// Starts the process of the next session in advance, unless one is waiting already.
     pub(super) fn start_ahead(&self, link: &Link) {
         if let Some(python) = self.python() {
-            // Copying a zygote takes milliseconds, so only the zygote is started, which imports torch.
+            // Only the zygote is started, because importing torch takes long. Copying it takes milliseconds.
             self.zygotes.prepare(link, &zygotes::Wanted { python, environment: self.environment() });
             return;
         }
@@ -185,7 +186,6 @@ impl Callable {
         Parts::create(output)?.start(link, &environment, runner_base(self.callee.launcher))
     }
 
-    /// The environment of the runners.
     fn environment(&self) -> Vec<CString> {
         let limits = &self.callee.limits;
         let mut env = BTreeMap::from([
@@ -200,7 +200,7 @@ impl Callable {
             env.insert("CUDA_VISIBLE_DEVICES".to_owned(), String::new());
         }
         if self.callee.launcher == Launcher::Triton {
-            // Read by Triton whenever a kernel is defined, and by our driver when it starts.
+            // Read by Triton whenever a kernel is defined, and by `driver.py` when it starts.
             env.insert("TRITON_INTERPRET".to_owned(), "1".to_owned());
         }
         if !self.library_path.is_empty() {

@@ -2,10 +2,11 @@
 //!
 //! The runner is stopped between blocks, so it cannot compete with another session. Its outputs are judged while it is
 //! stopped; only a few elements are also read right before the second reading, to see whether they change after it. The
-//! candidate may control everything in the runner, even the loop that waits for commands. Therefore inputs and command
-//! are written while the runner is stopped, and the first reading is taken before it is resumed. Everything that the
-//! runner does between the two readings is timed. The cost of waking it is measured with empty blocks and subtracted.
-//! An idle round begins like a block but requests no call, so any work in it is work outside the timed calls.
+//! candidate may control everything in the runner, even the loop that waits for commands. Therefore the inputs and the
+//! command are written while the runner is stopped, and the first reading is taken before it is resumed. Everything
+//! that the runner does between the two readings is timed. The cost of waking it is measured with empty blocks and
+//! subtracted. An idle round begins like a block but requests no call, so any work in it is work outside the timed
+//! calls.
 
 use std::time::Duration;
 
@@ -22,15 +23,15 @@ use crate::session::{
     Answer, Block, BlockOrder, Clock, IdleRound, LOOKS, Look, Renew, SessionError, WakeCost, nothing_new,
 };
 
-/// The number of empty blocks whose median is the hand-off. The median is used because some wake-ups are longer and
-/// some shorter. If there is a baseline, a candidate gains nothing by slowing down its empty blocks: the shorter of the
-/// two hand-offs is subtracted from both sides. Without a baseline, it gains at most `MAX_HANDOFF` per block.
+/// The number of empty blocks whose median is the hand-off. If there is a baseline, a candidate gains nothing by
+/// slowing down its empty blocks, because the shorter of the two hand-offs is subtracted from both sides. Without a
+/// baseline, it gains at most `MAX_HANDOFF` per block.
 const HANDOFF_BLOCKS: usize = 51;
-/// The number of empty blocks in a brief session, such as a screen. The intervals of a screen are ten percent wide or
-/// more, so an error of a microsecond or two in the hand-off of a block of half a millisecond does not matter.
+/// The number of empty blocks in a brief session, such as a screen. The intervals of a screen are at least ten percent
+/// wide, so an error of one or two microseconds in the hand-off does not matter for a block of half a millisecond.
 const BRIEF_HANDOFF_BLOCKS: usize = 15;
 /// After this time, no further empty block is started, because a candidate could make each of them slow. The time is
-/// checked between empty blocks, and a single one may take up to `WAKE_TIMEOUT`.
+/// checked between empty blocks; a single one may take up to `WAKE_TIMEOUT`.
 const HANDOFF_TIME: Duration = Duration::from_secs(1);
 /// The longest hand-off that is ever subtracted. A wake-up through a futex takes some tens of microseconds. Longer
 /// ones are caused by a busy machine, or by a candidate that slows down empty blocks to make its calls look fast.
@@ -40,7 +41,7 @@ const MAX_HANDOFF: Duration = Duration::from_micros(100);
 const IDLE_TIME: Duration = Duration::from_millis(1);
 /// The time for which this process spins while it waits for the runner's answer in an idle round.
 const WAKE_SPIN: Duration = Duration::from_micros(200);
-/// Bounds of the time for which this process spins at the start of a block (an empty block takes microseconds).
+/// The bounds of the time for which this process spins at the start of a block. (An empty block takes microseconds.)
 const MIN_SPIN: Duration = Duration::from_micros(200);
 const MAX_SPIN: Duration = Duration::from_secs(1);
 /// A candidate that keeps this share of all CPUs busy, or more, is assumed to need the last one too.
@@ -57,8 +58,8 @@ pub(super) struct Stopwatch {
     handoff: Duration,
     /// The longest time that is subtracted.
     max_handoff: Duration,
-    /// True if this process may spin while it waits. False if a candidate of the pair needs every CPU, or if blocks
-    /// have real-time priority.
+    /// True if this process may spin while it waits. False if a side needs every CPU, or if blocks have real-time
+    /// priority.
     may_spin: bool,
     /// True if the candidate's limits leave a CPU. If not, the numbers of threads and of busy CPUs decide.
     leaves_a_cpu: bool,
@@ -90,8 +91,8 @@ impl Stopwatch {
         self.handoff_blocks = if brief { BRIEF_HANDOFF_BLOCKS } else { HANDOFF_BLOCKS };
     }
 
-    /// With real-time priority, this process does not spin: it would keep the supervisor from running, which enforces
-    /// the memory limits.
+    /// With real-time priority, this process does not spin, because that would keep the supervisor from running, which
+    /// enforces the memory limits.
     pub(super) fn set_priority(&mut self, priority: Priority) {
         self.priority = priority;
         self.may_spin &= priority == Priority::None;
@@ -259,7 +260,7 @@ impl HostSession<'_> {
         if self.watch.priority == Priority::None {
             return self.time_block(block, offsets, seen, inputs);
         }
-        // The threads of the runner can only be listed completely while it is stopped.
+        // Only while the runner is stopped is the list of its threads complete.
         if !self.stop_and_read_cpu_time()? {
             return Ok(Response::Died);
         }
@@ -328,14 +329,15 @@ impl HostSession<'_> {
         if !self.stop_and_read_cpu_time()? {
             return Ok(None);
         }
-        // Waking the runner and stopping it at once measures the kernel's own cost, which depends on threads and CPUs.
+        // Waking the runner and stopping it at once measures what this costs by itself, which depends on threads and
+        // CPUs.
         let before = self.watch.stopped_at;
         self.resume()?;
         if !self.stop_and_read_cpu_time()? {
             return Ok(None);
         }
         let stopped_at = self.watch.stopped_at;
-        // Only now does the runner get the new inputs. It could not use them when it was woken above.
+        // The runner gets the new inputs only now, so it could not use them when it was woken above.
         inputs.write();
         let counts = self.runner.counts();
         if let Some(counts) = counts.filter(|_| self.watch.may_spin) {
@@ -398,15 +400,15 @@ fn run_delay(path: &str) -> Option<Duration> {
 }
 
 /// The time for which this process spins at the start of a block: one and a half times the expected duration, within
-/// bounds. On a busy machine, this process and the runner can end up on one CPU. Longer spinning would then take a
-/// whole time slice from the runner in every block.
+/// bounds. On a busy machine, this process and the runner can end up on one CPU. If it then spun for longer, it would
+/// take a whole time slice from the runner in every block.
 fn spin_for(expected: Duration) -> Duration {
     (expected * 3 / 2).clamp(MIN_SPIN, MAX_SPIN)
 }
 
 /// Returns true if a CPU is left for spinning beside a candidate with this many threads, which kept this many CPUs
-/// busy. Both numbers are needed. Threads may start and end within a call, so their number can be too low. While this
-/// process spins, the candidate cannot keep all CPUs busy, so that number can be too low as well.
+/// busy. Both numbers are needed, because each can be too low: threads may start and end within a call, and while this
+/// process spins, the candidate cannot keep all CPUs busy.
 fn leaves_room(cpus: usize, threads: u32, busy: f64) -> bool {
     #[expect(clippy::cast_precision_loss, reason = "a handful of CPUs")]
     let max_busy = cpus as f64 * MAX_BUSY;

@@ -30,7 +30,7 @@ use crate::residency::staging::{Source, StagingError};
 /// The error of inputs that could not be copied.
 #[derive(Debug)]
 pub(crate) struct Uncopied {
-    /// The entry of the batch whose capture could not be read.
+    /// The index in the batch of the entry whose capture could not be read; `None` if the error has another cause.
     pub(crate) entry: Option<usize>,
     pub(crate) error: StagingError,
 }
@@ -56,14 +56,14 @@ impl Key {
 /// The copies of a batch's inputs in memory.
 pub(crate) struct CopiedInputs {
     residency: Residency<HostDevice, Key>,
-    /// Opened read-only.
+    /// A descriptor that can only be read.
     arena: Arc<File>,
     /// The keys of the current batch.
     uses: Vec<Key>,
 }
 
 impl CopiedInputs {
-    /// Creates an arena for the largest of these batches, of the predicted size.
+    /// Creates an arena of the predicted size for the largest of these batches.
     pub(crate) fn create<'a>(batches: impl Iterator<Item = &'a [EntryRef]>) -> Result<Self, DeviceError> {
         let room = batches.map(placed_bytes).max().unwrap_or_default();
         let device = HostDevice::create(room)?;
@@ -165,7 +165,7 @@ struct PieceOrigin<'a> {
     failed: &'a Cell<Option<usize>>,
 }
 
-/// The opened file of a part. The part starts at `begins` in it.
+/// The opened file of a part, which starts at `begins` in it.
 struct PieceSource<'a> {
     origin: &'a PieceOrigin<'a>,
     disk: FileDisk,

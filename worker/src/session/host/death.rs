@@ -2,7 +2,7 @@
 //!
 //! The facts are the result of `waitid`, the supervisor's orders, the runner's last reports, and whether the worker
 //! itself can read an input. The result is a status with one line of detail. A status that blames the candidate needs
-//! proof: for the memory limit, a kill by the supervisor or the control group, or a refused allocation.
+//! proof. For the memory limit, the proof is a kill by the supervisor or the control group, or a refused allocation.
 
 use opt_shared::message::KillReason;
 use opt_shared::outcome::Status;
@@ -150,10 +150,10 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
         );
     }
     match death.end {
-        // A service manager ends all of its processes with SIGTERM, SIGINT or SIGHUP.
+        // A service manager that ends a service sends SIGTERM, SIGINT or SIGHUP to all of its processes.
         End::Signalled { signal: signal @ (libc::SIGKILL | libc::SIGTERM | libc::SIGINT | libc::SIGHUP) } => {
             // Pid 1 of a namespace cannot be killed from inside, so the sender is a process outside. Without a
-            // namespace the sender is unknown. The core then decides after a second death on the same entry.
+            // namespace, the sender is unknown, and the core decides after a second death on the same entry.
             let sender =
                 if death.namespaced { "by a process outside its namespace" } else { "by an unknown sender" };
             let how = if signal == libc::SIGKILL { "killed" } else { "ended" };
@@ -183,7 +183,7 @@ fn end_for_lack_of_memory(end: End) -> Option<String> {
     }
 }
 
-/// Returns the verdict on a runner's death. `placed` is the entry that was called last.
+/// Like `death`, with the names of the entry `placed`, which was called last.
 pub(super) fn verdict(facts: &Death, placed: Option<&Placed>) -> Verdict {
     let Some(placed) = placed else {
         return death(

@@ -19,7 +19,7 @@ const MAX_NAME: usize = 255;
 /// The largest number of needed libraries. Real libraries need far fewer.
 const MAX_NEEDED: usize = 256;
 
-// Sizes of the file's structures, in bytes.
+// The sizes of the file's structures in bytes, and the types and tags that are looked for in them.
 const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
 const DYNAMIC_ENTRY: usize = 16;
@@ -31,12 +31,12 @@ const DT_STRTAB: u64 = 5;
 const DT_STRSZ: u64 = 10;
 const DT_SONAME: u64 = 14;
 
-/// Why a library's headers cannot be read.
+/// The reason why a library's headers cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ElfError {
     #[error("reading {bytes} bytes at offset {offset}")]
     Read { bytes: u64, offset: u64, source: io::Error },
-    /// The loader reports this as well, in a message that users know.
+    /// The loader reports this too, in words that users know.
     #[error("not a 64-bit little-endian shared library, or a damaged one ({what})")]
     Malformed { what: &'static str },
 }
@@ -97,8 +97,8 @@ impl Dynamic {
         Ok(Self { needed, soname, strings })
     }
 
-    /// Returns true if a string of the dynamic section starts with `prefix`. Among them are the names of all symbols
-    /// that the library defines or needs.
+    /// Returns true if a string of the dynamic section starts with `prefix`. The names of all symbols that the library
+    /// defines or needs are among these strings.
     pub(crate) fn mentions(&self, prefix: &str) -> bool {
         self.strings.split(|&byte| byte == 0).any(|name| name.starts_with(prefix.as_bytes()))
     }
@@ -138,7 +138,6 @@ fn name_at(strings: &[u8], at: u64) -> Option<String> {
     plain.then(|| name.to_owned())
 }
 
-/// Reads a part of the file.
 fn bytes(file: &File, offset: u64, bytes: u64) -> Result<Vec<u8>, ElfError> {
     let size = file.metadata().map_err(|source| ElfError::Read { bytes, offset, source })?.len();
     // Checked before the allocation, because the numbers are untrusted.

@@ -3,9 +3,10 @@
 //!
 //! In a verification, while one group is called, a thread opens the entries of the next one, so that disk and candidate
 //! work at the same time. Another thread drops the pages that the previous group left in the page cache. Two kinds of
-//! groups are opened only in their turn: those whose first entry has materialised values, because they cost memory, and
-//! those of a store, because their entries share files, which are watched for pages that the current group adds. In a
-//! profile, every group is opened in its turn, and no such thread works beside a timed candidate.
+//! groups are opened only in their turn: those whose first entry has materialised values, because these cost memory,
+//! and those that share a file with the current group (as all entries of a store do), because that file is watched for
+//! pages that the current group adds. In a profile, every group is opened in its turn, and no such thread works beside
+//! a timed candidate.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,11 +27,11 @@ use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, RecordedError};
 use crate::session::{Group, Groups, SessionError, Sharing, Wanted};
 
-/// Descriptors reserved for one entry of a group: its own file, and its tensors' files in a store, once for reading and
-/// once for watching. Its group and the ones before and after it are open at the same time.
+/// The number of descriptors that are reserved for one entry of a group: its own file, and its tensors' files in a
+/// store, each once for reading and once for watching. A group and its two neighbours may be open at the same time.
 const DESCRIPTORS_PER_ENTRY: u64 = 32;
 
-/// Splits groups whose files this process could not open all at once.
+/// Splits groups with so many files that this process could not have all of them open at once.
 fn within_descriptors(groups: Vec<Range<usize>>, open_files: u64) -> Vec<Range<usize>> {
     let max_entries = usize::try_from(open_files / DESCRIPTORS_PER_ENTRY).unwrap_or(usize::MAX).max(1);
     let cut = |group: Range<usize>| {
@@ -51,7 +52,7 @@ pub(super) struct HostGroups<'b> {
     entries: Arc<[EntryRef]>,
     signature: Arc<Signature>,
     drop_cache: bool,
-    /// The entries that may share a runner.
+    /// The ranges of entries that may share a runner.
     ranges: Vec<Range<usize>>,
     /// The first entry that has not been returned yet.
     at: usize,
@@ -80,7 +81,7 @@ struct Opened {
     placed: Result<Vec<Placed>, (usize, RecordedError)>,
     /// The guards, created before anything was read.
     guards: EntryGuards,
-    /// Signals that the disk has nothing left to read for these entries.
+    /// The signal that the disk has nothing left to read for these entries.
     turn: Option<Turn>,
 }
 
@@ -103,8 +104,8 @@ impl Opener {
     /// Opens the first entries of the range: all of them if they can share a runner.
     ///
     /// An entry whose reads must be watched gets its own runner: new pages in the cache show its touches, and the
-    /// previous entry predicts which inputs it reads as a whole. An entry that cannot be opened gets its own group too,
-    /// unless it is timed with others: then they are not called either.
+    /// previous entry predicts which inputs it reads as a whole. In a verification, an entry that cannot be opened gets
+    /// its own group too. In a profile, it makes its group fail, and no entry of that group is called.
     fn open(&self, range: Range<usize>, expected: Expected) -> Opened {
         let first = &self.entries[range.start];
         let mut guards = EntryGuards::watch(std::slice::from_ref(first), self.drop_cache);
@@ -262,7 +263,7 @@ impl<'b> HostGroups<'b> {
         self.ahead = thread.spawn(move || open(opener)).ok();
     }
 
-    /// Opens the next group while this one is called.
+    /// Starts to open the next group while this one is called.
     fn open_next(&mut self, opened: &mut Opened) {
         let Some(next) = self.next_range().filter(|_| self.watched) else { return };
         let Ok(placed) = &opened.placed else { return };

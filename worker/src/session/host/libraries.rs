@@ -1,7 +1,7 @@
 //! Finds the libraries in the plan's `library_path` that an artifact needs, and opens them for the runner.
 //!
-//! If the worker is root, each runner has its own user, which may not be able to enter these folders. So the worker
-//! opens the libraries, and the runner loads them by descriptor. When the loader then needs a library by its name
+//! If the worker is root, each runner has its own user, who may not be able to enter these folders. So the worker opens
+//! the libraries, and the runner loads them by descriptor. When the loader then needs a library by its name
 //! (`DT_SONAME`), it is already loaded. Libraries that are in none of the folders are left to the loader, which finds
 //! the system's libraries. If the loader fails, users get its message, and `advice` adds how to fix the problem.
 
@@ -17,7 +17,7 @@ use super::elf::Dynamic;
 use crate::runner::frame::MAX_LIBRARIES;
 
 /// The library that every artifact built with tvm-ffi's headers needs. Some code generators leave it out of
-/// `DT_NEEDED`, because their usual host programs have already loaded it.
+/// `DT_NEEDED`, because the programs that usually load their artifacts have loaded it already.
 const TVM_FFI: &str = "libtvm_ffi.so";
 const TVM_FFI_SYMBOLS: &str = "TVMFFI";
 /// The largest library that is copied.
@@ -101,7 +101,7 @@ struct Search<'a> {
     folders: &'a [PathBuf],
     /// The folder for copies.
     copies: &'a Path,
-    /// The names that were found.
+    /// The names that were found so far.
     seen: Vec<String>,
     libraries: Libraries,
 }
@@ -110,7 +110,7 @@ impl Search<'_> {
     /// Searches for a library and, if it is found, for the libraries that it needs.
     fn add(&mut self, name: &str) {
         // A name that was found is not searched again, because dependencies may be circular. The limit on the number of
-        // names also bounds the depth.
+        // names also limits the depth of the recursion.
         if self.seen.len() >= MAX_LIBRARIES || self.seen.iter().any(|seen| seen == name) {
             return;
         }
@@ -173,7 +173,8 @@ fn readable_by_runners(file: File, copies: &Path) -> io::Result<File> {
         at += length as u64;
     }
     copy.set_permissions(std::fs::Permissions::from_mode(0o444))?;
-    // The runner gets a read-only descriptor. With a writable one it could change the library for the next runner.
+    // The runner gets a read-only descriptor, because with a writable one it could change the library for the next
+    // runner.
     std::fs::OpenOptions::new()
         .read(true)
         .open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&copy)))

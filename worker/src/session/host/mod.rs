@@ -117,7 +117,7 @@ impl Backend for HostBackend<'_> {
         varied: Option<Varied<'b, HostVariants>>,
         how: TimedSession,
     ) -> Result<Box<dyn Session + 'b>, SessionError> {
-        // If the kernel refuses this, timing still works.
+        // If the operating system refuses this, timing still works.
         let _ = set_scheduling(0, Scheduling::Short);
         let slots = if how.in_turns { Slots::Separate } else { Slots::Ring };
         let mut session = HostSession::start(self.link, self.lease, candidate, entries, slots, varied)?;

@@ -62,8 +62,8 @@ pub(crate) struct Outputs {
 }
 
 impl Outputs {
-    /// Creates layouts for several entries over one memfd. Unless they are separate, it has the size of the largest
-    /// layout: only one entry is called at a time, and its outputs are read before the next entry is called.
+    /// Creates layouts for several entries over one memfd. Unless the layouts are separate, the memfd has the size of
+    /// the largest one: only one entry is called at a time, and its outputs are read before the next entry is called.
     pub(crate) fn create_shared(entries: &[&[OutputTensor]], layout: Slots) -> rustix::io::Result<Vec<Self>> {
         let (mut base, mut memfd_bytes) = (0, 0);
         let mut layouts = Vec::with_capacity(entries.len());
@@ -89,7 +89,7 @@ impl Outputs {
             .collect())
     }
 
-    /// Returns the outputs of one entry, the size of their layout, and the number of slots.
+    /// Returns the locations of one entry's outputs, the size of their layout, and the number of slots.
     fn lay_out(outputs: &[OutputTensor], layout: Slots, base: u64) -> (Vec<OutputSpan>, u64, u32) {
         let page = rustix::param::page_size() as u64;
         let extents = outputs.iter().map(|output| Bytes::new(allocated_bytes(&output.tensor)));

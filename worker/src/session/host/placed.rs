@@ -1,7 +1,7 @@
 //! Places the inputs of an entry for a runner: in byte ranges of files, or in slots of an arena.
 //!
-//! Decides which bytes a runner can see, in the capture's files or in memory of this worker. Values that the file does
-//! not contain in this form (lazy conjugates and negatives) are materialised in a sealed memfd.
+//! Decides which bytes a runner can see, in the capture's files or in memory of this worker. Lazy conjugates and
+//! negatives, whose values the file does not contain, are materialised in a sealed memfd.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -29,14 +29,13 @@ use crate::recorded::{Recorded, RecordedError, is_materialised};
 use crate::runner::frame::{EntrySetup, InputRange, VariantRange, WireArgument, WireOutput, WireType};
 use crate::session::{PoolSlot, Variants, VariedInput};
 
-/// A placeholder for the index of the materialised values. They come after all files, whose number is not known at
-/// first.
+/// A placeholder for the index of the materialised values. They come after all files, and the number of files is not
+/// known at first.
 const MATERIALISED: u8 = u8::MAX;
 
 /// The number of bytes that are read at a time when an input is tested for read errors.
 const UNREADABLE_STEP: u64 = 256 * 1024;
 
-/// A part of a storage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoragePart {
     pub(crate) storage: StorageId,
@@ -285,7 +284,6 @@ impl Placed {
         self.inputs.iter().map(|range| unmapped(range, page)).sum()
     }
 
-    /// The size of materialised values.
     pub(super) fn materialised_bytes(&self) -> Bytes {
         self.materialised_bytes
     }
@@ -309,16 +307,16 @@ impl Placed {
         }
     }
 
-    /// Returns what was learned, once the watch has ended.
+    /// Ends the watch, and returns what was learned.
     pub(super) fn learned(self) -> Learned {
         self.stop_watching();
         self.learned.take()
     }
 }
 
-/// The number of bytes of this worker's memory that a runner maps. For copies, these are whole pages, and an input that
-/// several entries share is mapped once. For a pool, every mapping of a slot counts, because the kernel counts each of
-/// them for the runner.
+/// The number of bytes of this worker's memory that a runner maps. Of copies, only whole pages are mapped, and an input
+/// that several entries share is mapped once. Of a pool, every mapping of a slot counts, because the kernel counts each
+/// of them for the runner.
 pub(super) fn of_worker(entries: &[Placed]) -> Bytes {
     let pooled = entries.iter().filter(|entry| entry.memory == InputMemory::Pool);
     let pooled: Bytes = pooled.flat_map(|entry| &entry.inputs).map(|range| Bytes::new(range.bytes)).sum();

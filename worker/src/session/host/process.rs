@@ -44,18 +44,17 @@ const LAST_SLICE: Duration = Duration::from_millis(100);
 const SETUP_TIMEOUT: Duration = Duration::from_mins(10);
 /// The longest time between the closing of a dying runner's socket and its death.
 const CLOSED_TIMEOUT: Duration = Duration::from_secs(2);
-/// The details of verdicts on libraries that use their runner's socket while they are being loaded.
+/// The messages about libraries that use their runner's socket while they are being loaded.
 const FORGED_REPLY: &str = "the library wrote to its runner's socket while it was being loaded";
 const CLOSED_SOCKET: &str = "the library closed its runner's socket while it was being loaded";
 
-/// The parameters of a new runner.
 pub(crate) struct RunnerSpec<'a> {
     pub(crate) lease: LeaseId,
     pub(crate) setup: Setup,
     pub(crate) artifact: BorrowedFd<'a>,
     /// Libraries that are loaded before the artifact.
     pub(crate) libraries: &'a [Library],
-    /// The memory that the runner may owe in addition to its base memory, mappings included.
+    /// The memory, mappings included, that the runner may owe in addition to its base memory.
     pub(crate) limit: Bytes,
     /// The size of the output memfd and the materialised values that it maps.
     pub(crate) shared: Bytes,
@@ -129,7 +128,6 @@ pub(crate) struct Death {
     pub(crate) namespaced: bool,
 }
 
-/// The runner's report of a fault.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fault {
     pub(crate) memory: FaultedMemory,
@@ -222,7 +220,7 @@ pub(super) fn null() -> Result<OwnedFd, RunnerError> {
     rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty()).map_err(RunnerError::Descriptors)
 }
 
-/// A runner that has got its setup.
+/// A runner that has received its setup.
 pub(crate) struct Runner {
     handle: RunnerHandle,
     control: ControlMap,
@@ -276,8 +274,8 @@ impl Runner {
         }
     }
 
-    /// Lets the runner lock down and load the candidate, once the supervisor watches it. `timeout` limits the loading.
-    /// It starts when the runner reports that it is locked down.
+    /// Lets the runner lock down and load the candidate, once the supervisor watches it. `timeout` limits the loading,
+    /// and starts when the runner reports that it is locked down.
     pub(crate) fn begin(&mut self, link: &Link, timeout: Duration) -> Result<Response<Loaded>, RunnerError> {
         link.wait_watched(self.handle.pid())?;
         self.send(&ToRunner::Begin, &[])?;
@@ -382,14 +380,15 @@ impl Runner {
         }
     }
 
-    /// Stops the runner and waits for the stop. Returns false if it is dead. If it does not stop in time, it is killed.
+    /// Stops the runner and waits for the stop. Returns false if it is dead, or if it did not stop in time and was
+    /// killed.
     pub(crate) fn stop(&mut self, link: &Link) -> Result<bool, RunnerError> {
         if self.is_dead()? {
             return Ok(false);
         }
         match self.handle.stop(STOP_TIMEOUT) {
-            // The candidate's system call delays the stop, or the host does. If SIGKILL ends the runner, the candidate
-            // is to blame; if not, or if a tracer holds the runner stopped, the host is.
+            // Either a system call of the candidate or the host delays the stop. If SIGKILL ends the runner, the
+            // candidate is to blame. If it does not, or if a tracer holds the runner stopped, the host is.
             Err(HandleError::WouldNotStop { .. }) => {
                 let would_not_stop = KillReason::WouldNotStop { limit: STOP_TIMEOUT };
                 let is_traced = timeout::is_traced(self.handle.pid());

@@ -27,7 +27,6 @@ use crate::session::{
     Answer, Called, Candidate, Clock, Ending, Loaded, Session, SessionError, StrayWrite, Varied,
 };
 
-/// A session with a runner.
 pub(super) struct HostSession<'b> {
     pub(super) link: &'b Link,
     pub(super) callable: &'b Callable,
@@ -121,8 +120,8 @@ impl<'b> HostSession<'b> {
         Ok(runner)
     }
 
-    /// Evicts the inputs, all variants and the outputs of an entry from the caches. Memory that the candidate allocated
-    /// is not evicted.
+    /// Evicts the inputs, all variants and the outputs of an entry from the caches, but not memory that the candidate
+    /// has allocated.
     pub(super) fn evict(&self, entry: usize) -> rustix::io::Result<()> {
         self.entries[entry].evict()?;
         if let Some((variants, bytes)) = &self.variants {
@@ -169,7 +168,7 @@ impl<'b> HostSession<'b> {
         match self.runner.wait_done(Duration::ZERO, limit)? {
             Response::Done(called) => {
                 let called = Called { elapsed: started.elapsed(), ..called };
-                // Outputs are only read while the runner is stopped.
+                // The runner must be stopped while its outputs are read.
                 Ok(if self.ensure_stopped()? { Answer::Done(called) } else { Answer::Died })
             }
             Response::Died => Ok(Answer::Died),

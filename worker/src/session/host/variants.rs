@@ -15,7 +15,7 @@ use crate::session::VariantMemory;
 /// Memory for variants. All sessions that are timed together share it, so they get the same bytes.
 pub(crate) struct HostVariants {
     memory: File,
-    /// Opened read-only.
+    /// A descriptor that can only be read.
     reader: File,
     bytes: Bytes,
 }

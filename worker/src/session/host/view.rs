@@ -1,8 +1,8 @@
 //! A view of outputs while their runner runs. It reads single elements at the moment when a candidate reports that it
 //! is done, and again once the runner is stopped.
 //!
-//! All other reads of outputs use `pread` while the runner is stopped. Here, `pread` would take ten times as long, and
-//! a timed block ends only after the first reads of this view.
+//! All other reads of outputs use `pread` while the runner is stopped. The view is used because a timed block ends only
+//! after its first reads, and `pread` would take ten times as long.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -41,7 +41,7 @@ impl View {
             // SAFETY: a page of our own mapping; the advice changes no content.
             let populated = unsafe { madvise(self.at(from), page, Advice::LinuxPopulateWrite) };
             if populated.is_err() {
-                // Before Linux 5.14, only a read fault is possible, which maps neighbours too.
+                // Before Linux 5.14, only a read fault is possible, which also maps neighbouring pages.
                 self.read(offset as u64, 1);
             }
         }

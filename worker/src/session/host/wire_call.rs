@@ -28,7 +28,7 @@ struct CallText<'a> {
     call: Call,
     tensors: &'a [u32],
     outputs: Vec<Output<'a>>,
-    /// The arguments that are the state of a recorded model. The list is empty in the recorded form.
+    /// The arguments that are the state of a recorded model; empty in the recorded form.
     state: Vec<State<'a>>,
 }
 
@@ -52,7 +52,6 @@ struct Output<'a> {
     shape: &'a [u64],
 }
 
-/// Describes the call of an entry.
 pub(super) fn wire_call(
     recorded: &Recorded,
     signature: &Signature,

@@ -21,14 +21,14 @@ use crate::sandbox::spawn::{Namespaces, SOCKET_FD, SpawnedRunner, spawn_runner};
 use crate::sandbox::streams::Stream;
 use crate::sandbox::timeout::Timeout;
 
-/// The time limit for importing torch. An import reads some hundred megabytes, so a timeout means that the disk hangs.
+/// The time limit for importing torch. An import reads a few hundred megabytes, so a timeout means that the disk hangs.
 const READY_TIMEOUT: Duration = Duration::from_mins(10);
 /// The time limit for a copy, which takes milliseconds. A timeout means that the machine is overloaded.
 const CLONE_TIMEOUT: Duration = Duration::from_mins(1);
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 /// The number of bytes of a zygote's output that are kept. It prints only if it fails.
 const OUTPUT: Bytes = Bytes::kib(64);
-/// The number of bytes at the end of a zygote's output from which the reason for its failure is taken.
+/// The reason for a zygote's failure is taken from this many bytes at the end of its output.
 const PRINTED: usize = 300;
 
 /// The properties of a runner that decide whether a zygote can serve it.
@@ -56,13 +56,12 @@ pub(super) struct Copied {
 
 /// The reason why a zygote cannot be used.
 enum ZygoteError {
-    /// It has ended, or its socket failed; another one may work.
+    /// It has ended, or its socket failed. Another zygote may work.
     Lost(String),
-    /// Another one would fail as well.
+    /// Another zygote would fail too.
     Useless(String),
 }
 
-/// A running zygote.
 struct Zygote {
     wanted: Wanted,
     handle: RunnerHandle,

@@ -32,7 +32,6 @@ use crate::recorded::{Recorded, RecordedError, allocated_bytes};
 use crate::residency::device::DeviceError;
 use crate::residency::host::HostDevice;
 
-/// A backend whose sessions follow scripts.
 pub(crate) struct ScriptedBackend {
     /// The scripts of sessions, in the order of their start. A script with a name is only for that candidate.
     scripts: RefCell<VecDeque<(Option<String>, Script)>>,
@@ -85,7 +84,6 @@ impl AsRef<Recorded> for Recorded {
     }
 }
 
-/// A candidate, by its name.
 pub(crate) struct ScriptedCandidate(String);
 
 impl Candidate for ScriptedCandidate {
@@ -233,7 +231,6 @@ impl ScriptedBackend {
     }
 }
 
-/// The entries in groups.
 struct ScriptedGroups<'b> {
     backend: &'b ScriptedBackend,
     entries: Vec<EntryRef>,
@@ -270,7 +267,6 @@ impl Groups<Recorded> for ScriptedGroups<'_> {
     }
 }
 
-/// A session that plays a script.
 struct ScriptedSession<'b> {
     candidate: &'b str,
     entries: &'b [Recorded],

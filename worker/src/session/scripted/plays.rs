@@ -44,7 +44,7 @@ pub(crate) struct BlockPlay {
     /// The effect of each call, by its number in the block.
     pub(crate) play: fn(u32) -> Play,
     pub(crate) per_call: Duration,
-    /// The time on the candidate's clock, relative to the worker's.
+    /// The time that the candidate's clock shows, as a share of the worker's.
     pub(crate) claim: f64,
     /// The time that the candidate and the worker waited for a CPU.
     pub(crate) waited: Duration,
@@ -54,7 +54,7 @@ pub(crate) struct BlockPlay {
 }
 
 impl BlockPlay {
-    /// A block of right calls, for which the candidate claims almost the time that it took.
+    /// A block of right calls. The candidate claims almost the time that they took.
     pub(crate) fn honest(per_call: Duration) -> Self {
         Self {
             play: |_| Play::Right,
@@ -99,18 +99,16 @@ pub(crate) struct Script {
     pub(crate) kernel: Kernel,
     /// The number of slots for an entry's outputs in timed sessions.
     pub(crate) slots: u32,
-    /// The time by which a block is longer than its calls.
+    /// The time by which a block takes longer than its calls.
     pub(crate) handoff: Duration,
-    /// The hand-off as the clock measures it the first time.
+    /// The hand-off that the clock measures the first time, if it differs from `handoff`.
     pub(crate) measured_first: Option<Duration>,
     pub(crate) blocks: Vec<BlockPlay>,
     /// True if a CPU is left on which this process may spin.
     pub(crate) leaves_room: bool,
     /// The candidate's CPU time in idle rounds; `None` if it dies in one.
     pub(crate) idle: Vec<Option<Duration>>,
-    /// The duration of an idle round.
     pub(crate) idle_takes: Duration,
-    /// The verdict on the candidate's death.
     pub(crate) death: (Status, &'static str),
     pub(crate) end: RunnerEnd,
     pub(crate) peak_owed: Bytes,

@@ -16,7 +16,7 @@ use crate::session::{
 use crate::stage::calls::EntryCalls;
 use crate::stage::failure::{Calls, of_calls};
 
-/// A slot in which the candidate's outputs differ from the baseline's. Its inputs are still in place.
+/// A slot in which the candidate's outputs differ from the baseline's. The inputs of its block are still in place.
 pub(super) struct Disputed<'c> {
     pub(super) context: &'c Context<'c>,
     pub(super) slot: u32,
@@ -111,8 +111,8 @@ impl<'a, B: Backend> Profile<'a, B> {
     }
 }
 
-/// Makes the plan call, if there is one, and repeats a block, with the inputs that are in place. Ignores the times.
-/// Returns the reason if the side stopped.
+/// Makes the plan call, if there is one, and repeats a block with the inputs that are in place, without using the
+/// times. Returns the reason if the side stopped.
 fn again(
     context: &Context<'_>,
     session: &mut dyn Session,
@@ -145,7 +145,7 @@ fn again(
     Ok(None)
 }
 
-/// The number of elements of each output that may still differ between two processes.
+/// For each output, the number of elements that may still differ between two processes.
 struct Outliers(Vec<f64>);
 
 impl Outliers {
@@ -158,7 +158,7 @@ impl Outliers {
         Self(looks.into_iter().zip(ratios).map(|(looks, ratio)| most_outliers(looks, ratio)).collect())
     }
 
-    /// Counts an outlier of an output. Returns false if there are too many.
+    /// Counts an outlier of an output. Returns false if that is one too many.
     fn allow(&mut self, output: usize) -> bool {
         self.0[output] -= 1.0;
         0.0 <= self.0[output]

@@ -25,10 +25,9 @@ use crate::stage::failure::Calls;
 
 const WARM_UP_CALLS: u32 = 3;
 const WARM_UP_TIME: Duration = Duration::from_millis(10);
-/// The warm-up of a screen. It fills the caches and shows how long a call takes. The frequency of a CPU may still rise,
-/// but then for both sides.
+/// The warm-up of a screen. It fills the caches and shows how long a call takes. The frequency of a CPU may still rise
+/// afterwards, but does so for both sides.
 const BRIEF_WARM_UP_TIME: Duration = Duration::from_millis(3);
-/// Largest number of warm-up pairs.
 const MAX_WARM_UP_PAIRS: u32 = 1000;
 const SLOW_CALL: Duration = Duration::from_millis(100);
 /// If at least this many pairs were undisturbed, the disturbed ones can be left out.
@@ -53,7 +52,7 @@ pub(super) struct Timing {
     spent: Duration,
     calls: u32,
     handoff: Duration,
-    /// Pairs in which a side's block had a low clock.
+    /// The number of pairs in which a side's block had a low clock rate.
     throttled_pairs: u32,
     /// The device's properties; `None` on a CPU.
     facts: Option<DeviceFacts>,
@@ -116,7 +115,7 @@ impl Timing {
         Pairing { context, sides, samples: &mut self.samples, variation, memory, draws }
     }
 
-    /// Adds the pairs of one pair of runners, which took `spent`.
+    /// Adds the pairs of blocks of one pair of runners, which took the time `spent`.
     pub(super) fn add(&mut self, pairs: &Pairs, depth: Depth, sides: &mut [Side<'_>], spent: Duration) {
         let timed = &pairs.timed;
         self.calls = pairs.calls;
@@ -150,7 +149,7 @@ impl Timing {
         }
     }
 
-    /// Decides whether the entry is done, or another pair of runners could improve the interval.
+    /// Decides whether the entry is done, or whether another pair of runners could improve the interval.
     pub(super) fn settle(&mut self, context: &Context<'_>) {
         let profile = &context.task.profile;
         if context.is_screened() {
@@ -171,8 +170,9 @@ impl Timing {
         if self.samples.len() == 1 { over_runners(&self.medians[CANDIDATE]) } else { self.speedup() }
     }
 
-    /// The speed-up over the baseline. If disturbed pairs count, the slower side was disturbed more, because its blocks
-    /// are longer. The interval is then extended to the ratio of the shortest times, which may have been undisturbed.
+    /// The speed-up over the baseline. If disturbed pairs count, they distort the ratio, because the slower side has
+    /// longer blocks and so is disturbed more. The interval is then extended to the ratio of the shortest times, which
+    /// may be undisturbed.
     fn speedup(&self) -> Option<Estimate> {
         let estimate =
             if self.pairs.is_empty() { over_runners(&self.ratios) } else { over_pairs(&self.pairs) }?;
@@ -272,9 +272,9 @@ fn deciles(ms: &[f64]) -> Vec<f64> {
     (0..=10).filter_map(|tenth| quantile_of(ms, f64::from(tenth) / 10.0)).collect()
 }
 
-/// Returns the pairs that count. Disturbed pairs do not, unless too few others are left, or the candidate was disturbed
-/// much more often than its baseline. Without the last exception, a candidate could discard its slow blocks by waiting
-/// in them, or by heating the device.
+/// Returns the pairs that count. Disturbed pairs do not count, unless too few others are left, or the candidate was
+/// disturbed much more often than its baseline. Without the second exception, a candidate could have its slow blocks
+/// discarded by waiting in them, or by heating the device.
 fn believed(timed: &[Timed], least_clock: Option<f64>) -> Vec<&Timed> {
     let disturbed = |side: usize| timed.iter().filter(|pair| pair.is_disturbed(side, least_clock)).count();
     let calm: Vec<&Timed> = timed.iter().filter(|pair| pair.is_calm(least_clock)).collect();
@@ -290,16 +290,15 @@ fn count<T>(items: impl Iterator<Item = T>) -> u32 {
     u32::try_from(items.count()).unwrap_or(u32::MAX)
 }
 
-/// The result of an entry's warm-up.
 pub(super) struct WarmUp {
-    /// True if calls take so long that only few pairs are made.
+    /// True if calls take so long that only a few pairs are made.
     pub(super) slow: bool,
     /// The largest number of CPUs that a side kept busy.
     pub(super) busy: f64,
 }
 
-/// Makes plan calls, and then pairs. Ends when the smallest number of calls (one pair, if calls are slow) and the
-/// smallest time are reached and the number of calls in a block has settled, but at the latest after
+/// Makes plan calls, and then pairs. Ends once three conditions hold: enough calls were made (one pair, if calls are
+/// slow), enough time has passed, and the number of calls in a block has settled. Ends in any case after
 /// `MAX_WARM_UP_PAIRS` pairs.
 pub(super) fn warm_up<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
@@ -384,7 +383,8 @@ fn kernelforge<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
     pairs: &mut Pairs,
 ) -> Result<Made<()>, SessionError> {
-    // There may be only one block, and the candidate must not be able to predict when a round takes place.
+    // There may be only one block, so rounds between blocks would be predictable. A random number of rounds comes
+    // first.
     for number in 0..pairing.sides.len() {
         for _ in 0..pairing.draws.rounds.first_rounds() {
             if let Err(stop) = pairing.idle_round(number)? {

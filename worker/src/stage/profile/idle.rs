@@ -2,11 +2,11 @@
 //! counts from the moment when it is woken.)
 //!
 //! An idle round wakes a runner exactly as for a timed block, but requests no call. Rounds are placed among the blocks
-//! at random. The runner is stopped at both ends of a round. Its CPU clock is exact then, and includes threads that
-//! have ended. One round proves nothing, because an interrupt, or a hypervisor that takes the CPU away, is charged to
-//! the running process. Work is attributed to the candidate if it shows in at least three quarters of the rounds, or in
-//! at least half of them and in a far smaller share of the other side's. The rounds of both sides are interleaved, so
-//! the machine disturbs both alike.
+//! at random. The runner is stopped at both ends of a round, when its CPU clock is exact and includes threads that have
+//! ended. One round proves nothing, because an interrupt, or a hypervisor that takes the CPU away, is charged to the
+//! running process. Work is attributed to the candidate if it shows in at least three quarters of the rounds, or in at
+//! least half of them and in a far smaller share of the other side's. The rounds of both sides are interleaved, so the
+//! machine disturbs both alike.
 //!
 //! Pure, except for the random numbers. The session's clock makes the rounds.
 
@@ -21,7 +21,7 @@ use crate::session::{IdleRound, WakeCost};
 /// The number of rounds that a proof needs.
 pub(super) const MIN_ROUNDS: usize = 9;
 /// CPU time allowed for falling asleep and waking up. For long blocks, one part in `ALLOWED_SHARE` of the block is
-/// allowed instead: a smaller gain does not matter.
+/// allowed instead, because a gain smaller than that does not matter.
 const MIN_ALLOWANCE: Duration = Duration::from_micros(200);
 const MIN_ALLOWANCE_WITH_THREADS: Duration = Duration::from_micros(50);
 const ALLOWED_SHARE: u32 = 20;
@@ -47,7 +47,7 @@ fn allowance(block: Duration, wake: WakeCost) -> Duration {
 /// The conclusion from the rounds of one side.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Idleness {
-    /// So few rounds exceeded the allowance that disturbances like these do not affect the median of the blocks.
+    /// So few rounds exceeded the allowance that such disturbances do not affect the median of the blocks.
     Idle,
     /// Too many rounds exceeded the allowance to trust the times, and too few for proof.
     Disturbed { exceeded: usize, rounds: usize },
@@ -98,7 +98,7 @@ impl Share {
     }
 
     /// Returns true if this side worked in a larger share of its rounds than the other side, and chance does not
-    /// explain the difference.
+    /// explain the difference. Both sides must have enough rounds.
     pub(super) fn stands_out_from(self, other: Self) -> bool {
         let enough = MIN_ROUNDS <= self.rounds.min(other.rounds) as usize;
         enough && chance(self, other) <= MAX_CHANCE
@@ -146,7 +146,7 @@ impl Draw {
         self.0.random_range(0..3) == 0
     }
 
-    /// The number of rounds before the first block, for a protocol in which it may be the only one.
+    /// The number of rounds before the first block, for a protocol that may have only one block.
     pub(super) fn first_rounds(&mut self) -> usize {
         self.0.random_range(0..=MIN_ROUNDS)
     }

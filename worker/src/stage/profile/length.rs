@@ -3,24 +3,24 @@
 
 use std::time::Duration;
 
-/// Shortest block. It is so long that waking a runner (some ten microseconds) is a small part of it, and so short that
-/// few blocks are preempted on a busy machine.
+/// The wanted length of a block. It is so long that waking a runner (some ten microseconds) is a small part of it, and
+/// so short that few blocks are preempted on a busy machine.
 const MIN_BLOCK: Duration = Duration::from_micros(500);
 /// A block shorter than this is discarded if it could have more calls. Earlier calls were slower, so it got too few.
 const SHORTEST_BLOCK: Duration = Duration::from_micros(250);
 
-/// The longest time that a call in this block can have taken. The shortest of these times over all blocks so far
-/// determines the number of calls. A disturbed block must not determine it: calls would look slow, and blocks would
-/// become so short that they consist mostly of hand-off.
+/// An upper estimate of the time of a call: the average over this block, with everything that disturbed it. The
+/// shortest estimate of all blocks so far determines the number of calls. If a disturbed block determined it, calls
+/// would look slow, and blocks would become so short that they consist mostly of hand-off.
 pub(super) fn longest_call(elapsed: Duration, handoff: Duration, calls: u32) -> Duration {
     let net = elapsed.saturating_sub(handoff);
-    // If the hand-off is most of the block, its error would dominate the result.
+    // If the hand-off is at least half of the block, it is not subtracted, because its error would dominate the result.
     let time = if handoff < net { net } else { elapsed };
     (time / calls).max(Duration::from_nanos(1))
 }
 
-/// Returns true if a block of `calls` calls confirmed that number: it differs from `next`, the number that follows from
-/// the block, by a factor of two at most.
+/// Returns true if a block of `calls` calls confirmed that number: the number that follows from the block, `next`,
+/// differs from it by at most a factor of two.
 pub(super) fn agree(calls: u32, next: u32) -> bool {
     calls.max(next) <= calls.min(next).saturating_mul(2)
 }

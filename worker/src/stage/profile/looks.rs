@@ -1,8 +1,8 @@
 //! Chooses the output elements of a block that are read when a candidate reports that it is done. Pure.
 //!
 //! The block is divided into n parts of equal size, and one element is drawn from each before the block starts, with
-//! unpredictable random numbers. (From the last part, the last element is taken.) A candidate that has done only a
-//! share f of the block when it reports "done" is detected with a probability of about 1 − f^n, or more.
+//! unpredictable random numbers. (From the last part, the last element is taken.) If a candidate has done only a share
+//! f of the block when it reports "done", the probability that it is detected is about 1 − f^n, or more.
 
 use opt_shared::arguments::OutputTensor;
 use opt_shared::capture::Tensor;
@@ -22,7 +22,7 @@ pub(super) fn draw(outputs: &[OutputTensor], calls: u32, random: &mut impl Rng) 
     let mut looks: Vec<Look> = (0..LOOKS)
         .map(|number| {
             let (output, tensor) = filled[random.random_range(0..filled.len())];
-            // The elements of all calls, in a row, are divided into one part per look.
+            // The elements of all calls, one call after another, are divided into one part per look.
             let elements = u128::from(tensor.elements());
             let all = elements * u128::from(calls);
             let (from, to) = (
@@ -39,7 +39,6 @@ pub(super) fn draw(outputs: &[OutputTensor], calls: u32, random: &mut impl Rng) 
     looks
 }
 
-/// Converts a number that is known to fit.
 fn narrow(number: u128) -> u64 {
     u64::try_from(number).unwrap_or(u64::MAX)
 }

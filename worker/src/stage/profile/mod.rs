@@ -45,7 +45,7 @@ use crate::session::{
     VariantMemory, Variants, Varied, Verdict, Wanted,
 };
 
-/// Indices of the sides.
+/// The indices of the sides.
 const CANDIDATE: usize = 0;
 const BASELINE: usize = 1;
 
@@ -140,7 +140,6 @@ struct Side<'b> {
     has_plan: bool,
 }
 
-/// The profiling of one candidate.
 struct Profile<'a, B: Backend> {
     backend: &'a B,
     progress: Progress<'a>,
@@ -153,7 +152,7 @@ struct Profile<'a, B: Backend> {
     memory: Option<&'a B::Variants>,
     /// The priority of all timed blocks.
     priority: Priority,
-    /// True if a screen has no believable figures for some entry. Those of the other entries are then not
+    /// True if a screen has no believable figures for some entry. The figures of the other entries are then not
     /// representative.
     inconclusive: bool,
     /// A random number generator with the candidate's seed. Each pair of runners derives its own from it.
@@ -177,8 +176,8 @@ impl<B: Backend> Profile<'_, B> {
                 }
             }
         }
-        // Whole inputs are read to decide which of them vary. The variants of the batch before are freed first, to make
-        // room for them.
+        // To decide which inputs vary, whole inputs are read. The variants of the previous batch are freed first, to
+        // make room for them.
         if let Some(memory) = self.memory {
             memory.clear().map_err(|source| SessionError::Inputs {
                 candidate: self.task.callee.candidate.clone(),
@@ -336,7 +335,7 @@ impl<B: Backend> Profile<'_, B> {
             }
             match timing.figures(context, &variations[index]) {
                 Some(figures) => self.report.entries.push(figures),
-                // A full profile will show the reason.
+                // A full profile will report the reason.
                 None if screened => self.inconclusive = true,
                 None => return Err(no_figures(context)),
             }
@@ -363,8 +362,8 @@ impl<B: Backend> Profile<'_, B> {
         Ok(())
     }
 
-    /// Adds the peak memory of a candidate's session to the report, and whether the candidate's output was cut off. The
-    /// baseline's are in the report of its own profile.
+    /// Adds the peak memory of the candidate's session to the report, and whether the candidate's output was cut off.
+    /// The baseline has a report of its own profile.
     fn note_end(&mut self, number: usize, ending: &Ending) {
         if number != BASELINE {
             self.head.record_peak(ending.peak_owed);
@@ -412,12 +411,13 @@ fn one_after_another<M: VariantMemory>(
     Ok(Ok(()))
 }
 
-/// Returns whether the entries of a batch take turns. Only those with elements are timed.
+/// Returns true if the entries of a batch take turns. Only entries with elements count, because the others are not
+/// timed.
 fn rotates<P: AsRef<Recorded>>(task: &ProfileTask, placed: &[P]) -> bool {
     task.profile.rotates(placed.iter().filter(|entry| !entry.as_ref().has_no_elements()).count())
 }
 
-/// Returns a session with the candidate loaded, and the reason if loading failed.
+/// Starts a session and loads the candidate in it. Returns the session, and the reason if loading failed.
 fn start<'b, B: Backend>(
     backend: &'b B,
     candidate: &'b B::Candidate,

@@ -24,11 +24,11 @@ use crate::stage::POISONS;
 use crate::stage::calls::EntryCalls;
 use crate::stage::failure::{self, Calls};
 
-/// Once the duration of calls is known, the time limit of a block is at most the expected duration of its calls, times
-/// `LIMIT_FACTOR`, plus `MIN_LIMIT`.
+/// Once the duration of calls is known, the time limit of a block is at most `MIN_LIMIT` plus `LIMIT_FACTOR` times the
+/// expected duration of its calls.
 const LIMIT_FACTOR: u32 = 20;
 const MIN_LIMIT: Duration = Duration::from_secs(5);
-/// On average, every output slot is checked in one pair out of this many.
+/// On average, all output slots are checked in one pair out of this many.
 const ALL_SLOTS_ONE_IN: u32 = 16;
 
 /// An entry of the batch, and how it is timed.
@@ -50,7 +50,7 @@ pub(super) struct Context<'a> {
 }
 
 impl Context<'_> {
-    /// Returns true if calls find cold caches. On a device this is the default, and `"rotate"` means the same there.
+    /// Returns true if calls find cold caches. On a device, this is the default, and `"rotate"` means the same.
     fn is_cold(&self) -> bool {
         match self.task.profile.cache_state {
             CacheState::Cold => true,
@@ -59,15 +59,15 @@ impl Context<'_> {
         }
     }
 
-    /// Returns true if the entry is only screened. A screen makes no idle rounds: the few that fit into it would prove
-    /// nothing. Every candidate that may win is profiled in full afterwards, with idle rounds.
+    /// Returns true if the entry is only screened. A screen makes no idle rounds, because the few that fit into it
+    /// would prove nothing. Every candidate that may win is profiled in full afterwards, with idle rounds.
     pub(super) fn is_screened(&self) -> bool {
         self.task.depth == Depth::Screen
     }
 
-    /// Returns true if a block is a single call: if the caches must be cold or contain other entries' data, because a
-    /// first call would fill them for the next ones. A device's caches are flushed before every call, so cold blocks
-    /// may have several calls there.
+    /// Returns true if a block is a single call. This is so if the caches must be cold, or contain other entries' data,
+    /// because a first call would fill them for the next ones. (On a device, the caches are flushed before every call,
+    /// so cold blocks may have several calls.)
     pub(super) fn has_single_calls(&self) -> bool {
         (self.is_cold() && !self.on_device) || self.rotates
     }
@@ -83,9 +83,9 @@ impl Context<'_> {
     }
 }
 
-/// The random numbers of a pair of runners. `random` depends on the candidate's seed. It determines the order of
-/// blocks, the poisons, the elements and slots to check, and new inputs. `rounds` determines when idle rounds take
-/// place, and nobody can predict it.
+/// The random numbers of a pair of runners. `random` depends on the candidate's seed, and determines the order of
+/// blocks, the poisons, the elements and slots to check, and new inputs. `rounds` is unpredictable, and determines when
+/// idle rounds take place.
 pub(super) struct Draws {
     pub(super) random: StdRng,
     pub(super) rounds: Draw,
@@ -96,7 +96,7 @@ pub(super) struct Draws {
 pub(super) struct Order {
     pub(super) calls: u32,
     pub(super) baseline_first: bool,
-    /// True if every slot is compared, instead of a random one.
+    /// True if all slots are compared. Otherwise, it is usually one random slot.
     pub(super) all_slots: bool,
 }
 
@@ -264,9 +264,9 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         })
     }
 
-    /// The time limit of a block: `call_timeout` for each call. Once this runner has called the entry and the duration
-    /// of calls is known, the limit is at most a multiple of that duration, plus `MIN_LIMIT`. A kernel that slows down
-    /// on purpose would otherwise take time from all others.
+    /// The time limit of a block: `call_timeout` for each call. Once this runner has called the entry, the duration of
+    /// calls is known, and the limit is at most a multiple of that duration, plus `MIN_LIMIT`. Otherwise, a kernel that
+    /// slows down on purpose would take time from all others.
     fn limit(&self, number: usize, calls: u32, what: Calls) -> Duration {
         let allowed = self.context.task.verify.call_timeout.saturating_mul(calls);
         if what != Calls::Timed || !self.samples[number].called {
@@ -274,7 +274,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         }
         let expected = self.samples[number].estimate.saturating_mul(calls);
         let limit = MIN_LIMIT + expected.saturating_mul(LIMIT_FACTOR);
-        // Whole milliseconds, because it appears in messages.
+        // In whole milliseconds, because the limit appears in messages.
         allowed.min(Duration::from_millis(u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)))
     }
 
@@ -401,7 +401,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
     }
 
     /// Returns true if an element differs from the recorded one, or if the recorded one cannot be read. Always false
-    /// for conjugate and negative tensors, which are compared only with their whole slot.
+    /// for conjugate and negative tensors, which are compared only as a whole slot.
     fn is_not_the_recorded(&self, look: &Look, found: &[u8]) -> bool {
         let tensor = &self.context.recorded.outputs[look.output].tensor;
         if tensor.conjugate || tensor.negative {
@@ -418,8 +418,8 @@ pub(super) fn stop(context: &Context<'_>, status: Status, detail: String) -> Sto
     Stop::Failed(Box::new(failure::of(context.recorded, status, detail)))
 }
 
-/// The failure of an output that was right in verification and wrong in a timed call. Such an output depends on the
-/// number or the time of the calls, so this is not a numerical error.
+/// The failure of an output that was right in verification and is wrong in a timed call. It depends on the number or
+/// the time of the calls, so this is not a numerical error.
 pub(super) fn wrong_in_time(context: &Context<'_>, mismatch: Box<Mismatch>, slot: u32, calls: u32) -> Stop {
     let detail = format!(
         "verified, then wrong in timed call {} of a block of {calls}: {} of {} elements of `{}`",

@@ -14,14 +14,14 @@ use super::samples::{Samples, was_preempted};
 use super::throttled::{Timed, clock_of, least_clock};
 use crate::session::{Block, SessionError, VariantMemory};
 
-/// Pairs of blocks for each pair of runners. `PAIRS_SLOW` applies if a call takes `SLOW_CALL` or longer.
+/// The wanted number of pairs of blocks for each pair of runners. `PAIRS_SLOW` applies if calls are slow.
 const PAIRS: usize = 10;
 const PAIRS_SLOW: usize = 2;
-/// Smallest number of pairs, even if time is short, unless calls are slow. A median of fewer pairs means little. In a
-/// screen, this is also the wanted number.
+/// The smallest number of pairs, even if time is short, unless calls are slow. A median of fewer pairs means little. In
+/// a screen, this is also the wanted number.
 const MIN_PAIRS: usize = 5;
-/// Disturbed pairs, and those with a block that took no longer than the hand-off, are repeated, but at most this many
-/// times the wanted number of pairs are made.
+/// Disturbed pairs, and pairs with a block that took no longer than the hand-off, are repeated. At most this many times
+/// the wanted number of pairs are made in all.
 const MAX_REPEATED: usize = 4;
 
 /// The pairs made so far.
@@ -41,12 +41,12 @@ pub(super) struct Pairs {
     wanted: usize,
     least: usize,
     limit: Duration,
-    /// The lowest clock of an undisturbed block.
+    /// The clock rate below which a block is throttled.
     least_clock: Option<f64>,
 }
 
 impl Pairs {
-    /// `slow` is true if calls take so long that only few pairs are made. `spent` is the duration of the warm-up.
+    /// `slow` is true if calls take so long that only a few pairs are made. `spent` is the duration of the warm-up.
     pub(super) fn new<M: VariantMemory>(pairing: &Pairing<'_, '_, M>, slow: bool, spent: Duration) -> Self {
         let (wanted, least) = match pairing.context.task.depth {
             _ if slow => (PAIRS_SLOW, PAIRS_SLOW),

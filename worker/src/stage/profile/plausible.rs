@@ -85,8 +85,8 @@ pub(super) fn implausible(
     if device.is_some() {
         return Ok(seen_by_the_host(context, samples, ms, calls));
     }
-    // The runner's clock starts after the worker's and stops before it. On a busy machine it may show much less. If it
-    // shows more, "done" was reported before the calls were finished.
+    // The runner reads its clock after the worker's first reading and before its second, so it may show much less on a
+    // busy machine. If it shows more, "done" was reported before the calls were finished.
     let claim = median(&samples.claims);
     if claims_more(claim, ms * f64::from(calls), handoff) {
         return Ok(Some(stop(
@@ -111,13 +111,14 @@ fn seen_by_the_host(context: &Context<'_>, samples: &Samples, ms: f64, calls: u3
     })
 }
 
-/// One clock shows `ms` for a block, and the other shows `claim` times as much. Returns true if the excess is too large
-/// for an error of measurement. The clocks may differ by `margin` anyway.
+/// One clock shows `ms` for a block, and the other shows `claim` times as much. Returns true if the excess is larger
+/// than `margin` and too large for an error of measurement.
 fn claims_more(claim: f64, ms: f64, margin: Duration) -> bool {
     EXCESS_CLAIM_MS + margin.as_secs_f64() * 1e3 < (claim - 1.0) * ms && 1.1 < claim
 }
 
-/// The rate at which calls can write at most, in bytes per second. `copy_rate` is the device's, if it has one.
+/// The highest rate, in bytes per second, at which calls can write. `copy_rate` is the device's copy rate; `None` on a
+/// CPU, or if it is unknown.
 fn fastest_write(copy_rate: Option<f64>) -> f64 {
     copy_rate.map_or(FASTEST_WRITE_BYTES_PER_SECOND, |rate| rate * COPY_MARGIN)
 }

@@ -29,7 +29,7 @@ impl<'b, M: VariantMemory> Rotation<'_, 'b, M> {
         let mut entries: Vec<usize> = (0..self.contexts.len())
             .filter(|&index| !self.contexts[index].recorded.has_no_elements())
             .collect();
-        // The order of entries is the same in every round, so that no entry is called twice in succession.
+        // The order of entries is random, but the same in every round, so that no entry is called twice in succession.
         entries.shuffle(&mut self.draws.random);
         let mut turns = match self.warm_up(&entries)? {
             Ok(turns) => turns,

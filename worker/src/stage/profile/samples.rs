@@ -6,10 +6,9 @@ use rand::Rng;
 
 use crate::session::{Block, DeviceBlock, IdleRound, Look, WIDEST_ELEMENT};
 
-/// Largest number of blocks with kept elements.
+/// The largest number of blocks that are kept.
 const MAX_KEPT: usize = 24;
 
-/// The measurements of one side.
 #[derive(Default)]
 pub(super) struct Samples {
     /// Milliseconds per call, without the hand-off.
@@ -62,7 +61,7 @@ impl Samples {
         self.on_device.extend(block.on_device);
     }
 
-    /// The clocks of a device in all blocks, in MHz.
+    /// The device's clock rate in each block, in MHz.
     pub(super) fn clocks(&self) -> impl Iterator<Item = u32> {
         self.on_device.iter().filter_map(|block| block.pace.clock_mhz)
     }
@@ -88,8 +87,8 @@ impl Samples {
     }
 }
 
-/// A block counts as preempted if runner and worker together waited for a CPU for more than one part in this many of
-/// its time.
+/// A block counts as preempted if runner and worker together waited for a CPU for more than this share (1/n) of its
+/// time.
 const PREEMPTED_ONE_IN: u32 = 50;
 
 /// Returns true if the runner or the worker's thread had to wait for a CPU during the block, because something else

@@ -2,20 +2,21 @@
 
 use crate::session::Block;
 
-/// A block whose clock is below this share of the median clock is throttled.
+/// A block whose clock rate is below this share of the median clock rate is throttled.
 const LEAST_SHARE: f64 = 0.75;
 
-/// A timed pair: for each side the milliseconds per call, and whether the block was preempted, that is, whether its
-/// runner or the worker had to wait for a CPU.
+/// A timed pair: for each side, the milliseconds per call, and whether the block was preempted (its runner or the
+/// worker had to wait for a CPU).
 pub(super) struct Timed {
     pub(super) ms: Vec<f64>,
     pub(super) preempted: Vec<bool>,
-    /// The clock of a device in each side's block, in MHz.
+    /// The device's clock rate in each side's block, in MHz.
     pub(super) clocks: Vec<Option<u32>>,
 }
 
 impl Timed {
-    /// Returns true if something outside the kernel slowed this side down: another process, or a device's low clock.
+    /// Returns true if something outside the kernel slowed this side down: another process, or a low clock rate of the
+    /// device.
     pub(super) fn is_disturbed(&self, side: usize, least_clock: Option<f64>) -> bool {
         self.preempted.get(side) == Some(&true) || is_throttled(self, side, least_clock)
     }
@@ -25,20 +26,20 @@ impl Timed {
     }
 }
 
-/// The clock of the device in a block, in MHz.
+/// The device's clock rate in a block, in MHz.
 pub(super) fn clock_of(block: &Block) -> Option<u32> {
     block.on_device?.pace.clock_mhz
 }
 
-/// The lowest clock of an undisturbed block, in MHz: a share of the median of all blocks so far. `None` on a CPU, or if
-/// the device did not report its clock.
+/// The clock rate below which a block is throttled, in MHz: a share of the median of all blocks so far. `None` on a
+/// CPU, or if the device did not report its clock rate.
 pub(super) fn least_clock(clocks: impl Iterator<Item = u32>) -> Option<f64> {
     let mut clocks: Vec<u32> = clocks.collect();
     clocks.sort_unstable();
     clocks.get(clocks.len() / 2).map(|&median| f64::from(median) * LEAST_SHARE)
 }
 
-/// Returns true if a side of the pair ran with a clock below `least`. Both are in MHz.
+/// Returns true if a side of the pair ran with a clock rate below `least`, which is in MHz.
 pub(super) fn is_throttled(pair: &Timed, side: usize, least: Option<f64>) -> bool {
     let clock = pair.clocks.get(side).copied().flatten();
     clock.zip(least).is_some_and(|(clock, least)| f64::from(clock) < least)
@@ -85,7 +86,7 @@ mod tests {
         assert!(!is_throttled(&pair([Some(1), Some(1)]), 0, None));
     }
 
-    /// The limit is a share of the median, so a clock that never changes is never below it.
+    /// The limit is a share of the median, so a clock rate that never changes is never below it.
     #[test]
     fn device_that_is_always_slow_is_not_throttled() {
         let least = least_clock([900; 20].into_iter());

@@ -76,7 +76,7 @@ impl<B: Backend> Caller for Calls<'_, B> {
         let Some(call) = self.task.steps.get(step) else { return Ok(None) };
         // The session's process starts while headers are read and loads are awaited.
         self.backend.prepare(&self.candidates[call.callee as usize]);
-        // Watch this entry before any of it is read, and drop the previous step's pages.
+        // The previous step's pages are dropped, and this entry is watched before any of it is read.
         self.guards = None;
         let watch = || EntryGuards::watch(std::slice::from_ref(&call.entry), true);
         let mut guards = self.task.drop_cache.then(watch);
@@ -153,8 +153,8 @@ impl<B: Backend> Calls<'_, B> {
         };
         let died = matches!(over, EntryEnd::Died);
         let (failure, end) = failure_of(recorded, over, ending);
-        // A failure ends the replay, so there is time to check whether the captures are damaged. A constant is loaded
-        // from the first capture that contains it, which may not be the step's own.
+        // A failure ends the replay, so there is time to check whether captures are damaged. These include other
+        // entries' captures, because a constant is loaded from the first capture that contains it.
         let elsewhere = || self.locations.check_crcs(&needs, recorded.capture.path());
         let failure = unless_damaged(failure, died, recorded, elsewhere)?;
         Err(StepError::Failed(Box::new(Failed { step, failure, end })))
@@ -172,7 +172,8 @@ fn failure_of(recorded: &Recorded, over: EntryEnd, ending: Ending) -> (EntryFail
     }
 }
 
-/// Loads, plans and calls once, and adds correct outputs to the digest of all outputs.
+/// Loads the candidate, makes its plan call, if it has one, and one call, and adds correct outputs to the digest of all
+/// outputs.
 fn drive(
     callee: &ReplayCallee,
     recorded: &Recorded,
@@ -202,7 +203,6 @@ fn drive(
     })
 }
 
-/// Adds all outputs of a call to the digest.
 fn add_outputs(
     recorded: &Recorded,
     session: &dyn Session,

@@ -1,6 +1,6 @@
 //! The captures of a replay: the tensors that each entry needs, their locations and their digests.
 //!
-//! Reads the headers of all entries, and makes the recording if there is none. Bytes are read in chunks, and dropped
+//! Reads the headers of all entries, and makes the recording if there is none. Tensors are read in chunks, and dropped
 //! from the page cache if the task requires it. `cursor` compares the entries with the schedule of the recording.
 
 use std::collections::HashMap;
@@ -78,7 +78,6 @@ pub(crate) struct OpenedEntry {
     pub(crate) need_of_tensor: Vec<Option<usize>>,
 }
 
-/// Opens an entry and reads its headers.
 pub(crate) fn open_entry(entry: &EntryRef, signature: &Signature) -> Result<OpenedEntry, CapturesError> {
     let recorded = Recorded::open(entry, signature)?;
     let (needs, need_of_tensor) = needs(&recorded.capture, &entry.name, &recorded.arguments)?;
@@ -148,7 +147,7 @@ pub(crate) fn read_recording(path: &Path) -> Result<Option<Recording>, FileError
     Ok(Some(recording))
 }
 
-/// Writes the file completely or not at all.
+/// Writes the recording, completely or not at all.
 pub(crate) fn write_recording(path: &Path, bytes: &[u8]) -> Result<(), FileError> {
     // The reader would refuse a larger file.
     if MAX_FILE_BYTES < bytes.len() as u64 {

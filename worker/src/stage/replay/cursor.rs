@@ -1,7 +1,7 @@
 //! Compares the actual uses with the schedule, one by one.
 //!
 //! The first difference is final: it is reported with its index, the expected and the actual use, and every later call
-//! returns it again. Pure. The caller finds the uses in the entries, without consulting the schedule.
+//! returns it again. The caller finds the actual uses in the entries, without consulting the schedule. Pure.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ pub struct Disagreement {
     pub actual: String,
 }
 
-/// An event of a replay, as it was scheduled or as it is.
+/// An event of a replay, as it was scheduled or as it happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ScheduledUse {
     Use {
@@ -74,7 +74,7 @@ impl<'a> Cursor<'a> {
         Self { recording, at: 0, step: 0, epochs: HashMap::new(), disagreement: None }
     }
 
-    /// Checks that the next step is this one, with these uses in this order. Returns the constants.
+    /// Checks that the next step is this one, with these uses in this order. Returns the numbers of their constants.
     pub fn step(&mut self, name: &Step, needs: &[Need]) -> Result<Vec<u32>, Disagreement> {
         let begins = |it: &Step| ScheduledUse::Begins {
             step: self.step,

@@ -14,12 +14,11 @@ pub enum Move {
     Evict(u32),
 }
 
-/// The moves of one step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StepMoves {
     /// Moves between the previous step and this one, which load the constants that this step still lacks.
     pub before: Vec<Move>,
-    /// Moves while it runs, which prefetch constants of later steps.
+    /// Moves while this step runs, which prefetch constants of later steps.
     pub during: Vec<Move>,
     /// The number of this step's constants that were in the pool.
     pub hits: u32,
@@ -59,7 +58,6 @@ pub struct Wanted<'a> {
     pub depth: u32,
 }
 
-/// Plans all moves.
 pub fn plan(wanted: Wanted<'_>) -> Result<MovePlan, BelowFloor> {
     let floor = opt_shared::replay::floor(wanted.sets, wanted.slots, wanted.pinned);
     if wanted.budget < floor.bytes() {
@@ -116,7 +114,7 @@ impl<'a> Planner<'a> {
                 continue;
             }
             moves.misses += 1;
-            // The budget is at least the floor, so all constants of a step fit, and only they must stay.
+            // This cannot fail: the budget is at least the floor, so all constants of a step fit.
             self.fetch(constant, step, step, &mut moves.before);
         }
         for &constant in set {
@@ -180,7 +178,7 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// The next step that uses the constant, starting with the running one; `usize::MAX` if there is none.
+    /// The next step that uses the constant, which may be the running one; `usize::MAX` if there is none.
     fn next_use(&self, constant: u32) -> usize {
         self.uses[constant as usize].last().copied().unwrap_or(usize::MAX)
     }

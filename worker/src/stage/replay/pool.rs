@@ -17,8 +17,8 @@ use crate::residency::ledger::{Accounted, Kind};
 use crate::residency::staging::{Ring, Source, StagingError};
 use crate::session::PoolSlot;
 
-/// NaN in every float type of at least 16 bits, -1 in every signed integer, and not a valid bool, so that no kernel can
-/// easily mistake it for a weight.
+/// The poison: NaN in every float type of at least 16 bits, -1 in every signed integer type, and not a valid bool, so
+/// that no kernel easily mistakes it for a weight.
 pub const POISON: u8 = 0xff;
 
 /// The reason why the pool cannot continue.
@@ -42,7 +42,7 @@ pub enum PoolError {
     Ended,
 }
 
-/// Opens the bytes of a constant. They are opened for each load, so that no descriptor stays open between loads.
+/// Opens the bytes of a constant, for each load anew, so that no descriptor stays open between loads.
 pub trait ConstantReader: Send {
     fn open(&mut self, constant: u32) -> std::io::Result<Box<dyn Source + '_>>;
 }
@@ -114,8 +114,8 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
     }
 
     /// Serves every step in order: reports when its constants are ready, prefetches for later steps, and waits until
-    /// the step is over before it changes that step's slots. Ends after the last step, at the first error, or when the
-    /// receiver is gone.
+    /// the step is over before it changes that step's slots. Ends after the last step, at the first error, or when
+    /// nobody receives the reports any more.
     pub fn serve(mut self, done_steps: &Receiver<()>, ready: &Sender<Ready>) -> Moved {
         for (number, moves) in self.plan.steps.iter().enumerate() {
             if 0 < number && done_steps.recv().is_err() {

@@ -46,7 +46,6 @@ pub trait Caller {
     fn call(&mut self, step: usize, slots: &[ReadySlot]) -> Result<(), Self::Error>;
 }
 
-/// The times of one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepTime {
     /// The time from the end of the previous step to the end of this one.
@@ -63,7 +62,6 @@ pub struct Done {
     pub moved: Moved,
 }
 
-/// Replays all steps of the recording.
 pub fn replay<C: Caller, D: Device + Send, S: ConstantReader>(
     recording: &Recording,
     plan: &MovePlan,
@@ -84,7 +82,7 @@ pub fn replay<C: Caller, D: Device + Send, S: ConstantReader>(
         let walked = (|| {
             for step in 0.. {
                 if 0 < step {
-                    // If the pool has ended, its reason is received below, in place of the slots.
+                    // If the pool has ended, the reason is received below in place of the slots.
                     let _ = step_done.send(());
                 }
                 let needs_of_step = caller.needs(step).map_err(|source| StepsError::Call { step, source })?;

@@ -59,9 +59,9 @@ fn wrong_twice(entry: &EntryCalls<'_>, first: Box<Mismatch>, second: &Mismatch) 
 }
 
 /// Decides the status of an entry whose first calls were right and whose last call was wrong. If the wrong values are
-/// poison, the elements may never have been written: the first poison is NaN, and would pass where NaN was recorded.
-/// Two more calls into the first slot show this. The elements were never written if the first poison gives a right
-/// result and another poison a wrong one. If both results are right, the result depends on the slot.
+/// poison, the elements may never have been written: the first poison is NaN, and passes where NaN was recorded. Two
+/// more calls into the first slot decide this. The elements were never written if the first poison gives a right result
+/// and another poison a wrong one. Otherwise, the candidate is not deterministic.
 fn right_then_wrong(
     entry: &mut EntryCalls<'_>,
     session: &mut dyn Session,
@@ -72,7 +72,8 @@ fn right_then_wrong(
         let detail = format!("right at first, wrong in call {}", number + 1);
         return Ok(entry.mismatched(Status::Nondeterministic, detail, mismatch));
     }
-    // First the poison and slot of the first call, then the same slot with another poison.
+    // The first of these calls has the slot and the poison of the first call; the second has the same slot and another
+    // poison.
     let same_as_first = u32::try_from(POISONS.len()).unwrap_or(4) * 2;
     if matches!(call(entry, session, same_as_first)?, CallEnd::Right(_))
         && matches!(call(entry, session, same_as_first + 2)?, CallEnd::Wrong(_))

@@ -2,7 +2,7 @@
 //!
 //! Decides who is to blame for a failure, and which entries are repeated in a separate session. The backend groups
 //! entries into sessions, `entry` makes the calls of an entry, and the judge compares outputs. Expected outputs are
-//! read in chunks, only by this process. Candidates never get them.
+//! read in chunks, and only by this process: candidates never get them.
 
 mod entry;
 #[cfg(test)]
@@ -92,8 +92,8 @@ struct Shared {
     settled: usize,
     /// True if enough entries have failed.
     enough: bool,
-    /// The failure of the entry after the settled ones, if it failed. The entry is repeated alone before the failure is
-    /// attributed.
+    /// The failure of the entry after the settled ones, if it failed. The entry is repeated alone before anybody is
+    /// blamed.
     doubted: Option<Box<EntryFailure>>,
 }
 
@@ -104,7 +104,7 @@ enum SharedEnd {
     Died,
 }
 
-/// Marks the failure of an entry that failed after others and is right in a separate session. The candidate is to
+/// Marks the failure of an entry that failed in a shared session and is right in a separate one. The candidate is to
 /// blame, because the two sessions differ only in their other entries.
 fn marked_order_dependent(mut failure: Box<EntryFailure>) -> Box<EntryFailure> {
     if matches!(failure.status, Status::IncorrectNumerical | Status::UnwrittenOutput) {
@@ -114,12 +114,11 @@ fn marked_order_dependent(mut failure: Box<EntryFailure>) -> Box<EntryFailure> {
     failure
 }
 
-/// Returns true if the entry would end in the same way in a separate session.
+/// Returns true if an entry with this status would end in the same way in a separate session.
 fn is_independent_of_session(status: Status) -> bool {
     matches!(status, Status::Unsupported | Status::CaptureError)
 }
 
-/// The verification of one candidate.
 struct Verification<'a, B: Backend> {
     backend: &'a B,
     progress: Progress<'a>,
@@ -127,7 +126,7 @@ struct Verification<'a, B: Backend> {
     candidate: &'a B::Candidate,
     head: &'a mut Head,
     report: Verified,
-    /// Number of failed entries, without unsupported ones.
+    /// The number of failed entries, without unsupported ones.
     failed: u32,
     /// The first entry that needed something that the device lacks, and what it needed. Entries that the candidate
     /// itself refuses, by returning a code, do not count.
@@ -137,7 +136,6 @@ struct Verification<'a, B: Backend> {
 /// A session, and the result of loading the candidate in it.
 type Started<'b> = (Box<dyn Session + 'b>, Answer<Loaded>);
 
-/// The outcome of one entry.
 #[derive(Default)]
 struct Outcome {
     failure: Option<EntryFailure>,
@@ -177,7 +175,7 @@ impl<'a, B: Backend> Verification<'a, B> {
         Ok(false)
     }
 
-    /// Calls several entries in one session, up to the first one that might end differently in a separate session.
+    /// Calls several entries in one session, up to the first that might end differently in a separate session.
     fn run_shared_session(&mut self, placed: &[B::Placed], first: usize) -> Result<Shared, SessionError> {
         let (mut session, loaded) = self.start_session(placed)?;
         let mut shared = Shared { settled: 0, enough: false, doubted: None };
@@ -253,7 +251,6 @@ impl<'a, B: Backend> Verification<'a, B> {
         Ok((session, loaded))
     }
 
-    /// Calls one entry in a separate session.
     fn run_separate_session(&mut self, entry: &B::Placed) -> Result<Outcome, SessionError> {
         let recorded: &Recorded = entry.as_ref();
         let tolerances = match self.tolerances(recorded)? {

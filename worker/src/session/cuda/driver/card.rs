@@ -1,7 +1,7 @@
 //! A card, accessed through the machine's CUDA driver.
 //!
-//! Uses the primary context, which stays current in the thread that opened it until the process ends. Copies and calls
-//! have separate streams, and neither waits for the legacy stream.
+//! Uses the primary context, which becomes current in the thread that opens the card. Copies and calls have separate
+//! streams, and neither waits for the legacy stream.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_uint, c_void};
@@ -61,7 +61,7 @@ pub(crate) struct CardDriver {
     graphs: MadeGraphs,
     /// Loaded when the pace is first read.
     gauges: Option<Gauges>,
-    /// Set when the context is given up. Memory is not freed afterwards, because that would wait for a kernel that
+    /// Set when the context is given up. Memory is not freed afterwards, because that could wait for a kernel that
     /// never ends.
     given_up: Arc<AtomicBool>,
 }
@@ -165,7 +165,7 @@ pub(super) fn describe(functions: &Functions, device: CUdevice) -> Result<Card, 
     })
 }
 
-/// The UUID in the form of NVML.
+/// The UUID as NVML writes it.
 fn uuid_text(bytes: [u8; 16]) -> String {
     let mut text = "GPU".to_owned();
     for (at, byte) in bytes.iter().enumerate() {
@@ -220,7 +220,7 @@ impl Driver for CardDriver {
 
     fn fill(&mut self, queue: Queue, at: u64, value: u8, bytes: Bytes) -> Result<(), DriverError> {
         let stream = self.stream(queue);
-        // SAFETY: it touches only device memory, and refuses addresses that it did not allocate.
+        // SAFETY: the driver touches only device memory here, and refuses addresses that it did not allocate.
         ok("cuMemsetD8Async", unsafe { (self.functions.fill)(at, value, bytes.to_usize(), stream) })
     }
 
@@ -268,7 +268,7 @@ impl Driver for CardDriver {
     }
 
     fn load(&mut self, image: &[u8]) -> Result<ModuleId, DriverError> {
-        // PTX has to end with a zero. Machine code contains its length.
+        // PTX has to end with a zero byte. Machine code contains its own length, so the byte does no harm there.
         let mut image = image.to_vec();
         image.push(0);
         let mut log = vec![0_u8; LOG];
@@ -344,7 +344,7 @@ impl Driver for CardDriver {
             };
             ok("cuFuncSetAttribute", code)?;
         }
-        // One buffer contains all parameters and its size is passed, so the driver reads no byte beyond it.
+        // All parameters are in one buffer whose size is passed, so the driver reads no byte beyond it.
         let mut buffer = packed(&launch.params);
         let mut length = buffer.len();
         let mut extra: [*mut c_void; 5] = [
@@ -400,7 +400,7 @@ impl Driver for CardDriver {
 
     fn copy(&mut self, to: u64, from: u64, bytes: Bytes) -> Result<bool, DriverError> {
         let Some(copy) = self.further.copy else { return Ok(false) };
-        // SAFETY: it touches only device memory, and refuses addresses that it did not allocate.
+        // SAFETY: the driver touches only device memory here, and refuses addresses that it did not allocate.
         ok("cuMemcpyDtoDAsync", unsafe { copy(to, from, bytes.to_usize(), self.calls) }).map(|()| true)
     }
 
@@ -442,12 +442,13 @@ impl Drop for CardDriver {
         if self.is_given_up() {
             return;
         }
-        // SAFETY: retained once, and not used after this. Its memory and modules are released with it.
+        // SAFETY: the context was retained once, and is not used after this. Its memory and modules are released with
+        // it.
         let _ = unsafe { (self.functions.release)(self.device) };
     }
 }
 
-/// Packs parameters one after another, each at a multiple of its size, as kernels expect them.
+/// Packs parameters one after another, each aligned to its size, as kernels expect them.
 fn packed(params: &[Vec<u8>]) -> Vec<u8> {
     let mut buffer = Vec::new();
     for param in params {

@@ -29,7 +29,7 @@ struct Row {
     code: u32,
     name: &'static str,
     subject: Subject,
-    /// The context cannot be used any more.
+    /// True if the context cannot be used any more.
     sticky: bool,
 }
 

@@ -14,12 +14,12 @@ use super::{
 
 /// The size of the device's memory. Allocations take it from the host's memory.
 const MEMORY: Bytes = Bytes::gib(8);
-/// The number of bytes of the text printed by kernels that are kept for a session.
+/// The largest size, in bytes, of the text that kernels print and that is kept for a session.
 const PRINTED: usize = 64 << 10;
 
-/// The largest number of kernels of a candidate whose counts are kept. It bounds the outcome's message.
+/// The largest number of kernels whose counts are kept for a candidate. It limits the size of the outcome's message.
 const MAX_COUNTED: usize = 64;
-/// The largest number of characters of a name from PTX that is reported.
+/// The largest number of characters that are reported of a name from PTX.
 const MAX_NAME: usize = 200;
 
 /// The emulated device, and what was loaded into it.
@@ -30,7 +30,7 @@ pub(crate) struct EmulatedDriver {
     kernels: BTreeMap<u64, Function>,
     next: u64,
     printed: String,
-    /// Kernels that were launched, so that only the first launch after each lookup is counted.
+    /// The kernels that were launched. Only the first launch after each lookup is counted.
     counted: BTreeSet<FunctionId>,
     counts: BTreeMap<String, EmulatedKernel>,
 }
@@ -91,7 +91,7 @@ fn traffic(of: &opt_emulator::Traffic) -> Traffic {
     Traffic { accesses: of.accesses, parts: of.parts, fewest_parts: of.fewest, worst, worst_launch: None }
 }
 
-/// A name from the candidate's PTX, which may be long and contain anything.
+/// A name from the candidate's PTX, shortened and without control characters: it may be long and contain anything.
 fn clipped(name: &str) -> String {
     name.chars().take(MAX_NAME).map(|it| if it.is_control() { '\u{fffd}' } else { it }).collect()
 }

@@ -7,18 +7,17 @@ use nvml_wrapper::enum_wrappers::device::Clock;
 
 use crate::session::pace::{Limits, Pace};
 
-/// The driver's name for the library.
+/// The file name of NVML's library, as the driver installs it.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 const MILLIWATTS: f64 = 1e3;
 
-/// A card's gauges, read through NVML.
 pub(super) struct Gauges {
     nvml: Option<Nvml>,
     uuid: String,
 }
 
 impl Gauges {
-    /// Loads the library, if there is one.
+    /// Loads the library if the machine has it.
     pub(super) fn of(uuid: String) -> Self {
         Self { nvml: Nvml::builder().lib_path(LIBRARY.as_ref()).init().ok(), uuid }
     }

@@ -32,16 +32,16 @@ pub(super) type SharedDriver = Rc<RefCell<Box<dyn Driver>>>;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Card {
     pub(crate) name: String,
-    /// In the form of NVML: `GPU-…`. `None` for the emulated device.
+    /// As NVML writes it: `GPU-…`. `None` for the emulated device.
     pub(crate) uuid: Option<String>,
     pub(crate) total: Bytes,
-    /// True if it shares its memory with the CPU.
+    /// True if the device shares its memory with the CPU.
     pub(crate) integrated: bool,
-    /// Allocations are rounded up to multiples of this size.
+    /// Each allocation is counted as a multiple of this size.
     pub(crate) grain: Bytes,
     /// The size of its L2 cache; zero if the driver does not report it.
     pub(crate) l2: Bytes,
-    /// True if it checks every access against live buffers. Buffers then need no bands.
+    /// True if the device checks every access against live buffers. Buffers then need no bands.
     pub(crate) checks_accesses: bool,
 }
 
@@ -59,11 +59,10 @@ pub(crate) enum Queue {
     Calls,
 }
 
-/// A position in a queue. It is reached when everything before it is complete.
+/// A position in a queue. It is reached once everything before it is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Mark(pub(crate) u64);
 
-/// A loaded module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ModuleId(pub(crate) u64);
 
@@ -139,8 +138,8 @@ impl DriverError {
     }
 }
 
-/// The functions of a device. After an error that ends the context, every further call fails, until `replace` has
-/// created a new one.
+/// The functions of a device. After an error that ends the context, every further call fails until `replace` has
+/// created a new context.
 pub(crate) trait Driver {
     fn card(&self) -> &Card;
 

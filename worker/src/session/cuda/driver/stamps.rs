@@ -50,7 +50,7 @@ impl Stamps {
         let mut ms = 0.0;
         // SAFETY: two recorded events; the time is written by the call.
         ok(CALL, unsafe { elapsed(&raw mut ms, event(from)?, event(to)?) })?;
-        // The driver may report a negative time for events in the wrong order. It counts as zero.
+        // If the events are in the wrong order, the driver may report a negative time, which counts as zero.
         Ok(Duration::try_from_secs_f64(f64::from(ms) / 1e3).unwrap_or_default())
     }
 

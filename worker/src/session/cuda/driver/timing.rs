@@ -4,6 +4,6 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stamp(pub(crate) u64);
 
-/// Launches that the device starts without the host.
+/// A graph: launches that the device starts one after another without the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct GraphId(pub(crate) u64);

@@ -13,10 +13,10 @@ use crate::session::cuda::points::Points;
 const STEPS: usize = 100;
 const SMALL: Bytes = Bytes::kib(64);
 const JOBS: u64 = 10_000;
-/// Bytes of the largest storage of a job.
+/// The size of the largest possible storage of a job, in bytes.
 const LARGEST: u64 = 10_000;
 
-/// An operation on the device. Buffers are chosen by an index, modulo their number.
+/// An operation on the device. A buffer is chosen by an index, modulo the number of buffers.
 #[derive(Clone, Debug)]
 enum Step {
     Allocate(u64),
@@ -81,7 +81,7 @@ proptest! {
             prop_assert!(memory.marks().placed_peak <= SMALL);
         }
         drop(memory);
-        // If the context has failed, memory is released with the context, not buffer by buffer.
+        // If the context has failed, its memory is released as a whole, not buffer by buffer.
         let script = script.borrow();
         prop_assert!(script.held == Bytes::ZERO || frees_fail || script.has_failed(), "{:?}", script.held);
     }

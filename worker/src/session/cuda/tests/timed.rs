@@ -14,7 +14,7 @@ use crate::session::cuda::driver::emulated::EmulatedDriver;
 use crate::stage::profile;
 
 const US: Duration = Duration::from_micros(1);
-/// The bytes of an output of the first entry.
+/// The size of the first entry's output, in bytes.
 const OUTPUT: u64 = 600;
 
 /// The result of a scripted kernel.
@@ -318,7 +318,7 @@ fn kernel_that_remembers_results_does_not_win() {
     race.ends_as(Status::Nondeterministic, "timed call");
 }
 
-/// A side that changes the captured inputs would make the other side's outputs fit its own.
+/// If a side could change the captured inputs, the other side's outputs would agree with its own.
 #[test]
 fn kernel_that_changes_captured_inputs_is_caught_at_the_end_of_its_block() {
     let mut race = Race::of(|memory: &mut FakeMemory, params: &[u64]| {

@@ -59,6 +59,6 @@ fn card_is_driven_through_libcuda() {
     assert_eq!((head.status, verified.entries_run), (Status::Crashed, 1), "{}", head.detail);
     assert!(words.iter().all(|words| head.detail.contains(words)), "{}", head.detail);
     assert!(head.context_lost && !device.is_usable());
-    // The driver is not called, because freeing memory would wait for a kernel that never ends.
+    // The driver is not called, because freeing memory could wait for a kernel that never ends.
     assert_eq!(device.driver.borrow_mut().free(1), Ok(()));
 }

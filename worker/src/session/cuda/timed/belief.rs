@@ -7,7 +7,7 @@ use std::time::Duration;
 const DRIFT_PARTS: u32 = 50;
 const STEP: Duration = Duration::from_micros(20);
 
-/// Returns true if a device shows more time than has passed on the host, beyond these tolerances. This is impossible.
+/// Returns true if a device shows more time than can have passed on the host, within these tolerances.
 pub(super) fn is_too_long(device: Duration, host: Duration) -> bool {
     host + host / DRIFT_PARTS + STEP < device
 }

@@ -16,15 +16,15 @@ use crate::session::{
     Verdict, WakeCost,
 };
 
-/// Shorter calls of a block are launched as one graph, because the host cannot launch them as fast as they run. (If the
-/// cache is flushed before each call, they are launched one by one.)
+/// If calls are shorter, all calls of a block are launched as one graph, because the host cannot launch them as fast as
+/// they run. (If the cache is flushed before each call, they are launched one by one.)
 const SHORT_CALL: Duration = Duration::from_micros(20);
 /// The time for which the end of a block is polled without pauses, beyond twice its expected duration.
 const SPIN: Duration = Duration::from_millis(2);
-/// The time limit for filling outputs before a block, which takes milliseconds.
+/// The time limit for filling outputs before a block. Filling takes milliseconds.
 const FILL_LIMIT: Duration = Duration::from_secs(60);
 
-/// What was not done in time.
+/// The operation that exceeded its time limit.
 enum Overdue {
     /// The poison that is written to the outputs before a block.
     Fill,
@@ -33,7 +33,7 @@ enum Overdue {
 
 /// The times of a block.
 struct Measured {
-    /// The sum over the readings of the device's clock.
+    /// The sum of the times between readings of the device's clock.
     device: Duration,
     host: Duration,
     is_graph: bool,
@@ -122,7 +122,7 @@ impl TimedDevice<'_> {
                 self.inner.context_failed = true;
                 let verdict = match overdue {
                     Overdue::Block => fault::overdue(&self.during(order.entry), order.limit),
-                    // Nothing of the candidate was running.
+                    // No code of the candidate was running.
                     Overdue::Fill => Verdict {
                         status: Status::InfraError,
                         detail: format!(

@@ -12,11 +12,11 @@ use super::super::driver::{Driver, DriverError, Queue, SharedDriver};
 use super::super::memory::wait_for;
 use crate::residency::device::Buffer;
 
-/// Repetitions of each measurement.
+/// The number of repetitions of each measurement.
 const REPEATS: usize = 5;
-/// The flushed memory divided by this fits into the L2 cache, so copying that much is faster per byte.
+/// This share (1/n) of the flushed memory fits into the L2 cache, so copying it is faster per byte.
 const CACHED_SHARE: u64 = 16;
-/// The time limit of the measurements, which take milliseconds.
+/// The time limit of the measurements. They take milliseconds.
 const LIMIT: Duration = Duration::from_secs(60);
 /// The byte that a flush writes.
 const FLUSH_BYTE: u8 = 0x3c;

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Every call has its own inputs, if they vary, and its own slot of the ring. The time of a block is the time between
-//! the readings before and after its launches; flushes of the L2 cache are outside. Without flushes, all calls of a
-//! block are between the same two readings.
+//! the readings before and after its launches, without the flushes of the L2 cache. If nothing is flushed, all calls of
+//! a block are between the same two readings.
 
 mod belief;
 mod clock;
@@ -59,7 +59,7 @@ pub(super) struct TimedDevice<'b> {
     /// was called last are kept.
     kept: Vec<KeptOutputs>,
     in_turns: bool,
-    /// The byte in workspaces and their bands.
+    /// The poison in workspaces and their bands.
     poison: u8,
     facts: DeviceFacts,
 }
@@ -212,7 +212,8 @@ impl<'b> TimedDevice<'b> {
             .collect()
     }
 
-    /// Fills the slots of a block. An argument that the call changes gets its value before the call in every slot.
+    /// Fills the slots of a block. In every slot, an argument that the call changes gets its value from before the
+    /// call.
     fn fill_slots(&self, entry: usize, calls: u32, poison: u8) -> io::Result<()> {
         let (layout, driver) = (&self.layouts[entry], self.inner.driver());
         let recorded: &Recorded = self.inner.entries[entry].as_ref();

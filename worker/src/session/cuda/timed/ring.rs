@@ -79,7 +79,6 @@ impl Layout {
         Ok(())
     }
 
-    /// Reads one slot of the kept outputs.
     pub(super) fn source<'k>(&self, kept: &'k KeptOutputs, output: usize, slot: u32) -> KeptSource<'k> {
         let found = self.outputs.get(output).zip(kept.outputs.get(output)).and_then(|(slots, bytes)| {
             let start = usize::try_from(slots.stride * u64::from(slot)).ok()?;

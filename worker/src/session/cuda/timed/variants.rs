@@ -12,10 +12,10 @@ use crate::residency::device::DeviceError;
 use crate::session::VariantMemory;
 
 const DEVICE: &str = "the device";
-/// The time limit for filling the memory, which takes milliseconds.
+/// The time limit for filling the memory. Filling takes milliseconds.
 const FILL_LIMIT: Duration = Duration::from_secs(60);
 
-/// The memory. Freed on drop.
+/// Device memory, which is freed on drop.
 pub(crate) struct DeviceVariants {
     driver: SharedDriver,
     pub(super) address: u64,
@@ -65,7 +65,7 @@ impl VariantMemory for DeviceVariants {
 
 impl Drop for DeviceVariants {
     fn drop(&mut self) {
-        // This fails only in a failed context, whose memory is released as a whole.
+        // Freeing fails only in a failed context, whose memory is released as a whole.
         let _ = self.driver.borrow_mut().free(self.address);
     }
 }

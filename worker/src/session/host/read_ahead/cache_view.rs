@@ -1,8 +1,8 @@
 //! Finds out which pages of a file are in the cache, with `cachestat`, or on older kernels with `mincore` on a private
 //! mapping.
 //!
-//! The kernel reports this only to the file's owner and to processes that may write to it. To others `mincore` reports
-//! every page as present, so only root and the file's owner use it. The file is not read.
+//! The kernel reports this only to the file's owner and to processes that may write to the file. To others, `mincore`
+//! reports every page as present, so it is used only by root and by the file's owner. The file is not read.
 
 use std::fs::File;
 use std::ops::Range;

@@ -38,7 +38,8 @@ use crate::runner::frame::InputRange;
 /// Inputs smaller than this, in bytes, are requested whole when the watch starts, because watching them costs more than
 /// reading them.
 const WHOLE_BELOW: u64 = 1 << 20;
-/// If touches are observed, ranges of at least this many bytes are read with `pread`. A hint requests all others.
+/// If touches are observed, ranges of at least this many bytes are read with `pread`. All others are requested with a
+/// hint.
 const MIN_LONG_READ: u64 = 4 << 20;
 /// The size of one read, in bytes: the kernel's read size for a disk with little read-ahead.
 const SCRATCH: usize = 1 << 20;
@@ -52,7 +53,8 @@ const IDLE_PAUSE: Duration = Duration::from_millis(20);
 const STREAM_PAUSE: Duration = Duration::from_millis(4);
 /// The number of times that a runner's mappings are searched for the inputs before the thread gives up.
 const MAX_TRIES: u32 = 200;
-/// A check that leads to no read is followed by a pause that is this many times as long, up to the longest pause.
+/// A check that leads to no read is followed by a pause of at least this many times its own duration, up to the longest
+/// pause.
 const CHECKING_PART: u32 = 8;
 
 /// The inputs of one entry, examined before its runner maps them.
@@ -138,14 +140,14 @@ impl ReadAhead {
         it
     }
 
-    /// Returns true if the runner should map its inputs without the kernel's read-ahead. False if all large ones are
-    /// cached already, or if the kernel does not report which pages are.
+    /// Returns true if the runner should map its inputs without the kernel's read-ahead. False if all large inputs are
+    /// cached already, or if the kernel does not report the cached pages of one of them.
     pub fn page_by_page(&self) -> bool {
         !self.inputs.is_empty() && self.unseen == 0
     }
 
-    /// If the runner should map its inputs without the kernel's read-ahead, turns it off for their files too: after a
-    /// small record, it would read into the table that follows.
+    /// If the runner should map its inputs without the kernel's read-ahead, turns the read-ahead off for their files
+    /// too. Otherwise, a read of a small record would continue into the table that follows it.
     pub fn read_exactly(&self) {
         if self.page_by_page() {
             let small = self.small_inputs.iter().map(|(file, _)| file);
@@ -212,14 +214,12 @@ enum Command {
     Stop,
 }
 
-/// The result of a watch.
 #[derive(Default)]
 struct Seen {
     report: ReadReport,
     whole: Whole,
 }
 
-/// A running watch.
 pub struct Watch {
     seen: Seen,
     thread: Option<(JoinHandle<Seen>, Sender<Command>)>,
@@ -266,7 +266,6 @@ impl Drop for Watch {
     }
 }
 
-/// The state of the thread.
 struct Watcher {
     inputs: Vec<Input>,
     /// The inputs that are expected to be read whole; `None` once their turn has come.
@@ -295,8 +294,8 @@ impl Watcher {
             let touches = self.touches.as_ref();
             let results: Vec<CheckResult> =
                 self.inputs.iter_mut().enumerate().map(|(at, input)| input.check(at, touches)).collect();
-            // While a stream advances, the disk waits for this thread, so pauses are short. Otherwise checks must stay
-            // cheap.
+            // While a stream advances, the disk waits for this thread, so pauses are short. Otherwise, checks must take
+            // little CPU time.
             pause = if results.contains(&CheckResult::Read) {
                 BUSY_PAUSE
             } else {
@@ -320,7 +319,8 @@ impl Watcher {
         Seen { report: report(&self.inputs), whole }
     }
 
-    /// Reads one piece of each input. Pieces are small, so that the thread soon notices when it is stopped.
+    /// Reads the next piece of each input that has one due. Returns true if more is due. Pieces are small, so that the
+    /// thread soon notices when it is stopped.
     fn read_some(&mut self, scratch: &mut Vec<u8>) -> bool {
         let mut more = false;
         for input in self.inputs.iter_mut().filter(|input| !input.due.is_empty()) {
@@ -334,7 +334,7 @@ impl Watcher {
     fn begin_expected(&mut self) {
         let may_begin = |expected: &mut Expected| expected.turn.as_ref().is_none_or(Turn::has_come);
         let Some(Expected { whole, .. }) = self.expected.take_if(may_begin) else { return };
-        // The limit on reads in advance applies to all inputs together.
+        // The limit on steps ahead of the candidate applies to all inputs together.
         let mut expected: Vec<&mut Input> =
             self.inputs.iter_mut().filter(|input| whole.0.contains(&input.index)).collect();
         let each = LONG_STEPS_AHEAD.checked_div(expected.len()).unwrap_or(0).max(1);
@@ -370,7 +370,6 @@ impl Watcher {
     }
 }
 
-/// The result of a check of an input.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CheckResult {
     Unchanged,
@@ -410,7 +409,7 @@ impl Input {
         let pages = self.policy.pages_of(window..window + 1);
         let touched = match touches {
             Some(touches) => Some(touches.touched(at, pages.clone())),
-            // Touches will be observed, but cannot be yet. A new page in the cache does not show one.
+            // Touches will be observed, but cannot be yet. A new page in the cache does not prove a touch.
             None => self.policy.may_overshoot().then_some(0),
         };
         self.policy.seen(window, self.cache.resident(pages), touched)

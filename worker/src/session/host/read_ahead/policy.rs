@@ -1,11 +1,11 @@
 //! Decides which pages of an input to read ahead of a candidate, from the pages that it has touched. Pure.
 //!
 //! An input starts without read-ahead: each page that the candidate touches is read alone, and then appears in the
-//! cache. Once many pages of a window were touched, the window is read whole. A *stream* continues after it in steps of
-//! doubling length. The first page of each step is its *tripwire*. The stream advances when the candidate reaches a
-//! tripwire, and stops reading if it does not. This bounds the number of pages that are read and not used. If touches
-//! cannot be observed, tripwires are left unread: a tripwire in the cache then shows that the candidate has reached it.
-//! An input that the previous entry used as a whole starts with a stream.
+//! cache. Once many pages of a window were touched, the window is read whole. After it, a *stream* continues in steps
+//! of doubling length. The first page of each step is its *tripwire*. The stream advances when the candidate reaches a
+//! tripwire, and otherwise stops reading, which limits the number of pages that are read in vain. If touches cannot be
+//! observed, tripwires are left unread: a tripwire in the cache then shows that the candidate has reached it. An input
+//! that the previous entry used as a whole starts with a stream.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -48,7 +48,7 @@ pub(super) struct ReadaheadPolicy {
     ended: bool,
 }
 
-/// Numbers of pages of a window.
+/// The state of a window. The numbers count pages.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     /// In the cache before the candidate ran.
@@ -120,7 +120,7 @@ impl ReadaheadPolicy {
         due
     }
 
-    /// From now on, `follow` learns of every touched page.
+    /// From now on, touches are observed, so tripwires need not be left unread.
     pub(super) const fn observe_touches(&mut self) {
         self.touches_are_observed = true;
     }
@@ -147,7 +147,7 @@ impl ReadaheadPolicy {
         self.touches_are_observed
     }
 
-    /// Returns true if nothing is left to read.
+    /// Returns true if every window is read ahead, so that nothing is left to read.
     pub(super) fn is_read(&self) -> bool {
         self.windows.iter().all(|window| window.read)
     }

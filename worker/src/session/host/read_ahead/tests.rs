@@ -121,7 +121,7 @@ fn input_used_whole_before_is_read_from_the_start() {
         whole = learned;
         assert_eq!(whole, Whole(vec![0]), "known before: {known}");
     }
-    // The input is expected to be used but is not: nothing is read beyond the stream's first steps.
+    // If the input is expected to be used but is not, nothing is read beyond the stream's first steps.
     let Some((file, range)) = cold() else { return };
     let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[CacheQuery::CacheStat, CacheQuery::MinCore]);
     let (done, turn) = channel();

@@ -19,7 +19,7 @@ const AT_ONCE: usize = 128;
 /// `Documentation/admin-guide/mm/pagemap.rst` of Linux.
 const PRESENT: u64 = 1 << 63;
 
-/// A mapped input: a part of a file that starts at an offset.
+/// A mapped input: the part of a file from an offset on.
 pub(super) struct Mapped<'a> {
     pub(super) file: &'a File,
     pub(super) offset: u64,
@@ -47,15 +47,15 @@ impl Touches {
         let pagemap = File::open(format!("/proc/{pid}/pagemap")).map_err(|_| TouchesUnknown::Never)?;
         let mut maps = String::new();
         let opened = File::open(format!("/proc/{pid}/maps")).map_err(|_| TouchesUnknown::Never)?;
-        // Names in the file may not be valid UTF-8. The file then counts as unreadable.
+        // Names in the list may not be valid UTF-8. The list then counts as unreadable.
         opened.take(MAPS_BYTES).read_to_string(&mut maps).map_err(|_| TouchesUnknown::Never)?;
         let starts = inputs.iter().map(|input| start_of(input, &maps).ok_or(TouchesUnknown::NotYet));
         let starts = starts.collect::<Result<_, _>>()?;
         Ok(Self { pagemap, page: rustix::param::page_size() as u64, starts })
     }
 
-    /// The number of these pages, counted from the input's offset, that were touched. Neighbours that the kernel maps
-    /// together with a touched page count too.
+    /// The number of these pages that were touched. Pages are counted from the input's offset. Neighbours that the
+    /// kernel maps together with a touched page count too.
     pub(super) fn touched(&self, input: usize, pages: Range<u64>) -> u64 {
         let Some(start) = self.starts.get(input) else { return 0 };
         let mut entries = [0; AT_ONCE * ENTRY_BYTES];

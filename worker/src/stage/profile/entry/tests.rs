@@ -1,4 +1,4 @@
-//! Tests of which pairs count.
+//! Tests of which pairs count, and of deciles.
 
 use super::*;
 
@@ -19,7 +19,7 @@ fn preempted_pairs_do_not_count_unless_the_candidate_waits_more_often() {
     for (count, candidate, baseline, used) in [
         (10, 0, 0, 10),
         (10, 2, 0, 8),
-        // The candidate was preempted in more pairs than two plus one and a half times the baseline's. It may wait on
+        // The candidate was preempted in more than 2 + 1.5 b pairs, where b is the baseline's number. It may wait on
         // purpose whenever it is slow.
         (10, 3, 0, 10),
         (20, 5, 2, 13),

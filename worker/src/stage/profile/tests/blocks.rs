@@ -28,8 +28,8 @@ fn calls(blocks: &[AskedBlock]) -> Vec<u32> {
 #[test]
 fn profile_warms_up_for_three_calls_and_ten_milliseconds() {
     let task = task(&[0], false);
-    // One long call is enough for the warm-up. Shorter calls are made at least three times, and until ten milliseconds
-    // are full.
+    // One long call is enough for the warm-up. Shorter calls are made at least three times, and for at least ten
+    // milliseconds.
     for (per_call, warm_up, pairs) in
         [(120_000 * US, 1, 2), (99_000 * US, 3, 10), (4000 * US, 3, 10), (2000 * US, 5, 10)]
     {

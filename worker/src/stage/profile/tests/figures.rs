@@ -19,7 +19,7 @@ fn profile_reports_the_weight_of_each_entry_and_its_progress() {
         let found: Vec<(&str, u64)> = body.entries.iter().map(|it| (it.entry.as_str(), it.weight)).collect();
         assert_eq!(found, [("entry_000000", 3), ("entry_000001", 4), ("entry_000002", 5)]);
         assert_eq!(*reported.borrow(), [(1, 3), (2, 3), (3, 3)]);
-        // The bytes of inputs and outputs. The entries have outputs of the same size.
+        // The footprint is the size of inputs and outputs.
         let outputs: Vec<u64> = body
             .entries
             .iter()
@@ -133,7 +133,7 @@ fn disturbed_profile_widens_its_interval_to_the_shortest_blocks() {
     let speedup = report.body.entries[0].speedup.expect("paired");
     assert!((speedup.value - 3.0).abs() < 1e-6, "{speedup:?}");
     assert!((speedup.ci_low - 1.2).abs() < 0.01 && (speedup.ci_high - 3.0).abs() < 1e-6, "{speedup:?}");
-    // The same for the upper bound: one block of the candidate is faster.
+    // In the same way for the upper bound, one block of the candidate is shorter.
     let mut candidate = vec![waiting(1000); 30];
     candidate.extend([waiting(500), waiting(1000)]);
     let backend = with_baseline(Script::timed(&candidate), Script::timed(&[waiting(3000)]));

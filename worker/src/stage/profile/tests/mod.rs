@@ -66,7 +66,6 @@ fn with_baseline(candidate: Script, baseline: Script) -> ScriptedBackend {
     ScriptedBackend::playing_each(&[("fast", candidate), ("naive", baseline)])
 }
 
-/// The report of a profile.
 struct Report {
     head: Head,
     body: Profiled,
@@ -76,7 +75,7 @@ fn profile(backend: &ScriptedBackend, task: &ProfileTask) -> Report {
     profile_after(&mut Decisions::default(), backend, task)
 }
 
-/// A profile in a worker that has decided what varies in earlier tasks.
+/// A profile in a worker that has already decided, in earlier tasks, which inputs vary.
 fn profile_after(decisions: &mut Decisions, backend: &ScriptedBackend, task: &ProfileTask) -> Report {
     let mut head = Head::passed();
     let body = run(backend, &|_, _, _| {}, task, &mut head, decisions).expect("the worker returned no error");
@@ -368,7 +367,7 @@ fn profile_rejects_impossible_times() {
     let report = profile(&alone(Script::timed(&[long])), &task(&[0], false));
     assert_eq!(report.head.status, Status::TimingMismatch, "{}", report.head.detail);
     assert!(report.head.detail.contains("its own clock shows"), "{}", report.head.detail);
-    // A claim below our time means a busy machine, and so does a slightly larger one.
+    // A busy machine explains a claim below our time, or slightly above it.
     for claim in [0.5, 1.05] {
         let play = BlockPlay { claim, ..BlockPlay::honest(1000 * US) };
         let report = profile(&alone(Script::timed(&[play])), &task(&[0], false));

@@ -1,5 +1,5 @@
-//! Remembers which inputs vary in the entries of a job. A decision takes a separate process of the baseline and is the
-//! same for all candidates of the job, so a worker makes it once for consecutive candidates.
+//! Remembers which inputs vary in the entries of a job. A decision needs a separate process of the baseline, and is the
+//! same for all candidates of the job. So a worker makes it once for consecutive candidates.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use super::Variation;
 /// Which inputs of an entry vary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum Decision {
-    /// The inputs with these indices among the eligible ones vary.
+    /// The inputs that vary, by their indices among the eligible inputs.
     Varies(Vec<usize>),
     /// No input varies, for this reason.
     Unvaried(String),

@@ -1,7 +1,7 @@
 //! Draws a new float between two neighbouring captured ones.
 //!
 //! If values were only drawn from a million captured ones, each would repeat, and an elementwise kernel could look up
-//! its result instead of computing it. A value in between is new and stays in their range.
+//! its result instead of computing it. A value in between is new, and stays in the range of the captured ones.
 
 use opt_shared::capture::DType;
 
@@ -20,7 +20,7 @@ pub(super) fn is_fresh(dtype: DType, captured: &[u8]) -> bool {
 
 /// Returns a value from `low` up to but excluding `high`, its neighbour among the captured ones. The draws are spread
 /// evenly over the representable values. Returns `low` itself if there is no value in between, if the signs differ, or
-/// if one of the two is zero: most floats next to zero are so small that computing with them is slow.
+/// if one of the two is zero: most floats between zero and another value are so small that computing with them is slow.
 pub(super) fn between<const WIDTH: usize>(low: [u8; WIDTH], high: [u8; WIDTH], random: u32) -> [u8; WIDTH] {
     let (a, b) = (bits(low), bits(high));
     let sign = 1_u64 << (WIDTH.min(WIDEST) * 8 - 1);

@@ -58,7 +58,7 @@ impl Variation {
         }
     }
 
-    /// No input varies, but a process ended before this was certain.
+    /// Like `none`, for a process that ended before this was certain.
     fn none_for_now(why: impl Into<String>) -> Self {
         Self { decision: None, ..Self::none(why) }
     }
@@ -100,7 +100,7 @@ impl Variation {
             .map_err(|source| SessionError::Variants { entry: recorded.name.clone(), source })
     }
 
-    /// Writes new values for an entry of a task, if any of its inputs vary.
+    /// Like `renew`. An error names the entry.
     pub(super) fn write_for(
         &mut self,
         recorded: &Recorded,
@@ -178,7 +178,7 @@ fn same_bytes(one: &Tensor, other: &Tensor) -> bool {
     one.storage == other.storage && one.byte_range() == other.byte_range() && one.dtype == other.dtype
 }
 
-/// Returns true if two tensors share bytes, but are not the same bytes of the same type.
+/// Returns true if two tensors share bytes. False if both are the same bytes with the same type.
 fn overlaps(one: &Tensor, other: &Tensor) -> bool {
     let (a, b) = (one.byte_range(), other.byte_range());
     one.storage == other.storage && a.start.max(b.start) < a.end.min(b.end) && !same_bytes(one, other)
@@ -189,7 +189,7 @@ fn slots(recorded: &Recorded) -> u32 {
     formula::ring_slots(recorded.outputs.iter().map(|output| Bytes::new(allocated_bytes(&output.tensor))))
 }
 
-/// The layout of the chosen inputs; `None` if they do not fit into memory together.
+/// The layout of the chosen inputs; `None` if they do not all fit into the memory.
 fn variation_of(recorded: &Recorded, eligible: &[Eligible], chosen: &[usize]) -> Option<Variants> {
     let extents: Vec<Extent> = chosen.iter().map(|&at| eligible[at].extent).collect();
     let page = rustix::param::page_size() as u64;

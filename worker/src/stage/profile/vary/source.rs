@@ -1,9 +1,9 @@
 //! The sources of an input's new values, and the reasons why some inputs keep their captured values.
 //!
-//! Floats are drawn element by element from captured values, and so stay in their range. Each variant favours larger or
-//! smaller values to a different degree, because otherwise means and norms would hardly change. Integers are shuffled:
-//! indices stay in range, and unique values stay unique. Floats are shuffled as well if an output may contain their
-//! positions. Either way, the results of one call are wrong for the next.
+//! Floats are drawn element by element from captured values, and so stay in the captured range. Each variant favours
+//! larger or smaller values to a different degree, because means and norms would otherwise hardly change. Integers are
+//! shuffled: indices stay in range, and unique values stay unique. Floats are shuffled as well if an output may contain
+//! their positions. Either way, the results of one call are wrong for the next.
 
 use std::io;
 
@@ -132,7 +132,7 @@ fn draw<const WIDTH: usize>(
 ) {
     let (values, _) = values.as_chunks::<WIDTH>();
     let count = values.len() as u64;
-    // 28 bits select each of at most a million values; the other eight decide between the two.
+    // 28 bits each select the two values, of at most a million; the other eight bits decide between the two.
     let place = |bits: u64| to_index(((bits & 0x0fff_ffff) * count) >> 28);
     for element in piece.as_chunks_mut::<WIDTH>().0 {
         let bits: u64 = random.random();

@@ -8,7 +8,8 @@ use crate::judge::element;
 /// The length of the shortest rows that are tested for order, sum or norm, and the smallest side of matrices that are
 /// tested.
 const SHORTEST_ROW: usize = 3;
-/// The largest deviation of a row's sum or norm from 1. Half precision rounds each element by up to a two-thousandth.
+/// The largest deviation of a row's sum or norm from 1. Half precision rounds each element by up to one part in two
+/// thousand.
 const NEAR_ONE: f64 = 0.02;
 
 /// A property of an input's values. `Sorted`, `Probabilities` and `UnitRows` hold for every row, `Symmetric` and

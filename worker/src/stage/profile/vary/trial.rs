@@ -22,8 +22,8 @@ use crate::session::{
 use crate::stage::POISONS;
 use crate::stage::failure::{Calls, of_calls};
 
-/// The seed of the values in a trial. No timed call uses it. All trials use it, so that all candidates of a job get the
-/// same decision.
+/// The seed of the values in a trial. All trials use it, so that all candidates of a job get the same decision. No
+/// timed call uses it.
 const SEED: u64 = 0x7261_6d69_7665;
 /// The largest number of parts of an output. Each part must change.
 const PARTS: u64 = 64;
@@ -83,9 +83,9 @@ pub(in super::super) fn decide<B: Backend>(
         }
     }
     let Some(memory) = memory else { return Ok(Ok(decided.into_iter().flatten().collect())) };
-    // A kernel that does not load once may load the next time: on a busy machine, loading takes long.
+    // A kernel that fails to load may load the next time: on a busy machine, loading takes long.
     let mut may_load_again = true;
-    // Each iteration tries one choice of at least one entry, except one iteration in which the kernel may fail to load.
+    // Each iteration tries one choice of at least one entry. In one iteration, the kernel may fail to load instead.
     while !open.is_empty() {
         let mut layouts: Vec<Variants> = vec![Variants::default(); placed.len()];
         let mut tried: Vec<(Undecided, Vec<usize>)> = Vec::new();
@@ -289,7 +289,7 @@ impl TrialEntry<'_> {
         Ok(Trial::Works)
     }
 
-    /// Makes a block. If it does not succeed, returns the result of the trial.
+    /// Makes a block. Returns the result of the trial if the block does not succeed.
     fn block(
         &self,
         session: &mut dyn Session,
@@ -343,7 +343,7 @@ impl TrialEntry<'_> {
         Ok(false)
     }
 
-    /// Returns true if no part changed.
+    /// Returns true if no element changed.
     fn same(&self, found: &[Vec<Element>], before: &[Vec<Element>]) -> bool {
         self.parts(found, before).all(|(changed, _)| changed == 0)
     }

@@ -162,7 +162,8 @@ proptest! {
     }
 }
 
-/// The uses cycle through more constants than fit. With least recently used, every use would miss.
+/// The uses cycle through more constants than fit. If the least recently used constant were evicted, every use would
+/// miss.
 #[test]
 fn cycle_larger_than_the_pool_still_has_hits() {
     let case = Case {

@@ -201,7 +201,7 @@ fn use_at(recording: &mut Recording, at: usize) -> &mut Use {
     &mut recording.uses[at]
 }
 
-/// Numbers the uses as a recorder would, so that no reader can notice the mutation.
+/// Numbers the uses as a recorder would, so that the recording by itself does not show the mutation.
 fn renumbered(mut recording: Recording) -> Recording {
     let mut epochs = vec![0; recording.constants.len()];
     for (at, it) in recording.uses.iter_mut().enumerate() {
@@ -327,7 +327,7 @@ fn changed_bytes_are_refused() {
     assert_eq!(outcome.called.len(), step, "every earlier call was made");
 }
 
-/// A slow source, to observe the arena between the allocation of a slot and the end of its copy.
+/// A slow source, with which a test observes the arena between the allocation of a slot and the end of its copy.
 struct Slow {
     arena: std::fs::File,
     seen: Arc<Mutex<Vec<Vec<u8>>>>,

@@ -28,7 +28,6 @@ fn task(numbers: &[u32]) -> VerifyTask {
     }
 }
 
-/// The head and body of a report.
 struct Report {
     head: Head,
     body: Verified,
@@ -141,7 +140,7 @@ fn verify_maps_every_failure_of_a_candidate_to_a_status() {
     }
 }
 
-/// The first call's slot and poison again, then its slot with another poison.
+/// The calls that are repeated have the first call's slot, one with the same poison and one with another.
 #[test]
 fn verify_repeats_the_first_call_before_an_output_counts_as_unwritten() {
     let plays = [Play::Right, Play::UnwrittenFrom(0), Play::Right, Play::UnwrittenFrom(0)];

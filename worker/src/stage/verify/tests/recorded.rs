@@ -34,7 +34,7 @@ fn copied(folder: &tempfile::TempDir, mut task: VerifyTask) -> VerifyTask {
     task
 }
 
-/// The recorded output is read to compute its tolerance (float32), or only for the comparison (int32).
+/// The recorded output is read to compute its tolerance (float32), or only to be compared (int32).
 #[test]
 fn verify_blames_a_capture_whose_output_cannot_be_read() {
     for (number, together, read_for) in

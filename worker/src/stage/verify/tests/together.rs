@@ -93,7 +93,7 @@ fn verify_blames_a_candidate_whose_entry_fails_alone_as_well() {
         (Script::of(&[Play::WrongFrom(0)]), Script::of(&[Play::WrongFrom(0)]), Status::IncorrectNumerical),
         // The repetition of the entry alone determines the status.
         (Script::of(&[Play::Dies]), Script::of(&[Play::WrongFrom(0)]), Status::IncorrectNumerical),
-        // We kill a runner that survives, so its end proves nothing.
+        // A runner that survives is killed by us, so its end proves nothing.
         (
             Script {
                 load: Answer::Done(Loaded::Refused { text: "no".to_owned() }),

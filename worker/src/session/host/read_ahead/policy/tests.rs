@@ -3,7 +3,7 @@
 use super::*;
 
 const PAGE: u64 = 4096;
-/// 128 MiB.
+/// The number of pages of an input of 128 MiB.
 const PAGES: u64 = 32_768;
 const MIB: u64 = 256;
 
@@ -250,7 +250,7 @@ fn pages_cached_before_do_not_count_as_touches() {
 fn read_and_touched_pages_add_up_to_the_input() {
     for touches in [0..PAGES, 5..6 * MIB, 3..9] {
         let mut bench = Bench::run(cold(), 1, touches);
-        // Pages that came in after the last check.
+        // Counts pages that were touched after the last check.
         let _ = bench.policy.follow(|tripwire| bench.cached[to_index(tripwire.page)]);
         let counted = bench.policy.touched() + bench.policy.ahead();
         assert!(counted <= bench.resident() && bench.resident() <= counted + 64, "{counted}");
