@@ -10,9 +10,10 @@ use opt_shared::units::Bytes;
 use rand::Rng;
 
 use super::idle::MIN_ROUNDS;
+use super::late::is_late;
 use super::length::{agree, calls_for_a_block};
 use super::pair::{Context, Draws, Made, Order, Pairing};
-use super::pairs::{Pairs, fastest, most_calls, net_times, note, note_estimates};
+use super::pairs::{Pairs, fastest, most_calls, net_times, note, note_estimates, undisturbed};
 use super::plausible::{implausible, works_unasked};
 use super::samples::Samples;
 use super::throttled::{Timed, is_throttled, least_clock};
@@ -32,6 +33,8 @@ const MAX_WARM_UP_PAIRS: u32 = 1000;
 const SLOW_CALL: Duration = Duration::from_millis(100);
 /// If at least this many pairs were undisturbed, the disturbed ones can be left out.
 const MIN_CALM: usize = 3;
+/// The number of pairs of runners that is enough if an entry is late. One pair would give no interval.
+const MIN_RUNNERS_IF_LATE: u32 = 2;
 /// The numbers of warm-up calls and of timed calls in KernelForge's protocol.
 const KERNELFORGE_CALLS: (u32, u32) = (25, 100);
 
@@ -50,6 +53,8 @@ pub(super) struct Timing {
     medians: Vec<Vec<f64>>,
     runners: u32,
     spent: Duration,
+    /// The time that the calls of all pairs take when nothing disturbs them.
+    undisturbed: Duration,
     calls: u32,
     handoff: Duration,
     /// The number of pairs in which a side's block had a low clock rate.
@@ -95,7 +100,7 @@ impl Timing {
         if let Err(stop) = made {
             return Ok(Err(stop));
         }
-        if let Err(stop) = idle_rounds(&mut pairing)? {
+        if let Err(stop) = idle_rounds(&mut pairing, pairs.is_late())? {
             return Ok(Err(stop));
         }
         let spent = now(sides) - started;
@@ -120,6 +125,7 @@ impl Timing {
         let timed = &pairs.timed;
         self.calls = pairs.calls;
         self.spent += spent;
+        self.undisturbed += pairs.undisturbed;
         self.handoff = sides[CANDIDATE].session.clock().handoff();
         let least_clock = least_clock(self.samples.iter().flat_map(Samples::clocks));
         // If at least half of the pairs took no time, the others are exceptions.
@@ -156,7 +162,11 @@ impl Timing {
             self.done = true;
             return;
         }
-        if self.runners < MIN_RUNNERS {
+        // Idle rounds must be able to prove that a side works when it has nothing to do.
+        let late = profile.protocol == Protocol::Paired
+            && self.samples.iter().all(|side| MIN_ROUNDS <= side.rounds.len())
+            && is_late(self.spent, profile.entry_timeout, self.undisturbed);
+        if self.runners < least_runners(late) {
             return;
         }
         let narrow = self.estimate().is_some_and(|estimate| half_width(&estimate) <= profile.max_noise);
@@ -317,6 +327,7 @@ pub(super) fn warm_up<M: VariantMemory>(
     let most = most_calls(pairing);
     let started = now(pairing.sides);
     let (mut done, mut in_blocks, mut calls) = (0u32, Duration::ZERO, 1u32);
+    let mut in_calls = Duration::ZERO;
     let mut settled = false;
     // The maximum over all blocks: a disturbed block keeps fewer CPUs busy.
     let mut busy = 0.0_f64;
@@ -333,6 +344,12 @@ pub(super) fn warm_up<M: VariantMemory>(
         if warm && settled {
             break;
         }
+        // Every pair revises the number of calls.
+        let profile = &pairing.context.task.profile;
+        let late = is_late(spent * MIN_RUNNERS, profile.entry_timeout, in_calls * MIN_RUNNERS);
+        if 0 < done && late && profile.protocol == Protocol::Paired {
+            break;
+        }
         let baseline_first = pairing.draws.random.random();
         let blocks = match pairing.make(Order { calls, baseline_first, all_slots: false })? {
             Ok(blocks) => blocks,
@@ -342,6 +359,7 @@ pub(super) fn warm_up<M: VariantMemory>(
         in_blocks += blocks.iter().map(|block| block.elapsed).min().unwrap_or_default();
         busy = blocks.iter().map(|block| block.cpus_busy).fold(busy, f64::max);
         note_estimates(pairing, &blocks, calls);
+        in_calls += undisturbed(pairing.samples, calls);
         let next = calls_for_a_block(fastest(pairing.samples), most);
         settled = agree(calls, next);
         calls = next;
@@ -417,18 +435,25 @@ fn kernelforge<M: VariantMemory>(
 /// Makes these runners' share of the idle rounds that a proof needs, unless the entry is only screened.
 pub(super) fn idle_rounds<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
+    late: bool,
 ) -> Result<Made<()>, SessionError> {
     if pairing.context.is_screened() {
         return Ok(Ok(()));
     }
+    let rounds = MIN_ROUNDS.div_ceil(least_runners(late) as usize);
     for number in 0..pairing.sides.len() {
-        for _ in 0..MIN_ROUNDS.div_ceil(MIN_RUNNERS as usize) {
+        for _ in 0..rounds {
             if let Err(stop) = pairing.idle_round(number)? {
                 return Ok(Err(stop));
             }
         }
     }
     Ok(Ok(()))
+}
+
+/// The smallest number of pairs of runners.
+fn least_runners(late: bool) -> u32 {
+    if late { MIN_RUNNERS_IF_LATE } else { MIN_RUNNERS }
 }
 
 pub(super) fn no_figures(context: &Context<'_>) -> SessionError {

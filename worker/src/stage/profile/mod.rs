@@ -9,6 +9,7 @@ mod dispute;
 mod entry;
 mod handoff;
 mod idle;
+mod late;
 mod length;
 mod looks;
 mod pair;

@@ -8,6 +8,7 @@ use opt_shared::message::Depth;
 use rand::Rng;
 
 use super::handoff;
+use super::late::is_late;
 use super::length::{calls_for_a_block, longest_call, too_short};
 use super::pair::{Order, Pairing, net};
 use super::samples::{Samples, was_preempted};
@@ -33,6 +34,8 @@ pub(super) struct Pairs {
     pub(super) calls: u32,
     /// The time that the entry has taken in these runners so far.
     pub(super) spent: Duration,
+    /// The time that the calls of all pairs take when nothing disturbs them.
+    pub(super) undisturbed: Duration,
     least_calls: u32,
     most_calls: u32,
     /// For each of the next pairs, true if the baseline goes first. Orders are drawn for two pairs at a time, and each
@@ -40,6 +43,8 @@ pub(super) struct Pairs {
     order: Vec<bool>,
     wanted: usize,
     least: usize,
+    /// The number of pairs that is enough if the entry is late.
+    least_if_late: usize,
     limit: Duration,
     /// The clock rate below which a block is throttled.
     least_clock: Option<f64>,
@@ -48,21 +53,24 @@ pub(super) struct Pairs {
 impl Pairs {
     /// `slow` is true if calls take so long that only a few pairs are made. `spent` is the duration of the warm-up.
     pub(super) fn new<M: VariantMemory>(pairing: &Pairing<'_, '_, M>, slow: bool, spent: Duration) -> Self {
-        let (wanted, least) = match pairing.context.task.depth {
-            _ if slow => (PAIRS_SLOW, PAIRS_SLOW),
-            Depth::Full => (PAIRS, MIN_PAIRS),
-            Depth::Screen => (MIN_PAIRS, MIN_PAIRS),
+        let (wanted, least, least_if_late) = match pairing.context.task.depth {
+            _ if slow => (PAIRS_SLOW, PAIRS_SLOW, PAIRS_SLOW),
+            Depth::Full => (PAIRS, MIN_PAIRS, PAIRS_SLOW),
+            // Its interval is computed from the pairs of one runner. Fewer pairs could drop the winner.
+            Depth::Screen => (MIN_PAIRS, MIN_PAIRS, MIN_PAIRS),
         };
         Self {
             timed: Vec::new(),
             without_time: 0,
             calls: 1,
             spent,
+            undisturbed: Duration::ZERO,
             least_calls: 1,
             most_calls: most_calls(pairing),
             order: Vec::new(),
             wanted,
             least,
+            least_if_late,
             // Each of the `MIN_RUNNERS` runners that an entry needs gets an equal share of the time.
             limit: pairing.context.task.profile.entry_timeout / MIN_RUNNERS,
             least_clock: None,
@@ -74,9 +82,17 @@ impl Pairs {
     pub(super) fn are_enough(&self) -> bool {
         let made = self.timed.len() + self.without_time;
         let calm = self.timed.iter().filter(|pair| pair.is_calm(self.least_clock)).count();
+        let late =
+            is_late(self.spent * MIN_RUNNERS, self.limit * MIN_RUNNERS, self.undisturbed * MIN_RUNNERS);
         self.wanted <= calm
             || self.wanted * MAX_REPEATED <= made
             || (self.least <= made && self.limit <= self.spent)
+            || (self.least_if_late <= made && self.is_late())
+    }
+
+    /// Returns true if the entry is late, judged by these runners' share of its time.
+    pub(super) fn is_late(&self) -> bool {
+        is_late(self.spent * MIN_RUNNERS, self.limit * MIN_RUNNERS, self.undisturbed * MIN_RUNNERS)
     }
 
     /// Returns the order for the next pair.
@@ -97,6 +113,7 @@ impl Pairs {
         pairing: &mut Pairing<'_, '_, M>,
         blocks: &[Block],
     ) -> Result<(), SessionError> {
+        self.undisturbed += undisturbed(pairing.samples, self.calls);
         note_estimates(pairing, blocks, self.calls);
         let nets = net_times(pairing, blocks);
         if nets.iter().any(|&net| too_short(net, self.calls, self.most_calls)) {
@@ -164,6 +181,11 @@ pub(super) fn most_calls<M: VariantMemory>(pairing: &Pairing<'_, '_, M>) -> u32 
 /// both.
 pub(super) fn fastest(samples: &[Samples]) -> Duration {
     samples.iter().map(|side| side.estimate).min().unwrap_or_default()
+}
+
+/// The time that a pair's blocks of `calls` calls take when nothing disturbs them.
+pub(super) fn undisturbed(samples: &[Samples], calls: u32) -> Duration {
+    samples.iter().map(|side| side.estimate).sum::<Duration>() * calls
 }
 
 pub(super) fn note_estimates<M: VariantMemory>(

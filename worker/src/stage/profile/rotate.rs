@@ -42,7 +42,7 @@ impl<'b, M: VariantMemory> Rotation<'_, 'b, M> {
         }
         for (index, pairs) in turns {
             let started = now(self.sides);
-            if let Err(stop) = idle_rounds(&mut self.pairing(index))? {
+            if let Err(stop) = idle_rounds(&mut self.pairing(index), pairs.is_late())? {
                 return Ok(Err(stop));
             }
             let spent = pairs.spent + (now(self.sides) - started);

@@ -212,3 +212,27 @@ fn interval_of_a_time_contains_the_differences_between_runners() {
     // Student's interval over three runners that differ by one percent.
     assert!((times.ci_low - 2.894).abs() < 0.002 && (times.ci_high - 3.109).abs() < 0.002, "{times:?}");
 }
+
+#[test]
+fn profile_of_an_entry_that_waits_for_cpus_ends_soon_after_its_limit() {
+    // Calls take 100 us, but nearly every block waits 200 ms for a CPU.
+    let busy = |runners: usize, waits: u32| -> Vec<(&'static str, Script)> {
+        let wait = move |number: u32| if number % 8 == 0 { Duration::ZERO } else { waits * US };
+        let blocks: Vec<BlockPlay> = (0..200)
+            .map(|number| BlockPlay { per_call: 100 * US + wait(number), ..BlockPlay::honest(100 * US) })
+            .collect();
+        (0..runners)
+            .flat_map(|_| [("fast", Script::timed(&blocks)), ("naive", Script::timed(&blocks))])
+            .collect()
+    };
+    let mut task = task(&[0], true);
+    task.profile.entry_timeout = Duration::from_secs(1);
+    let of = |runners: usize, waits: u32| {
+        let report = profile(&ScriptedBackend::playing_each(&busy(runners, waits)), &task);
+        assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
+        let entry = report.body.entries[0].clone();
+        (entry.runners, entry.times.samples)
+    };
+    assert_eq!(of(3, 0), (3, 30));
+    assert_eq!(of(2, 200_000), (2, 4));
+}
