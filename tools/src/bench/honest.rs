@@ -22,6 +22,9 @@ pub(crate) struct Arguments {
     /// The number of processes that keep CPUs busy during the runs
     #[arg(long, default_value_t = 0)]
     load: u32,
+    /// The number of OpenMP threads of each kernel
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
+    threads: u32,
     /// The number of runs, including those in the log
     #[arg(long, default_value_t = 20)]
     runs: usize,
@@ -73,7 +76,7 @@ impl Case {
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let mut runs = logged_runs(arguments)?;
     let folder = tempdir()?;
-    let plan = prepare(&folder, arguments.case)?;
+    let plan = prepare(&folder, arguments)?;
     let _load = Load::of(arguments.load)?;
     while runs.len() < arguments.runs {
         let summary = run_json(&plan, &[])?;
@@ -90,18 +93,23 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(judge(arguments, &runs))
 }
 
-/// Returns the runs of the same case and load in the log.
+/// Returns the runs of the same case, load and number of threads in the log.
 fn logged_runs(arguments: &Arguments) -> Result<Vec<Value>> {
     let Some(log) = arguments.log.as_ref().filter(|log| log.exists()) else { return Ok(Vec::new()) };
     let text = std::fs::read_to_string(log).context("reading the log")?;
     let lines = text.lines().filter_map(|line| serde_json::from_str(line).ok());
     Ok(lines
-        .filter(|it: &Value| it["case"] == arguments.case.name() && it["load"] == arguments.load)
+        .filter(|it: &Value| {
+            it["case"] == arguments.case.name()
+                && it["load"] == arguments.load
+                && it["threads"] == arguments.threads
+        })
         .collect())
 }
 
 /// Creates captures and a plan. The tensor is so small that only the kernels' different amounts of work matter.
-fn prepare(folder: &Path, case: Case) -> Result<PathBuf> {
+fn prepare(folder: &Path, arguments: &Arguments) -> Result<PathBuf> {
+    let Arguments { case, threads, .. } = *arguments;
     let made = Command::new(binary("gen-captures")?)
         .args(["op", "--name", "relu", "--shape", "4,4", "--entries", "1", "--out"])
         .arg(folder.join("relu"))
@@ -115,10 +123,11 @@ fn prepare(folder: &Path, case: Case) -> Result<PathBuf> {
     }
     names.pop();
     let plan = folder.join("plan.toml");
+    let openmp = if 1 < threads { ", \"-fopenmp\"" } else { "" };
     std::fs::write(
         &plan,
         format!(
-            "[run]\nname = \"honest\"\n[build]\nflags = [\"-O2\"]\n[limits]\nthreads = 1\n[[job]]\ncaptures = \"relu\"\n\
+            "[run]\nname = \"honest\"\n[build]\nflags = [\"-O2\"{openmp}]\n[limits]\nthreads = {threads}\n[[job]]\ncaptures = \"relu\"\n\
              baseline = \"base.c\"\ncandidates = [{}]\n",
             names.join(", ")
         ),
@@ -141,7 +150,7 @@ fn result_line(arguments: &Arguments, job: &Value) -> Value {
         })
         .collect();
     json!({
-        "case": arguments.case.name(), "load": arguments.load, "winner": job["winner"], "ranking": job["ranking"],
+        "case": arguments.case.name(), "load": arguments.load, "threads": arguments.threads, "winner": job["winner"], "ranking": job["ranking"],
         "candidates": candidates,
     })
 }
@@ -165,13 +174,24 @@ struct Series {
     half_width: f64,
 }
 
+/// From this load on, kernels with more than one thread may always be unsettled.
+const BUSY: u32 = 4;
+
+/// The share of runs that may be unsettled.
+fn most_unsettled(load: u32, threads: u32) -> f64 {
+    if 1 < threads && BUSY <= load {
+        return 1.0;
+    }
+    MAX_UNSETTLED.iter().find(|(most, _)| load <= *most).map_or(0.0, |(_, share)| *share)
+}
+
 /// Returns the requirements that a series does not meet.
-fn unmet(case: Case, load: u32, series: &Series) -> Vec<String> {
+fn unmet(case: Case, load: u32, threads: u32, series: &Series) -> Vec<String> {
     let mut unmet = Vec::new();
     if 0 < series.wrong {
         unmet.push(format!("{} runs are wrong, and none may be", series.wrong));
     }
-    let share = MAX_UNSETTLED.iter().find(|(most, _)| load <= *most).map_or(0.0, |(_, share)| *share);
+    let share = most_unsettled(load, threads);
     // A millionth more, because a product such as 20 * 0.1 may come out too small.
     if series.runs as f64 * share + 1e-6 < series.unsettled as f64 {
         unmet.push(format!(
@@ -215,9 +235,10 @@ fn judge(arguments: &Arguments, runs: &[Value]) -> bool {
         ),
     };
     println!(
-        "{} runs of {} at load {}: {right} right, {wrong} wrong, {unsettled} unsettled",
+        "{} runs of {} with {} thread(s) at load {}: {right} right, {wrong} wrong, {unsettled} unsettled",
         runs.len(),
         arguments.case.name(),
+        arguments.threads,
         arguments.load
     );
     let truth = match arguments.case {
@@ -248,7 +269,7 @@ fn judge(arguments: &Arguments, runs: &[Value]) -> bool {
     );
     let intervals = all.len();
     let series = Series { runs: runs.len(), wrong, unsettled, intervals, containing, half_width };
-    let unmet = unmet(arguments.case, arguments.load, &series);
+    let unmet = unmet(arguments.case, arguments.load, arguments.threads, &series);
     unmet.iter().for_each(|requirement| println!("not met: {requirement}"));
     unmet.is_empty()
 }
@@ -277,8 +298,12 @@ mod tests {
             (Case::Twentieth, 0, Series { containing: 18, half_width: 0.11, ..GOOD }, 0),
             (Case::Half, 0, Series { wrong: 1, unsettled: 1, containing: 0, half_width: 1.0, ..GOOD }, 4),
         ] {
-            let unmet = unmet(case, load, &series);
+            let unmet = unmet(case, load, 1, &series);
             assert_eq!(unmet.len(), count, "{case:?} {load} {series:?}: {unmet:?}");
         }
+        for (load, runs, count) in [(3, 20, 1), (4, 20, 0), (10, 20, 0), (0, 1, 1), (0, 0, 0)] {
+            assert_eq!(unmet(Case::Half, load, 2, &unsettled(runs)).len(), count, "two threads, load {load}");
+        }
+        assert_eq!(unmet(Case::Copies, 10, 2, &Series { wrong: 1, ..GOOD }).len(), 1);
     }
 }
