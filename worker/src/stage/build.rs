@@ -29,7 +29,8 @@ use crate::sandbox::policy::CompilerFileAccess;
 use crate::toolchain::artifact::{Kept, keep, open_written};
 use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerError, CompilerSpec};
 use crate::toolchain::log::{
-    NO_SPACE, blames_the_source, lacking_resource, missing_header, part_was_killed, ran_out_of_memory,
+    NO_SPACE, NO_TASKS, blames_the_source, lacking_resource, missing_header, part_was_killed,
+    ran_out_of_memory,
 };
 use crate::toolchain::{self, BuildError, Folders, Program, Recipe, Step, file};
 
@@ -63,6 +64,9 @@ pub(crate) fn run(
     };
     if scratch.is_err() || built.is_err() || head.status == Status::InfraError {
         head.room = Room::on_disk_of(&task.scratch).ok();
+        if head.status == Status::InfraError && head.detail.contains(NO_TASKS) {
+            head.room.get_or_insert_default().pids = Some(0);
+        }
     }
     scratch.and(built)
 }
@@ -200,7 +204,7 @@ fn compile(
     if let Some(reason) = running.wait(limit).map_err(failed)? {
         running.end_for(link, reason).map_err(failed)?;
     }
-    let CompilerEnd { end, killed, log, is_truncated, peak_owed, least_room } =
+    let CompilerEnd { end, killed, tasks_refused, log, is_truncated, peak_owed, least_room } =
         running.finish(link).map_err(failed)?;
     built.log_head = log[..log.floor_char_boundary(LOG_HEAD)].to_owned();
     head.peak_owed = Some(peak_owed);
@@ -252,6 +256,13 @@ fn compile(
         (None, End::Exited { .. }) if let Some(fault) = fault_of_the_machine(&log, least_room, spec.largest_file) => {
             (Status::InfraError, format!("{compiler} {fault}"))
         }
+        (None, End::Exited { code }) if tasks_refused && !blames_the_source(&log) => (
+            Status::InfraError,
+            format!(
+                "{compiler} exited with code {code}; meanwhile, a control group that contains this run was at its limit of \
+                 processes (`pids.max`)"
+            ),
+        ),
         (None, End::Exited { code }) if is_truncated && !blames_the_source(&log) => (
             Status::InfraError,
             format!(

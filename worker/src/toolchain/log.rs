@@ -119,11 +119,14 @@ pub(crate) fn part_was_killed(log: &str) -> bool {
 /// The C library's message for a full disk.
 pub(crate) const NO_SPACE: &str = "No space left on device";
 
+/// The C library's message if the machine has no process or thread left.
+pub(crate) const NO_TASKS: &str = "Resource temporarily unavailable";
+
 /// The C library's messages for resources that a machine may lack temporarily.
 const RESOURCES: [&str; 7] = [
     NO_SPACE,
     "Disk quota exceeded",
-    "Resource temporarily unavailable",
+    NO_TASKS,
     "Too many open files",
     "Too many open files in system",
     "Input/output error",

@@ -117,6 +117,7 @@ pub(crate) struct Death {
     pub(crate) end: End,
     /// The reason, if the supervisor killed it.
     pub(crate) killed: Option<KillReason>,
+    pub(crate) tasks_refused: bool,
     pub(crate) peak_owed: Bytes,
     pub(crate) report: RunnerEnd,
     /// The size of an allocation that was refused, if the runner reported one.
@@ -487,6 +488,7 @@ impl Runner {
         Ok(Death {
             end,
             killed: answer.killed,
+            tasks_refused: answer.tasks_refused,
             peak_owed: answer.peak_owed,
             report,
             refused: (refused != 0).then_some(Bytes::new(refused)),

@@ -114,6 +114,7 @@ pub(crate) struct Script {
     pub(crate) death: (Status, &'static str),
     pub(crate) end: RunnerEnd,
     pub(crate) peak_owed: Bytes,
+    pub(crate) tasks_refused: bool,
 }
 
 impl Script {
@@ -133,6 +134,7 @@ impl Script {
             death: (Status::Crashed, "ended by SIGSEGV in a call"),
             end: RunnerEnd { signal: Some("SIGSEGV".to_owned()), ..RunnerEnd::default() },
             peak_owed: Bytes::mib(1),
+            tasks_refused: false,
         }
     }
 
