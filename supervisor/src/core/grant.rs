@@ -34,7 +34,7 @@ impl Core {
     /// finished run.
     pub(super) fn advance(&mut self, now: Moment) {
         match self.ending.clone() {
-            Ending::No if self.is_paused() || self.is_stalled() => {
+            Ending::No if self.is_paused() || self.is_stalled() || self.tasks_pause.is_some() => {
                 self.note_held_builds(now, false);
                 self.close_jobs();
                 if self.every_job_is_done() && !self.stays_open() {

@@ -177,6 +177,9 @@ impl Core {
                 Some(KillReason::HostCeiling { .. } | KillReason::HostFloor { .. }) => {
                     self.repeat_smaller_or_give_up(lease, detail);
                 }
+                _ if self.had_no_tasks(now, &lease, report.head.room.and_then(|room| room.pids)) => {
+                    self.repeat(lease, Blame::Host, detail);
+                }
                 _ if self.had_no_room(&lease) => self.repeat(lease, Blame::Host, detail),
                 _ => self.repeat_or_give_up(now, lease, Blame::Host, detail),
             }

@@ -77,6 +77,8 @@ pub(crate) struct Losses {
     pub(crate) short_of_memory: u32,
     /// The number of builds that failed while there was no room for them.
     pub(crate) without_room: u32,
+    /// The number of attempts to which the machine refused a process or thread.
+    pub(crate) without_tasks: u32,
     /// The number of attempts that were ended because they held more on the device than they reserved.
     pub(crate) over_device: u32,
     /// The index of the first of the step's ways that is still allowed. Later ways take less memory.
