@@ -170,6 +170,7 @@ impl Core {
             return;
         }
         self.blame_second_kill(lease.order, &mut report);
+        self.blame_same_output(lease.order.unit, &mut report);
         let (status, detail) = (report.head.status, report.head.detail.clone());
         let blame = report.head.blame();
         if status == Status::InfraError {
@@ -223,6 +224,24 @@ impl Core {
         let before = self.change(blamed, |unit| unit.losses.killed_at.replace(entry.clone()));
         if before.as_ref() == Some(&entry) {
             mark_as_crashed(&mut report.head);
+        }
+    }
+
+    /// Blames a candidate whose build failed twice in a row with the same output. One output that does not name the cause
+    /// proves nothing, but a fault of the machine would not repeat itself word for word.
+    fn blame_same_output(&mut self, unit: UnitId, report: &mut Report) {
+        let Body::Build(built) = &report.body else { return };
+        let before = self
+            .change(unit, |unit| std::mem::replace(&mut unit.losses.build_output, built.unexplained.clone()));
+        if report.head.status == Status::InfraError
+            && built.unexplained.is_some()
+            && before == built.unexplained
+        {
+            report.head.status = Status::CompileError;
+            report
+                .head
+                .detail
+                .push_str("; the output was the same in the previous attempt, so the source is to blame");
         }
     }
 

@@ -85,6 +85,8 @@ pub(crate) struct Losses {
     pub(crate) from_way: usize,
     /// The entry at which an unknown sender last killed one of its runners.
     pub(crate) killed_at: Option<String>,
+    /// The digest of the last build's output, if that did not name the cause of its failure.
+    pub(crate) build_output: Option<String>,
 }
 
 impl Losses {

@@ -26,10 +26,10 @@ use crate::link::Link;
 use crate::sandbox::confine::compilers_may_execute;
 use crate::sandbox::handle::End;
 use crate::sandbox::policy::CompilerFileAccess;
-use crate::toolchain::artifact::{Kept, keep, open_written};
+use crate::toolchain::artifact::{Kept, keep, make_folder, open_written};
 use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerError, CompilerSpec};
 use crate::toolchain::log::{
-    NO_SPACE, NO_TASKS, blames_the_source, lacking_resource, missing_header, part_was_killed,
+    NO_SPACE, NO_TASKS, blames_the_source, digest, lacking_resource, missing_header, part_was_killed,
     ran_out_of_memory,
 };
 use crate::toolchain::{self, BuildError, Folders, Program, Recipe, Step, file};
@@ -263,14 +263,15 @@ fn compile(
                  processes (`pids.max`)"
             ),
         ),
-        (None, End::Exited { code }) if is_truncated && !blames_the_source(&log) => (
-            Status::InfraError,
-            format!(
+        (None, End::Exited { code }) if is_truncated && !blames_the_source(&log) => {
+            built.unexplained = Some(digest(&log, folders.scratch));
+            let why = format!(
                 "{compiler} exited with code {code}, and the reason is unknown, because its output was cut off after {} \
                  (switch off its warnings in [build] flags)",
                 Bytes::new(log.len() as u64)
-            ),
-        ),
+            );
+            (Status::InfraError, why)
+        }
         (None, End::Exited { code }) => {
             let missing = missing_header(&log, &folders.files.left_out);
             let why = missing.map_or_else(String::new, |why| format!(": {why}"));
@@ -408,7 +409,9 @@ impl Scratch {
         if path.exists() {
             remove_tree(&path).map_err(file("clearing", &path))?;
         }
-        fs::create_dir_all(&path).map_err(file("making the folder", &path))?;
+        for folder in [parent, &path] {
+            make_folder(folder).map_err(file("making the folder", folder))?;
+        }
         let path = fs::canonicalize(&path).map_err(file("resolving", &path))?;
         Ok(Self { path })
     }
@@ -438,6 +441,16 @@ mod tests {
 
     fn room(disk: Bytes, inodes: u64) -> Option<Room> {
         Some(Room { disk: Some(disk), inodes: Some(inodes), pids: None })
+    }
+
+    #[test]
+    fn scratch_of_a_run_that_was_moved_is_not_created_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let run = folder.path().join("run");
+        assert!(Scratch::create(&run.join("scratch"), LeaseId(1)).is_err() && !run.exists());
+        fs::create_dir(&run).expect("made");
+        let scratch = Scratch::create(&run.join("scratch"), LeaseId(1)).expect("made");
+        assert!(scratch.path.is_dir());
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Infers from a compiler's messages how a build ended.
 
+use std::path::Path;
+
 use opt_shared::kernel_files::LeftOut;
 
 /// Names that gcc, clang and nvcc give to the signals after which a build is repeated: those from outside, of a failing
@@ -101,6 +103,21 @@ pub(crate) fn blames_the_source(log: &str) -> bool {
         ["error: ", "Error: "].iter().any(|severity| located(line, severity).is_some())
             || LINK_ERRORS.iter().any(|message| line.contains(message))
     })
+}
+
+/// Returns a digest of the output that is the same in each build of the same source. Paths below the scratch folder differ:
+/// its own name, and those of temporary files.
+pub(crate) fn digest(log: &str, scratch: &Path) -> String {
+    let scratch = scratch.to_string_lossy();
+    let ends_path = |c: char| c.is_whitespace() || "'\"`:;,()\u{2018}\u{2019}".contains(c);
+    let mut parts = log.split(&*scratch);
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(parts.next().unwrap_or_default().as_bytes());
+    for part in parts {
+        hasher.update(&[0]);
+        hasher.update(part.trim_start_matches(|c| !ends_path(c)).as_bytes());
+    }
+    hasher.finalize().to_hex().to_string()
 }
 
 /// Returns true if the compiler's driver reports that one of its programs was killed by one of `EXTERNAL_SIGNALS`.
@@ -299,6 +316,18 @@ mod tests {
         ] {
             assert_eq!(blames_the_source(log), blames, "{log}");
         }
+    }
+
+    #[test]
+    fn digest_of_an_output_does_not_depend_on_temporary_names() {
+        let output = |folder: &str, file: &str, words: &str| {
+            let log =
+                format!("{folder}/work/k.c:1:2: warning: x\n/usr/bin/ld: {folder}/cc{file}.o: {words}\n");
+            digest(&log, Path::new(folder))
+        };
+        let first = output("/runs/a/scratch/build-3", "Ab12Cd", "unknown form of relocation");
+        assert_eq!(first, output("/runs/a/scratch/build-14", "Zz9876", "unknown form of relocation"));
+        assert_ne!(first, output("/runs/a/scratch/build-3", "Ab12Cd", "section is missing"));
     }
 
     #[test]

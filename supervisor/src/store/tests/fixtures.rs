@@ -86,6 +86,7 @@ pub(super) fn build_report() -> Report {
         command: vec!["cc".to_owned(), "-O3".to_owned()],
         log_head: "warning: unused".to_owned(),
         source_digest: "50a".to_owned(),
+        unexplained: None,
     };
     Report::new(Head { ms: 120.5, ..Head::passed() }, Body::Build(built))
 }
