@@ -23,8 +23,8 @@ const STACK: Needed = Needed {
 };
 
 /// The hard limit on the stack with which this program can still report what is wrong. A debug build overflows its stack
-/// with 64 KiB.
-const STACK_TO_REPORT: Needed = Needed { least: 256 << 10, ..STACK };
+/// with 300 KiB.
+const STACK_TO_REPORT: Needed = Needed { least: 512 << 10, ..STACK };
 
 /// The limits that are checked and raised.
 const NEEDED: [Needed; 3] = [
