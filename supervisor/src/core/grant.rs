@@ -3,6 +3,7 @@
 //! `assign` chooses the worker for a lease. `evict` chooses the workers that must end to make room. `job` returns the
 //! next step of a job.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use opt_shared::ids::{JobId, LeaseId, UnitId, WorkerId};
@@ -370,6 +371,7 @@ impl Core {
                 peak_device: None,
                 over_device: None,
                 short_of_memory: None,
+                breaches: BTreeSet::new(),
             });
         }
         self.actions.push(Action::Start {

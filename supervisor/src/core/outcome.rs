@@ -12,7 +12,7 @@ use super::worker::{Lease, State, Worker};
 use super::{Core, MAX_SHORT_OF_MEMORY, MAX_WORKERS_LOST};
 
 impl Core {
-    pub(super) fn finished(&mut self, now: Moment, worker: WorkerId, id: LeaseId, report: Box<Report>) {
+    pub(super) fn finished(&mut self, now: Moment, worker: WorkerId, id: LeaseId, mut report: Box<Report>) {
         let Some(it) = self.workers.get_mut(&worker) else { return };
         let State::Leased(lease) = &it.state else { return };
         if lease.id != id {
@@ -46,6 +46,9 @@ impl Core {
         }
         if let Some(room) = report.head.room {
             self.room_read_by_a_build(now, room);
+        }
+        if let Body::Profile(profiled) = &mut report.body {
+            profiled.breaches = lease.breaches.iter().map(|&what| what.to_owned()).collect();
         }
         self.judge(now, lease, killed, report);
     }

@@ -5,7 +5,7 @@
 
 /// The `PRAGMA user_version`. Increment it with every change below. There is no migration, so a run can only be read by
 /// the schema version that wrote it.
-pub(super) const VERSION: i64 = 11;
+pub(super) const VERSION: i64 = 12;
 
 /// The `PRAGMA application_id`, "OPTS". It distinguishes a run's database from other programs' databases.
 pub(super) const APPLICATION_ID: i64 = 0x4f50_5453;
@@ -64,7 +64,6 @@ CREATE TABLE candidate (
     rank           INTEGER,
     speedup        TEXT,
     times          TEXT,
-    breaches       TEXT NOT NULL DEFAULT '[]',
     UNIQUE (job, name)
 ) STRICT;
 

@@ -157,6 +157,7 @@ pub(super) fn profile_report() -> Report {
         samples: 20,
     };
     let profiled = Profiled {
+        breaches: vec!["a build ran".to_owned()],
         entries: vec![EntryProfile {
             entry: "entry_000000".to_owned(),
             weight: 7,
@@ -282,7 +283,6 @@ pub(super) fn store_with_events(folder: &Path) -> Store {
         rank: Some(1),
         speedup: Some(Estimate { value: 1.0, ci_low: 0.99, ci_high: f64::INFINITY }),
         times: CandidateTimes { total_time_ms: Some(7.0), ..CandidateTimes::default() },
-        breaches: vec!["a build ran".to_owned()],
     };
     store.scores(&[(CandidateId(0), score)]).expect("scores");
     store
