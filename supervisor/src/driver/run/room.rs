@@ -56,13 +56,15 @@ pub(crate) fn processes_left() -> Option<u64> {
 
 /// A machine that allows too few processes for a run.
 #[derive(Debug, thiserror::Error)]
-#[error("a run cannot begin: {0}")]
-pub struct NoProcesses(Shortage);
+#[error("a run cannot begin: {shortage}")]
+pub struct NoProcesses {
+    shortage: Shortage,
+}
 
 /// Checks that a run can start its processes and threads.
 pub(crate) fn check_processes() -> Result<(), NoProcesses> {
     let room = Room { pids: processes_left(), ..Room::default() };
-    Shortage::of(&room).map_or(Ok(()), |shortage| Err(NoProcesses(shortage)))
+    Shortage::of(&room).map_or(Ok(()), |shortage| Err(NoProcesses { shortage }))
 }
 
 /// The latest reading, until it is taken.

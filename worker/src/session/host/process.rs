@@ -124,8 +124,7 @@ pub(crate) struct Death {
     pub(crate) refused: Option<Bytes>,
     pub(crate) fault: Option<Fault>,
     pub(crate) phase: Phase,
-    /// True if the runner reported that it was locked down. The candidate's code may have run since. The report itself
-    /// can be trusted, because only our code had run before it.
+    /// True if the runner reported that it was locked down. This can be trusted: only our code had run before it.
     pub(crate) locked: bool,
     pub(crate) namespaced: bool,
 }
