@@ -20,13 +20,21 @@ pub fn chain(error: &dyn Error) -> String {
 /// True if an operation failed because the machine ran out of descriptors or memory. The file or process that was used
 /// is then not to blame.
 pub fn is_shortage(error: &(dyn Error + 'static)) -> bool {
+    has_code(error, &[Errno::MFILE, Errno::NFILE, Errno::NOMEM])
+}
+
+/// True if the machine refused a process or thread.
+pub fn is_lack_of_tasks(error: &(dyn Error + 'static)) -> bool {
+    has_code(error, &[Errno::AGAIN])
+}
+
+/// True if the error or one of its causes is one of these errors of the system.
+fn has_code(error: &(dyn Error + 'static), codes: &[Errno]) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {
         let system = error.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error);
         let code = system.or(error.downcast_ref::<Errno>().map(|errno| errno.raw_os_error()));
-        if code.is_some_and(|code| {
-            [Errno::MFILE, Errno::NFILE, Errno::NOMEM].map(Errno::raw_os_error).contains(&code)
-        }) {
+        if code.is_some_and(|code| codes.iter().any(|wanted| wanted.raw_os_error() == code)) {
             return true;
         }
         next = error.source();

@@ -27,7 +27,7 @@ use crate::stage::Stage;
 use crate::units::Bytes;
 
 /// The version of the messages. Raise it with every change. The two ends differ only if builds were mixed.
-pub const PROTOCOL_VERSION: u32 = 10;
+pub const PROTOCOL_VERSION: u32 = 11;
 
 /// The hidden first argument of a worker, followed by its role, the supervisor's pid and the run's device.
 pub const WORKER_ARGUMENT: &str = "__worker";
@@ -91,11 +91,18 @@ pub enum ToWorker {
     RunnerWatched {
         pid: u32,
     },
+<<<<<<< HEAD
     /// The supervisor no longer uses the dead runner's pid, so the runner may be reaped. `killed` is set if the
     /// supervisor ordered its death, or if the kernel ended it at the limit of its control group.
+=======
+    /// The supervisor has let go of the dead runner, so it may be reaped. `killed` is set if the supervisor ordered its
+    /// death, or if the kernel ended it at the limit of its control group. `tasks_refused` is true if, while it ran, a
+    /// control group above its own refused a process or thread.
+>>>>>>> edit-w14
     MayReap {
         pid: u32,
         killed: Option<KillReason>,
+        tasks_refused: bool,
         peak_owed: Bytes,
     },
     /// Sent to an idle worker, which then ends. Closing the channel means the same.

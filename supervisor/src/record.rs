@@ -117,8 +117,6 @@ words! {
     JobStatus {
         /// The job has not ended.
         Pending = "PENDING",
-        /// Readers know this status, but no run writes it.
-        Running = "RUNNING",
         /// The job has a candidate that counts as a success: usually, one other than the baseline passed and was timed.
         Passed = "PASSED",
         NonePassed = "NONE_PASSED",

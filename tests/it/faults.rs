@@ -141,6 +141,45 @@ fn run_reports_that_its_folder_was_removed() {
     assert!(processes::left(outcome.pid, &folder).is_empty(), "no process is left");
 }
 
+#[test]
+fn run_reports_where_its_folder_was_moved_and_creates_nothing_at_the_old_path() {
+    let scenario = scenario();
+    let run = started(&scenario);
+    let folder = run.folder().to_owned();
+    let elsewhere = scenario.path().join("elsewhere");
+    fs::rename(&folder, &elsewhere).expect("moved");
+    let outcome = run.finish_any();
+    assert_eq!(outcome.code, Some(3), "{}", outcome.stderr);
+    outcome.expect_stderr(&["runs/plan was moved to", "elsewhere during the run"]);
+    assert!(!folder.exists(), "no other folder appears");
+    assert!(processes::left(outcome.pid, &elsewhere).is_empty(), "no process is left");
+}
+
+#[test]
+fn results_that_cannot_be_printed_are_an_error() {
+    let scenario = scenario();
+    for arguments in ["run plan.toml --jsonl", "--help"] {
+        let script = format!("exec \"$0\" {arguments} > /dev/full");
+        let arguments = ["-c".as_ref(), script.as_ref(), binary().as_os_str()].map(std::ffi::OsStr::to_owned);
+        let child = scenario.command_of(Path::new("sh"), &arguments).spawn().expect("the shell starts");
+        let outcome = scenario.finish(child, &arguments).expect_exit(3);
+        outcome.expect_stderr(&["error: ", "writing to standard output: No space left on device"]);
+    }
+}
+
+#[test]
+fn client_of_a_stopped_supervisor_says_so() {
+    use rustix::process::{Pid, Signal, kill_process};
+    let scenario = scenario();
+    let run = started(&scenario);
+    let pid = Pid::from_raw(i32::try_from(run.pid()).expect("a pid")).expect("a pid");
+    kill_process(pid, Signal::STOP).expect("stopped");
+    let outcome = run.ctl(&["status"]);
+    kill_process(pid, Signal::CONT).expect("continued");
+    outcome.expect_exit(3).expect_stderr(&["its supervisor is stopped", "kill -CONT"]);
+    run.finish(0);
+}
+
 /// Runs the plan from a shell that has set a soft and a hard limit with these arguments of `ulimit`.
 fn limited(limit: &str) -> (Scenario, Outcome) {
     let scenario = scenario();
@@ -161,6 +200,9 @@ fn run_names_a_resource_limit_that_is_too_low() {
         outcome.expect_stderr(&["the hard limit on", option]);
         outcome.expect(!scenario.run_folder().exists(), "nothing was started");
     }
+    // A stack that is too small for any command, and one that is raised at once.
+    limited("-s 256").1.expect_exit(3).expect_stderr(&["the hard limit on the stack", "ulimit -Hs"]);
+    limited("-Ss 64").1.expect_exit(0);
     let (scenario, outcome) = limited("-n 64");
     let outcome = outcome.expect_exit(0);
     verdicts_are_right(&outcome, &Summary::read(&scenario.run_folder(), &outcome));

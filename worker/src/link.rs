@@ -41,6 +41,8 @@ pub(crate) enum LinkError {
 /// The supervisor's permission to reap a runner, with what the supervisor knows about the runner's end.
 pub(crate) struct ReapPermission {
     pub(crate) killed: Option<KillReason>,
+    /// True if a control group above the runner's own refused a process or thread while the runner was alive.
+    pub(crate) tasks_refused: bool,
     pub(crate) peak_owed: Bytes,
 }
 
@@ -69,6 +71,7 @@ pub(crate) struct Link {
     reported_protections: Cell<bool>,
     /// The sizes of memory files, indexed by `Held`.
     held: Cell<[Bytes; 2]>,
+    tasks_refused: Cell<bool>,
 }
 
 /// Memory files of a worker that are not charged to a runner.
@@ -114,6 +117,7 @@ impl Link {
             namespaces,
             reported_protections: Cell::new(false),
             held: Cell::default(),
+            tasks_refused: Cell::default(),
         })
     }
 
@@ -208,12 +212,19 @@ impl Link {
     /// Reports a runner's death and waits for the permission to reap it.
     pub(crate) fn runner_died(&self, pid: u32) -> Result<ReapPermission, LinkError> {
         self.send(FromWorker::RunnerDied { pid })?;
-        self.wait_for(|message| match message {
-            ToWorker::MayReap { pid: dead, killed, peak_owed } if *dead == pid => {
-                Some(ReapPermission { killed: *killed, peak_owed: *peak_owed })
+        let permission = self.wait_for(|message| match message {
+            &ToWorker::MayReap { pid: dead, killed, tasks_refused, peak_owed } if dead == pid => {
+                Some(ReapPermission { killed, tasks_refused, peak_owed })
             }
             _ => None,
-        })
+        })?;
+        self.tasks_refused.set(self.tasks_refused.get() || permission.tasks_refused);
+        Ok(permission)
+    }
+
+    /// Returns whether a control group refused a process or thread while a runner lived that has died since the last call.
+    pub(crate) fn were_tasks_refused(&self) -> bool {
+        self.tasks_refused.take()
     }
 
     /// Waits for a message for which `pick` returns an answer. Other messages are kept in `early`.

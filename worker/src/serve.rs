@@ -8,7 +8,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
 
-use opt_shared::causes::chain;
+use opt_shared::causes::{chain, is_lack_of_tasks};
 use opt_shared::device::Device;
 use opt_shared::language::Launcher;
 use opt_shared::message::{FromWorker, NONCE_VARIABLE, Report, SERVER_VARIABLE, Task, Work};
@@ -127,14 +127,19 @@ fn perform(link: &Link, host: &mut Host, task: &Task) -> Report {
     let started = Instant::now();
     let mut head = Head::passed();
     let body = attempt(link, host, task, &mut head);
+    let mut lacked_tasks = link.were_tasks_refused();
     let mut report = match body {
         Ok(body) => Report::new(head, body),
         Err(error) => {
+            lacked_tasks |= is_lack_of_tasks(&*error);
             let mut report = Report::failed(task.stage(), Status::InfraError, chain(&*error));
             report.head.room = head.room;
             report
         }
     };
+    if lacked_tasks && report.head.status == Status::InfraError {
+        report.head.room.get_or_insert_default().pids = Some(0);
+    }
     report.head.ms = started.elapsed().as_secs_f64() * 1e3;
     report
 }

@@ -2,6 +2,7 @@
 //!
 //! This file finds the parts of the call and leaves their values as they are; `bind` turns values into arguments.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::MAX_ARGUMENTS;
@@ -57,6 +58,8 @@ pub enum EntryError {
     NotAName { key: &'static str, found: &'static str },
     #[error("a name in `{key}` is longer than {MAX_NAME_BYTES} bytes (it begins `{name}`)")]
     LongName { key: &'static str, name: String },
+    #[error("`{key}` names `{name}` twice (capture the call again with the op's own signature)")]
+    RepeatedName { key: &'static str, name: String },
     #[error("`{key}` has {found} values (at most {MAX_ARGUMENTS} are allowed)")]
     TooMany { key: &'static str, found: usize },
     #[error(
@@ -228,6 +231,10 @@ fn recorded(value: &Value) -> Result<Option<RecordedSignature>, EntryError> {
     check_count("signature.params", params.len())?;
     let params: Vec<Arc<str>> =
         params.iter().map(|name| parameter_name("signature.params", name)).collect::<Result<_, _>>()?;
+    let mut seen = BTreeSet::new();
+    if let Some(repeated) = params.iter().find(|name| !seen.insert(&***name)) {
+        return Err(EntryError::RepeatedName { key: "signature.params", name: shorten(repeated) });
+    }
     let kinds = named("signature.kinds", part("kinds"))?
         .into_iter()
         .filter_map(|(name, kind)| match kind {
@@ -360,6 +367,13 @@ mod tests {
             (dict([("args", list([])), ("mutates", list([]))]), "`mutates` is a list, not a dict"),
             (dict([("args", list([])), ("function_name", int(1))]), "`function_name` is an integer"),
             (dict([("args", list([])), ("signature", int(1))]), "`signature` is an integer"),
+            (
+                dict([
+                    ("args", list([])),
+                    ("signature", dict([("params", list([text("x"), text("y"), text("x")]))])),
+                ]),
+                "`signature.params` names `x` twice",
+            ),
             (dict([("kwargs", dict([(long.as_str(), int(1))]))]), "longer than 255 bytes"),
             (dict([("args", list([])), ("schema_version", int(3))]), "schema_version 3"),
             (dict([("args", list((0..1025).map(int)))]), "has 1025 values"),

@@ -14,6 +14,11 @@ pub struct Built {
     /// The beginning of the compiler's output.
     pub log_head: String,
     pub source_digest: String,
+    /// A digest of the compiler's output, without what differs in each build, if the compiler failed and its output names
+    /// neither a mistake in the source nor a fault of the machine. Two builds with the same digest prove that the source
+    /// is to blame.
+    #[serde(default)]
+    pub unexplained: Option<String>,
 }
 
 /// The file that a build produced. The run's `artifacts` folder keeps it under its digest.

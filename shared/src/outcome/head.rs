@@ -28,7 +28,8 @@ pub struct Head {
     pub blamed: Option<Blame>,
     /// True if the context of the worker's device failed. The worker cannot create another and must be replaced.
     pub context_lost: bool,
-    /// The room on the disk, read right after a build failed for a reason other than its source.
+    /// The room on the disk, read right after a build failed for a reason other than its source. `pids` is 0 if the
+    /// machine refused a process or thread to the attempt.
     pub room: Option<Room>,
 }
 

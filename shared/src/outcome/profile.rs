@@ -15,6 +15,9 @@ pub struct Profiled {
     pub cpus: Vec<u32>,
     /// The page cache before and after each batch.
     pub reads: ReadReport,
+    /// What else of the run was active while it was timed. The supervisor adds this; a worker cannot see it.
+    #[serde(default)]
+    pub breaches: Vec<String>,
 }
 
 /// A timed entry. Times are per call, in milliseconds.

@@ -17,6 +17,9 @@ use opt_shared::units::Bytes;
 use super::files::{Draft, Stream, make_folder, read_manifest, require_space};
 use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
 
+/// The longest file name in bytes that Linux's file systems allow.
+const MAX_FILE_NAME: usize = 255;
+
 /// The result of `unpack`.
 #[derive(Clone, Debug, Default)]
 pub struct Unpacked {
@@ -139,6 +142,20 @@ fn is_already_restored(path: &Path, entry: &IndexEntry, bytes: u64) -> Result<bo
     Ok(BlobId::from(hasher.finalize()) == entry.blake3)
 }
 
+/// The name under which a file is restored until it is complete. It is the same in each run, so that what an
+/// interrupted run left is found.
+fn draft_path(target: &Path) -> PathBuf {
+    const SUFFIX: &str = ".part";
+    let name = target.file_name().unwrap_or_default();
+    if name.len() + SUFFIX.len() <= MAX_FILE_NAME {
+        let mut draft = name.to_owned();
+        draft.push(SUFFIX);
+        return target.with_file_name(draft);
+    }
+    let digest = blake3::hash(name.as_encoded_bytes()).to_hex();
+    target.with_file_name(format!("{digest}{SUFFIX}"))
+}
+
 /// What a thread needs to restore an entry.
 struct Restoring<'w> {
     store: &'w Path,
@@ -163,9 +180,7 @@ impl Restoring<'_> {
             .map_err(|source| CapturesError::Manifest { path: path.clone(), source })?;
         refuse_links(folder, target)?;
         make_folder(target.parent().unwrap_or(target))?;
-        let mut part = PathBuf::from(target).into_os_string();
-        part.push(".part");
-        let mut draft = Draft::create(part.into())?;
+        let mut draft = Draft::create(draft_path(target))?;
         let mut hasher = blake3::Hasher::new();
         for segment in &manifest.segments {
             match segment.content {
@@ -212,5 +227,25 @@ impl Restoring<'_> {
             hasher.update(chunk);
             draft.write(chunk)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draft_of_a_file_has_a_name_that_is_short_enough() {
+        let name = |length: usize| format!("{}.pt", "n".repeat(length - 3));
+        for (length, appended) in [(9, true), (250, true), (251, false), (255, false)] {
+            let target = Path::new("op").join(name(length));
+            let draft = draft_path(&target);
+            assert_eq!(draft.parent(), target.parent());
+            let draft_name = draft.file_name().expect("a name").to_str().expect("text");
+            assert!(draft_name.len() <= MAX_FILE_NAME && draft_name.ends_with(".part"), "{draft_name}");
+            assert_eq!(draft_name == format!("{}.part", name(length)), appended, "{length}");
+        }
+        let long = |last: &str| draft_path(Path::new(&format!("{}{last}", "n".repeat(254))));
+        assert_ne!(long("a"), long("b"), "two entries of a folder are restored at the same time");
     }
 }

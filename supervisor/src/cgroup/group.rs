@@ -138,6 +138,29 @@ impl Group {
         }
     }
 
+    /// Returns whether a group above this one refused a process or thread to a member. In version 1, and in version 2
+    /// before Linux 6.11, `pids.events` counts every process that a member could not start. The group never had as many
+    /// as its own limit allows, so the limit of another group was reached. On later kernels, this count stays 0, and
+    /// the group at its limit counts.
+    pub(super) fn was_refused_tasks_from_above(&self, limit: u32) -> Result<bool, CgroupError> {
+        let folder = match self {
+            Self::One { pids, .. } => pids,
+            Self::Two { folder } => folder,
+        };
+        let (events, peak) = (folder.join("pids.events"), folder.join("pids.peak"));
+        // Older kernels lack one or both.
+        let (Some(events_text), Some(peak_text)) = (if_read(read(&events))?, if_read(read(&peak))?) else {
+            return Ok(false);
+        };
+        // `kill` lowers the limit.
+        if number(&folder.join("pids.max"))? != u64::from(limit) {
+            return Ok(false);
+        }
+        let refused = count_of(&events_text, "max", &events)?.unwrap_or_default();
+        let most: u64 = peak_text.trim().parse().map_err(|_| no_count(&peak))?;
+        Ok(0 < refused && most < u64::from(limit))
+    }
+
     /// Removes the group if it has no members. Returns false if it is busy, which it is until its last member is dead.
     pub(super) fn remove(&self) -> bool {
         // Every folder is tried, so that as little as possible is left.
@@ -171,8 +194,20 @@ fn no_count(path: &Path) -> CgroupError {
     CgroupError::io("parse a count in it", path)(io::ErrorKind::InvalidData.into())
 }
 
+<<<<<<< HEAD
 /// Ignores the error for a file that does not exist. In a control group, this can be a refused permission, because
 /// nobody may create files there.
+=======
+/// Returns the text of a file; `None` if it does not exist.
+fn if_read(text: Result<String, CgroupError>) -> Result<Option<String>, CgroupError> {
+    match text {
+        Err(CgroupError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some),
+    }
+}
+
+/// Accepts that a file does not exist. In a control group, nobody may create one.
+>>>>>>> edit-w14
 fn if_there(written: Result<(), CgroupError>) -> Result<(), CgroupError> {
     match written {
         Err(CgroupError::Io { source, .. })

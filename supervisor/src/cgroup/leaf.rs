@@ -42,6 +42,12 @@ impl Leaf {
         self.group.events()
     }
 
+    /// Returns whether a group above the leaf refused a process or thread to a member, as far as the leaf's own files show
+    /// it.
+    pub fn was_refused_tasks_from_above(&self) -> Result<bool, CgroupError> {
+        self.group.was_refused_tasks_from_above(self.limits.tasks)
+    }
+
     /// Removes the folders if the leaf has no members. Otherwise returns the leaf.
     pub fn remove(self) -> Result<(), Self> {
         if self.group.remove() { Ok(()) } else { Err(self) }
@@ -136,6 +142,36 @@ mod tests {
             assert!(leaf.events().expect_err("nonsense").to_string().contains(file));
             write(file, "");
             assert_eq!(leaf.events().expect("an old kernel").oom_kill, 0);
+        }
+    }
+
+    #[test]
+    fn limit_above_is_told_from_the_leafs_own_limit() {
+        let folder = tempfile::tempdir().expect("folder");
+        for (group, leaf) in leaves(folder.path()) {
+            let write = |name: &str, text: &str| {
+                let pids = group.folders().last().expect("a folder");
+                std::fs::write(pids.join(name), text).expect("writes");
+            };
+            assert!(!leaf.was_refused_tasks_from_above().expect("an old kernel"));
+            // The limit is 8.
+            for (events, peak, from_above) in [
+                ("max 0\n", "3\n", false),
+                ("max 1\n", "3\n", true),
+                ("max 1\n", "8\n", false),
+                ("max 0\n", "8\n", false),
+            ] {
+                write("pids.events", events);
+                write("pids.peak", peak);
+                assert_eq!(leaf.was_refused_tasks_from_above().expect("reads"), from_above, "{events}{peak}");
+            }
+            write("pids.events", "max 1\n");
+            write("pids.peak", "3\n");
+            write("pids.max", "0\n");
+            assert!(!leaf.was_refused_tasks_from_above().expect("reads"), "it was killed");
+            write("pids.max", "8\n");
+            write("pids.peak", "many\n");
+            assert!(leaf.was_refused_tasks_from_above().is_err());
         }
     }
 

@@ -23,7 +23,7 @@ use crate::driver::survey::{read_facts, replay_facts, spec};
 use crate::exit::Exit;
 use crate::plan::lint::{self, Lint, Subject};
 use crate::plan::{JobPlan, Plan};
-use crate::report::figures::counted;
+use crate::report::figures::{counted, one_line, printable};
 
 pub(super) fn check(arguments: &CheckArguments) -> CommandResult {
     super::log::start();
@@ -51,7 +51,7 @@ pub(super) fn check(arguments: &CheckArguments) -> CommandResult {
     let text = if arguments.json {
         format!("{:#}\n", document(&plan, &facts, &spec, &memory, &all_findings, &replays, &machine))
     } else {
-        page(&plan, &facts, &spec, &memory, &all_findings, &replays, &machine)
+        printable(&page(&plan, &facts, &spec, &memory, &all_findings, &replays, &machine))
     };
     print_out(&text)?;
     Ok(if facts.iter().all(|facts| facts.broken.is_some()) {
@@ -99,10 +99,10 @@ fn page(
             counted(job.candidates.len(), "candidate", "candidates")
         ));
         if let Some(broken) = &facts.broken {
-            text.push_str(&format!("  cannot be used: {broken}\n"));
+            text.push_str(&format!("  cannot be used: {}\n", one_line(broken)));
         }
         if let Some(signature) = &facts.signature {
-            text.push_str(&format!("  arguments: {}\n", signature.params.join(", ")));
+            text.push_str(&format!("  arguments: {}\n", one_line(&signature.params.join(", "))));
         }
         if plan.stages().profile && !findings.inputs.is_empty() {
             text.push_str(&findings.text_of_inputs());
@@ -117,7 +117,8 @@ fn page(
         ));
         text.push_str(&launches_of(launches));
         for lint in &findings.lints {
-            text.push_str(&format!("  {}: {} ({})\n", lint.entry, lint.message, code(lint)));
+            let warning = format!("{}: {} ({})", lint.entry, lint.message, code(lint));
+            text.push_str(&format!("  {}\n", one_line(&warning)));
         }
         text.push('\n');
     }
@@ -232,11 +233,11 @@ impl JobFindings {
         if !varied.is_empty() {
             text.push_str(&format!(
                 "  timed with new values in every call, if the baseline works with them: {}\n",
-                varied.join(", ")
+                one_line(&varied.join(", "))
             ));
         }
         if !unvaried.is_empty() {
-            text.push_str(&format!("  timed with the recorded values: {}\n", unvaried.join(", ")));
+            text.push_str(&format!("  timed with the recorded values: {}\n", one_line(&unvaried.join(", "))));
         }
         text
     }
@@ -337,7 +338,7 @@ fn signatures(plan: &Plan, facts: &[JobFacts], as_json: bool) -> CommandResult {
     for (job, facts) in plan.jobs.iter().zip(facts) {
         let Some(signature) = &facts.signature else {
             let why = facts.broken.clone().unwrap_or_default();
-            text.push_str(&format!("job {}: no signature: {why}\n\n", job.name));
+            text.push_str(&format!("job {}: no signature: {}\n\n", job.name, one_line(&why)));
             documents.push(json!({"job": job.name, "broken": why}));
             continue;
         };
@@ -355,7 +356,11 @@ fn signatures(plan: &Plan, facts: &[JobFacts], as_json: bool) -> CommandResult {
             "table": table(signature, &observed), "skeleton": skeleton,
         }));
     }
-    print_out(&if as_json { format!("{:#}\n", serde_json::Value::from(documents)) } else { text })?;
+    print_out(&if as_json {
+        format!("{:#}\n", serde_json::Value::from(documents))
+    } else {
+        printable(&text)
+    })?;
     Ok(Exit::Good)
 }
 

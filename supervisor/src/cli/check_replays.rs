@@ -10,7 +10,7 @@ use crate::driver::survey::facts::JobFacts;
 use crate::driver::survey::needs::runner_terms;
 use crate::driver::survey::replay_facts::ReplayFacts;
 use crate::plan::{JobPlan, Plan};
-use crate::report::figures::counted;
+use crate::report::figures::{counted, one_line};
 
 /// A replay, with the memory that it would owe if the candidates that need the most memory made its calls.
 pub(super) struct CheckedReplay<'a> {
@@ -51,7 +51,7 @@ impl CheckedReplay<'_> {
             self.plan.budget
         );
         if let Some(broken) = &self.facts.broken {
-            return format!("{head}\n  cannot be used: {broken}\n\n");
+            return format!("{head}\n  cannot be used: {}\n\n", one_line(broken));
         }
         let floor = &self.facts.floor;
         let terms: Vec<String> = self

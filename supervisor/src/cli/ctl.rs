@@ -166,7 +166,7 @@ pub(super) fn ctl(arguments: &CtlArguments) -> CommandResult {
     let (method, params) = request(&arguments.verb)?;
     let waits = matches!(arguments.verb, Verb::Result { wait: true, .. } | Verb::Submit { wait: true, .. });
     if waits {
-        client.wait_forever().map_err(failure)?;
+        client.wait_forever();
     }
     let mut answer = client.call(method, &params).map_err(failure)?;
     let mut answered_method = method;
@@ -236,7 +236,7 @@ pub(super) fn absolute(file: &Path) -> Result<String, Failure> {
 fn events(client: &mut Client, follow: bool, json: bool) -> CommandResult {
     if follow {
         client.call("events", &json!({})).map_err(failure)?;
-        client.wait_forever().map_err(failure)?;
+        client.wait_forever();
         while let Some(event) = client.event().map_err(failure)? {
             print_out(&if json { format!("{event}\n") } else { ctl_text::event(&event) })?;
         }

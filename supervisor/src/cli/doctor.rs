@@ -10,6 +10,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use opt_shared::protection::{self, Protection};
+use opt_shared::room::Room;
 use opt_shared::units::Bytes;
 use serde_json::{Value, json};
 
@@ -17,8 +18,10 @@ use self::devices::Devices;
 use self::runs::LiveRun;
 use self::timing::Trial;
 use super::{CommandResult, DoctorArguments, Failure, print_out};
+use crate::core::room::Shortage;
 use crate::driver::run::leaves::Leaves;
 use crate::driver::run::protections;
+use crate::driver::run::room::processes_left;
 use crate::driver::survey::devices::{FIRST_CARD, compiler, present};
 use crate::driver::survey::interpreters::{self, Described};
 use crate::exit::Exit;
@@ -40,6 +43,8 @@ struct Findings {
     mounted: Mounted,
     group: Option<String>,
     limit: Option<cgroup::GroupLimit>,
+    /// The number of processes and threads that can still be started; `None` if there is no limit.
+    processes_left: Option<u64>,
     features: Features,
     disturbance: Disturbance,
     /// The timing trial and its result, if it was requested.
@@ -77,6 +82,7 @@ impl Findings {
             mounted: cgroup::mounted(root).unwrap_or_default(),
             group,
             limit: cgroup::memory_limit(root).ok().flatten(),
+            processes_left: processes_left(),
             features: Features::detect(root),
             disturbance: Disturbance::read(root),
             trial: timing.then(|| Trial::run().map_err(|error| format!("{error:#}"))),
@@ -174,6 +180,7 @@ impl Findings {
                 "limit_bytes": self.limit.as_ref().map(|it| it.limit.get()),
                 "limit_file": self.limit.as_ref().map(|it| it.path.display().to_string()),
             },
+            "processes_left": self.processes_left,
             "pressure": { "readable": self.features.pressure, "trigger": self.features.pressure_trigger },
             "proc": { "children": self.features.children, "smaps_rollup": self.features.smaps_rollup },
             "timing": {
@@ -258,6 +265,14 @@ impl Findings {
         parts.join("; ")
     }
 
+    /// Describes how many processes can still be started, and what to do if they are too few for a run.
+    fn processes(&self) -> String {
+        let Some(left) = self.processes_left else { return "no limit".to_owned() };
+        let room = Room { pids: Some(left), ..Room::default() };
+        Shortage::of(&room)
+            .map_or_else(|| format!("{left} more can be started"), |shortage| format!("TOO FEW: {shortage}"))
+    }
+
     fn facts(&self) -> Vec<(&'static str, String)> {
         let unknown = || "unknown".to_owned();
         let yes = |present: bool| if present { "yes" } else { "no" };
@@ -290,6 +305,7 @@ impl Findings {
             ("page size", crate::memory::page_size().to_string()),
             ("memory", memory),
             ("cgroup", cgroup),
+            ("processes", self.processes()),
             (
                 "pressure",
                 format!(

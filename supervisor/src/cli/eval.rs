@@ -92,7 +92,7 @@ fn by_open_run(mut client: Client, arguments: &EvalArguments, file: &str) -> Res
         ..SubmitParams::default()
     };
     let submitted = client.call("submit", &json!(params)).map_err(failure)?;
-    client.wait_forever().map_err(failure)?;
+    client.wait_forever();
     client.call("result", &json!({ "candidate": submitted["candidate"], "wait": true })).map_err(failure)
 }
 

@@ -66,7 +66,7 @@ pub(super) fn init(arguments: &InitArguments) -> CommandResult {
 
 fn print_left_out(left_out: &[String]) {
     for why in left_out {
-        super::print_err(format_args!("left out: {why}"));
+        super::print_err(format_args!("left out: {}", crate::report::figures::one_line(why)));
     }
 }
 

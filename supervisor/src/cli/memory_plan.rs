@@ -17,6 +17,7 @@ use crate::core::spec::RunSpec;
 use crate::driver::survey::facts::{JobFacts, UsableEntry};
 use crate::driver::survey::needs::JobNeeds;
 use crate::plan::{CandidatePlan, JobPlan, Plan};
+use crate::report::figures::one_line;
 use opt_shared::settings::ProfileEntries;
 
 /// The minimum saving for which smaller batches are mentioned.
@@ -161,7 +162,11 @@ impl StagePlan {
             ));
         }
         if let Some(entry) = self.decides() {
-            text.push_str(&format!("             decided by {entry}, candidate {}\n", self.candidate));
+            text.push_str(&format!(
+                "             decided by {}, candidate {}\n",
+                one_line(entry),
+                self.candidate
+            ));
         }
         if !self.prediction.batches.is_empty() {
             let named: Vec<String> = self
@@ -174,7 +179,7 @@ impl StagePlan {
             let unnamed = self.prediction.batches.len().saturating_sub(MAX_NAMED_BATCHES);
             let and_more = if unnamed == 0 { String::new() } else { format!("; and {unnamed} more") };
             let what = if self.stage == Stage::Verify { "sharing a runner" } else { "timed together" };
-            text.push_str(&format!("             {what}: {}{and_more}\n", named.join("; ")));
+            text.push_str(&format!("             {what}: {}{and_more}\n", one_line(&named.join("; "))));
             if self.smallest + MIN_SAVING <= self.reserved() {
                 text.push_str(&format!(
                     "             with one entry at a time, if the ceiling requires it: {}\n",

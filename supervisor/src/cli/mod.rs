@@ -25,6 +25,7 @@ mod solutions;
 mod stored;
 mod top;
 
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -236,6 +237,12 @@ impl Failure {
         Self { exit: Exit::Host, error: error.into() }
     }
 
+    /// Prints the error, and returns the exit code.
+    fn end(self) -> u8 {
+        print_error(&self.error);
+        self.exit.code()
+    }
+
     /// Returns the failure for an error while reading a run folder: a usage error if it is not a run folder, a host
     /// error if it is damaged.
     fn reading(error: StoreError) -> Self {
@@ -250,13 +257,29 @@ type CommandResult = Result<Exit, Failure>;
 
 /// Parses the arguments, runs the command and prints errors. Returns the exit code.
 pub fn main() -> u8 {
+    match crate::driver::survey::own_limits::raise_stack() {
+        Ok(()) => run_command(),
+        Err(error) => Failure::host(error).end(),
+    }
+}
+
+/// Does what `main` says. It is a function of its own because its variables need more stack than may be there before the
+/// limit is raised.
+#[inline(never)]
+fn run_command() -> u8 {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
+            if error.use_stderr() {
+                // If that fails, there is nobody to tell.
+                let _ = error.print();
+                return Exit::Usage.code();
+            }
             // `--help` and `--version` are not errors.
-            let exit = if error.use_stderr() { Exit::Usage } else { Exit::Good };
-            let _ = error.print();
-            return exit.code();
+            return match output::ignore_closed_pipe(error.print().and_then(|()| std::io::stdout().flush())) {
+                Ok(()) => Exit::Good.code(),
+                Err(failure) => failure.end(),
+            };
         }
     };
     let answer = match arguments.command {
@@ -277,10 +300,7 @@ pub fn main() -> u8 {
     };
     match answer {
         Ok(exit) => exit.code(),
-        Err(Failure { exit, error }) => {
-            print_error(&error);
-            exit.code()
-        }
+        Err(failure) => failure.end(),
     }
 }
 
@@ -290,7 +310,8 @@ fn print_error(error: &anyhow::Error) {
         print_err(format_args!("{}", errors.render(color_on_stderr())));
         return;
     }
-    print_err(format_args!("error: {error:#}"));
+    // The text may quote names from captures.
+    print_err(format_args!("error: {}", crate::report::figures::printable(&format!("{error:#}"))));
 }
 
 fn color_on_stderr() -> bool {
@@ -305,20 +326,13 @@ fn color_on_stdout() -> bool {
 
 /// Prints a line to standard error. If that fails, there is nobody to tell.
 fn print_err(line: std::fmt::Arguments<'_>) {
-    use std::io::Write as _;
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// Prints to standard output; a closed pipe (`| head`) is not an error.
 fn print_out(text: &str) -> Result<(), Failure> {
-    use std::io::Write;
     let mut out = std::io::stdout().lock();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::host(anyhow::Error::new(error).context("writing to standard output")))
-        }
-        _ => Ok(()),
-    }
+    output::ignore_closed_pipe(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
 
 fn load_plan(path: &std::path::Path, set: &[String]) -> Result<crate::plan::Plan, Failure> {

@@ -90,7 +90,7 @@ fn failure(error: io::Error, path: &Path) -> Failure {
 pub(super) fn ignore_closed_pipe(result: io::Result<()>) -> Result<(), Failure> {
     match result {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Failure::host(anyhow::Error::new(error).context("writing the report")))
+            Err(Failure::host(anyhow::Error::new(error).context("writing to standard output")))
         }
         _ => Ok(()),
     }

@@ -1,6 +1,7 @@
 //! `opt-supervisor run`: sets up a run and prints its result.
 
 use std::io::IsTerminal;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use super::{CommandResult, Failure, RunArguments, load_plan, log, print_out};
@@ -68,12 +69,32 @@ pub(super) fn plain(plan: Plan) -> RunOptions {
     }
 }
 
-/// Prints a line for each candidate when it ends. A closed pipe (`| head`) does not end the run.
-struct ResultLines;
+/// Prints a line for each candidate when it ends. A closed pipe (`| head`) does not end the run, and neither does a full
+/// disk.
+#[derive(Clone, Default)]
+struct ResultLines {
+    /// The first failure. Later results are not printed, because the lines before them are incomplete.
+    failure: Arc<Mutex<Option<Failure>>>,
+}
+
+impl ResultLines {
+    /// Returns the first failure, once all lines were written.
+    fn failure(&self) -> Option<Failure> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
 
 impl Drain<String> for ResultLines {
     fn write(&mut self, line: String) {
-        let _ = print_out(&line);
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if failure.is_none()
+            && let Err(error) = print_out(&line)
+        {
+            let error = &error.error;
+            tracing::warn!("no more results are printed: {error:#} (`report --format json` has them)");
+            *failure =
+                Some(Failure::host(anyhow::anyhow!("printing the results: {error:#} (`report` has them)")));
+        }
     }
 
     fn lost(&mut self, lines: u64) {
@@ -86,13 +107,16 @@ impl Drain<String> for ResultLines {
 /// Runs a plan with signals blocked and with a separate temporary folder. It must be called before any thread is
 /// started. If `lines` is set, a line is printed for each candidate that ends.
 pub(super) fn supervise(mut options: RunOptions, lines: bool) -> Result<(Exit, std::path::PathBuf), Failure> {
+    // Before the first thread is started, so that the limit is named.
+    crate::driver::run::room::check_processes().map_err(Failure::host)?;
     let temporary = TemporaryFolder::create().map_err(Failure::host)?;
     // SAFETY: no thread has been started yet, so no other thread reads the environment. ipc-channel puts its
     // sockets below TMPDIR, whose path must be short.
     unsafe { std::env::set_var("TMPDIR", temporary.path()) };
     let signals = Signals::block().map_err(Failure::host)?;
     log::write_in_background().map_err(Failure::host)?;
-    let results = lines.then(|| Outlet::open("results", QUEUE, ResultLines)).transpose();
+    let printed = ResultLines::default();
+    let results = lines.then(|| Outlet::open("results", QUEUE, printed.clone())).transpose();
     let results = results.map_err(Failure::host)?.map(std::rc::Rc::new);
     if let Some(results) = results.clone() {
         options.each_candidate = Some(Box::new(move |record| {
@@ -128,5 +152,8 @@ pub(super) fn supervise(mut options: RunOptions, lines: bool) -> Result<(Exit, s
     }
     log::report_all_omitted();
     let ended = ended?;
-    Ok((ended.exit, ended.folder))
+    match printed.failure() {
+        Some(failure) if ended.exit != Exit::Interrupted => Err(failure),
+        _ => Ok((ended.exit, ended.folder)),
+    }
 }

@@ -2,10 +2,14 @@
 //! timeout for each answer unless `wait_forever` was called.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use rustix::io::Errno;
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde_json::{Value, json};
 
 /// The timeout for an answer. The server answers at once, but can be slow if it is swapped out.
@@ -19,6 +23,12 @@ pub enum ClientError {
     Connect { path: PathBuf, source: io::Error },
     #[error("communicating with the run")]
     Io(#[from] io::Error),
+    #[error("the run did not answer within {timeout:?} (its machine may be short of memory: try again)")]
+    Silent { timeout: Duration },
+    #[error(
+        "the run did not answer within {timeout:?}, because its supervisor is stopped (continue it with `kill -CONT {pid}`)"
+    )]
+    Stopped { timeout: Duration, pid: i32 },
     #[error("the run closed the connection (the run has ended, or this client exceeded a limit)")]
     Closed,
     #[error("the run's answer is not JSON-RPC")]
@@ -43,20 +53,30 @@ pub struct Client {
     reader: BufReader<UnixStream>,
     /// The id of the next request.
     next: u64,
+    timeout: Duration,
+    /// Whether an answer may take longer than the timeout, as long as the supervisor is not stopped.
+    waits: bool,
 }
 
 impl Client {
     pub fn connect(path: &Path) -> Result<Self, ClientError> {
-        let socket = UnixStream::connect(path)
-            .map_err(|source| ClientError::Connect { path: path.to_owned(), source })?;
-        socket.set_read_timeout(Some(TIMEOUT))?;
-        socket.set_write_timeout(Some(TIMEOUT))?;
-        Ok(Self { reader: BufReader::new(socket), next: 1 })
+        Self::connect_within(path, TIMEOUT)
     }
 
-    /// Removes the timeout of all later answers, because they can take arbitrarily long.
-    pub fn wait_forever(&mut self) -> Result<(), ClientError> {
-        Ok(self.reader.get_ref().set_read_timeout(None)?)
+    fn connect_within(path: &Path, timeout: Duration) -> Result<Self, ClientError> {
+        let socket = socket_within(path, timeout).map_err(|errno| match errno {
+            Errno::AGAIN => ClientError::Silent { timeout },
+            other => ClientError::Connect { path: path.to_owned(), source: other.into() },
+        })?;
+        let socket = UnixStream::from(socket);
+        socket.set_read_timeout(Some(timeout))?;
+        Ok(Self { reader: BufReader::new(socket), next: 1, timeout, waits: false })
+    }
+
+    /// Removes the timeout of all later answers, because they can take arbitrarily long. A stopped supervisor still ends
+    /// the wait.
+    pub fn wait_forever(&mut self) {
+        self.waits = true;
     }
 
     /// Sends a request and reads its answer.
@@ -66,7 +86,10 @@ impl Client {
         let mut line = json!({ "jsonrpc": "2.0", "id": id, "method": method, "params": params }).to_string();
         line.push('\n');
         // A server that refuses the connection may have closed it already, but its message can still be read.
-        let written = self.reader.get_mut().write_all(line.as_bytes());
+        let written = match self.reader.get_mut().write_all(line.as_bytes()) {
+            Err(error) if is_timeout(&error) => return Err(self.silence()),
+            written => written,
+        };
         loop {
             let mut answer = match self.message() {
                 Err(ClientError::Closed) => {
@@ -102,15 +125,98 @@ impl Client {
 
     fn message(&mut self) -> Result<Value, ClientError> {
         let mut line = Vec::new();
-        let count = (&mut self.reader).take(MAX_ANSWER).read_until(b'\n', &mut line);
-        match count {
-            Ok(0) => return Err(ClientError::Closed),
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return Err(ClientError::Closed),
-            other => other?,
-        };
+        loop {
+            let most = MAX_ANSWER.saturating_sub(line.len() as u64);
+            match (&mut self.reader).take(most).read_until(b'\n', &mut line) {
+                Ok(0) if line.is_empty() => return Err(ClientError::Closed),
+                Ok(_) => break,
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {
+                    return Err(ClientError::Closed);
+                }
+                // What was read so far stays in `line`.
+                Err(error) if is_timeout(&error) => match self.silence() {
+                    ClientError::Silent { .. } if self.waits => {}
+                    silence => return Err(silence),
+                },
+                Err(error) => return Err(error.into()),
+            }
+        }
         if line.last() != Some(&b'\n') {
             return Err(ClientError::Garbled(None));
         }
         serde_json::from_slice(&line).map_err(|error| ClientError::Garbled(Some(error)))
+    }
+}
+
+impl Client {
+    /// Returns the error for an answer that did not come in time.
+    fn silence(&self) -> ClientError {
+        let timeout = self.timeout;
+        // The process that listens on the socket.
+        match socket_peercred(self.reader.get_ref()).map(|peer| peer.pid.as_raw_nonzero().get()) {
+            Ok(pid) if is_stopped(pid) => ClientError::Stopped { timeout, pid },
+            _ => ClientError::Silent { timeout },
+        }
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// Connects a socket. The timeout applies to this and to all later writes: a supervisor that is stopped accepts no
+/// connections, and only a few wait in its queue.
+fn socket_within(path: &Path, timeout: Duration) -> rustix::io::Result<OwnedFd> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+/// Returns whether a process was stopped by a signal or by a debugger.
+fn is_stopped(pid: i32) -> bool {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The state follows the name, which is in parentheses.
+    text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use rustix::process::{Pid, Signal, kill_process};
+
+    use super::*;
+
+    const SHORT: Duration = Duration::from_millis(20);
+
+    #[test]
+    fn run_that_does_not_answer_is_reported() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("s");
+        let _listener = UnixListener::bind(&path).expect("bound");
+        let mut client = Client::connect_within(&path, SHORT).expect("connected");
+        let error = client.call("status", &json!({})).expect_err("nobody answers");
+        assert!(matches!(error, ClientError::Silent { timeout } if timeout == SHORT), "{error}");
+        let missing = Client::connect_within(&folder.path().join("t"), SHORT);
+        assert!(matches!(missing, Err(ClientError::Connect { .. })));
+    }
+
+    #[test]
+    fn stopped_process_is_recognised() {
+        let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("started");
+        let pid = Pid::from_child(&child);
+        let raw = pid.as_raw_nonzero().get();
+        assert!(!is_stopped(raw) && !is_stopped(i32::MAX));
+        kill_process(pid, Signal::STOP).expect("stopped");
+        // The stop takes effect when the process is scheduled.
+        let began = std::time::Instant::now();
+        while !is_stopped(raw) && began.elapsed() < Duration::from_secs(20) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let seen = is_stopped(raw);
+        child.kill().expect("killed");
+        child.wait().expect("reaped");
+        assert!(seen);
     }
 }

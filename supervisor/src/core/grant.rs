@@ -3,6 +3,7 @@
 //! `assign` chooses the worker for a lease. `evict` chooses the workers that must end to make room. `job` returns the
 //! next step of a job.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use opt_shared::ids::{JobId, LeaseId, UnitId, WorkerId};
@@ -34,7 +35,7 @@ impl Core {
     /// finished run.
     pub(super) fn advance(&mut self, now: Moment) {
         match self.ending.clone() {
-            Ending::No if self.is_paused() || self.is_stalled() => {
+            Ending::No if self.is_paused() || self.is_stalled() || self.tasks_pause.is_some() => {
                 self.note_held_builds(now, false);
                 self.close_jobs();
                 if self.every_job_is_done() && !self.stays_open() {
@@ -370,6 +371,7 @@ impl Core {
                 peak_device: None,
                 over_device: None,
                 short_of_memory: None,
+                breaches: BTreeSet::new(),
             });
         }
         self.actions.push(Action::Start {

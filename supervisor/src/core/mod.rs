@@ -27,6 +27,7 @@ mod sampling;
 pub mod spec;
 mod stall;
 mod supply;
+mod tasks;
 #[cfg(any(test, feature = "testkit"))]
 pub mod testkit;
 #[cfg(test)]
@@ -54,6 +55,7 @@ use self::room::RoomForBuilds;
 use self::roster::Roster;
 use self::spec::RunSpec;
 use self::stall::Stall;
+use self::tasks::TasksPause;
 use self::unit::{Progress, Unit};
 use self::worker::{Returning, State, Worker};
 
@@ -135,6 +137,8 @@ pub struct Core {
     /// Set while the run's database does not accept rows.
     stall: Option<Stall>,
     room: RoomForBuilds,
+    /// Set while nothing is granted because the machine refused a process.
+    tasks_pause: Option<TasksPause>,
     ending: Ending,
     /// When the order to kill everything was given.
     killed_all_at: Option<Moment>,
@@ -170,6 +174,7 @@ impl Core {
             pending: PendingRequests::default(),
             stall: None,
             room: RoomForBuilds::default(),
+            tasks_pause: None,
             ending: Ending::No,
             killed_all_at: None,
             actions: Vec::new(),
@@ -265,6 +270,7 @@ impl Core {
             .chain(self.workers.values().filter(|it| !it.overdue).filter_map(Worker::dead_by))
             .chain(self.memory_timeout_at())
             .chain(self.room_timeout_at().filter(|_| self.ending == Ending::No))
+            .chain(self.tasks_pause.map(|pause| pause.until).filter(|_| self.ending == Ending::No))
             .chain(self.source_deadlines().filter(|_| self.ending == Ending::No))
             .chain(self.backoff.values().filter_map(|backoff| backoff.until))
             .chain(self.returning.values().filter(|it| !it.overdue).map(|it| it.since + RETURN_TIMEOUT))
@@ -300,6 +306,7 @@ impl Core {
         self.sources_overdue(now);
         self.stall_overdue(now);
         self.room_overdue(now);
+        self.tasks_pause_overdue(now);
         for backoff in self.backoff.values_mut() {
             backoff.expire(now);
         }

@@ -12,7 +12,7 @@ use super::worker::{Lease, State, Worker};
 use super::{Core, MAX_SHORT_OF_MEMORY, MAX_WORKERS_LOST};
 
 impl Core {
-    pub(super) fn finished(&mut self, now: Moment, worker: WorkerId, id: LeaseId, report: Box<Report>) {
+    pub(super) fn finished(&mut self, now: Moment, worker: WorkerId, id: LeaseId, mut report: Box<Report>) {
         let Some(it) = self.workers.get_mut(&worker) else { return };
         let State::Leased(lease) = &it.state else { return };
         if lease.id != id {
@@ -46,6 +46,9 @@ impl Core {
         }
         if let Some(room) = report.head.room {
             self.room_read_by_a_build(now, room);
+        }
+        if let Body::Profile(profiled) = &mut report.body {
+            profiled.breaches = lease.breaches.iter().map(|&what| what.to_owned()).collect();
         }
         self.judge(now, lease, killed, report);
     }
@@ -170,12 +173,16 @@ impl Core {
             return;
         }
         self.blame_second_kill(lease.order, &mut report);
+        self.blame_same_output(lease.order.unit, &mut report);
         let (status, detail) = (report.head.status, report.head.detail.clone());
         let blame = report.head.blame();
         if status == Status::InfraError {
             match lease.short_of_memory {
                 Some(KillReason::HostCeiling { .. } | KillReason::HostFloor { .. }) => {
                     self.repeat_smaller_or_give_up(lease, detail);
+                }
+                _ if self.had_no_tasks(now, &lease, report.head.room.and_then(|room| room.pids)) => {
+                    self.repeat(lease, Blame::Host, detail);
                 }
                 _ if self.had_no_room(&lease) => self.repeat(lease, Blame::Host, detail),
                 _ => self.repeat_or_give_up(now, lease, Blame::Host, detail),
@@ -220,6 +227,24 @@ impl Core {
         let before = self.change(blamed, |unit| unit.losses.killed_at.replace(entry.clone()));
         if before.as_ref() == Some(&entry) {
             mark_as_crashed(&mut report.head);
+        }
+    }
+
+    /// Blames a candidate whose build failed twice in a row with the same output. One output that does not name the cause
+    /// proves nothing, but a fault of the machine would not repeat itself word for word.
+    fn blame_same_output(&mut self, unit: UnitId, report: &mut Report) {
+        let Body::Build(built) = &report.body else { return };
+        let before = self
+            .change(unit, |unit| std::mem::replace(&mut unit.losses.build_output, built.unexplained.clone()));
+        if report.head.status == Status::InfraError
+            && built.unexplained.is_some()
+            && before == built.unexplained
+        {
+            report.head.status = Status::CompileError;
+            report
+                .head
+                .detail
+                .push_str("; the output was the same in the previous attempt, so the source is to blame");
         }
     }
 

@@ -86,7 +86,7 @@ impl fmt::Display for Shortage {
             Self::Pids { free, needed } => write!(
                 f,
                 "{free} more processes can be started, and builds need {needed} (end processes, or raise the limit of the \
-                 control group or of the machine)"
+                 user (`ulimit -u`), of the control group (`pids.max`) or of the machine)"
             ),
         }
     }

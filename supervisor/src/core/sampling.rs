@@ -11,7 +11,7 @@ use opt_shared::units::Bytes;
 
 use super::Core;
 use super::event::{Moment, Process, Sample};
-use super::worker::State;
+use super::worker::{State, Worker};
 
 impl Core {
     pub(super) fn sampled(&mut self, now: Moment, sample: &Sample) {
@@ -79,8 +79,28 @@ impl Core {
             );
             self.kill_runner(worker, pid, KillReason::RunnerMemory { owed, limit });
         }
+        self.note_breaches();
         self.observe_machine(now, sample);
         let exceeded = self.over_ceiling().or_else(|| self.below_floor(sample));
         self.handle_exceeded_limit(now, exceeded);
+    }
+    /// Notes what else of the run is active while a candidate is timed. Nothing should be: no lease is granted and no
+    /// worker is started meanwhile. But processes that were to end before may still be there.
+    fn note_breaches(&mut self) {
+        let is_timing = |it: &Worker| it.lease().is_some_and(|lease| lease.order.stage.is_timed());
+        let Some((&timed, _)) = self.workers.iter().find(|(_, it)| is_timing(it)) else { return };
+        let others = || self.workers.iter().filter(|(id, _)| **id != timed).map(|(_, it)| it);
+        let found: Vec<&'static str> = [
+            (others().any(|it| matches!(it.state, State::Starting { .. })), "a worker was starting"),
+            (others().any(|it| it.lease().is_some()), "another attempt was running"),
+            (others().any(|it| !it.runners.is_empty()), "a runner of another worker had not ended"),
+            (!self.returning.is_empty(), "processes of a worker that had ended were still there"),
+        ]
+        .into_iter()
+        .filter_map(|(holds, what)| holds.then_some(what))
+        .collect();
+        if let Some(State::Leased(lease)) = self.workers.get_mut(&timed).map(|it| &mut it.state) {
+            lease.breaches.extend(found);
+        }
     }
 }

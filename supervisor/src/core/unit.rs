@@ -77,12 +77,16 @@ pub(crate) struct Losses {
     pub(crate) short_of_memory: u32,
     /// The number of builds that failed while there was no room for them.
     pub(crate) without_room: u32,
+    /// The number of attempts to which the machine refused a process or thread.
+    pub(crate) without_tasks: u32,
     /// The number of attempts that were ended because they held more on the device than they reserved.
     pub(crate) over_device: u32,
     /// The index of the first of the step's ways that is still allowed. Later ways take less memory.
     pub(crate) from_way: usize,
     /// The entry at which an unknown sender last killed one of its runners.
     pub(crate) killed_at: Option<String>,
+    /// The digest of the last build's output, if that did not name the cause of its failure.
+    pub(crate) build_output: Option<String>,
 }
 
 impl Losses {

@@ -14,7 +14,7 @@
 //! `WorkerNotReady` if the worker could not be started. If runners outlive their worker, a `Returning` takes its place.
 //! It is charged until `Returned` reports that the last runner has ended.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{KillReason, Role};
@@ -60,6 +60,8 @@ pub(crate) struct Lease {
     pub(crate) over_device: Option<Bytes>,
     /// Set if one of its runners was ended because of memory. The reason decides how the attempt is repeated.
     pub(crate) short_of_memory: Option<KillReason>,
+    /// What else of the run was active during a timed attempt.
+    pub(crate) breaches: BTreeSet<&'static str>,
 }
 
 /// A runner that was reported and has not died.

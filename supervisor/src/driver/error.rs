@@ -18,6 +18,10 @@ pub enum RunError {
     Folder(#[from] FolderError),
     #[error("{path} was removed during the run, and its results with it (start the run again)")]
     FolderRemoved { path: std::path::PathBuf },
+    #[error(
+        "{path} was moved to {to} during the run (its results so far are there: move it back and continue with --resume)"
+    )]
+    FolderMoved { path: std::path::PathBuf, to: std::path::PathBuf },
     #[error("the run database")]
     Store(#[from] StoreError),
     #[error("starting a thread")]
@@ -45,9 +49,14 @@ pub enum RunError {
     #[error("--only {wanted} names no job and no JOB/CANDIDATE of this plan")]
     NothingSelected { wanted: String },
     #[error(
-        "the plan has changed since the run began: {keys} (undo that, or start a new run without --resume)"
+        "the plan has changed since the run began: {keys} ({}undo that, or start a new run without --resume)",
+        other_defaults(begun_by)
     )]
-    PlanChanged { keys: String },
+    PlanChanged {
+        keys: String,
+        /// The version of this program that began the run, if it is known.
+        begun_by: Option<String>,
+    },
     #[error(
         "the order or defaults of the arguments of job `{job}` have changed since the run began (start a new run)"
     )]
@@ -84,6 +93,19 @@ pub enum RunError {
     Law { law: String },
 }
 
+/// Says that defaults may have changed, if another version of this program began the run.
+fn other_defaults(begun_by: &Option<String>) -> String {
+    let now = env!("CARGO_PKG_VERSION");
+    match begun_by {
+        Some(then) if then != now => {
+            format!(
+                "version {then} began it, and some defaults of version {now} may differ: set them in the plan, "
+            )
+        }
+        _ => String::new(),
+    }
+}
+
 impl RunError {
     /// Returns the exit code, which says who has to correct the error.
     pub fn exit(&self) -> Exit {
@@ -101,5 +123,22 @@ impl RunError {
             ) => Exit::Usage,
             _ => Exit::Host,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changed_plan_names_the_version_whose_defaults_may_differ() {
+        let message = |begun_by: Option<&str>| {
+            let begun_by = begun_by.map(str::to_owned);
+            RunError::PlanChanged { keys: "verify.seed".to_owned(), begun_by }.to_string()
+        };
+        let plain = "the plan has changed since the run began: verify.seed (undo that, or start a new run without --resume)";
+        assert_eq!(message(None), plain);
+        assert_eq!(message(Some(env!("CARGO_PKG_VERSION"))), plain);
+        assert!(message(Some("0.0.9")).contains("version 0.0.9 began it"), "{}", message(Some("0.0.9")));
     }
 }

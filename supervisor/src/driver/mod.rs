@@ -20,7 +20,7 @@ use self::answer::submissions::LastSubmission;
 pub use self::error::RunError;
 use self::folder::records::RunRecords;
 use self::folder::resume::Earlier;
-use self::folder::{FolderError, RunFolder, evidence, register, resume};
+use self::folder::{FolderError, RunFolder, Whereabouts, evidence, register, resume};
 use self::run::agenda::Agenda;
 use self::run::decisions::Decisions;
 use self::run::device::FoundDevice;
@@ -171,18 +171,22 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
             run.policy(&row);
         }
     }
-    let removed = |error: RunError| match folder.path().try_exists() {
-        Ok(false) => RunError::FolderRemoved { path: folder.path().to_owned() },
-        _ => error,
+    let lost = |error: RunError| {
+        let path = folder.path().to_owned();
+        match folder.whereabouts() {
+            Whereabouts::Unchanged => error,
+            Whereabouts::Moved(to) => RunError::FolderMoved { path, to },
+            Whereabouts::Removed => RunError::FolderRemoved { path },
+        }
     };
-    let stop = run.go().map_err(removed)?;
+    let stop = run.go().map_err(lost)?;
     run.watchdog.enter(Part::Ending);
     run.watchdog.log_longest_turn();
     if let Some(row) = seed::policy_row(&run.agenda.plan, run.agenda.seed) {
         run.policy(&row);
     }
     crate::notify::stopping();
-    let exit = run.finish(&stop).map_err(removed)?;
+    let exit = run.finish(&stop).map_err(lost)?;
     run.close_control(exit);
     let path = folder.path().to_owned();
     drop(run);

@@ -18,6 +18,8 @@ const MOUNTINFO_BYTES: usize = 8 << 20;
 const CGROUP_BYTES: usize = 64 << 10;
 /// The size limit of a file that contains one number.
 const LIMIT_BYTES: usize = 64;
+/// The size limit of a file with a few counts.
+const EVENTS_BYTES: usize = 256;
 /// Numbers from this one on mean "no limit". Version 1 writes a number near 2^63, rounded to a page; no machine has an
 /// exbibyte of memory.
 const NO_LIMIT: u64 = 1 << 60;
@@ -73,6 +75,28 @@ pub fn pids_left(root: &Path) -> Result<Option<u64>, SampleError> {
         least = Some(least.map_or(left, |least| least.min(left)));
     }
     Ok(least)
+}
+
+/// Returns the files in which the groups of this process count the processes and threads that were refused at their
+/// limit or at the limit of a group above; `root` is `/`.
+pub fn pids_refusal_files(root: &Path) -> Result<Vec<PathBuf>, SampleError> {
+    let folders = groups_with(root, "pids")?;
+    let file = |folder: PathBuf| {
+        // Since Linux 6.11, `pids.events` of version 2 also counts for the groups below.
+        let local = folder.join("pids.events.local");
+        if local.exists() { local } else { folder.join("pids.events") }
+    };
+    Ok(folders.into_iter().map(|(_, folder)| file(folder)).filter(|file| file.exists()).collect())
+}
+
+/// Returns the sum of the counts in these files. A file that cannot be read counts as 0.
+pub fn pids_refusals(files: &[PathBuf]) -> u64 {
+    let count = |file: &PathBuf| {
+        let text = read_small(file, EVENTS_BYTES).ok()??;
+        let mut lines = lines(&text).map(words);
+        lines.find_map(|mut words| (words.next() == Some(b"max")).then(|| number(words.next()?))?)
+    };
+    files.iter().filter_map(count).sum()
 }
 
 /// Returns the folders of all groups that contain this process and may have the controller, with their version.

@@ -1,6 +1,10 @@
 //! Samples how many processes and threads can still be started.
 
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+
+use rustix::process::{Resource, getrlimit, getuid};
+use rustix::thread::{CapabilitySet, capabilities};
 
 use super::SampleError;
 use super::cgroup::pids_left;
@@ -10,8 +14,7 @@ use super::text::{number, read_small, words};
 const BYTES: usize = 256;
 
 /// Returns the number of processes and threads that the machine and the control groups of this process still allow;
-/// `root` is `/`. Returns `None` if neither has a limit that can be read. The user's own limit (`ulimit -u`) is not
-/// considered.
+/// `root` is `/`. Returns `None` if neither has a limit that can be read. `left_for_user` has the user's own limit.
 pub fn left(root: &Path) -> Result<Option<u64>, SampleError> {
     let proc = root.join("proc");
     let groups = pids_left(root)?;
@@ -20,6 +23,35 @@ pub fn left(root: &Path) -> Result<Option<u64>, SampleError> {
         [number_in(&proc.join("sys/kernel/threads-max"))?, number_in(&proc.join("sys/kernel/pid_max"))?];
     let machine = machine.into_iter().flatten().map(|limit| limit.saturating_sub(tasks));
     Ok(machine.chain(groups).min())
+}
+
+/// Returns the number of processes and threads that the user's own limit (`ulimit -u`) still allows; `root` is `/`.
+/// Returns `None` if there is no limit, or if so much is left that counting is not worth its time.
+pub fn left_for_user(root: &Path) -> Option<u64> {
+    // The kernel exempts such processes.
+    let exempt = CapabilitySet::SYS_RESOURCE | CapabilitySet::SYS_ADMIN;
+    if capabilities(None).is_ok_and(|own| own.effective.intersects(exempt)) {
+        return None;
+    }
+    let limit = getrlimit(Resource::Nproc).current?;
+    left_under(limit, &root.join("proc"), getuid().as_raw())
+}
+
+fn left_under(limit: u64, proc: &Path, user: u32) -> Option<u64> {
+    /// So many are enough for every run.
+    const PLENTY: u64 = 1024;
+    // All tasks of the machine may be the user's.
+    if let Ok(Some(all)) = tasks(proc)
+        && all.saturating_add(PLENTY) <= limit
+    {
+        return None;
+    }
+    let is_pid = |name: &std::ffi::OsStr| name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
+    let processes = std::fs::read_dir(proc).ok()?.flatten().filter(|process| is_pid(&process.file_name()));
+    let of_user = processes.filter(|process| process.metadata().is_ok_and(|metadata| metadata.uid() == user));
+    let threads = of_user.filter_map(|process| std::fs::read_dir(process.path().join("task")).ok());
+    let used: u64 = threads.map(|threads| threads.count() as u64).sum();
+    Some(limit.saturating_sub(used))
 }
 
 /// Returns the number of tasks on the machine: the second number of the fourth word, as in `0.2 0.1 0.1 3/512 4711`.
@@ -61,6 +93,21 @@ mod tests {
         assert_eq!(left(root.path()).expect("read"), Some(5));
         put("proc/loadavg", "0.20\n");
         assert!(left(root.path()).is_err());
+    }
+
+    #[test]
+    fn processes_left_for_a_user_are_limited_by_its_tasks() {
+        let root = tempfile::tempdir().expect("a folder");
+        let user = getuid().as_raw();
+        for thread in ["7/task/7", "7/task/9", "8/task/8", "self/task/8"] {
+            std::fs::create_dir_all(root.path().join(thread)).expect("made");
+        }
+        assert_eq!(left_under(20, root.path(), user), Some(17));
+        assert_eq!(left_under(20, root.path(), user + 1), Some(20));
+        assert_eq!(left_under(2, root.path(), user), Some(0));
+        std::fs::write(root.path().join("loadavg"), "0.20 0.18 0.12 3/512 4711\n").expect("written");
+        assert_eq!(left_under(1535, root.path(), user), Some(1532));
+        assert_eq!(left_under(1536, root.path(), user), None);
     }
 
     #[test]

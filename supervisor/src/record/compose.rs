@@ -92,7 +92,7 @@ impl CandidateRecord {
         self.profile = Some(ProfileRecord {
             stage: Some(stage),
             times: CandidateTimes::default(),
-            breaches: Vec::new(),
+            breaches: profiled.breaches,
             cpus: profiled.cpus,
             ms: head.ms,
             reads: profiled.reads,

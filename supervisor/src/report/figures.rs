@@ -111,7 +111,7 @@ pub(crate) fn counted<N: Display + PartialEq + From<u8>>(number: N, one: &str, m
 }
 
 /// Replaces the characters of a foreign text that could move a terminal's cursor, change its colours or reorder text.
-pub(super) fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let replace = |character: char| match character {
         '\n' => '\n',
         '\t' => ' ',
@@ -123,7 +123,7 @@ pub(super) fn printable(text: &str) -> String {
 }
 
 /// Puts a foreign text on one line.
-pub(super) fn one_line(text: &str) -> String {
+pub(crate) fn one_line(text: &str) -> String {
     printable(text).replace('\n', " ")
 }
 

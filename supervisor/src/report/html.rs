@@ -178,7 +178,7 @@ fn section(digest: &JobDigest, room: &mut Room) -> Option<Markup> {
     let captures = &job.captures;
     let tone = match job.status {
         JobStatus::Passed => "good",
-        JobStatus::Pending | JobStatus::Running | JobStatus::Skipped => "other",
+        JobStatus::Pending | JobStatus::Skipped => "other",
         _ => "bad",
     };
     let passed = Status::Passed.name();

@@ -153,7 +153,7 @@ pub(super) fn headline_of<'a, Candidates>(
         };
     }
     let why = match job.status {
-        JobStatus::Pending | JobStatus::Running => "no winner yet".to_owned(),
+        JobStatus::Pending => "no winner yet".to_owned(),
         JobStatus::BaselineFailed => {
             let status = job.baseline.as_deref().and_then(&find).and_then(|candidate| candidate.status);
             // If there is a detail, it names the status.

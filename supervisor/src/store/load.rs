@@ -27,7 +27,7 @@ const LOAD: &str = "load the run";
 macro_rules! candidates {
     () => {
         "SELECT key, name, source_path, other_paths, source_digest, status, blame, failed_stage, detail, feedback,
-             rank, speedup, times, breaches, tier, not_timed_because
+             rank, speedup, times, tier, not_timed_because
          FROM candidate "
     };
 }
@@ -216,13 +216,17 @@ impl Store {
         candidate.feedback = row.get(9)?;
         candidate.rank = row.get(10)?;
         candidate.speedup = json_option(row, 11)?;
+<<<<<<< HEAD
         candidate.tier = word_option(row, 14, Tier::from_name)?;
         // Only a candidate that passed needs this reason. For any other, the status is the reason.
+=======
+        candidate.tier = word_option(row, 13, Tier::from_name)?;
+        // A failed candidate is never timed, so it needs no reason.
+>>>>>>> edit-w14
         candidate.not_timed_because =
-            row.get::<_, Option<String>>(15)?.filter(|_| candidate.status == Some(Status::Passed));
+            row.get::<_, Option<String>>(14)?.filter(|_| candidate.status == Some(Status::Passed));
         if let Some(profile) = &mut candidate.profile {
             profile.times = json_option::<CandidateTimes>(row, 12)?.unwrap_or_default();
-            profile.breaches = json(row, 13)?;
         }
         let mut attempts = self.connection.prepare_cached(
             "SELECT stage, number, worker, status, started, ms, predicted FROM attempt WHERE candidate = ?1

@@ -72,6 +72,11 @@ impl Store {
         self.meta_value(META_PLAN)
     }
 
+    /// The version of this program that began or last resumed the run.
+    pub fn stored_version(&self) -> Result<Option<String>, StoreError> {
+        Ok(self.list("SELECT version FROM run", [], |row| row.get(0))?.pop())
+    }
+
     pub fn stored_jobs(&self) -> Result<Vec<StoredJob>, StoreError> {
         self.list(
             "SELECT name, status, signature_digest, captures_digest FROM job ORDER BY place, key",

@@ -78,8 +78,6 @@ pub struct ScoreRow {
     pub rank: Option<u32>,
     pub speedup: Option<Estimate>,
     pub times: CandidateTimes,
-    /// Activities that disturbed the timing.
-    pub breaches: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -311,7 +311,7 @@ impl Store {
         self.synced(OPERATION, |transaction| {
             transaction.execute(
                 "UPDATE candidate SET status = NULL, blame = NULL, failed_stage = NULL, detail = NULL,
-                     feedback = NULL, rank = NULL, speedup = NULL, times = NULL, breaches = '[]' WHERE key = ?1",
+                     feedback = NULL, rank = NULL, speedup = NULL, times = NULL WHERE key = ?1",
                 [key],
             )?;
             transaction.execute(
@@ -323,7 +323,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes the ranks, speed-ups, times and breaches of several candidates, all or none.
+    /// Writes the ranks, speed-ups and times of several candidates, all or none.
     pub fn scores(&mut self, scores: &[(CandidateId, ScoreRow)]) -> Result<(), StoreError> {
         const OPERATION: &str = "record scores";
         let mut rows = Vec::with_capacity(scores.len());
@@ -333,15 +333,13 @@ impl Store {
                 score.rank,
                 score.speedup.as_ref().map(|speedup| self.json(speedup, OPERATION)).transpose()?,
                 self.json(&score.times, OPERATION)?,
-                self.json(&score.breaches, OPERATION)?,
             ));
         }
         self.synced(OPERATION, |transaction| {
-            let mut statement = transaction.prepare_cached(
-                "UPDATE candidate SET rank = ?2, speedup = ?3, times = ?4, breaches = ?5 WHERE key = ?1",
-            )?;
-            for (key, rank, speedup, times, breaches) in &rows {
-                statement.execute(params![key, rank, speedup, times, breaches])?;
+            let mut statement = transaction
+                .prepare_cached("UPDATE candidate SET rank = ?2, speedup = ?3, times = ?4 WHERE key = ?1")?;
+            for (key, rank, speedup, times) in &rows {
+                statement.execute(params![key, rank, speedup, times])?;
             }
             Ok(())
         })

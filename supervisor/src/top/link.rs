@@ -30,7 +30,7 @@ impl Link {
         let mut listener = Client::connect(socket)?;
         // Events are requested before the past is read, so that no event between the two is lost.
         listener.call("events", &json!({}))?;
-        listener.wait_forever()?;
+        listener.wait_forever();
         let mut poller = Poller { client: Client::connect(socket)?, page: 0, since: 0.0 };
         let (to_view, updates) = bounded(MAX_UPDATES);
         let (commands, from_view) = bounded(16);

@@ -312,6 +312,8 @@ pub(crate) struct Ending {
     pub(crate) verdict: Verdict,
     pub(crate) end: RunnerEnd,
     pub(crate) peak_owed: Bytes,
+    /// True if a control group above its own refused a process or thread meanwhile.
+    pub(crate) tasks_refused: bool,
 }
 
 /// One candidate over some entries, with its own outputs.

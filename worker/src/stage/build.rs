@@ -26,10 +26,11 @@ use crate::link::Link;
 use crate::sandbox::confine::compilers_may_execute;
 use crate::sandbox::handle::End;
 use crate::sandbox::policy::CompilerFileAccess;
-use crate::toolchain::artifact::{Kept, keep, open_written};
+use crate::toolchain::artifact::{Kept, keep, make_folder, open_written};
 use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerError, CompilerSpec};
 use crate::toolchain::log::{
-    NO_SPACE, blames_the_source, lacking_resource, missing_header, part_was_killed, ran_out_of_memory,
+    NO_SPACE, NO_TASKS, blames_the_source, digest, lacking_resource, missing_header, part_was_killed,
+    ran_out_of_memory,
 };
 use crate::toolchain::{self, BuildError, Folders, Program, Recipe, Step, file};
 
@@ -65,6 +66,9 @@ pub(crate) fn run(
     };
     if scratch.is_err() || built.is_err() || head.status == Status::InfraError {
         head.room = Room::on_disk_of(&task.scratch).ok();
+        if head.status == Status::InfraError && head.detail.contains(NO_TASKS) {
+            head.room.get_or_insert_default().pids = Some(0);
+        }
     }
     scratch.and(built)
 }
@@ -202,7 +206,7 @@ fn compile(
     if let Some(reason) = running.wait(limit).map_err(failed)? {
         running.end_for(link, reason).map_err(failed)?;
     }
-    let CompilerEnd { end, killed, log, is_truncated, peak_owed, least_room } =
+    let CompilerEnd { end, killed, tasks_refused, log, is_truncated, peak_owed, least_room } =
         running.finish(link).map_err(failed)?;
     built.log_head = log[..log.floor_char_boundary(LOG_HEAD)].to_owned();
     head.peak_owed = Some(peak_owed);
@@ -255,14 +259,22 @@ fn compile(
         (None, End::Exited { .. }) if let Some(fault) = fault_of_the_machine(&log, least_room, spec.largest_file) => {
             (Status::InfraError, format!("{compiler} {fault}"))
         }
-        (None, End::Exited { code }) if is_truncated && !blames_the_source(&log) => (
+        (None, End::Exited { code }) if tasks_refused && !blames_the_source(&log) => (
             Status::InfraError,
             format!(
+                "{compiler} exited with code {code}; meanwhile, a control group that contains this run was at its limit of \
+                 processes (`pids.max`)"
+            ),
+        ),
+        (None, End::Exited { code }) if is_truncated && !blames_the_source(&log) => {
+            built.unexplained = Some(digest(&log, folders.scratch));
+            let why = format!(
                 "{compiler} exited with code {code}, and the reason is unknown, because its output was cut off after {} \
                  (switch off its warnings in [build] flags)",
                 Bytes::new(log.len() as u64)
-            ),
-        ),
+            );
+            (Status::InfraError, why)
+        }
         (None, End::Exited { code }) => {
             let missing = missing_header(&log, &folders.files.left_out);
             let why = missing.map_or_else(String::new, |why| format!(": {why}"));
@@ -399,7 +411,9 @@ impl Scratch {
         if path.exists() {
             remove_tree(&path).map_err(file("clearing", &path))?;
         }
-        fs::create_dir_all(&path).map_err(file("making the folder", &path))?;
+        for folder in [parent, &path] {
+            make_folder(folder).map_err(file("making the folder", folder))?;
+        }
         let path = fs::canonicalize(&path).map_err(file("resolving", &path))?;
         Ok(Self { path })
     }
@@ -429,6 +443,16 @@ mod tests {
 
     fn room(disk: Bytes, inodes: u64) -> Option<Room> {
         Some(Room { disk: Some(disk), inodes: Some(inodes), pids: None })
+    }
+
+    #[test]
+    fn scratch_of_a_run_that_was_moved_is_not_created_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let run = folder.path().join("run");
+        assert!(Scratch::create(&run.join("scratch"), LeaseId(1)).is_err() && !run.exists());
+        fs::create_dir(&run).expect("made");
+        let scratch = Scratch::create(&run.join("scratch"), LeaseId(1)).expect("made");
+        assert!(scratch.path.is_dir());
     }
 
     #[test]

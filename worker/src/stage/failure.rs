@@ -104,6 +104,23 @@ const NAMED: [(&str, Status); 10] = [
     ("opt.Unsupported: ", Status::Unsupported),
 ];
 
+/// Returns this failure, or one that blames the host if the candidate may have failed for lack of a process or thread
+/// that it was promised.
+pub(crate) fn unless_tasks_were_refused(failure: EntryFailure, tasks_refused: bool) -> EntryFailure {
+    let may_be_the_cause = matches!(
+        failure.status,
+        Status::Crashed | Status::LoadError | Status::RuntimeError | Status::Timeout
+    );
+    if !tasks_refused || !may_be_the_cause {
+        return failure;
+    }
+    let detail = format!(
+        "{}; meanwhile, a control group that contains this run was at its limit of processes (`pids.max`)",
+        failure.detail
+    );
+    EntryFailure { status: Status::InfraError, detail, ..failure }
+}
+
 /// Returns this failure, or one that blames the capture if the capture is damaged. A file that is damaged or being
 /// overwritten may cause wrong values, values that differ between calls, changed inputs, and deaths by wrong indices,
 /// which may lead beyond an input. The file's identity and CRCs show the damage. If the machine lacks the resources for
@@ -152,6 +169,32 @@ pub(crate) fn unless_damaged(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn refused_tasks_excuse_only_failures_that_they_may_have_caused() {
+        for (status, excused) in [
+            (Status::Crashed, true),
+            (Status::LoadError, true),
+            (Status::RuntimeError, true),
+            (Status::Timeout, true),
+            (Status::IncorrectNumerical, false),
+            (Status::InputMutated, false),
+            (Status::HostMemoryLimit, false),
+            (Status::InfraError, false),
+        ] {
+            let failure = || EntryFailure {
+                entry: "entry_000001".to_owned(),
+                status,
+                detail: "it ended".to_owned(),
+                args: Vec::new(),
+                mismatch: None,
+            };
+            assert_eq!(unless_tasks_were_refused(failure(), false).status, status);
+            let EntryFailure { status: seen, detail, .. } = unless_tasks_were_refused(failure(), true);
+            assert_eq!(seen, if excused { Status::InfraError } else { status });
+            assert_eq!(detail.contains("pids.max"), excused, "{detail}");
+        }
+    }
 
     #[test]
     fn every_result_of_a_call_has_its_verdict() {

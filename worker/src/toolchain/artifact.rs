@@ -1,7 +1,7 @@
 //! Stores artifacts in the run's `artifacts` folder, named by their digests.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -37,6 +37,15 @@ pub(crate) fn open_written(path: &Path) -> Option<fs::File> {
     file.metadata().ok()?.is_file().then_some(file)
 }
 
+/// Creates a folder unless it exists, but not its parent: if the run's folder was moved, another must not appear at its
+/// old path.
+pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
+
 /// Copies an artifact of at most `limit` to the folder, atomically. If the same bytes were built before, the copy
 /// replaces the identical file. `library` is the path of `source`, for messages.
 pub(crate) fn keep(
@@ -46,7 +55,7 @@ pub(crate) fn keep(
     kind: ArtifactKind,
     limit: Bytes,
 ) -> Result<Kept, BuildError> {
-    fs::create_dir_all(artifacts).map_err(file("making the folder", artifacts))?;
+    make_folder(artifacts).map_err(file("making the folder", artifacts))?;
     let size = source.metadata().map_err(file("reading the size of", library))?.len();
     let bytes = Bytes::new(size);
     if limit < bytes {
@@ -102,6 +111,17 @@ mod tests {
         let kept = keep(100);
         let Kept::Artifact(artifact) = kept else { panic!("{kept:?}") };
         assert_eq!((artifact.bytes, fs::read(artifact.path).expect("kept").len()), (Bytes::new(100), 100));
+    }
+
+    #[test]
+    fn folder_of_a_run_that_was_moved_is_not_created_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let library = folder.path().join("k.so");
+        fs::write(&library, [7; 100]).expect("written");
+        let run = folder.path().join("run");
+        let source = open_written(&library).expect("a regular file");
+        let kept = keep(source, &library, &run.join("artifacts"), ArtifactKind::SharedLibrary, Bytes::mib(1));
+        assert!(kept.is_err() && !run.exists(), "{kept:?}");
     }
 
     #[test]

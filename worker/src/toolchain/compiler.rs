@@ -71,6 +71,8 @@ pub(crate) struct CompilerSpec<'a> {
 pub(crate) struct CompilerEnd {
     pub(crate) end: End,
     pub(crate) killed: Option<KillReason>,
+    /// True if a control group above its own refused a process or thread meanwhile.
+    pub(crate) tasks_refused: bool,
     /// The beginning of the output. If `is_truncated` is true, more may have followed.
     pub(crate) log: String,
     pub(crate) is_truncated: bool,
@@ -188,6 +190,7 @@ impl Compiler {
         Ok(CompilerEnd {
             end,
             killed: permission.killed,
+            tasks_refused: permission.tasks_refused,
             log: self.log.head(LOG_SIZE.to_usize()),
             is_truncated: self.log.is_truncated(),
             peak_owed: permission.peak_owed,

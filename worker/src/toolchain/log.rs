@@ -1,5 +1,7 @@
 //! Infers from a compiler's messages how a build ended.
 
+use std::path::Path;
+
 use opt_shared::kernel_files::LeftOut;
 
 /// Names that gcc, clang and nvcc give to the signals after which a build is repeated: signals sent from outside, and
@@ -104,6 +106,21 @@ pub(crate) fn blames_the_source(log: &str) -> bool {
     })
 }
 
+/// Returns a digest of the output that is the same in each build of the same source. Paths below the scratch folder differ:
+/// its own name, and those of temporary files.
+pub(crate) fn digest(log: &str, scratch: &Path) -> String {
+    let scratch = scratch.to_string_lossy();
+    let ends_path = |c: char| c.is_whitespace() || "'\"`:;,()\u{2018}\u{2019}".contains(c);
+    let mut parts = log.split(&*scratch);
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(parts.next().unwrap_or_default().as_bytes());
+    for part in parts {
+        hasher.update(&[0]);
+        hasher.update(part.trim_start_matches(|c| !ends_path(c)).as_bytes());
+    }
+    hasher.finalize().to_hex().to_string()
+}
+
 /// Returns true if the compiler's driver reports that one of its programs was killed by one of `EXTERNAL_SIGNALS`.
 pub(crate) fn part_was_killed(log: &str) -> bool {
     last_own_lines(log).filter_map(own_line).any(|(_, complaint)| {
@@ -120,11 +137,14 @@ pub(crate) fn part_was_killed(log: &str) -> bool {
 /// The C library's message for a full disk.
 pub(crate) const NO_SPACE: &str = "No space left on device";
 
+/// The C library's message if the machine has no process or thread left.
+pub(crate) const NO_TASKS: &str = "Resource temporarily unavailable";
+
 /// The C library's messages for resources that a machine may lack temporarily.
 const RESOURCES: [&str; 7] = [
     NO_SPACE,
     "Disk quota exceeded",
-    "Resource temporarily unavailable",
+    NO_TASKS,
     "Too many open files",
     "Too many open files in system",
     "Input/output error",
@@ -297,6 +317,17 @@ mod tests {
         ] {
             assert_eq!(blames_the_source(log), blames, "{log}");
         }
+    }
+
+    #[test]
+    fn digest_of_an_output_does_not_depend_on_temporary_names() {
+        let output = |folder: &str, file: &str, words: &str| {
+            let log = format!("{folder}/k.c:1:2: warning: x\n/usr/bin/ld: {folder}/cc{file}.o: {words}\n");
+            digest(&log, Path::new(folder))
+        };
+        let first = output("/runs/a/scratch/build-3", "Ab12Cd", "unknown form of relocation");
+        assert_eq!(first, output("/runs/a/scratch/build-14", "Zz9876", "unknown form of relocation"));
+        assert_ne!(first, output("/runs/a/scratch/build-3", "Ab12Cd", "section is missing"));
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub struct RunView {
     pub floor: Bytes,
     pub charged: Bytes,
     pub owed: Bytes,
-    /// When the run began to wait, and for what: the database, room for builds, or memory for the next lease.
+    /// When the run began to wait, and for what: the database, processes, room for builds, or memory for the next lease.
     pub waiting: Option<(Moment, String)>,
     /// The room for builds in the last reading.
     pub room: Room,
@@ -95,6 +95,10 @@ impl Core {
             waiting: self
                 .stall
                 .map(|stall| (stall.since, "the run's database to accept rows".to_owned()))
+                .or_else(|| {
+                    let pause = self.tasks_pause?;
+                    Some((pause.since, "the machine to allow more processes".to_owned()))
+                })
                 .or_else(|| {
                     let held = self.held_builds()?;
                     Some((held.since, format!("room for builds: {}", held.what)))
@@ -177,6 +181,8 @@ impl Core {
         } else if let Some(stall) = self.stall {
             let since = now.saturating_sub(stall.since).as_secs();
             format!("the run's database has accepted no rows for {since} s")
+        } else if self.tasks_pause.is_some() {
+            "the machine refused a process or thread a moment ago".to_owned()
         } else if let Some(short) = self.room.short
             && stage == Stage::Build
         {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use opt_shared::message::KillReason;
 use opt_shared::outcome::{Blame, Body, Head, Report, Status};
 
-use super::harness::{Harness, kills, plan};
+use super::harness::{Granted, Harness, kills, plan};
 use crate::core::control::{Mode, Which};
 use crate::core::event::{Action, AttemptEnd, Control, Event, Stage, StopReason, WorkerEndClass};
 use crate::core::testkit::reports;
@@ -451,4 +451,36 @@ fn lost_attempt_says_that_its_worker_reported_a_fault() {
     harness.gone(first.worker);
     let [AttemptEnd::Retried { why, .. }] = &harness.ends()[..] else { panic!("{:?}", harness.ends()) };
     assert!(why.contains("could not continue"), "{why}");
+}
+
+#[test]
+fn build_that_fails_twice_with_the_same_output_is_the_candidates_fault() {
+    let failed = |granted: Granted, output: Option<&str>| {
+        let mut report = reports::report(granted.order.stage, Status::InfraError);
+        let Body::Build(built) = &mut report.body else { panic!("a build: {granted:?}") };
+        built.unexplained = output.map(str::to_owned);
+        report
+    };
+    let mut harness = Harness::new(plan(1));
+    for output in [Some("one"), Some("two")] {
+        let build = harness.lease();
+        harness.report(build, failed(build, output));
+    }
+    // The second pass.
+    for output in [None, None] {
+        let build = harness.lease();
+        harness.report(build, failed(build, output));
+    }
+    assert_eq!(
+        harness.done(0),
+        Some((Status::InfraError, Some(Blame::Host))),
+        "no two outputs were the same"
+    );
+    let mut harness = Harness::new(plan(1));
+    for _ in 0..2 {
+        assert_eq!(harness.done(0), None);
+        let build = harness.lease();
+        harness.report(build, failed(build, Some("one")));
+    }
+    assert_eq!(harness.done(0), Some((Status::CompileError, Some(Blame::Candidate))));
 }

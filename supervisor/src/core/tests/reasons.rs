@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use opt_shared::message::KillReason;
-use opt_shared::outcome::Status;
+use opt_shared::outcome::{Body, Status};
 use opt_shared::units::Bytes;
 
 use super::harness::{Granted, Harness, Plan, STAGE, plan};
-use crate::core::event::{Action, PolicyRow, Process, Stage};
+use crate::core::event::{Action, AttemptEnd, PolicyRow, Process, Stage};
 use crate::core::spec::StageSpec;
 
 /// A plan whose profile runs in one batch or in halves.
@@ -136,4 +136,25 @@ fn build_waits_for_the_machines_memory_instead_of_taking_less() {
     harness.available = Some(Bytes::mib(600));
     harness.sample(&[]);
     assert!(harness.policies("shrink_build").is_empty(), "{:#?}", harness.log);
+}
+
+#[test]
+fn profile_names_what_else_was_active() {
+    for disturbed in [false, true] {
+        let mut harness = Harness::new(plan(1));
+        let build = harness.lease();
+        harness.finish(build, Status::Passed);
+        let verify = harness.lease();
+        harness.finish(verify, Status::Passed);
+        let profile = harness.lease();
+        if disturbed {
+            harness.runner(verify, 8, Bytes::mib(1));
+        }
+        harness.sample(&[(Process::Worker(profile.worker), Bytes::mib(10))]);
+        harness.finish(profile, Status::Passed);
+        let Some(AttemptEnd::Accepted(report)) = harness.ends().pop() else { panic!("{:?}", harness.ends()) };
+        let Body::Profile(profiled) = report.body else { panic!("{report:?}") };
+        let expected: &[&str] = if disturbed { &["a runner of another worker had not ended"] } else { &[] };
+        assert_eq!(profiled.breaches, expected);
+    }
 }

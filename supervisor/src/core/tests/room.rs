@@ -1,4 +1,4 @@
-//! A machine without room for builds: what waits, what continues, and when the run ends.
+//! A machine without room for builds, or without processes: what waits, what continues, and when the run ends.
 
 use std::time::Duration;
 
@@ -134,4 +134,36 @@ fn run_ends_if_room_for_builds_never_comes() {
     let Some(StopReason::HostFailure { why }) = harness.stopped() else { panic!("{:#?}", harness.log) };
     assert!(why.contains("no room for builds") && why.contains("free disk space"), "{why}");
     assert_eq!(harness.done(1), None, "a resumed run builds it");
+}
+
+#[test]
+fn attempts_without_processes_are_repeated_after_a_pause() {
+    let none_left = Room { disk: None, inodes: None, pids: Some(0) };
+    let mut harness = Harness::new(plan(1));
+    let build = harness.lease();
+    harness.finish(build, Status::Passed);
+    let mut before = Duration::ZERO;
+    for times in 1..=7 {
+        let verify = harness.lease();
+        assert_eq!((verify.order.stage, verify.attempt), (Stage::Verify, times));
+        harness.report(verify, failed(verify, none_left));
+        assert_eq!(harness.try_lease(), None, "nothing is granted in the pause");
+        assert!(harness.core.run_view().waiting.expect("it waits").1.contains("more processes"));
+        let until = harness.core.next_deadline().expect("the pause has an end");
+        let pause = until - harness.now;
+        assert!(before < pause && pause <= Duration::from_secs(30), "{before:?}, {pause:?}");
+        before = pause;
+        harness.pass_time(pause);
+        assert!(harness.core.run_view().waiting.is_none());
+    }
+    assert_eq!(harness.policies("tasks_short").len(), 7);
+    // From here on, attempts count as losses.
+    for _ in 0..2 {
+        let verify = harness.lease();
+        harness.report(verify, failed(verify, none_left));
+    }
+    assert_eq!(harness.policies("put_off").len(), 1);
+    // The machine allows processes again.
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+    assert_eq!(harness.done(0), Some((Status::Passed, None)));
 }

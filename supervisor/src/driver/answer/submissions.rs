@@ -147,7 +147,11 @@ fn copy_submission(
     params: &SubmitParams,
 ) -> Result<CandidatePlan, Refusal> {
     let io = |what: &str, error: std::io::Error| Refusal::new(Code::Refused, format!("{what}: {error}"));
-    fs::create_dir_all(folder).map_err(|error| io("creating the folder for submissions", error))?;
+    // If the run's folder was moved, another must not appear at its old path.
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+        made => made.map_err(|error| io("creating the folder for submissions", error))?,
+    }
     let (number, submission_folder) = last.next_folder(folder)?;
     let job = &plan.jobs[job];
     let refuse = |error: SubmissionError| Refusal::new(Code::InvalidParams, error.to_string());

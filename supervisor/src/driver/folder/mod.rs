@@ -21,7 +21,8 @@ pub(super) mod writer;
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
+use std::os::fd::AsRawFd as _;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt as _, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -50,6 +51,8 @@ pub enum FolderError {
 
 /// The folder beside the plan in which runs are created if the command names no other folder.
 pub(crate) const RUNS: &str = "runs";
+/// The file in a run's folder that its supervisor keeps locked.
+const LOCK: &str = "lock";
 /// The largest number of runs with the same name.
 const MAX_RUNS: u32 = 100_000;
 /// How long locking is retried. If a supervisor dies while a worker is between fork and exec, the worker holds the lock
@@ -70,7 +73,16 @@ fn io_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) 
 #[derive(Debug)]
 pub struct RunFolder {
     path: PathBuf,
-    _lock: File,
+    lock: File,
+}
+
+/// Where a run's folder is now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whereabouts {
+    Unchanged,
+    /// Renamed to this path.
+    Moved(PathBuf),
+    Removed,
 }
 
 impl RunFolder {
@@ -99,7 +111,7 @@ impl RunFolder {
         if wanted.is_none() {
             point_latest(&path);
         }
-        let folder = Self { path, _lock: lock };
+        let folder = Self { path, lock };
         folder.create_folders()?;
         Ok(folder)
     }
@@ -118,7 +130,7 @@ impl RunFolder {
         }
         let path = fs::canonicalize(&path).map_err(io_error("resolving the path", &path))?;
         let lock = Self::lock(&path)?;
-        let folder = Self { path, _lock: lock };
+        let folder = Self { path, lock };
         folder.create_folders()?;
         Ok(folder)
     }
@@ -155,7 +167,7 @@ impl RunFolder {
     }
 
     fn try_lock(path: &Path) -> Result<File, FolderError> {
-        let lock_path = path.join("lock");
+        let lock_path = path.join(LOCK);
         let file = File::options()
             .create(true)
             .truncate(false)
@@ -194,6 +206,24 @@ impl RunFolder {
         &self.path
     }
 
+    /// Finds the folder again by its lock, which this process holds open under whatever path it has now.
+    pub fn whereabouts(&self) -> Whereabouts {
+        let identity = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
+        let Ok(held) = self.lock.metadata() else { return Whereabouts::Unchanged };
+        let is_here = |path: &Path| {
+            fs::metadata(path.join(LOCK)).is_ok_and(|found| identity(&found) == identity(&held))
+        };
+        if is_here(&self.path) {
+            return Whereabouts::Unchanged;
+        }
+        let link = format!("/proc/self/fd/{}", self.lock.as_raw_fd());
+        let now = fs::read_link(link).ok().and_then(|lock| Some(lock.parent()?.to_owned()));
+        match now {
+            Some(now) if is_here(&now) => Whereabouts::Moved(now),
+            _ => Whereabouts::Removed,
+        }
+    }
+
     pub fn artifacts(&self) -> PathBuf {
         self.path.join("artifacts")
     }
@@ -223,7 +253,7 @@ impl RunFolder {
 
 /// Returns whether a folder belongs to a run. If the supervisor was killed right after locking, only `lock` exists.
 fn is_run(path: &Path) -> bool {
-    path.join("run.sqlite").is_file() || path.join("lock").is_file()
+    path.join("run.sqlite").is_file() || path.join(LOCK).is_file()
 }
 
 /// Removes a folder and everything in it, even if a dying process still adds files.
@@ -258,14 +288,14 @@ fn point_latest(path: &Path) {
 
 /// Returns whether a supervisor is using this run folder. The check takes the lock for an instant.
 pub fn is_locked(path: &Path) -> bool {
-    path.join("lock").is_file() && matches!(RunFolder::try_lock(path), Err(FolderError::Locked { .. }))
+    path.join(LOCK).is_file() && matches!(RunFolder::try_lock(path), Err(FolderError::Locked { .. }))
 }
 
 /// Calls `clear` if no supervisor is using the run folder. Holds the run's lock during the call, so that no supervisor
 /// can start. If the folder no longer exists, `clear` is called without a lock. If the folder exists without its lock
 /// file, `clear` is not called.
 pub(crate) fn clear_if_dead(path: &Path, clear: impl FnOnce()) {
-    if path.join("lock").is_file() {
+    if path.join(LOCK).is_file() {
         if let Ok(_lock) = RunFolder::try_lock(path) {
             clear();
         }
@@ -292,7 +322,7 @@ impl TemporaryFolder {
             .create(&parent)
             .map_err(io_error("making the folder", &parent))?;
         let metadata = fs::symlink_metadata(&parent).map_err(io_error("inspecting", &parent))?;
-        let owner = std::os::unix::fs::MetadataExt::uid(&metadata);
+        let owner = metadata.uid();
         if owner != rustix::process::geteuid().as_raw() || !metadata.is_dir() {
             let source = io::Error::other(
                 "it is not a folder that this user owns (remove it, or set XDG_RUNTIME_DIR to a folder of your own)",
@@ -395,6 +425,22 @@ mod tests {
             RunFolder::resume(base.path(), "demo", Some(strange.path())),
             Err(FolderError::NoRun { .. })
         ));
+    }
+
+    #[test]
+    fn moved_folder_is_told_from_a_removed_one() {
+        let base = tempfile::tempdir().expect("a folder");
+        let folder = RunFolder::create(base.path(), "demo", None).expect("made");
+        assert_eq!(folder.whereabouts(), Whereabouts::Unchanged);
+        let elsewhere = fs::canonicalize(base.path()).expect("resolved").join("elsewhere");
+        fs::rename(folder.path(), &elsewhere).expect("moved");
+        assert_eq!(folder.whereabouts(), Whereabouts::Moved(elsewhere.clone()));
+        // Another folder at the old path is not the run's.
+        fs::create_dir(folder.path()).expect("made");
+        fs::write(folder.path().join(LOCK), "").expect("written");
+        assert_eq!(folder.whereabouts(), Whereabouts::Moved(elsewhere.clone()));
+        fs::remove_dir_all(&elsewhere).expect("removed");
+        assert_eq!(folder.whereabouts(), Whereabouts::Removed);
     }
 
     #[test]

@@ -163,7 +163,7 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
             if let Some(speedup) = speedup {
                 times.noise = Some((speedup.ci_high - speedup.ci_low) / 2.0 / speedup.value);
             }
-            (it.id, ScoreRow { rank: Some(rank), speedup: *speedup, times, breaches: Vec::new() })
+            (it.id, ScoreRow { rank: Some(rank), speedup: *speedup, times })
         })
         .collect();
     let best = scored

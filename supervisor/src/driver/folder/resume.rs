@@ -35,7 +35,7 @@ pub(crate) fn restore_plan(
     if let Some(before) = store.stored_plan()? {
         let keys = crate::plan::changed_keys(&before, resolved);
         if !keys.is_empty() {
-            return Err(RunError::PlanChanged { keys: keys.join(", ") });
+            return Err(RunError::PlanChanged { keys: keys.join(", "), begun_by: store.stored_version()? });
         }
     }
     submissions::restore(plan, folder.path());

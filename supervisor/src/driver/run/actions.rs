@@ -50,8 +50,9 @@ impl Run<'_> {
                     None => self.group_evidence(worker, pid, peak_owed)?,
                     ordered => ordered,
                 };
+                let tasks_refused = self.machine.leaves.were_tasks_refused(worker, pid);
                 self.machine.leaves.forget(worker, pid);
-                self.machine.pool.send(worker, ToWorker::MayReap { pid, killed, peak_owed });
+                self.machine.pool.send(worker, ToWorker::MayReap { pid, killed, tasks_refused, peak_owed });
                 Ok(())
             }
             Action::AttemptEnded { lease, order, attempt: _, ended } => {

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use opt_shared::causes::chain;
 use opt_shared::ids::WorkerId;
@@ -13,7 +13,7 @@ use opt_shared::units::Bytes;
 
 use super::mover::{Moved, Mover, RunnerKey};
 use crate::cgroup::{Events, Group, Leaf, LeafLimits, StartGroup, Subtree};
-use crate::memory::cgroup::own_groups;
+use crate::memory::cgroup::{own_groups, pids_refusal_files, pids_refusals};
 
 /// Memory that the kernel charges to a leaf, but that does not count for the runner's own limit: stacks and other
 /// memory of the kernel, and what the runner has printed.
@@ -27,6 +27,10 @@ pub struct Leaves {
     /// The runners that are being moved into their leaves.
     moving: BTreeSet<RunnerKey>,
     leaves: BTreeMap<RunnerKey, Leaf>,
+    /// The files in which the groups of this process count refused processes and threads.
+    refusal_files: Vec<PathBuf>,
+    /// The sum of these counts when a runner was announced.
+    refusals_before: BTreeMap<RunnerKey, u64>,
 }
 
 /// The control groups of a run, if there are any.
@@ -50,7 +54,9 @@ pub enum MayBegin {
 impl Leaves {
     /// Takes over a subtree for the run that `key` names.
     pub fn open(key: &str) -> Self {
-        Self::with(take(key).map_or_else(Groups::Absent, Groups::Here))
+        // If they cannot be read, only the leaves' own counts are evidence.
+        let refusal_files = pids_refusal_files(Path::new("/")).unwrap_or_default();
+        Self { refusal_files, ..Self::with(take(key).map_or_else(Groups::Absent, Groups::Here)) }
     }
 
     fn with(groups: Groups) -> Self {
@@ -60,6 +66,8 @@ impl Leaves {
             limits: BTreeMap::new(),
             moving: BTreeSet::new(),
             leaves: BTreeMap::new(),
+            refusal_files: Vec::new(),
+            refusals_before: BTreeMap::new(),
         }
     }
 
@@ -120,6 +128,7 @@ impl Leaves {
 
     /// Stores the limits of a watched runner, for `enclose`.
     pub fn announce(&mut self, worker: WorkerId, pid: u32, limit: Bytes, group_limits: GroupLimits) {
+        self.refusals_before.insert((worker, pid), pids_refusals(&self.refusal_files));
         if self.absent().is_none() {
             let memory = limit + group_limits.files + UNCOUNTED;
             let limits = LeafLimits { memory, tasks: group_limits.tasks };
@@ -187,7 +196,20 @@ impl Leaves {
         (0 < events.oom_kill && 0 < events.at_limit).then_some((leaf.limits().memory, events))
     }
 
+    /// Returns whether a group above the runner's own refused a process or thread while the runner was alive. Without a
+    /// leaf, and on kernels that count in the group at its limit, it may have been another process that was refused.
+    pub fn were_tasks_refused(&self, worker: WorkerId, pid: u32) -> bool {
+        let runner = (worker, pid);
+        let before = self.refusals_before.get(&runner);
+        before.is_some_and(|&before| before < pids_refusals(&self.refusal_files))
+            || self
+                .leaves
+                .get(&runner)
+                .is_some_and(|leaf| leaf.was_refused_tasks_from_above().unwrap_or_default())
+    }
+
     pub fn forget(&mut self, worker: WorkerId, pid: u32) {
+        self.refusals_before.remove(&(worker, pid));
         self.limits.remove(&(worker, pid));
         self.moving.remove(&(worker, pid));
         if let (Some(leaf), Groups::InBackground(mover)) = (self.leaves.remove(&(worker, pid)), &self.groups)
@@ -200,7 +222,7 @@ impl Leaves {
     /// runners without reporting each one.
     pub fn forget_worker(&mut self, worker: WorkerId) {
         let pids: Vec<u32> = self
-            .limits
+            .refusals_before
             .keys()
             .chain(self.leaves.keys())
             .chain(&self.moving)
@@ -310,6 +332,23 @@ mod tests {
         assert_eq!(leaves.enclose(WORKER, 5), MayBegin::Later);
         let (runner, result) = next_moved(&mut leaves);
         assert!(runner == (WORKER, 5) && result.is_err(), "{result:?}");
+    }
+
+    #[test]
+    fn tasks_refused_while_a_runner_lived_are_seen() {
+        let root = tempfile::tempdir().expect("folder");
+        let file = root.path().join("pids.events");
+        let count = |count: u32| std::fs::write(&file, format!("max {count}\n")).expect("writes");
+        count(4);
+        let mut leaves = Leaves { refusal_files: vec![file.clone()], ..Leaves::none() };
+        leaves.announce(WORKER, 5, Bytes::mib(100), LIMITS);
+        assert!(!leaves.were_tasks_refused(WORKER, 5));
+        count(5);
+        assert!(leaves.were_tasks_refused(WORKER, 5));
+        leaves.announce(WORKER, 6, Bytes::mib(100), LIMITS);
+        assert!(!leaves.were_tasks_refused(WORKER, 6), "that was before it");
+        leaves.forget_worker(WORKER);
+        assert!(leaves.refusals_before.is_empty());
     }
 
     #[test]

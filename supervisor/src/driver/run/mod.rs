@@ -16,7 +16,7 @@ pub(super) mod machine;
 mod mover;
 pub mod protections;
 pub(super) mod replay;
-pub(super) mod room;
+pub(crate) mod room;
 mod rows;
 pub mod sample;
 mod sources;

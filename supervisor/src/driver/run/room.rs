@@ -45,7 +45,26 @@ fn suffices(path: &Path, room: &Room) -> Result<(), NoRoom> {
 /// of processes cannot be read, it counts as unlimited.
 fn read(folder: &Path) -> Option<Room> {
     let disk = Room::on_disk_of(folder).ok()?;
-    Some(Room { pids: pids::left(Path::new("/")).ok().flatten(), ..disk })
+    Some(Room { pids: processes_left(), ..disk })
+}
+
+/// Returns the number of processes and threads that can still be started. `None` if there is no limit that can be read.
+pub(crate) fn processes_left() -> Option<u64> {
+    let root = Path::new("/");
+    pids::left(root).ok().flatten().into_iter().chain(pids::left_for_user(root)).min()
+}
+
+/// A machine that allows too few processes for a run.
+#[derive(Debug, thiserror::Error)]
+#[error("a run cannot begin: {shortage}")]
+pub struct NoProcesses {
+    shortage: Shortage,
+}
+
+/// Checks that a run can start its processes and threads.
+pub(crate) fn check_processes() -> Result<(), NoProcesses> {
+    let room = Room { pids: processes_left(), ..Room::default() };
+    Shortage::of(&room).map_or(Ok(()), |shortage| Err(NoProcesses { shortage }))
 }
 
 /// The latest reading, until it is taken.

@@ -15,6 +15,19 @@ struct Needed {
     unit: u64,
 }
 
+/// The stack. Compilers fail with 128 KiB, as if the source were wrong.
+const STACK: Needed = Needed {
+    resource: Resource::Stack,
+    what: "the stack (in bytes)",
+    least: 1 << 20,
+    option: 's',
+    unit: 1024,
+};
+
+/// The hard limit on the stack with which this program can still report what is wrong. A debug build overflows its stack
+/// with 300 KiB.
+const STACK_TO_REPORT: Needed = Needed { least: 512 << 10, ..STACK };
+
 /// The limits that are checked and raised.
 const NEEDED: [Needed; 3] = [
     // A run of one small job works with 40. Each entry of a batch needs a few more.
@@ -28,20 +41,13 @@ const NEEDED: [Needed; 3] = [
         // Some shells count in units of 512 bytes, others in units of 1024. The smaller unit gives the larger number.
         unit: 512,
     },
-    // Compilers fail with 128 KiB, as if the source were wrong.
-    Needed {
-        resource: Resource::Stack,
-        what: "the stack (in bytes)",
-        least: 1 << 20,
-        option: 's',
-        unit: 1024,
-    },
+    STACK,
 ];
 
 /// A resource limit that is too low for any run, and that this process may not raise.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "the hard limit on {what} is {limit}, but a run needs at least {least} (as root, raise it with `ulimit -H{option} {value}` in the shell that starts the run, or raise it in the service manager)"
+    "the hard limit on {what} is {limit}, but at least {least} is needed (as root, raise it with `ulimit -H{option} {value}` in the shell that starts the run, or raise it in the service manager)"
 )]
 pub struct LimitTooLow {
     what: &'static str,
@@ -54,6 +60,14 @@ pub struct LimitTooLow {
 /// Raises the limits that are too low. Workers raise their own limit on open files further.
 pub fn raise() -> Result<(), LimitTooLow> {
     NEEDED.iter().try_for_each(Needed::raise)
+}
+
+/// Raises the limit on the stack of this process, whose first thread may use the new limit at once. It fails only if the
+/// stack would be too small for any command. Call it before anything that needs a stack.
+pub fn raise_stack() -> Result<(), LimitTooLow> {
+    // `raise` reports a limit that is too low for runs.
+    let _ = STACK.raise();
+    STACK_TO_REPORT.raise()
 }
 
 impl Needed {

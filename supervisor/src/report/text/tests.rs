@@ -136,7 +136,7 @@ fn lines_keep_their_width_with_and_without_colour() {
         candidate.feedback = None;
     }
     run.jobs[0].winner = None;
-    run.jobs[0].status = JobStatus::Running;
+    run.jobs[0].status = JobStatus::Pending;
     for width in [MIN_WIDTH, 80, 120] {
         let plain = rendered(&run, Style { width, ..Style::default() });
         for line in plain.lines() {

@@ -86,6 +86,7 @@ pub(super) fn build_report() -> Report {
         command: vec!["cc".to_owned(), "-O3".to_owned()],
         log_head: "warning: unused".to_owned(),
         source_digest: "50a".to_owned(),
+        unexplained: None,
     };
     Report::new(Head { ms: 120.5, ..Head::passed() }, Body::Build(built))
 }
@@ -156,6 +157,7 @@ pub(super) fn profile_report() -> Report {
         samples: 20,
     };
     let profiled = Profiled {
+        breaches: vec!["a build ran".to_owned()],
         entries: vec![EntryProfile {
             entry: "entry_000000".to_owned(),
             weight: 7,
@@ -281,7 +283,6 @@ pub(super) fn store_with_events(folder: &Path) -> Store {
         rank: Some(1),
         speedup: Some(Estimate { value: 1.0, ci_low: 0.99, ci_high: f64::INFINITY }),
         times: CandidateTimes { total_time_ms: Some(7.0), ..CandidateTimes::default() },
-        breaches: vec!["a build ran".to_owned()],
     };
     store.scores(&[(CandidateId(0), score)]).expect("scores");
     store

@@ -491,6 +491,7 @@ impl Session for DeviceSession<'_> {
         let stderr_tail = self.driver().borrow_mut().printed();
         let nothing = Verdict { status: Status::Passed, detail: String::new() };
         let verdict = self.ended.take().unwrap_or(nothing);
-        Ok(Ending { verdict, end: RunnerEnd { stderr_tail, ..RunnerEnd::default() }, peak_owed: Bytes::ZERO })
+        let end = RunnerEnd { stderr_tail, ..RunnerEnd::default() };
+        Ok(Ending { verdict, end, peak_owed: Bytes::ZERO, tasks_refused: false })
     }
 }

@@ -226,6 +226,7 @@ mod tests {
         Death {
             end,
             killed: None,
+            tasks_refused: false,
             peak_owed: Bytes::ZERO,
             report: RunnerEnd::default(),
             refused: None,

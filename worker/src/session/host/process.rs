@@ -116,14 +116,14 @@ pub(crate) struct Death {
     pub(crate) end: End,
     /// The reason, if the supervisor killed it.
     pub(crate) killed: Option<KillReason>,
+    pub(crate) tasks_refused: bool,
     pub(crate) peak_owed: Bytes,
     pub(crate) report: RunnerEnd,
     /// The size of an allocation that was refused, if the runner reported one.
     pub(crate) refused: Option<Bytes>,
     pub(crate) fault: Option<Fault>,
     pub(crate) phase: Phase,
-    /// True if the runner reported that it was locked down. The candidate's code may have run since. The report itself
-    /// can be trusted, because only our code had run before it.
+    /// True if the runner reported that it was locked down. This can be trusted: only our code had run before it.
     pub(crate) locked: bool,
     pub(crate) namespaced: bool,
 }
@@ -486,6 +486,7 @@ impl Runner {
         Ok(Death {
             end,
             killed: answer.killed,
+            tasks_refused: answer.tasks_refused,
             peak_owed: answer.peak_owed,
             report,
             refused: (refused != 0).then_some(Bytes::new(refused)),

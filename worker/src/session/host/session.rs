@@ -15,7 +15,7 @@ use super::death;
 use super::evict::evict;
 use super::outputs::{Outputs, Slots};
 use super::placed::Placed;
-use super::process::{Response, Runner, RunnerError};
+use super::process::{Death, Response, Runner, RunnerError};
 use super::variants::HostVariants;
 use super::view::View;
 use super::wire_call::wire_call;
@@ -273,6 +273,7 @@ impl Session for HostSession<'_> {
         let Self { link, callable, entries, runner, called, .. } = *self;
         let facts = runner.finish(link).map_err(|e| callable.error(e))?;
         let verdict = death::verdict(&facts, entries.get(called));
-        Ok(Ending { verdict, end: facts.report, peak_owed: facts.peak_owed })
+        let Death { report, peak_owed, tasks_refused, .. } = facts;
+        Ok(Ending { verdict, end: report, peak_owed, tasks_refused })
     }
 }

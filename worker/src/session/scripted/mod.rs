@@ -443,7 +443,8 @@ impl Session for ScriptedSession<'_> {
         self.asked.borrow_mut().push(Asked::Finish);
         let (status, detail) = self.script.death;
         let verdict = Verdict { status, detail: detail.to_owned() };
-        Ok(Ending { verdict, end: self.script.end.clone(), peak_owed: self.script.peak_owed })
+        let Script { end, peak_owed, tasks_refused, .. } = &self.script;
+        Ok(Ending { verdict, end: end.clone(), peak_owed: *peak_owed, tasks_refused: *tasks_refused })
     }
 }
 

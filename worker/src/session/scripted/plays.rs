@@ -112,6 +112,7 @@ pub(crate) struct Script {
     pub(crate) death: (Status, &'static str),
     pub(crate) end: RunnerEnd,
     pub(crate) peak_owed: Bytes,
+    pub(crate) tasks_refused: bool,
 }
 
 impl Script {
@@ -131,6 +132,7 @@ impl Script {
             death: (Status::Crashed, "ended by SIGSEGV in a call"),
             end: RunnerEnd { signal: Some("SIGSEGV".to_owned()), ..RunnerEnd::default() },
             peak_owed: Bytes::mib(1),
+            tasks_refused: false,
         }
     }
 

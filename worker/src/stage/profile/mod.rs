@@ -37,7 +37,7 @@ use self::pair::{Context, Draws, Made};
 use self::rotate::Rotation;
 pub(crate) use self::vary::Decisions;
 use self::vary::Variation;
-use super::failure::{of, of_refusal, of_the_capture};
+use super::failure::{of, of_refusal, of_the_capture, unless_tasks_were_refused};
 use super::{Progress, kept};
 use crate::judge::Tolerance;
 use crate::recorded::{Recorded, RecordedError};
@@ -374,6 +374,7 @@ impl<B: Backend> Profile<'_, B> {
 
     /// Reports the failure of a side. `ending` is how its session ended, if it has ended.
     fn fail(&mut self, placed: &[B::Placed], number: usize, stop: Stop, ending: Option<Ending>) {
+        let tasks_refused = ending.as_ref().is_some_and(|ending| ending.tasks_refused);
         let failure = match (stop, ending) {
             (Stop::Failed(failure), _) => *failure,
             (Stop::Died { entry }, Some(ending)) => {
@@ -389,7 +390,7 @@ impl<B: Backend> Profile<'_, B> {
             }
         };
         self.report.baseline_failed = number == BASELINE;
-        self.head.fail(failure);
+        self.head.fail(unless_tasks_were_refused(failure, tasks_refused));
     }
 }
 

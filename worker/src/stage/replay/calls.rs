@@ -18,7 +18,7 @@ use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, allocated_bytes};
 use crate::session::{Answer, Backend, Ending, Loaded, PoolSlot, Session, SessionError, Verdict};
 use crate::stage::calls::{CallEnd, EntryCalls, EntryEnd};
-use crate::stage::failure::{of, of_refusal, of_the_capture, unless_damaged};
+use crate::stage::failure::{of, of_refusal, of_the_capture, unless_damaged, unless_tasks_were_refused};
 use crate::stage::{POISONS, Progress, kept};
 
 /// The slot that a step's only call writes.
@@ -163,13 +163,15 @@ impl<B: Backend> Calls<'_, B> {
 
 /// The failure of an entry and, if its candidate died, the end of the runner.
 fn failure_of(recorded: &Recorded, over: EntryEnd, ending: Ending) -> (EntryFailure, Option<RunnerEnd>) {
-    match over {
+    let tasks_refused = ending.tasks_refused;
+    let (failure, end) = match over {
         EntryEnd::Failed(failure) => (*failure, None),
         EntryEnd::Died => {
             let Verdict { status, detail } = ending.verdict;
             (of(recorded, status, detail), kept(ending.end))
         }
-    }
+    };
+    (unless_tasks_were_refused(failure, tasks_refused), end)
 }
 
 /// Loads the candidate, makes its plan call, if it has one, and one call, and adds correct outputs to the digest of all

@@ -26,6 +26,7 @@ use super::pool::ConstantReader;
 use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, RecordedError};
 use crate::residency::staging::Source;
+use crate::toolchain::artifact::make_folder;
 
 /// An error for which a capture is to blame, unless the machine ran out of open files or memory.
 #[derive(Debug, thiserror::Error)]
@@ -155,7 +156,7 @@ pub(crate) fn write_recording(path: &Path, bytes: &[u8]) -> Result<(), FileError
     }
     let failed = |source| FileError::Write { path: path.to_owned(), source };
     let folder = path.parent().unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder).map_err(failed)?;
+    make_folder(folder).map_err(failed)?;
     let unfinished = path.with_extension("unfinished");
     std::fs::write(&unfinished, bytes).map_err(failed)?;
     File::open(&unfinished).and_then(|file| file.sync_all()).map_err(failed)?;

@@ -15,7 +15,7 @@ use opt_shared::message::VerifyTask;
 use opt_shared::outcome::{Blame, EntryFailure, Head, OutputForm, RunnerEnd, Status, Verified, WorstError};
 
 use super::calls::{Checked, EntryCalls, EntryEnd};
-use super::failure::{self, of, of_refusal, of_the_capture, unless_damaged};
+use super::failure::{self, of, of_refusal, of_the_capture, unless_damaged, unless_tasks_were_refused};
 use super::{Progress, kept};
 use crate::judge::Tolerance;
 use crate::recorded::Recorded;
@@ -204,6 +204,8 @@ impl<'a, B: Backend> Verification<'a, B> {
         }
         let ending = session.finish()?;
         self.record_ending(&ending);
+        // The next session shows whether the entry depends on the order.
+        shared.doubted.take_if(|_| ending.tasks_refused);
         // If the host is to blame, the entry is not repeated in a separate session. The core decides what to do next.
         if died && ending.verdict.status == Status::InfraError {
             let Verdict { status, detail } = ending.verdict;
@@ -286,6 +288,7 @@ impl<'a, B: Backend> Verification<'a, B> {
                 (Some(of(recorded, status, detail)), kept(ending.end))
             }
         };
+        let failure = failure.map(|failure| unless_tasks_were_refused(failure, ending.tasks_refused));
         let failure = match failure {
             Some(failure) if self.failed < CHECKED_FAILURES => {
                 Some(unless_damaged(failure, died, recorded, || Ok(()))?)

@@ -87,6 +87,23 @@ fn verify_does_not_repeat_an_entry_that_died_because_of_the_host() {
 }
 
 #[test]
+fn verify_excuses_failures_while_the_machine_refused_processes() {
+    let refused = |play: Play| Script { tasks_refused: true, ..Script::of(&[play]) };
+    for play in [Play::Dies, Play::code(11)] {
+        let mut task = task(&[0, 1]);
+        task.verify.stop_after = 1;
+        let backend = sharing(&[refused(play.clone()), refused(play.clone())], 2);
+        let report = verify(&backend, &task);
+        assert_eq!(report.head.status, Status::InfraError, "{play:?}");
+        assert!(report.head.detail.contains("`pids.max`"), "{}", report.head.detail);
+        // In a session of its own, nothing is refused.
+        let right = Script::of(&[Play::Right]);
+        let backend = sharing(&[refused(play.clone()), right.clone(), right], 2);
+        assert_eq!(verify(&backend, &task).head.status, Status::Passed, "{play:?}");
+    }
+}
+
+#[test]
 fn verify_blames_a_candidate_whose_entry_fails_alone_as_well() {
     for (shared, alone, status) in [
         (Script::of(&[Play::Dies]), Script::of(&[Play::Dies]), Status::Crashed),

@@ -1,0 +1,55 @@
+//! Waits before the next lease after the machine refused a process or thread to an attempt. Other programs may need a
+//! moment to end theirs, and an attempt that begins at once would fail in the same way.
+
+use std::time::Duration;
+
+use super::Core;
+use super::event::Moment;
+use super::worker::Lease;
+
+/// The pause after the first attempt of a step that was refused a process. It doubles with each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// The number of attempts of a step that do not count as losses because of this. Their pauses take a minute in all.
+/// Without a limit, a candidate whose machine never allows enough processes would be repeated forever.
+const MAX_WITHOUT_TASKS: u32 = 7;
+
+/// A pause in which nothing is granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TasksPause {
+    pub(super) since: Moment,
+    pub(super) until: Moment,
+}
+
+impl Core {
+    /// Begins a pause if the machine refused a process or thread to this attempt. Returns true if the attempt is repeated
+    /// without counting as a loss.
+    pub(super) fn had_no_tasks(&mut self, now: Moment, lease: &Lease, tasks_left: Option<u64>) -> bool {
+        if tasks_left != Some(0) {
+            return false;
+        }
+        let times = self.change(lease.order.unit, |unit| {
+            unit.losses.without_tasks += 1;
+            unit.losses.without_tasks
+        });
+        if MAX_WITHOUT_TASKS < times {
+            return false;
+        }
+        let pause = FIRST_PAUSE.saturating_mul(1 << (times - 1)).min(LONGEST_PAUSE);
+        self.tasks_pause = Some(TasksPause { since: now, until: now + pause });
+        self.policy(
+            "tasks_short",
+            "the machine refused a process or thread, so nothing is started for a moment".to_owned(),
+            vec![
+                ("unit", u64::from(lease.order.unit.0)),
+                ("times", u64::from(times)),
+                ("pause_ms", u64::try_from(pause.as_millis()).unwrap_or(u64::MAX)),
+            ],
+        );
+        true
+    }
+
+    pub(super) fn tasks_pause_overdue(&mut self, now: Moment) {
+        self.tasks_pause.take_if(|pause| pause.until <= now);
+    }
+}
