@@ -91,14 +91,9 @@ pub enum ToWorker {
     RunnerWatched {
         pid: u32,
     },
-<<<<<<< HEAD
     /// The supervisor no longer uses the dead runner's pid, so the runner may be reaped. `killed` is set if the
-    /// supervisor ordered its death, or if the kernel ended it at the limit of its control group.
-=======
-    /// The supervisor has let go of the dead runner, so it may be reaped. `killed` is set if the supervisor ordered its
-    /// death, or if the kernel ended it at the limit of its control group. `tasks_refused` is true if, while it ran, a
-    /// control group above its own refused a process or thread.
->>>>>>> edit-w14
+    /// supervisor ordered its death, or if the kernel ended it at the limit of its control group. `tasks_refused` is
+    /// true if, while it ran, a control group above its own refused a process or thread.
     MayReap {
         pid: u32,
         killed: Option<KillReason>,

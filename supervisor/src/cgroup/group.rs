@@ -194,10 +194,6 @@ fn no_count(path: &Path) -> CgroupError {
     CgroupError::io("parse a count in it", path)(io::ErrorKind::InvalidData.into())
 }
 
-<<<<<<< HEAD
-/// Ignores the error for a file that does not exist. In a control group, this can be a refused permission, because
-/// nobody may create files there.
-=======
 /// Returns the text of a file; `None` if it does not exist.
 fn if_read(text: Result<String, CgroupError>) -> Result<Option<String>, CgroupError> {
     match text {
@@ -206,8 +202,8 @@ fn if_read(text: Result<String, CgroupError>) -> Result<Option<String>, CgroupEr
     }
 }
 
-/// Accepts that a file does not exist. In a control group, nobody may create one.
->>>>>>> edit-w14
+/// Ignores the error for a file that does not exist. In a control group, this can be a refused permission, because
+/// nobody may create files there.
 fn if_there(written: Result<(), CgroupError>) -> Result<(), CgroupError> {
     match written {
         Err(CgroupError::Io { source, .. })

@@ -216,13 +216,8 @@ impl Store {
         candidate.feedback = row.get(9)?;
         candidate.rank = row.get(10)?;
         candidate.speedup = json_option(row, 11)?;
-<<<<<<< HEAD
-        candidate.tier = word_option(row, 14, Tier::from_name)?;
-        // Only a candidate that passed needs this reason. For any other, the status is the reason.
-=======
         candidate.tier = word_option(row, 13, Tier::from_name)?;
-        // A failed candidate is never timed, so it needs no reason.
->>>>>>> edit-w14
+        // Only a candidate that passed needs this reason. For any other, the status is the reason.
         candidate.not_timed_because =
             row.get::<_, Option<String>>(14)?.filter(|_| candidate.status == Some(Status::Passed));
         if let Some(profile) = &mut candidate.profile {

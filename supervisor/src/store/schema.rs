@@ -3,15 +3,9 @@
 //! Jobs and candidates are identified by name, because `--resume` must find their results. Their positions in the plan
 //! are not stable: if a glob finds one more file, all later positions shift.
 
-<<<<<<< HEAD
 /// The `PRAGMA user_version`. Every change of the tables increments it. There is no migration, so a run can be read
 /// only by a program with the schema version that wrote it.
-pub(super) const VERSION: i64 = 11;
-=======
-/// The `PRAGMA user_version`. Increment it with every change below. There is no migration, so a run can only be read by
-/// the schema version that wrote it.
 pub(super) const VERSION: i64 = 12;
->>>>>>> edit-w14
 
 /// The `PRAGMA application_id`, "OPTS". It distinguishes a run's database from other programs' databases.
 pub(super) const APPLICATION_ID: i64 = 0x4f50_5453;

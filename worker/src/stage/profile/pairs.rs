@@ -82,8 +82,6 @@ impl Pairs {
     pub(super) fn are_enough(&self) -> bool {
         let made = self.timed.len() + self.without_time;
         let calm = self.timed.iter().filter(|pair| pair.is_calm(self.least_clock)).count();
-        let late =
-            is_late(self.spent * MIN_RUNNERS, self.limit * MIN_RUNNERS, self.undisturbed * MIN_RUNNERS);
         self.wanted <= calm
             || self.wanted * MAX_REPEATED <= made
             || (self.least <= made && self.limit <= self.spent)

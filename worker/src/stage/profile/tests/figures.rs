@@ -217,7 +217,7 @@ fn interval_of_a_time_contains_the_differences_between_runners() {
 fn profile_of_an_entry_that_waits_for_cpus_ends_soon_after_its_limit() {
     // Calls take 100 us, but nearly every block waits 200 ms for a CPU.
     let busy = |runners: usize, waits: u32| -> Vec<(&'static str, Script)> {
-        let wait = move |number: u32| if number % 8 == 0 { Duration::ZERO } else { waits * US };
+        let wait = move |number: u32| if number.is_multiple_of(8) { Duration::ZERO } else { waits * US };
         let blocks: Vec<BlockPlay> = (0..200)
             .map(|number| BlockPlay { per_call: 100 * US + wait(number), ..BlockPlay::honest(100 * US) })
             .collect();
