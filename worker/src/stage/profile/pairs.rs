@@ -199,3 +199,17 @@ pub(super) fn note_estimates<M: VariantMemory>(
         *known = if known.is_zero() { seen } else { seen.min(*known) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn undisturbed_time_is_that_of_all_calls_of_both_sides() {
+        let us = Duration::from_micros;
+        let mut sides = [Samples::default(), Samples::default()];
+        (sides[0].estimate, sides[1].estimate) = (us(30), us(50));
+        assert_eq!(undisturbed(&sides, 4), us(320));
+        assert_eq!(undisturbed(&sides[..1], 4), us(120));
+    }
+}

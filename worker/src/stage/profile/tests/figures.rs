@@ -236,3 +236,13 @@ fn profile_of_an_entry_that_waits_for_cpus_ends_soon_after_its_limit() {
     assert_eq!(of(3, 0), (3, 30));
     assert_eq!(of(2, 200_000), (2, 4));
 }
+
+#[test]
+fn profile_of_long_calls_is_not_late() {
+    // Five pairs alone take 600 ms in each runner, far more than the entry's limit.
+    let mut task = task(&[0], true);
+    task.profile.entry_timeout = Duration::from_millis(100);
+    let report = profile(&with_baseline(honest(60_000 * US), honest(60_000 * US)), &task);
+    let entry = &report.body.entries[0];
+    assert_eq!((report.head.status, entry.runners, entry.times.samples), (Status::Passed, 3, 15));
+}
