@@ -133,3 +133,15 @@ fn fifos_and_links_in_a_store_are_refused() {
     let refused = scenario.run(&["captures", "pack", set.to_str().expect("UTF-8"), "begun"]).expect_exit(3);
     refused.expect_stderr(&["not a regular file"]);
 }
+
+/// 255 bytes are the longest name of a file, so nothing can be appended to it.
+#[test]
+fn unpack_restores_a_file_with_the_longest_name() {
+    let scenario = Scenario::create();
+    let set = scenario.copy_captures(&data("captures/torch_matmul"), "set");
+    let name = format!("{}.pt", "n".repeat(252));
+    std::fs::rename(set.join("entry_000000.pt"), set.join(&name)).expect("renamed");
+    pack(&scenario, &set, "store");
+    scenario.run(&["captures", "unpack", "store", "out"]).expect_exit(0);
+    assert_eq!(tree(&scenario.path().join("out")), tree(&set));
+}

@@ -132,3 +132,19 @@ fn failing_call_is_reproduced_alone() {
     let unknown = scenario.run(&["repro", "runs/plan", "softmax/nobody", "--entry", "entry_000000"]);
     unknown.expect_exit(2).expect_stderr(&["softmax/nobody"]);
 }
+
+/// The name of a capture is foreign text.
+#[test]
+fn check_prints_names_without_control_characters() {
+    let scenario = Scenario::create();
+    let recorded = data("demo/torch_nn_functional_softmax");
+    let captures = scenario.path().join("captures");
+    std::fs::create_dir(&captures).expect("made");
+    let hostile = captures.join("a\u{1b}[31mb\nforged: PASSED.pt");
+    std::fs::copy(recorded.join("entry_000000.pt"), hostile).expect("copied");
+    scenario.write("plan.toml", Plan { captures, ..Plan::softmax(&["fast"]) }.text());
+    let outcome = scenario.run(&["check", "plan.toml"]).expect_exit(0);
+    outcome.expect_stdout(&["a\u{fffd}[31mb forged: PASSED"]);
+    outcome.expect(!outcome.stdout.contains('\u{1b}'), "no escape sequences");
+    outcome.expect(!outcome.stdout.contains("\nforged"), "no forged lines");
+}
