@@ -6,6 +6,7 @@
 
 pub mod cycles;
 pub mod devices;
+pub mod faulty_disk;
 pub mod hostile;
 pub mod outcome;
 pub mod paths;

@@ -15,11 +15,12 @@ impl Host {
             && std::arch::is_x86_feature_detected!("lzcnt")
             && std::arch::is_x86_feature_detected!("popcnt");
         #[cfg(not(target_arch = "x86_64"))]
-        let wide_vectors = false;
+        let wide_vectors = cfg!(target_arch = "aarch64");
         Self { wide_vectors }
     }
 
-    /// Whether the CPU has AVX2, FMA, BMI1, BMI2, LZCNT and POPCNT.
+    /// Whether the CPU has AVX2, FMA, BMI1, BMI2, LZCNT and POPCNT. Every aarch64 CPU has their counterparts, which Rust
+    /// uses without being asked to.
     #[inline(always)]
     pub fn has_wide_vectors(self) -> bool {
         self.wide_vectors

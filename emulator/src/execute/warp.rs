@@ -176,10 +176,12 @@ impl Warp {
         mask: u32,
         turn: &mut Turn,
     ) -> Result<Pause, Stop> {
-        #[cfg(target_arch = "x86_64")]
         if block.host.has_wide_vectors() {
             // SAFETY: the CPU has the instructions that the function uses.
+            #[cfg(target_arch = "x86_64")]
             return unsafe { self.run_with_wide_vectors(block, at, mask, turn) };
+            #[cfg(not(target_arch = "x86_64"))]
+            return self.run_on::<true>(block, at, mask, turn);
         }
         self.run_on::<false>(block, at, mask, turn)
     }

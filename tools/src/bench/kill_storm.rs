@@ -1,14 +1,14 @@
-//! A long test of law 8: in each of many runs, one process is killed at a random moment. Every run must end with the
-//! right verdicts and leave nothing behind.
+//! A long test of law 8: in each of many runs, up to three things happen at random moments. Processes are killed or
+//! asked to end, workers are replaced, candidates are cancelled. Every run must end with the right verdicts and leave
+//! nothing behind.
 //!
-//! The integration test `storm` does the same with the same fixture, in fewer runs.
+//! The integration test `storm` kills single processes of the same fixture, in fewer runs.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
-use opt_shared::units::to_index;
-use opt_tests::storm::{Chance, Fixture, VICTIMS};
+use opt_tests::storm::{Chance, Fixture, Strike, draw};
 
 use super::product::binary;
 
@@ -16,57 +16,67 @@ use super::product::binary;
 pub(crate) struct Arguments {
     #[arg(long, default_value_t = 100)]
     runs: u32,
-    /// Kill the supervisor as well, and resume
+    /// The seed of the strikes and their moments; without it, one is drawn from the clock
     #[arg(long)]
-    supervisor: bool,
+    seed: Option<u64>,
+    /// The number of the first run, to repeat a run of an earlier storm with its seed
+    #[arg(long, default_value_t = 1)]
+    first: u32,
 }
 
 #[derive(Default)]
 struct Total {
-    runs: u32,
-    hits: u32,
-    retried: usize,
-    troubles: u32,
+    drawn: u32,
+    took_effect: u32,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
-    let mut chance = Chance::from_clock();
-    let mut span = measure().map_err(|trouble| anyhow!(trouble))?;
-    let mut totals: BTreeMap<&str, Total> = BTreeMap::new();
-    let victims: Vec<&str> =
-        VICTIMS.into_iter().chain(arguments.supervisor.then_some("supervisor")).collect();
-    println!("| run | victim | killed | at | attempts repeated | outcome |");
-    println!("|---|---|---|---|---|---|");
-    for number in 1..=arguments.runs {
-        let victim = victims[to_index(chance.below(victims.len() as u64)) % victims.len()];
-        let moment = chance.moment(span);
+    let seed = arguments.seed.unwrap_or_else(|| Chance::from_clock().0);
+    let span = measure().map_err(|trouble| anyhow!(trouble))?;
+    println!("Seed {seed}. A run without strikes takes {span:.2?}.\n");
+    println!("| run | strikes | attempts repeated | without verdict | outcome |\n|---|---|---|---|---|");
+    let mut totals: BTreeMap<Strike, Total> = BTreeMap::new();
+    let (mut retried, mut without_verdict, mut wrong) = (0, 0, 0_u32);
+    for number in (arguments.first..).take(usize::try_from(arguments.runs)?) {
+        // Each run has its own seed, so that it can be repeated alone.
+        let mut chance = Chance(seed ^ u64::from(number).rotate_left(32));
+        let strikes = draw(&mut chance, span);
         let fixture = new_fixture()?;
-        let outcome = one(&fixture, victim, moment, &mut chance);
-        let total = totals.entry(victim).or_default();
-        total.runs += 1;
-        match outcome {
-            Ok((who, retried)) => {
-                total.hits += u32::from(who.is_some());
-                total.retried += retried;
-                if who.is_none() {
-                    // The run had already ended, because it was faster than the measured one.
-                    span = span.mul_f64(0.95);
+        let text: Vec<String> =
+            strikes.iter().map(|(moment, strike)| format!("{strike} at {moment:.2?}")).collect();
+        let text = text.join(", ");
+        for (_, strike) in &strikes {
+            totals.entry(*strike).or_default().drawn += 1;
+        }
+        match fixture.run_through(&strikes, &mut chance) {
+            Ok(struck) => {
+                for strike in &struck.strikes {
+                    totals.entry(*strike).or_default().took_effect += 1;
                 }
-                let who = who.unwrap_or_else(|| "none: too late".to_owned());
-                println!("| {number} | {victim} | {who} | {moment:.2?} | {retried} | right |");
+                let repeated = fixture.retried().map_err(|trouble| anyhow!(trouble))?;
+                retried += repeated;
+                without_verdict += struck.without_verdict;
+                println!("| {number} | {text} | {repeated} | {} | right |", struck.without_verdict);
             }
             Err(trouble) => {
-                total.troubles += 1;
-                println!("| {number} | {victim} | ? | {moment:.2?} | ? | WRONG |");
-                eprintln!("run {number}, {victim} at {moment:?}:\n{trouble}");
+                wrong += 1;
+                println!("| {number} | {text} | ? | ? | WRONG |");
+                eprintln!(
+                    "run {number}, {text} (repeat it with --seed {seed} --first {number} --runs 1):\n{trouble}"
+                );
             }
         }
     }
-    println!("\n| victim | runs | killed | attempts repeated | wrong or left over |\n|---|---|---|---|---|");
-    for (victim, total) in &totals {
-        println!("| {victim} | {} | {} | {} | {} |", total.runs, total.hits, total.retried, total.troubles);
+    println!("\n| strike | drawn | took effect |\n|---|---|---|");
+    for (strike, total) in &totals {
+        println!("| {strike} | {} | {} |", total.drawn, total.took_effect);
     }
-    Ok(totals.values().all(|total| total.troubles == 0))
+    println!(
+        "\n{} runs: {wrong} wrong or with something left over, {without_verdict} candidates without a verdict after the \
+         run's own second pass, {retried} attempts repeated.",
+        arguments.runs
+    );
+    Ok(wrong == 0)
 }
 
 fn new_fixture() -> Result<Fixture> {
@@ -80,32 +90,4 @@ fn measure() -> Result<Duration, String> {
     fixture.run_to(fixture.start(&[])?, 0)?;
     fixture.verdicts_are_right()?;
     Ok(started.elapsed())
-}
-
-/// Makes one run. Returns which process was killed, and how many attempts were repeated.
-fn one(
-    fixture: &Fixture,
-    victim: &str,
-    moment: Duration,
-    chance: &mut Chance,
-) -> Result<(Option<String>, usize), String> {
-    let who = if victim == "supervisor" {
-        let mut child = fixture.start(&[])?;
-        std::thread::sleep(moment);
-        let alive = matches!(child.try_wait(), Ok(None));
-        child.kill().map_err(|error| error.to_string())?;
-        fixture.end(&mut child)?;
-        fixture.run_to(fixture.resume()?, 0)?;
-        alive.then(|| format!("pid {}, then resumed", child.id()))
-    } else {
-        let killed = fixture.kill_during_a_run(victim, moment, chance)?;
-        killed.map(|it| {
-            let what = it.arguments.iter().find(|it| it.starts_with("__")).or(it.arguments.first());
-            format!("pid {} ({})", it.pid, what.map_or("", |it| it.rsplit('/').next().unwrap_or(it)))
-        })
-    };
-    fixture.no_process_is_left()?;
-    fixture.no_file_is_left()?;
-    fixture.verdicts_are_right()?;
-    Ok((who, fixture.retried()?))
 }

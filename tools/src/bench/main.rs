@@ -53,7 +53,7 @@ enum Command {
     Scale(scale::Arguments),
     /// Time a hundred candidates with one clear winner: the time to find it, compared with other builds
     Contest(contest::Arguments),
-    /// In each of many runs, kill a verifier, a profiler or a runner at a random moment
+    /// In each of many runs, kill, end, replace or cancel something at random moments
     KillStorm(kill_storm::Arguments),
     /// Read captures by every method, cold and warm, compared with raw reads; run a sparse and a dense kernel on a
     /// large set

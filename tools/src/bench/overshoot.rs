@@ -1,5 +1,10 @@
 //! Measures how far a process that fills memory as fast as it can exceeds its limit before it is dead: polled at fixed
 //! intervals, polled as the product does it (with and without a record of the reason), and refused memory by Linux.
+//!
+//! `matrix.rs` does it in many ways, while something that the supervisor writes to is stalled.
+
+mod matrix;
+mod stalls;
 
 use std::path::Path;
 use std::sync::atomic::Ordering;
@@ -38,6 +43,15 @@ pub(crate) struct Arguments {
     /// Instead, run the product with candidates that use up their memory
     #[arg(long)]
     product: bool,
+    /// Instead, run the product with candidates that use up their memory in many ways, with or without this stall
+    #[arg(long, value_enum, conflicts_with = "product")]
+    stall: Option<stalls::Kind>,
+    /// With --stall: the number of ways
+    #[arg(long, default_value_t = 30)]
+    ways: usize,
+    /// With --stall: the number of the first way, to continue an interrupted series
+    #[arg(long, default_value_t = 0)]
+    first: usize,
     #[arg(long)]
     json: bool,
 }
@@ -72,7 +86,11 @@ const OURS: usize = 2;
 const KERNEL: usize = 4;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
-    if arguments.product { product(arguments) } else { polling(arguments) }
+    match arguments.stall {
+        Some(kind) => matrix::run(arguments, kind),
+        None if arguments.product => product(arguments),
+        None => polling(arguments),
+    }
 }
 
 /// The result of one run.

@@ -88,8 +88,11 @@ pub(crate) fn register_replays(
     Ok(kept)
 }
 
+/// Returns the row of a job. Of captures that could not all be read, no digest is recorded: they have no verdicts that it
+/// would protect, and the run can be resumed when they can be read.
 fn job_row(job: &JobPlan, facts: &JobFacts) -> JobRow {
     let baseline = job.baseline.and_then(|id| job.candidates.iter().find(|it| it.id == id));
+    let is_read = facts.broken.is_none();
     JobRow {
         id: job.id,
         name: job.name.clone(),
@@ -97,11 +100,11 @@ fn job_row(job: &JobPlan, facts: &JobFacts) -> JobRow {
             entries: Some(facts.entries.len() as u64),
             bytes: Some(facts.bytes),
             unique_bytes: Some(facts.unique_bytes),
-            digest: Some(facts.digest.clone()),
+            digest: is_read.then(|| facts.digest.clone()),
             form: facts.form,
         },
         baseline: baseline.map(|it| it.name.clone()),
-        signature_digest: facts.signature.as_ref().map(Signature::digest),
+        signature_digest: facts.signature.as_ref().filter(|_| is_read).map(Signature::digest),
     }
 }
 

@@ -1,0 +1,153 @@
+//! Captures on a disk that fails while they are in use. No candidate is blamed, and `--resume` continues when the disk
+//! is well again.
+
+use std::ops::Range;
+
+use opt_shared::capture::CaptureFile;
+use opt_tests::faulty_disk::{Fault, FaultyDisk};
+use opt_tests::summary::list;
+use opt_tests::waiting::until;
+use opt_tests::{Outcome, Scenario, Summary, data};
+use serde_json::Value;
+
+use crate::control::client::LiveRun;
+use crate::report::browser::skipped;
+use crate::results::plans::{Plan, SOFTMAX};
+
+const CAPTURES: &str = "demo/torch_nn_functional_softmax";
+/// The entry whose bytes fail.
+const ENTRY: &str = "entry_000000.pt";
+const WHOLE: Range<u64> = 0..u64::MAX;
+const CANDIDATES: [&str; 2] = ["naive", "fast"];
+
+/// A plan whose captures are on a disk that can fail, and the disk. If no disk can be mounted, prints that the test is
+/// skipped and returns `None`.
+fn with_disk(extra: &str) -> Option<(Scenario, FaultyDisk)> {
+    let scenario = Scenario::create();
+    let captures = scenario.path().join("captures");
+    std::fs::create_dir(&captures).expect("an empty folder");
+    let plan = Plan { captures: captures.clone(), extra: extra.to_owned(), ..Plan::softmax(&["fast"]) };
+    // Without timing, which takes most of the time of a run.
+    let text = format!("[run]\nstages = [\"build\", \"verify\"]\n{}", plan.text());
+    scenario.write("plan.toml", text);
+    match FaultyDisk::mount(&data(CAPTURES), &captures) {
+        Ok(disk) => Some((scenario, disk)),
+        Err(error) => {
+            skipped(&format!("captures on a disk that fails: no file system could be mounted ({error})"));
+            None
+        }
+    }
+}
+
+/// The whole pages of the entry's input or, if `output`, of its recorded output. They have no byte of another part of
+/// the capture.
+fn pages(output: bool) -> Range<u64> {
+    let capture = CaptureFile::open(&data(CAPTURES).join(ENTRY)).expect("a capture");
+    let storages = capture.storages();
+    let storage = if output { storages.last() } else { storages.first() }.expect("storages");
+    let page = rustix::param::page_size() as u64;
+    let (start, end) = (storage.file_offset, storage.file_offset + storage.bytes.get());
+    start.next_multiple_of(page)..end / page * page
+}
+
+/// Checks that neither a candidate nor one of its attempts has a verdict that blames the candidate.
+fn nobody_is_blamed(outcome: &Outcome, summary: &Summary) {
+    for candidate in list(&summary.job(SOFTMAX)["candidates"]) {
+        outcome.expect(candidate["blame"] != "candidate", format_args!("no blame: {candidate:#}"));
+        for attempt in list(&candidate["attempts"]) {
+            let is_innocent = ["PASSED", "INFRA_ERROR", "CAPTURE_ERROR"].map(Value::from);
+            outcome.expect(is_innocent.contains(&attempt["status"]), format_args!("no blame: {attempt:#}"));
+        }
+    }
+}
+
+/// Runs the plan on a disk that fails. Checks the verdicts, then lets the disk be well again, and checks that the run
+/// continues with `--resume` and that every candidate passes.
+#[track_caller]
+fn fails_and_heals(scenario: &Scenario, disk: &FaultyDisk, code: i32, verdict: (&str, &str), says: &str) {
+    let (outcome, summary) = scenario.run_plan(code, &["--quiet"]);
+    outcome.expect(0 < disk.met(), "a read has failed");
+    nobody_is_blamed(&outcome, &summary);
+    for candidate in CANDIDATES {
+        let (status, blame) = verdict;
+        outcome.expect_equal(summary.verdict(SOFTMAX, candidate), (Some(status), Some(blame)), candidate);
+        let detail = summary.candidate(SOFTMAX, candidate)["detail"].as_str().unwrap_or_default();
+        outcome.expect(detail.contains(says), format_args!("`{detail}` says {says:?}"));
+    }
+    disk.heal();
+    let (outcome, summary) = scenario.run_plan(0, &["--resume", "--quiet"]);
+    all_pass(&outcome, &summary);
+}
+
+fn all_pass(outcome: &Outcome, summary: &Summary) {
+    for candidate in CANDIDATES {
+        outcome.expect_equal(summary.verdict(SOFTMAX, candidate).0, Some("PASSED"), candidate);
+    }
+}
+
+#[test]
+fn capture_that_cannot_be_surveyed_blames_no_candidate() {
+    let Some((scenario, disk)) = with_disk("") else { return };
+    disk.fail(ENTRY, WHOLE, Fault::Refused);
+    fails_and_heals(&scenario, &disk, 1, ("CAPTURE_ERROR", "capture"), "Input/output error");
+}
+
+#[test]
+fn recorded_output_that_a_verifier_cannot_read_blames_no_candidate() {
+    let Some((scenario, disk)) = with_disk("") else { return };
+    disk.fail(ENTRY, pages(true), Fault::Refused);
+    fails_and_heals(&scenario, &disk, 1, ("CAPTURE_ERROR", "capture"), "Input/output error");
+}
+
+#[test]
+fn input_that_a_runner_has_mapped_and_cannot_read_blames_no_candidate() {
+    let Some((scenario, disk)) = with_disk("") else { return };
+    disk.fail(ENTRY, pages(false), Fault::Refused);
+    fails_and_heals(&scenario, &disk, 3, ("INFRA_ERROR", "host"), "could not be read");
+}
+
+#[test]
+fn capture_that_is_cut_short_during_a_run_blames_no_candidate() {
+    let Some((scenario, disk)) = with_disk("") else { return };
+    let run = LiveRun::start(&scenario, &["--quiet"]);
+    run.ctl(&["pause"]).expect_exit(0);
+    disk.cut(ENTRY, pages(false).start);
+    run.ctl(&["resume"]).expect_exit(0);
+    let outcome = run.finish_any();
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    nobody_is_blamed(&outcome, &summary);
+    disk.heal();
+    let (outcome, summary) = scenario.run_plan(0, &["--resume", "--quiet"]);
+    all_pass(&outcome, &summary);
+}
+
+#[test]
+fn run_continues_when_a_disk_that_hung_answers() {
+    let Some((scenario, disk)) = with_disk("") else { return };
+    disk.fail(ENTRY, pages(false), Fault::Hangs);
+    let run = LiveRun::start(&scenario, &["--quiet"]);
+    until("a read hangs", || 0 < disk.met());
+    run.ctl(&["status"]).expect_exit(0);
+    disk.heal();
+    let (outcome, summary) = run.finish(0);
+    nobody_is_blamed(&outcome, &summary);
+    all_pass(&outcome, &summary);
+}
+
+#[test]
+fn call_that_waits_for_a_disk_that_hangs_blames_no_candidate() {
+    let Some((scenario, disk)) = with_disk("verify = { call_timeout = \"1s\" }\n") else { return };
+    disk.fail(ENTRY, pages(false), Fault::Hangs);
+    let run = LiveRun::start(&scenario, &["--quiet"]);
+    until("a verification has waited for longer than a call may take", || {
+        let status = run.ctl(&["status", "--json"]).expect_exit(0).json();
+        list(&status["leases"])
+            .iter()
+            .any(|it| it["stage"] == "verify" && it["seconds"].as_f64().is_some_and(|seconds| 5.0 < seconds))
+    });
+    disk.heal();
+    let outcome = run.finish_any();
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    nobody_is_blamed(&outcome, &summary);
+    all_pass(&outcome, &summary);
+}

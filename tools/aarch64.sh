@@ -1,0 +1,37 @@
+#!/usr/bin/env bash
+# Builds every program for aarch64, and runs the unit tests of the reader of captures, the formula, the judge, the plan
+# and the core there. On another machine, it needs qemu-aarch64, aarch64-linux-gnu-gcc and Rust's target
+# aarch64-unknown-linux-gnu. qemu runs single programs, not sandboxes, so tests that start runners are left out.
+#
+#     tools/aarch64.sh
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# A folder of its own: most crates are not optimised here, which halves the time to build them. The crates that are
+# optimised do the work in the tests, and qemu makes that work ten times as long.
+export CARGO_TARGET_DIR="$PWD/target/aarch64"
+readonly SETTINGS=(
+    --locked --target aarch64-unknown-linux-gnu
+    --config 'profile.dev.debug=false'
+    --config 'profile.dev.package."*".opt-level=0'
+    --config 'profile.dev.package.blake3.opt-level=2'
+    --config 'profile.dev.package.half.opt-level=2'
+    --config 'profile.dev.package.opt-emulator.opt-level=0'
+    --config 'profile.dev.package.opt-worker.opt-level=0'
+)
+if [ "$(uname -m)" != aarch64 ]; then
+    export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
+    export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64 -L /usr/aarch64-linux-gnu"
+    export CC_aarch64_unknown_linux_gnu=aarch64-linux-gnu-gcc
+fi
+# Random tests try fewer cases than on this machine, where they have been run already.
+export PROPTEST_CASES="${PROPTEST_CASES:-32}"
+
+echo "aarch64: every program"
+cargo build --workspace --bins "${SETTINGS[@]}"
+
+echo "aarch64: unit tests"
+# One command for all three packages, so that their dependencies are built once more at most. A filter is a part of a
+# test's path.
+cargo test -p opt-shared -p opt-worker -p opt-supervisor --lib "${SETTINGS[@]}" -- \
+    capture:: formula:: judge:: plan:: core::
