@@ -1,5 +1,5 @@
-//! Lets libraries that a runner loads find the allocation functions which `opt-worker` interposes: the executable
-//! must export them. The worker's own build script owns their names.
+//! Makes the executable export the allocation functions that `opt-worker` interposes and the CUDA runtime functions
+//! that it replaces, so that libraries loaded by a runner find them. The worker's own build script owns their names.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -291,9 +291,10 @@ impl fmt::Display for FaultKind {
                 }
                 f.write_str(", which no barrier separates")
             }
-            Self::BarrierDivergence => {
-                f.write_str("threads of one warp wait at different barriers, which a warp must pass together")
-            }
+            Self::BarrierDivergence => f.write_str(
+                "threads of one warp wait for a barrier at different instructions, although a warp must execute the \
+                 same one",
+            ),
             Self::WarpDivergence => {
                 f.write_str("lanes wait for other lanes that their instruction names but that never reach it")
             }

@@ -69,7 +69,7 @@ fn run_on_a_card_reserves_and_reports_device_memory() {
     outcome.expect_equal(document["run"]["device_kind"].as_str(), Some("cuda"), "its kind");
     let totals = &document["memory"];
     outcome.expect_equal(totals["device_ceiling_bytes"].as_u64(), Some(1 << 30), "the ceiling");
-    // On a quiet machine the kernel may end between two samples of the card's memory, so there may be no peak.
+    // The kernel may start and end between two samples of the card's memory. The recorded peak is then 0.
     let peak = totals["device_peak_bytes"].as_u64();
     outcome.expect([Some(0), Some(HELD * MIB)].contains(&peak), format_args!("the peak: {peak:?}"));
     // The lease covers a context, inputs, outputs and workspaces.
@@ -114,13 +114,15 @@ fn two_kernels_are_timed_on_the_virtual_clock_and_ranked() {
         Some("cold"),
         "the L2 cache is flushed before each call",
     );
-    outcome
-        .expect(timed["device"]["copy_bytes_per_second"].is_number(), format_args!("the roofline: {timed}"));
+    outcome.expect(
+        timed["device"]["copy_bytes_per_second"].is_number(),
+        format_args!("the card's copy rate: {timed}"),
+    );
     outcome.expect_equal(&timed["varied"][0], &Value::from("input"), "every call has its own input");
 }
 
 #[test]
-fn worker_that_grows_beyond_the_device_ceiling_is_killed_with_its_reason_on_disk() {
+fn worker_above_the_device_ceiling_is_killed_after_the_reason_is_recorded() {
     let scenario = Scenario::with_plan(&plan("cuda:0", &[ENDLESS]));
     let grows = script(vec![with_context(&[(0, HELD), (300, TOO_MUCH)])]);
     let (outcome, summary) = run(&scenario, &grows, 1);
@@ -140,14 +142,14 @@ fn worker_that_grows_beyond_the_device_ceiling_is_killed_with_its_reason_on_disk
     outcome.expect_equal(peak, Some(TOO_MUCH * MIB), "the peak");
 }
 
-/// A card without totals shares the host's memory.
+/// A script for a card that shares the host's memory: NVML reports neither its total memory nor its utilisation.
 fn unified(mib: &[(u64, u64)]) -> Script {
     let card = Device { total_mib: None, utilisation: None, processes: vec![with_context(mib)], ..device() };
     Script { devices: vec![card], ..Script::default() }
 }
 
 #[test]
-fn card_without_totals_is_used_with_the_figures_of_its_processes() {
+fn memory_of_a_unified_card_is_measured_by_its_processes() {
     let scenario = Scenario::with_plan(&plan("cuda:0", &[GOOD]));
     let (outcome, summary) = run(&scenario, &unified(&[(0, HELD)]), 0);
     outcome.expect_equal(summary.verdict("relu", GOOD.0).0, Some("PASSED"), "its verdict");
@@ -158,7 +160,7 @@ fn card_without_totals_is_used_with_the_figures_of_its_processes() {
 /// The kernel holds less memory on the device than the ceiling. With the memory of the run's processes on the host, the
 /// sum is above the ceiling.
 #[test]
-fn unified_memory_is_one_sum_of_host_and_device() {
+fn ceiling_of_unified_memory_covers_host_and_device() {
     const NEAR_THE_CEILING: u64 = 1020;
     let scenario = Scenario::with_plan(&plan("cuda:0", &[ENDLESS]));
     let (outcome, summary) = run(&scenario, &unified(&[(0, HELD), (300, NEAR_THE_CEILING)]), 1);
@@ -220,7 +222,7 @@ fn other_processes_on_the_card_are_reported() {
 }
 
 #[test]
-fn lost_card_ends_what_ran_on_it() {
+fn lost_card_ends_the_running_candidate_and_those_after_it() {
     let scenario = Scenario::with_plan(&plan("cuda:0", &[ENDLESS, GOOD]));
     let script = script(vec![with_context(&[(0, HELD)])]);
     let twin = twin(&scenario, &script);

@@ -112,7 +112,7 @@ fn dry_run_gives_an_answer_for_every_step() {
 }
 
 #[test]
-fn wrong_kernel_hang_and_crash_spoil_only_their_own_rows() {
+fn gpu_check_limits_wrong_kernel_hang_and_crash_to_their_rows() {
     let scenario = Scenario::create();
     let steps = "relu,relu-f16,pool,nvml,device-copies,launches";
     let arguments = ["--dry-run", "--json", "results.json", "--steps", steps];

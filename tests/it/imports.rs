@@ -89,7 +89,7 @@ fn twenty_kernelbench_problems_are_imported_and_verified_in_one_plan() {
 /// A model with weights is timed against PyTorch. A class in another file is created with the arguments
 /// of the problem's classes.
 #[test]
-fn model_with_weights_is_timed_against_the_recorded_one() {
+fn model_with_weights_is_timed_against_problems_model() {
     let Some((scenario, python)) = prepared() else { return };
     let source = std::fs::read_to_string(problem("20_linear_swish")).expect("a problem");
     let (new, _) = source.split_once("def get_inputs").expect("a function");

@@ -104,7 +104,7 @@ fn mistakes_on_the_command_line_are_reported() {
 
 /// A run never writes into a folder that has files already.
 #[test]
-fn non_empty_folder_is_left_alone() {
+fn run_refuses_non_empty_folder() {
     let scenario = Scenario::with_plan(&job());
     scenario.write("mine/notes.txt", "precious");
     let outcome = scenario.run(&["run", "plan.toml", "--dir", "mine"]).expect_exit(2);

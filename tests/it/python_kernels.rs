@@ -196,7 +196,7 @@ fn check_describes_the_plans_interpreter() {
 }
 
 #[test]
-fn interpreter_without_torch_is_not_the_kernels_fault() {
+fn interpreter_without_torch_does_not_blame_kernel() {
     let scenario = Scenario::create();
     let answer = r#"{"version": [3, 11, 0], "free_threaded": false, "folders": [], "libraries": [], "torch": null,
         "libtorch": {"include": [], "libraries": [], "flags": []}}"#;

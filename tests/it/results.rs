@@ -145,7 +145,7 @@ fn candidates_of_a_failed_baseline_are_verified_and_timed() {
 }
 
 #[test]
-fn damaged_capture_is_not_the_candidates_fault() {
+fn truncated_or_flipped_capture_ends_as_capture_error() {
     let scenario = Scenario::create();
     let truncated = scenario.copy_captures(&data("demo/torch_nn_functional_softmax"), "truncated");
     let entry = truncated.join("entry_000000.pt");
@@ -282,7 +282,7 @@ fn cache_states_are_reached_and_reported() {
 
 /// A shuffle of sixteen indices often leaves one of them where it is, and then its row of the output does not change.
 #[test]
-fn few_indices_of_a_lookup_vary_as_well() {
+fn lookup_with_sixteen_indices_gets_varied_indices() {
     let scenario = Scenario::with_plan(&format!(
         "[profile]\nentry_timeout = \"200ms\"\nvary = [\"input\"]\n[[job]]\nname = \"embedding\"
 captures = '{}'\nentries = [\"entry_000000.pt\", \"entry_000001.pt\"]\nbaseline = '{}'\n",

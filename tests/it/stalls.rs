@@ -131,7 +131,7 @@ fn run_with_a_locked_database_can_be_controlled_and_continues_afterwards() {
 const LONGER_THAN_A_HANG: Duration = Duration::from_secs(4);
 
 #[test]
-fn run_that_waits_for_its_last_rows_has_not_hung() {
+fn watchdog_ignores_run_that_waits_for_its_last_rows() {
     let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
     let run = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
     until("all candidates have passed", || {

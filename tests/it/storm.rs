@@ -64,7 +64,7 @@ fn measure(create: fn() -> Fixture) -> Duration {
 }
 
 #[test]
-fn killed_supervisor_loses_nothing() {
+fn resumed_run_keeps_results_of_killed_supervisor() {
     let span = measure(fixture);
     let mut chance = Chance::from_clock();
     for number in 0..SUPERVISOR_KILLS.div_ceil(2) {
@@ -171,7 +171,7 @@ fn first_interrupt_lets_running_attempts_finish() {
 }
 
 #[test]
-fn two_interrupts_kill_at_once() {
+fn second_interrupt_kills_running_attempts() {
     for interrupt in [Signal::INT, Signal::TERM] {
         let fixture = fixture();
         // The first call never returns.

@@ -183,7 +183,7 @@ fn top_shows_and_controls_a_run() {
 }
 
 #[test]
-fn top_without_a_terminal_or_a_run_says_so() {
+fn top_without_terminal_or_run_reports_error() {
     let scenario = Scenario::create();
     scenario.run(&["top"]).expect_exit(2).expect_stderr(&["needs a terminal", "ctl status"]);
     let (code, output) = View::start(&scenario, &["top", "--run", "."]).finish();

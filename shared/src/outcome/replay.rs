@@ -35,7 +35,7 @@ pub struct ReplayResult {
     /// The part of `total_ms` spent waiting for tensors.
     #[serde(with = "crate::nonfinite")]
     pub stall_ms: f64,
-    /// The rest of `total_ms`. A replay with all tensors already in the pool would take this time.
+    /// The rest of `total_ms`. It approximates the time with all tensors already in the pool.
     #[serde(with = "crate::nonfinite")]
     pub compute_ms: f64,
     /// Time during which the copy queue was busy.

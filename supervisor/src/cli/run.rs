@@ -18,7 +18,7 @@ use crate::signal::Signals;
 const QUEUE: QueueLimits = QueueLimits { items: 4096, weight: 4 << 20 };
 /// The timeout for writing the last results after the run. An interrupt ends the wait.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
-/// The same timeout if the run itself was interrupted.
+/// The timeout for writing the last results if the run was interrupted.
 const INTERRUPTED_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(super) fn run(arguments: RunArguments) -> CommandResult {
@@ -73,12 +73,12 @@ pub(super) fn plain(plan: Plan) -> RunOptions {
 /// disk.
 #[derive(Clone, Default)]
 struct ResultLines {
-    /// The first failure. Later results are not printed, because the lines before them are incomplete.
+    /// The first failure to print. Nothing is printed after it, because a line may be cut off.
     failure: Arc<Mutex<Option<Failure>>>,
 }
 
 impl ResultLines {
-    /// Returns the first failure, once all lines were written.
+    /// Takes the first failure. Call it after the flush.
     fn failure(&self) -> Option<Failure> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -107,7 +107,8 @@ impl Drain<String> for ResultLines {
 /// Runs a plan with signals blocked and with a separate temporary folder. It must be called before any thread is
 /// started. If `lines` is set, a line is printed for each candidate that ends.
 pub(super) fn supervise(mut options: RunOptions, lines: bool) -> Result<(Exit, std::path::PathBuf), Failure> {
-    // Before the first thread is started, so that the limit is named.
+    // Checked before the first thread is started: the error then names the limit on processes, instead of a thread
+    // failing to start.
     crate::driver::run::room::check_processes().map_err(Failure::host)?;
     let temporary = TemporaryFolder::create().map_err(Failure::host)?;
     // SAFETY: no thread has been started yet, so no other thread reads the environment. ipc-channel puts its

@@ -9,6 +9,7 @@ use opt_tests::{Scenario, data};
 use serde_json::Value;
 
 use super::{captures_below, pack, tree};
+use crate::report::browser::skipped;
 
 const KILLS: u32 = 50;
 /// Each kill waits for a random number of new files below this limit.
@@ -113,7 +114,7 @@ fn changed_capture_is_packed_again() {
     child.kill().expect("killed or dead");
     child.wait().expect("reaped");
     if store.join("captures.json").exists() {
-        // `pack` finished before it could be killed, so there is nothing to continue.
+        skipped("a changed capture after an interrupted `pack`: it finished before it could be killed");
         return;
     }
     let other = data("captures/torch_matmul/entry_000007.pt");

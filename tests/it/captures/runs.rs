@@ -84,7 +84,7 @@ fn check_of_a_store_equals_the_check_of_its_files() {
 }
 
 #[test]
-fn missing_blob_is_the_captures_fault_and_other_jobs_continue() {
+fn missing_blob_ends_its_job_as_capture_error() {
     let scenario = Scenario::create();
     let files = data("demo/torch_nn_functional_softmax");
     pack(&scenario, &files, "good");
@@ -108,7 +108,7 @@ fn missing_blob_is_the_captures_fault_and_other_jobs_continue() {
 /// Damage that keeps the size of a blob shows only as wrong values. When a candidate fails, the worker therefore checks
 /// the capture before it blames the candidate.
 #[test]
-fn damaged_blob_is_not_the_candidates_fault() {
+fn damaged_blob_ends_as_capture_error() {
     let scenario = Scenario::create();
     let store = pack(&scenario, &data("demo/torch_nn_functional_softmax"), "store");
     let first = CaptureFile::open(&store.join("entries/entry_000000.pt")).expect("a packed capture");

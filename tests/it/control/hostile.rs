@@ -160,7 +160,7 @@ fn connect_two_hundred_clients(run: &LiveRun<'_>) {
 }
 
 #[test]
-fn refused_client_is_told_why() {
+fn refused_client_gets_busy_error() {
     let scenario = slow(&[]);
     let run = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
     let mut idle_clients: Vec<Client> = (0..32)

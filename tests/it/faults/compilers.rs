@@ -67,7 +67,7 @@ fn faults_of_the_machine_are_found_after_many_warnings() {
 }
 
 #[test]
-fn source_that_imitates_a_fault_of_the_machine_is_to_blame() {
+fn source_that_prints_machine_fault_is_blamed() {
     for source in [
         "#error Fatal error: No space left on device",
         "#pragma GCC error \"a\\ncc: fatal error: Killed signal terminated program cc1\"",
@@ -93,7 +93,7 @@ fn stopped(text: &str) -> Option<Pid> {
 
 /// A program of the compiler, not its driver, is stopped for longer than a build may take.
 #[test]
-fn time_for_which_a_part_of_a_compiler_is_stopped_does_not_count() {
+fn build_timeout_excludes_time_in_which_compiler_is_stopped() {
     let limit = std::time::Duration::from_secs(4);
     let scenario = scenario(
         "sh -c 'kill -STOP $$; exit 0' a-part-that-is-stopped; exec cc \"$@\"",

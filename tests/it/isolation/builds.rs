@@ -98,7 +98,7 @@ fn build_reads_only_what_it_was_given() {
 
 /// If the plan names a folder that also contains captures and results, a build does not see those.
 #[test]
-fn captures_and_results_stay_closed_in_a_named_folder() {
+fn build_cannot_read_captures_and_results_in_include_folder() {
     for user in users() {
         let scenario = scenario();
         let root = scenario.path().canonicalize().expect("the scenario's folder");
@@ -122,7 +122,7 @@ fn captures_and_results_stay_closed_in_a_named_folder() {
 }
 
 #[test]
-fn missing_header_is_named_with_what_to_do() {
+fn missing_header_error_names_header_and_remedy() {
     let scenario = scenario();
     scenario.write("shared.h", "#define SHARED\n");
     let plan = "[run]\nstages = [\"build\"]\n[[job]]\nname = \"job\"\ncaptures = \"captures\"\n".to_owned()

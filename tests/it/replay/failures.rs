@@ -81,7 +81,7 @@ fn damage(scenario: &Scenario, entry: u32, quarter: usize) -> (PathBuf, Vec<u8>)
 
 /// If a capture is damaged after the verification, the candidate is not blamed.
 #[test]
-fn capture_damaged_after_verification_is_the_captures_fault() {
+fn replay_of_damaged_capture_ends_as_capture_error() {
     let scenario = Scenario::create();
     captures(&scenario);
     let (_, summary) = run(&scenario, 0, &plan("lookups", &[("model", "64MiB", "")]), &[]);
@@ -131,7 +131,7 @@ fn capture_damaged_after_verification_is_the_captures_fault() {
 /// Entries 0 and 2 contain the same table, and the pool loads it from entry 0. The call of entry 2 reads the damaged
 /// row, and the call of entry 0 does not.
 #[test]
-fn tensor_damaged_in_another_capture_is_the_captures_fault() {
+fn replay_of_tensor_damaged_in_other_capture_ends_as_capture_error() {
     let scenario = Scenario::create();
     captures(&scenario);
     run(&scenario, 0, &plan("lookups", &[("model", "64MiB", "")]), &[]);

@@ -176,7 +176,7 @@ fn worker_modules_use_allowed_modules_only() {
 }
 
 #[test]
-fn policy_uses_no_process() {
+fn stage_policy_names_no_process_api() {
     let mut wrong = Vec::new();
     for file in texts("worker/src/stage", &[".rs"]).iter().filter(|file| !file.path.ends_with("/build.rs")) {
         for (number, line) in file.code() {

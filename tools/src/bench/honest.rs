@@ -63,7 +63,7 @@ impl Case {
     }
 
     /// The amount of work of the baseline. Each call also has a fixed overhead, which makes the measured ratio of
-    /// `Half` smaller than 2. With 50 µs of work per call, the error would be as large as a confidence interval, so
+    /// `Half` smaller than 2. With 60 µs of work per call, the error would be as large as a confidence interval, so
     /// `Half` does ten times as much.
     const fn baseline(self) -> u64 {
         match self {

@@ -23,7 +23,7 @@ pub enum LayoutError {
     #[error("cannot walk shape {shape:?}: {strides} strides for {axes} axes (give one stride per axis)", axes = shape.len())]
     Rank { shape: Vec<u64>, strides: usize },
     #[error(
-        "cannot walk shape {shape:?} with strides {stride:?}: its size overflows 64 bits (the capture is corrupt)"
+        "cannot walk shape {shape:?} with strides {stride:?}: its size does not fit in 63 bits (the capture is corrupt)"
     )]
     Overflow { shape: Vec<u64>, stride: Vec<u64> },
 }
@@ -61,7 +61,7 @@ impl Tile {
         self.extent.iter().product()
     }
 
-    /// The stride of each axis in a buffer that holds the tile's elements in row-major order.
+    /// The stride of each axis in a buffer in the tile's order, in which the last axis of the walk changes fastest.
     fn tile_strides(&self) -> Vec<u64> {
         let mut tile_strides = vec![1; self.extent.len()];
         for axis in (1..tile_strides.len()).rev() {
@@ -201,7 +201,7 @@ impl Walk {
                 1 + piece.extent.iter().zip(&strides).map(|(&e, &stride)| (e - 1) * stride).sum::<u64>();
             let in_order =
                 (0..strides.len()).all(|axis| piece.extent[axis] == 1 || strides[axis] == tile_strides[axis]);
-            // Both are offsets within buffers, whose lengths are `usize`.
+            // Neither exceeds the length of its buffer, which is a `usize`.
             let at = to_index(offset) * size;
             let length = to_index(span) * size;
             if in_order && span == piece.elements() {
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn dense_memory_is_read_once_in_full_chunks_in_any_order() {
+    fn dense_tensors_are_read_once_in_few_reads_whatever_their_axis_order() {
         for (shape, stride) in [
             (vec![100, 100], vec![100, 1]),
             (vec![100, 100], vec![1, 100]),

@@ -159,7 +159,7 @@ fn broken_job_runs_nothing_and_leaves_the_others_alone() {
 }
 
 #[test]
-fn units_built_by_an_earlier_run_are_not_built_again() {
+fn units_built_before_a_resume_are_not_built_again() {
     let mut spec = plan(3);
     spec.candidates[0].resumed = Some(Resumed::Built);
     spec.candidates[2].resumed = Some(Resumed::Built);
@@ -170,7 +170,7 @@ fn units_built_by_an_earlier_run_are_not_built_again() {
     (spec.verify, spec.profile) = (false, false);
     spec.candidates[0].resumed = Some(Resumed::Built);
     assert_eq!(run(spec, &[]).orders(), "B0");
-    // A unit that an earlier run built has taken no step in this run, so damaged captures still end it.
+    // A unit built before the resume has taken no step since, so damaged captures still end it.
     let mut spec = plan(1);
     spec.candidates[0].resumed = Some(Resumed::Built);
     spec.jobs[0].broken = Some("entry_000001.pt: not a zip".to_owned());
@@ -179,7 +179,7 @@ fn units_built_by_an_earlier_run_are_not_built_again() {
 }
 
 #[test]
-fn units_finished_by_an_earlier_run_are_kept() {
+fn units_finished_before_a_resume_are_kept() {
     let mut spec = plan(4);
     let done = |status, verified| Some(Resumed::Ended { status, verified, speedup: None });
     spec.candidates[0].resumed = done(Status::Passed, true);
@@ -187,7 +187,7 @@ fn units_finished_by_an_earlier_run_are_kept() {
     spec.candidates[2].resumed = done(Status::Skipped, false);
     let harness = run(spec, &[]);
     assert_eq!(harness.orders(), "B3 V3 P3/0");
-    assert_eq!(harness.done(0), None, "an earlier run ended it");
+    assert_eq!(harness.done(0), None, "an earlier part of the run ended it");
     // In a resumed run, too, candidates are not timed beside a baseline that does not support all entries.
     let mut spec = plan(2);
     spec.candidates[0].resumed = done(Status::Unsupported, true);

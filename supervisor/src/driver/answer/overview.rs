@@ -1,5 +1,5 @@
-//! Answers requests for the state of all candidates, the memory so far, and decisions. It only reads. Each answer is
-//! one page of bounded size.
+//! Answers requests for the state of all candidates, the memory so far, and decisions. It only reads. Every answer has
+//! a bounded size; candidates are sent in pages.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -71,7 +71,7 @@ impl View<'_> {
     /// Returns the history of memory since a time, which is in seconds since this process began.
     pub(crate) fn history(&self, since_s: f64) -> Reply {
         let since = Duration::try_from_secs_f64(since_s).map_err(|_| {
-            Refusal::new(Code::InvalidParams, "`since_s` is not a number of seconds since the run began")
+            Refusal::new(Code::InvalidParams, "`since_s` must be a number of seconds, 0 or more")
         })?;
         let slots = self
             .machine

@@ -6,7 +6,7 @@ use opt_shared::outcome::Estimate;
 /// intervals are. Code layout and CPU frequency alone change the time of a kernel by about this share.
 pub const RANK_RESOLUTION: f64 = 0.01;
 
-/// Returns the ranks in the order of the input. Rank 1 has the largest estimates.
+/// Returns the ranks in the order of the input. Rank 1 is the best; a larger value is better.
 ///
 /// Candidates are sorted by their lower bounds, the highest first, and the first one leads rank 1. Each further
 /// candidate shares the rank of the current leader if `value ≥ leader.ci_low · (1 − resolution)`, where the resolution
@@ -64,7 +64,7 @@ mod tests {
             (vec![estimate(1.000, 0.0), estimate(0.992, 0.0), estimate(0.984, 0.0)], vec![1, 1, 3]),
             // A wide interval does not raise a candidate's rank.
             (vec![estimate(2.0, 0.01), Estimate { value: 1.0, ci_low: 0.1, ci_high: 3.0 }], vec![1, 2]),
-            // Nor does it lower the rank of a candidate that may well be better.
+            // With no other candidate between them, it does not lower the rank either.
             (vec![estimate(2.0, 0.01), Estimate { value: 3.0, ci_low: 0.5, ci_high: 6.0 }], vec![1, 1]),
             (vec![estimate(f64::NAN, 0.1), estimate(0.5, 0.1)], vec![2, 1]),
         ] {

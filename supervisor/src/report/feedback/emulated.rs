@@ -9,19 +9,19 @@ const NOTABLE: u64 = 2;
 /// A kernel is mentioned if, on average, more than one in this many warp instructions is a divergent branch.
 const INSTRUCTIONS_PER_DIVERGENCE: u64 = 50;
 
-/// A sentence for each problem, for at most `MAX_HINTS`. The problem with the most unnecessary parts or divergent
-/// branches comes first.
+/// One hint per problem, at most `MAX_HINTS` in all. The problem with the most unnecessary parts or divergent branches
+/// comes first.
 pub(super) fn hints(kernels: &[EmulatedKernel]) -> Vec<String> {
     let mut found: Vec<(u64, String)> = Vec::new();
     for it in kernels {
         let symbol = &it.symbol;
         for (traffic, what, parts) in [
-            (&it.global, "accesses to global memory are not coalesced", "sectors of 32 bytes"),
-            (&it.shared, "accesses to shared memory conflict in its banks", "passes"),
+            (&it.global, "makes uncoalesced accesses to global memory", "sectors of 32 bytes"),
+            (&it.shared, "has bank conflicts in shared memory", "passes"),
         ] {
             if let Some(figures) = excess(traffic, parts) {
                 let unnecessary = traffic.parts - traffic.fewest_parts;
-                found.push((unnecessary, format!("Emulated, in `{symbol}`: {what}: {figures}.")));
+                found.push((unnecessary, format!("On the emulated device, `{symbol}` {what}: {figures}.")));
             }
         }
         let branches = it.divergent_branches;
@@ -30,7 +30,8 @@ pub(super) fn hints(kernels: &[EmulatedKernel]) -> Vec<String> {
             found.push((
                 branches,
                 format!(
-                    "Emulated, in `{symbol}`: the lanes of a warp diverge in {branches} branches, of {of} instructions."
+                    "On the emulated device, warps of `{symbol}` diverge at {branches} branches in {of} warp \
+                     instructions."
                 ),
             ));
         }
@@ -44,7 +45,8 @@ fn excess(traffic: &Traffic, parts: &str) -> Option<String> {
     let worst = traffic.worst.as_ref()?;
     let is_notable = traffic.fewest_parts.saturating_mul(NOTABLE) <= traffic.parts;
     is_notable.then(|| {
-        format!("{} {parts} where {} would do, most of them at {worst}", traffic.parts, traffic.fewest_parts)
+        let (actual, fewest) = (traffic.parts, traffic.fewest_parts);
+        format!("{actual} {parts} where {fewest} would do. The worst place is {worst}")
     })
 }
 
@@ -69,16 +71,16 @@ mod tests {
     }
 
     #[test]
-    fn hints_name_the_worst_line_of_each_problem_first() {
+    fn worst_problem_comes_first_and_names_its_worst_line() {
         let found = hints(&[kernel(traffic(64, 2), traffic(3200, 400), 21)]);
         assert_eq!(
             found,
             [
-                "Emulated, in `k`: accesses to global memory are not coalesced: 3200 sectors of 32 bytes where 400 \
-                 would do, most of them at PTX line 31, softmax.cu:7.",
-                "Emulated, in `k`: accesses to shared memory conflict in its banks: 64 passes where 2 would do, most \
-                 of them at PTX line 31, softmax.cu:7.",
-                "Emulated, in `k`: the lanes of a warp diverge in 21 branches, of 1000 instructions.",
+                "On the emulated device, `k` makes uncoalesced accesses to global memory: 3200 sectors of 32 bytes \
+                 where 400 would do. The worst place is PTX line 31, softmax.cu:7.",
+                "On the emulated device, `k` has bank conflicts in shared memory: 64 passes where 2 would do. The \
+                 worst place is PTX line 31, softmax.cu:7.",
+                "On the emulated device, warps of `k` diverge at 21 branches in 1000 warp instructions.",
             ]
         );
     }

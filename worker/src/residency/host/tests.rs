@@ -1,5 +1,5 @@
-//! Tests of copies, capacity, protection and errors of the host device. They compare its count of the arena with the
-//! kernel's.
+//! Tests of copies, capacity, protection and errors of the host device. Some also check that Linux counts as many bytes
+//! for the arena as the device does.
 
 use std::os::fd::AsFd;
 
@@ -36,7 +36,7 @@ impl Source for Pattern {
     }
 }
 
-/// Checks that the kernel's count of the arena equals the device's own.
+/// Checks that Linux has allocated as many bytes for the arena as the device has placed.
 fn check_agreement(device: &HostDevice) {
     assert_eq!(device.counted().expect("the kernel reports the size"), device.marks().placed);
 }
@@ -95,7 +95,7 @@ fn downloads_and_fills_run_in_order() {
 }
 
 #[test]
-fn capacity_is_exact_and_every_buffer_below_it_fits() {
+fn capacity_is_exact_and_only_a_dense_arena_fragments() {
     let page = page() as u64;
     let mut device = HostDevice::create(Bytes::new(4 * page)).expect("an arena");
     let mut held: Vec<Buffer> = (0..4).map(|_| device.allocate(Bytes::new(page)).expect("room")).collect();
@@ -126,7 +126,7 @@ fn arena_is_read_only_for_others_and_cannot_be_resized() {
     let reader = device.reader().expect("a reader");
     assert!(reader.write_at(&[1], 0).is_err());
     let map = |protection, flags| {
-        // SAFETY: a fresh mapping; only its success is checked.
+        // SAFETY: the system chooses the address, so no other mapping is replaced.
         unsafe { mmap(std::ptr::null_mut(), page(), protection, flags, reader.as_fd(), 0) }
     };
     assert!(map(ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED).is_err());
