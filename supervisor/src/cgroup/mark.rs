@@ -14,11 +14,11 @@ use rustix::fs::{FlockOperation, flock};
 const LOCK_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 1000 });
 const LOCK_PAUSE: Duration = Duration::from_millis(1);
 
-/// A locked folder. Dropping it unlocks the folder.
+/// The mark of this run. Dropping it unlocks the folder.
 #[derive(Debug)]
 pub(super) struct Mark {
     folder: PathBuf,
-    _locked: File,
+    locked: Locked,
 }
 
 impl Mark {
@@ -31,7 +31,7 @@ impl Mark {
                 _ => {}
             }
             match lock(folder) {
-                Ok(Some(locked)) => return Ok(Self { folder: folder.to_owned(), _locked: locked }),
+                Ok(Some(locked)) => return Ok(Self { folder: folder.to_owned(), locked }),
                 Ok(None) if deadline <= Instant::now() => return Err(std::io::ErrorKind::TimedOut.into()),
                 Err(error) if deadline <= Instant::now() => return Err(error),
                 Ok(None) | Err(_) => std::thread::sleep(LOCK_PAUSE),
@@ -50,9 +50,21 @@ impl Mark {
     }
 }
 
+/// A locked folder. A process that was forked meanwhile also has it open, until it executes a program. Closing it would
+/// therefore not unlock it yet.
+#[derive(Debug)]
+struct Locked(File);
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        // If this fails, closing it unlocks the folder.
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
+
 /// Keeps a mark from being set.
 pub(super) struct NotSet {
-    _locked: Option<File>,
+    _locked: Option<Locked>,
 }
 
 impl NotSet {
@@ -61,20 +73,21 @@ impl NotSet {
         let Ok(file) = File::open(folder) else { return Some(Self { _locked: None }) };
         match flock(&file, FlockOperation::NonBlockingLockShared) {
             Err(rustix::io::Errno::WOULDBLOCK) => None,
-            _ => Some(Self { _locked: Some(file) }),
+            _ => Some(Self { _locked: Some(Locked(file)) }),
         }
     }
 }
 
 /// Returns the locked folder, or `None` if it is locked already, or another supervisor removed it before it was locked.
-fn lock(folder: &Path) -> std::io::Result<Option<File>> {
+fn lock(folder: &Path) -> std::io::Result<Option<Locked>> {
     let file = File::open(folder)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Err(rustix::io::Errno::WOULDBLOCK) => return Ok(None),
         other => other?,
     }
-    let (held, there) = (file.metadata()?, std::fs::metadata(folder)?);
-    Ok(((held.dev(), held.ino()) == (there.dev(), there.ino())).then_some(file))
+    let locked = Locked(file);
+    let (held, there) = (locked.0.metadata()?, std::fs::metadata(folder)?);
+    Ok(((held.dev(), held.ino()) == (there.dev(), there.ino())).then_some(locked))
 }
 
 #[cfg(test)]
@@ -91,7 +104,11 @@ mod tests {
         assert!(Mark::set(&path).is_err(), "it is set already");
         drop(mark);
         assert!(!Mark::is_set(&path) && path.is_dir());
-        let _again = Mark::set(&path).expect("sets an old mark");
+        let again = Mark::set(&path).expect("sets an old mark");
         assert!(Mark::is_set(&path));
+        // As in a process that was forked and has not executed a program yet.
+        let _forked = again.locked.0.try_clone().expect("a second descriptor");
+        drop(again);
+        assert!(!Mark::is_set(&path), "it is unlocked, although it is still open");
     }
 }
