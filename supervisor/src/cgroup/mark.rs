@@ -18,7 +18,7 @@ const LOCK_PAUSE: Duration = Duration::from_millis(1);
 #[derive(Debug)]
 pub(super) struct Mark {
     folder: PathBuf,
-    locked: Locked,
+    _locked: Locked,
 }
 
 impl Mark {
@@ -31,7 +31,7 @@ impl Mark {
                 _ => {}
             }
             match lock(folder) {
-                Ok(Some(locked)) => return Ok(Self { folder: folder.to_owned(), locked }),
+                Ok(Some(locked)) => return Ok(Self { folder: folder.to_owned(), _locked: locked }),
                 Ok(None) if deadline <= Instant::now() => return Err(std::io::ErrorKind::TimedOut.into()),
                 Err(error) if deadline <= Instant::now() => return Err(error),
                 Ok(None) | Err(_) => std::thread::sleep(LOCK_PAUSE),
@@ -107,7 +107,7 @@ mod tests {
         let again = Mark::set(&path).expect("sets an old mark");
         assert!(Mark::is_set(&path));
         // As in a process that was forked and has not executed a program yet.
-        let _forked = again.locked.0.try_clone().expect("a second descriptor");
+        let _forked = again._locked.0.try_clone().expect("a second descriptor");
         drop(again);
         assert!(!Mark::is_set(&path), "it is unlocked, although it is still open");
     }

@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use opt_shared::folder::{make_folder, remove_tree};
 use opt_shared::ids::LeaseId;
 use opt_shared::kernel_files::{CopyError, KernelFiles, MAX_BYTES};
 use opt_shared::language::ArtifactKind;
 use opt_shared::message::{BuildTask, KillReason};
 use opt_shared::outcome::{Built, Head, Status};
-use opt_shared::remove::remove_tree;
 use opt_shared::room::Room;
 use opt_shared::units::Bytes;
 
@@ -26,7 +26,7 @@ use crate::link::Link;
 use crate::sandbox::confine::compilers_may_execute;
 use crate::sandbox::handle::End;
 use crate::sandbox::policy::CompilerFileAccess;
-use crate::toolchain::artifact::{Kept, keep, make_folder, open_written};
+use crate::toolchain::artifact::{Kept, keep, open_written};
 use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerError, CompilerSpec};
 use crate::toolchain::log::{
     NO_SPACE, NO_TASKS, blames_the_source, digest, lacking_resource, missing_header, part_was_killed,

@@ -1,10 +1,11 @@
 //! Stores artifacts in the run's `artifacts` folder, named by their digests.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use opt_shared::folder::make_folder;
 use opt_shared::language::ArtifactKind;
 use opt_shared::outcome::Artifact;
 use opt_shared::units::Bytes;
@@ -35,15 +36,6 @@ pub(crate) fn open_written(path: &Path) -> Option<fs::File> {
     };
     let file = fs::File::from(opened.ok()?);
     file.metadata().ok()?.is_file().then_some(file)
-}
-
-/// Creates a folder unless it exists, but not its parent: if the run's folder was moved, another must not appear at its
-/// old path.
-pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
-    match fs::create_dir(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        made => made,
-    }
 }
 
 /// Copies an artifact of at most `limit` to the folder, atomically. If the same bytes were built before, the copy

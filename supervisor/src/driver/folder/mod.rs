@@ -26,7 +26,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt as _, PermissionsExt, symlink
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use opt_shared::remove::remove_tree;
+use opt_shared::folder::remove_tree;
 use rustix::fs::{FlockOperation, flock};
 
 #[derive(Debug, thiserror::Error)]

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use opt_shared::arguments::Signature;
 use opt_shared::cache::CacheGuard;
 use opt_shared::capture::{CaptureError, CaptureFile};
+use opt_shared::folder::make_folder;
 use opt_shared::formula::STAGING_SLOT;
 use opt_shared::ids::StorageId;
 use opt_shared::message::{EntryRef, ReplayTask};
@@ -26,7 +27,6 @@ use super::pool::ConstantReader;
 use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, RecordedError};
 use crate::residency::staging::Source;
-use crate::toolchain::artifact::make_folder;
 
 /// An error for which a capture is to blame, unless the machine ran out of open files or memory.
 #[derive(Debug, thiserror::Error)]

@@ -1,9 +1,18 @@
-//! Removes folders that a candidate's program may have filled.
+//! Makes folders, and removes those that a candidate's program may have filled.
 
 use std::fs::{self, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+
+/// Creates a folder unless it exists, but not its parent: if the run's folder was moved, another must not appear at its
+/// old path.
+pub fn make_folder(path: &Path) -> io::Result<()> {
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}
 
 /// Removes a folder with everything in it. Unlike `std::fs::remove_dir_all`, this also removes folders that are nested
 /// very deeply, and those whose mode forbids their owner to list or change them.
