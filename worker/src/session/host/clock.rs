@@ -32,7 +32,7 @@ const HANDOFF_BLOCKS: usize = 51;
 const BRIEF_HANDOFF_BLOCKS: usize = 15;
 /// After this time, no further empty block is started, because a candidate could make each of them slow. The time is
 /// checked between empty blocks; a single one may take up to `WAKE_TIMEOUT`.
-const HANDOFF_TIME: Duration = Duration::from_millis(250);
+const HANDOFF_TIME: Duration = Duration::from_millis(100);
 /// The longest hand-off that is ever subtracted. A wake-up through a futex takes some tens of microseconds. Longer
 /// ones are caused by a busy machine, or by a candidate that slows down empty blocks to make its calls look fast.
 const MAX_HANDOFF: Duration = Duration::from_micros(100);

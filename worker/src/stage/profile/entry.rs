@@ -13,7 +13,7 @@ use super::idle::MIN_ROUNDS;
 use super::late::is_late;
 use super::length::{agree, calls_for_a_block};
 use super::pair::{Context, Draws, Made, Order, Pairing};
-use super::pairs::{Pairs, fastest, most_calls, net_times, note, note_estimates, undisturbed};
+use super::pairs::{Pairs, fastest, most_calls, net_times, note, note_estimates};
 use super::plausible::{implausible, works_unasked};
 use super::samples::Samples;
 use super::throttled::{Timed, is_throttled, least_clock};
@@ -53,8 +53,6 @@ pub(super) struct Timing {
     medians: Vec<Vec<f64>>,
     runners: u32,
     spent: Duration,
-    /// The time that the calls of all pairs take when nothing disturbs them.
-    undisturbed: Duration,
     calls: u32,
     handoff: Duration,
     /// The number of pairs in which a side's block had a low clock rate.
@@ -100,7 +98,7 @@ impl Timing {
         if let Err(stop) = made {
             return Ok(Err(stop));
         }
-        if let Err(stop) = idle_rounds(&mut pairing, pairs.is_late())? {
+        if let Err(stop) = idle_rounds(&mut pairing, &pairs)? {
             return Ok(Err(stop));
         }
         let spent = now(sides) - started;
@@ -125,7 +123,6 @@ impl Timing {
         let timed = &pairs.timed;
         self.calls = pairs.calls;
         self.spent += spent;
-        self.undisturbed += pairs.undisturbed;
         self.handoff = sides[CANDIDATE].session.clock().handoff();
         let least_clock = least_clock(self.samples.iter().flat_map(Samples::clocks));
         // If at least half of the pairs took no time, the others are exceptions.
@@ -165,7 +162,7 @@ impl Timing {
         // Idle rounds must be able to prove that a side works when it has nothing to do.
         let late = profile.protocol == Protocol::Paired
             && self.samples.iter().all(|side| MIN_ROUNDS <= side.rounds.len())
-            && is_late(self.spent, profile.entry_timeout, self.undisturbed);
+            && is_late(self.spent, profile.entry_timeout, &self.samples);
         if self.runners < least_runners(late) {
             return;
         }
@@ -327,7 +324,6 @@ pub(super) fn warm_up<M: VariantMemory>(
     let most = most_calls(pairing);
     let started = now(pairing.sides);
     let (mut done, mut in_blocks, mut calls) = (0u32, Duration::ZERO, 1u32);
-    let mut in_calls = Duration::ZERO;
     let mut settled = false;
     // The maximum over all blocks: a disturbed block keeps fewer CPUs busy.
     let mut busy = 0.0_f64;
@@ -346,7 +342,7 @@ pub(super) fn warm_up<M: VariantMemory>(
         }
         // Every pair revises the number of calls.
         let profile = &pairing.context.task.profile;
-        let late = is_late(spent * MIN_RUNNERS, profile.entry_timeout, in_calls * MIN_RUNNERS);
+        let late = is_late(spent * MIN_RUNNERS, profile.entry_timeout, pairing.samples);
         if 0 < done && late && profile.protocol == Protocol::Paired {
             break;
         }
@@ -359,7 +355,6 @@ pub(super) fn warm_up<M: VariantMemory>(
         in_blocks += blocks.iter().map(|block| block.elapsed).min().unwrap_or_default();
         busy = blocks.iter().map(|block| block.cpus_busy).fold(busy, f64::max);
         note_estimates(pairing, &blocks, calls);
-        in_calls += undisturbed(pairing.samples, calls);
         let next = calls_for_a_block(fastest(pairing.samples), most);
         settled = agree(calls, next);
         calls = next;
@@ -383,7 +378,7 @@ fn paired<M: VariantMemory>(
     pairs: &mut Pairs,
     started: Instant,
 ) -> Result<Made<()>, SessionError> {
-    while !pairs.are_enough() {
+    while !pairs.are_enough(pairing.samples) {
         let order = pairs.next(pairing);
         match pairing.make(order)? {
             Ok(blocks) => pairs.add(pairing, &blocks)?,
@@ -435,12 +430,13 @@ fn kernelforge<M: VariantMemory>(
 /// Makes these runners' share of the idle rounds that a proof needs, unless the entry is only screened.
 pub(super) fn idle_rounds<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
-    late: bool,
+    pairs: &Pairs,
 ) -> Result<Made<()>, SessionError> {
     if pairing.context.is_screened() {
         return Ok(Ok(()));
     }
-    let rounds = MIN_ROUNDS.div_ceil(least_runners(late) as usize);
+    let runners = least_runners(pairs.is_late(pairing.samples));
+    let rounds = MIN_ROUNDS.div_ceil(runners as usize);
     for number in 0..pairing.sides.len() {
         for _ in 0..rounds {
             if let Err(stop) = pairing.idle_round(number)? {

@@ -5,38 +5,50 @@
 
 use std::time::Duration;
 
-/// An entry is late if it has taken this many times its limit.
-const LATE: u32 = 2;
-/// The shortest limit that is used here. The budget of a job with many candidates may leave almost no time for an entry.
-/// Without other load, three runners need less than a tenth of this for calls of microseconds.
-const MIN_LIMIT: Duration = Duration::from_millis(500);
-/// An entry waits most of the time if it takes at least this many times as long as its calls alone.
-const WAITING: u32 = 4;
+use super::samples::Samples;
 
-/// Returns true if an entry has taken much longer than its `limit`, and most of that time was not needed by its calls,
-/// which take `calls` when nothing disturbs them.
-pub(super) fn is_late(spent: Duration, limit: Duration, calls: Duration) -> bool {
-    limit.max(MIN_LIMIT) * LATE <= spent && calls * WAITING <= spent
+/// The shortest limit that is used here. The budget of a job with many candidates may leave almost no time for an entry.
+/// Without other load, three runners need less than a fifth of this for calls of microseconds.
+const MIN_LIMIT: Duration = Duration::from_millis(500);
+/// The share of the time of its blocks that an entry must have waited for a CPU. On an idle machine, it is about a
+/// hundredth.
+const MIN_WAIT_SHARE: f64 = 0.25;
+
+/// Returns true if an entry has used up its `limit`, and a side waited for a CPU for much of the time of its blocks.
+pub(super) fn is_late(spent: Duration, limit: Duration, sides: &[Samples]) -> bool {
+    let waits = sides.iter().filter_map(Samples::wait_share).any(|share| MIN_WAIT_SHARE <= share);
+    waits && limit.max(MIN_LIMIT) <= spent
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::Block;
+    use crate::stage::profile::samples::tests::block;
+
+    /// A side with one block, in which it waited for so many of 200 us.
+    fn side(waited_us: Option<u64>) -> Samples {
+        let mut samples = Samples::default();
+        samples.add(&Block { waited: waited_us.map(Duration::from_micros), ..block(1, 0) });
+        samples
+    }
 
     #[test]
-    fn entry_is_late_if_it_waited_beyond_its_limit() {
+    fn entry_is_late_if_a_side_waited_beyond_the_limit() {
         let ms = Duration::from_millis;
-        for (spent, limit, calls, late) in [
-            (1999, 1000, 1, false),
-            (2000, 1000, 1, true),
-            (2000, 1000, 500, true),
-            (2000, 1000, 501, false),
-            (999, 0, 0, false),
-            (1000, 0, 0, true),
-            (1000, 500, 250, true),
-            (1000, 501, 250, false),
+        for (spent, limit, waited, late) in [
+            (999, 1000, [Some(180), Some(180)], false),
+            (1000, 1000, [Some(180), Some(180)], true),
+            (1000, 1000, [Some(0), Some(50)], true),
+            (1000, 1000, [Some(50), Some(0)], true),
+            (1000, 1000, [Some(48), Some(48)], false),
+            (1000, 1000, [None, None], false),
+            (499, 0, [Some(180), None], false),
+            (500, 0, [Some(180), None], true),
         ] {
-            assert_eq!(is_late(ms(spent), ms(limit), ms(calls)), late, "{spent} {limit} {calls}");
+            let sides = waited.map(side);
+            assert_eq!(is_late(ms(spent), ms(limit), &sides), late, "{spent} of {limit} ms, {waited:?}");
         }
+        assert!(!is_late(ms(1000), ms(0), &[]));
     }
 }

@@ -34,8 +34,6 @@ pub(super) struct Pairs {
     pub(super) calls: u32,
     /// The time that the entry has taken in these runners so far.
     pub(super) spent: Duration,
-    /// The time that the calls of all pairs take when nothing disturbs them.
-    pub(super) undisturbed: Duration,
     least_calls: u32,
     most_calls: u32,
     /// For each of the next pairs, true if the baseline goes first. Orders are drawn for two pairs at a time, and each
@@ -64,7 +62,6 @@ impl Pairs {
             without_time: 0,
             calls: 1,
             spent,
-            undisturbed: Duration::ZERO,
             least_calls: 1,
             most_calls: most_calls(pairing),
             order: Vec::new(),
@@ -79,18 +76,18 @@ impl Pairs {
 
     /// Returns true if there are enough undisturbed pairs, if repeating disturbed ones did not help, or if no time is
     /// left for more.
-    pub(super) fn are_enough(&self) -> bool {
+    pub(super) fn are_enough(&self, sides: &[Samples]) -> bool {
         let made = self.timed.len() + self.without_time;
         let calm = self.timed.iter().filter(|pair| pair.is_calm(self.least_clock)).count();
         self.wanted <= calm
             || self.wanted * MAX_REPEATED <= made
             || (self.least <= made && self.limit <= self.spent)
-            || (self.least_if_late <= made && self.is_late())
+            || (self.least_if_late <= made && self.is_late(sides))
     }
 
     /// Returns true if the entry is late, judged by these runners' share of its time.
-    pub(super) fn is_late(&self) -> bool {
-        is_late(self.spent * MIN_RUNNERS, self.limit * MIN_RUNNERS, self.undisturbed * MIN_RUNNERS)
+    pub(super) fn is_late(&self, sides: &[Samples]) -> bool {
+        is_late(self.spent * MIN_RUNNERS, self.limit * MIN_RUNNERS, sides)
     }
 
     /// Returns the order for the next pair.
@@ -111,7 +108,6 @@ impl Pairs {
         pairing: &mut Pairing<'_, '_, M>,
         blocks: &[Block],
     ) -> Result<(), SessionError> {
-        self.undisturbed += undisturbed(pairing.samples, self.calls);
         note_estimates(pairing, blocks, self.calls);
         let nets = net_times(pairing, blocks);
         if nets.iter().any(|&net| too_short(net, self.calls, self.most_calls)) {
@@ -181,11 +177,6 @@ pub(super) fn fastest(samples: &[Samples]) -> Duration {
     samples.iter().map(|side| side.estimate).min().unwrap_or_default()
 }
 
-/// The time that a pair's blocks of `calls` calls take when nothing disturbs them.
-pub(super) fn undisturbed(samples: &[Samples], calls: u32) -> Duration {
-    samples.iter().map(|side| side.estimate).sum::<Duration>() * calls
-}
-
 pub(super) fn note_estimates<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
     blocks: &[Block],
@@ -197,19 +188,5 @@ pub(super) fn note_estimates<M: VariantMemory>(
         *threads = block.wake.threads.max(*threads);
         let known = &mut pairing.samples[number].estimate;
         *known = if known.is_zero() { seen } else { seen.min(*known) };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn undisturbed_time_is_that_of_all_calls_of_both_sides() {
-        let us = Duration::from_micros;
-        let mut sides = [Samples::default(), Samples::default()];
-        (sides[0].estimate, sides[1].estimate) = (us(30), us(50));
-        assert_eq!(undisturbed(&sides, 4), us(320));
-        assert_eq!(undisturbed(&sides[..1], 4), us(120));
     }
 }

@@ -35,14 +35,14 @@ impl<'b, M: VariantMemory> Rotation<'_, 'b, M> {
             Ok(turns) => turns,
             Err(stop) => return Ok(Err(stop)),
         };
-        while turns.iter().any(|(_, pairs)| !pairs.are_enough()) {
+        while turns.iter().any(|(index, pairs)| !pairs.are_enough(&self.timings[*index].samples)) {
             if let Err(stop) = self.round(&mut turns)? {
                 return Ok(Err(stop));
             }
         }
         for (index, pairs) in turns {
             let started = now(self.sides);
-            if let Err(stop) = idle_rounds(&mut self.pairing(index), pairs.is_late())? {
+            if let Err(stop) = idle_rounds(&mut self.pairing(index), &pairs)? {
                 return Ok(Err(stop));
             }
             let spent = pairs.spent + (now(self.sides) - started);

@@ -98,7 +98,7 @@ pub(super) fn was_preempted(block: &Block) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use rand::SeedableRng;
     use rand::rngs::SmallRng;
 
@@ -106,7 +106,8 @@ mod tests {
     use crate::session::pace::Pace;
     use crate::session::{Called, WakeCost};
 
-    fn block(threads: u32, waited_us: u64) -> Block {
+    /// A block of 200 us.
+    pub(in crate::stage::profile) fn block(threads: u32, waited_us: u64) -> Block {
         Block {
             elapsed: Duration::from_micros(200),
             called: Called::default(),

@@ -215,11 +215,14 @@ fn interval_of_a_time_contains_the_differences_between_runners() {
 
 #[test]
 fn profile_of_an_entry_that_waits_for_cpus_ends_soon_after_its_limit() {
-    // Calls take 100 us, but nearly every block waits 200 ms for a CPU.
+    // Calls take 100 us, but in nearly every block each of them waits 200 ms for a CPU.
     let busy = |runners: usize, waits: u32| -> Vec<(&'static str, Script)> {
         let wait = move |number: u32| if number.is_multiple_of(8) { Duration::ZERO } else { waits * US };
         let blocks: Vec<BlockPlay> = (0..200)
-            .map(|number| BlockPlay { per_call: 100 * US + wait(number), ..BlockPlay::honest(100 * US) })
+            .map(|number| BlockPlay {
+                waited: 4 * wait(number),
+                ..BlockPlay::honest(100 * US + wait(number))
+            })
             .collect();
         (0..runners)
             .flat_map(|_| [("fast", Script::timed(&blocks)), ("naive", Script::timed(&blocks))])
