@@ -86,13 +86,14 @@ impl ResultLines {
 
 impl Drain<String> for ResultLines {
     fn write(&mut self, line: String) {
-        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        if failure.is_none()
+        // The lock is not held while printing, which can take as long as a reader likes.
+        let failure = || self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if failure().is_none()
             && let Err(error) = print_out(&line)
         {
             let error = &error.error;
             tracing::warn!("no more results are printed: {error:#} (`report --format json` has them)");
-            *failure =
+            *failure() =
                 Some(Failure::host(anyhow::anyhow!("printing the results: {error:#} (`report` has them)")));
         }
     }

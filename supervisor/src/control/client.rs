@@ -7,8 +7,10 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde_json::{Value, json};
 
@@ -153,7 +155,8 @@ impl Client {
     fn silence(&self) -> ClientError {
         let timeout = self.timeout;
         // The process that listens on the socket.
-        match socket_peercred(self.reader.get_ref()).map(|peer| peer.pid.as_raw_nonzero().get()) {
+        // It is 0 if that process is in another namespace.
+        match getsockopt(self.reader.get_ref(), PeerCredentials).map(|peer| peer.pid()) {
             Ok(pid) if is_stopped(pid) => ClientError::Stopped { timeout, pid },
             _ => ClientError::Silent { timeout },
         }
@@ -173,11 +176,11 @@ fn socket_within(path: &Path, timeout: Duration) -> rustix::io::Result<OwnedFd> 
     Ok(socket)
 }
 
-/// Returns whether a process was stopped by a signal or by a debugger.
+/// Returns whether a process was stopped by a signal. A debugger stops a process again and again, for a moment.
 fn is_stopped(pid: i32) -> bool {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The state follows the name, which is in parentheses.
-    text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['T', 't']))
+    text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
 }
 
 #[cfg(test)]

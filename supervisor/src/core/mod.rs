@@ -139,6 +139,8 @@ pub struct Core {
     room: RoomForBuilds,
     /// Set while nothing is granted because the machine refused a process.
     tasks_pause: Option<TasksPause>,
+    /// The sum of all such pauses.
+    tasks_paused: Duration,
     ending: Ending,
     /// When the order to kill everything was given.
     killed_all_at: Option<Moment>,
@@ -175,6 +177,7 @@ impl Core {
             stall: None,
             room: RoomForBuilds::default(),
             tasks_pause: None,
+            tasks_paused: Duration::ZERO,
             ending: Ending::No,
             killed_all_at: None,
             actions: Vec::new(),

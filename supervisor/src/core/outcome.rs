@@ -44,7 +44,7 @@ impl Core {
         } else if idle && report.head.context_lost {
             self.recycle(now, worker, RecycleReason::ContextLost);
         }
-        if let Some(room) = report.head.room {
+        if let (Some(room), Body::Build(_)) = (report.head.room, &report.body) {
             self.room_read_by_a_build(now, room);
         }
         if let Body::Profile(profiled) = &mut report.body {

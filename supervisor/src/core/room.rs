@@ -119,9 +119,9 @@ impl Core {
     }
 
     /// Handles the reading that a failed build reports. Its own files are gone by now, or soon will be, so the room
-    /// must be at least `enough`.
+    /// must be at least `enough`. Only regular readings show how many processes are left.
     pub(super) fn room_read_by_a_build(&mut self, now: Moment, disk: Room) {
-        let room = Room { pids: self.room.latest.pids, ..disk };
+        let room = Room { pids: None, ..disk };
         if let Some(what) = Shortage::below(&room, |limit| limit.enough) {
             self.set_shortage(now, Some(what));
         }

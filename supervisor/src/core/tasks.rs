@@ -14,6 +14,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// Without a limit, a candidate whose machine never allows enough processes would be repeated forever.
 const MAX_WITHOUT_TASKS: u32 = 7;
 
+/// Once the pauses of a run have taken this long, each further one is short. Otherwise, many candidates that use up the
+/// processes of a group above the run's own could hold up all others.
+const MAX_PAUSED: Duration = Duration::from_secs(300);
+
 /// A pause in which nothing is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TasksPause {
@@ -35,8 +39,13 @@ impl Core {
         if MAX_WITHOUT_TASKS < times {
             return false;
         }
-        let pause = FIRST_PAUSE.saturating_mul(1 << (times - 1)).min(LONGEST_PAUSE);
-        self.tasks_pause = Some(TasksPause { since: now, until: now + pause });
+        let longest = if self.tasks_paused < MAX_PAUSED { LONGEST_PAUSE } else { FIRST_PAUSE };
+        let pause = FIRST_PAUSE.saturating_mul(1 << (times - 1)).min(longest);
+        let until = now + pause;
+        // Another unit may have begun a longer pause.
+        let before = *self.tasks_pause.get_or_insert(TasksPause { since: now, until: now });
+        self.tasks_paused += until.saturating_sub(before.until);
+        self.tasks_pause = Some(TasksPause { until: before.until.max(until), ..before });
         self.policy(
             "tasks_short",
             "the machine refused a process or thread, so nothing is started for a moment".to_owned(),

@@ -153,7 +153,8 @@ impl Unit {
         self.may_be_paired |= next.alone;
         self.step_index += 1;
         self.progress = Progress::Waiting { attempt: 1 };
-        self.losses = Losses::default();
+        // The pauses for lack of processes are not made a second time.
+        self.losses = Losses { without_tasks: self.losses.without_tasks, ..Losses::default() };
         true
     }
 

@@ -1,6 +1,5 @@
 //! Samples how many processes and threads can still be started.
 
-use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use rustix::process::{Resource, getrlimit, getuid};
@@ -48,10 +47,17 @@ fn left_under(limit: u64, proc: &Path, user: u32) -> Option<u64> {
     }
     let is_pid = |name: &std::ffi::OsStr| name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
     let processes = std::fs::read_dir(proc).ok()?.flatten().filter(|process| is_pid(&process.file_name()));
-    let of_user = processes.filter(|process| process.metadata().is_ok_and(|metadata| metadata.uid() == user));
+    let of_user = processes.filter(|process| real_user(&process.path()) == Some(user));
     let threads = of_user.filter_map(|process| std::fs::read_dir(process.path().join("task")).ok());
     let used: u64 = threads.map(|threads| threads.count() as u64).sum();
     Some(limit.saturating_sub(used))
+}
+
+/// The real user of a process. Its files in `/proc` may belong to root, as those of workers do.
+fn real_user(process: &Path) -> Option<u32> {
+    let status = std::fs::read_to_string(process.join("status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    line.split_ascii_whitespace().next()?.parse().ok()
 }
 
 /// Returns the number of tasks on the machine: the second number of the fourth word, as in `0.2 0.1 0.1 3/512 4711`.
@@ -101,6 +107,11 @@ mod tests {
         let user = getuid().as_raw();
         for thread in ["7/task/7", "7/task/9", "8/task/8", "self/task/8"] {
             std::fs::create_dir_all(root.path().join(thread)).expect("made");
+        }
+        for (process, real) in [("7", user), ("8", user), ("9", user + 1)] {
+            let status = format!("Name:\tx\nUid:\t{real}\t0\t0\t0\n");
+            std::fs::create_dir_all(root.path().join(process)).expect("made");
+            std::fs::write(root.path().join(process).join("status"), status).expect("written");
         }
         assert_eq!(left_under(20, root.path(), user), Some(17));
         assert_eq!(left_under(20, root.path(), user + 1), Some(20));

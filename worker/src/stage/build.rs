@@ -29,13 +29,14 @@ use crate::sandbox::policy::CompilerFileAccess;
 use crate::toolchain::artifact::{Kept, keep, open_written};
 use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerError, CompilerSpec};
 use crate::toolchain::log::{
-    NO_SPACE, NO_TASKS, blames_the_source, digest, lacking_resource, missing_header, part_was_killed,
-    ran_out_of_memory,
+    NO_SPACE, blames_the_source, digest, lacking_resource, missing_header, part_was_killed, ran_out_of_memory,
 };
 use crate::toolchain::{self, BuildError, Folders, Program, Recipe, Step, file};
 
 /// The header for kernels that do not include tvm-ffi's. Every build finds it as `opt_candidate.h`.
 const CANDIDATE_HEADER: &str = include_str!("../../include/opt_candidate.h");
+const TASKS_REFUSED: &str =
+    "meanwhile, a control group that contains this run was at its limit of processes (`pids.max`)";
 /// The largest file that a compiler may write, as a multiple of the largest artifact.
 const LARGEST_FILE: u64 = 16;
 /// A disk has plenty of room if this many of the largest files that a compiler may write would fit.
@@ -65,9 +66,10 @@ pub(crate) fn run(
         Err(_) => Ok(Built::default()),
     };
     if scratch.is_err() || built.is_err() || head.status == Status::InfraError {
+        let pids = head.room.and_then(|room| room.pids);
         head.room = Room::on_disk_of(&task.scratch).ok();
-        if head.status == Status::InfraError && head.detail.contains(NO_TASKS) {
-            head.room.get_or_insert_default().pids = Some(0);
+        if pids.is_some() {
+            head.room.get_or_insert_default().pids = pids;
         }
     }
     scratch.and(built)
@@ -214,7 +216,11 @@ fn compile(
     // it.
     let killed = killed
         .filter(|reason| !matches!(reason, KillReason::GroupMemory { .. }) || end != End::Exited { code: 0 });
+    let tasks_refused = tasks_refused && !blames_the_source(&log);
     (head.status, head.detail) = match (killed, end) {
+        (Some(KillReason::Timeout { .. }), _) | (None, End::Signalled { .. }) if tasks_refused => {
+            (Status::InfraError, format!("{compiler} did not end by itself; {TASKS_REFUSED}"))
+        }
         (Some(KillReason::Timeout { limit }), _) => {
             (Status::CompileTimeout, format!("the compiler was not done after {limit:?} ([build] timeout)"))
         }
@@ -259,15 +265,14 @@ fn compile(
         (None, End::Exited { .. }) if let Some(fault) = fault_of_the_machine(&log, least_room, spec.largest_file) => {
             (Status::InfraError, format!("{compiler} {fault}"))
         }
-        (None, End::Exited { code }) if tasks_refused && !blames_the_source(&log) => (
-            Status::InfraError,
-            format!(
-                "{compiler} exited with code {code}; meanwhile, a control group that contains this run was at its limit of \
-                 processes (`pids.max`)"
-            ),
-        ),
+        (None, End::Exited { code }) if tasks_refused => {
+            (Status::InfraError, format!("{compiler} exited with code {code}; {TASKS_REFUSED}"))
+        }
         (None, End::Exited { code }) if is_truncated && !blames_the_source(&log) => {
-            built.unexplained = Some(digest(&log, folders.scratch));
+            // A full disk would repeat itself, and its message may be in the part that was cut off.
+            if least_room.is_some_and(|room| is_plenty(room, spec.largest_file)) {
+                built.unexplained = Some(digest(&log, folders.scratch));
+            }
             let why = format!(
                 "{compiler} exited with code {code}, and the reason is unknown, because its output was cut off after {} \
                  (switch off its warnings in [build] flags)",
@@ -281,6 +286,10 @@ fn compile(
             (Status::CompileError, format!("{compiler} exited with code {code}{why}"))
         }
     };
+    // Only the supervisor's evidence counts here: a build that runs its source can print any text.
+    if tasks_refused && head.status == Status::InfraError {
+        head.room.get_or_insert_default().pids = Some(0);
+    }
     if let Some(advice) = toolchain::of(task.source.language).advice(head.status, &log) {
         head.detail = format!("{}; {advice}", head.detail);
     }

@@ -104,14 +104,16 @@ const NAMED: [(&str, Status); 10] = [
     ("opt.Unsupported: ", Status::Unsupported),
 ];
 
+/// Returns true if a candidate may end like this because it was refused a process or thread. It does not explain wrong
+/// outputs or stray writes.
+pub(crate) fn may_be_a_refused_task(status: Status) -> bool {
+    matches!(status, Status::Crashed | Status::LoadError | Status::RuntimeError | Status::Timeout)
+}
+
 /// Returns this failure, or one that blames the host if the candidate may have failed for lack of a process or thread
 /// that it was promised.
 pub(crate) fn unless_tasks_were_refused(failure: EntryFailure, tasks_refused: bool) -> EntryFailure {
-    let may_be_the_cause = matches!(
-        failure.status,
-        Status::Crashed | Status::LoadError | Status::RuntimeError | Status::Timeout
-    );
-    if !tasks_refused || !may_be_the_cause {
+    if !tasks_refused || !may_be_a_refused_task(failure.status) {
         return failure;
     }
     let detail = format!(

@@ -31,6 +31,8 @@ pub struct Leaves {
     refusal_files: Vec<PathBuf>,
     /// The sum of these counts when a runner was announced.
     refusals_before: BTreeMap<RunnerKey, u64>,
+    /// The runners that were killed after a group above their own had refused them a process or thread.
+    refused: BTreeSet<RunnerKey>,
 }
 
 /// The control groups of a run, if there are any.
@@ -54,9 +56,11 @@ pub enum MayBegin {
 impl Leaves {
     /// Takes over a subtree for the run that `key` names.
     pub fn open(key: &str) -> Self {
-        // If they cannot be read, only the leaves' own counts are evidence.
+        // In version 2, this process moves to another group. If the files cannot be read, only the leaves' own counts are
+        // evidence.
+        let groups = take(key).map_or_else(Groups::Absent, Groups::Here);
         let refusal_files = pids_refusal_files(Path::new("/")).unwrap_or_default();
-        Self { refusal_files, ..Self::with(take(key).map_or_else(Groups::Absent, Groups::Here)) }
+        Self { refusal_files, ..Self::with(groups) }
     }
 
     fn with(groups: Groups) -> Self {
@@ -68,6 +72,7 @@ impl Leaves {
             leaves: BTreeMap::new(),
             refusal_files: Vec::new(),
             refusals_before: BTreeMap::new(),
+            refused: BTreeSet::new(),
         }
     }
 
@@ -181,8 +186,12 @@ impl Leaves {
     }
 
     /// Kills a runner and everything that it started. The caller also signals it through its pidfd.
-    pub fn kill(&self, worker: WorkerId, pid: u32) {
+    pub fn kill(&mut self, worker: WorkerId, pid: u32) {
         if let Some(leaf) = self.leaves.get(&(worker, pid)) {
+            // The kill lowers the group's limit, and then refusals from above cannot be told from its own any more.
+            if leaf.was_refused_tasks_from_above().unwrap_or_default() {
+                self.refused.insert((worker, pid));
+            }
             // Version 2 has no `cgroup.kill` before Linux 5.14. There, only the caller's signal ends the runner.
             let _ = leaf.kill();
         }
@@ -201,7 +210,8 @@ impl Leaves {
     pub fn were_tasks_refused(&self, worker: WorkerId, pid: u32) -> bool {
         let runner = (worker, pid);
         let before = self.refusals_before.get(&runner);
-        before.is_some_and(|&before| before < pids_refusals(&self.refusal_files))
+        self.refused.contains(&runner)
+            || before.is_some_and(|&before| before < pids_refusals(&self.refusal_files))
             || self
                 .leaves
                 .get(&runner)
@@ -210,6 +220,7 @@ impl Leaves {
 
     pub fn forget(&mut self, worker: WorkerId, pid: u32) {
         self.refusals_before.remove(&(worker, pid));
+        self.refused.remove(&(worker, pid));
         self.limits.remove(&(worker, pid));
         self.moving.remove(&(worker, pid));
         if let (Some(leaf), Groups::InBackground(mover)) = (self.leaves.remove(&(worker, pid)), &self.groups)

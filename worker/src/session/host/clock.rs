@@ -33,6 +33,10 @@ const BRIEF_HANDOFF_BLOCKS: usize = 15;
 /// After this time, no further empty block is started, because a candidate could make each of them slow. The time is
 /// checked between empty blocks; a single one may take up to `WAKE_TIMEOUT`.
 const HANDOFF_TIME: Duration = Duration::from_millis(100);
+/// The smallest number of empty blocks, unless they take longer than `MAX_HANDOFF_TIME`. One disturbed block must not
+/// determine the hand-off.
+const MIN_HANDOFF_BLOCKS: usize = 9;
+const MAX_HANDOFF_TIME: Duration = Duration::from_secs(1);
 /// The longest hand-off that is ever subtracted. A wake-up through a futex takes some tens of microseconds. Longer
 /// ones are caused by a busy machine, or by a candidate that slows down empty blocks to make its calls look fast.
 const MAX_HANDOFF: Duration = Duration::from_micros(100);
@@ -162,7 +166,8 @@ impl HostSession<'_> {
         let mut seen = Vec::with_capacity(blocks);
         let started = now();
         for _ in 0..blocks {
-            if HANDOFF_TIME < now().saturating_sub(started) {
+            let spent = now().saturating_sub(started);
+            if MAX_HANDOFF_TIME < spent || (MIN_HANDOFF_BLOCKS <= seen.len() && HANDOFF_TIME < spent) {
                 break;
             }
             match self.timed(&empty, &mut InputWriter::new(&mut nothing_new))? {

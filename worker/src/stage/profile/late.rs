@@ -14,9 +14,10 @@ const MIN_LIMIT: Duration = Duration::from_millis(500);
 /// hundredth.
 const MIN_WAIT_SHARE: f64 = 0.25;
 
-/// Returns true if an entry has used up its `limit`, and a side waited for a CPU for much of the time of its blocks.
+/// Returns true if an entry has used up its `limit`, and each side waited for a CPU for much of the time of its blocks.
+/// A candidate can make its own threads wait for each other, but not its baseline.
 pub(super) fn is_late(spent: Duration, limit: Duration, sides: &[Samples]) -> bool {
-    let waits = sides.iter().filter_map(Samples::wait_share).any(|share| MIN_WAIT_SHARE <= share);
+    let waits = sides.iter().all(|side| side.wait_share().is_some_and(|share| MIN_WAIT_SHARE <= share));
     waits && limit.max(MIN_LIMIT) <= spent
 }
 
@@ -34,21 +35,22 @@ mod tests {
     }
 
     #[test]
-    fn entry_is_late_if_a_side_waited_beyond_the_limit() {
+    fn entry_is_late_if_both_sides_waited_beyond_the_limit() {
         let ms = Duration::from_millis;
         for (spent, limit, waited, late) in [
             (999, 1000, [Some(180), Some(180)], false),
             (1000, 1000, [Some(180), Some(180)], true),
-            (1000, 1000, [Some(0), Some(50)], true),
-            (1000, 1000, [Some(50), Some(0)], true),
-            (1000, 1000, [Some(48), Some(48)], false),
+            (1000, 1000, [Some(0), Some(180)], false),
+            (1000, 1000, [Some(50), Some(50)], true),
+            (1000, 1000, [Some(180), Some(49)], false),
             (1000, 1000, [None, None], false),
-            (499, 0, [Some(180), None], false),
-            (500, 0, [Some(180), None], true),
+            (499, 0, [Some(180), Some(180)], false),
+            (500, 0, [Some(180), Some(180)], true),
+            (500, 0, [Some(180), None], false),
         ] {
             let sides = waited.map(side);
             assert_eq!(is_late(ms(spent), ms(limit), &sides), late, "{spent} of {limit} ms, {waited:?}");
         }
-        assert!(!is_late(ms(1000), ms(0), &[]));
+        assert!(is_late(ms(1000), ms(0), &[side(Some(180))]), "without a baseline");
     }
 }

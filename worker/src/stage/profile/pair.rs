@@ -161,15 +161,13 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
     /// Makes the block of one side.
     pub(super) fn time_side(&mut self, pair: &mut OpenPair, number: usize) -> Result<Made<()>, SessionError> {
         let calls = pair.order.calls;
+        // Both sides use the same input memory. The values of the first block are overwritten, so that the side that
+        // goes second cannot read its inputs early, not even in an idle round.
+        self.hide(calls)?;
         while !self.context.is_screened() && self.draws.rounds.is_round() {
             if let Err(stop) = self.idle_round(number)? {
                 return Ok(Err(stop));
             }
-        }
-        // Both sides use the same input memory. The values of the first block are overwritten, so that the side that
-        // goes second cannot read its inputs early.
-        if let Some(memory) = self.memory {
-            self.variation.hide(self.context.recorded, memory, calls)?;
         }
         let looks = looks::draw(&self.context.recorded.outputs, calls, &mut self.draws.random);
         self.sides[number].session.poison(self.context.index, calls, pair.poison)?;
@@ -209,6 +207,12 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
             (false, _) => self.check_against_capture(order, poison, &looks)?,
         };
         Ok(checked.map(|()| blocks))
+    }
+
+    /// Overwrites the values of `calls` calls, if any input varies.
+    pub(super) fn hide(&mut self, calls: u32) -> Result<(), SessionError> {
+        let Some(memory) = self.memory else { return Ok(()) };
+        self.variation.hide(self.context.recorded, memory, calls)
     }
 
     /// Makes an idle round: the runner is woken, and no call is made.

@@ -81,6 +81,11 @@ impl<'b, M: VariantMemory> Rotation<'_, 'b, M> {
         // The first entry decides the order of the sides for the whole round.
         let sides = open.first().map(|pair| pair.numbers(self.sides.len())).unwrap_or_default();
         for &number in sides {
+            // The inputs of all entries lie in the same memory, at the same place. Those of a longer entry would still be
+            // readable beyond those of a shorter one.
+            for (index, pairs) in &*turns {
+                self.pairing(*index).hide(pairs.calls)?;
+            }
             for (pair, (index, pairs)) in open.iter_mut().zip(&mut *turns) {
                 let started = now(self.sides);
                 if let Err(stop) = self.pairing(*index).time_side(pair, number)? {

@@ -204,8 +204,8 @@ impl<'a, B: Backend> Verification<'a, B> {
         }
         let ending = session.finish()?;
         self.record_ending(&ending);
-        // The next session shows whether the entry depends on the order.
-        shared.doubted.take_if(|_| ending.tasks_refused);
+        // If a refused process may be the reason, the next session shows whether the entry depends on the order.
+        shared.doubted.take_if(|doubt| ending.tasks_refused && failure::may_be_a_refused_task(doubt.status));
         // If the host is to blame, the entry is not repeated in a separate session. The core decides what to do next.
         if died && ending.verdict.status == Status::InfraError {
             let Verdict { status, detail } = ending.verdict;

@@ -101,6 +101,11 @@ fn verify_excuses_failures_while_the_machine_refused_processes() {
         let backend = sharing(&[refused(play.clone()), right.clone(), right], 2);
         assert_eq!(verify(&backend, &task).head.status, Status::Passed, "{play:?}");
     }
+    // A refused process does not explain a wrong output.
+    let right = Script::of(&[Play::Right]);
+    let backend = sharing(&[refused(Play::WrongFrom(0)), right.clone(), right], 2);
+    let report = verify(&backend, &task(&[0, 1]));
+    assert_eq!(report.head.status, Status::Nondeterministic, "{}", report.head.detail);
 }
 
 #[test]
