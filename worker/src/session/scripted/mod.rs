@@ -35,7 +35,7 @@ use crate::residency::host::HostDevice;
 pub(crate) struct ScriptedBackend {
     /// The scripts of sessions, in the order of their start. A script with a name is only for that candidate.
     scripts: RefCell<VecDeque<(Option<String>, Script)>>,
-    /// Candidates whose last script was used at least once. It repeats from then on.
+    /// Candidates whose last script has been used. It repeats from then on.
     lasting: RefCell<BTreeSet<String>>,
     pub(crate) asked: Rc<RefCell<Vec<Asked>>>,
     /// The number of entries that share a session in verification.
