@@ -157,8 +157,8 @@ fn workers_due_for_replacement_are_replaced_between_leases() {
         let mut harness = Harness::new(spec);
         assert_eq!(harness.pass_the_rest(), StopReason::Finished);
         assert_eq!(harness.orders(), "B0 B1 V0 V1 P0 P1/0");
-        // Each lease has a new worker. Verifiers have four leases and profilers two, and the first of each role replaces
-        // no worker.
+        // Each lease has a new worker. Verifiers have four leases and profilers two, and the first of each role
+        // replaces no worker.
         assert_eq!(recycled(&harness), [reason; 4]);
     }
     // With a limit of zero, workers that have done nothing are not replaced, so the run ends.

@@ -131,7 +131,7 @@ fn arena_is_read_only_for_others_and_cannot_be_resized() {
     };
     assert!(map(ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED).is_err());
     let mapped = map(ProtFlags::READ, MapFlags::SHARED).expect("readable");
-    // SAFETY: the mapping above. The kernel refuses to make it writable.
+    // SAFETY: the mapping above. Linux refuses to make it writable.
     let widened = unsafe {
         rustix::mm::mprotect(
             mapped,

@@ -1,4 +1,4 @@
-//! Compares the ledger with the kernel's count, in a process that does nothing else.
+//! Compares the ledger with the memory that Linux counts, in a process that does nothing else.
 
 use std::cell::Cell;
 use std::io;
@@ -29,7 +29,7 @@ fn anonymous() -> Bytes {
     Bytes::kib(line.trim().trim_end_matches(" kB").parse().expect("a number"))
 }
 
-/// Samples the kernel's count, and keeps the highest.
+/// Samples the memory that Linux counts, and keeps the highest figure.
 struct Watch {
     arena: Arc<dyn Fn() -> Bytes>,
     before: Bytes,
