@@ -280,9 +280,9 @@ pub(crate) struct Called {
     pub(crate) returned_value: bool,
     /// The error that the candidate raised, if its language supports that.
     pub(crate) raised: Option<String>,
-    /// Measured with the candidate's clock.
+    /// The time by the candidate's clock.
     pub(crate) claimed: Duration,
-    /// Measured with our clock, hand-off included. Not used for blocks, which have their own figure.
+    /// The time by the worker's clock, with the hand-off. Not used for blocks, which have their own figure.
     pub(crate) elapsed: Duration,
 }
 
@@ -312,7 +312,7 @@ pub(crate) struct Ending {
     pub(crate) verdict: Verdict,
     pub(crate) end: RunnerEnd,
     pub(crate) peak_owed: Bytes,
-    /// True if a control group above its own refused a process or thread meanwhile.
+    /// True if a control group above the session's own refused a process or thread during the session.
     pub(crate) tasks_refused: bool,
 }
 
