@@ -388,7 +388,7 @@ impl Runner {
         }
         match self.handle.stop(STOP_TIMEOUT) {
             // Either a system call of the candidate or the host delays the stop. If SIGKILL ends the runner, the
-            // candidate is to blame. If it does not, or if a tracer holds the runner stopped, the host is.
+            // candidate is to blame. Otherwise, or if a tracer holds the runner stopped, the host is to blame.
             Err(HandleError::WouldNotStop { .. }) => {
                 let would_not_stop = KillReason::WouldNotStop { limit: STOP_TIMEOUT };
                 let is_traced = timeout::is_traced(self.handle.pid());
