@@ -31,7 +31,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// windows are dropped of which nothing was cached.
 pub struct CacheGuard {
     file: Arc<File>,
-    /// Number of cached pages before the first read; `None` if the kernel does not report it.
+    /// Number of cached pages before the first read; `None` if Linux does not report it.
     before: Option<u64>,
     drop: Vec<Range<u64>>,
 }
@@ -48,14 +48,13 @@ impl CacheGuard {
     pub fn behind(&self, end: u64) {
         for range in self.drop.iter().take_while(|range| range.start < end) {
             let length = NonZeroU64::new(range.end.min(end) - range.start);
-            // This drops clean pages that are not mapped. If the kernel ignores the advice, the pages merely stay
-            // cached.
+            // This drops clean pages that are not mapped. If Linux ignores the advice, the pages merely stay cached.
             let _ = fadvise(&*self.file, range.start, length, Advice::DontNeed);
         }
     }
 
     /// Drops the pages that reads of these files brought into the cache. For each file, returns how many bytes were
-    /// cached before and how many are cached now. Files for which the kernel does not report this are left out.
+    /// cached before and how many are cached now. Files for which Linux does not report this are left out.
     ///
     /// Pages that are still being read from disk cannot be dropped, so dropping is repeated as long as it helps. Each
     /// pause serves all files.
@@ -75,7 +74,7 @@ impl CacheGuard {
     }
 
     /// Drops pages, and returns how many more pages are cached now than before the first read. Returns 0 if nothing is
-    /// to be dropped, or if the kernel does not report the numbers.
+    /// to be dropped, or if Linux does not report the numbers.
     fn drop_and_count(&self) -> u64 {
         self.behind(u64::MAX);
         let now = if self.drop.is_empty() { None } else { cached_pages(self.file.as_fd()) };
@@ -107,7 +106,7 @@ fn droppable(file: &File, before: Option<u64>) -> Vec<Range<u64>> {
         .collect()
 }
 
-/// Counts the file's pages in the cache; `None` if the kernel does not report it.
+/// Counts the file's pages in the cache; `None` if Linux does not report it.
 pub fn cached_pages(descriptor: BorrowedFd<'_>) -> Option<u64> {
     // Length 0 means to the end of the file.
     cached_pages_in(descriptor, 0, 0).ok()

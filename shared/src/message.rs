@@ -92,7 +92,7 @@ pub enum ToWorker {
         pid: u32,
     },
     /// The supervisor no longer uses the dead runner's pid, so the runner may be reaped. `killed` is set if the
-    /// supervisor ordered its death, or if the kernel ended it at the limit of its control group. `tasks_refused` is
+    /// supervisor ordered its death, or if Linux ended it at the limit of its control group. `tasks_refused` is
     /// true if, while it ran, a control group above its own refused a process or thread.
     MayReap {
         pid: u32,
@@ -110,7 +110,7 @@ pub enum ToWorker {
 pub enum KillReason {
     /// The runner owed more than its limit.
     RunnerMemory { owed: Bytes, limit: Bytes },
-    /// The kernel killed it at the limit of its control group. The group's counters show this afterwards.
+    /// Linux killed it at the limit of its control group. The group's counters show this afterwards.
     GroupMemory { limit: Bytes },
     /// The machine's available memory fell below the floor.
     HostFloor { available: Bytes, floor: Bytes },
@@ -336,7 +336,7 @@ pub struct ReplayCallee {
 /// The limits of a runner's control group in addition to its memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupLimits {
-    /// The size of its mapped files. The kernel charges page cache to the group that touches it first. These pages are
+    /// The size of its mapped files. Linux charges page cache to the group that touches it first. These pages are
     /// reclaimable, but must not be evicted while the runner is being timed.
     pub files: Bytes,
     /// Threads and processes.

@@ -50,8 +50,7 @@ pub struct ProtectionKind {
     pub attempts: &'static [Attempt],
 }
 
-/// The name of an attempt and its allowed answers. There are several answers if the kernel can refuse in different
-/// ways.
+/// The name of an attempt and its allowed answers. There are several answers if Linux can refuse in different ways.
 pub type Attempt = (&'static str, &'static [&'static str]);
 
 const REFUSED: &[&str] = &["EPERM"];

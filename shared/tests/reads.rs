@@ -6,9 +6,9 @@ use std::path::Path;
 
 use opt_shared::capture::{CaptureFile, Value};
 
-/// Bytes that this thread has read, as counted by the kernel.
+/// The number of bytes that this thread has read, as Linux counts them.
 fn bytes_read() -> u64 {
-    let text = std::fs::read_to_string("/proc/thread-self/io").expect("the kernel counts reads");
+    let text = std::fs::read_to_string("/proc/thread-self/io").expect("Linux counts reads");
     let line = text.lines().find_map(|line| line.strip_prefix("rchar: "));
     line.and_then(|count| count.parse().ok()).expect("rchar is a number")
 }

@@ -1,5 +1,5 @@
-//! Tests with captures that PyTorch wrote. They are settled and bound, and compared with their expectations and with
-//! the arguments that KernelForge's verifier passes.
+//! Binds the calls in `tests/data/expected`, which describe captures that PyTorch wrote. The order of the arguments
+//! must be that of KernelForge's verifier (`peer_launch`). The captures themselves are not read.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ fn flag(json: &Json) -> bool {
     json.as_bool().expect("a flag")
 }
 
-/// Converts a node of an expectation to a reader's value.
+/// Converts a node of the JSON to the value that the capture reader would return.
 fn value(node: &Json) -> Value {
     let text = || -> Arc<str> { node["value"].as_str().expect("a string").into() };
     match node["type"].as_str().expect("a type") {
@@ -75,7 +75,7 @@ fn value(node: &Json) -> Value {
             conjugate: flag(&node["conj"]),
             negative: flag(&node["neg"]),
         })),
-        other => panic!("{other} is not needed here"),
+        other => panic!("this test cannot convert a node of type `{other}`"),
     }
 }
 
@@ -164,8 +164,8 @@ fn real_captures_are_bound_as_kernelforge_binds_them() {
             let peer_params: Vec<&str> =
                 capture.peer["params"].as_array().expect("params").iter().filter_map(Json::as_str).collect();
             assert_eq!(signature.params, peer_params, "{place}");
-            // KernelForge stops at the first parameter without a value. In these captures, all entries have the same
-            // number of arguments.
+            // KernelForge stops at the first parameter without a value, so only the parameters before it are compared.
+            // All entries of an op have the same number of positional arguments.
             let peer_sources = capture.peer["sources"].as_array().expect("sources");
             for (argument, peer) in arguments.iter().zip(peer_sources) {
                 assert_eq!(source(argument, &capture.entry).as_deref(), peer.as_str(), "{place}");

@@ -146,7 +146,7 @@ fn default_of_a_left_out_parameter_counts_as_its_value() {
     assert!(settle_with(&entries, Some(&["arg0"]), &[("dim", PlainValue::Int(1))]).is_ok());
     let positional = [unbound([x(), int(1)], []), unbound([x(), int(1)], [])];
     assert!(settle_with(&positional, Some(&["arg0"]), &[]).is_ok());
-    // By position in one entry, and by name in the other.
+    // `dim` is given by name in one entry, and by position in the other.
     let mixed = [bound(&["x", "dim"], [], [("x", x()), ("dim", int(1))]), unbound([x(), int(2)], [])];
     assert!(messages(settle_with(&mixed, Some(&["x"]), &[]))[0].contains("`dim` is left out"));
 }

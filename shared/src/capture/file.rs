@@ -23,7 +23,7 @@ use crate::ids::StorageId;
 use crate::stream::{FileDisk, ReadFault, Shape, stream};
 use crate::units::Bytes;
 
-/// Number of threads that read a storage to check it. With the kernel's read-ahead, one reads as fast as several.
+/// Number of threads that read a storage to check it. With Linux's read-ahead, one reads as fast as several.
 const CRC_READERS: usize = 1;
 
 /// A capture whose pickle has been read. The bytes of its tensors remain in the file.

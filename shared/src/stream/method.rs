@@ -86,8 +86,7 @@ impl FileDisk {
         });
         let file = match File::open(&path) {
             Ok(own) => {
-                // With a single reader, the kernel reads ahead. With several, it would not recognise the sequential
-                // order.
+                // With a single reader, Linux reads ahead. With several, it would not recognise the sequential order.
                 let advice = if readers <= 1 { Advice::Sequential } else { Advice::Random };
                 let _ = fadvise(&own, 0, None, advice);
                 own

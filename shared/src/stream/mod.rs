@@ -222,7 +222,7 @@ impl Slot {
     }
 }
 
-/// True if the error means that the kernel or the file system does not support this method, at least not for this read.
+/// True if the error means that Linux or the file system does not support this method, at least not for this read.
 fn is_refused(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -173,9 +173,9 @@ fn every_method_reads_the_same_and_leaves_the_cache_as_it_was() {
             assert!(read == all[to_index(range.start)..to_index(range.end)], "{method:?} {range:?}");
         }
         if cold {
-            // The kernel decides when it drops pages, so a page at each end of a piece may stay. With `Behind`, so may
+            // Linux decides when it drops pages, so a page at each end of a piece may stay. With `Behind`, so may
             // the pages of a read-ahead window.
-            let pages_left = cached_pages(file.as_fd()).expect("the kernel reported the cached pages before");
+            let pages_left = cached_pages(file.as_fd()).expect("Linux reported the cached pages before");
             let max_pages = if method == ReadMethod::Behind { 512 } else { 64 };
             assert!(pages_left <= max_pages, "{method:?} left {pages_left} pages");
         }

@@ -65,7 +65,7 @@ fn receive(socket: &UnixStream) -> Value {
     serde_json::from_str(&line).unwrap_or_else(|error| panic!("{line:?}: {error}"))
 }
 
-/// Returns whether the other end has closed the connection. Skips what it sent before.
+/// Returns whether the other end has closed the connection, after skipping what it sent.
 fn is_closed(mut socket: &UnixStream) -> bool {
     let mut rest = Vec::new();
     match socket.read_to_end(&mut rest) {
@@ -132,7 +132,7 @@ fn malformed_line_is_answered_with_its_error() {
                 .expect("JSON");
         assert_eq!(code(&answer), expected);
     }
-    // Without an id, a success is not answered.
+    // A request without an id gets no answer if it succeeds.
     assert!(message::read(b"{\"jsonrpc\":\"2.0\",\"method\":\"pause\"}").id.is_none());
     let null = message::read(b"{\"jsonrpc\":\"2.0\",\"id\":null,\"method\":\"pause\"}");
     assert_eq!(null.id.as_deref(), Some("null"));

@@ -155,8 +155,8 @@ impl Core {
         }
     }
 
-    /// Stops the run if a worker was killed and does not die. Such a worker is stuck in the kernel, and this run cannot
-    /// get its memory back.
+    /// Stops the run if a worker was killed and does not die. Such a worker is stuck in uninterruptible sleep, and this
+    /// run cannot get its memory back.
     pub(super) fn death_overdue(&mut self, now: Moment) {
         let overdue: Vec<WorkerId> = self
             .workers

@@ -26,8 +26,8 @@ const WORTH_RECYCLING: Bytes = Bytes::mib(16);
 /// How long memory must be missing before that is reported. Freed pages stay in per-CPU lists for seconds before the
 /// kernel counts them as available.
 const GAP_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long no spare is started after the kernel reported pressure or a spare was ended, and how long the policy row
-/// `pressure` is not repeated. The kernel repeats its report every two seconds while it is short of memory.
+/// How long no spare is started after Linux reported pressure or a spare was ended, and how long the policy row
+/// `pressure` is not repeated. Linux repeats its report every two seconds while it is short of memory.
 const PRESSURE_QUIET: Duration = Duration::from_secs(60);
 /// How long to wait for the memory of an idle worker that was told to end. Most workers end much sooner.
 const DRAINED_MEMORY_DELAY: Duration = Duration::from_secs(1);
@@ -106,7 +106,7 @@ impl Core {
         );
     }
 
-    /// Handles the kernel's report that processes wait for memory: ends spare workers.
+    /// Handles Linux's report that processes wait for memory: ends spare workers.
     pub(super) fn pressure(&mut self, now: Moment) {
         if self.machine.pressure_reported_at.is_none_or(|at| at + PRESSURE_QUIET <= now) {
             self.machine.pressure_reported_at = Some(now);

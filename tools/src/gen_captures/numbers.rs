@@ -36,7 +36,8 @@ impl Numbers {
         (self.word(index) >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Returns an approximately normal number with variance 1: the sum of four uniform 16-bit numbers.
+    /// Returns a roughly normally distributed number with mean 0 and variance 1: the sum of four uniform 16-bit
+    /// numbers, shifted and scaled.
     pub(crate) fn f32(self, index: u64) -> f32 {
         const MEAN: f64 = 2.0 * 65_535.0;
         const DEVIATION: f64 = 37_837.0; // 2 * 65536 / sqrt(12)

@@ -33,7 +33,7 @@ pub(crate) struct Card {
     greedy: BTreeMap<UnitId, bool>,
     /// The time of the next regular sample of the device. Events can cause more samples.
     next_sample: Moment,
-    /// The memory used by other processes, measured while no worker was on the device.
+    /// The unattributed memory in the last sample with no worker on the device and no memory of ended workers left.
     foreign: Option<Bytes>,
 }
 

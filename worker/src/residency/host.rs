@@ -1,7 +1,7 @@
 //! Host memory as a device: an arena that a runner maps, and a thread that copies.
 //!
-//! The arena is a memfd sealed against resizing. Only buffers have pages: releasing a buffer removes its pages, so the
-//! kernel counts exactly the placed buffers, once they have been written. Runners get a read-only descriptor and map
+//! The arena is a memfd sealed against resizing. Only buffers have pages: releasing a buffer removes its pages, so
+//! Linux counts exactly the placed buffers, once they have been written. Runners get a read-only descriptor and map
 //! only the ranges of buffers, because touching a page outside them would allocate it. This process does not map the
 //! arena.
 

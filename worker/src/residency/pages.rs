@@ -21,7 +21,7 @@ impl Pages {
     pub(super) fn new(bytes: Bytes) -> io::Result<Self> {
         let page = Bytes::from(rustix::param::page_size());
         let mapped = whole_grains(bytes.max(page), page).to_usize();
-        // SAFETY: a fresh mapping; the kernel chooses the address.
+        // SAFETY: a fresh mapping; Linux chooses the address.
         let start = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),

@@ -280,9 +280,9 @@ pub(crate) struct Called {
     pub(crate) returned_value: bool,
     /// The error that the candidate raised, if its language supports that.
     pub(crate) raised: Option<String>,
-    /// Measured with the candidate's clock.
+    /// The time by the candidate's clock.
     pub(crate) claimed: Duration,
-    /// Measured with our clock, hand-off included. Not used for blocks, which have their own figure.
+    /// The time by the worker's clock, with the hand-off. Not used for blocks, which have their own figure.
     pub(crate) elapsed: Duration,
 }
 
@@ -312,7 +312,7 @@ pub(crate) struct Ending {
     pub(crate) verdict: Verdict,
     pub(crate) end: RunnerEnd,
     pub(crate) peak_owed: Bytes,
-    /// True if a control group above its own refused a process or thread meanwhile.
+    /// True if a control group above the session's own refused a process or thread during the session.
     pub(crate) tasks_refused: bool,
 }
 
@@ -448,8 +448,7 @@ pub(crate) struct Block {
     pub(crate) wake: WakeCost,
     /// The average number of CPUs that the candidate kept busy, from stop to stop.
     pub(crate) cpus_busy: f64,
-    /// The time that the candidate's first thread and this thread waited for a CPU; `None` if the kernel does not
-    /// report it.
+    /// The time that the candidate's first thread and this thread waited for a CPU; `None` if Linux does not report it.
     pub(crate) waited: Option<Duration>,
     /// The index of the first look whose element changed after the second reading, because the candidate reported
     /// "done" too early.

@@ -212,8 +212,7 @@ fn compile(
         running.finish(link).map_err(failed)?;
     built.log_head = log[..log.floor_char_boundary(LOG_HEAD)].to_owned();
     head.peak_owed = Some(peak_owed);
-    // In version 1 of control groups, the kernel kills one program at the limit, and the compiler may succeed without
-    // it.
+    // In version 1 of control groups, Linux kills one program at the limit, and the compiler may succeed without it.
     let killed = killed
         .filter(|reason| !matches!(reason, KillReason::GroupMemory { .. }) || end != End::Exited { code: 0 });
     let tasks_refused = tasks_refused && !blames_the_source(&log);

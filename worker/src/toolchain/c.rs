@@ -23,15 +23,17 @@ pub(super) struct Parts {
     /// Placed before the plan's own flags, which can therefore override them.
     pub(super) flags: Vec<OsString>,
     pub(super) sources: Vec<OsString>,
-    /// Header folders that are searched last. Warnings about their headers are off.
+    /// Header folders that are searched after the plan's. Warnings about their headers are off (`-isystem`).
     pub(super) system_include: Vec<PathBuf>,
     pub(super) library_path: Vec<PathBuf>,
     /// Placed after the plan's own libraries.
     pub(super) libraries: Vec<OsString>,
 }
 
-/// Returns the command `CC FLAGS EXTRA -shared -fPIC -I… -o OUT SOURCES LINK_FLAGS -L… LIBRARIES`. The paths of sources
-/// are relative to their folder, so the compiler's messages are short and the same for every build.
+/// Returns the command
+/// `COMPILER FLAGS [-fdebug-prefix-map=…] -shared -fPIC -I… -isystem… -o OUT SOURCES LINK_FLAGS -L… LIBRARIES`. `FLAGS`
+/// are those of `parts`, then the plan's `flags` and `extra_flags`. The paths of sources are relative to their folder,
+/// so the compiler's messages are short and the same for every build.
 pub(super) fn step(task: &BuildTask, folders: &Folders<'_>, parts: Parts) -> Step {
     let build = &task.build;
     let compiler = match task.source.language.kind().toolchain {

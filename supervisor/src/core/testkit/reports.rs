@@ -27,7 +27,7 @@ pub fn report(stage: Stage, status: Status) -> Report {
     Report::new(Head { ms: 1.0, ..Head::failed(status, status.name()) }, body)
 }
 
-/// A profile of entries with these speed-ups. Each has the half-width of its interval, relative to the speed-up.
+/// A profile with an entry for each pair: a speed-up, and the half-width of its interval relative to the speed-up.
 pub fn timed(stage: Stage, speedups: &[(f64, f64)]) -> Report {
     let mut report = report(stage, Status::Passed);
     let entry = |(number, &(value, half)): (usize, &(f64, f64))| EntryProfile {
@@ -72,7 +72,7 @@ pub fn timed(stage: Stage, speedups: &[(f64, f64)]) -> Report {
     report
 }
 
-/// A verification of two entries, with the number of those that passed.
+/// A verification of two entries, of which this many passed.
 pub fn verified(entries_passed: u32) -> Body {
     Body::Verify(Verified {
         entries_run: 2,

@@ -44,7 +44,7 @@ fn plan_limits_how_many_verifiers_work_side_by_side() {
 
 #[test]
 fn second_verifier_is_not_started_if_its_lease_would_not_fit() {
-    // 20 for the supervisor, and 108 for each lease, including the 8 of its worker.
+    // In MiB: 20 for the supervisor, and 108 for each lease, including the 8 of its worker.
     for (ceiling, side_by_side) in [(20 + 108 + 108, 2), (20 + 108 + 107, 1)] {
         let spec = Plan { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(ceiling)), ..plan(4) };
         let mut harness = Harness::new(spec);

@@ -71,7 +71,7 @@ fn recycle_after_the_lease_waits_and_loses_nothing() {
 #[test]
 fn immediate_recycle_does_not_count_as_a_loss() {
     let mut harness = Harness::new(plan(1));
-    // More often than the limits for failed workers and for lost attempts allow.
+    // Workers are recycled more often than they may fail, and more often than an attempt may be lost.
     for attempt in 1..=u32::try_from(MAX_FAILURES).expect("a few") + 1 {
         let granted = harness.lease();
         assert_eq!((granted.order.stage, granted.attempt), (Stage::Build, attempt));
@@ -111,7 +111,7 @@ fn draining_worker_is_not_told_again_but_can_be_killed() {
     let mut harness = Harness::new(plan(1));
     let build = harness.lease();
     ask(&mut harness, Control::Recycle { which: VERIFIER, mode: Mode::Drain });
-    // Its lease is over. It was told to end and has not ended yet.
+    // The worker was told to end after its lease, but has not ended yet.
     let actions = harness.finish(build, Status::Passed);
     assert!(actions.contains(&Action::Shutdown { worker: build.worker }));
     let again = |mode| Control::Recycle { which: Which::Worker(build.worker), mode };
@@ -206,7 +206,7 @@ fn new_ceiling_applies_from_the_next_grant() {
     let mut harness = Harness::new(plan(2));
     let build = harness.lease();
     let set = |mib| Control::SetCeiling { ceiling: Bytes::mib(mib) };
-    // The supervisor (20) and an idle worker (8) set the minimum.
+    // The minimum is 20 MiB for the supervisor and 8 MiB for an idle worker.
     assert!(matches!(ask(&mut harness, set(27)).0, Answer::Refused(_)));
     assert!(done(&ask(&mut harness, set(28))) && done(&ask(&mut harness, set(4096))));
     assert!(already(&ask(&mut harness, set(4096))));
@@ -237,7 +237,7 @@ fn submitted_candidates_are_served_in_turns() {
     assert_eq!(harness.stopped(), None, "an open run waits");
     assert!(done(&submit(&mut harness, 1)));
     let first = harness.lease();
-    // These arrive while the first one is served. They wait until it is done, and are then served together.
+    // Two more candidates arrive. They wait until the first one is done, and then go through each stage together.
     assert!(done(&submit(&mut harness, 2)) && done(&submit(&mut harness, 3)));
     assert!(matches!(submit(&mut harness, 3).0, Answer::Unknown(_)), "the id is already taken");
     harness.finish(first, Status::Passed);

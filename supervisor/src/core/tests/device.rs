@@ -43,7 +43,7 @@ fn seen(processes: &[(Process, Bytes)]) -> DeviceSample {
     }
 }
 
-/// Returns the first verification. Its build is done, and the empty device has been sampled.
+/// Samples the device while it is empty, lets builds pass, and returns the first verification.
 fn verifying(spec: Plan) -> (Harness, Granted) {
     let mut harness = Harness::new(spec);
     harness.feed(Event::DeviceSample(seen(&[])));
@@ -93,8 +93,7 @@ fn runner_with_a_context_is_ended_instead_of_its_worker() {
     assert!(kills(&harness.feed(Event::DeviceSample(seen(&held)))).is_empty(), "each is ended once");
 }
 
-/// One worker holds more than it reserved. The other has been on the device longer and holds no more than its lease
-/// reserved.
+/// The second worker holds more than the 400 MiB that its lease reserves. The first one holds exactly as much.
 #[test]
 fn only_the_offender_is_ended() {
     let (mut harness, first) = verifying(Plan { verifiers: 2, ..on_device(plan(2)) });
@@ -159,8 +158,8 @@ fn device_that_keeps_memory_is_quarantined_and_builds_continue() {
     let row = harness.policies("device_not_returned").pop().expect("a row");
     assert!(row.numbers.contains(&("device_bytes", 300 << 20)), "{row:?}");
     assert_eq!(harness.core.device_state(), DeviceState::Quarantined);
-    // Steps that do not need the device are done. The other units end without a verdict when nothing else is left to
-    // do.
+    // Builds are still granted, because they do not need the device. When nothing else is left to do, the units end
+    // without a verdict.
     assert_eq!(harness.pass_the_rest(), StopReason::Finished);
     assert!(harness.orders().contains("B1"), "{}", harness.orders());
     assert_eq!(harness.orders().matches('V').count(), 1, "{}", harness.orders());
@@ -211,7 +210,7 @@ fn unified_memory_is_one_sum_under_the_smaller_ceiling() {
     harness.sample(&[(Process::Worker(verify.worker), Bytes::mib(100))]);
     let held = [of_worker(verify.worker, 900)];
     assert!(kills(&harness.feed(Event::DeviceSample(nothing_free(&held)))).is_empty());
-    // The supervisor's 10 MiB and the worker's 100 MiB on the host are added.
+    // The sum includes the supervisor's 10 MiB and the worker's 100 MiB on the host.
     let held = [of_worker(verify.worker, 915)];
     let killed = kills(&harness.feed(Event::DeviceSample(nothing_free(&held))));
     let reason = KillReason::DeviceCeiling { owed: Bytes::mib(1025), ceiling: GIB };

@@ -34,7 +34,7 @@ fn pause(harness: &mut Harness) {
     harness.feed(Event::Control(Control::Pause));
 }
 
-/// Two verifiers that build for the second job, beside the idle profiler of the first job.
+/// Starts a run in which two verifiers build for the second job, beside the idle profiler of the first job.
 fn beside_an_idle_profiler() -> (Harness, [Granted; 2], WorkerId) {
     let mut spec = Plan { verifiers: 2, ..two_jobs() };
     spec.jobs[1].candidates.push(UnitId(2));
@@ -51,8 +51,8 @@ fn beside_an_idle_profiler() -> (Harness, [Granted; 2], WorkerId) {
     (harness, both, profile.worker)
 }
 
-/// In MiB: the supervisor is charged 20 and the lease 108, and two workers hold 60 each. Under a ceiling of 200, 48 are
-/// missing.
+/// In MiB: the supervisor is charged 20 and the next lease 108, and the two workers without it hold 60 each. Under a
+/// ceiling of 200, 48 are missing.
 #[test]
 fn only_as_many_workers_end_as_the_lease_needs() {
     let (mut harness, [first, second], profiler) = beside_an_idle_profiler();
@@ -61,7 +61,7 @@ fn only_as_many_workers_end_as_the_lease_needs() {
     harness.finish(second, Status::Passed);
     let held = [(first.worker, 5), (second.worker, 60), (profiler, 60)];
     assert_eq!(after_a_pause(&mut harness, &held, 200), [profiler]);
-    // The worker has not ended yet.
+    // Until that worker has ended, no other worker is told to end.
     let seen = held.map(|(worker, mib)| (Process::Worker(worker), Bytes::mib(mib)));
     for _ in 0..3 {
         assert_eq!(told_to_end(&harness.sample(&seen)), []);
@@ -105,18 +105,18 @@ fn memory_of_a_dead_worker_is_expected_back_until_its_timeout() {
     harness.feed(Event::WorkerGone { worker: second.worker, how: "signal 9".to_owned(), left_runners: true });
     let since = harness.now;
     harness.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(200) }));
-    // 48 MiB are missing. The memory of the dead worker is enough, once it is freed.
+    // 48 MiB are missing. The dead worker's memory will be enough once it is freed.
     assert_eq!(told_to_end(&harness.finish(first, Status::Passed)), []);
     harness.now = since + RETURN_TIMEOUT - Duration::from_millis(2);
     assert_eq!(told_to_end(&harness.sample(&seen)), []);
     assert_eq!(told_to_end(&harness.sample(&seen)), [profiler], "{:#?}", harness.log);
 }
 
-/// An idle worker kept too much memory for its next lease.
+/// An idle worker kept more memory than its next lease reserves.
 #[test]
 fn worker_that_kept_too_much_for_its_lease_ends_only_if_that_is_enough() {
-    // In MiB: the other lease is charged 108, the supervisor 20, and the worker's lease 108. What the worker holds
-    // beyond that is missing.
+    // The supervisor, a running lease and the next lease are charged 20 + 108 + 108 = 236 MiB. Under a smaller ceiling,
+    // the next lease would not fit even with a new worker.
     for (ceiling, goes) in [(235, false), (236, true)] {
         let (mut harness, [_, second], profiler) = beside_an_idle_profiler();
         let which = Which::Worker(profiler);
@@ -136,7 +136,8 @@ fn worker_that_kept_too_much_for_its_lease_ends_only_if_that_is_enough() {
     assert_eq!(after_a_pause(&mut harness, &held, 200), [profiler]);
 }
 
-/// A successor would owe the same, and workers could be replaced indefinitely.
+/// The worker owes too much for its lease before it has done any work. Its successor would owe the same, so workers
+/// would be replaced indefinitely.
 #[test]
 fn unused_worker_is_not_replaced_for_its_own_lease() {
     let mut harness = Harness::new(plan(1));

@@ -58,7 +58,8 @@ pub(super) struct Harness {
     pub(super) log: Vec<Action>,
     /// The machine's available memory in each sample.
     pub(super) available: Option<Bytes>,
-    /// The plan whose units are offered, all of a job's at once, when units are wanted. `None` for a silent source.
+    /// The plan whose units are offered. When the core wants units of a job, it gets all of them at once. `None` if the
+    /// source is silent.
     plan: Option<Plan>,
     offered: usize,
     starting: VecDeque<WorkerId>,
@@ -76,7 +77,7 @@ impl Harness {
         harness
     }
 
-    /// Creates a harness whose source never answers. No event has been fed yet.
+    /// Creates a harness whose source never answers. The core has not handled any event yet.
     pub(super) fn silent(plan: &Plan) -> Self {
         Self {
             core: Core::new(plan.spec(), WorkerId(1), LeaseId(1)),

@@ -79,7 +79,7 @@ fn report_of_an_attempt_ended_by_order_is_not_a_loss() {
         assert_eq!((granted.order.stage, granted.attempt), (Stage::Build, round));
         let which = Which::Worker(granted.worker);
         harness.feed(Event::Control(Control::Recycle { which, mode: Mode::Now }));
-        // The runner died first, so the worker had time to report that.
+        // The runner died first, so the worker had time to report its death.
         harness.finish(granted, Status::InfraError);
         harness.gone(granted.worker);
     }
@@ -177,7 +177,7 @@ fn reports_of_dead_workers_and_other_leases_change_nothing() {
     harness.feed(Event::WorkerGone { worker: first.worker, how: String::new(), left_runners: false });
     harness.feed(Event::KillWanted { worker: first.worker, pid: 7, reason: KillReason::Deadline });
     harness.feed(Event::RunnerDied { worker: first.worker, pid: 7 });
-    // The right worker reports for a lease that it no longer has.
+    // The living worker reports for the dead worker's lease.
     harness.feed(Event::Finished {
         worker: second.worker,
         lease: first.lease,
@@ -243,7 +243,7 @@ fn start_has_a_deadline() {
 
 #[test]
 fn too_many_losses_stop_the_run() {
-    // First all losses come at once, then so slowly that they never fall into one window.
+    // First, losses follow each other as fast as the delays allow. Then, any two are more than a window apart.
     for pace in [Duration::ZERO, FAILURE_WINDOW * 2] {
         let mut harness = Harness::new(plan(1));
         let mut losses = 0;
@@ -418,7 +418,7 @@ fn one_kill_of_each_side_on_one_entry_is_not_a_crash() {
     assert!(harness.policies("baseline_lost").is_empty());
 }
 
-/// Attempts finish in between, so losses are counted only within the window.
+/// If attempts finish between losses, only the losses within the window count.
 #[test]
 fn losses_count_within_the_window() {
     for (late, stops) in [(Duration::ZERO, true), (Duration::from_millis(1), false)] {

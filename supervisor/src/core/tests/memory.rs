@@ -157,7 +157,8 @@ fn workers_due_for_replacement_are_replaced_between_leases() {
         let mut harness = Harness::new(spec);
         assert_eq!(harness.pass_the_rest(), StopReason::Finished);
         assert_eq!(harness.orders(), "B0 B1 V0 V1 P0 P1/0");
-        // A new worker for each lease, except for the first lease and the profiler's first.
+        // Each lease has a new worker. Verifiers have four leases and profilers two, and the first of each role
+        // replaces no worker.
         assert_eq!(recycled(&harness), [reason; 4]);
     }
     // With a limit of zero, workers that have done nothing are not replaced, so the run ends.
@@ -276,7 +277,7 @@ fn with_runner(limit: Bytes) -> (Harness, Granted) {
 fn runner_over_its_limit_is_killed_once() {
     let (mut harness, granted) = with_runner(Bytes::mib(100));
     let runner = Process::Runner(granted.worker, 7);
-    // 1 MiB of its memory is shared, and is counted.
+    // The 1 MiB of shared memory that the runner maps is added.
     assert!(kills(&harness.sample(&[(runner, Bytes::mib(99))])).is_empty());
     let owed = Bytes::mib(100);
     let reason = KillReason::RunnerMemory { owed: owed + Bytes::mib(1), limit: owed };

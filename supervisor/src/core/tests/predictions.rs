@@ -98,7 +98,7 @@ fn build_reserves_the_compilers_limit() {
         (stage.deadline, stage.batch, stage.device),
         (Duration::from_secs(4 * 120 + 60), Some(Bytes::gib(4)), Bytes::ZERO)
     );
-    // Each way has half the memory of the previous one, but never less than a compiler needs in any case.
+    // Each way has half the memory of the one before, down to 128 MiB (`MIN_COMPILER_MEMORY`).
     let memory: Vec<_> = ways.iter().filter_map(|way| way.spec.batch).collect();
     assert_eq!(memory, [4096, 2048, 1024, 512, 256, 128].map(Bytes::mib));
     let [tiny] = &build_ways(Bytes::mib(20), Duration::ZERO)[..] else { panic!("one way") };
@@ -119,9 +119,10 @@ fn verification_owes_its_largest_entry_and_not_the_sum() {
     let settings = verify_settings(Duration::from_secs(60), 2);
     let stage = verify(&entries, Bytes::ZERO, terms_of(&limits), &settings, 4);
     adds_up(&stage);
-    // max(1 + 100, 50 + 60, 5) + 2 c.
+    // The largest U + O, of 1 + 100, 50 + 60 and 0 + 5, plus two chunks of 512 KiB.
     assert_eq!((stage.spec.predicted, stage.decides), (Bytes::mib(110 + 1), Some(1)));
-    // max(256, 200) + 8, and 4 for the runner itself.
+    // The default limit is max(256, 200) + 8: the largest inputs are 200, and the stack of the thread takes 8. The
+    // runner itself takes 4.
     assert_eq!(stage.spec.reserved, Bytes::mib(111 + 256 + 8 + 4));
     let twice: Vec<EntryNumbers> = entries.iter().chain(&entries).cloned().collect();
     let doubled = verify(&twice, Bytes::ZERO, terms_of(&limits), &settings, 4);
@@ -131,7 +132,8 @@ fn verification_owes_its_largest_entry_and_not_the_sum() {
     assert_eq!((nothing.spec.predicted, nothing.decides), (Bytes::mib(1), None));
 }
 
-/// The entries of a group are in memory at the same time. A group of one entry takes no less than a separate runner.
+/// The inputs of a group are in memory at the same time. A group of one entry owes what a separate runner owes for it,
+/// so separate runners do not save memory then.
 #[test]
 fn verification_with_shared_runners_owes_its_largest_group() {
     let limits = limits(None, Some(1));
@@ -143,13 +145,13 @@ fn verification_with_shared_runners_owes_its_largest_group() {
     let found: Vec<_> =
         ways.iter().map(|way| (way.spec.predicted, way.decides, way.spec.batch, way.batches.len())).collect();
     let (shared, alone) = (Some(SHARED_RUNNER), Some(Bytes::ZERO));
-    // Inputs of all entries, outputs of one at a time.
+    // A group owes U of all its entries and the largest O, because its entries use the same output memory in turn.
     assert_eq!(found, [(Bytes::mib(53), Some(0), shared, 3), (Bytes::mib(51), Some(3), alone, 0)]);
     assert_eq!(ways[0].batches, [0..2, 2..3, 3..4]);
     assert_eq!(ways[1], verify(&entries, Bytes::ZERO, terms_of(&limits), &settings, 4));
     // An entry that fails in a shared runner is repeated in a separate one.
     assert!(ways[1].spec.deadline < ways[0].spec.deadline);
-    // One entry determines the sum in both ways, so there is only one way.
+    // The same single entry decides either way. Separate runners would reserve no less, so that way is not offered.
     let large = [entry(1, 1, 100, 0), entry(1, 1, 1, 0)];
     assert_eq!(verify_ways(&large, terms_of(&limits), &settings, 4).len(), 1);
     assert_eq!(verify_ways(&[], terms_of(&limits), &settings, 4).len(), 1);
@@ -173,16 +175,18 @@ fn profile_owes_its_largest_batch_on_both_sides() {
     // Batches of at most 100 MiB of inputs: {0, 1}, {2}, {3}.
     let entries = [entry(1, 60, 1, 3), entry(1, 40, 2, 4), entry(1, 10, 40, 5), entry(1, 200, 1, 6)];
     let first = |inputs, paired| profiled(&entries, 100, inputs, paired).remove(0);
-    // Rings: 16, 16, 2 · 40 = 80, 16. Batches: 7 + 16 = 23, 5 + 80 = 85, 6 + 16 = 22.
+    // The entries' rings (R) are 16, 16, 2 · 40 = 80 and 16. The batches' sums of U, plus their largest R, are
+    // 7 + 16 = 23, 5 + 80 = 85 and 6 + 16 = 22.
     let mapped = first(InputMemory::Mapped, true);
     assert_eq!(mapped.spec.predicted, Bytes::mib(2 * 85 + 1));
-    // 50, max(256, 200) + 16, and 4 for each runner.
+    // The limits are 50 and, for the baseline with its two threads, max(256, 200) + 2 · 8. Each runner itself takes 4.
     assert_eq!(mapped.spec.reserved, Bytes::mib(171 + 50 + 272 + 8));
     assert_eq!((mapped.decides, mapped.batches.clone()), (Some(2), vec![0..2, 2..3, 3..4]));
     assert_eq!(mapped.spec.batch, Some(Bytes::mib(100)));
     let unpaired = first(InputMemory::Mapped, false);
     assert_eq!((unpaired.spec.predicted, unpaired.spec.reserved), (Bytes::mib(86), Bytes::mib(86 + 50 + 4)));
-    // Copied inputs are owed too, once for both sides: 104 + 2 · 23, 12 + 2 · 85, 202 + 2 · 22; plus two slots.
+    // Copied inputs are owed too, once for both sides. The third batch now owes most, of 104 + 2 · 23, 12 + 2 · 85 and
+    // 202 + 2 · 22. Two staging slots and two chunks are added.
     let copied = first(InputMemory::Copied, true);
     assert_eq!((copied.spec.predicted, copied.decides), (Bytes::mib(202 + 44 + 2 + 1), Some(3)));
 }
@@ -190,14 +194,15 @@ fn profile_owes_its_largest_batch_on_both_sides() {
 #[test]
 fn shared_constants_are_owed_once_per_batch() {
     let table = || with(entry(1, 60, 0, 1), &[(0, 50)]);
-    // 50 and four times 10 are below 100; the fifth entry's 25 would exceed it.
+    // The table of 50 counts once. With 10 more of each of four entries, the batch has 90. The fifth entry's 25 would
+    // exceed 100.
     let entries = [table(), table(), table(), table(), with(entry(1, 25, 0, 1), &[(1, 20)])];
     let mapped = profiled(&entries, 100, InputMemory::Mapped, true).remove(0);
     assert_eq!(mapped.batches, [0..4, 4..5]);
     // U is counted for each entry.
     assert_eq!(mapped.spec.predicted, Bytes::mib(2 * 4 + 1));
     let steps = profiled(&entries, 100, InputMemory::Copied, true);
-    // 62, and three times 62 less 51; U of two sides; chunks and slots.
+    // 62, then 62 − 51 for each of the other three; U of both sides; two slots; two chunks.
     assert_eq!(steps[0].spec.predicted, Bytes::mib(62 + 3 * 11 + 2 * 4 + 2 + 1));
     assert_eq!(steps[0].batches, [0..4, 4..5]);
     let last = steps.last().expect("a step");
@@ -206,7 +211,7 @@ fn shared_constants_are_owed_once_per_batch() {
 
 #[test]
 fn batches_are_split_as_long_as_that_reserves_less() {
-    // U of a batch is a sum. Splitting ends at one entry.
+    // U is added up over a batch, so smaller batches owe less. Splitting ends at one entry.
     let entries = vec![entry(1, 10, 0, 30); 8];
     let steps = profiled(&entries, 1000, InputMemory::Mapped, false);
     let predicted: Vec<Bytes> = steps.iter().map(|step| step.spec.predicted).collect();
@@ -218,7 +223,8 @@ fn batches_are_split_as_long_as_that_reserves_less() {
         std::iter::once(entry(1, 200, 0, 0)).chain(entries.iter().cloned()).collect();
     let steps = profiled(&beside_a_large_one, 1000, InputMemory::Mapped, false);
     assert_eq!(steps.last().map(|step| step.spec.predicted), Some(Bytes::mib(31)));
-    // Splitting does not reduce what is owed only once, and it stops at entries without bytes.
+    // A ring is owed once for a batch, however many entries it has, so splitting does not help. Entries without input
+    // bytes are not split.
     assert_eq!(profiled(&vec![entry(1, 10, 1, 0); 8], 1000, InputMemory::Mapped, false).len(), 1);
     assert_eq!(profiled(&vec![entry(0, 0, 0, 0); 8], 1000, InputMemory::Mapped, false).len(), 1);
     assert_eq!(profiled(&[], 1000, InputMemory::Copied, false).len(), 1);
@@ -231,9 +237,9 @@ fn deadlines_exceed_what_timeouts_allow() {
     let limits = limits(None, Some(1));
     for call_timeout in [Duration::from_millis(10), Duration::from_secs(1), Duration::from_secs(600)] {
         let settings = verify_settings(call_timeout, 2);
-        // For each entry, a separate runner loads the candidate, plans, and calls it twice, and then once more. The
-        // entry is read at 20 MiB/s. Each step may take as long as the worker waits for it on a machine that gives it
-        // no CPU.
+        // For each entry, a separate runner loads the candidate and makes four calls: a plan call, two repeats and one
+        // more. Each may take four times its timeout, because a worker waits that long for a runner that gets no CPU.
+        // Reading an entry's 20 MiB takes a second.
         let load = call_timeout.clamp(Duration::from_secs(1), Duration::from_secs(120)) * 4;
         let call = call_timeout * 4;
         let allowed = (load + call * 4) * 100 + Duration::from_secs(100);
@@ -261,7 +267,8 @@ fn deadlines_are_long_enough_for_every_wait() {
     let limits = limits(None, Some(1));
     let verified = verify(&entries, Bytes::ZERO, terms_of(&limits), &settings, 1);
     assert_eq!(verified.spec.deadline, seconds(2 * (40 * 7 + 40 + 2) + reading));
-    // There are 44 calls and 32 runners: twelve pairs, a trial and a repetition.
+    // Two sides have 12 runners each, and the trial and the repetition have 8. Of the calls, 3 · 2 runners make 4 each,
+    // and the trial and the repetition make 20.
     let profiles = profile(
         &entries,
         Sides { candidate: terms_of(&limits), baseline: None },
@@ -273,11 +280,11 @@ fn deadlines_are_long_enough_for_every_wait() {
     let replayed = replay(Bytes::mib(5), Bytes::mib(3), &entries, &[terms_of(&limits)], &settings, 1);
     assert_eq!(replayed.spec.deadline, seconds(2 * (40 * 2 + 40 + 2) + 2 * reading));
     assert_eq!(replayed.decides, Some(0), "the first of those that are alike");
-    // The pool, catalog and schedule, four staging slots, one step's outputs, two chunks.
+    // The pool, the catalog and schedule, four staging slots, one step's outputs, and two chunks.
     assert_eq!(replayed.spec.predicted, Bytes::mib(5 + 3 + 4 + 1 + 1));
 }
 
-/// The entry with the largest sum of its parts is reported as the one that decides.
+/// In the batch that owes most, the entry that would owe most alone decides.
 #[test]
 fn entry_with_the_largest_sum_decides() {
     let small = entry(1, 1, 0, 30);
@@ -325,7 +332,7 @@ fn kernel_without_host_code_is_charged_where_its_buffers_are() {
     // The second entry has the largest I + O. The staging slots and two chunks are always on the host.
     let (emulated, card) = (predict(true), predict(false));
     assert_eq!((emulated.decides, card.decides), (Some(1), Some(1)));
-    // The emulated device notes for each byte of outputs and workspaces whether it was written: an eighth of 20 + 100.
+    // The emulated device has a bit for each byte of outputs and workspaces: an eighth of 20 + 100.
     assert_eq!((emulated.spec.predicted, emulated.spec.device), (Bytes::mib(3 + 23 + 15), Bytes::ZERO));
     assert_eq!(emulated.spec.reserved, Bytes::mib(3 + 23 + 15 + 100));
     assert_eq!((card.spec.predicted, card.spec.reserved), (Bytes::mib(3), Bytes::mib(3)));
@@ -349,7 +356,7 @@ fn profile_on_a_card_is_charged_where_its_buffers_are() {
     // The second entry has the largest sum: its inputs, and a ring of two of its calls.
     assert_eq!((alone.decides, alone.batches.len()), (Some(1), 2), "each entry is timed alone");
     let shared = Bytes::mib(3 + 40) + DEVICE_FLUSH;
-    // The buffers that count are the entry's own, the ring, the varied inputs, the flush, and a workspace of each side.
+    // The buffers are the entry's own, the ring, the varied inputs, the flush, and a workspace of each side.
     let buffers = u64::from(entries[1].buffers);
     assert_eq!(alone.spec.device_cap, shared + Bytes::mib(100) + device_rounding(buffers + 4, false));
     assert_eq!(paired.spec.device_cap, shared + Bytes::mib(200) + device_rounding(buffers + 5, false));

@@ -170,7 +170,7 @@ fn worker_with_a_lease_or_started_on_demand_is_not_a_spare() {
 
 #[test]
 fn spare_is_started_again_after_the_pressure() {
-    // The verification may take more than a minute.
+    // The verification may take longer than the minute for which the test waits.
     let mut spec = plan(1);
     spec.candidates[0].verify[0].deadline = SECOND * 600;
     let (mut harness, _, spare) = with_a_spare(spec);

@@ -50,7 +50,7 @@ fn builds_wait_for_room_while_other_steps_continue() {
     assert_eq!(harness.core.unit_view(unit), Some(UnitView::Waiting { stage: Stage::Build, attempt: 1 }));
     let why = harness.core.wait_reason(harness.now, unit, |other| other.to_string()).expect("it waits");
     assert!(why.contains("no room for builds"), "{why}");
-    // A little more room would be gone after the next build.
+    // With a little more room, builds stay held, because the next one could use it up.
     harness.feed(Event::Room(BETWEEN_THE_MARKS));
     pass_what_is_granted(&mut harness);
     assert_eq!(harness.orders(), "B0 B1 V0 V1 P0 P1/0");
@@ -85,7 +85,7 @@ fn first_three_builds_that_fail_without_room_are_not_losses() {
     for attempt in 1..=5 {
         let build = harness.lease();
         assert_eq!((build.order.stage, build.attempt), (Stage::Build, attempt));
-        // The compiler's files are gone when the room is read, so a little room counts as none.
+        // The compiler's files have been deleted when the room is read, so room between the marks counts as none.
         harness.report(build, failed(build, BETWEEN_THE_MARKS));
         pass_what_is_granted(&mut harness);
         assert_eq!(harness.try_lease(), None, "it waits for room");

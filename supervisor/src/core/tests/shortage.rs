@@ -113,7 +113,8 @@ fn worker_killed_for_its_deadline_is_recorded_as_late() {
     assert!(why.contains("did not finish in time"), "{why}");
 }
 
-/// Two verifiers are working, and one of them owes slightly more than its lease reserves.
+/// Two verifiers are working. The runner of the first owes 109 MiB with its shared memory. That is 1 MiB more than the
+/// lease's charge.
 #[test]
 fn smallest_excess_over_the_ceiling_counts() {
     let spec = Plan { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(300)), ..plan(3) };
@@ -143,7 +144,7 @@ fn runner_that_holds_little_is_not_ended_for_the_floor() {
         harness.runner(build, 7, Bytes::gib(1));
         let available = Bytes::gib(1) - Bytes::mib(1);
         harness.available = Some(available);
-        // 1 MiB of shared memory is added.
+        // The 1 MiB of shared memory that the runner maps is added.
         let killed = kills(&harness.sample(&[(Process::Runner(build.worker, 7), Bytes::mib(owed))]));
         assert_eq!(!killed.is_empty(), ends, "{owed} MiB");
         if ends {
@@ -191,7 +192,8 @@ fn memory_of_a_dead_worker_is_charged_until_it_is_back() {
     assert_eq!(harness.pass_the_rest(), StopReason::Finished);
 }
 
-/// In each case the machine has `available` MiB, and an idle profiler holds `held` MiB.
+/// In each case, the machine has `available` MiB, and an idle profiler holds `held` MiB. The next lease needs 108 MiB
+/// above the floor of 1024 MiB.
 #[test]
 fn idle_worker_is_ended_for_the_floor_only_if_that_is_enough() {
     for (held, available, goes) in [

@@ -188,7 +188,8 @@ fn silent_source_does_not_stop_other_jobs_and_may_still_offer() {
     );
 }
 
-/// Otherwise, a source that always has more units would prevent its first units from being timed.
+/// If later offers joined the current turn, a source that always has more units would prevent its first units from
+/// being timed.
 #[test]
 fn later_offer_comes_in_a_later_turn() {
     let mut harness = with_a_silent_source(1);

@@ -58,8 +58,8 @@ fn view_of_a_worker_has_its_lease_runners_and_memory() {
     assert_eq!(view.lease, Some(lease));
 }
 
-/// A worker that will end after its lease is shown as such. The user may have asked for that, or the worker was told
-/// between two leases, or it was killed.
+/// A worker may end because a user asked for it, because it has held as many leases as the plan allows, or because it
+/// is being killed. The view shows that it will end.
 #[test]
 fn view_shows_a_worker_that_ends_after_its_lease() {
     type Change = fn(&mut Harness, Granted);
@@ -74,7 +74,7 @@ fn view_shows_a_worker_that_ends_after_its_lease() {
             true,
         ),
         (
-            // The user did not ask for it. The worker has held as many leases as the plan allows.
+            // `after_leases` is 1.
             |harness, granted| {
                 harness.finish(granted, Status::Passed);
             },

@@ -2,7 +2,7 @@
 //!
 //! Rows are written in the order in which they were submitted, and each row is acknowledged. If an action must wait
 //! until a row is on disk, the acknowledgement returns it as a [`FollowUp`]. If the database is locked or full, the
-//! write is retried until it succeeds. The core decides how long that may take.
+//! write is retried until it succeeds or the writer is closed. The core decides how long a run may stall.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -26,10 +26,11 @@ const LOCK_TIMEOUT: Duration = Duration::from_millis(200);
 const PAUSE: Duration = Duration::from_millis(50);
 /// The timeout for writing the last rows at the end.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
-/// The largest number of waiting sample blocks. Samples arrive as long as anything runs, so they are dropped first.
+/// The largest number of waiting sample blocks. Samples keep arriving during a stall, so surplus blocks are dropped. No
+/// other row is.
 const MAX_SAMPLES: usize = 8;
 /// From this number of waiting rows on, requests that need the database are refused. The number of other rows is
-/// bounded, because running attempts cause them, and no new lease is granted while rows wait for long.
+/// bounded: running attempts cause them, and once a row has waited too long, no new lease is granted.
 const MAX_WAITING: usize = 2048;
 
 /// A read or a write of the database. It is called again if the database was locked or full.
@@ -42,7 +43,7 @@ pub(crate) enum FollowUp {
     KillRunner(WorkerId, u32),
     /// Samples were stored. The next ones should have this step width, in milliseconds.
     Widen(u64),
-    /// A candidate has ended. Its record is included if a client or the callback must be told.
+    /// A candidate has ended. Its record is included if a waiting client or the `each_candidate` callback must be told.
     Ended(CandidateId, Option<Box<CandidateRecord>>),
     Reply(Token, Reply),
     Answer(Token, Question, Found),

@@ -117,7 +117,7 @@ impl Run<'_> {
         }
     }
 
-    /// Checks the control group of a dead runner. If the kernel killed the runner for lack of memory, records that.
+    /// Checks the control group of a dead runner. If Linux killed the runner for lack of memory, records that.
     fn group_evidence(
         &mut self,
         worker: WorkerId,

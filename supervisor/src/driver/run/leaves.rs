@@ -1,4 +1,4 @@
-//! The leaves of a run: the control group of each runner, and the kernel's counts that explain how the runner ended.
+//! The leaves of a run: the control group of each runner, and Linux's counts that explain how the runner ended.
 //!
 //! Without control groups, runners have no leaf, and the other protections still apply.
 
@@ -15,8 +15,8 @@ use super::mover::{Moved, Mover, RunnerKey};
 use crate::cgroup::{Events, Group, Leaf, LeafLimits, StartGroup, Subtree};
 use crate::memory::cgroup::{own_groups, pids_refusal_files, pids_refusals};
 
-/// Memory that the kernel charges to a leaf, but that does not count for the runner's own limit: stacks and other
-/// memory of the kernel, and what the runner has printed.
+/// Memory that Linux charges to a leaf, but that does not count for the runner's own limit: stacks and other memory
+/// inside Linux, and what the runner has printed.
 const UNCOUNTED: Bytes = Bytes::mib(4);
 
 pub struct Leaves {
@@ -197,7 +197,7 @@ impl Leaves {
         }
     }
 
-    /// Returns the limit and events of a dead runner's leaf, if the kernel killed a process in it at the leaf's limit.
+    /// Returns the limit and events of a dead runner's leaf, if Linux killed a process in it at the leaf's limit.
     /// `oom_kill` alone does not show that: it also counts kills because the whole machine had no memory left.
     pub fn evidence(&self, worker: WorkerId, pid: u32) -> Option<(Bytes, Events)> {
         let leaf = self.leaves.get(&(worker, pid))?;

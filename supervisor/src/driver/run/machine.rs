@@ -99,8 +99,8 @@ impl Machine {
         Self { room: room.ok(), ..self }
     }
 
-    /// Waits until one of `others` is readable, something happens to a worker, a runner or the card, the kernel reports
-    /// that processes are waiting for memory, or the timeout is over. Returns true if the kernel has reported this.
+    /// Waits until one of `others` is readable, something happens to a worker, a runner or the card, Linux reports
+    /// that processes are waiting for memory, or the timeout is over. Returns true if Linux has reported this.
     pub(crate) fn wait<'o>(
         &mut self,
         others: impl Iterator<Item = PollFd<'o>>,

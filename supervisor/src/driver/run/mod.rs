@@ -94,7 +94,7 @@ impl Run<'_> {
         }
     }
 
-    /// Waits for the next event or deadline. Returns true if the kernel reports that processes are waiting for memory.
+    /// Waits for the next event or deadline. Returns true if Linux reports that processes are waiting for memory.
     fn wait(&mut self) -> Result<bool, RunError> {
         let until_sample = self.machine.sampler.due().saturating_duration_since(Instant::now());
         let timeout =

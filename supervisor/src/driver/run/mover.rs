@@ -1,6 +1,6 @@
 //! A thread that creates and removes the leaves of runners, and moves runners into them.
 //!
-//! The kernel delays a move until no process of the machine is being started or ended, which can take tens of
+//! Linux delays a move until no process of the machine is being started or ended, which can take tens of
 //! milliseconds. The main loop must not wait that long.
 
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};

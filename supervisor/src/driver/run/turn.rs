@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// A clock for the turns of one thread. A turn is the time between two waits, except the part in which the thread was
 /// ready to run but had no CPU.
 pub(super) struct TurnClock {
-    /// The kernel's account of the thread's scheduling; `None` if the kernel keeps none. Turns then include the time
+    /// Linux's account of the thread's scheduling; `None` if Linux keeps none. Turns then include the time
     /// without a CPU.
     schedstat: Option<File>,
     /// When the current turn began, and the thread's total time without a CPU until then. `None` during a wait.
@@ -50,8 +50,8 @@ impl TurnClock {
     pub(super) fn end(&mut self) {
         let Some((began, without_cpu)) = self.began.take() else { return };
         let elapsed = began.elapsed();
-        // Most turns are too short to be the longest even with their time without a CPU, so the kernel's account is not
-        // read.
+        // Most turns are too short to be the longest even with their time without a CPU, so Linux's account is
+        // not read.
         if self.longest < elapsed {
             let took = elapsed.saturating_sub(self.without_cpu().saturating_sub(without_cpu));
             if self.longest < took {

@@ -10,7 +10,7 @@ use crate::plan::{JobPlan, Plan};
 /// capability.
 ///
 /// # Errors
-/// Fails if the kernel does not report the capabilities of this process.
+/// Fails if Linux does not report the capabilities of this process.
 pub fn refused(plan: &Plan) -> Result<Option<&str>, Errno> {
     let asks = |job: &&JobPlan| {
         let candidates = job.candidates.iter().map(|candidate| &candidate.profile);

@@ -38,7 +38,7 @@ impl Source for Pattern {
 
 /// Checks that Linux has allocated as many bytes for the arena as the device has placed.
 fn check_agreement(device: &HostDevice) {
-    assert_eq!(device.counted().expect("the kernel reports the size"), device.marks().placed);
+    assert_eq!(device.counted().expect("Linux reports the size"), device.marks().placed);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn capacity_is_exact_and_only_a_dense_arena_fragments() {
     device.fill(&wide, 1).expect("queued");
     assert_eq!(device.marks().placed_peak, Bytes::new(4 * page));
     device.release(wide).expect("released");
-    // In a dense arena the same buffer finds no range.
+    // In a dense arena, the same buffer finds no range.
     let mut dense = HostDevice::dense(Bytes::new(4 * page)).expect("an arena");
     let mut held: Vec<Buffer> = (0..4).map(|_| dense.allocate(Bytes::new(page)).expect("room")).collect();
     dense.release(held.remove(2)).expect("released");
@@ -126,12 +126,12 @@ fn arena_is_read_only_for_others_and_cannot_be_resized() {
     let reader = device.reader().expect("a reader");
     assert!(reader.write_at(&[1], 0).is_err());
     let map = |protection, flags| {
-        // SAFETY: the system chooses the address, so no other mapping is replaced.
+        // SAFETY: Linux chooses the address, so no other mapping is replaced.
         unsafe { mmap(std::ptr::null_mut(), page(), protection, flags, reader.as_fd(), 0) }
     };
     assert!(map(ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED).is_err());
     let mapped = map(ProtFlags::READ, MapFlags::SHARED).expect("readable");
-    // SAFETY: the mapping above. The kernel refuses to make it writable.
+    // SAFETY: the mapping above. Linux refuses to make it writable.
     let widened = unsafe {
         rustix::mm::mprotect(
             mapped,

@@ -1,4 +1,5 @@
-//! Random jobs, with shared storages, unused storages, no storages, one huge storage, or ten thousand tiny ones.
+//! Random loads (each is a `Job`), with shared storages, unused storages, no storages, one huge storage, or ten
+//! thousand tiny ones.
 
 use std::cell::Cell;
 use std::io;

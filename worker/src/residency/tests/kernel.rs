@@ -1,4 +1,4 @@
-//! Compares the ledger with the kernel's count, in a process that does nothing else.
+//! Compares the ledger with the memory that Linux counts, in a process that does nothing else.
 
 use std::cell::Cell;
 use std::io;
@@ -18,8 +18,7 @@ use crate::residency::staging::Source;
 /// Set in the environment of the measured process.
 const ALONE: &str = "OPT_RESIDENCY_ALONE";
 const TERMS: Terms = Terms { grain: Bytes::kib(4), slots: 2, slot: Bytes::kib(256) };
-/// The number of bytes loaded between two samples of the kernel's count. The count is also sampled at the end of each
-/// storage.
+/// The number of bytes loaded between two samples. Another sample is taken at the end of each storage.
 const SAMPLE_EVERY: u64 = 32 << 20;
 
 /// The exact size of this process's private pages. The counters in `status` lag behind.
@@ -29,7 +28,7 @@ fn anonymous() -> Bytes {
     Bytes::kib(line.trim().trim_end_matches(" kB").parse().expect("a number"))
 }
 
-/// Samples the kernel's count, and keeps the highest.
+/// Samples the memory that Linux counts, and keeps the highest figure.
 struct Watch {
     arena: Arc<dyn Fn() -> Bytes>,
     before: Bytes,
@@ -130,7 +129,7 @@ fn ledger_agrees_with_the_kernel() {
     assert!(output.contains("1 passed"), "the test did not run: {output}");
 }
 
-/// Loads a case, and compares the ledger with the highest count of the kernel.
+/// Loads a case, and compares the ledger's peak with the highest sample.
 fn measure(storages: &[(u64, bool, usize)], outputs: &[u64]) {
     let page = Bytes::from(rustix::param::page_size());
     let terms = Terms { grain: page, ..TERMS };
@@ -148,7 +147,7 @@ fn measure(storages: &[(u64, bool, usize)], outputs: &[u64]) {
     let reader = device.reader().expect("a reader");
     let blocks = move || {
         use std::os::unix::fs::MetadataExt;
-        Bytes::new(reader.metadata().expect("the kernel reports the size").blocks()).saturating_mul(512)
+        Bytes::new(reader.metadata().expect("Linux reports the size").blocks()).saturating_mul(512)
     };
     let watch = Watch { arena: Arc::new(blocks), before: anonymous(), max: Cell::new(Bytes::ZERO) };
     let owned: Vec<Storage> = storages
@@ -171,16 +170,16 @@ fn measure(storages: &[(u64, bool, usize)], outputs: &[u64]) {
     let ledger = residency.ledger().peak();
     assert_eq!(ledger, formula.bytes());
     check_agreement(watch.max.get(), ledger);
-    // When nothing is being copied, the device and the kernel count the same number of bytes in the arena.
+    // When nothing is being copied, the device and Linux count the same number of bytes in the arena.
     let marks = residency.device().marks();
-    assert_eq!(residency.device().counted().expect("the kernel reports the size"), marks.placed);
+    assert_eq!(residency.device().counted().expect("Linux reports the size"), marks.placed);
     check_agreement((watch.arena)() + (anonymous() - watch.before), residency.ledger().sum());
     residency.dissolve().expect("dissolved");
 }
 
 /// Checks that the two counts agree within 1 %.
-fn check_agreement(kernel: Bytes, ledger: Bytes) {
-    let (max, min) = (kernel.max(ledger), kernel.min(ledger));
-    println!("the kernel counts {}, the ledger {}", kernel.get(), ledger.get());
-    assert!(max - min <= ledger.fraction(0.01), "the kernel counts {kernel}, the ledger {ledger}");
+fn check_agreement(linux: Bytes, ledger: Bytes) {
+    let (max, min) = (linux.max(ledger), linux.min(ledger));
+    println!("Linux counts {}, the ledger {}", linux.get(), ledger.get());
+    assert!(max - min <= ledger.fraction(0.01), "Linux counts {linux}, the ledger {ledger}");
 }

@@ -1,4 +1,5 @@
-//! Compares the peak of a load with the formula, over random jobs, on a counting device and on real memory.
+//! Loads random sets of storages, on a counting device and in real memory. Checks the peak against `placement::Peak`,
+//! and the order of allocations, uploads and releases.
 
 pub(crate) mod jobs;
 mod kernel;
@@ -64,8 +65,8 @@ fn check_lazy_order(job: &Job, residency: &mut Residency<Counting, usize>, seed:
         }
         assert!((0..=1).contains(&sources), "job {seed}: one source at a time");
     }
-    // Each buffer is uploaded before the next one is allocated. The queue is empty when the buffers that follow the
-    // tensors are allocated.
+    // All copies into a buffer are queued before the next buffer is allocated. All copies are complete before the
+    // buffers that follow the tensors are allocated.
     let calls = &residency.device().calls;
     let mut not_uploaded = 0;
     let weights = job.uses().iter().filter(|&&uses| 0 < uses).count();
@@ -73,7 +74,7 @@ fn check_lazy_order(job: &Job, residency: &mut Residency<Counting, usize>, seed:
     for call in calls {
         match *call {
             DeviceCall::Allocated { bytes, copies_under_way } => {
-                assert_eq!(not_uploaded, 0, "job {seed}: the previous buffer is not uploaded yet");
+                assert_eq!(not_uploaded, 0, "job {seed}: a copy into the previous buffer is not queued yet");
                 if allocated < weights {
                     not_uploaded = bytes.get();
                 } else {
@@ -112,8 +113,9 @@ fn release_with_the_last_use(
     assert_eq!(ledger.beyond(), 0);
 }
 
-/// On real memory: a device with exactly the predicted capacity suffices, its buffers have the right bytes, and the
-/// kernel counts the same size. With a page less, the load fails.
+/// In real memory, a device with exactly the predicted capacity suffices and its buffers have the right bytes. Once the
+/// buffers after the tensors are released, Linux counts exactly the predicted weights. With a page less, the load
+/// fails.
 #[test]
 fn capacity_of_the_formula_suffices_and_a_grain_less_fails() {
     let page = rustix::param::page_size() as u64;
@@ -142,11 +144,7 @@ fn capacity_of_the_formula_suffices_and_a_grain_less_fails() {
         for (buffer, (kind, _)) in after.into_iter().zip(&job.after) {
             residency.release(*kind, buffer).expect("released");
         }
-        assert_eq!(
-            residency.device().counted().expect("the kernel reports the size"),
-            peak.weights,
-            "job {seed}"
-        );
+        assert_eq!(residency.device().counted().expect("Linux reports the size"), peak.weights, "job {seed}");
         if room != Bytes::ZERO {
             let small = HostDevice::create(room - Bytes::new(page)).expect("an arena");
             let storages: Vec<(usize, &dyn Origin)> =
@@ -159,7 +157,7 @@ fn capacity_of_the_formula_suffices_and_a_grain_less_fails() {
     }
 }
 
-/// Storages that the next batch uses stay. The others are released before anything new is loaded.
+/// Storages that the second load uses too stay. All others are released before anything new is loaded.
 #[test]
 fn storages_shared_by_two_loads_are_loaded_once() {
     for seed in 0..2000 {

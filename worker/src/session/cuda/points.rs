@@ -38,7 +38,7 @@ impl Points {
     }
 }
 
-/// The resident memory of this process, or zero if the kernel does not report it.
+/// The resident memory of this process, or zero if Linux does not report it.
 fn resident() -> Bytes {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     // The fields of statm are size, resident, …, in pages.

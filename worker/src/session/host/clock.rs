@@ -392,7 +392,7 @@ struct StoppedRunner {
 }
 
 /// Returns the total time that the runner's first thread and this thread have been ready to run but waited for a CPU.
-/// Returns `None` if the kernel does not report it.
+/// Returns `None` if Linux does not report it.
 fn waited(runner: &Runner) -> Option<Duration> {
     let of_runner = run_delay(&format!("/proc/{}/schedstat", runner.pid()))?;
     Some(of_runner + run_delay("/proc/thread-self/schedstat")?)

@@ -73,7 +73,7 @@ pub(crate) struct Placed {
     materialised_bytes: Bytes,
     input_bytes: Bytes,
     memory: InputMemory,
-    /// True if a runner maps the inputs without the kernel's read-ahead.
+    /// True if a runner maps the inputs without Linux's read-ahead.
     pub(super) page_by_page: bool,
     /// The thread that reads ahead of the runner, if there is one.
     watch: RefCell<Option<Watch>>,
@@ -315,8 +315,8 @@ impl Placed {
 }
 
 /// The number of bytes of this worker's memory that a runner maps. Of copies, only whole pages are mapped, and an input
-/// that several entries share is mapped once. Of a pool, every mapping of a slot counts, because the kernel counts each
-/// of them for the runner.
+/// that several entries share is mapped once. Of a pool, every mapping of a slot counts, because Linux counts each of
+/// them for the runner.
 pub(super) fn of_worker(entries: &[Placed]) -> Bytes {
     let pooled = entries.iter().filter(|entry| entry.memory == InputMemory::Pool);
     let pooled: Bytes = pooled.flat_map(|entry| &entry.inputs).map(|range| Bytes::new(range.bytes)).sum();

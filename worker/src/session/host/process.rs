@@ -31,10 +31,10 @@ use crate::session::{Called, Loaded};
 
 /// The largest part of standard error that is reported, in bytes.
 const STDERR_TAIL: usize = 2048;
-/// The time limit of a stop. It takes microseconds unless a thread of the runner hangs in the kernel.
+/// The time limit of a stop. It takes microseconds unless a thread of the runner hangs in a system call.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time limit for the death of a killed runner. A runner that takes longer is assumed to be stuck in the kernel (D
-/// state), and the worker gives up.
+/// The time limit for the death of a killed runner. A runner that takes longer is assumed to be stuck in
+/// uninterruptible sleep (D state), and the worker gives up.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(60);
 /// While the worker waits for the end of a command, it also checks the pidfd: often at first, then every 100 ms.
 const FIRST_SLICE: Duration = Duration::from_millis(2);
@@ -102,7 +102,7 @@ pub(crate) enum Response<T> {
     TimedOut,
 }
 
-/// The kernel's statistics on a runner.
+/// Statistics of Linux on a runner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts {
     pub(crate) threads: u32,
@@ -388,7 +388,7 @@ impl Runner {
         }
         match self.handle.stop(STOP_TIMEOUT) {
             // Either a system call of the candidate or the host delays the stop. If SIGKILL ends the runner, the
-            // candidate is to blame. If it does not, or if a tracer holds the runner stopped, the host is.
+            // candidate is to blame. Otherwise, or if a tracer holds the runner stopped, the host is to blame.
             Err(HandleError::WouldNotStop { .. }) => {
                 let would_not_stop = KillReason::WouldNotStop { limit: STOP_TIMEOUT };
                 let is_traced = timeout::is_traced(self.handle.pid());
@@ -424,7 +424,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Reads the kernel's statistics; `None` if they cannot be read.
+    /// Reads the statistics of Linux; `None` if they cannot be read.
     pub(crate) fn counts(&self) -> Option<Counts> {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.handle.pid())).ok()?;
         // After the parenthesised name come state (field 3), num_threads (field 20) and processor (field 39).

@@ -1,8 +1,8 @@
 //! A backend that follows a script, to test policies with every possible answer of a candidate, without processes.
 //!
 //! Entries are real captures from `tests/data`, and outputs are compared with recorded ones. A script defines the
-//! effect of each call of a session on the outputs, and the candidate's claims about it. The log records the requests
-//! of the policy.
+//! effect of each call of a session on the outputs, and the candidate's claims about it. `asked` lists what the policy
+//! requested, in order.
 
 mod clock;
 mod plays;
@@ -35,7 +35,7 @@ use crate::residency::host::HostDevice;
 pub(crate) struct ScriptedBackend {
     /// The scripts of sessions, in the order of their start. A script with a name is only for that candidate.
     scripts: RefCell<VecDeque<(Option<String>, Script)>>,
-    /// Candidates whose last script was used at least once. It repeats from then on.
+    /// Candidates whose last script has been used. It repeats from then on.
     lasting: RefCell<BTreeSet<String>>,
     pub(crate) asked: Rc<RefCell<Vec<Asked>>>,
     /// The number of entries that share a session in verification.
@@ -201,7 +201,7 @@ impl ScriptedBackend {
         let mut scripts = self.scripts.borrow_mut();
         let mine = scripts.iter().position(|(name, _)| name.as_ref().is_none_or(|name| *name == candidate.0));
         let at = mine.expect("a script for this session");
-        // The last script of a candidate repeats, because tests may start many runners.
+        // The last script of a candidate repeats, because a policy may start more sessions than a test can list.
         let more = scripts.iter().skip(at + 1).any(|(name, _)| *name == scripts[at].0);
         let script = if scripts[at].0.is_none() || more {
             scripts.remove(at).expect("found").1
@@ -284,7 +284,7 @@ struct ScriptedSession<'b> {
     blocks: usize,
     rounds: usize,
     started: Instant,
-    /// The sum of the durations of its blocks.
+    /// The sum of the durations of its blocks and idle rounds, which is what its clock shows.
     passed: Duration,
     max_handoff: Duration,
     dead: bool,

@@ -188,7 +188,7 @@ pub(crate) enum Asked {
     /// Memory for inputs that vary.
     Variants(Bytes),
     Block(AskedBlock),
-    /// Comes after its block, if inputs vary.
+    /// Comes right after its block, if the block's inputs vary.
     Inputs(AskedInputs),
     /// An idle round of this candidate.
     Idle(String),

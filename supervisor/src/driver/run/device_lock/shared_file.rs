@@ -57,7 +57,7 @@ pub(super) fn open(path: &Path) -> Result<File, FileError> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let mut errno = Errno::AGAIN;
     for _ in 0..TRIES {
-        // The kernel may refuse O_CREAT for another user's file (`fs.protected_regular`), so there are two calls.
+        // Linux may refuse O_CREAT for another user's file (`fs.protected_regular`), so there are two calls.
         let opened = match rustix::fs::open(path, flags, Mode::empty()) {
             Err(Errno::NOENT) => {
                 rustix::fs::open(path, flags | OFlags::CREATE | OFlags::EXCL, MODE).inspect(|file| {

@@ -280,7 +280,7 @@ fn evade_limits() {
     const MERGEABLE: libc::c_int = 12;
     const SET_MEMORY_MERGE: libc::c_int = 67;
     const FUTEX_HASH: libc::c_int = 78;
-    /// An option that no kernel has.
+    /// An option that no version of Linux has.
     const UNKNOWN: libc::c_int = 0x7fff_0001;
     const SET_SLOTS: libc::c_ulong = 1;
     const GET_FLAGS: libc::c_ulong = 0x8008_6601;

@@ -1,6 +1,6 @@
 //! Tests on machines that lack a protection: it must be reported as missing, and the others must work.
 //!
-//! A filter installed before the lock-down simulates a kernel that lacks a call.
+//! In each test, a seccomp filter makes some system calls fail, as on an older Linux kernel or in a container.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -21,7 +21,7 @@ use crate::sandbox::spawn::Namespaces;
 /// The number of `close_range`, which is the same on every architecture.
 const SYS_CLOSE_RANGE: i64 = 436;
 
-/// Makes these calls fail as if the kernel lacked them.
+/// Makes these calls fail with ENOSYS, as on a Linux kernel that lacks them.
 fn pretend_missing(calls: &[i64]) {
     rustix::thread::set_no_new_privs(true).expect("always allowed");
     let program = by_number::program(calls.iter().map(|number| (*number, libc::ENOSYS)));
@@ -81,7 +81,7 @@ pub(super) fn worker_without_namespaces() {
     rustix::thread::set_no_new_privs(true).expect("always allowed");
     super::super::calls::restrict(&confinement(SandboxKind::Compiler)).expect("a filter can be installed");
     let null = File::open("/dev/null").expect("/dev/null opens");
-    // `start` provides these, because this process may not create sockets.
+    // The socket at `WORKER_FD` comes from `start`, because this process may not create one.
     let inherited =
         [(null.as_fd(), 0), (null.as_fd(), 1), (null.as_fd(), 2), (inherited(WORKER_FD), WORKER_FD)];
     let mut runner = start_with("abort", &folder(), &inherited, Namespaces::ALL);

@@ -28,7 +28,7 @@ use crate::session::scripted::{callee, entries_of, verify_settings};
 use crate::stage::verify;
 
 const RELU: &str = "torch_nn_functional_relu";
-/// Enough for the fixtures' entries and their bands.
+/// The cap of the device memory. It suffices for the fixtures' entries and their bands.
 const CAP: Bytes = Bytes::mib(64);
 
 fn expression(text: &str) -> Expression {
@@ -153,12 +153,12 @@ fn right_kernel_passes_and_leaves_nothing_on_the_device() {
         MemoryPoint::Released,
     );
     assert_eq!(names, [start, uploaded, workspace, called, released]);
-    // Our count is in whole grains, the driver's in requested bytes.
+    // The ledger counts whole grains, and the driver counts the bytes that were requested.
     assert!(verified.device.iter().all(|it| it.used_bytes <= it.placed_bytes), "{:?}", verified.device);
     assert!(verified.device[1].placed_bytes < verified.device[2].placed_bytes, "{:?}", verified.device);
     let script = script.borrow();
     assert_eq!(script.held, Bytes::ZERO, "{:?}", script.asked);
-    // One module for each session, and the digest's.
+    // Each of the two sessions loads a module, and the kernel that computes digests is a third.
     assert_eq!((script.count(Asked::Load), script.count(Asked::Unload)), (3, 3));
     assert!(device.is_usable());
 }
@@ -211,7 +211,7 @@ fn changed_input_is_uploaded_again() {
     };
     let attempt = Attempt { entries: vec![0, 0], ..Attempt::of(stores) };
     let (head, verified, _) = attempt.run();
-    // The second entry would be INCORRECT_NUMERICAL if it got the inputs that the first one changed.
+    // If the second entry got the inputs that the first call changed, it would be INCORRECT_NUMERICAL.
     let statuses: Vec<Status> = head.failures.iter().map(|failure| failure.status).collect();
     assert_eq!((statuses.as_slice(), verified.entries_run), (&[Status::InputMutated; 2][..], 2));
 }

@@ -28,7 +28,7 @@ fn taking(took: Duration) -> impl Fn(&mut FakeMemory, &[u64]) -> Outcome + 'stat
     }
 }
 
-/// A candidate, a baseline (by default one that takes 250 us), and how they are timed.
+/// A candidate, a baseline (by default, one that takes 250 us), and how they are timed.
 struct Race {
     driver: Box<dyn Driver>,
     script: Rc<RefCell<Script>>,
@@ -150,7 +150,7 @@ fn times_are_those_of_the_launches_without_the_flushes() {
     assert!(entry.handoff_us.abs() < 1e-9, "nothing is subtracted: {}", entry.handoff_us);
     assert_eq!(entry.varied, ["input"]);
     let device = entry.device.expect("timed on a device");
-    // A copy writes 1024 bytes in a microsecond, and reads as many.
+    // In a microsecond, a copy reads 1024 bytes and writes 1024 bytes.
     assert!(close(device.copy_bytes_per_second.expect("measured"), 2.048e9), "{device:?}");
     assert_eq!((device.throttled_pairs, device.graph_blocks, device.clock_mhz), (0, 0, None));
     assert_eq!(device.lacks.len(), 1, "the clock is unknown: {:?}", device.lacks);
@@ -221,7 +221,7 @@ fn argument_that_a_call_changes_is_restored_in_every_slot() {
 #[test]
 fn throttled_blocks_are_discarded_with_their_pairs_and_counted() {
     let race = Race::of(taking(100 * US));
-    // There are two readings for each block. Now and then, the clock falls to less than half for two blocks.
+    // The clock rate is read twice for each block. In about two of every 30 blocks, it is less than half.
     race.script.borrow_mut().clock.mhz =
         (0..4000).map(|reading| if reading % 60 < 4 { 900 } else { 1980 }).collect();
     let (entry, _) = race.passes();
@@ -241,7 +241,8 @@ fn kernel_that_writes_faster_than_the_device_copies_is_too_fast() {
         race.script.borrow_mut().clock.bytes_per_us = 10;
         race
     };
-    // A copy reads and writes 20 bytes in a microsecond, so writing 600 bytes takes at least about 30 us.
+    // In a microsecond, a copy reads 10 bytes and writes 10. A kernel that only writes could write 20, so 600 bytes
+    // take at least about 30 us.
     race(25 * US).ends_as(Status::TooFast, "the device copies");
     let (entry, _) = race(40 * US).passes();
     assert!(close(entry.times.median_time_ms, 0.04), "{:?}", entry.times);
@@ -285,7 +286,7 @@ fn short_calls_of_a_warm_block_are_launched_as_a_graph() {
 
 #[test]
 fn kernel_that_remembers_results_does_not_win() {
-    // Looks up results by the address of the input, as a kernel with its own buffer on the device could.
+    // Looks up results by the address of the input, as a kernel with a buffer on the device could.
     let by_address = || {
         let known: RefCell<std::collections::BTreeMap<u64, Vec<u8>>> = RefCell::default();
         move |memory: &mut FakeMemory, params: &[u64]| {
@@ -301,7 +302,7 @@ fn kernel_that_remembers_results_does_not_win() {
         }
     };
     Race::of(by_address()).ends_as(Status::Nondeterministic, "timed call");
-    // Copies the result from the slot of the previous call.
+    // Copies the previous call's result from its slot.
     let last_slot = Cell::new(0_u64);
     let by_slot = move |memory: &mut FakeMemory, params: &[u64]| {
         let former = last_slot.replace(params[1]);

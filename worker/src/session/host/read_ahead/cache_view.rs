@@ -1,7 +1,7 @@
 //! Finds out which pages of a file are in the cache, with `cachestat`, or on older kernels with `mincore` on a private
 //! mapping.
 //!
-//! The kernel reports this only to the file's owner and to processes that may write to the file. To others, `mincore`
+//! Linux reports this only to the file's owner and to processes that may write to the file. To others, `mincore`
 //! reports every page as present, so it is used only by root and by the file's owner. The file is not read.
 
 use std::fs::File;
@@ -33,7 +33,7 @@ pub(super) struct CacheView {
 }
 
 impl CacheView {
-    /// Returns `None` if the kernel does not report the pages to this process.
+    /// Returns `None` if Linux does not report the pages to this process.
     pub(super) fn of(file: &Arc<File>, offset: u64, bytes: u64, query: CacheQuery) -> Option<Self> {
         let page = rustix::param::page_size() as u64;
         let map = match query {
@@ -83,7 +83,7 @@ struct Map {
 impl Map {
     fn of(file: &File, offset: u64, bytes: u64) -> Option<Self> {
         let bytes = usize::try_from(bytes).ok()?;
-        // SAFETY: a fresh mapping at an address that the kernel chooses; its contents are never read.
+        // SAFETY: a fresh mapping at an address that Linux chooses; its contents are never read.
         let start = unsafe {
             mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::PRIVATE, file.as_fd(), offset)
         };

@@ -41,7 +41,7 @@ const WHOLE_BELOW: u64 = 1 << 20;
 /// If touches are observed, ranges of at least this many bytes are read with `pread`. All others are requested with a
 /// hint.
 const MIN_LONG_READ: u64 = 4 << 20;
-/// The size of one read, in bytes: the kernel's read size for a disk with little read-ahead.
+/// The size of one read, in bytes: the read size of Linux for a disk with little read-ahead.
 const SCRATCH: usize = 1 << 20;
 /// The number of windows that are checked for changes with one request.
 const GROUP: usize = 64;
@@ -62,7 +62,7 @@ pub struct ReadAhead {
     /// Large inputs that are not wholly in the cache.
     inputs: Vec<Input>,
     small_inputs: Vec<(Arc<File>, Range<u64>)>,
-    /// The number of large inputs whose pages in the cache the kernel does not report.
+    /// The number of large inputs whose pages in the cache Linux does not report.
     unseen: u32,
 }
 
@@ -82,7 +82,7 @@ struct Input {
     policy: ReadaheadPolicy,
     /// Ranges still to be read, in order.
     due: VecDeque<Range<u64>>,
-    /// A separate open file description for which the kernel may read ahead. The runner's is marked for random reads.
+    /// A separate open file description for which Linux may read ahead. The runner's is marked for random reads.
     in_order: Option<File>,
 }
 
@@ -140,13 +140,13 @@ impl ReadAhead {
         it
     }
 
-    /// Returns true if the runner should map its inputs without the kernel's read-ahead. False if all large inputs are
-    /// cached already, or if the kernel does not report the cached pages of one of them.
+    /// Returns true if the runner should map its inputs without Linux's read-ahead. False if all large inputs are
+    /// cached already, or if Linux does not report the cached pages of one of them.
     pub fn page_by_page(&self) -> bool {
         !self.inputs.is_empty() && self.unseen == 0
     }
 
-    /// If the runner should map its inputs without the kernel's read-ahead, turns the read-ahead off for their files
+    /// If the runner should map its inputs without Linux's read-ahead, turns the read-ahead off for their files
     /// too. Otherwise, a read of a small record would continue into the table that follows it.
     pub fn read_exactly(&self) {
         if self.page_by_page() {
@@ -452,7 +452,7 @@ impl Input {
     }
 
     /// Reads the next piece that is due. Returns true if more is due. Sequential reads are faster than requests for
-    /// pages, because the kernel reads large pieces. It also keeps them in large pages, which makes mapping and
+    /// pages, because Linux reads large pieces. It also keeps them in large pages, which makes mapping and
     /// dropping them much cheaper.
     fn read_some(&mut self, scratch: &mut [u8]) -> bool {
         let Some(bytes) = self.due.front_mut() else { return false };

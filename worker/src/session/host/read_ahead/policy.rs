@@ -141,7 +141,7 @@ impl ReadaheadPolicy {
         self.ended = true;
     }
 
-    /// Returns true if long steps may be read sequentially, with the kernel's read-ahead after them. Touches are then
+    /// Returns true if long steps may be read sequentially, with Linux's read-ahead after them. Touches are then
     /// observed, so extra pages in the cache do not mislead the policy.
     pub(super) const fn may_overshoot(&self) -> bool {
         self.touches_are_observed
@@ -194,7 +194,7 @@ impl ReadaheadPolicy {
     }
 
     /// Takes the number of pages of a window that are now in the cache and, if touches are observed, the number that
-    /// were touched. Pages in the cache that were not touched are those that the kernel read ahead by itself. Returns
+    /// were touched. Pages in the cache that were not touched are those that Linux read ahead by itself. Returns
     /// the pages to read as a result.
     pub(super) fn seen(&mut self, window: usize, resident: u64, touched: Option<u64>) -> Vec<Range<u64>> {
         let pages = self.pages_of(window..window + 1);

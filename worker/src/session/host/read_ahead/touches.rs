@@ -1,8 +1,8 @@
 //! Finds out which pages of an input a process has touched, from its page tables.
 //!
 //! The page cache cannot show this, because it also contains pages that were read ahead and not used. This module finds
-//! an input among the mappings of a process and reads the page tables. The kernel requires the right to trace the
-//! process. Without it, touches stay unknown.
+//! an input among the mappings of a process and reads the page tables. Linux requires the right to trace the process.
+//! Without it, touches stay unknown.
 
 use std::fs::File;
 use std::io::Read;
@@ -54,8 +54,8 @@ impl Touches {
         Ok(Self { pagemap, page: rustix::param::page_size() as u64, starts })
     }
 
-    /// The number of these pages that were touched. Pages are counted from the input's offset. Neighbours that the
-    /// kernel maps together with a touched page count too.
+    /// The number of these pages that were touched. Pages are counted from the input's offset. Neighbours that
+    /// Linux maps together with a touched page count too.
     pub(super) fn touched(&self, input: usize, pages: Range<u64>) -> u64 {
         let Some(start) = self.starts.get(input) else { return 0 };
         let mut entries = [0; AT_ONCE * ENTRY_BYTES];
@@ -115,7 +115,7 @@ mod tests {
         file.write_all(&vec![1; 256 * page]).expect("written");
         let mapped = || [Mapped { file: &file, offset: 4 * page as u64 }];
         assert_eq!(Touches::of(std::process::id(), &mapped()).err(), Some(TouchesUnknown::NotYet));
-        // SAFETY: a fresh mapping at an address that the kernel chooses, of a file that does not change.
+        // SAFETY: a fresh mapping at an address that Linux chooses, of a file that does not change.
         let start = unsafe {
             mmap(std::ptr::null_mut(), 255 * page, ProtFlags::READ, MapFlags::PRIVATE, &file, page as u64)
         }

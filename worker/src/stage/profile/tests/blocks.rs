@@ -37,13 +37,14 @@ fn profile_warms_up_for_three_calls_and_ten_milliseconds() {
         assert_eq!(blocks.len(), 3 * (warm_up + pairs), "{per_call:?}: three runners");
         assert!(blocks.iter().all(|block| block.calls == 1 && !block.plan && !block.cold));
     }
-    // Twenty blocks of half a millisecond, of which the first has a single call.
+    // The first block has one call. The next ones have five, which take half a millisecond.
     assert_eq!(calls(&blocks_of(honest(100 * US), &task))[..24], [&[1; 1][..], &[5; 23]].concat());
 }
 
 #[test]
 fn profile_warms_up_until_a_block_confirms_its_number_of_calls() {
-    // Three long calls are enough for the warm-up, but the third one shows that a block needs five.
+    // Three calls of this length are enough for the warm-up, but the third one is short and shows that a block needs
+    // five.
     let long = BlockPlay::honest(20_000 * US);
     let script = Script::timed(&[long.clone(), long, BlockPlay::honest(100 * US)]);
     let asked = calls(&blocks_of(script, &task(&[0], false)));
@@ -216,7 +217,7 @@ fn profile_in_rotation_names_the_entry_that_fails() {
 fn profile_in_rotation_gives_each_entry_an_equal_share_of_its_time() {
     let mut task = task(&[0, 1], true);
     task.profile.cache_state = CacheState::Rotate;
-    // A third of this for each runner: 12 ms of warm-up, then seven pairs.
+    // Each runner gets a third of this, 40 ms: 12 ms of warm-up, then seven pairs.
     task.profile.entry_timeout = Duration::from_millis(120);
     let report = profile(&with_baseline(honest(4000 * US), honest(4000 * US)), &task);
     for entry in &report.body.entries {

@@ -133,7 +133,7 @@ fn disturbed_profile_widens_its_interval_to_the_shortest_blocks() {
     let speedup = report.body.entries[0].speedup.expect("paired");
     assert!((speedup.value - 3.0).abs() < 1e-6, "{speedup:?}");
     assert!((speedup.ci_low - 1.2).abs() < 0.01 && (speedup.ci_high - 3.0).abs() < 1e-6, "{speedup:?}");
-    // In the same way for the upper bound, one block of the candidate is shorter.
+    // For the upper bound, one block of the candidate is shorter instead.
     let mut candidate = vec![waiting(1000); 30];
     candidate.extend([waiting(500), waiting(1000)]);
     let backend = with_baseline(Script::timed(&candidate), Script::timed(&[waiting(3000)]));

@@ -253,7 +253,7 @@ fn profile_times_the_plan_call_separately() {
     };
     let backend = alone(planned(Answer::Done(plan.clone())));
     let report = profile(&backend, &task(&[0], false));
-    // The scripted block of one call takes its time and the hand-off.
+    // A scripted block takes 2 us (the hand-off) longer than its call.
     let plan_ms = report.body.entries[0].plan_ms.expect("timed");
     assert!((plan_ms - 0.102).abs() < 1e-9, "{plan_ms}");
     let refused = planned(Answer::Done(Called { result: 4, ..plan }));
@@ -282,7 +282,7 @@ fn profile_leaves_out_preempted_pairs_unless_only_the_candidate_is_preempted() {
     let report = profile(&with_baseline(mixed(2), honest(100 * US)), &task(&[0], true));
     let entry = &report.body.entries[0];
     assert!(0.3 < entry.times.max_time_ms, "{:?}", entry.times);
-    // Threads can wait for each other.
+    // If the candidate has several threads, waiting proves nothing, because threads can wait for each other.
     let threads = BlockPlay { threads: 4, ..waiting.clone() };
     let report = profile(&alone(Script::timed(&[threads])), &task(&[0], false));
     assert_eq!(report.body.entries[0].times.samples, 30, "no pair is taken again");
@@ -367,7 +367,7 @@ fn profile_rejects_impossible_times() {
     let report = profile(&alone(Script::timed(&[long])), &task(&[0], false));
     assert_eq!(report.head.status, Status::TimingMismatch, "{}", report.head.detail);
     assert!(report.head.detail.contains("its own clock shows"), "{}", report.head.detail);
-    // A busy machine explains a claim below our time, or slightly above it.
+    // A busy machine explains a claim below the worker's time, or slightly above it.
     for claim in [0.5, 1.05] {
         let play = BlockPlay { claim, ..BlockPlay::honest(1000 * US) };
         let report = profile(&alone(Script::timed(&[play])), &task(&[0], false));

@@ -81,9 +81,9 @@ fn trial_loads_a_kernel_once_more_if_it_does_not_load() {
 #[test]
 fn trial_tries_all_inputs_then_floats_then_integers_then_the_largest() {
     for (op, choices) in [
-        // Indices of 128 bytes, a table of 18 KiB.
+        // The indices have 128 bytes, and the table 18 KiB.
         (EMBEDDING, vec![vec![0, 1], vec![1], vec![0]]),
-        // 20 KiB, 240 KiB, 768 bytes.
+        // The three inputs have 20 KiB, 240 KiB and 768 bytes.
         (LINEAR, vec![vec![0, 1, 2], vec![1], vec![0], vec![2]]),
     ] {
         let backend = computing(|_, _| 3);
@@ -140,7 +140,7 @@ fn trial_requires_that_all_parts_of_an_output_depend_on_the_inputs() {
 
 #[test]
 fn trial_checks_small_outputs() {
-    // A single float64.
+    // The output is a single float64.
     let backend = computing(|shown, output| {
         output.copy_from_slice(&f64::from(mixed(shown)).to_le_bytes());
         0
@@ -232,14 +232,14 @@ fn trial_treats_a_tensor_that_is_passed_twice_as_one_input() {
     let report = profile(&backend, &varying("torch_matmul", &[6]));
     assert_eq!(report.body.entries[0].varied.len(), 1, "{:?}", report.body.entries[0]);
     assert_eq!(tried(&backend)[0], [0]);
-    // Three tensors of the same size, each with its own bytes.
+    // The three tensors have the same size, but do not share bytes.
     let report = profile(&computing(dense), &varying(ATTENTION, &[1]));
     assert_eq!(report.body.entries[0].varied.len(), 3, "{:?}", report.body.entries[0].unvaried_because);
 }
 
 #[test]
 fn trial_keeps_inputs_that_overlap() {
-    // Three views of one tensor.
+    // The inputs are three views of one tensor.
     let backend = computing(dense);
     let report = profile(&backend, &varying(ATTENTION, &[3]));
     let why = report.body.entries[0].unvaried_because.clone().expect("nothing varies");

@@ -14,7 +14,7 @@ fn varying(paired: bool) -> ProfileTask {
 
 #[test]
 fn profile_uses_new_inputs_in_every_call() {
-    // One runner for the trial, then three pairs.
+    // One runner makes the trial, and then three pairs of runners are timed.
     let report = profile(&with_baseline(honest(100 * US), honest(200 * US)), &varying(true));
     let entry = &report.body.entries[0];
     assert_eq!((report.head.status, entry.varied.as_slice()), (Status::Passed, &["input".to_owned()][..]));

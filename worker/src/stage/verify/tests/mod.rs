@@ -92,7 +92,8 @@ fn verify_maps_every_failure_of_a_candidate_to_a_status() {
             Status::Nondeterministic,
             "call 2 left `output` unwritten",
         ),
-        // Right again with the first poison and wrong with another, because the first poison equals the recorded value.
+        // The kernel writes nothing, and the recorded value equals the first poison. So calls with that poison look
+        // right, and calls with another do not.
         (
             "unwritten where the first poison is right",
             &[Play::Right, Play::UnwrittenFrom(0), Play::Right, Play::UnwrittenFrom(0)],
@@ -140,7 +141,7 @@ fn verify_maps_every_failure_of_a_candidate_to_a_status() {
     }
 }
 
-/// The calls that are repeated have the first call's slot, one with the same poison and one with another.
+/// Both repeated calls use the first call's slot. One has the first call's poison, and the other a new one.
 #[test]
 fn verify_repeats_the_first_call_before_an_output_counts_as_unwritten() {
     let plays = [Play::Right, Play::UnwrittenFrom(0), Play::Right, Play::UnwrittenFrom(0)];
@@ -321,7 +322,7 @@ fn verify_blames_a_damaged_capture_for_failures_that_damage_can_cause() {
             assert_eq!(report.head.failures[0].status, Status::CaptureError);
         }
     }
-    // A damaged index can make a kernel read beyond an input, which is its death.
+    // A damaged index can make a kernel read beyond an input and die.
     let death = (Status::OutOfBounds, "reached beyond the input `input`, in a call (address 0x10)");
     let report = verify(&ScriptedBackend::playing(&[Script { death, ..Script::of(&[Play::Dies]) }]), &task);
     assert_eq!(report.head.status, Status::CaptureError, "{}", report.head.detail);

@@ -96,7 +96,7 @@ fn verify_excuses_failures_while_the_machine_refused_processes() {
         let report = verify(&backend, &task);
         assert_eq!(report.head.status, Status::InfraError, "{play:?}");
         assert!(report.head.detail.contains("`pids.max`"), "{}", report.head.detail);
-        // In a session of its own, nothing is refused.
+        // In a separate session, nothing is refused.
         let right = Script::of(&[Play::Right]);
         let backend = sharing(&[refused(play.clone()), right.clone(), right], 2);
         assert_eq!(verify(&backend, &task).head.status, Status::Passed, "{play:?}");
@@ -115,7 +115,7 @@ fn verify_blames_a_candidate_whose_entry_fails_alone_as_well() {
         (Script::of(&[Play::WrongFrom(0)]), Script::of(&[Play::WrongFrom(0)]), Status::IncorrectNumerical),
         // The repetition of the entry alone determines the status.
         (Script::of(&[Play::Dies]), Script::of(&[Play::WrongFrom(0)]), Status::IncorrectNumerical),
-        // A runner that survives is killed by us, so its end proves nothing.
+        // The worker kills a runner that survives, so its end proves nothing.
         (
             Script {
                 load: Answer::Done(Loaded::Refused { text: "no".to_owned() }),
@@ -188,7 +188,7 @@ fn verify_reports_the_peak_memory_of_the_shared_session() {
 fn verify_numbers_entries_across_groups() {
     let unsupported = Script::of(&[Play::Right, Play::Right, Play::code(-2)]);
     let backend = sharing(&[Script::of(&[Play::Right]), unsupported], 2);
-    // Files of different sizes.
+    // The files differ in size, so `bytes_validated` shows which of them were counted.
     let task = task(&[0, 1, 3, 4]);
     assert_eq!(verify(&backend, &task).body.unsupported, [task.entries[3].id]);
     // The last entry of the second group dies because of the host, after a right one, so no entry is left to repeat

@@ -137,7 +137,7 @@ fn each_access_pattern_stays_within_its_read_limits() {
         Case {
             name: "every page in random order",
             touches: scattered(PAGES).collect(),
-            // After a sixteenth, the policy reads the whole input.
+            // Once a sixteenth of the input was touched, a window is read as soon as a sixteenth of it was touched.
             misses: PAGES / 8,
             resident: PAGES,
             turned: true,
@@ -198,7 +198,7 @@ fn pages_of_kernel_read_ahead_count_only_if_touches_are_unknown() {
         let due = policy.seen(5, MIB / 2, touched);
         assert_eq!(due.is_empty(), !turned, "{touched:?}");
         assert_eq!(policy.touched(), touched.unwrap_or(MIB / 2));
-        // The process and its page tables are gone, but its touches still count.
+        // A process that has ended has no page tables that show touches, but its earlier touches still count.
         let _ = policy.seen(5, MIB / 2, touched.map(|_| 0));
         assert_eq!(policy.touched(), touched.unwrap_or(MIB / 2));
     }
