@@ -82,6 +82,23 @@ fn run_with_unread_output_ends_after_two_signals() {
     drop((stdout, stderr));
 }
 
+#[test]
+fn interrupted_run_with_unread_results_ends_after_one_signal() {
+    let scenario = endless();
+    let (stdout, out) = full_pipe();
+    let run = LiveRun::start_as(&scenario, &["--jsonl", "--quiet"], |command| {
+        command.stdout(out);
+    });
+    until("the baseline has passed", || {
+        let answer = run.ctl(&["status", "--json"]).expect_exit(0).json();
+        answer["jobs"][0]["passed"].as_u64().is_some_and(|passed| 0 < passed)
+    });
+    terminate(&run);
+    // Its first line still waits for a reader.
+    run.finish_any().expect_exit(4);
+    drop(stdout);
+}
+
 fn lock(folder: &Path) -> Connection {
     let database = Connection::open(folder.join("run.sqlite")).expect("opens");
     database.busy_timeout(Duration::from_secs(60)).expect("set");
