@@ -310,7 +310,7 @@ fn real_time_priority_is_reported_or_refused_before_the_run() {
             .run(&["check", "plan.toml"])
             .expect_exit(3)
             .expect_stdout(&["lacks the capability CAP_SYS_NICE"]);
-        println!("SKIPPED real-time priority: this process lacks CAP_SYS_NICE");
+        crate::report::browser::skipped("real-time priority: this process lacks CAP_SYS_NICE");
         return;
     }
     let (outcome, summary) = scenario.run_plan(0, &[]);

@@ -4,13 +4,12 @@
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use serde_json::{Value, json};
 
 use super::load::Load;
-use super::product::{binary, run_json};
+use super::product::{generate, run_json};
 use super::timing::{KERNEL, SPIN};
 use super::verify_large::{median, tempdir};
 
@@ -110,12 +109,7 @@ fn logged_runs(arguments: &Arguments) -> Result<Vec<Value>> {
 /// Creates captures and a plan. The tensor is so small that only the kernels' different amounts of work matter.
 fn prepare(folder: &Path, arguments: &Arguments) -> Result<PathBuf> {
     let Arguments { case, threads, .. } = *arguments;
-    let made = Command::new(binary("gen-captures")?)
-        .args(["op", "--name", "relu", "--shape", "4,4", "--entries", "1", "--out"])
-        .arg(folder.join("relu"))
-        .output()
-        .context("starting gen-captures")?;
-    ensure!(made.status.success(), "gen-captures: {}", String::from_utf8_lossy(&made.stderr));
+    generate(&["op", "--name", "relu", "--shape", "4,4", "--entries", "1"], &folder.join("relu"))?;
     let mut names = Vec::new();
     for (name, spin) in case.candidates().into_iter().chain([("base".to_owned(), case.baseline())]) {
         std::fs::write(folder.join(format!("{name}.c")), format!("#define SPIN {spin}L\n{KERNEL}"))?;

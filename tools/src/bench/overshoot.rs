@@ -26,7 +26,7 @@ use serde_json::{Value, json};
 
 use super::figures::{Figures, conditions, mib, show};
 use super::filler::Filler;
-use super::product::{binary, run_json};
+use super::product::{generate, run_json};
 use super::verify_large::tempdir;
 
 #[derive(clap::Args)]
@@ -217,12 +217,7 @@ fn record_kill(store: &mut Store, owed: Bytes, limit: Bytes) -> Result<()> {
 fn product(arguments: &Arguments) -> Result<bool> {
     let conditions = conditions("captures have just been made")?;
     let folder = tempdir()?;
-    let made = std::process::Command::new(binary("gen-captures")?)
-        .args(["op", "--name", "softmax", "--shape", "64,256", "--entries", "1", "--out"])
-        .arg(folder.join("captures"))
-        .output()
-        .context("starting gen-captures")?;
-    ensure!(made.status.success(), "gen-captures: {}", String::from_utf8_lossy(&made.stderr));
+    generate(&["op", "--name", "softmax", "--shape", "64,256", "--entries", "1"], &folder.join("captures"))?;
     let kernels =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/kernels/hostile").canonicalize()?;
     let candidate = |name: &str, file: &str| {

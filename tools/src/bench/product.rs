@@ -3,11 +3,23 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, ensure};
 
 /// The path of a program of this workspace, in the same folder as this program.
 pub(crate) fn binary(name: &str) -> Result<PathBuf> {
     opt_tests::built(name).map_err(|missing| anyhow!(missing))
+}
+
+/// Generates captures in a folder with `gen-captures`. `arguments` say which.
+pub(crate) fn generate(arguments: &[&str], folder: &Path) -> Result<()> {
+    let made = Command::new(binary("gen-captures")?)
+        .args(arguments)
+        .arg("--out")
+        .arg(folder)
+        .output()
+        .context("starting gen-captures")?;
+    ensure!(made.status.success(), "gen-captures: {}", String::from_utf8_lossy(&made.stderr));
+    Ok(())
 }
 
 /// Runs `run PLAN --json` and returns the printed document, whatever the exit code.

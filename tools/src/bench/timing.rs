@@ -2,11 +2,10 @@
 //! less work must win.
 
 use std::path::Path;
-use std::process::Command;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::Result;
 
-use super::product::{binary, run_json};
+use super::product::{generate, run_json};
 use super::verify_large::{median, tempdir};
 
 #[derive(clap::Args)]
@@ -54,12 +53,7 @@ const SLOW: u64 = 3_000_000_000;
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     let folder = tempdir()?;
     let captures = folder.join("relu");
-    let made = Command::new(binary("gen-captures")?)
-        .args(["op", "--name", "relu", "--shape", "64,64", "--entries", "1", "--out"])
-        .arg(&captures)
-        .output()
-        .context("starting gen-captures")?;
-    ensure!(made.status.success(), "gen-captures: {}", String::from_utf8_lossy(&made.stderr));
+    generate(&["op", "--name", "relu", "--shape", "64,64", "--entries", "1"], &captures)?;
     for (name, spin) in [("base", SPIN), ("copy", SPIN), ("faster", LESS), ("slow", SLOW)] {
         std::fs::write(folder.join(format!("{name}.c")), format!("#define SPIN {spin}L\n{KERNEL}"))?;
     }

@@ -13,7 +13,7 @@ use opt_tests::waiting::LONG;
 use serde_json::{Value, json};
 
 use super::super::figures::{Figures, conditions, mib, show};
-use super::super::product::binary;
+use super::super::product::{binary, generate};
 use super::super::verify_large::tempdir;
 use super::Arguments;
 use super::stalls::{Kind, Stall};
@@ -65,12 +65,7 @@ const WAYS: [(&str, &str); 30] = [
 pub(super) fn run(arguments: &Arguments, kind: Kind) -> Result<bool> {
     let conditions = conditions("captures have just been made")?;
     let folder = tempdir()?;
-    let made = Command::new(binary("gen-captures")?)
-        .args(["op", "--name", "softmax", "--shape", "64,256", "--entries", "1", "--out"])
-        .arg(folder.join("captures"))
-        .output()
-        .context("starting gen-captures")?;
-    ensure!(made.status.success(), "gen-captures: {}", String::from_utf8_lossy(&made.stderr));
+    generate(&["op", "--name", "softmax", "--shape", "64,256", "--entries", "1"], &folder.join("captures"))?;
     let kernels =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/kernels/hostile").canonicalize()?;
     std::fs::copy(kernels.join("hostile.h"), folder.join("hostile.h"))?;

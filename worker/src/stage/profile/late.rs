@@ -8,10 +8,9 @@ use std::time::Duration;
 use super::samples::Samples;
 
 /// The shortest limit that is used here. The budget of a job with many candidates may leave almost no time for an entry.
-/// Without other load, three runners need less than a fifth of this for calls of microseconds.
 const MIN_LIMIT: Duration = Duration::from_millis(500);
-/// The share of the time of its blocks that an entry must have waited for a CPU. On an idle machine, it is about a
-/// hundredth.
+/// The share of the time of its blocks that an entry must have waited for a CPU. On a calm machine, it is at most a few
+/// hundredths.
 const MIN_WAIT_SHARE: f64 = 0.25;
 
 /// Returns true if an entry has used up its `limit`, and each side waited for a CPU for much of the time of its blocks.
