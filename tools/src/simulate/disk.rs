@@ -1,14 +1,16 @@
-//! The disk of the simulated machine: a database that accepts no rows for a while, and room for builds that runs short.
+//! What the simulated machine runs short of: a database that accepts no rows for a while, room for builds, and processes.
 
 use std::time::Duration;
 
 use opt_shared::room::Room;
 use opt_shared::units::Bytes;
-use opt_supervisor::core::event::{Event, Moment};
+use opt_supervisor::core::event::{Event, Moment, Stage};
 
 use super::tape::Tape;
 
 pub(crate) const NO_ROOM: Room = Room { disk: Some(Bytes::mib(1)), inodes: Some(1 << 20), pids: None };
+/// What an attempt reports that was refused a process or thread.
+pub(crate) const NO_TASKS: Room = Room { disk: None, inodes: None, pids: Some(0) };
 const ROOM: Room = Room { disk: Some(Bytes::gib(1)), inodes: Some(1 << 20), pids: Some(1000) };
 
 /// The events of the disk, with their times.
@@ -27,8 +29,23 @@ pub(crate) fn events(tape: &mut Tape) -> Vec<(Moment, Event)> {
     events
 }
 
+/// Returns what an attempt lacked that failed because of the host, a name for it, and the end of the shortage.
+pub(crate) fn cause(
+    stage: Stage,
+    at: Moment,
+    tape: &mut Tape,
+) -> (Option<Room>, &'static str, Option<(Moment, Event)>) {
+    if !tape.byte().is_multiple_of(4) {
+        (Some(NO_TASKS), "without_tasks", None)
+    } else if stage == Stage::Build {
+        (Some(NO_ROOM), "build_without_room", room_again(at, tape))
+    } else {
+        (None, "without_cause", None)
+    }
+}
+
 /// Room for builds some time after `at`, or never.
-pub(crate) fn room_again(at: Moment, tape: &mut Tape) -> Option<(Moment, Event)> {
+fn room_again(at: Moment, tape: &mut Tape) -> Option<(Moment, Event)> {
     lasts(tape).map(|time| (at + time, Event::Room(ROOM)))
 }
 

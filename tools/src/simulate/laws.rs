@@ -14,6 +14,7 @@ use opt_supervisor::core::spec::{Resumed, RunSpec};
 use super::device::Card;
 use super::supply::SupplyLaws;
 use super::tape::Tape;
+use super::tasks::TaskLaws;
 use super::user::User;
 
 /// The state of a live worker, derived from actions and events.
@@ -63,6 +64,7 @@ pub(crate) struct Laws {
     /// Whether there is no room for builds, and how many builds have failed because of that.
     pub(crate) room_is_short: bool,
     pub(crate) builds_without_room: u32,
+    pub(crate) tasks: TaskLaws,
     abandoned: bool,
     pub(crate) stopped: bool,
     started: BTreeSet<WorkerId>,
@@ -89,6 +91,7 @@ impl Laws {
             stalled: false,
             room_is_short: false,
             builds_without_room: 0,
+            tasks: TaskLaws::default(),
             abandoned: false,
             stopped: false,
             started: BTreeSet::new(),
@@ -119,6 +122,11 @@ impl Laws {
         if left_runners {
             self.returning.insert(worker, it);
         }
+    }
+
+    pub(crate) fn build_without_room(&mut self) {
+        self.room_is_short = true;
+        self.builds_without_room += 1;
     }
 
     pub(crate) fn tree_mut(&mut self, worker: WorkerId) -> Option<&mut Seen> {
@@ -208,6 +216,7 @@ impl Laws {
                 }
             }
             Action::Policy(row) if row.decision == "baseline_lost" => self.lost_baselines += 1,
+            Action::Policy(row) if row.decision == "tasks_short" => self.tasks.pause(row)?,
             Action::Policy(row) if row.decision == "worker_not_gone" => {
                 let number = number_of(row, "worker");
                 for (worker, it) in &mut self.workers {
@@ -289,6 +298,7 @@ impl Laws {
         if self.room_is_short && order.stage == Stage::Build {
             return Err(format!("{action:?}, but there is no room for a build"));
         }
+        self.tasks.may_start().map_err(|why| format!("{action:?}, but {why}"))?;
         let it = self.alive(worker, action)?;
         if !it.ready || it.drained || it.killed || it.lease.is_some() {
             return Err(format!("{action:?}, but it is {it:?}"));
@@ -319,6 +329,7 @@ impl Laws {
         // Each pass also allows one attempt for memory that was still held on the device.
         let most = most + if device == Bytes::ZERO { 0 } else { 2 };
         let most = most + if order.stage == Stage::Build { self.builds_without_room } else { 0 };
+        let most = most + self.tasks.uncounted(order.unit);
         if attempt != last + 1 || most + self.user.recycled_at_once < attempt {
             return Err(format!("{action:?} after attempt {last}"));
         }
@@ -402,6 +413,6 @@ impl Laws {
     }
 }
 
-fn number_of(row: &PolicyRow, wanted: &str) -> Option<u64> {
+pub(crate) fn number_of(row: &PolicyRow, wanted: &str) -> Option<u64> {
     row.numbers.iter().find(|(name, _)| *name == wanted).map(|(_, number)| *number)
 }

@@ -18,7 +18,7 @@ use opt_supervisor::core::recycle::RecycleReason;
 use opt_supervisor::core::testkit::reports;
 
 use super::device;
-use super::disk::{self, NO_ROOM};
+use super::disk::{self, NO_ROOM, NO_TASKS};
 use super::laws::Laws;
 use super::outcome::Outcome;
 use super::plan::random_plan;
@@ -156,6 +156,7 @@ impl Machine {
             self.now += Duration::from_secs(100);
         }
         let event = self.as_it_is_now(event);
+        self.laws.tasks.now = self.now;
         self.seen(&event);
         let quiet = matches!(event, Event::Sample(_) | Event::DeviceSample(_) | Event::Tick);
         let of_device = matches!(event, Event::DeviceSample(_));
@@ -253,7 +254,8 @@ impl Machine {
             }
             Event::Finished { worker, lease, report } => {
                 if let Some(it) = laws.workers.get_mut(worker)
-                    && it.lease.is_some_and(|(held, _)| held == *lease)
+                    && let Some((held, order)) = it.lease
+                    && held == *lease
                 {
                     it.lease = None;
                     it.reserved = laws.spec.idle_worker;
@@ -262,9 +264,10 @@ impl Machine {
                     if let Body::Verify(report) = &report.body {
                         it.validated += report.bytes_validated;
                     }
-                    if report.head.room.is_some() {
-                        laws.room_is_short = true;
-                        laws.builds_without_room += 1;
+                    match report.head.room {
+                        Some(NO_TASKS) => laws.tasks.refuse(order.unit),
+                        Some(_) => laws.build_without_room(),
+                        None => {}
                     }
                 }
             }
@@ -481,12 +484,11 @@ impl Machine {
             }
             _ => reports::report(stage, Status::Passed),
         };
-        if stage == Stage::Build && report.head.status == Status::InfraError {
-            report.head.room = Some(NO_ROOM);
-            self.outcome.note("build_without_room");
-            if let Some((at, event)) = disk::room_again(end, &mut self.tape) {
-                self.plan(at, event);
-            }
+        if report.head.status == Status::InfraError {
+            let (room, kind, again) = disk::cause(stage, end, &mut self.tape);
+            report.head.room = room;
+            self.outcome.note(kind);
+            again.into_iter().for_each(|(at, event)| self.plan(at, event));
         }
         self.plan(end, Event::Finished { worker, lease, report: Box::new(report) });
     }

@@ -16,6 +16,7 @@ mod replays;
 mod sources;
 mod supply;
 mod tape;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod user;

@@ -79,6 +79,8 @@ fn every_run_keeps_the_laws_and_all_kinds_of_events_occur() {
         "room_short",
         "room_back",
         "build_without_room",
+        "without_tasks",
+        "tasks_short",
         "put_off",
         "second_pass",
         "device_lost",

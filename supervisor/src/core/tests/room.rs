@@ -167,3 +167,67 @@ fn attempts_without_processes_are_repeated_after_a_pause() {
     assert_eq!(harness.pass_the_rest(), StopReason::Finished);
     assert_eq!(harness.done(0), Some((Status::Passed, None)));
 }
+
+/// Reports that an attempt was refused a process.
+fn refuse(harness: &mut Harness, granted: Granted) {
+    harness.report(granted, failed(granted, Room { disk: None, inodes: None, pids: Some(0) }));
+}
+
+/// The announced pauses, in milliseconds.
+fn pauses(harness: &Harness) -> Vec<u64> {
+    let rows = harness.policies("tasks_short");
+    let numbers = rows.iter().flat_map(|row| &row.numbers);
+    numbers.filter(|(name, _)| *name == "pause_ms").map(|(_, pause)| *pause).collect()
+}
+
+#[test]
+fn shorter_pause_does_not_end_a_longer_one() {
+    let mut spec = plan(2);
+    spec.verifiers = 2;
+    let mut harness = Harness::new(spec);
+    for _ in 0..2 {
+        let build = harness.lease();
+        harness.finish(build, Status::Passed);
+    }
+    // One unit is refused a process twice, so that its second pause takes a second.
+    let (first, second) = (harness.lease(), harness.lease());
+    assert_eq!(harness.orders(), "B0 B1 V0 V1");
+    refuse(&mut harness, first);
+    harness.pass_time(Duration::from_millis(500));
+    let again = harness.lease();
+    assert_eq!(again.order, first.order);
+    refuse(&mut harness, again);
+    let until = harness.now + Duration::from_secs(1);
+    harness.pass_time(Duration::from_millis(100));
+    refuse(&mut harness, second);
+    assert_eq!(pauses(&harness), [500, 1000, 500]);
+    // The third pause ends 400 ms earlier than the second. Each event advances the clock by a millisecond.
+    harness.pass_time(until - harness.now - Duration::from_millis(2));
+    assert_eq!(harness.try_lease(), None);
+    harness.pass_time(Duration::ZERO);
+    assert!(harness.try_lease().is_some());
+}
+
+#[test]
+fn pauses_are_short_once_they_have_taken_five_minutes() {
+    let mut harness = Harness::new(plan(6));
+    let mut seen = 0;
+    while seen < 42 {
+        let granted = harness.lease();
+        if granted.order.stage != Stage::Verify || granted.attempt == 8 {
+            harness.finish(granted, Status::Passed);
+            continue;
+        }
+        refuse(&mut harness, granted);
+        seen += 1;
+        let pauses = pauses(&harness);
+        assert_eq!(pauses.len(), seen);
+        let pause = pauses.last().copied().unwrap_or_default();
+        let before: u64 = pauses.iter().sum::<u64>() - pause;
+        assert!(pause == 500 || before < 300_000, "{pauses:?}");
+        harness.pass_time(Duration::from_millis(pause));
+    }
+    let pauses = pauses(&harness);
+    assert!(pauses.contains(&30_000) && pauses.ends_with(&[500; 7]), "{pauses:?}");
+    assert_eq!(harness.pass_the_rest(), StopReason::Finished);
+}
