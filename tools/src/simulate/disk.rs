@@ -1,4 +1,4 @@
-//! What the simulated machine runs short of: a database that accepts no rows for a while, room for builds, and processes.
+//! What the simulated machine runs short of: room for builds, processes, and a database that accepts rows.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! The law about attempts that were refused a process or thread: they are repeated after a pause in which nothing starts.
+//! The law about attempts that were refused a process: they are repeated after a pause in which nothing starts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

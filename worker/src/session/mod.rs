@@ -448,7 +448,8 @@ pub(crate) struct Block {
     pub(crate) wake: WakeCost,
     /// The average number of CPUs that the candidate kept busy, from stop to stop.
     pub(crate) cpus_busy: f64,
-    /// The time that the candidate's first thread and this thread waited for a CPU; `None` if Linux does not report it.
+    /// The total time that the candidate's threads and this thread waited for a CPU; `None` if Linux does not report
+    /// it.
     pub(crate) waited: Option<Duration>,
     /// The index of the first look whose element changed after the second reading, because the candidate reported
     /// "done" too early.

@@ -8,6 +8,7 @@
 //! subtracted. An idle round begins like a block but requests no call, so any work in it is work outside the timed
 //! calls.
 
+use std::path::Path;
 use std::time::Duration;
 
 use opt_shared::settings::Priority;
@@ -305,8 +306,10 @@ impl HostSession<'_> {
             seen.extend(offsets.iter().zip(block.looks).map(|(&offset, look)| view.read(offset, look.width)));
         }
         let end = now();
-        let waited =
-            still.waited.zip(waited(&self.runner)).map(|(before, after)| after.saturating_sub(before));
+        let waited = still
+            .waited
+            .zip(waited(&self.runner, still.cost.threads))
+            .map(|(before, after)| after.saturating_sub(before));
         let called = match response {
             Response::Done(called) => called,
             Response::Died => return Ok(Response::Died),
@@ -351,7 +354,7 @@ impl HostSession<'_> {
         }
         let threads = counts.map_or(1, |counts| counts.threads);
         let cost = WakeCost { cpu: stopped_at.saturating_sub(before), threads };
-        Ok(Some(StoppedRunner { cost, stopped_at, waited: waited(&self.runner) }))
+        Ok(Some(StoppedRunner { cost, stopped_at, waited: waited(&self.runner, threads) }))
     }
 
     /// Stops the runner and reads its CPU time. Returns false if the runner died.
@@ -387,19 +390,32 @@ struct StoppedRunner {
     cost: WakeCost,
     /// The runner's CPU time.
     stopped_at: Duration,
-    /// The time that the runner's first thread and this thread have waited for a CPU so far.
+    /// The time that the runner's threads and this thread have waited for a CPU so far.
     waited: Option<Duration>,
 }
 
-/// Returns the total time that the runner's first thread and this thread have been ready to run but waited for a CPU.
-/// Returns `None` if Linux does not report it.
-fn waited(runner: &Runner) -> Option<Duration> {
-    let of_runner = run_delay(&format!("/proc/{}/schedstat", runner.pid()))?;
+/// The largest number of threads whose waiting time is read. Each takes some microseconds, twice for each block.
+const MAX_THREADS: u32 = 1024;
+
+/// Returns the total time that the runner's living threads and this thread have been ready to run but waited for a CPU.
+/// Returns `None` if Linux does not report it, or if there are too many threads.
+fn waited(runner: &Runner, threads: u32) -> Option<Duration> {
+    let pid = runner.pid();
+    let of_runner = match threads {
+        1 => run_delay(&format!("/proc/{pid}/schedstat"))?,
+        2..=MAX_THREADS => std::fs::read_dir(format!("/proc/{pid}/task"))
+            .ok()?
+            .filter_map(Result::ok)
+            // A thread may have ended since the folder was read.
+            .filter_map(|task| run_delay(&task.path().join("schedstat")))
+            .sum(),
+        _ => return None,
+    };
     Some(of_runner + run_delay("/proc/thread-self/schedstat")?)
 }
 
 /// Reads the second field of a `schedstat` file: the time spent on a run queue, in nanoseconds.
-fn run_delay(path: &str) -> Option<Duration> {
+fn run_delay(path: impl AsRef<Path>) -> Option<Duration> {
     let text = std::fs::read_to_string(path).ok()?;
     Some(Duration::from_nanos(text.split_ascii_whitespace().nth(1)?.parse().ok()?))
 }

@@ -16,9 +16,10 @@ use super::pair::{Context, Draws, Made, Order, Pairing};
 use super::pairs::{Pairs, fastest, most_calls, net_times, note, note_estimates};
 use super::plausible::{implausible, works_unasked};
 use super::samples::Samples;
+use super::shortest::{Shortest, widened};
 use super::throttled::{Timed, is_throttled, least_clock};
 use super::vary::Variation;
-use super::{CANDIDATE, Side, Stop, handoff};
+use super::{BASELINE, CANDIDATE, Side, Stop, handoff};
 use crate::judge::{half_width, over_pairs, over_runners, quantile_of, summarise};
 use crate::recorded::allocated_bytes;
 use crate::session::{DeviceBlock, DeviceFacts, SessionError, VariantMemory};
@@ -129,7 +130,7 @@ impl Timing {
         let used = if timed.len() <= pairs.without_time { Vec::new() } else { believed(timed, least_clock) };
         // A runner without figures is replaced by another one.
         self.runners += u32::from(!used.is_empty());
-        self.disturbed |= used.iter().any(|pair| !pair.is_calm(least_clock));
+        self.disturbed |= used.iter().any(|pair| !pair.is_calm(least_clock) || pair.has_waited());
         self.throttled_pairs += count(
             timed.iter().filter(|pair| (0..pair.ms.len()).any(|side| is_throttled(pair, side, least_clock))),
         );
@@ -140,7 +141,12 @@ impl Timing {
         for (side, medians) in self.medians.iter_mut().enumerate() {
             let ms: Vec<f64> = used.iter().map(|pair| pair.ms[side]).collect();
             medians.extend(quantile_of(&ms, 0.5));
-            self.samples[side].ms.extend(ms);
+            let samples = &mut self.samples[side];
+            for pair in &used {
+                let waited_ms = pair.waited_ms.get(side).copied().unwrap_or_default();
+                samples.shortest = Some(Shortest::of(samples.shortest, pair.ms[side], waited_ms));
+            }
+            samples.ms.extend(ms);
         }
         let ratios: Vec<f64> = used
             .iter()
@@ -178,19 +184,13 @@ impl Timing {
     }
 
     /// The speed-up over the baseline. If disturbed pairs count, they distort the ratio, because the slower side has
-    /// longer blocks and so is disturbed more. The interval is then extended to the ratio of the shortest times, which
-    /// may be undisturbed.
+    /// longer blocks and so is disturbed more. The interval is then extended to what the shortest blocks allow.
     fn speedup(&self) -> Option<Estimate> {
         let estimate =
             if self.pairs.is_empty() { over_runners(&self.ratios) } else { over_pairs(&self.pairs) }?;
-        let least = |side: usize| self.samples.get(side)?.ms.iter().copied().reduce(f64::min);
-        let calmest = least(1).zip(least(CANDIDATE)).map(|(baseline, candidate)| baseline / candidate);
-        Some(match calmest.filter(|ratio| self.disturbed && ratio.is_finite()) {
-            Some(ratio) => Estimate {
-                ci_low: estimate.ci_low.min(ratio),
-                ci_high: estimate.ci_high.max(ratio),
-                ..estimate
-            },
+        let shortest = |side: usize| self.samples.get(side)?.shortest.filter(|_| self.disturbed);
+        Some(match shortest(CANDIDATE).zip(shortest(BASELINE)) {
+            Some((candidate, baseline)) => widened(estimate, candidate, baseline),
             None => estimate,
         })
     }
@@ -422,7 +422,12 @@ fn kernelforge<M: VariantMemory>(
     }
     let calls = KERNELFORGE_CALLS.1;
     let ms = totals.iter().map(|total| total / f64::from(calls)).collect();
-    pairs.timed.push(Timed { ms, preempted: vec![false; totals.len()], clocks: Vec::new() });
+    pairs.timed.push(Timed {
+        ms,
+        preempted: vec![false; totals.len()],
+        waited_ms: Vec::new(),
+        clocks: Vec::new(),
+    });
     pairs.calls = calls.min(most);
     Ok(Ok(()))
 }

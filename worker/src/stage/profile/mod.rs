@@ -17,6 +17,7 @@ mod pairs;
 mod plausible;
 mod rotate;
 mod samples;
+mod shortest;
 #[cfg(test)]
 mod tests;
 mod throttled;

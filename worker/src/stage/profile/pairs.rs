@@ -147,6 +147,7 @@ pub(super) fn note<M: VariantMemory>(
     Timed {
         ms: nets.iter().map(|&net| ms_per_call(net, calls)).collect(),
         preempted: blocks.iter().map(was_preempted).collect(),
+        waited_ms: blocks.iter().map(|block| ms_per_call(block.waited.unwrap_or_default(), calls)).collect(),
         clocks: blocks.iter().map(clock_of).collect(),
     }
 }

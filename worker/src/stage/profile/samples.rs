@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rand::Rng;
 
+use super::shortest::Shortest;
 use crate::session::{Block, DeviceBlock, IdleRound, Look, WIDEST_ELEMENT};
 
 /// The largest number of blocks that are kept.
@@ -13,6 +14,8 @@ const MAX_KEPT: usize = 24;
 pub(super) struct Samples {
     /// Milliseconds per call, without the hand-off.
     pub(super) ms: Vec<f64>,
+    /// The shortest of the blocks in `ms`.
+    pub(super) shortest: Option<Shortest>,
     /// Milliseconds per call with the hand-off, which the calls cannot have exceeded. Includes disturbed blocks, and
     /// blocks that took no longer than the hand-off, which `ms` may leave out.
     pub(super) most_ms: Vec<f64>,
@@ -32,8 +35,8 @@ pub(super) struct Samples {
     pub(super) threads: u32,
     /// The total time of the timed blocks.
     elapsed: Duration,
-    /// The total time that the runner's first thread and the worker's thread waited for a CPU in these blocks; `None`
-    /// if the operating system does not report it.
+    /// The total time that the runner's threads and the worker's thread waited for a CPU in these blocks; `None` if the
+    /// operating system does not report it.
     waited: Option<Duration>,
     /// The readings of the device for each timed block; empty on a CPU.
     pub(super) on_device: Vec<DeviceBlock>,
@@ -89,7 +92,7 @@ impl Samples {
 
 /// A block counts as preempted if runner and worker together waited for a CPU for more than this share (1/n) of its
 /// time.
-const PREEMPTED_ONE_IN: u32 = 50;
+pub(super) const PREEMPTED_ONE_IN: u32 = 50;
 
 /// Returns true if the runner or the worker's thread had to wait for a CPU during the block, because something else
 /// ran there. Known only for single-threaded runners, because several threads of one runner can wait for each other.

@@ -9,6 +9,7 @@ fn pairs(count: usize, candidate: usize, baseline: usize) -> Vec<Timed> {
         .map(|at| Timed {
             ms: vec![1.0, 1.0],
             preempted: vec![at < candidate, count - baseline <= at],
+            waited_ms: vec![0.0; 2],
             clocks: Vec::new(),
         })
         .collect()
@@ -37,7 +38,7 @@ fn preempted_pairs_do_not_count_unless_the_candidate_waits_more_often() {
     // Without a baseline, a candidate gains nothing by waiting.
     let alone: Vec<Timed> = pairs(10, 5, 0)
         .into_iter()
-        .map(|pair| Timed { ms: vec![1.0], preempted: pair.preempted[..1].to_vec(), clocks: Vec::new() })
+        .map(|pair| Timed { ms: vec![1.0], preempted: pair.preempted[..1].to_vec(), ..pair })
         .collect();
     assert_eq!(believed(&alone, None).len(), 5);
 }
@@ -49,6 +50,7 @@ fn paced(count: usize, candidate: usize, baseline: usize) -> Vec<Timed> {
         .map(|at| Timed {
             ms: vec![1.0, 1.0],
             preempted: vec![false; 2],
+            waited_ms: vec![0.0; 2],
             clocks: vec![clock(at < candidate), clock(count - baseline <= at)],
         })
         .collect()

@@ -124,21 +124,37 @@ fn profile_asks_for_memory_only_if_inputs_may_vary() {
 
 #[test]
 fn disturbed_profile_widens_its_interval_to_the_shortest_blocks() {
-    // Every block is preempted. The candidate's blocks take 1 ms, the baseline's 3 ms and once 1.2 ms.
-    let waiting = |us: u32| BlockPlay { waited: 50_000 * US, ..BlockPlay::honest(us * US) };
+    // Every block waits for a CPU for a tenth of its time. The candidate's blocks take 1 ms, the baseline's 3 ms and once
+    // 1.2 ms. A call of the baseline takes 1.08 ms at least.
+    let waiting = |us: u32| BlockPlay { waited: us * US / 10, ..BlockPlay::honest(us * US) };
     let mut baseline = vec![waiting(3000); 30];
     baseline.extend([waiting(1200), waiting(3000)]);
     let backend = with_baseline(Script::timed(&[waiting(1000)]), Script::timed(&baseline));
     let report = profile(&backend, &task(&[0], true));
     let speedup = report.body.entries[0].speedup.expect("paired");
     assert!((speedup.value - 3.0).abs() < 1e-6, "{speedup:?}");
-    assert!((speedup.ci_low - 1.2).abs() < 0.01 && (speedup.ci_high - 3.0).abs() < 1e-6, "{speedup:?}");
-    // For the upper bound, one block of the candidate is shorter instead.
+    assert!((speedup.ci_low - 1.08).abs() < 0.01 && (speedup.ci_high - 3.0).abs() < 1e-6, "{speedup:?}");
+    // For the upper bound, one block of the candidate is shorter instead. Its calls take 0.45 ms at least.
     let mut candidate = vec![waiting(1000); 30];
     candidate.extend([waiting(500), waiting(1000)]);
     let backend = with_baseline(Script::timed(&candidate), Script::timed(&[waiting(3000)]));
     let speedup = profile(&backend, &task(&[0], true)).body.entries[0].speedup.expect("paired");
-    assert!((speedup.ci_low - 3.0).abs() < 1e-6 && (speedup.ci_high - 6.0).abs() < 0.01, "{speedup:?}");
+    assert!((speedup.ci_low - 3.0).abs() < 1e-6 && (speedup.ci_high - 6.667).abs() < 0.01, "{speedup:?}");
+}
+
+#[test]
+fn profile_with_several_threads_widens_its_interval_if_they_waited() {
+    // Pairs of such processes always count. The baseline's blocks are three times as long, and waited for half of it.
+    let blocks = |us: u32, waited: u32| {
+        Script::timed(&[BlockPlay { waited: waited * US, threads: 2, ..BlockPlay::honest(us * US) }])
+    };
+    for (waited, low) in [(1500, 1.5), (62, 2.938), (58, 3.0), (0, 3.0)] {
+        let backend = with_baseline(blocks(1000, 0), blocks(3000, waited));
+        let entry = profile(&backend, &task(&[0], true)).body.entries[0].clone();
+        let speedup = entry.speedup.expect("paired");
+        assert!((speedup.ci_low - low).abs() < 1e-3 && (speedup.ci_high - 3.0).abs() < 1e-6, "{speedup:?}");
+        assert_eq!(entry.discarded_blocks, 0);
+    }
 }
 
 #[test]
