@@ -16,6 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::process::{Response, Runner, RunnerError};
 use super::session::HostSession;
+use super::spread::Spread;
 use super::view::Element;
 use crate::machine::{avoid_cpu, cpus};
 use crate::runner::control::{FLAG_PLAN, FLAG_VARIED};
@@ -198,6 +199,7 @@ impl HostSession<'_> {
         let Some(still) = self.prepare(inputs)? else { return Ok(Answer::Died) };
         self.runner.command(entry, 0, 0, 0, Duration::ZERO);
         self.resume()?;
+        still.spread.undo();
         match self.runner.wait_done(WAKE_SPIN, WAKE_TIMEOUT)? {
             Response::Done(_) => {}
             Response::Died => return Ok(Answer::Died),
@@ -275,7 +277,7 @@ impl HostSession<'_> {
             .and_then(|()| self.runner.set_scheduling(Scheduling::RealTime(RUNNER_PRIORITY)))
             .and_then(|()| self.time_block(block, offsets, seen, inputs));
         let lowered = self.runner.set_scheduling(Scheduling::Short);
-        set_scheduling(0, Scheduling::Short).map_err(RunnerError::Priority)?;
+        set_scheduling(0, Scheduling::Shortest).map_err(RunnerError::Priority)?;
         let timed = timed?;
         lowered?;
         Ok(timed)
@@ -299,6 +301,7 @@ impl HostSession<'_> {
         let start = now();
         self.runner.command(entry, block.calls, 0, flags, Duration::ZERO);
         self.resume()?;
+        still.spread.undo();
         let response = self.runner.wait_done(spin, block.limit)?;
         // "Done" is only a claim. These elements are compared again once the runner is stopped, and a difference shows
         // that it was not done.
@@ -354,7 +357,9 @@ impl HostSession<'_> {
         }
         let threads = counts.map_or(1, |counts| counts.threads);
         let cost = WakeCost { cpu: stopped_at.saturating_sub(before), threads };
-        Ok(Some(StoppedRunner { cost, stopped_at, waited: waited(&self.runner, threads) }))
+        let waited = waited(&self.runner, threads);
+        let spread = Spread::of(self.runner.pid(), threads);
+        Ok(Some(StoppedRunner { cost, stopped_at, waited, spread }))
     }
 
     /// Stops the runner and reads its CPU time. Returns false if the runner died.
@@ -392,6 +397,8 @@ struct StoppedRunner {
     stopped_at: Duration,
     /// The time that the runner's threads and this thread have waited for a CPU so far.
     waited: Option<Duration>,
+    /// The CPUs on which its threads wake.
+    spread: Spread,
 }
 
 /// The largest number of threads whose waiting time is read. Each takes some microseconds, twice for each block.

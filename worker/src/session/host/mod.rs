@@ -17,6 +17,7 @@ mod placed;
 mod process;
 pub mod read_ahead;
 mod session;
+mod spread;
 mod variants;
 mod view;
 mod wire_call;
@@ -118,7 +119,7 @@ impl Backend for HostBackend<'_> {
         how: TimedSession,
     ) -> Result<Box<dyn Session + 'b>, SessionError> {
         // If the operating system refuses this, timing still works.
-        let _ = set_scheduling(0, Scheduling::Short);
+        let _ = set_scheduling(0, Scheduling::Shortest);
         let slots = if how.in_turns { Slots::Separate } else { Slots::Ring };
         let mut session = HostSession::start(self.link, self.lease, candidate, entries, slots, varied)?;
         session.watch.set_priority(how.priority);
