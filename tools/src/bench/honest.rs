@@ -1,5 +1,5 @@
 //! Checks that measured speed-ups are correct on a busy machine. Times kernels with known ratios beside processes that
-//! only spin. Each run appends a line to `--log`, so an interrupted series can be continued.
+//! only spin. With `--log`, each run appends a line to a file, so an interrupted series can be continued.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -52,7 +52,6 @@ impl Case {
         }
     }
 
-    /// The candidates, and the amount of work that each does.
     fn candidates(self) -> Vec<(String, u64)> {
         match self {
             Self::Copies => (0..10).map(|number| (format!("copy{number}"), SPIN)).collect(),
@@ -129,7 +128,6 @@ fn prepare(folder: &Path, arguments: &Arguments) -> Result<PathBuf> {
     Ok(plan)
 }
 
-/// The outcome of a run as a line.
 fn result_line(arguments: &Arguments, job: &Value) -> Value {
     let candidates: Vec<Value> = job["candidates"]
         .as_array()
@@ -156,7 +154,6 @@ const MIN_CONTAINING: f64 = 0.95;
 /// The largest half-width of the median interval, relative to the speed-up, if the true ratio is 2.
 const MAX_HALF_WIDTH: f64 = 0.1;
 
-/// What a series of runs showed.
 #[derive(Clone, Copy, Debug)]
 struct Series {
     runs: usize,
@@ -171,7 +168,6 @@ struct Series {
 /// From this load on, kernels with more than one thread may always be unsettled.
 const BUSY: u32 = 4;
 
-/// The share of runs that may be unsettled.
 fn most_unsettled(load: u32, threads: u32) -> f64 {
     if 1 < threads && BUSY <= load {
         return 1.0;
@@ -179,7 +175,6 @@ fn most_unsettled(load: u32, threads: u32) -> f64 {
     MAX_UNSETTLED.iter().find(|(most, _)| load <= *most).map_or(0.0, |(_, share)| *share)
 }
 
-/// Returns the requirements that a series does not meet.
 fn unmet(case: Case, load: u32, threads: u32, series: &Series) -> Vec<String> {
     let mut unmet = Vec::new();
     if 0 < series.wrong {

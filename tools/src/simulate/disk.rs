@@ -11,7 +11,6 @@ use super::tape::Tape;
 pub(crate) const NO_ROOM: Room = Room { disk: Some(Bytes::mib(1)), inodes: Some(1 << 20), pids: None };
 const ROOM: Room = Room { disk: Some(Bytes::gib(1)), inodes: Some(1 << 20), pids: Some(1000) };
 
-/// The events of the disk, with their times.
 pub(crate) fn events(tape: &mut Tape) -> Vec<(Moment, Event)> {
     let mut events = Vec::new();
     if tape.seldom() {
@@ -27,7 +26,7 @@ pub(crate) fn events(tape: &mut Tape) -> Vec<(Moment, Event)> {
     events
 }
 
-/// Room for builds some time after `at`, or never.
+/// The event that there is room for builds again, some time after `at`; `None` if there never is.
 pub(crate) fn room_again(at: Moment, tape: &mut Tape) -> Option<(Moment, Event)> {
     lasts(tape).map(|time| (at + time, Event::Room(ROOM)))
 }

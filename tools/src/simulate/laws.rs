@@ -332,7 +332,7 @@ impl Laws {
             return Err(format!("{action:?}: {leases} leases, {} verifiers", self.spec.verifiers));
         }
         if is_exclusive {
-            // No worker starts or ends during a profile.
+            // Beside a step that runs alone, no verifier starts and no worker ends.
             let starts_or_ends = self
                 .workers
                 .values()
