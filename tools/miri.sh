@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the unit tests of some modules under Miri, which reports undefined behaviour. Miri cannot run code that maps files,
-# starts processes or loads libraries; `memcheck.sh` covers some of that code. Needs a nightly toolchain with the
+# Runs the unit tests of some modules under Miri, which reports undefined behaviour. Miri cannot run code that maps
+# files, starts processes or loads libraries; `memcheck.sh` covers some of that code. Needs a nightly toolchain with the
 # component `miri`.
 #
 #     tools/miri.sh
