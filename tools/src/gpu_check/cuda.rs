@@ -176,7 +176,7 @@ impl Device {
     pub(crate) fn time_download(&self, to: &mut Pinned, from: &DeviceMemory) -> Result<Duration> {
         let bytes = to.bytes.min(from.usable());
         self.timed(|| {
-            // SAFETY: as above.
+            // SAFETY: both are at least this long, and the copy is over when `timed` returns.
             ok("cuMemcpyDtoHAsync", unsafe {
                 sys::cuMemcpyDtoHAsync_v2(to.address, from.address, bytes, std::ptr::null_mut())
             })
