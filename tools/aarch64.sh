@@ -7,8 +7,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# A folder of its own: most crates are not optimised here, which halves the time to build them. The crates that are
-# optimised do the work in the tests, and qemu makes that work ten times as long.
+# The settings need a separate folder. Most crates are not optimised, because that takes longer than their tests. The
+# others do most of the work in the tests, which is slow under qemu.
 export CARGO_TARGET_DIR="$PWD/target/aarch64"
 readonly SETTINGS=(
     --locked --target aarch64-unknown-linux-gnu
@@ -31,8 +31,7 @@ echo "aarch64: every program"
 cargo build --workspace --bins "${SETTINGS[@]}"
 
 echo "aarch64: unit tests"
-# One command for all three packages, so that their dependencies are built once more at most. A filter is a part of a
-# test's path. The test that is skipped takes more than a minute, and only renders text.
+# The skipped test takes more than a minute, and only renders text.
 cargo test -p opt-shared -p opt-worker -p opt-supervisor --lib "${SETTINGS[@]}" -- \
     capture:: formula:: judge:: plan:: core:: \
     --skip only_the_first_100_of_many_mistakes_are_shown

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Removes one defence of the clock at a time, and shows whether a kernel that cheats then looks faster than it is.
-# Prints a table in Markdown. Needs Python.
+# Removes one or two defences of the clock at a time, and shows whether a kernel that cheats then looks faster than it
+# is. Prints a table in Markdown. Needs Python.
 #
 #     tools/defences.sh [ROW ...]
 #
-# tests/defences contains a patch for each defence. The script builds a copy of the repository with these patches, in
-# which the defences named in OPT_WITHOUT (separated by commas) are switched off. For each row, the copy runs a kernel
-# twice: with all defences, and without some. docs/explanation/timing.md explains the defences and the results.
+# The script builds a copy of the repository with the patches in tests/defences. In this copy, the variable OPT_WITHOUT
+# names the defences that are switched off, separated by commas. For each row, the copy runs a kernel twice: with all
+# defences, and without some. docs/explanation/timing.md explains the defences and the results.
 #
 # On a busy machine, set DEFENCES_PRIORITY=realtime (needs CAP_SYS_NICE).
 #
@@ -29,8 +29,8 @@ build() {
     (cd "$tree" && CARGO_TARGET_DIR="$built" cargo build --workspace --bin opt-supervisor --bin gen-captures)
 }
 
-# Prints the result of a run in one line: the status of `cheat` with its speed-up over `honest`, the load, and the
-# detail if it did not pass.
+# Prints a run's result in one line: the status of `cheat` and, if it passed, its speed-up over `honest`; the load; and
+# the detail if it did not pass.
 print_result() {
     python3 - "$1" <<'PYTHON'
 import json
@@ -66,7 +66,7 @@ run() {
     mv "$result.new" "$result"
 }
 
-# row NAME WITHOUT KERNEL: makes both runs of a row and prints it.
+# row NAME WITHOUT KERNEL: makes the runs of a row that are not finished, and prints the row.
 #
 # Options are variables: op, shape and entries of the captures; profile and verify (lines of the plan); flags and
 # honest_flags (for the compiler); honest (the kernel to compare with); threads; baseline.

@@ -22,7 +22,7 @@ readonly ANSWER_SECONDS=20
 readonly MEMORY_MIB=2048
 # The fuzzer is restarted after this time (wall clock), and its CPU time is added to the total.
 readonly SLICE_SECONDS=300
-# The maximum length of an input in bytes. Longer inputs are slow, and find no more than short ones.
+# The maximum length of an input in bytes. Longer inputs are slow.
 readonly LONGEST_INPUT=16384
 
 # With --target, build scripts and procedural macros are built without instrumentation.

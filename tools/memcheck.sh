@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # By default, rustix reads the kernel's auxiliary vector and crashes under valgrind, which changes that vector. So the
-# tests are built once more, with system calls through the C library.
+# tests are built again, with system calls through the C library.
 export CARGO_TARGET_DIR="$PWD/target/memcheck" RUSTFLAGS="--cfg rustix_use_libc"
 
 # Each row has a package and the modules whose tests are run. They map memory, pass pointers to a library, or cast

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Runs the unit tests of some modules under Miri, which reports undefined behaviour. The `unsafe` code of these modules
-# just handles memory of this process: Miri cannot run code that maps files, starts processes or loads libraries
-# (`memcheck.sh` covers some of that code). Needs a nightly toolchain with the component `miri`.
+# Runs the unit tests of some modules under Miri, which reports undefined behaviour. Miri cannot run code that maps
+# files, starts processes or loads libraries; `memcheck.sh` covers some of that code. Needs a nightly toolchain with the
+# component `miri`.
 #
 #     tools/miri.sh
 set -euo pipefail

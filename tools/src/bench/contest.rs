@@ -135,7 +135,6 @@ fn timed_for(summary: &Value) -> Result<f64> {
     Ok(last - first)
 }
 
-/// The number of attempts of each timed stage.
 fn attempts(job: &Value) -> String {
     let stages = ["screen", "profile", "confirm"].map(|stage| {
         let of = |candidate: &Value| {

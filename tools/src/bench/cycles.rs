@@ -109,7 +109,6 @@ fn one(cycles: Cycles, keep: bool) -> Result<Run> {
     Ok(Run { evidence, outside, seconds })
 }
 
-/// Converts a run to a row of the table, and checks whether it meets its requirements.
 fn row(run: &Run, cycles: Cycles, pair: u32) -> Result<(Value, bool)> {
     let Run { evidence, outside, seconds } = run;
     let settled = SETTLING.min(evidence.cycles_ended.len() / 10);

@@ -1,6 +1,6 @@
 //! Measures how long `eval` takes to answer, compared with the build and the calls alone, with and without an open run.
 //!
-//! The times of the build and the calls come from the result: the times of build, verification and timing.
+//! *Build and calls* are the times of build, verification and timing in the result.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -29,7 +29,6 @@ pub(crate) struct Arguments {
 const MAX_RATIO: f64 = 1.5;
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The time until an answer, and the part of it that the build and the calls took.
 struct Answered {
     wall_ms: f64,
     parts_ms: f64,

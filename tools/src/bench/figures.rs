@@ -1,7 +1,6 @@
 //! The figures of a benchmark and the conditions under which they were measured, as Markdown or JSON.
 //!
-//! This module computes medians and quantiles and prints the conditions. Each subcommand decides what it measures and
-//! requires.
+//! Each subcommand decides what it measures and requires.
 
 use std::time::Duration;
 
@@ -9,7 +8,6 @@ use anyhow::{Context, Result};
 use opt_supervisor::memory::host::Host;
 use serde_json::{Value, json};
 
-/// Figures of the same kind and unit.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Figures(Vec<f64>);
 
@@ -26,7 +24,7 @@ impl Figures {
         self.0.len()
     }
 
-    /// The quantile at `share` (0 to 1).
+    /// The quantile at `share` (0 to 1), by the nearest rank.
     pub(crate) fn share(&self, share: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
@@ -75,7 +73,6 @@ fn number(figure: f64) -> Value {
     if figure.is_finite() { json!((figure * 1e3).round() / 1e3) } else { Value::Null }
 }
 
-/// The machine, its load, and the state of its caches.
 pub(crate) fn conditions(cache: &str) -> Result<Value> {
     let host = Host::detect();
     let load = std::fs::read_to_string("/proc/loadavg").context("reading /proc/loadavg")?;
@@ -86,7 +83,7 @@ pub(crate) fn conditions(cache: &str) -> Result<Value> {
     }))
 }
 
-/// Prints the results: as one JSON document, or as the caller's lines.
+/// Prints one JSON document, or the conditions and the caller's lines.
 pub(crate) fn show(json: bool, sheet: &Value, lines: impl FnOnce()) -> Result<()> {
     if json {
         println!("{}", serde_json::to_string_pretty(sheet)?);

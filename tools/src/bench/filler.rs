@@ -104,7 +104,6 @@ impl Drop for Filler {
     }
 }
 
-/// The main function of a filler.
 pub(crate) fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<String> = arguments.filter_map(|it| it.into_string().ok()).collect();
     match fill(&arguments) {

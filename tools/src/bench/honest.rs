@@ -1,5 +1,5 @@
 //! Checks that measured speed-ups are correct on a busy machine. Times kernels with known ratios beside processes that
-//! only spin. Each run appends a line to `--log`, so an interrupted series can be continued.
+//! only spin. With `--log`, each run appends a line to a file, so an interrupted series can be continued.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -133,7 +133,6 @@ fn prepare(folder: &Path, arguments: &Arguments) -> Result<PathBuf> {
     Ok(plan)
 }
 
-/// The outcome of a run as a line.
 fn result_line(arguments: &Arguments, job: &Value) -> Value {
     let candidates: Vec<Value> = job["candidates"]
         .as_array()
@@ -160,7 +159,6 @@ const MIN_CONTAINING: f64 = 0.95;
 /// The largest half-width of the median interval, relative to the speed-up, if the true ratio is 2.
 const MAX_HALF_WIDTH: f64 = 0.1;
 
-/// What a series of runs showed.
 #[derive(Clone, Copy, Debug)]
 struct Series {
     runs: usize,
@@ -175,7 +173,6 @@ struct Series {
 /// From this load on, kernels with more than one thread may always be unsettled.
 const BUSY: u32 = 4;
 
-/// The share of runs that may be unsettled.
 fn most_unsettled(load: u32, threads: u32) -> f64 {
     if 1 < threads && BUSY <= load {
         return 1.0;
@@ -183,7 +180,6 @@ fn most_unsettled(load: u32, threads: u32) -> f64 {
     MAX_UNSETTLED.iter().find(|(most, _)| load <= *most).map_or(0.0, |(_, share)| *share)
 }
 
-/// Returns the requirements that a series does not meet.
 fn unmet(case: Case, load: u32, threads: u32, series: &Series) -> Vec<String> {
     let mut unmet = Vec::new();
     if 0 < series.wrong {

@@ -2,7 +2,7 @@
 //! asked to end, workers are replaced, candidates are cancelled. Every run must end with the right verdicts and leave
 //! nothing behind.
 //!
-//! The integration test `storm` kills single processes of the same fixture, in fewer runs.
+//! Integration tests kill single processes of the same fixture, in fewer runs.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -83,7 +83,6 @@ fn new_fixture() -> Result<Fixture> {
     Fixture::create(binary("opt-supervisor")?).map_err(|trouble| anyhow!(trouble))
 }
 
-/// Measures how long a run takes on this machine.
 fn measure() -> Result<Duration, String> {
     let fixture = new_fixture().map_err(|error| error.to_string())?;
     let started = Instant::now();

@@ -1,8 +1,6 @@
-//! Benchmarks that print Markdown or JSON. Where a figure has a physical limit, the limit is measured in the same run,
-//! and the figure is reported relative to it.
+//! Benchmarks that print Markdown or JSON. Some also measure a reference or a limit in the same run.
 //!
-//! Tests do not run them. The figures in `docs/explanation/benchmarks.md` come from this program. Build everything with
-//! `--release` first.
+//! Most figures in `docs/explanation/benchmarks.md` come from this program. Build everything with `--release` first.
 
 #![expect(clippy::cast_precision_loss, reason = "counts and sizes become figures for people")]
 
@@ -86,8 +84,8 @@ enum Command {
     Eval(eval::Arguments),
 }
 
-/// If the first argument is a hidden one (of a filler, a spinning process, a reader or a worker of the product), does
-/// this work and returns the exit code.
+/// Does the work of a child process, if the first argument is the hidden one of a filler, a spinning process, a reader
+/// or a worker of the product. Returns its exit code, and `None` without such an argument.
 fn entered() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     let first = arguments.next()?;

@@ -1,7 +1,7 @@
 //! Measures how far a process that fills memory as fast as it can exceeds its limit before it is dead: polled at fixed
 //! intervals, polled as the product does it (with and without a record of the reason), and refused memory by Linux.
 //!
-//! `matrix.rs` does it in many ways, while something that the supervisor writes to is stalled.
+//! `overshoot/matrix.rs` uses up memory in many ways, while something that the supervisor writes to is stalled.
 
 mod matrix;
 mod stalls;
@@ -93,7 +93,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     }
 }
 
-/// The result of one run.
 struct Excess {
     /// The bytes above the limit.
     over: u64,

@@ -27,7 +27,6 @@ pub(crate) fn run_json(plan: &Path, more: &[&str]) -> Result<serde_json::Value> 
     run_json_of(&binary("opt-supervisor")?, plan, more)
 }
 
-/// Like `run_json`, with another build of the product.
 pub(crate) fn run_json_of(product: &Path, plan: &Path, more: &[&str]) -> Result<serde_json::Value> {
     let output = Command::new(product)
         .arg("run")

@@ -178,7 +178,6 @@ impl Job {
     }
 }
 
-/// The order in which memory is allocated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
     /// When it is needed, as in the product.

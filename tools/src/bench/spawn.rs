@@ -36,14 +36,13 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The limit for every wait. A wait normally takes less than a tenth of it.
+/// The limit for every wait.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a worker gets to become idle after it reported ready.
 const REST: Duration = Duration::from_millis(20);
 /// The most that an idle worker may owe, in MiB.
 const MAX_IDLE: f64 = 8.0;
 
-/// A pool of workers, with functions that wait for their messages.
 pub(crate) struct WorkerPool {
     pool: Pool,
     folder: PathBuf,
@@ -177,7 +176,6 @@ fn nothing_to_build(folder: &Path) -> BuildTask {
     }
 }
 
-/// The memory that a process owes, in MiB.
 pub(crate) fn owed_mib(memory: &mut ProcessSampler) -> Result<f64> {
     let owed = memory.sample()?.alive().and_then(|sample| sample.owed()).context("a worker has no memory")?;
     Ok(mib(owed.get()))

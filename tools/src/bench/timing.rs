@@ -12,7 +12,7 @@ use super::verify_large::{median, tempdir};
 pub(crate) struct Arguments {
     #[arg(long, default_value_t = 10)]
     runs: u32,
-    /// Also time a kernel that takes about four seconds
+    /// Also time a kernel whose calls take several seconds
     #[arg(long)]
     slow: bool,
 }
@@ -44,10 +44,10 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret) {
 }
 "#;
 
-/// The iterations of the baseline, which take about 60 µs. `LESS` is a tenth fewer.
+/// The iterations of the baseline, which take about 60 µs.
 pub(super) const SPIN: u64 = 40_000;
 const LESS: u64 = 36_000;
-/// The work of the slow kernel, about four seconds.
+/// The iterations of the slow kernel, which take several seconds.
 const SLOW: u64 = 3_000_000_000;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {

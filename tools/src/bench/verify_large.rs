@@ -107,7 +107,6 @@ pub(crate) fn captures(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Reads the files into the cache, or drops them from it.
 pub(crate) fn prepare(files: &[PathBuf], state: &str) -> Result<()> {
     for file in files {
         let mut open = std::fs::File::open(file)?;
@@ -139,7 +138,7 @@ pub(crate) fn median(values: &mut [f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Returns this process's folder in the temporary folder. Creates it if it does not exist.
+/// Returns this process's own folder for temporary files. All calls return the same one.
 pub(crate) fn tempdir() -> Result<PathBuf> {
     let path = std::env::temp_dir().join(format!("opt-bench-{}", std::process::id()));
     std::fs::create_dir_all(&path)?;

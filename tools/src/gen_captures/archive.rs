@@ -148,7 +148,6 @@ fn end_of_directory(records: u64, directory_offset: u64, directory_size: u64) ->
 /// Writes records one after the other. Only their directory entries are kept in memory.
 pub(crate) struct Archive<W> {
     sink: W,
-    /// The number of bytes written so far.
     position: u64,
     folder: String,
     records: Vec<Record>,
@@ -188,12 +187,10 @@ impl<W: Write> Archive<W> {
         self.record(name, bytes.len() as u64, |sink| sink.write_all(bytes))
     }
 
-    /// The names and CRCs of all records written so far, in order.
     pub(crate) fn checksums(&self) -> impl Iterator<Item = (&str, u32)> {
         self.records.iter().map(|record| (record.name.as_str(), record.crc32))
     }
 
-    /// Writes the directory and returns the sink.
     pub(crate) fn finish(mut self) -> io::Result<W> {
         let directory_offset = self.position;
         let records = std::mem::take(&mut self.records);
@@ -212,7 +209,6 @@ impl<W: Write> Archive<W> {
     }
 }
 
-/// Counts and checksums the contents of a record.
 struct Payload<'sink, W> {
     sink: &'sink mut W,
     hasher: crc32fast::Hasher,

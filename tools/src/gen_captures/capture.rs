@@ -169,8 +169,8 @@ impl<'a> Storages<'a> {
     }
 }
 
-/// The serialization id, forty digits as in PyTorch: half from the names of the records, half from their CRCs. Readers
-/// only compare ids.
+/// The serialization id, forty digits as in PyTorch: half from the names of the records, half from their CRCs. PyTorch
+/// computes other digits.
 fn serialization_id<'a>(records: impl Iterator<Item = (&'a str, u32)>) -> String {
     let (mut names, mut checksums) = (0_u64, 0_u64);
     for (name, crc32) in records {

@@ -16,7 +16,6 @@ use crate::pickle::{Element, PickleValue};
 const WIDTHS: [u64; 2] = [1352, 240];
 /// The number of rows of each table if no total is given.
 const DEFAULT_ROWS: u64 = 262_144;
-/// The minimum number of indices of an entry.
 const MIN_INDICES: u64 = 16;
 const MAX_INDICES: u64 = 2048;
 

@@ -48,7 +48,6 @@ fn refuse_to_overwrite(folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns the folder itself, or its closest existing ancestor.
 fn nearest_existing(folder: &Path) -> Result<PathBuf> {
     let absolute = std::path::absolute(folder)
         .with_context(|| format!("cannot make `{}` an absolute path", folder.display()))?;
@@ -60,7 +59,6 @@ fn nearest_existing(folder: &Path) -> Result<PathBuf> {
 mod tests {
     use super::*;
 
-    /// A folder that is deleted at the end of the test.
     struct Scratch(PathBuf);
 
     impl Scratch {

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 
 /// The number of elements of a bfloat16 table in one word.
 const BF16_PER_WORD: u64 = 4;
-/// The number of words that are generated before they are written. The buffer fits into the second-level cache.
+/// The number of words that are generated before they are written.
 const CHUNK_WORDS: u64 = 32 * 1024;
 
 /// One stream of numbers, identified by a seed and parts. Different identities give different streams.

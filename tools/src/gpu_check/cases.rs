@@ -29,7 +29,6 @@ pub(crate) enum Expected {
     Bytes(Vec<u8>),
 }
 
-/// One kernel with its inputs.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) name: String,
@@ -41,7 +40,6 @@ pub(crate) struct Case {
     pub(crate) expected: Expected,
 }
 
-/// The kernels of a step.
 pub(crate) fn of(step: Step) -> Vec<Case> {
     match step {
         Step::Embedding => embedding(),

@@ -35,7 +35,6 @@ pub(crate) fn load_driver() -> Result<bool> {
     Ok(unsafe { library.get::<unsafe extern "C" fn()>(TWIN_MARK) }.is_ok())
 }
 
-/// The driver and its device.
 #[derive(Clone, Debug, serde::Serialize)]
 pub(crate) struct Description {
     pub(crate) is_twin: bool,
@@ -174,18 +173,16 @@ impl Device {
         })
     }
 
-    /// Copies into pinned memory.
     pub(crate) fn time_download(&self, to: &mut Pinned, from: &DeviceMemory) -> Result<Duration> {
         let bytes = to.bytes.min(from.usable());
         self.timed(|| {
-            // SAFETY: as above.
+            // SAFETY: both are at least this long, and the copy is over when `timed` returns.
             ok("cuMemcpyDtoHAsync", unsafe {
                 sys::cuMemcpyDtoHAsync_v2(to.address, from.address, bytes, std::ptr::null_mut())
             })
         })
     }
 
-    /// Copies within the device.
     pub(crate) fn time_copy(&self, to: &DeviceMemory, from: &DeviceMemory) -> Result<Duration> {
         let bytes = to.usable().min(from.usable());
         self.timed(|| {
@@ -206,7 +203,6 @@ impl Device {
         self.between(&start, &end)
     }
 
-    /// Loads a kernel of a PTX text.
     pub(crate) fn kernel(&self, ptx: &str, symbol: &str) -> Result<Kernel> {
         let (ptx, symbol) = (CString::new(ptx)?, CString::new(symbol)?);
         let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());

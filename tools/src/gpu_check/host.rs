@@ -94,7 +94,6 @@ pub(crate) fn softmax(input: Matrix<'_>) -> Vec<f64> {
     out
 }
 
-/// GELU with the error function.
 pub(crate) fn gelu(x: f32) -> f64 {
     let x = f64::from(x);
     0.5 * x * (1.0 + erf(x / std::f64::consts::SQRT_2))

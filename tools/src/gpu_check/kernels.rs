@@ -16,7 +16,6 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(5);
 /// least exact.
 const TOLERANCE: f64 = 1e-4;
 
-/// The result of a kernel on a device.
 pub(crate) struct Answer {
     pub(crate) is_right: bool,
     pub(crate) text: String,

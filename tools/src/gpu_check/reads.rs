@@ -20,7 +20,7 @@ const FILE_OF_TWIN: usize = 16 << 20;
 const BLOCK: usize = 8 << 20;
 /// A flag of `preadv2` since Linux 6.14. The headers of some libcs do not have it yet.
 const RWF_DONTCACHE: i32 = 0x80;
-/// `O_DIRECT` needs buffers that are aligned to the device's blocks. The size of a page is enough for every device.
+/// `O_DIRECT` needs buffers that are aligned to the disk's blocks, which are usually no larger than this.
 const ALIGNMENT: usize = 4096;
 
 pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {

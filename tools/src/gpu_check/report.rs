@@ -31,7 +31,6 @@ impl Report {
         if self.device.is_twin { "twin" } else { "card" }
     }
 
-    /// The device in one line.
     fn described(&self) -> String {
         let it = &self.device;
         let memory = it.memory_bytes >> 20;
@@ -46,7 +45,6 @@ impl Report {
         )
     }
 
-    /// The lines before the table.
     pub(crate) fn head(&self) -> String {
         let mut text = self.described() + "\n";
         if self.device.is_twin {
@@ -168,7 +166,6 @@ impl Report {
     }
 }
 
-/// Breaks a sentence into lines for a terminal.
 fn wrapped(text: &str) -> String {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

@@ -6,13 +6,10 @@ use anyhow::Result;
 use opt_shared::units::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// The result of one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Judgement {
-    /// The answer is right.
     Passed,
-    /// The answer is wrong.
     Failed,
     /// A figure or an answer that cannot be right or wrong.
     Measured,
@@ -37,7 +34,6 @@ impl Judgement {
         }
     }
 
-    /// True if the machine or the program has a problem.
     pub(crate) fn is_bad(self) -> bool {
         matches!(self, Self::Failed | Self::NoAnswer)
     }
@@ -107,7 +103,6 @@ impl Row {
     }
 }
 
-/// Formats bytes as MiB, for a cell.
 pub(crate) fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", Bytes::new(bytes).as_f64() / f64::from(1 << 20))
 }

@@ -92,7 +92,6 @@ impl Step {
     }
 }
 
-/// The result of a step.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) rows: Vec<Row>,

@@ -21,17 +21,14 @@ use opt_tests::hostile::{TARGETS, Target, corpus, target};
 const MAX_CPU_TIME: Duration = Duration::from_secs(2);
 /// The limit in wall-clock time, because an answer that waits uses no CPU time.
 const MAX_WALL_TIME: Duration = Duration::from_secs(60);
-/// The time between two checks of the watchdog.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// The memory that any input may use, in bytes: buffers of a few MiB.
+/// The memory that any input may use, in bytes.
 const BASE_MEMORY: usize = 24 << 20;
 /// The additional memory allowed per byte of input. A list of small numbers needs about forty times the size of its
 /// pickle.
 const MEMORY_PER_BYTE: usize = 256;
-/// The maximum length of an input. Longer inputs of the corpus are skipped, because they are slow and find no more than
-/// short ones.
+/// The maximum length of an input. Longer inputs of the corpus are skipped, because they are slow.
 const MAX_INPUT: usize = 16 << 10;
-/// The first word of the file names of findings.
 const FINDING: &str = "finding";
 /// The number of tries after which the state is written.
 const TRIES_PER_STATE: u64 = 10_000;
@@ -101,7 +98,6 @@ fn write_seeds(target: &Target, folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes all remaining tries of one target.
 fn each(target: &Target, arguments: &Arguments, current: &Current) -> anyhow::Result<()> {
     let inputs = short_inputs(target)?;
     let state = arguments.folder.join(format!("{}.next", target.name));

@@ -49,7 +49,7 @@ pub(crate) fn peak_of<T>(call: impl FnOnce() -> T) -> (T, usize) {
     (result, usize::try_from(PEAK.get() - before).unwrap_or(0))
 }
 
-/// The CPU time of this process. While a call runs, the other threads sleep, except for the watchdog's short checks.
+/// The CPU time of this process. While a call runs, only the watchdog's short checks add to it.
 pub(crate) fn cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))

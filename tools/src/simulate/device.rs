@@ -115,7 +115,6 @@ impl Card {
         self.left.clear();
     }
 
-    /// The sample that NVML would report now.
     pub(crate) fn sample<'w>(
         &mut self,
         now: Moment,

@@ -13,7 +13,6 @@ pub(crate) const NO_ROOM: Room = Room { disk: Some(Bytes::mib(1)), inodes: Some(
 pub(crate) const NO_TASKS: Room = Room { disk: None, inodes: None, pids: Some(0) };
 const ROOM: Room = Room { disk: Some(Bytes::gib(1)), inodes: Some(1 << 20), pids: Some(1000) };
 
-/// The events of the disk, with their times.
 pub(crate) fn events(tape: &mut Tape) -> Vec<(Moment, Event)> {
     let mut events = Vec::new();
     if tape.seldom() {

@@ -323,8 +323,8 @@ impl Laws {
             return Err(format!("{action:?}: {charged:?} are charged, the ceiling is {ceiling}"));
         }
         let last = self.attempts.insert((order.unit, order.stage), attempt).unwrap_or(0);
-        // A stage has two passes. Each allows one more attempt after a loss, a few more if losses are far apart, and
-        // one for lack of memory. A baseline that failed in the same lease allows another attempt.
+        // A stage has two passes of at most six attempts: the first, four after losses, and one after a lack of memory.
+        // A baseline that failed in the same lease allows another attempt.
         let most = if order.stage.is_timed() { 12 + self.lost_baselines.min(1) } else { 12 };
         // Each pass also allows one attempt for memory that was still held on the device.
         let most = most + if device == Bytes::ZERO { 0 } else { 2 };
@@ -343,7 +343,7 @@ impl Laws {
             return Err(format!("{action:?}: {leases} leases, {} verifiers", self.spec.verifiers));
         }
         if is_exclusive {
-            // No worker starts or ends during a profile.
+            // Beside a step that runs alone, no verifier starts and no worker ends.
             let starts_or_ends = self
                 .workers
                 .values()

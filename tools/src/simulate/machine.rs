@@ -30,7 +30,6 @@ use super::user;
 const SAMPLE_EVERY: Duration = Duration::from_secs(3);
 const MIB64: Bytes = Bytes::mib(64);
 
-/// A law that a run broke, and the step that broke it.
 #[derive(Debug)]
 pub(crate) struct Broken {
     pub(crate) step: usize,
@@ -125,7 +124,6 @@ impl Machine {
         }
     }
 
-    /// Runs until the end, or until a law is broken.
     pub(crate) fn run(&mut self, max_steps: usize) -> Result<Outcome, Broken> {
         for step in 1..=max_steps {
             if self.laws.stopped {
@@ -224,7 +222,6 @@ impl Machine {
         })
     }
 
-    /// Passes an event to the laws before the core gets it.
     fn seen(&mut self, event: &Event) {
         let laws = &mut self.laws;
         match event {
@@ -418,7 +415,7 @@ impl Machine {
             8 => self.plan(after, Event::WorkerNotReady { worker, why: why(), alive: false }),
             9 => self.plan(after, Event::WorkerNotReady { worker, why: why(), alive: true }),
             10 => self.plan_end(after, worker),
-            // This worker never sends anything.
+            // The worker never reports that it is ready.
             11 => {}
             _ => self.plan(after, Event::WorkerReady { worker }),
         }
@@ -453,7 +450,7 @@ impl Machine {
         match choice {
             18 => return self.plan_end(end, worker),
             19 => return self.plan(end, Event::WorkerFault { worker, detail: "simulated".to_owned() }),
-            // The worker sends nothing more before its deadline.
+            // The worker never sends its report.
             20 => return,
             21 => {
                 // The worker's death is reported before its last messages.

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-/// The number of events of each kind.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome(BTreeMap<&'static str, u32>);
 

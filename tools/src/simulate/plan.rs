@@ -18,7 +18,6 @@ const ENDED: Resumed = Resumed::Ended { status: Status::Passed, verified: true, 
 
 const STAGE: StageSpec = StageSpec { deadline: Duration::from_secs(10), ..plan::STAGE };
 
-/// A candidate with ordinary settings.
 pub(crate) fn sample_candidate() -> Candidate {
     let one: Arc<[StageSpec]> = plan::one_way(STAGE);
     Candidate {

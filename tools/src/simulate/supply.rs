@@ -25,7 +25,6 @@ pub(crate) struct SupplyLaws {
     dry: BTreeSet<JobId>,
     /// Jobs that have ended. A job that gets more units is removed from the set.
     over: BTreeSet<JobId>,
-    /// How each unit ended.
     pub(crate) done: BTreeMap<UnitId, opt_shared::outcome::Status>,
 }
 
@@ -120,7 +119,6 @@ impl SupplyLaws {
         }
     }
 
-    /// Checks that all accepted units are done and all jobs are over.
     pub(crate) fn everything_is_done(&self, spec: &RunSpec) -> Result<(), String> {
         if self.done.len() == self.units.len() && self.over.len() == spec.jobs.len() {
             Ok(())

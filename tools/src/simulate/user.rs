@@ -17,7 +17,6 @@ use super::tape::Tape;
 /// A time at which runs of these sizes have no more work.
 const LONG_AFTER: Duration = Duration::from_secs(6_000);
 
-/// The user's view of the run.
 #[derive(Debug, Default)]
 pub(crate) struct User {
     asked: Option<Control>,

@@ -13,7 +13,7 @@ use opt_supervisor::memory::tree::children;
 use super::{Figures, RESIDENT_NOISE_MIB, mib};
 
 const EVERY: Duration = Duration::from_secs(1);
-/// The allowed growth of a count; descriptors and threads may grow more. Counts vary because workers start and end.
+/// The allowed growth of a count, because workers start and end. Descriptors and threads may grow by a multiple of it.
 const COMING_AND_GOING: f64 = 1.0;
 
 #[derive(Debug, Default)]

@@ -1,7 +1,8 @@
 //! Thirty ways of using up memory, while what the supervisor writes to works, or is stalled.
 //!
-//! Each way has a run of its own, in which the stall begins when the runner exists, and ends after a fixed time. This
-//! process watches the memory of the runners by itself, so the figures do not depend on the supervisor's samples.
+//! Each way has a run of its own. The stall of a database or a disk begins when the runner exists, that of a terminal
+//! with the run. Each ends a fixed time after the runner appeared. This process watches the memory of the runners by
+//! itself, so the figures do not depend on the supervisor's samples.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -24,8 +25,7 @@ const SOURCE: &str = include_str!("ways.c");
 /// The interval at which this process looks at runners.
 const POLL: Duration = Duration::from_millis(2);
 const REFUSED: &str = "HOST_MEMORY_LIMIT";
-/// The status of a way that is refused without regard to memory, or by a function that does not report the refusal, and
-/// then aborts.
+/// The status of a way that aborts after a refusal that is not recorded as a lack of memory.
 const ABORTED: &str = "CRASHED";
 
 /// The ways of `ways.c`, in their order, each with the status of a candidate that uses it.
@@ -122,7 +122,6 @@ pub(super) fn run(arguments: &Arguments, kind: Kind) -> Result<bool> {
     Ok(good)
 }
 
-/// The end of one run.
 struct End {
     code: Option<i32>,
     status: String,
@@ -224,7 +223,6 @@ fn one(kind: Kind, folder: &Path, number: usize, limit: u64) -> Result<End> {
     })
 }
 
-/// The pids of a supervisor's runners.
 fn runners(supervisor: u32) -> Vec<u32> {
     let all: Vec<_> = pids().filter_map(read_process).collect();
     let is = |arguments: &[String], what: &str| arguments.get(1).is_some_and(|it| it == what);

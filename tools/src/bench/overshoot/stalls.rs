@@ -24,12 +24,12 @@ pub(crate) enum Kind {
     Store,
     /// The disk of the run's folder is frozen for 12 s
     Disk,
-    /// The terminal accepts no lines until the run has ended its first candidate
+    /// The terminal accepts no lines until the runner has existed for 12 s
     Terminal,
 }
 
 impl Kind {
-    /// How long the stall lasts.
+    /// The time from the appearance of a runner to the end of the stall.
     pub(super) fn length(self) -> Duration {
         match self {
             Self::None => Duration::ZERO,
@@ -67,7 +67,7 @@ impl Stall {
         Ok(Self { kind, run, disk, lock: None, terminal: Vec::new() })
     }
 
-    /// The standard output and standard error for the run. A stopped terminal is stopped from the beginning.
+    /// The standard output and standard error for the run. With `Kind::Terminal`, they are full from the beginning.
     pub(super) fn outputs(&mut self) -> Result<[Stdio; 2]> {
         if self.kind != Kind::Terminal {
             return Ok([Stdio::null(), Stdio::null()]);

@@ -49,7 +49,6 @@ const MAX_RATIO: f64 = 1.5;
 /// The target for the relative difference between a peak and its prediction.
 const MAX_DIFFERENCE: f64 = 0.1;
 
-/// The folders and programs of this benchmark.
 pub(crate) struct Fixture {
     pub(crate) folder: PathBuf,
     captures: PathBuf,
@@ -84,7 +83,7 @@ impl Fixture {
         Ok(plan)
     }
 
-    /// Runs a plan and returns its result.
+    /// Runs a plan and returns its result. Fails unless every candidate passed.
     pub(crate) fn run(&self, plan: &Path, prepare: impl FnOnce(&mut Command)) -> Result<Value> {
         let mut command = Command::new(binary("opt-supervisor")?);
         command.arg("run").arg(plan).arg("--json").current_dir(&self.folder);
@@ -118,8 +117,7 @@ impl Fixture {
     }
 }
 
-/// The number of verifiers of a run, each of which has its own zygote. It includes those that replaced others after a
-/// number of leases.
+/// The number of verifiers that a run has started, each with its own zygote.
 fn verifiers(result: &Value) -> Result<usize> {
     let workers = result["workers"].as_array().context("no workers")?;
     Ok(workers.iter().filter(|it| it["role"] == "verifier").count())

@@ -32,7 +32,6 @@ struct Rows {
     page_seconds: f64,
 }
 
-/// The result of a verification.
 struct Verified {
     seconds: f64,
     /// The bytes that its processes read from the disk.

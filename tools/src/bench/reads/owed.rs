@@ -20,7 +20,6 @@ pub(super) fn command(path: &Path, bytes: u64, method: ReadMethod, readers: usiz
     Ok(command)
 }
 
-/// The main function of a reader.
 pub(crate) fn main(arguments: impl Iterator<Item = OsString>) -> ExitCode {
     let arguments: Vec<String> = arguments.filter_map(|it| it.into_string().ok()).collect();
     match read(&arguments) {
