@@ -1,4 +1,4 @@
-// Softmax in PyTorch's own operations. Every step creates a tensor, and the last step writes the output.
+// Softmax in PyTorch's own operations. Writes the output instead of returning it.
 #include <ATen/ATen.h>
 
 void launch(const at::Tensor &input, int64_t dim, int64_t stacklevel, std::optional<at::ScalarType> dtype, at::Tensor &output) {

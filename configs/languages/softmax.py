@@ -1,4 +1,4 @@
-"""Softmax in PyTorch's own operations. Every step creates a tensor, and the last one is returned."""
+"""Softmax in PyTorch's own operations. Returns the output."""
 
 
 def run(input, dim, stacklevel, dtype):

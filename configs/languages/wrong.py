@@ -1,4 +1,4 @@
-"""A wrong softmax: it does not divide by the sum of the row."""
+"""A softmax that forgets to divide by the sum of the row."""
 
 
 def run(input, dim, stacklevel, dtype):

@@ -21,7 +21,7 @@ from .sinks import FileSink
 from .summary import Summary
 from .values import Holder, check
 
-#: The number of workloads that are recorded for each definition. The first ones are taken.
+#: The number of workloads that are recorded of each definition, from the first on.
 DEFAULT_CALLS = 5
 #: Random integers are smaller than this, so that they are valid indices of a small table.
 RANDOM_INTEGERS = 128
@@ -45,9 +45,8 @@ def _in_order(function, names=%r):
 
 %s = _in_order(%s)
 """
-#: The largest header of a safetensors file, in bytes.
+#: In bytes. A larger header is refused.
 LARGEST_HEAD = 64 << 20
-#: The dtypes by their names in a safetensors file.
 STORED_DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,

@@ -1,8 +1,8 @@
 """Imports KernelBench problems: files with a class ``Model``, ``get_inputs()`` and ``get_init_inputs()``.
 
 The captured call is the model's whole ``forward``. Its arguments come first, followed by parameters and buffers with
-their names, such as ``self.conv.weight``. A kernel without Python gets all of them as arguments, and a class gets the
-parameters and buffers as its own.
+their names, such as ``self.conv.weight``. If the ``forward`` of a class does not take these, they are set in its
+instance.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ from .sinks import FileSink, Sink
 from .summary import Summary
 from .values import Holder, check, span_bytes, storage_key, tensors
 
-#: The number of recorded calls. Each has different inputs.
 DEFAULT_CALLS = 3
 NEEDED = ("Model", "get_inputs", "get_init_inputs")
 #: The class of a candidate.
@@ -157,7 +156,6 @@ def _add_kernels(job: plans.Job, file: Path, initial: Sequence[Any], kernels: Se
                 (name, "it needs its own `get_init_inputs`, because the problem's returns more than plain values")
             )
             continue
-        # The class gets the arguments that the problem's `get_init_inputs` returns.
         copy = out / "kernels" / job.name / kernel.name
         source = f"{source.rstrip()}\n\n\ndef get_init_inputs():\n    return {text}\n"
         plans.write(copy, source)

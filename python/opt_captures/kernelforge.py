@@ -29,7 +29,7 @@ NEEDS_DEVICE = "CUDA needs a device, which a torch-extension cannot use yet"
 def import_project(project: Path, out: Path, name: str = plans.NAME, *, parity: bool = False) -> list[plans.Job]:
     """Writes a plan for a project, called `name`, to the folder `out`, and returns its jobs.
 
-    With `parity`, the plan times and compares as KernelForge does, and not by opt-supervisor's own rules.
+    With `parity`, the plan times and compares by KernelForge's rules.
 
     Raises:
         RecordError: `project` is not such a project, or there is already a plan.

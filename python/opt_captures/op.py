@@ -1,4 +1,4 @@
-"""The state of one op while recording: its signature, the classes of its calls, and the calls that were left out."""
+"""The state of an op, or of one of its forms, while recording."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .reservoir import Reservoir
 from .signatures import Signature
 from .values import check, describe
 
-#: The largest number of classes that are distinguished. Calls of further classes are counted together and not kept.
+#: The largest number of classes. Calls of further classes are counted together and not kept.
 MAX_CLASSES = 10_000
 
 
@@ -37,7 +37,7 @@ class Slot:
 
 
 class OpRecord:
-    """One op of a recording."""
+    """One op, or one of its forms: its signature, the classes of its calls, and what was left out."""
 
     def __init__(self, op: OpName, signature: Signature | None, per_class: int, per_op: int, seed: int) -> None:
         self.op = op
@@ -52,7 +52,6 @@ class OpRecord:
 
     @property
     def name(self) -> str:
-        """The function's name."""
         return self.op.name
 
     @property

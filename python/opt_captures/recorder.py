@@ -25,9 +25,7 @@ from .summary import Summary
 from .surroundings import install_workarounds
 from .values import Holder, check, span_bytes, storage_key, tensors
 
-#: The largest number of kept calls of an op, in all of its classes.
 DEFAULT_PER_OP = 64
-#: The largest number of kept calls that have the same shapes, strides, dtypes and plain values.
 DEFAULT_PER_CLASS = 4
 DEFAULT_MAX_BYTES = 4 << 30
 #: Functions that format a tensor as text. The calls that they make are not the model's work.
@@ -37,21 +35,21 @@ PRINTING_FUNCTIONS = (torch.Tensor.__repr__, torch.Tensor.__format__)
 class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(...)`
     """Records calls of PyTorch functions as capture files while a block runs.
 
-    Each op gets a separate folder below `folder`. ``recorded.json`` says what was seen and what was left out.
+    Each op, or form of an op, gets a folder below `folder`. ``recorded.json`` says what was seen and what was left out.
 
     Args:
         folder: the folder for captures, which must be new or empty.
         ops: names (``torch.linalg.norm``, ``torch.nn.functional.softmax`` or just ``softmax``), or ``"auto"`` for all
             functions that are called.
-        per_class: how many calls are kept that have the same shapes, strides, dtypes and plain values. Each of
-            these calls is equally likely to be kept.
-        per_op: how many calls of an op are kept in total.
+        per_class: how many calls are kept, chosen at random, that have the same shapes, strides, dtypes and plain
+            values.
+        per_op: how many calls are kept in one folder.
         max_bytes: the limit of the bytes that are written in total. A call whose inputs no longer fit is counted but
             not kept. The last call that is kept may exceed the limit.
         seed: decides which calls of a class are kept.
         in_place: True to record in-place calls as such: under names that end with an underscore, or with
-            ``inplace=True``. Captures contain the changed argument before and after the call. Otherwise in-place calls
-            are recorded as the same call out of place.
+            ``inplace=True``. Captures contain the changed argument before and after the call. Otherwise, and for calls
+            with ``out``, they are recorded as the same call out of place.
         store: True to write a capture store, which has each repeated tensor once. This needs the program
             ``opt-supervisor``.
 
@@ -181,7 +179,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
     def _handle_call(self, op: OpName, func: Any, args: Any, kwargs: Any) -> Any:
         """Makes a call, and records it.
 
-        Calls by the recorder itself and by other threads are not recorded, nor are calls that a function only forwards.
+        Calls by the recorder itself and by other threads are not recorded, nor is a call that only forwards another.
         """
         if self._in_own_code or self._thread is None:
             return func(*args, **kwargs)
@@ -209,7 +207,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         return result
 
     def _run_own_code(self, op: OpName, work: Callable[[], Any]) -> Any:
-        """Runs the recorder's own code: its calls are not recorded, and its failures do not stop the model."""
+        """Runs the recorder's own code. Its calls are not recorded, and the errors below do not stop the model."""
         try:
             with self._recording_nothing(), torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
                 return work()
@@ -270,7 +268,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         return found
 
     def _after(self, kept: _Kept, watch: Watch, result: Any) -> None:
-        """Writes the call, unless it has turned out that it cannot be recorded."""
+        """Writes the call, unless its effects or its result cannot be recorded."""
         try:
             watch.judge(kept.treatment)
             check(result, "output")

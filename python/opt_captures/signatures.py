@@ -1,7 +1,7 @@
 """Signatures: the parameters of a function, which give names to a call's values.
 
-Functions written in Python name their parameters. For functions written in C, the parameters come from the schema of
-the ATen operator or, if there is none, from the Python function that PyTorch's own tests use in its place.
+Most functions written in Python name their parameters. For all others, the parameters come from a schema of the ATen
+operator, or from the Python function that PyTorch's own tests use in its place.
 """
 
 from __future__ import annotations

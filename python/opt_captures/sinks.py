@@ -13,7 +13,7 @@ from .errors import RecordError
 if TYPE_CHECKING:
     from .summary import Summary
 
-#: The file name of a recording's summary, beside the captures.
+#: The file with a recording's summary, beside the captures.
 INDEX = "recorded.json"
 
 

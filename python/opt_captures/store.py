@@ -1,8 +1,7 @@
 """Records into a capture store, in which every repeated tensor is on disk only once.
 
-Each call is first written to memory. It is then passed to ``opt-supervisor captures add``, which writes only the
-tensors that the store does not have yet. A tensor is therefore never on disk twice. The recorder needs memory for one
-call in addition to what the model needs.
+Each call is first written to memory, and then passed to ``opt-supervisor captures add``, which writes only the tensors
+that the store does not have yet.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class StoreSink:
         return self.folder / STORE / "entries" / op_folder
 
     def min_bytes(self, inputs: Sequence[int]) -> int:
-        # The store may already have all inputs, so any call might fit. At most one call exceeds the limit.
+        # The store may already have all inputs, so any call might fit.
         return 1
 
     def write(self, op_folder: str, entry: str, capture: dict[str, Any]) -> int:

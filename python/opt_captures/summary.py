@@ -15,7 +15,7 @@ from .op import OpRecord
 
 @dataclass(frozen=True)
 class Summary:
-    """The calls that were seen and kept, and the reasons why the others were not kept."""
+    """How many calls of each op were seen, kept and left out, and why some were left out."""
 
     folder: Path
     place: Callable[[str], Path]

@@ -126,7 +126,7 @@ def short_dtype(dtype: torch.dtype) -> str:
 class Holder:
     """Converts the values of one call to values to save.
 
-    The saved values are on the CPU and without gradients. They include hardly more of a storage than the call used.
+    The saved values are on the CPU and without gradients.
     Tensors that share a storage still share it, except those that use only a part of it and are copied alone.
     """
 
@@ -139,7 +139,7 @@ class Holder:
         self._hosts: dict[tuple[str, int], torch.UntypedStorage] = {}
 
     def hold(self, value: Any) -> Any:
-        """Returns the value to save. Tensors that need no copy are the caller's own tensors."""
+        """Returns the value to save. Tensors that need no copy share the caller's memory."""
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
         if isinstance(value, list):

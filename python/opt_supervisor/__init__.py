@@ -6,8 +6,7 @@
     print(result.passed, result.speedup)
 
 Except for its pytest plugin, the package needs only the standard library and the program. `Session` keeps a run open,
-so that its workers and its baseline are ready for the next kernel. `evaluate_async` and `evaluate_all` evaluate several
-kernels at once.
+so that its workers and its baseline are ready for the next kernel. `evaluate_all` evaluates several kernels at once.
 """
 
 from __future__ import annotations

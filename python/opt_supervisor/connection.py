@@ -10,7 +10,7 @@ from typing import Any
 
 from .errors import RefusedError, SupervisorError
 
-#: Time limit for an answer, in seconds. Waiting for a candidate's result has a separate limit.
+#: Time limit for an answer, in seconds, unless `call` is given another.
 ANSWER_SECONDS = 30.0
 
 

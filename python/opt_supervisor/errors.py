@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class SupervisorError(Exception):
-    """A request could not be sent, or was not answered."""
+    """There is no result, or no answer to a request."""
 
 
 class ProgramError(SupervisorError):
@@ -12,10 +12,10 @@ class ProgramError(SupervisorError):
 
 
 class RefusedError(SupervisorError):
-    """The run understood the request and refused it.
+    """The run refused the request.
 
     Attributes:
-        code: the error's ``data.code``, such as ``not_found``, which does not change in later versions.
+        code: the error's ``data.code``, such as ``not_found``.
     """
 
     def __init__(self, code: str, message: str) -> None:

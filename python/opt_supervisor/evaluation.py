@@ -21,7 +21,6 @@ DEFAULT_SECONDS = 3600.0
 #: The largest number of candidates that are submitted at once, each over its own connection. A run accepts 32
 #: connections.
 MAX_AT_ONCE = 16
-#: Suffixes of the files to which sources in each language are written.
 SUFFIXES = {
     "c": ".c",
     "cpp": ".cpp",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Longest text in a notebook's table and in artifacts, in characters.
+#: The longest text in a notebook's table and in artifacts, in characters.
 MAX_TEXT = 16 * 1024
 
 
@@ -81,7 +81,7 @@ class Result:
 
     @property
     def passed(self) -> bool:
-        """True if the candidate is right, and its timing, if it was timed, is valid."""
+        """True if the status is ``PASSED``."""
         return self.status == "PASSED"
 
     @property
@@ -107,7 +107,7 @@ class Result:
 
     @property
     def artifacts(self) -> dict[str, str]:
-        """Texts for the next prompt: feedback, and output of compiler and kernel. Empty texts are left out."""
+        """Texts for the next prompt. Empty texts are left out, and long ones are cut."""
         build = self.raw.get("build") or {}
         failures = self.raw.get("failures") or []
         texts = {

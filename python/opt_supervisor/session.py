@@ -18,7 +18,7 @@ from .runs import OpenRun, open_runs
 
 #: Time limit in seconds for the start of a run. A run reads the headers of all captures before it answers.
 START_SECONDS = 120.0
-#: Time limit in seconds for the end of a run after its shutdown was requested.
+#: Time limit in seconds for the end of a run after each request to end.
 END_SECONDS = 60.0
 #: Interval in seconds at which a new run is looked for.
 POLL_SECONDS = 0.05
@@ -112,8 +112,8 @@ class Session:
     def close(self) -> None:
         """Asks the run to finish its running attempts and to end.
 
-        A run that has not ended after a minute gets SIGTERM. After another minute it gets SIGTERM again, which ends its
-        attempts, and after a third minute SIGKILL.
+        A run that does not answer, or has not ended after a minute, gets SIGTERM. After another minute it gets SIGTERM
+        again, which ends its attempts, and after a third minute SIGKILL.
         """
         process, run = self._process, self._run
         self._process = self._run = None

@@ -6,5 +6,4 @@ import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-#: The built program.
 PROGRAM = Path(os.environ.get("OPT_SUPERVISOR", ROOT / "target/debug/opt-supervisor"))

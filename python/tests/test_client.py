@@ -38,7 +38,6 @@ name = "softmax"
 captures = '{ROOT}/tests/data/demo/torch_nn_functional_softmax'
 baseline = '{KERNELS}/naive.c'
 """
-#: A kernel in a single file.
 CRASHES = "int run(void) { *(volatile int *)8 = 1; return 0; }\n"
 TESTS = """
 import pytest

@@ -28,7 +28,6 @@ OPS = {
     "negative": ("w - x", "w[at] - x[at]"),
     "mean": ("(x + w) / 2", "(x[at] + w[at]) / 2"),
 }
-#: The kernel's source. Every build finds its header.
 KERNEL = """#include "opt_candidate.h"
 OPT_EXPORT int run(void *, const OptAny *args, int32_t, OptAny *) {
     const OptTensor *shape = args[0].value.v_tensor;

@@ -15,7 +15,7 @@ from .places import PROGRAM
 from .recording import RecordingTest
 
 HEAD = "import torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n\n"
-#: Bodies of `forward`, modules of the model, and inputs, by name.
+#: By name: the body of `forward`, the modules of the model, the parameters of `forward`, and the inputs.
 LEVEL_1 = {
     "matmul": ("return torch.matmul(a, b)", "", "a, b", "torch.randn(16, 8), torch.randn(8, 4)"),
     "relu": ("return F.relu(x)", "", "x", "torch.randn(4, 32)"),

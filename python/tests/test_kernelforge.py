@@ -16,7 +16,7 @@ from opt_captures.__main__ import main
 from .places import PROGRAM
 from .recording import RecordingTest
 
-#: Ops, each with the call that is captured and a correct kernel in the form that users write.
+#: Ops, each with the call that is captured and a correct kernel.
 OPS: dict[str, tuple[dict[str, Any], str]] = {
     "softmax": (
         {"input": torch.randn(4, 33), "dim": -1, "_stacklevel": 3, "dtype": None},

@@ -1,5 +1,5 @@
 /* (x - mean) / sqrt(variance + eps) * weight + bias over the last axis of contiguous float32. The sums use all
- * float lanes of the machine, and a row is still in the first-level cache when it is read again.
+ * float lanes of the machine.
  * input, normalized_shape, weight or None, bias or None, eps | output
  *
  * Needs -fopenmp-simd: without it, the sums use one lane, because C does not allow reordering them. */

@@ -1,6 +1,6 @@
 /* Tries to leave processes behind that outlive the run, each in its own session. Continues if that is refused.
  * The result is right.
- * Ends as PASSED: the attempt is refused and reported, and the kernel is judged by its result. */
+ * Ends as PASSED: the attempt is refused, and the kernel is judged by its result. */
 #include <unistd.h>
 
 #include "softmax_rows.h"
