@@ -12,7 +12,6 @@
 //!   are uploaded in falling order of `held`; no order has a lower peak.
 //! - s is the size of a staging slot, and k is the number of slots: one for each chunk of s bytes in the load, up to
 //!   the allowed maximum. Slots are allocated before the first upload and kept, so they add to every other term.
-//!   added.
 
 use std::cmp::Reverse;
 
