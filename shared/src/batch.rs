@@ -1,7 +1,7 @@
 //! Divides the entries of a profile into batches by size, in order. An entry above the cap is a batch by itself.
 //!
-//! Constants that several entries of a batch share count once. The worker maps the entries with this implementation,
-//! and the core predicts their memory with the same one.
+//! Constants that several entries of a batch share count once. Workers form batches with this code and the core
+//! predicts with it, so both get the same batches.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -106,7 +106,7 @@ mod tests {
         Constant { id, bytes: Bytes::new(bytes), placed: Bytes::new(bytes) }
     }
 
-    /// Entries given by their own size and their constants; a constant's size depends on its number.
+    /// Makes entries of the given own sizes and constants. A constant's size follows from its number.
     fn owned(entries: &[(u64, BTreeSet<u32>)]) -> Vec<(Bytes, Vec<Constant>)> {
         entries
             .iter()
@@ -145,7 +145,7 @@ mod tests {
                 next = range.end;
             }
             prop_assert_eq!(next, entries.len());
-            // Batches are greedy: none had room for the first entry of the next one.
+            // Batches are greedy: no batch had room for the first entry of the next one.
             for pair in ranges.windows(2) {
                 prop_assert!(Bytes::new(cap) < sum(&entries[pair[0].start..pair[0].end + 1]));
             }
@@ -165,7 +165,7 @@ mod tests {
         }
     }
 
-    /// Entries use two tables in turn. In their own order, every batch would need both tables.
+    /// The entries use two tables in turn. Without reordering, every batch would need both.
     #[test]
     fn entries_with_the_same_table_are_batched_together() {
         let tables = [constant(0, 470), constant(1, 80)];

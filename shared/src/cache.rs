@@ -1,8 +1,7 @@
 //! Restores the page cache after reads: drops the pages that a large job brought in.
 //!
-//! This module counts and drops the cached pages of one file. Its callers, which know the plan and the machine,
-//! decide whether a job is large enough for this. Small capture sets stay cached, because the next candidate reads
-//! them again.
+//! This module counts and drops the cached pages of one file. Its callers decide whether to drop any. Small capture
+//! sets stay cached, because the next candidate reads them again.
 
 use std::fs::File;
 use std::io;
@@ -22,13 +21,13 @@ const SYS_CACHESTAT: libc::c_long = 451;
 /// The size, in bytes, of the windows in which a mostly cached file is examined.
 const WINDOW_BYTES: u64 = 2 << 20;
 
-/// Number of attempts to drop pages. Several are needed because pages may still be arriving from the disk.
+/// The largest number of attempts to drop pages. One may not suffice, because pages can still be arriving from the
+/// disk.
 const MAX_TRIES: u32 = 10;
-/// The pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Drops one file's pages from the cache, if the job is large. If most of the file was cached before, only those
-/// windows are dropped of which nothing was cached.
+/// Drops one file's pages from the cache, if its maker asked for that (`large_job`). If more than half of the file was
+/// cached before, only windows of which nothing was cached are dropped.
 pub struct CacheGuard {
     file: Arc<File>,
     /// Number of cached pages before the first read; `None` if Linux does not report it.
@@ -44,20 +43,20 @@ impl CacheGuard {
         Self { file, before, drop }
     }
 
-    /// Drops the pages that were read before offset `end`, so that a long read never keeps much in the cache.
+    /// Drops the pages before offset `end`. A long read that calls this as it advances never keeps much in the cache.
     pub fn behind(&self, end: u64) {
         for range in self.drop.iter().take_while(|range| range.start < end) {
             let length = NonZeroU64::new(range.end.min(end) - range.start);
-            // This drops clean pages that are not mapped. If Linux ignores the advice, the pages merely stay cached.
+            // The kernel drops clean pages that are not mapped. If it ignores the advice, the pages merely stay cached.
             let _ = fadvise(&*self.file, range.start, length, Advice::DontNeed);
         }
     }
 
-    /// Drops the pages that reads of these files brought into the cache. For each file, returns how many bytes were
-    /// cached before and how many are cached now. Files for which Linux does not report this are left out.
+    /// Drops the pages that reads of these files brought into the cache. For each file, returns the cached bytes before
+    /// the reads and now; a file for which Linux does not report them is left out.
     ///
-    /// Pages that are still being read from disk cannot be dropped, so dropping is repeated as long as it helps. Each
-    /// pause serves all files.
+    /// Pages that are still being read from disk cannot be dropped. Dropping is therefore repeated while it helps,
+    /// `MAX_TRIES` times at most.
     pub fn release_all(guards: Vec<Self>) -> Vec<(Bytes, Bytes)> {
         let mut left_before = None;
         for _ in 0..MAX_TRIES {
@@ -73,8 +72,8 @@ impl CacheGuard {
         guards.into_iter().filter_map(of).collect()
     }
 
-    /// Drops pages, and returns how many more pages are cached now than before the first read. Returns 0 if nothing is
-    /// to be dropped, or if Linux does not report the numbers.
+    /// Drops pages, and returns how many more are cached now than before the first read. Returns 0 if nothing is to be
+    /// dropped or Linux does not report the numbers.
     fn drop_and_count(&self) -> u64 {
         self.behind(u64::MAX);
         let now = if self.drop.is_empty() { None } else { cached_pages(self.file.as_fd()) };
@@ -88,7 +87,7 @@ impl Drop for CacheGuard {
     }
 }
 
-/// The ranges to drop: the whole file or, if most of it is cached, the windows of which nothing is cached.
+/// The ranges to drop: the whole file or, if more than half of it is cached, the windows of which nothing is.
 fn droppable(file: &File, before: Option<u64>) -> Vec<Range<u64>> {
     let everything = std::iter::once(0..u64::MAX >> 1).collect();
     let (Some(cached), Ok(metadata)) = (before, file.metadata()) else { return everything };
@@ -112,8 +111,8 @@ pub fn cached_pages(descriptor: BorrowedFd<'_>) -> Option<u64> {
     cached_pages_in(descriptor, 0, 0).ok()
 }
 
-/// Counts the pages in the cache among the `length` bytes that begin at `offset`. Fails with `ENOSYS` before Linux 6.5.
-/// Newer kernels report the number only to the file's owner and to users who may write to the file.
+/// Counts the cached pages among the `length` bytes that begin at `offset`. Fails with `ENOSYS` before Linux 6.5. Newer
+/// kernels report the number only to the file's owner and to users who may write to the file.
 pub fn cached_pages_in(descriptor: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<u64> {
     #[repr(C)]
     struct Range {
@@ -145,7 +144,7 @@ mod tests {
 
     #[test]
     fn cache_guard_drops_what_was_not_cached_before() {
-        // The file is in the source folder, because the pages of a tmpfs are always in the cache.
+        // A tmpfs would not do, because its pages are always in the cache.
         let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).expect("a file");
         file.write_all(&vec![7; 4 << 20]).expect("written");
         file.sync_all().expect("on disk");

@@ -1,11 +1,10 @@
-//! The chain of an error's causes: joins their texts, and tells whether the machine ran out of descriptors or memory.
+//! Joins the texts of an error and its causes, and finds out whether the system lacked descriptors, memory or tasks.
 
 use std::error::Error;
 use std::io;
 
 use rustix::io::Errno;
 
-/// Joins the error's text and the text of each cause with colons.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();
@@ -17,18 +16,17 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// True if an operation failed because the machine ran out of descriptors or memory. The file or process that was used
-/// is then not to blame.
+/// True if an operation failed for lack of descriptors or memory. The file or process that it used is then not to
+/// blame.
 pub fn is_shortage(error: &(dyn Error + 'static)) -> bool {
     has_code(error, &[Errno::MFILE, Errno::NFILE, Errno::NOMEM])
 }
 
-/// True if the machine refused a process or thread.
+/// True if Linux refused a new process or thread.
 pub fn is_lack_of_tasks(error: &(dyn Error + 'static)) -> bool {
     has_code(error, &[Errno::AGAIN])
 }
 
-/// True if the error or one of its causes is one of these errors of the system.
 fn has_code(error: &(dyn Error + 'static), codes: &[Errno]) -> bool {
     let mut next = Some(error);
     while let Some(error) = next {

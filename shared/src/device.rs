@@ -4,19 +4,19 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// The device of a run. All kernels of the run use it.
+/// The device on which all kernels of a run are executed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Device {
     #[default]
     Cpu,
-    /// A card, by the CUDA driver's number. `CUDA_VISIBLE_DEVICES` affects the numbering.
+    /// A card, by its number in the CUDA driver, which depends on `CUDA_VISIBLE_DEVICES`.
     Cuda(u32),
     /// An emulator that executes PTX on the CPU and checks every access. Kernels on it are never timed.
     Emulated,
 }
 
-/// The kind of a device. Results name it as the origin of their figures.
+/// A device without its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceKind {
@@ -25,7 +25,6 @@ pub enum DeviceKind {
     Emulated,
 }
 
-/// The part of a card's name before its number.
 const CUDA_PREFIX: &str = "cuda:";
 
 impl Device {
@@ -44,7 +43,7 @@ impl Device {
             "emulated" => Some(Self::Emulated),
             card => {
                 let number = card.strip_prefix(CUDA_PREFIX)?.parse().ok()?;
-                // Each card has exactly one name, so `cuda:+1` and `cuda:007` are refused.
+                // Each card has only one name: `cuda:+1` and `cuda:007` are refused.
                 Some(Self::Cuda(number)).filter(|device| device.to_string() == card)
             }
         }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use crate::kernel_files::KernelFiles;
 
-/// BLAKE3, in hex, of a candidate's sources in their order and of the headers that are copied with them. The content of
-/// each file is followed by its length. The error names the file.
+/// BLAKE3, in hex, of a candidate's sources in their order, followed by its copied headers. The content of each file is
+/// followed by its length. The error names the file.
 pub fn of_files(files: &KernelFiles) -> Result<String, (PathBuf, io::Error)> {
     let mut hasher = blake3::Hasher::new();
     for file in files.all() {

@@ -5,8 +5,8 @@ use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
-/// Creates a folder unless it exists, but not its parent: if the run's folder was moved, another must not appear at its
-/// old path.
+/// Creates a folder unless it exists. Its parent is not created: if the run's folder was moved, a second one must not
+/// appear at the old path.
 pub fn make_folder(path: &Path) -> io::Result<()> {
     match fs::create_dir(path) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -14,8 +14,8 @@ pub fn make_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a folder with everything in it. Unlike `std::fs::remove_dir_all`, this also removes folders that are nested
-/// very deeply, and those whose mode forbids their owner to list or change them.
+/// Removes a folder with everything in it. Unlike `std::fs::remove_dir_all`, this succeeds if folders are nested very
+/// deeply, or if their mode forbids their owner to list or change them.
 pub fn remove_tree(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(error),
@@ -27,7 +27,7 @@ pub fn remove_tree(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Moves all folders below `root` into `root` itself, so that none is deeper than one level.
+/// Moves all folders below `root` into `root` itself, so that no path is long.
 fn flatten(root: &Path) -> io::Result<()> {
     let mut number = 0_u64;
     let mut unused_name = || loop {
@@ -70,7 +70,7 @@ mod tests {
         let parent = tempfile::tempdir().expect("a folder");
         let root = parent.path().join("root");
         fs::create_dir(&root).expect("a folder");
-        // Paths of this length cannot be opened, so the folders are nested from the inside to the outside.
+        // A path of this length cannot be opened, so the folders are nested from the inside to the outside.
         let mut nested = parent.path().join("n");
         fs::create_dir(&nested).expect("a folder");
         for number in 0..3000 {

@@ -30,13 +30,13 @@ ids! {
     JobId, "job-";
     /// Index of a candidate in the whole plan, not in its job.
     CandidateId, "candidate-";
-    /// Index of a unit among all units that a run's sources have offered.
+    /// Index of a unit among all units of a run, whatever their source.
     UnitId, "unit-";
     /// Index of an entry in its job's capture set, in the set's own order.
     EntryId, "entry-";
-    /// A worker of this run. A number is never reused.
+    /// A worker. A number is never reused in a run.
     WorkerId, "worker-";
-    /// A lease of one worker for one attempt. A number is never reused.
+    /// A lease of one worker for one attempt. A number is never reused in a run.
     LeaseId, "lease-";
     /// Index of a storage in a capture file.
     StorageId, "storage-";

@@ -1,9 +1,9 @@
 //! The files that a candidate is built from: its sources, and the headers beside them that it includes.
 //!
-//! A build gets copies of these files. It cannot see the rest of their folders, which may contain captures, results and
-//! other candidates.
+//! A build gets copies of these files instead of their folders, which may contain captures, results and other
+//! candidates.
 //!
-//! Headers are found by a text search for `#include "NAME"` in the sources and in the headers found so far. The search
+//! Headers are found by a text search for `#include "NAME"` in the sources and in headers already found. The search
 //! ignores conditions, so it also follows lines that the compiler would skip.
 
 use std::collections::BTreeSet;
@@ -15,26 +15,25 @@ use std::path::{Component, Path, PathBuf};
 use crate::language::{Language, Toolchain};
 use crate::units::Bytes;
 
-/// The suffixes of headers. Sources of other candidates, captures and plans have none of them.
+/// The suffixes of headers. No source, capture or plan has one of them.
 pub const HEADER_SUFFIXES: [&str; 11] =
     ["h", "hh", "hpp", "hxx", "cuh", "inc", "inl", "ipp", "tpp", "tcc", "def"];
 /// The largest number of headers that are copied. A library of headers belongs in `[build] include`.
 const MAX_HEADERS: usize = 256;
-/// The largest total size of these headers.
+/// The largest total size of a candidate's headers.
 const MAX_HEADER_BYTES: Bytes = Bytes::mib(8);
-/// The largest total size of a candidate's files that are copied.
+/// The largest total size of a candidate's sources and headers.
 pub const MAX_BYTES: Bytes = Bytes::mib(64);
-/// Only this many bytes at the beginning of a line are searched. No real `#include` is longer.
+/// A longer line is searched only up to this length.
 const MAX_LINE_BYTES: u64 = 4096;
 
-/// A file of a candidate, and its path in a copy of all its files.
+/// A file of a candidate, and its relative path among the copies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelFile {
     pub path: PathBuf,
     pub relative: PathBuf,
 }
 
-/// All files of a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelFiles {
     /// The deepest folder that contains all sources.
@@ -43,11 +42,10 @@ pub struct KernelFiles {
     pub sources: Vec<KernelFile>,
     /// The headers, sorted by path.
     pub headers: Vec<KernelFile>,
-    /// Headers that were included and exist, but are not copied.
+    /// Headers that a file includes and that exist, but that are not copied.
     pub left_out: Vec<LeftOut>,
 }
 
-/// A header that exists but is not copied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeftOut {
     /// The name in the `#include`.
@@ -76,7 +74,7 @@ pub enum CopyError {
 }
 
 impl KernelFiles {
-    /// Looks for the headers of `sources`, whose paths must be absolute. A source that cannot be read is skipped;
+    /// Looks for the headers of `sources`, whose paths must be absolute. A source that cannot be read is not searched;
     /// copying it will fail.
     pub fn find(sources: &[PathBuf], language: Language) -> Self {
         let clean: Vec<PathBuf> = sources.iter().map(|path| without_dots(path)).collect();
@@ -114,14 +112,14 @@ impl KernelFiles {
     }
 }
 
-/// Opens a regular file. Reading anything else could block or never end.
+/// Opens a regular file. Opening or reading anything else could block forever.
 fn open_regular(path: &Path) -> io::Result<File> {
     let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
     let file = File::options().read(true).custom_flags(nonblocking).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
-/// Copies a file of at most `room` bytes. Returns the remaining room, or `None` if the file does not fit.
+/// Copies a file of at most `room` bytes. Returns the room that is left, or `None` if the file does not fit.
 fn copy(from: &Path, to: &Path, room: u64) -> Result<Option<u64>, CopyError> {
     let read = |source| CopyError::Read { path: from.to_owned(), source };
     let write = |source| CopyError::Write { path: to.to_owned(), source };
@@ -134,7 +132,6 @@ fn copy(from: &Path, to: &Path, room: u64) -> Result<Option<u64>, CopyError> {
     Ok(room.checked_sub(copied))
 }
 
-/// True if the language is compiled from sources with `#include`.
 fn has_includes(language: Language) -> bool {
     match language.kind().toolchain {
         Toolchain::Cc | Toolchain::Cxx | Toolchain::Nvcc | Toolchain::Nvrtc | Toolchain::TorchExtension => {
@@ -149,7 +146,7 @@ fn has_includes(language: Language) -> bool {
 }
 
 struct Search {
-    /// The folders of the sources, relative to the root. Headers must be in one of them or below.
+    /// The folders of the sources, relative to the root. A header must be in or below one of them.
     folders: Vec<PathBuf>,
     to_read: Vec<KernelFile>,
     seen: BTreeSet<PathBuf>,
@@ -173,14 +170,14 @@ impl Search {
 
     fn run(&mut self) {
         while let Some(file) = self.to_read.pop() {
-            // The compiler will report a file that cannot be read.
+            // Copying the file will fail and report it.
             let Ok(text) = open_regular(&file.path) else { continue };
             let _ = each_include(text, &mut |name| self.consider(&file, name));
         }
     }
 
-    /// Handles an `#include` of `name` in the file `by`. The header is added or left out with a reason. If it does not
-    /// exist, it is ignored, because the compiler will search other folders.
+    /// Handles an `#include` of `name` in the file `by`: adds the header, or notes why it is left out. A header that
+    /// does not exist is ignored, because the compiler will search other folders.
     fn consider(&mut self, by: &KernelFile, name: &str) {
         let Some(folder) = by.path.parent() else { return };
         let path = folder.join(name);
@@ -194,7 +191,7 @@ impl Search {
         if self.seen.contains(&relative) {
             return;
         }
-        // The target is checked, because a link could make another file look like a header.
+        // The target of a link counts, because a link could make any file look like a header.
         let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
         if !metadata.is_file() || !is_header(&relative) || !is_header(&real) {
             return self.leave_out(name, LeftOutReason::NoHeader);
@@ -248,7 +245,7 @@ fn included(line: &str) -> Option<&str> {
     (!name.is_empty()).then_some(name)
 }
 
-/// The path of `name` in `folder`, both relative to the root. `None` if it is outside the root.
+/// Joins `name` to `folder`, which is relative to the root. `None` if the result is outside the root.
 fn below(folder: &Path, name: &Path) -> Option<PathBuf> {
     let mut path = folder.to_owned();
     for part in name.components() {
@@ -375,7 +372,8 @@ mod tests {
             ("link.h", NoHeader),
             ("/proc/self/status", Outside),
             ("detail", NoHeader),
-            // The path leads out of the source's folder and back in through a folder name that the copy does not have.
+            // The path leads out of the source's folder and back in through the folder's name, which the copy does not
+            // have.
             ("../k/x.h", Outside),
         ];
         assert_eq!(left_out(&files), expected);

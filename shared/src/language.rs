@@ -1,6 +1,6 @@
 //! The languages of candidates, in one table.
 //!
-//! A language is recognised by a file's suffix or named by the plan. It determines the toolchain, the kind of artifact,
+//! A file's suffix or the plan determines the language. The language determines the toolchain, the kind of artifact,
 //! the launcher, and the tier of trust in the results.
 
 use std::ffi::OsStr;
@@ -25,19 +25,19 @@ pub enum Language {
     Ptx,
     Cubin,
     Python,
-    /// The recorded PyTorch function itself, called as it was recorded. It has no sources.
+    /// The recorded PyTorch function itself. It has no sources.
     Torch,
-    /// C++ with PyTorch's tensors, linked to the libtorch of an interpreter.
+    /// C++ with PyTorch's tensors, linked to an interpreter's libtorch.
     #[serde(rename = "torch-extension")]
     TorchExtension,
-    /// Python with Triton, whose interpreter runs the kernels on the CPU.
+    /// Triton kernels that Triton's interpreter runs on the CPU.
     Triton,
     /// Triton kernels that are compiled ahead of time. The plan says how to launch them on the device.
     #[serde(rename = "triton-device")]
     TritonDevice,
 }
 
-/// The tool that turns sources into an artifact.
+/// The tool that makes the artifact from sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Toolchain {
     /// `[build] cc`.
@@ -66,12 +66,12 @@ pub enum ArtifactKind {
     SharedLibrary,
     Ptx,
     Cubin,
-    /// A module of an interpreted language.
+    /// A Python module.
     Module,
 }
 
 impl ArtifactKind {
-    /// The suffix of the file in which an artifact is kept.
+    /// The suffix of an artifact's file.
     pub const fn suffix(self) -> &'static str {
         match self {
             Self::SharedLibrary => "so",
@@ -82,7 +82,6 @@ impl ArtifactKind {
     }
 }
 
-/// The way in which an artifact is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Launcher {
     /// A runner loads it and looks up its symbol.
@@ -100,21 +99,20 @@ pub enum Launcher {
 }
 
 impl Launcher {
-    /// True if it needs the interpreter of `[build] python`.
     pub const fn needs_python(self) -> bool {
         matches!(self, Self::Interpreter | Self::Libtorch | Self::Triton)
     }
 
-    /// True if its runners are interpreters. They are copies of a zygote, if one can be started.
+    /// True if its runners are interpreters. They are copied from a zygote, if one can be started.
     pub const fn is_interpreter(self) -> bool {
         matches!(self, Self::Interpreter | Self::Triton)
     }
 }
 
-/// The trust that a verdict deserves.
+/// The trust that a verdict deserves, from most to least.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Tier {
-    /// The sandbox gives all of its guarantees.
+    /// The sandbox's guarantees hold in full.
     A,
     /// The candidate can forge objects of the interpreter. It cannot reach the clock, the expected outputs or the
     /// verdict.
@@ -150,10 +148,10 @@ impl Tier {
     }
 }
 
-/// The reason why a candidate for a CUDA device cannot run, in a version that has no CUDA support.
+/// The reason why a candidate cannot run on a card, in a version without CUDA support.
 pub const NO_CUDA: &str = "the CUDA device is not supported by this version";
 
-/// One row of the table.
+/// What depends on a language.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
     pub language: Language,
@@ -164,7 +162,7 @@ pub struct Kind {
     pub artifact: ArtifactKind,
     pub launcher: Launcher,
     pub tier: Tier,
-    /// The function that is called if the candidate does not name one.
+    /// The function that is called if the plan does not name one.
     pub symbol: &'static str,
     /// The reason why this version cannot run it; `None` if it can.
     pub missing: Option<&'static str>,
@@ -329,27 +327,27 @@ impl Language {
         path.extension().and_then(OsStr::to_str).and_then(Self::of_suffix)
     }
 
-    /// True if its kernels run on a device.
+    /// True if its kernels run on a device other than the CPU.
     pub fn needs_device(self) -> bool {
         self.is_device_code() || self == Self::Cuda
     }
 
-    /// True if a build needs the interpreter of `[build] python` with Triton.
+    /// True if it needs an interpreter (`[build] python`) with Triton.
     pub fn needs_triton(self) -> bool {
         matches!(self, Self::Triton | Self::TritonDevice)
     }
 
-    /// True if a build runs code of the candidate, so that the candidate can end the compiler's process.
+    /// True if a build runs the candidate's own code, which could then end the compiler's process.
     pub fn build_runs_source(self) -> bool {
         self == Self::TritonDevice
     }
 
-    /// True if it has no host code. It then runs only on a device, with the launches of the plan.
+    /// True if it has no host code. The worker then launches it on a device, as the plan says.
     pub fn is_device_code(self) -> bool {
         self.kind().launcher == Launcher::Kernel
     }
 
-    /// The reason why the device cannot run this language, with a remedy; `None` if it can.
+    /// The reason why the device cannot run this language, usually with a remedy; `None` if it can.
     pub fn unfit_for(self, device: Device) -> Option<String> {
         let name = self.name();
         match (self.is_device_code(), device) {
@@ -381,7 +379,6 @@ impl Language {
         (self == Self::Triton).then_some(TRITON_NOT_TIMED)
     }
 
-    /// True if a candidate consists of files.
     pub fn has_sources(self) -> bool {
         self.kind().toolchain != Toolchain::Torch
     }
@@ -393,7 +390,7 @@ impl Language {
             .then_some("a torch-extension in CUDA needs a device: PyTorch's libraries call their own CUDA runtime, which the emulated device does not replace, and this version starts no host code on a card (write a launcher with `opt_candidate.h` or tvm-ffi, in `language = \"cuda\"`)")
     }
 
-    /// The suffix of the file for a source that was submitted as text.
+    /// The suffix for the file of a source that was submitted as text.
     pub fn suffix_of_text(self) -> &'static str {
         match self {
             Self::CudaDevice => return "cu",
@@ -405,13 +402,12 @@ impl Language {
         kind.suffixes.first().copied().unwrap_or(otherwise)
     }
 
-    /// The suffixes of all languages.
     pub fn suffixes() -> impl Iterator<Item = &'static str> {
         KINDS.iter().flat_map(|kind| kind.suffixes.iter().copied())
     }
 
-    /// Returns the language with this name, of those that have sources and that this version runs. The error lists
-    /// them.
+    /// Returns the language with this name, if it has sources and this version runs it. The error lists all such
+    /// languages.
     pub fn runnable(name: &str) -> Result<Self, String> {
         let runnable = || KINDS.iter().filter(|kind| kind.missing.is_none() && kind.language.has_sources());
         runnable().find(|kind| kind.name == name).map(|kind| kind.language).ok_or_else(|| {
@@ -420,7 +416,7 @@ impl Language {
         })
     }
 
-    /// Deserializes an optional field of a request. Only languages that this version runs are accepted.
+    /// Deserializes an optional language in a request (see [`runnable`](Self::runnable)).
     pub fn deserialize_runnable<'de, D: Deserializer<'de>>(
         deserializer: D,
     ) -> Result<Option<Self>, D::Error> {

@@ -1,7 +1,7 @@
 //! Writes an `f64` as a number or, if JSON cannot represent it, as one of the texts "NaN", "Infinity" and "-Infinity".
 //!
-//! It is used through `#[serde(with = "opt_shared::nonfinite")]`. Formats that are not human-readable, such as that of
-//! the channel, contain the number itself.
+//! Use it with `#[serde(with = "opt_shared::nonfinite")]`. Binary formats, such as that of the channel, contain the
+//! number itself.
 
 use std::fmt;
 
@@ -12,7 +12,6 @@ const NAN: &str = "NaN";
 const INFINITY: &str = "Infinity";
 const MINUS_INFINITY: &str = "-Infinity";
 
-/// The text of a number that JSON cannot represent; `None` for any other number.
 pub const fn text(number: f64) -> Option<&'static str> {
     if number.is_nan() {
         Some(NAN)
@@ -73,7 +72,7 @@ impl Visitor<'_> for NumberOrText {
     }
 }
 
-/// The same for an optional number. Only an unknown number is written as `null`.
+/// The same for an optional number. `None` is written as `null`.
 pub mod option {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -9,7 +9,7 @@ use crate::units::Bytes;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EntryNumbers {
-    /// Size of the file when the plan was checked. If it is different later, that is a capture error.
+    /// Size of the file when the plan was checked. A different size later is a capture error.
     pub file: Bytes,
     /// I: distinct bytes of all inputs. Batches are composed by this size.
     pub inputs: Bytes,
@@ -17,15 +17,15 @@ pub struct EntryNumbers {
     pub outputs: Bytes,
     /// R: bytes of the outputs in a profile's ring, which has a slot for each call of a block.
     pub ring: Bytes,
-    /// The largest number of buffers that its inputs and outputs take on a device.
+    /// The largest number of buffers that its inputs and outputs need on a device.
     pub buffers: u32,
     /// V: bytes of all variants of the inputs that may change between timed calls.
     pub varied: Bytes,
     /// U: input bytes that cannot be mapped in place and are owed.
     pub unmapped: Bytes,
-    /// Bytes of the inputs if they are copied.
+    /// The memory that copies of the inputs take.
     pub copied: Bytes,
-    /// The parts of the inputs that other entries of the job have too.
+    /// The parts of the inputs that other entries of the job use too.
     #[serde(serialize_with = "as_slice", deserialize_with = "of_list")]
     pub constants: Arc<[Constant]>,
 }

@@ -1,19 +1,17 @@
-//! The peak memory of a load, computed from sizes. The worker that loads and the core that predicts use this formula.
+//! The peak memory of a load, computed from sizes. Loads use its `upload_order`, and tests compare their peaks with the
+//! formula.
 //!
 //! Peak = W + max(A, w) + k·s, with these terms:
 //!
-//! - W is the size of all distinct storages that are used, each rounded up to whole grains of the device. Storages that
-//!   are already resident are included. A storage counts once, however many tensors it holds, and does not count if
-//!   nothing uses it.
+//! - W is the size of all distinct storages that are used, each rounded up to whole grains of the device. A storage
+//!   counts once, however many tensors it holds, and does not count if nothing uses it.
 //! - A is the size of all allocations after the last upload (outputs, activations, workspace), in whole grains.
 //! - w is the additional host memory of a source at the worst moment. While a storage is uploaded, its source has
 //!   `held` bytes in memory, and later storages are not allocated yet. w is therefore the largest value of `held` minus
 //!   the size of the later storages, and at least 0. Sources that are read straight into slots hold nothing. Storages
-//!   are uploaded in falling order of `held`, and those with equal `held` in their given order. No order has a lower
-//!   peak.
+//!   are uploaded in falling order of `held`; no order has a lower peak.
 //! - s is the size of a staging slot, and k is the number of slots: one for each chunk of s bytes in the load, up to
-//!   the allowed maximum. Slots are allocated before the first upload and kept for the next load, so they are always
-//!   added.
+//!   the allowed maximum. Slots are allocated before the first upload and kept, so they add to every other term.
 
 use std::cmp::Reverse;
 
@@ -23,7 +21,7 @@ use crate::units::Bytes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placing {
     pub bytes: Bytes,
-    /// Host memory that its source has allocated while it is uploaded.
+    /// Host memory that its source holds while the storage is uploaded.
     pub held: Bytes,
 }
 
@@ -35,7 +33,6 @@ pub struct Terms {
     pub slot: Bytes,
 }
 
-/// The terms of the formula.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Peak {
     /// W.
@@ -49,7 +46,7 @@ pub struct Peak {
 }
 
 impl Peak {
-    /// The peak of loading these distinct storages, none of which is resident yet, and of the allocations after them.
+    /// The peak of loading these distinct storages, none of which is resident yet, and of the allocations that follow.
     pub fn of(storages: &[Placing], after: &[Bytes], terms: Terms) -> Self {
         let placed = |bytes| whole_grains(bytes, terms.grain);
         let weights: Bytes = storages.iter().map(|it| placed(it.bytes)).sum();
@@ -77,7 +74,7 @@ impl Peak {
     }
 }
 
-/// The order in which to upload storages whose sources have these amounts in memory.
+/// The order in which to upload storages whose sources hold these amounts of memory. Equal amounts keep their order.
 pub fn upload_order(held: impl Iterator<Item = Bytes>) -> Vec<usize> {
     let mut order: Vec<(Reverse<Bytes>, usize)> =
         held.enumerate().map(|(index, held)| (Reverse(held), index)).collect();
@@ -85,7 +82,6 @@ pub fn upload_order(held: impl Iterator<Item = Bytes>) -> Vec<usize> {
     order.into_iter().map(|(_, index)| index).collect()
 }
 
-/// `bytes` rounded up to whole grains.
 pub fn whole_grains(bytes: Bytes, grain: Bytes) -> Bytes {
     let grain = grain.get().max(1);
     Bytes::new(bytes.get().div_ceil(grain).saturating_mul(grain))
@@ -113,12 +109,11 @@ mod tests {
         for (storages, after, terms, peak) in [
             (&[][..], &[][..], [0, 0, 0, 0], 0),
             (&[], &[9], [0, 12, 0, 0], 12),
-            // Streamed storages: there is no source memory, and one slot or two.
+            // Streamed storages: their sources hold nothing, and there are one or two slots.
             (&[(10, 0)], &[1], [12, 4, 0, 10], 26),
             (&[(11, 0)], &[1], [12, 4, 0, 20], 36),
             (&[(0, 0), (5, 0), (5, 0), (5, 0)], &[], [24, 0, 0, 20], 44),
-            // The last source adds all the memory that it has. An earlier one adds the amount by which its memory
-            // exceeds the later storages.
+            // The last source adds all that it holds. An earlier one adds what it holds beyond the later storages.
             (&[(8, 8)], &[4], [8, 4, 8, 10], 26),
             (&[(8, 8)], &[40], [8, 40, 8, 10], 58),
             (&[(8, 0), (8, 8)], &[], [16, 0, 0, 20], 36),
@@ -131,7 +126,7 @@ mod tests {
         }
     }
 
-    /// Computes the peak of loading in this order, step by step.
+    /// Computes the peak of loading in this order by going through it step by step.
     fn walk(storages: &[(u64, u64)], order: &[usize]) -> u64 {
         let mut placed = 0;
         let mut peak = 0;

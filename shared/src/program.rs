@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::PathBuf;
 
-/// Returns the path of a program: a name is looked up on `PATH`, a path is resolved. `None` if there is no such file.
+/// Returns the path of a program, given its name on `PATH` or a path. `None` if there is no such file.
 pub fn find(name: &str) -> Option<PathBuf> {
     find_in(name, std::env::var_os("PATH").as_deref())
 }

@@ -1,11 +1,11 @@
 //! The list of all protections that a machine can or cannot enforce on a sandbox.
 //!
-//! For each protection, the list says what it stops, how it is tested, and what to do if it is missing. Before a run,
-//! canaries find out which protections are present. Every runner also finds out for itself.
+//! For each protection, the list says what it stops, how it is tested, and what to do if it is missing. Canaries test
+//! them before a run, and each runner reports what it could enforce on itself.
 
 use serde::{Deserialize, Serialize};
 
-/// A protection that the machine can or cannot enforce.
+/// A protection as found on this machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Protection {
     pub name: String,
@@ -19,7 +19,7 @@ impl Protection {
         Self { name: name.to_owned(), present, detail: detail.into() }
     }
 
-    /// Writes `+name: detail` or `-name: detail`. Line ends in the detail are replaced by spaces.
+    /// Writes `+name: detail` or `-name: detail` on one line.
     pub fn line(&self) -> String {
         let sign = if self.present { '+' } else { '-' };
         format!("{sign}{}: {}", self.name, self.detail.replace('\n', " "))
@@ -36,21 +36,21 @@ impl Protection {
     }
 }
 
-/// The properties of a protection that do not depend on the machine.
+/// What is known about a protection on any machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProtectionKind {
     pub name: &'static str,
     /// True if candidates should not be run on a machine that lacks it.
     pub needed: bool,
     pub stops: &'static str,
-    /// The test by a canary, as a past-tense fragment.
+    /// What the canary did to test it, as a past-tense fragment.
     pub proof: &'static str,
     pub remedy: &'static str,
     /// The canary's attempts. Empty if the supervisor tests the protection from outside.
     pub attempts: &'static [Attempt],
 }
 
-/// The name of an attempt and its allowed answers. There are several answers if Linux can refuse in different ways.
+/// The name of an attempt and its allowed answers. Linux can refuse some attempts in several ways.
 pub type Attempt = (&'static str, &'static [&'static str]);
 
 const REFUSED: &[&str] = &["EPERM"];
@@ -75,7 +75,7 @@ const NOT_LINUX: &str = "run on Linux 5.13 or later, not under an emulator";
 const NO_NAMESPACES: &str =
     "allow user namespaces (kernel.unprivileged_userns_clone, user.max_user_namespaces), or run as root";
 
-/// All protections. The limits come first, followed by the protections that isolate a candidate.
+/// All protections: first the limits, then the isolation of a candidate.
 pub const PROTECTIONS: &[ProtectionKind] = &[
     kind(
         CGROUP_LEAF,
@@ -296,7 +296,7 @@ mod tests {
         for (index, kind) in PROTECTIONS.iter().enumerate() {
             assert_eq!(PROTECTIONS.iter().position(|it| it.name == kind.name), Some(index), "{}", kind.name);
         }
-        // The other protections are tested by attempts. A protection without any attempt would always be missing.
+        // A protection without attempts, unless it is tested from outside, would never count as present.
         let from_outside: Vec<&str> =
             PROTECTIONS.iter().filter(|kind| kind.attempts.is_empty()).map(|kind| kind.name).collect();
         assert_eq!(from_outside, [CGROUP_LEAF, POLL_AND_KILL]);

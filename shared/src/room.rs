@@ -13,14 +13,14 @@ use crate::units::Bytes;
 pub struct Room {
     /// The free space on a disk, without what only root may use.
     pub disk: Option<Bytes>,
-    /// The number of files that can still be created there.
+    /// The number of files that can still be created on the disk.
     pub inodes: Option<u64>,
     /// The number of processes and threads that can still be started.
     pub pids: Option<u64>,
 }
 
 impl Room {
-    /// Reads the room on the disk of a path, which must exist. It can block as long as the disk does.
+    /// Reads the room on the disk of a path, which must exist. Blocks as long as the disk does.
     pub fn on_disk_of(path: &Path) -> io::Result<Self> {
         let disk = statvfs(path)?;
         Ok(Self {

@@ -1,6 +1,6 @@
 //! The stages of a candidate or a replay, in order.
 //!
-//! This is the only list of stages. Their names are used in plans, the database, the result and the reports.
+//! This is the only list of stages. Plans, the database, results and reports use its names.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 pub enum Stage {
     Build,
     Verify,
-    /// A short profile that determines which candidates need no further timing.
+    /// A short profile that shows which candidates need no further timing.
     Screen,
     Profile,
-    /// A second profile of the best candidates. It is needed because the best of many measured times is partly due to
-    /// chance.
+    /// A second profile of the best candidates. The first one flatters them: the best of many measured times is partly
+    /// due to chance.
     Confirm,
     Replay,
 }
@@ -42,7 +42,6 @@ impl Stage {
         Self::Screen <= self
     }
 
-    /// True if the stage times a candidate.
     pub const fn is_timed(self) -> bool {
         matches!(self, Self::Screen | Self::Profile | Self::Confirm)
     }

@@ -1,7 +1,6 @@
 //! Units of quantities in function signatures: bytes, and indices into memory.
 //!
-//! This file defines the type `Bytes` with its text form (`"512MiB"`), and the saturating conversion of 64-bit numbers
-//! to indices. Times are `std::time::Duration`. The plan parses their text form, and no other code does.
+//! Times are `std::time::Duration`; only the plan parses text that means a time.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
@@ -9,9 +8,8 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
-/// Converts a count, an offset or an address to an index in this process. The conversion saturates. A value that does
-/// not fit is therefore refused by the allocator or a slice, and does not wrap to a small number. On 64-bit machines,
-/// every value fits.
+/// Converts a count, an offset or an address to an index in this process. A value that does not fit becomes the largest
+/// index, which the allocator or a slice refuses, instead of wrapping to a small one.
 #[inline]
 pub const fn to_index(number: u64) -> usize {
     if number > usize::MAX as u64 {
@@ -22,7 +20,7 @@ pub const fn to_index(number: u64) -> usize {
     index
 }
 
-/// A number of bytes. Arithmetic saturates, so a limit that overflows becomes the largest limit and never a small one.
+/// A number of bytes. Arithmetic saturates, so a sum that overflows becomes the largest number, never a small one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Bytes(u64);
@@ -51,12 +49,12 @@ impl Bytes {
         self.0
     }
 
-    /// Converts to a `usize` for lengths of buffers and maps in this process (see [`to_index`]).
+    /// Converts to a `usize` as [`to_index`] does.
     pub const fn to_usize(self) -> usize {
         to_index(self.0)
     }
 
-    /// Converts to an `f64` for rates, shares and plots. The result is exact up to 2^53 bytes, and rounded above.
+    /// Converts to an `f64`, exactly up to 2^53 bytes and rounded above.
     #[expect(clippy::cast_precision_loss, reason = "the doc comment says that it is rounded")]
     pub const fn as_f64(self) -> f64 {
         self.0 as f64
@@ -74,7 +72,7 @@ impl Bytes {
         self.0.checked_add(other.0).map(Self)
     }
 
-    /// Returns `fraction` of this many bytes, rounded down. `fraction` is clamped to 0..=1.
+    /// Returns `fraction` of this number, rounded down. `fraction` is clamped to 0..=1.
     pub fn fraction(self, fraction: f64) -> Self {
         let clamped = fraction.clamp(0.0, 1.0);
         #[expect(
@@ -135,7 +133,6 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// The error for text that is not a size.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not a size (write a number and a unit, such as \"512MiB\", \"1.5GiB\", \"64KiB\" or \"0\")"

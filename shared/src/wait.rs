@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Converts a time limit to the form that system calls take. A limit that is too long becomes the longest possible one.
+/// Converts a timeout to the form that system calls take. One that is too long becomes the longest possible.
 pub fn timespec(bound: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(bound.as_secs()).unwrap_or(i64::MAX),
@@ -13,8 +13,8 @@ pub fn timespec(bound: Duration) -> Timespec {
     }
 }
 
-/// Waits until the descriptor is readable or reaches its end. Returns false if that did not happen within the timeout.
-/// A pidfd is readable once its process has died. Signals do not interrupt the wait.
+/// Waits until the descriptor is readable or at its end, and returns false if that takes longer than the timeout. A
+/// pidfd is readable once its process has died. Signals do not end the wait.
 pub fn readable(descriptor: impl AsFd, timeout: Duration) -> rustix::io::Result<bool> {
     let began = Instant::now();
     loop {

@@ -18,7 +18,6 @@ const PASS_BYTES: u64 = BANKS * BANK_BYTES;
 /// The unit in which global memory is accessed, in bytes.
 const SECTOR: u64 = 32;
 
-/// What the warps of a launch did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Branches that only some of a warp's active lanes took.
@@ -27,20 +26,20 @@ pub struct Counts {
     pub global: Traffic,
 }
 
-/// Accesses of warps to one kind of memory. Their parts are passes over the banks of shared memory, or sectors of 32
-/// bytes of global memory.
+/// Accesses of warps to one kind of memory. The parts of an access are passes over the banks of shared memory, or
+/// sectors of 32 bytes of global memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// The number of accesses, each of which has up to 32 lanes.
+    /// The number of accesses, each by up to 32 lanes at once.
     pub accesses: u64,
     pub parts: u64,
-    /// The parts that would be enough for the same bytes.
+    /// The number of parts in which the same bytes could be accessed.
     pub fewest: u64,
     /// The PTX line with the most unnecessary parts, and its source line. `None` if no part is unnecessary.
     pub worst: Option<(u32, Option<crate::fault::SourceLine>)>,
 }
 
-/// The accesses of one instruction: their number, their parts, and the parts that would be enough.
+/// The accesses of one instruction: their number, their parts, and the fewest possible parts.
 type Line = [u64; 3];
 
 /// The counts of one host thread.

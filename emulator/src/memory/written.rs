@@ -3,7 +3,8 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A bit for each byte, set once the byte is written. As long as there are no bits, all bytes count as written.
+/// A bit for each byte, set once the byte is written. Until [`forget`](Self::forget) is first called, there are no
+/// bits, and all bytes count as written.
 #[derive(Debug, Default)]
 pub struct Written(OnceLock<Box<[AtomicU32]>>);
 
@@ -31,7 +32,7 @@ impl Written {
         });
     }
 
-    /// Whether any of up to 8 aligned bytes was ever written.
+    /// True if any of up to 8 aligned bytes was written.
     #[inline(always)]
     pub fn has_any(&self, offset: u64, bytes: u64) -> bool {
         let Some(bits) = self.0.get() else { return true };

@@ -2,9 +2,9 @@
 //! wait for them as on a card.
 //!
 //! The model is in a file in one of the folders of `LD_LIBRARY_PATH`, because a worker gets this variable, but none
-//! that only the twin knows. It has two numbers: the nanoseconds that an instruction of a warp takes, and the bytes
-//! that are written in a microsecond. Without the file, an operation takes as long as its emulation. If the emulation
-//! takes longer than the model says, more time passes on the host than on the device, as on a busy machine.
+//! that only the twin knows. The file has two numbers: the nanoseconds that an instruction of a warp takes, and the
+//! bytes that are moved in a microsecond. Without the file, an operation takes as long as its emulation. If the
+//! emulation takes longer than the model says, more time passes on the host than on the device, as on a busy machine.
 
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -37,7 +37,6 @@ fn queue(begun: Instant, takes: Duration) {
     *done = Some(done.map_or(begun, |done| done.max(begun)) + takes);
 }
 
-/// Queues a kernel.
 pub(crate) fn ran(begun: Instant, warp_instructions: u64) {
     if let Some(model) = *MODEL {
         let instructions = u32::try_from(warp_instructions).unwrap_or(u32::MAX);
@@ -45,7 +44,6 @@ pub(crate) fn ran(begun: Instant, warp_instructions: u64) {
     }
 }
 
-/// Queues a fill, or a copy within the device.
 pub(crate) fn moved(begun: Instant, bytes: u64) {
     if let Some(model) = *MODEL {
         queue(begun, Duration::from_micros(bytes.checked_div(model.bytes_per_us).unwrap_or(0)));

@@ -142,8 +142,8 @@ pub(super) fn given<'a>(
     Ok(given)
 }
 
-/// Appends the arguments that a value becomes: one for each element if it is a list that contains tensors,
-/// otherwise the value itself.
+/// Appends the arguments that a value becomes: one for each element of a list that contains tensors, otherwise the
+/// value itself.
 fn flatten(value: &Value, parameter: &str, arguments: &mut Vec<Argument>) -> Result<(), BindError> {
     let mut path = parameter.to_owned();
     flatten_within(value, 0, &mut Budget::new(), &mut path, &mut |path, value| {

@@ -1,7 +1,7 @@
 //! One recorded call as an interpreted language needs it: with its lists, tuples and names, not flattened.
 //!
-//! Tensors are identified by their index among the arguments that `bind` makes from the same entry. Therefore a
-//! candidate in any language sees the same bytes. `bind` also decides which other values are accepted.
+//! A tensor is identified by its index among the arguments that `bind` makes from the same entry, so a candidate in any
+//! language sees the same bytes.
 
 use std::collections::BTreeMap;
 

@@ -9,7 +9,7 @@ use super::MAX_ARGUMENTS;
 use super::plain::{Budget, shorten};
 use crate::capture::Value;
 
-/// Parameter names are Python identifiers. A longer name indicates damage or an attack.
+/// A name of a parameter or function that is longer than this indicates damage or an attack.
 const MAX_NAME_BYTES: usize = 255;
 /// The number of unknown keys that are kept for a message.
 const KEPT_UNKNOWN_KEYS: usize = 16;
@@ -250,7 +250,7 @@ fn refuse_descriptor(value: &Value, path: &str, depth: usize, budget: &mut Budge
     match value {
         Value::Sequence { items, .. } => {
             for (index, item) in items.iter().enumerate() {
-                // Other items contain no descriptor. Building a path for each would be slow in a long list of numbers.
+                // Other items are not searched. Building a path for each would be slow in a long list of numbers.
                 if matches!(item, Value::Sequence { .. } | Value::Dict { .. }) {
                     refuse_descriptor(item, &format!("{path}[{index}]"), depth + 1, budget)?;
                 }

@@ -1,6 +1,6 @@
 //! The sizes of one entry, and other facts that are needed before it runs. All of them come from headers.
 //!
-//! The supervisor builds its formulas from these figures. `formula` explains the letters in parentheses.
+//! `formula` explains the letters in parentheses.
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ pub struct EntryFacts {
     pub ring_bytes: Bytes,
     /// Bytes of all variants of the inputs that may change between timed calls (V).
     pub varied_bytes: Bytes,
-    /// Bytes of the expected outputs' values, which are streamed and compared (X).
+    /// Bytes of the expected outputs' values, which are streamed and compared.
     pub expected_bytes: Bytes,
     /// Input bytes that cannot be mapped in place and are owed (U): pages at the edges of a range, misaligned
     /// storages, views of conjugates or negatives, and tensors made from plain lists.

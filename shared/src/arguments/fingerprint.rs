@@ -1,6 +1,7 @@
 //! A fingerprint of a value, which shows whether two entries have the same value without keeping either value.
 //!
-//! Values that become arguments are compared as arguments, so `(1, 2)` and `[1, 2]` are equal.
+//! Values that become arguments are compared as arguments, so `(1, 2)` and `[1, 2]` are equal. All tensors have the
+//! same fingerprint.
 
 use num_bigint::BigInt;
 use sha2::{Digest, Sha256};
@@ -59,7 +60,6 @@ impl Fingerprint {
     }
 }
 
-/// Feeds an integer into `hash`: its size, then its bytes in two's complement.
 fn hash_integer(hash: &mut Sha256, integer: &BigInt) {
     let bytes = integer.to_signed_bytes_le();
     hash.update(format!("int:{}:", bytes.len()));

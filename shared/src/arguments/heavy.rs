@@ -66,7 +66,7 @@ mod tests {
     use crate::capture::DType;
 
     #[test]
-    fn only_views_that_take_hours_are_refused() {
+    fn views_that_take_too_long_to_walk_are_refused() {
         let view = |shape: &[u64], stride: &[u64]| Tensor {
             stride: stride.to_vec(),
             ..dense(DType::Float32, shape, 0)

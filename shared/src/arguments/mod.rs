@@ -55,8 +55,7 @@ pub use settle::{SignatureBuilder, SignatureError};
 pub use skeleton::c_skeleton;
 pub use variation::VaryChoice;
 
-/// Largest number of arguments of a call. It is far more than any op has (a bidirectional LSTM with 8 layers has 69).
-/// The frame that describes a call to a runner has room for as many tensors of rank 8.
+/// Largest number of arguments of a call, far more than any op has.
 pub const MAX_ARGUMENTS: usize = 1024;
 /// Largest size of all arguments of a call, without the elements of tensors, in the message that describes the call to
 /// a runner. The message has some kilobytes more, for the outputs.

@@ -15,8 +15,7 @@ use crate::capture::{SequenceKind, Value};
 
 /// Largest number of values visited in one argument. A list of a million numbers should be a tensor.
 const MAX_VALUES: usize = 1 << 20;
-/// Deepest nesting of lists. Real arguments have two levels; the limit keeps recursion far from the end of any
-/// stack.
+/// Deepest nesting of lists. Real arguments have two levels; the limit keeps recursion from overflowing the stack.
 const MAX_DEPTH: usize = 64;
 /// Longest string that is passed to a kernel. Real strings are names such as `mean`. Each of many arguments may be the
 /// same string of a file, and each gets a copy.
@@ -152,7 +151,6 @@ fn short(text: &str) -> Result<String, Refusal> {
     }
 }
 
-/// Replaces a member of an enum by its value.
 fn plainest(value: &Value) -> &Value {
     match value {
         Value::Object(object) => object.member_value().unwrap_or(value),

@@ -1,8 +1,7 @@
 //! Settles the order of a job's parameters from all of its entries.
 //!
-//! The builder visits every entry once and remembers which forms of call occur. For every position and keyword, it
-//! keeps a fingerprint of the first value, the first few entries that differ, and the number of arguments that the
-//! value becomes.
+//! For every position and keyword, the builder keeps a fingerprint of the first value, the first few entries that
+//! differ, and the number of arguments that the value becomes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -402,8 +401,8 @@ impl SignatureBuilder {
             .collect()
     }
 
-    /// Checks the parameters that are left out. Each must have the same plain value in every entry, because kernels
-    /// cannot know it. A tensor is refused even in a single entry, because its values are not read here.
+    /// Checks a parameter that is left out. It must have the same value in every entry, because a kernel cannot know
+    /// it. A tensor is refused even in a single entry, because its values are not read here.
     fn left_out(
         &self,
         name: &str,

@@ -1,14 +1,13 @@
 //! The limits of the capture reader, with their reasons.
 //!
-//! The limits bound what a hostile file can cost. They do not restrict real captures, which contain a few dozen tensors
-//! and a few KiB of pickle. A file that exceeds a limit gets an error of kind `limit`.
+//! The limits bound what a hostile file can cost, and are far above what real captures need. A file that exceeds one
+//! gets an error of kind `limit`.
 
 /// The maximum number of bytes of a pickle. Tensors are stored outside it, so only a capture with huge numpy arrays
 /// comes close.
 pub(super) const MAX_PICKLE_BYTES: u64 = 64 << 20;
 
-/// The maximum number of bytes of a string or bytes object. This is half of the largest pickle, and far more than any
-/// name or small numpy array needs.
+/// The maximum number of bytes of a string or bytes object: half of the largest pickle.
 pub(super) const MAX_STRING_BYTES: u64 = 32 << 20;
 
 /// The maximum number of bytes of a text opcode's line: for example, the module of a global, an integer in decimal, or
@@ -76,8 +75,8 @@ pub(super) const MAX_FALSE_DIRECTORIES: usize = 16;
 pub(super) const FIRST_LEGACY_READ_BYTES: u64 = 64 << 10;
 
 /// The maximum number of values, counted at each occurrence, because code that visits them does not remember which ones
-/// it has seen. A list may contain one list ten times, which contains another list ten times, and so on. It is small in
-/// a file and in memory, but visiting it takes forever.
+/// it has seen. A list that contains one list ten times, which again contains one list ten times, and so on, is small
+/// in a file and in memory, but takes forever to visit.
 pub(super) const MAX_UNFOLDED: u64 = 1 << 22;
 
 /// The maximum number of containers found inside themselves. Their contents cannot be shared, and are written out at
@@ -104,8 +103,8 @@ pub(super) const MAX_DIGESTED_SLACK_BYTES: u64 = 512 << 20;
 /// The number of bytes read at a time while values or records are streamed.
 pub(super) const CHUNK_BYTES: u64 = 1 << 20;
 
-/// The number of bytes of values gathered at a time from a tensor that is not contiguous. When a transposed matrix is
-/// read row by row, larger blocks make longer reads possible.
+/// The number of bytes of values gathered at a time from a tensor that is not contiguous. Larger blocks allow longer
+/// reads, for example from a transposed matrix.
 pub(super) const GATHER_BYTES: u64 = 4 << 20;
 
 /// The distance between elements, in bytes, above which each element counts as a separate read. It is about the amount

@@ -1,8 +1,8 @@
-//! The peak memory of each stage. All constants and sums of the memory model are in this module
-//! (`docs/explanation/memory.md`).
+//! The peak memory of each stage. Constants and sums of the memory model (`docs/explanation/memory.md`) are in this
+//! module, except those of a load's placement and of a replay's bookkeeping.
 //!
 //! The supervisor predicts with these formulas and the workers allocate by them, so prediction and allocation cannot
-//! drift apart. This module neither measures nor decides. The formulas use these terms:
+//! drift apart. The formulas use these terms:
 //!
 //! - I, the inputs of an entry, and U, the part of them that cannot be mapped in place
 //! - O, its outputs, and R, its ring of outputs
@@ -38,8 +38,7 @@ use crate::units::Bytes;
 /// The alignment of whole storages and of outputs, in bytes (`docs/reference/candidates.md`). Because of it, a view has
 /// the same alignment as in PyTorch.
 pub const ALIGNMENT: u64 = 64;
-/// c: the size of the judge's buffer for each of the two outputs that it compares. At this size, the cost of a read is
-/// negligible, and both buffers fit into the caches of a small core.
+/// c: the size of the judge's buffer for each of the two outputs that it compares.
 pub const COMPARE_CHUNK: Bytes = Bytes::kib(512);
 /// Memory that a runner owes before its candidate does anything: its heap, and private pages of the loader and of libc.
 /// 0.6 MiB was measured for a plain C library, which leaves room for the C++ runtime and a few more libraries.

@@ -27,8 +27,8 @@ pub fn ring_slots(extents: impl Iterator<Item = Bytes>) -> u32 {
     u32::try_from(fit).unwrap_or(u32::MAX).clamp(2, MAX_CALLS)
 }
 
-/// The largest number of calls in one block on a device. A block takes half a millisecond, and a launch takes at least
-/// a microsecond.
+/// The largest number of calls in one block on a device. A block lasts about half a millisecond, and a launch takes at
+/// least a microsecond.
 const DEVICE_CALLS: u32 = 512;
 
 /// The number of calls whose outputs fit into the ring on a device, where each output is aligned like an allocation; at

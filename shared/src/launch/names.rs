@@ -6,7 +6,7 @@ use super::scalar::Number;
 use crate::arguments::{Argument, ArgumentValue, OutputTensor, PlainValue, returned};
 use crate::capture::Tensor;
 
-/// The names of the call's output. `out` is what kernels usually call the parameter for it.
+/// The names by which an expression can refer to the call's output.
 const OUTPUT_NAMES: [&str; 2] = ["out", "output"];
 /// The smallest similarity (Jaro-Winkler, 0 to 1) at which a known name is suggested.
 const MIN_SIMILARITY: f64 = 0.7;

@@ -219,9 +219,9 @@ fn numbers_are_converted_to_the_type_of_their_parameter() {
     assert_eq!(bytes(6), [1]);
 }
 
-/// The first seven numbers lie just beyond the middle between two numbers of their type. Rounding them to a wider type
-/// first would move them to the middle, from where they would be rounded towards zero. The last three lie at the end of
-/// their type's range.
+/// The first numbers lie just beyond the middle between two numbers of their type. Rounding them to a wider type first
+/// would move them to the middle, from where they would be rounded towards zero. The last ones lie at the end of their
+/// type's range.
 #[test]
 fn number_just_above_a_midpoint_is_rounded_once() {
     let (f16_above, bf16_above) =

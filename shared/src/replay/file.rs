@@ -1,8 +1,7 @@
 //! The file format of a recording. It is little-endian, has a version, and ends with a digest of all bytes before it.
 //!
-//! A recording is written once and read by every later replay. The reader checks everything. It limits every count
-//! before it allocates memory. Every reference must have a target, every use must be at its stated index, and no bytes
-//! may follow the digest.
+//! The reader limits every count before it allocates memory. Every reference must have a target, every use must be at
+//! its stated index, and no bytes may follow the digest.
 //!
 //! ```text
 //! magic 8 · version u32 · counts u32 ×4 · names · constants · steps · uses · BLAKE3 of all before it, 32

@@ -49,7 +49,7 @@ pub struct Key(pub [u8; 32]);
 pub struct Digest(pub [u8; 32]);
 
 impl Digest {
-    /// The digest of a constant that was not read. No recording is written with it.
+    /// The digest of a constant that was not read. The reader refuses a recording that contains it.
     pub const UNKNOWN: Self = Self([0; 32]);
 }
 
@@ -107,7 +107,7 @@ pub struct Recording {
     pub uses: Vec<Use>,
 }
 
-/// An error for a recording that would exceed a limit of the format. Every recording that is written can be read again.
+/// A limit of the format that a recording would exceed. What is recorded within the limits can be read again.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unrecordable {
     #[error("the replay has more than {limit} {what} (replay fewer steps at a time)")]
