@@ -17,13 +17,12 @@ use opt_shared::units::Bytes;
 
 use crate::sandbox::spawn::Namespaces;
 
-/// The time limit of an answer. The supervisor answers at once unless the machine is overloaded; if it has ended, the
-/// channel is closed.
+/// The time limit of an answer, long enough for an overloaded machine. The end of the supervisor closes the channel and
+/// is noticed at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The capacity of the inbox, in messages. It holds at most one task, and a few messages for each runner.
 const INBOX: usize = 64;
 
-/// The reason why the worker cannot communicate with the supervisor.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LinkError {
     #[error("connecting to the supervisor")]
@@ -58,7 +57,6 @@ pub(crate) struct RunnerNotice {
     pub(crate) group_limits: GroupLimits,
 }
 
-/// The channel to the supervisor.
 pub(crate) struct Link {
     outbox: IpcSender<FromWorker>,
     inbox: Receiver<ToWorker>,
@@ -150,7 +148,7 @@ impl Link {
     }
 
     /// Sets the size of one kind of memory file, and reports the sum of all kinds, which the supervisor charges to this
-    /// worker. If the supervisor is gone, the next receive ends this worker.
+    /// worker. Ignores a failure: if the supervisor is gone, the next receive notices it.
     pub(crate) fn holds(&self, what: Held, bytes: Bytes) {
         let mut held = self.held.get();
         held[what as usize] = bytes;
@@ -187,7 +185,6 @@ impl Link {
         })
     }
 
-    /// Announces this worker's zygote.
     pub(crate) fn zygote_started(&self, pid: u32, start_time: u64) -> Result<(), LinkError> {
         self.send(FromWorker::ZygoteStarted { pid, start_time })
     }
@@ -204,7 +201,6 @@ impl Link {
         })
     }
 
-    /// Asks the supervisor to kill a process.
     pub(crate) fn kill_wanted(&self, pid: u32, reason: KillReason) -> Result<(), LinkError> {
         self.send(FromWorker::KillWanted { pid, reason })
     }
@@ -222,7 +218,7 @@ impl Link {
         Ok(permission)
     }
 
-    /// Returns whether a control group refused a process or thread while a runner lived that has died since the last call.
+    /// Returns true if, since the last call, the supervisor reported that a control group refused a process or thread.
     pub(crate) fn were_tasks_refused(&self) -> bool {
         self.tasks_refused.take()
     }

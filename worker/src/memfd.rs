@@ -1,4 +1,4 @@
-//! Memory files that cannot be resized, so that the end of a mapping never moves.
+//! Creates memory files and seals them, so that the end of a mapping never moves.
 
 use std::os::fd::OwnedFd;
 

@@ -1,11 +1,10 @@
-//! Sets which processes the kernel kills first when the machine runs out of memory: runners and compilers, then
-//! workers, and the supervisor last.
+//! Sets which processes Linux kills first when the machine runs out of memory: runners and compilers, then workers, and
+//! the supervisor last.
 
 use std::io;
 
-/// `oom_score_adj` of a process that belongs to a candidate. This is the highest possible value.
+/// `oom_score_adj` of a sandboxed process, the highest possible value.
 pub(crate) const SANDBOXED: u16 = 1000;
-/// `oom_score_adj` of a worker.
 pub(crate) const WORKER: u16 = 500;
 
 /// Raises this process's own score, which needs no privilege. Call it before the process is made not dumpable, because

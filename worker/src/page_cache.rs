@@ -2,8 +2,8 @@
 //! added.
 //!
 //! Owns the guards of one entry, or of the entries that are opened together: one guard per file, even if the file has
-//! several entries. The supervisor decides whether a job is large enough for guards; `opt_shared::cache` decides which
-//! pages a guard drops.
+//! several entries. The supervisor decides whether a job is so large that pages are dropped; `opt_shared::cache`
+//! decides which pages a guard drops.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -18,13 +18,12 @@ use opt_shared::outcome::ReadReport;
 
 use crate::recorded::Recorded;
 
-/// The guards of the files of one or more entries.
 pub(crate) struct EntryGuards {
     /// The guards by device and inode of their file.
     guards: BTreeMap<(u64, u64), CacheGuard>,
-    /// True if the job is so large that the pages that it adds are dropped.
+    /// True if guards drop the pages that were added.
     drop: bool,
-    /// Guards that were added with the last entry.
+    /// Guards that were added by the last `add`, or since then.
     newest: Vec<(u64, u64)>,
 }
 
@@ -48,7 +47,7 @@ impl EntryGuards {
     }
 
     /// Adds a guard. If the file is watched already, the first observation is kept, because the file may have been read
-    /// since then.
+    /// since.
     fn guard(&mut self, file: Arc<File>) {
         let Ok(metadata) = file.metadata() else { return };
         let drop = self.drop;
@@ -125,7 +124,7 @@ mod tests {
         assert_eq!(guards.guards.len(), 1);
         assert!(guards.watches(&folder.path().join("entry_000001.pt")), "another name of the same file");
         assert!(!guards.watches(folder.path()));
-        // A file that was just written is in the cache, and counts once. Older kernels do not report this.
+        // A file that was just written is in the cache, and counts once. Linux before 6.5 does not report this.
         if let Some(before) = guards.release().cached_before_bytes {
             assert!(before <= Bytes::from(bytes), "{before}");
         }

@@ -1,8 +1,7 @@
 //! One recorded call: the contents of its capture, independent of the location of its inputs.
 //!
-//! Opens the capture (directory and pickle only), binds the arguments and finds the outputs. Only the worker reads
-//! expected values, and only when it needs them. `session` places a candidate's inputs; `judge` and `stage` judge
-//! differences.
+//! Opens the capture (directory and pickle only), binds the arguments and finds the outputs. `session` places a
+//! candidate's inputs; `judge` and `stage` judge differences.
 
 use std::fs::File;
 use std::io;
@@ -28,7 +27,7 @@ use crate::judge::{BytesSource, CompareError, Tolerance};
 const NEXT_PIECE: u64 = 1 << 20;
 /// The size of the pieces in which `Recorded::before` reads a value, in bytes.
 const BEFORE_PIECE: u64 = 256 << 10;
-/// The default read-ahead window of Linux, in bytes. A larger request for read-ahead may be limited to one window.
+/// The default read-ahead window of Linux, in bytes.
 pub(crate) const READAHEAD_WINDOW: u64 = 128 << 10;
 
 /// The reason why a capture cannot be used. The capture is to blame, unless the machine has no descriptors or memory
@@ -133,13 +132,13 @@ impl Recorded {
         !self.capture.is_packed() && !self.tensors().any(is_materialised)
     }
 
-    /// Checks the CRCs of all recorded data and, in a capture store, the digests of blobs. This reads the data once.
-    /// Data without a checksum passes.
+    /// Checks the CRCs of all recorded data and, in a capture store, the digests of blobs. Data without a checksum
+    /// passes.
     pub(crate) fn check_crcs(&self) -> Result<(), CaptureError> {
         self.capture.storages().iter().try_for_each(|storage| self.capture.check_crc(storage.id))
     }
 
-    /// Returns a reader of a recorded output. It reads the bytes in storage order.
+    /// Returns a reader of a recorded output. Its offsets count from the output's first byte in the storage.
     pub(crate) fn expected(&self, tensor: &Tensor) -> ExpectedSource<'_> {
         let range = tensor.byte_range();
         let storage = self.capture.storage(tensor.storage);
@@ -154,8 +153,8 @@ impl Recorded {
         }
     }
 
-    /// Reads the value that an argument had before the call changed it. Passes the value to `each` in pieces, with
-    /// their offsets. A returned tensor has no such value, so nothing is passed.
+    /// Reads the value that an argument had before the call changed it, and passes it to `each` in pieces with their
+    /// offsets. A returned tensor has no such value, so nothing is passed.
     pub(crate) fn before(
         &self,
         output: &OutputTensor,
@@ -177,7 +176,6 @@ impl Recorded {
         Ok(())
     }
 
-    /// The tolerance of each output, in order.
     pub(crate) fn tolerances(&self, settings: &VerifySettings) -> Result<Vec<Tolerance>, RecordedError> {
         self.outputs
             .iter()

@@ -2,7 +2,7 @@
 //! errors.
 //!
 //! This is a second pass over the same bytes, element by element. It does not change the verdict, and it may be slow,
-//! because it runs only after a failure.
+//! because few comparisons need it.
 
 use opt_shared::capture::DType;
 use opt_shared::outcome::{Mismatch, Pattern};

@@ -8,8 +8,7 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, RngCore, SeedableRng};
 
-/// The number of resamples of a bootstrap. Beyond each bound of a 95 % interval there are then 25 resamples, and the
-/// bound's error is far smaller than the interval. With a hundred samples this takes well under a millisecond.
+/// The number of resamples of a bootstrap. Beyond each bound of a 95 % interval there are then 25 resamples.
 const RESAMPLES: usize = 1000;
 
 /// Bounds of the 95 % interval.
@@ -44,8 +43,8 @@ pub fn summarise(samples_ms: &[f64], seed: u64) -> Option<TimeSummary> {
 ///
 /// Processes differ in the addresses of their pages and code, so the blocks of one process agree more closely than the
 /// blocks of several. The interval is therefore Student's interval over the logarithms of the runners' figures, and
-/// ignores single blocks. It contains the true value in at least 95 % of all cases, even if runners are added until it
-/// is narrow. With one runner it is unbounded. `None` without figures, or if a figure is not positive and finite.
+/// ignores single blocks. It is meant to contain the true value in 95 % of all cases, even if runners are added until
+/// it is narrow. With one runner it is unbounded. `None` without figures, or if a figure is not positive and finite.
 pub fn over_runners(figures: &[f64]) -> Option<Estimate> {
     if figures.is_empty() || !figures.iter().all(|&figure| figure > 0.0 && figure.is_finite()) {
         return None;
@@ -88,8 +87,7 @@ pub fn over_pairs(ratios: &[f64]) -> Option<Estimate> {
 /// The 98.75 % quantile of Student's distribution; `None` for 0 degrees of freedom.
 ///
 /// A 95 % interval of a fixed number of runners needs the 97.5 % quantile. But runners are added only until the
-/// interval is narrow, so a chance agreement ends the series. With the 97.5 % quantile, only 91 % of the intervals
-/// would contain the true ratio, if runners differ by 1 to 2 % and `max_noise` is 1 %.
+/// interval is narrow, so a chance agreement ends the series, and the 97.5 % quantile would give too narrow intervals.
 fn student(degrees: usize) -> Option<f64> {
     const QUANTILES: [f64; 15] = [
         25.452, 6.205, 4.177, 3.495, 3.163, 2.969, 2.841, 2.752, 2.685, 2.634, 2.593, 2.560, 2.533, 2.510,

@@ -30,7 +30,7 @@ const FILL_PIECE: usize = 64 * 1024;
 /// The number of addresses per byte of capacity. First fit needs no more than the binary logarithm of the number of
 /// grains.
 const SPREAD: u64 = 32;
-/// The largest file size that every kernel supports, in bytes.
+/// The largest size of an arena's file, in bytes.
 const MAX_ADDRESSES: u64 = 1 << 46;
 
 /// Host memory as a device.
@@ -135,7 +135,7 @@ impl HostDevice {
             .map_err(|source| failed("opening the arena for reading", source))
     }
 
-    /// The memory that the kernel counts for the arena.
+    /// The memory that Linux counts for the arena.
     pub fn counted(&self) -> Result<Bytes, DeviceError> {
         use std::os::unix::fs::MetadataExt;
         let metadata = self.arena.metadata().map_err(|source| failed("querying the arena's size", source))?;

@@ -78,7 +78,6 @@ pub(crate) struct DlTensor {
 
 const _: () = assert!(size_of::<Any>() == 16 && size_of::<DlTensor>() == 48);
 
-/// A candidate's function.
 pub(crate) type Function = unsafe extern "C" fn(*mut c_void, *const Any, i32, *mut Any) -> i32;
 
 /// The `data` fields of an output, as word indices in `Arguments::live`.

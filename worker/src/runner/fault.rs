@@ -60,7 +60,7 @@ pub(crate) fn report_faults_in(page: &'static ControlPage, watched: Vec<WatchedM
 /// The signal handler: records the memory that was accessed, and lets the signal end the process.
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
     let Some(table) = TABLE.get() else { return };
-    // SAFETY: the kernel hands a valid siginfo to an SA_SIGINFO handler.
+    // SAFETY: Linux hands a valid siginfo to an SA_SIGINFO handler.
     let address = unsafe { (*info).si_addr() } as usize;
     let mut found = (FaultedMemory::Elsewhere, 0);
     for mapping in &table.watched {

@@ -23,9 +23,9 @@ use serde::{Deserialize, Serialize};
 
 /// The largest frame to a runner, in bytes: an entry with a thousand tensors of rank 8 fits.
 pub const MAX_FRAME: usize = 128 * 1024;
-/// The most libraries that are loaded before an artifact; kernels need one or two.
+/// The most libraries that are loaded before an artifact.
 pub const MAX_LIBRARIES: usize = 32;
-/// The most descriptors with one frame, which is also the kernel's limit. An entry needs at most four (its outputs, its
+/// The most descriptors with one frame, which is also the limit of Linux. An entry needs at most four (its outputs, its
 /// capture, its materialised values and its variants), and one more for each blob of its capture in a store.
 pub const MAX_DESCRIPTORS: usize = 253;
 const _: () = assert!(MAX_LIBRARIES < MAX_DESCRIPTORS && MAX_BLOBS + 4 <= MAX_DESCRIPTORS);

@@ -68,7 +68,6 @@ impl Order {
     }
 }
 
-/// The loaded library.
 struct Library {
     handle: *mut c_void,
 }

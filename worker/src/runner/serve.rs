@@ -267,8 +267,8 @@ fn pin(cpus: &[u32]) {
         set.set(cpu as usize);
     }
     if !cpus.is_empty() {
-        // If this fails, for example because these CPUs are no longer available, the kernel chooses the CPU, and times
-        // are noisier.
+        // If this fails, for example because these CPUs are no longer available, Linux chooses the CPU, and times are
+        // noisier.
         let _ = rustix::thread::sched_setaffinity(None, &set);
     }
 }
@@ -363,7 +363,7 @@ fn extent(output: &WireOutput) -> usize {
     usize::try_from(bytes).unwrap_or(0)
 }
 
-/// Seals every input against remapping and mprotect. Returns the reason if the kernel cannot do this.
+/// Seals every input against remapping and mprotect. Returns the reason if Linux cannot do this.
 fn seal_inputs(watched: &[WatchedMapping]) -> Option<String> {
     for mapping in watched.iter().filter(|mapping| !mapping.output) {
         let Mapped { start, end, .. } = mapping.mapped;

@@ -5,9 +5,9 @@
 //!                                     ▲───── Cloned ──┘
 //! ```
 //!
-//! An import takes one to two seconds; a copy takes milliseconds. The zygote never runs a candidate's code. It talks
-//! only to its worker, over a socket that the copies close. It has a single thread, because only one thread survives a
-//! clone. It ends with its worker.
+//! A copy takes milliseconds, an import more than a second. The zygote never runs a candidate's code. It talks only to
+//! its worker, over a socket that the copies close. It has a single thread, because only one thread survives a clone.
+//! It ends with its worker.
 
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 

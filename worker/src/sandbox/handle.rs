@@ -21,7 +21,7 @@ use super::timeout::Timeout;
 const STOP_SPIN: Duration = Duration::from_micros(200);
 const STOP_PAUSE: Duration = Duration::from_micros(50);
 /// The longest time that one such sleep counts for. Without this bound, a suspension of the machine would use up the
-/// timeout at once. A busy machine wakes this thread a few milliseconds late, and these do count.
+/// timeout at once.
 const MAX_COUNTED_PAUSE: Duration = Duration::from_millis(4);
 
 /// How a runner ended.
@@ -119,11 +119,11 @@ impl RunnerHandle {
         &self.protections
     }
 
-    /// Sends SIGSTOP, waits until the kernel reports that the last thread has stopped, and then until the runner's
-    /// clock no longer advances.
+    /// Sends SIGSTOP, waits until Linux reports that the last thread has stopped, and then until the runner's clock no
+    /// longer advances.
     ///
-    /// Afterwards, the runner executes none of its own code. But the kernel reports a stop just before it switches away
-    /// from the thread. If that switch is preempted, the clock may still gain the microseconds that it takes.
+    /// Afterwards, the runner executes none of its own code. But Linux reports a stop just before it switches away from
+    /// the thread. If that switch is preempted, the clock may still gain the microseconds that it takes.
     ///
     /// A system call of the runner that only SIGKILL interrupts delays the stop. After `timeout`, `WouldNotStop` is
     /// returned. Time for which the machine was suspended does not count. Time for which the runner waited for a CPU
@@ -249,7 +249,7 @@ impl RunnerHandle {
         Ok(Duration::new(seconds, nanoseconds))
     }
 
-    /// The start time, in the kernel's clock ticks since boot; together with the pid, it identifies the process.
+    /// The start time, in clock ticks since boot; together with the pid, it identifies the process.
     pub fn start_time(&self) -> Result<u64, HandleError> {
         let system = |source| HandleError::System { pid: self.pid, action: "reading its start time", source };
         if self.reaped.is_some() {

@@ -38,7 +38,7 @@ pub(crate) fn set_scheduling(thread: u32, scheduling: Scheduling) -> Result<(), 
     Err(Errno::from_raw_os_error(error))
 }
 
-/// The shortest slice that the kernel grants.
+/// The shortest slice that Linux grants.
 const SHORT_SLICE_NS: u64 = 100_000;
 const SIZE_OF_ATTRIBUTES: u32 = 48;
 /// `SCHED_FIFO` and `SCHED_FLAG_RESET_ON_FORK` of `linux/sched.h`.
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn short_slices_need_no_privilege() {
-        // Kernels have the call since 3.14.
+        // Linux has had the call since 3.14.
         assert_eq!(in_a_thread(|| set_scheduling(0, Scheduling::Short)), Ok(()));
     }
 

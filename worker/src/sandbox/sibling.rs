@@ -16,7 +16,7 @@ pub(crate) enum Sibling {
     Original(SpawnedRunner),
 }
 
-/// Clones this process into new namespaces, as far as the kernel grants them.
+/// Clones this process into new namespaces, as far as Linux grants them.
 ///
 /// # Safety
 ///

@@ -201,7 +201,7 @@ pub(super) fn with_fallback<T>(
 
 /// Returns true for errors about namespaces, and false for errors that mean a lack of processes or memory.
 fn is_namespace_refusal(error: &io::Error) -> bool {
-    // ENOSPC: too many namespaces, or nested too deeply; EUSERS: the same on older kernels.
+    // ENOSPC: too many namespaces, or nested too deeply; EUSERS: the same in older versions of Linux.
     matches!(
         error.raw_os_error(),
         Some(libc::EPERM | libc::EACCES | libc::ENOSPC | libc::EUSERS | libc::EINVAL | libc::ENOSYS)
@@ -276,7 +276,7 @@ pub(super) unsafe fn clone(flags: c_int, child_tid: *mut c_int) -> io::Result<Cl
     let flags = i64::from(libc::CLONE_PIDFD | libc::SIGCHLD | flags);
     let mut pidfd: c_int = -1;
     // SAFETY: without CLONE_VM the child has a copy of our memory. With a null stack it continues on its copy of this
-    // stack, as after fork. With CLONE_PIDFD the third argument is where the kernel stores the descriptor, and `pidfd`
+    // stack, as after fork. With CLONE_PIDFD the third argument is where Linux stores the descriptor, and `pidfd`
     // outlives the call. The order of the last two arguments depends on the architecture; no thread-local storage is
     // given.
     let result = unsafe {
@@ -289,7 +289,7 @@ pub(super) unsafe fn clone(flags: c_int, child_tid: *mut c_int) -> io::Result<Cl
     match u32::try_from(result) {
         Err(_) => Err(io::Error::last_os_error()),
         Ok(0) => Ok(Cloned::Copy),
-        // SAFETY: the kernel has just stored a new descriptor there, and nothing else owns it.
+        // SAFETY: Linux has just stored a new descriptor there, and nothing else owns it.
         Ok(pid) => Ok(Cloned::Original(pid, unsafe { OwnedFd::from_raw_fd(pidfd) })),
     }
 }
@@ -310,7 +310,7 @@ fn full_signal_set() -> libc::sigset_t {
 /// Call it only in a new child of `clone` without CLONE_VM. Every function that it calls is async-signal-safe.
 unsafe fn run_child(plan: &ChildPlan<'_>) -> ! {
     // SAFETY: each call gets integers, or pointers into `plan`, which was built before the clone and is
-    // null-terminated where the kernel expects it. Errors are reported; nothing unwinds.
+    // null-terminated where Linux expects it. Errors are reported; nothing unwinds.
     unsafe {
         // Exec resets handlers but keeps ignored signals, and Rust ignores SIGPIPE. The C library refuses to change its
         // own two signals and the two unchangeable ones; they need no reset.
@@ -323,7 +323,7 @@ unsafe fn run_child(plan: &ChildPlan<'_>) -> ! {
             }
         }
         for (first, last) in plan.close {
-            // Kernels before 5.9 do not have this call. Our own descriptors are close-on-exec, and the runner closes
+            // Linux before 5.9 does not have this call. Our own descriptors are close-on-exec, and the runner closes
             // the others.
             libc::syscall(libc::SYS_close_range, *first, *last, 0_u32);
         }

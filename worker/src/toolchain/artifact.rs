@@ -60,7 +60,8 @@ pub(crate) fn keep(
         .write(true)
         .create(true)
         .truncate(true)
-        // The runner's own user must be able to read the file. Only the loader maps it, so it needs no execute bit.
+        // The runner's own user must be able to read the file. Nothing starts it as a program, so it needs no execute
+        // bit.
         .mode(0o644)
         .open(&part)
         .map_err(file("writing", &part))?;

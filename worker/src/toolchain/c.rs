@@ -30,10 +30,9 @@ pub(super) struct Parts {
     pub(super) libraries: Vec<OsString>,
 }
 
-/// Returns the command
-/// `COMPILER FLAGS [-fdebug-prefix-map=…] -shared -fPIC -I… -isystem… -o OUT SOURCES LINK_FLAGS -L… LIBRARIES`. `FLAGS`
-/// are those of `parts`, then the plan's `flags` and `extra_flags`. The paths of sources are relative to their folder,
-/// so the compiler's messages are short and the same for every build.
+/// Returns the command `COMPILER FLAGS [-fdebug-prefix-map=…] -shared -fPIC -I… -isystem… -o OUT SOURCES LINK_FLAGS -L…
+/// LIBRARIES`. `FLAGS` are those of `parts`, then the plan's `flags` and `extra_flags`. The paths of sources are
+/// relative to their folder, so the compiler's messages are short.
 pub(super) fn step(task: &BuildTask, folders: &Folders<'_>, parts: Parts) -> Step {
     let build = &task.build;
     let compiler = match task.source.language.kind().toolchain {

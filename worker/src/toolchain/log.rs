@@ -106,8 +106,8 @@ pub(crate) fn blames_the_source(log: &str) -> bool {
     })
 }
 
-/// Returns a digest of the output that is the same in each build of the same source. Paths below the scratch folder differ:
-/// its own name, and those of temporary files.
+/// Returns a digest of the output that is the same in each build of the same source. Paths below the scratch folder
+/// differ: its own name, and those of temporary files.
 pub(crate) fn digest(log: &str, scratch: &Path) -> String {
     let scratch = scratch.to_string_lossy();
     let ends_path = |c: char| c.is_whitespace() || "'\"`:;,()\u{2018}\u{2019}".contains(c);
@@ -164,7 +164,7 @@ pub(crate) fn lacking_resource(log: &str) -> Option<&'static str> {
 }
 
 /// Returns true if a compiler reports in one of its own lines that it ran out of memory. Samples of the compiler's
-/// memory do not show this, because the kernel refused the allocation.
+/// memory do not show this, because Linux refused the allocation.
 pub(crate) fn ran_out_of_memory(log: &str) -> bool {
     log.lines().any(|line| {
         let Some((driver, rest)) = line.split_once(": ") else { return false };

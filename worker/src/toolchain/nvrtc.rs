@@ -139,19 +139,19 @@ pub(crate) fn describe(toolchain: &[PathBuf]) -> String {
     }
 }
 
-/// Finds the library in the named and the usual folders, or else nvcc in the same folders or on PATH.
+/// Finds the library in the folders of `roots`, or else nvcc.
 fn find(toolchain: &[PathBuf]) -> Option<Compiler> {
     let library = roots(toolchain).iter().find_map(|root| library_in(root)).map(Compiler::Library);
     library.or_else(|| nvcc(toolchain).map(Compiler::Nvcc))
 }
 
-/// Returns the named folders, followed by those of the environment and the usual ones.
+/// Returns the named folders, then those of the environment, then the usual ones.
 fn roots(toolchain: &[PathBuf]) -> Vec<PathBuf> {
     let variables = VARIABLES.iter().filter_map(std::env::var_os).map(PathBuf::from);
     toolchain.iter().cloned().chain(variables).chain(KNOWN_FOLDERS.map(PathBuf::from)).collect()
 }
 
-/// Finds nvcc in the named folders, the usual ones, or on PATH.
+/// Finds nvcc in the folders of `roots`, or on PATH.
 pub(super) fn nvcc(toolchain: &[PathBuf]) -> Option<PathBuf> {
     let roots = roots(toolchain);
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -112,12 +112,12 @@ const CASES: [Case; 4] = [
 
 /// Runs itself again in a separate process, because in this one the memory of other tests would be counted too.
 #[test]
-fn ledger_agrees_with_the_kernel() {
+fn ledger_agrees_with_linux() {
     if std::env::var_os(ALONE).is_some() {
         return CASES.iter().for_each(|case| measure(case.0, case.1));
     }
     let this = std::env::current_exe().expect("this program");
-    let name = "residency::tests::kernel::ledger_agrees_with_the_kernel";
+    let name = "residency::tests::kernel::ledger_agrees_with_linux";
     let child = Command::new(this)
         .args([name, "--exact", "--test-threads=1", "--nocapture"])
         .env(ALONE, "1")

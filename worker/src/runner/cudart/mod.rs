@@ -4,8 +4,8 @@
 //! and `queries`, which this executable exports. Inputs and outputs stay where a runner maps them; the device gets
 //! addresses for them that host code cannot use, as on a card. Every operation is complete when its call returns.
 //!
-//! The candidate shares this process and can forge all of this state, so a fault that is found here only explains a
-//! verdict. Only the worker's own comparison of the outputs decides whether the candidate passes.
+//! The candidate shares this process and can forge all of this state, so a call without a fault proves nothing. Only
+//! the worker's own comparison of the outputs decides whether the candidate passes.
 
 mod exports;
 mod fat_binary;

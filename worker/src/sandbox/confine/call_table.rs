@@ -133,7 +133,7 @@ pub(super) const OTHER_PROCESSES: &[Call] = &[
     both("syslog", 103, 116),
 ];
 
-/// Calls into large, recent or privileged parts of the kernel that neither candidates nor compilers need.
+/// Calls into large, recent or privileged parts of Linux that neither candidates nor compilers need.
 pub(super) const ADMINISTRATION: &[Call] = &[
     everywhere("io_uring_setup", 425),
     everywhere("io_uring_enter", 426),
@@ -188,12 +188,11 @@ pub(super) const ADMINISTRATION: &[Call] = &[
 ];
 
 /// Calls that make timers or set limits. A timer can raise SIGCONT, which would wake a stopped runner while another one
-/// is being timed.
+/// is timed.
 pub(super) const TIMERS_AND_LIMITS: &[Call] = &[both("timer_create", 222, 107), both("setrlimit", 160, 164)];
 
 /// Calls that allocate kernel memory, or keep pages alive that were unmapped, in amounts that no limit on a process
-/// counts. A pipe can keep whole huge pages after they were unmapped. The numbers of locks, watches, rules and filters
-/// are not limited.
+/// counts.
 pub(super) const UNLIMITED_MEMORY_CALLS: &[Call] = &[
     both("vmsplice", 278, 75),
     both("splice", 275, 76),
@@ -225,7 +224,7 @@ pub(super) const DISTURBANCES: &[Call] = &[
     both("fadvise64", 221, 223),
 ];
 
-/// Calls that change folders and the contents of files. Landlock prevents them too, but not every kernel has it.
+/// Calls that change folders and the contents of files. Landlock prevents them too, but not in every version of Linux.
 pub(super) const FILE_CHANGES: &[Call] = &[
     x86("creat", 85),
     both("truncate", 76, 45),

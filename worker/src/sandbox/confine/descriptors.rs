@@ -30,7 +30,7 @@ pub(super) fn close_all_but(kept: &Descriptors<'_>) -> Result<(), ConfineError> 
     Ok(())
 }
 
-/// Closes the descriptors listed in /proc, for kernels before 5.9.
+/// Closes the descriptors listed in /proc, for Linux before 5.9.
 fn close_listed(kept: &[RawFd]) -> Result<(), ConfineError> {
     let listing = std::fs::read_dir("/proc/self/fd")
         .map_err(|source| ConfineError::Refused { action: "listing descriptors", source })?;

@@ -1,8 +1,8 @@
 //! Uses Landlock to restrict which files a sandboxed process can open, and its access to TCP, signals and abstract
 //! sockets.
 //!
-//! The rules use every access right that both the running kernel and our Landlock library know, and the kernel must
-//! enforce all of them. Protections that an older ABI lacks are reported as missing.
+//! The rules use every access right that both the running Linux and our Landlock library know, and Linux must enforce
+//! all of them. Protections that an older ABI lacks are reported as missing.
 
 use std::fs::File;
 use std::io;
@@ -53,7 +53,7 @@ const TOOL_FILES: [&str; 6] =
 /// Files that shell scripts write to.
 const TOOL_SINKS: [&str; 1] = ["/dev/null"];
 
-/// The largest number of rules for one folder that cannot be allowed as a whole.
+/// The most rules for one folder that cannot be allowed as a whole, and the most files in a folder of libraries.
 const MAX_RULES_PER_FOLDER: usize = 16_384;
 
 /// The part of a file name that marks a library, as in `libm.so` and `libm.so.6`.
@@ -67,7 +67,7 @@ const ELF_SHARED: u16 = 3;
 const ABI_WITH_NETWORK: i32 = 4;
 const ABI_WITH_SCOPES: i32 = 6;
 
-/// Rules that are ready to be enforced, with the kernel's Landlock ABI; or the reason why the kernel has no Landlock.
+/// Rules that are ready to be enforced, with Linux's Landlock ABI; or the reason why there is no Landlock.
 pub(super) struct Rules {
     ruleset: Result<(RulesetCreated, i32), io::Error>,
 }
@@ -135,7 +135,7 @@ impl Rules {
         Ok(Self { ruleset: Ok((writer.ruleset, number)) })
     }
 
-    /// Enforces the rules for this thread and everything that it starts. Returns the protections; those that the kernel
+    /// Enforces the rules for this thread and everything that it starts. Returns the protections; those that Linux
     /// lacks are marked as missing.
     pub(super) fn enforce(self) -> Result<Vec<Protection>, ConfineError> {
         let (ruleset, number) = match self.ruleset {
@@ -184,8 +184,7 @@ fn holds_any(home: &Path, folders: &[&str]) -> bool {
 enum Absent {
     /// Skip it. System folders differ between distributions.
     NeedsNoRule,
-    /// Return an error. The plan names this path, and without it the build or the candidate would fail later for no
-    /// visible reason.
+    /// Return an error: without this path, the build or the candidate would fail later for no visible reason.
     IsAnError,
 }
 
@@ -286,7 +285,6 @@ fn open_library(path: &Path) -> Option<File> {
     is_library.then_some(file)
 }
 
-/// A ruleset to which rules are added, for the kernel's Landlock ABI.
 struct RuleWriter {
     ruleset: RulesetCreated,
     abi: ABI,
@@ -318,7 +316,7 @@ impl RuleWriter {
     ) -> Result<(), ConfineError> {
         let status =
             rustix::fs::fstat(opened).map_err(ConfineError::refused("examining a file to be allowed"))?;
-        // The kernel refuses a rule that gives a file rights that only folders have.
+        // Linux refuses a rule that gives a file rights that only folders have.
         let is_folder = rustix::fs::FileType::from_raw_mode(status.st_mode).is_dir();
         let access = if is_folder { access } else { access & AccessFs::from_file(self.abi) };
         (&mut self.ruleset)
@@ -328,7 +326,7 @@ impl RuleWriter {
     }
 }
 
-/// The Landlock ABI of the running kernel, or the reason why there is none.
+/// The running Linux's Landlock ABI, or the reason why there is none.
 fn kernel_abi() -> io::Result<i32> {
     const CREATE_RULESET_VERSION: u32 = 1;
     // SAFETY: with this flag the call takes no attributes and only returns a number.

@@ -74,8 +74,8 @@ pub struct FileAccess {
     pub writable: Vec<PathBuf>,
 }
 
-/// Values for both hard and soft limits. If the worker itself has a lower limit, that one applies; if it is on a
-/// candidate's memory or processes, the lock-down fails.
+/// Values for both hard and soft limits. If the worker's own limit is lower, it applies; but if it is on a candidate's
+/// memory or processes, the lock-down fails.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceLimits {
     /// Private writable memory (RLIMIT_DATA). Shared and read-only mappings do not count.
@@ -83,7 +83,7 @@ pub struct ResourceLimits {
     /// The whole address space (RLIMIT_AS). `None` for a process with a CUDA context, whose driver reserves large
     /// ranges.
     pub address_space: Option<Bytes>,
-    /// The largest file that may be written. A candidate can write only its standard streams.
+    /// The largest file that may be written.
     pub file_size: Bytes,
     pub open_files: u32,
     pub processes: Option<ProcessLimit>,
@@ -92,14 +92,14 @@ pub struct ResourceLimits {
     pub locked_memory: Bytes,
 }
 
-/// A limit on processes and threads. The kernel counts them per user, and since Linux 5.14 per user and user namespace.
-/// It exempts uid 0.
+/// A limit on processes and threads. Linux counts them per user, and since 5.14 per user and user namespace. It exempts
+/// uid 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessLimit {
     /// The number of threads and processes that the sandboxed process may have.
     pub own: u32,
-    /// The number of other tasks of the worker's user. The kernel counts them too, unless the process gets its own user
-    /// or user namespace.
+    /// The number of other tasks of the worker's user. Linux counts them too, unless the process gets its own user or
+    /// user namespace.
     pub other_tasks: u32,
 }
 
@@ -186,8 +186,8 @@ pub fn lock_down(
     refuse_other_threads()?;
     let user = rustix::process::getuid();
     let mut protections = vec![parent::leave_session()?];
-    // When the machine runs out of memory, the kernel should kill sandboxed processes first. If this is refused, the
-    // process keeps the score of its worker.
+    // When the machine runs out of memory, Linux should kill sandboxed processes first. If this is refused, the process
+    // keeps the score of its worker.
     let _ = oom::raise_score(oom::SANDBOXED);
     protections.push(parent::die_with_the_worker(descriptors.worker)?);
     abort::report_aborts().map_err(|source| ConfineError::Refused { action: "handling SIGABRT", source })?;
@@ -220,10 +220,8 @@ pub(crate) fn tie_to_worker(worker: BorrowedFd<'_>) -> Result<(), ConfineError> 
     identity::hide_memory().map(drop)
 }
 
-/// The number of threads of this process.
 pub(crate) fn threads() -> usize {
-    // Without /proc, threads cannot be counted. The function then returns 1, because callers have not started any
-    // threads yet.
+    // Without /proc, threads cannot be counted. Callers have not started any yet.
     std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count)
 }
 
