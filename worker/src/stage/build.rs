@@ -41,7 +41,7 @@ const TASKS_REFUSED: &str =
 const LARGEST_FILE: u64 = 16;
 /// A disk has plenty of room if this many of the largest files that a compiler may write would fit.
 const PLENTY_OF_FILES: u64 = 2;
-/// A disk has plenty of inodes if this many are free. A build needs a few dozen.
+/// A disk has plenty of inodes if this many are free.
 const PLENTY_OF_INODES: u64 = 10_000;
 /// The number of bytes of a compiler's output that the result keeps.
 const LOG_HEAD: usize = 4096;
@@ -59,8 +59,7 @@ pub(crate) fn run(
     head: &mut Head,
 ) -> Result<Built, BuildError> {
     let scratch = Scratch::create(&task.scratch, lease);
-    // The files of the build are removed when `scratch` is dropped. Measured before that, the room is what the build
-    // saw.
+    // Dropping `scratch` removes the build's files. The room is measured before that, as the build saw it.
     let built = match &scratch {
         Ok(scratch) => build_in(scratch, link, lease, task, head),
         Err(_) => Ok(Built::default()),
@@ -75,7 +74,6 @@ pub(crate) fn run(
     scratch.and(built)
 }
 
-/// Builds a candidate with its files in the scratch folder.
 fn build_in(
     scratch: &Scratch,
     link: &Link,
@@ -128,7 +126,7 @@ fn build_in(
     Ok(built)
 }
 
-/// Stores a library, unless it exceeds the limit on its own size or on the total size of the run's libraries.
+/// Stores an artifact, unless it exceeds the limit on its own size or on the total size of the run's artifacts.
 fn keep_for(
     task: &BuildTask,
     source: fs::File,

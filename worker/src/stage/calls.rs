@@ -108,8 +108,6 @@ impl<'a> EntryCalls<'a> {
         Ok(self.compare_with(session, slot, poison, Some(oracle))?.unwrap_or_default())
     }
 
-    /// Compares all outputs of a call with the recorded ones, or with those of the session `oracle`. Returns the first
-    /// mismatch.
     fn compare_with(
         &mut self,
         session: &dyn Session,

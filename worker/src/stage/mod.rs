@@ -21,7 +21,7 @@ pub(crate) const POISONS: [u8; 4] = [0xff, 0x5a, 0xa5, 0x3c];
 /// worker ends with its supervisor.
 pub(crate) type Progress<'a> = &'a dyn Fn(u32, u32, Bytes);
 
-/// The part of a runner's end that a report keeps.
+/// Returns a runner's end if a report can say something about it.
 pub(crate) fn kept(end: RunnerEnd) -> Option<RunnerEnd> {
     (end.signal.is_some() || end.exit_code.is_some() || !end.stderr_tail.is_empty()).then_some(end)
 }

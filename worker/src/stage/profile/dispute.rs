@@ -68,7 +68,7 @@ impl<'a, B: Backend> Profile<'a, B> {
         })
     }
 
-    /// Repeats the kept blocks in a fresh runner of the candidate, each once and in another order. Used if there is no
+    /// Repeats the kept blocks in a fresh runner of the candidate, each once and in random order. Used if there is no
     /// baseline. A fresh runner cannot reuse earlier results, so a difference shows that the candidate did, or that its
     /// results vary by themselves.
     pub(super) fn repeat_kept(

@@ -26,8 +26,7 @@ use crate::stage::failure::Calls;
 
 const WARM_UP_CALLS: u32 = 3;
 const WARM_UP_TIME: Duration = Duration::from_millis(10);
-/// The warm-up of a screen. It fills the caches and shows how long a call takes. The frequency of a CPU may still rise
-/// afterwards, but does so for both sides.
+/// The warm-up of a screen. It fills the caches and shows how long a call takes.
 const BRIEF_WARM_UP_TIME: Duration = Duration::from_millis(3);
 const MAX_WARM_UP_PAIRS: u32 = 1000;
 const SLOW_CALL: Duration = Duration::from_millis(100);
@@ -159,7 +158,7 @@ impl Timing {
             self.done = true;
             return;
         }
-        // Idle rounds must be able to prove that a side works when it has nothing to do.
+        // With fewer idle rounds, work in them could not be proved.
         let late = profile.protocol == Protocol::Paired
             && self.samples.iter().all(|side| MIN_ROUNDS <= side.rounds.len())
             && is_late(self.spent, profile.entry_timeout, &self.samples);
@@ -305,8 +304,8 @@ pub(super) struct WarmUp {
 }
 
 /// Makes plan calls, and then pairs. Ends once three conditions hold: enough calls were made (one pair, if calls are
-/// slow), enough time has passed, and the number of calls in a block has settled. Ends in any case after
-/// `MAX_WARM_UP_PAIRS` pairs.
+/// slow), enough time has passed, and the number of calls in a block has settled. Ends in any case if the entry is
+/// late, and after `MAX_WARM_UP_PAIRS` pairs.
 pub(super) fn warm_up<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
 ) -> Result<Made<WarmUp>, SessionError> {
@@ -340,7 +339,6 @@ pub(super) fn warm_up<M: VariantMemory>(
         if warm && settled {
             break;
         }
-        // Every pair revises the number of calls.
         let profile = &pairing.context.task.profile;
         let late = is_late(spent * MIN_RUNNERS, profile.entry_timeout, pairing.samples);
         if 0 < done && late && profile.protocol == Protocol::Paired {

@@ -25,9 +25,9 @@ pub(super) const MIN_ROUNDS: usize = 9;
 const MIN_ALLOWANCE: Duration = Duration::from_micros(200);
 const MIN_ALLOWANCE_WITH_THREADS: Duration = Duration::from_micros(50);
 const ALLOWED_SHARE: u32 = 20;
-/// CPU time allowed in addition, as a multiple of the bare wake-up of all threads. By measurement, a bare wake-up costs
-/// 1 us per thread. A round, in which each thread also falls asleep and is stopped again, costs 3 to 7 us. Many threads
-/// on many CPUs contend with each other, so the bare wake-up is measured in every round.
+/// CPU time allowed in addition, as a multiple of the bare wake-up of all threads. In a round, each thread also falls
+/// asleep and is stopped again. Threads on many CPUs contend with each other, so the bare wake-up is measured in every
+/// round.
 const BARE_FACTOR: u32 = 6;
 const MAX_BARE_PER_THREAD: Duration = Duration::from_micros(100);
 const ALLOWANCE_PER_THREAD: Duration = Duration::from_micros(5);

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-/// The wanted length of a block. It is so long that waking a runner (some ten microseconds) is a small part of it, and
-/// so short that few blocks are preempted on a busy machine.
+/// The wanted length of a block. It is so long that waking a runner is a small part of it, and so short that few blocks
+/// are preempted on a busy machine.
 const MIN_BLOCK: Duration = Duration::from_micros(500);
 /// A block shorter than this is discarded if it could have more calls. Earlier calls were slower, so it got too few.
 const SHORTEST_BLOCK: Duration = Duration::from_micros(250);

@@ -18,8 +18,8 @@ use crate::session::{Block, SessionError, VariantMemory};
 /// The wanted number of pairs of blocks for each pair of runners. `PAIRS_SLOW` applies if calls are slow.
 const PAIRS: usize = 10;
 const PAIRS_SLOW: usize = 2;
-/// The smallest number of pairs, even if time is short, unless calls are slow. A median of fewer pairs means little. In
-/// a screen, this is also the wanted number.
+/// The smallest number of pairs, even if time is short, unless calls are slow or the entry is late. A median of fewer
+/// pairs means little. In a screen, this is also the wanted number.
 const MIN_PAIRS: usize = 5;
 /// Disturbed pairs, and pairs with a block that took no longer than the hand-off, are repeated. At most this many times
 /// the wanted number of pairs are made in all.

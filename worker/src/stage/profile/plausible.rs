@@ -14,8 +14,7 @@ use super::pair::{Context, stop};
 use super::samples::Samples;
 use crate::session::{DeviceFacts, SessionError};
 
-/// More than any current CPU can write: 16 channels of DDR5 reach 0.7 TB/s, and the caches of a whole socket a few
-/// TB/s. A call that would need 20 TB/s did not write its outputs.
+/// More than any current CPU can write, even to its caches. A call that would need 20 TB/s did not write its outputs.
 const FASTEST_WRITE_BYTES_PER_SECOND: f64 = 20e12;
 /// A device's calls may write this many times as fast as the device copies, because no measurement is exact.
 const COPY_MARGIN: f64 = 1.1;

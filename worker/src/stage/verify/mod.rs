@@ -26,7 +26,6 @@ use crate::session::{
 /// The number of failures that a report shows in full.
 const KEPT_FAILURES: usize = 3;
 /// The number of failing entries whose captures are read once more to detect damage: those that a report shows.
-/// Checking more would cost a pass over the captures for every bad candidate.
 const CHECKED_FAILURES: u32 = 3;
 
 /// Verifies a candidate. Records its failures in `head`.
@@ -204,7 +203,7 @@ impl<'a, B: Backend> Verification<'a, B> {
         }
         let ending = session.finish()?;
         self.record_ending(&ending);
-        // If a refused process may be the reason, the next session shows whether the entry depends on the order.
+        // If a refused process may be the reason, only the result of the separate session counts.
         shared.doubted.take_if(|doubt| ending.tasks_refused && failure::may_be_a_refused_task(doubt.status));
         // If the host is to blame, the entry is not repeated in a separate session. The core decides what to do next.
         if died && ending.verdict.status == Status::InfraError {

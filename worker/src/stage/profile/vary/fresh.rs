@@ -1,7 +1,7 @@
 //! Draws a new float between two neighbouring captured ones.
 //!
-//! If values were only drawn from a million captured ones, each would repeat, and an elementwise kernel could look up
-//! its result instead of computing it. A value in between is new, and stays in the range of the captured ones.
+//! If values were only drawn from the captured ones, they would repeat, and an elementwise kernel could look up its
+//! results instead of computing them. A value in between is new, and stays in the range of the captured ones.
 
 use opt_shared::capture::DType;
 

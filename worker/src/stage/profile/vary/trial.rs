@@ -40,7 +40,7 @@ const ROUNDS: u64 = 4;
 enum Trial {
     Works,
     Fails(&'static str),
-    /// The session has ended.
+    /// The kernel has died, so the session has ended.
     Died,
 }
 
@@ -85,7 +85,8 @@ pub(in super::super) fn decide<B: Backend>(
     let Some(memory) = memory else { return Ok(Ok(decided.into_iter().flatten().collect())) };
     // A kernel that fails to load may load the next time: on a busy machine, loading takes long.
     let mut may_load_again = true;
-    // Each iteration tries one choice of at least one entry. In one iteration, the kernel may fail to load instead.
+    // Each iteration tries a choice of at least one entry, unless the kernel does not load. The second time that it
+    // does not load, the loop ends.
     while !open.is_empty() {
         let mut layouts: Vec<Variants> = vec![Variants::default(); placed.len()];
         let mut tried: Vec<(Undecided, Vec<usize>)> = Vec::new();
@@ -343,12 +344,13 @@ impl TrialEntry<'_> {
         Ok(false)
     }
 
-    /// Returns true if no element changed.
+    /// Returns true if no checked element changed by more than its tolerance.
     fn same(&self, found: &[Vec<Element>], before: &[Vec<Element>]) -> bool {
         self.parts(found, before).all(|(changed, _)| changed == 0)
     }
 
-    /// For each part of each output, the number of elements that changed, and the number that were checked.
+    /// For each part of each output, the number of elements that changed by more than the tolerance, and the number
+    /// checked.
     fn parts<'e>(
         &'e self,
         found: &'e [Vec<Element>],
