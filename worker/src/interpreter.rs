@@ -31,7 +31,6 @@ const MIN_VERSION: (u32, u32) = (3, 9);
 #[derive(Clone, Debug)]
 pub(crate) struct Interpreter {
     pub(crate) executable: PathBuf,
-    /// The path of its shared library.
     pub(crate) library: PathBuf,
     /// The existing folders of its `sys.path`, and the `lib` folders of its prefixes.
     pub(crate) folders: Vec<PathBuf>,
@@ -91,8 +90,8 @@ pub(crate) fn find(named: &str) -> Result<Arc<Interpreter>, String> {
     Ok(interpreter)
 }
 
-/// Returns one line about the interpreter that a plan's `python` selects on this machine: `yes` and a description, or
-/// `no` and the reason. `triton` is true if candidates need Triton.
+/// Returns one line: `yes` and a description of the interpreter that a plan's `python` selects on this machine, or `no`
+/// and the reason. `triton` is true if candidates need Triton.
 pub(crate) fn describe(named: &str, path: &OsStr, triton: bool) -> String {
     let found = search(named, path).and_then(|found| {
         let version = if triton { found.with_triton()? } else { found.version.clone() };
@@ -101,8 +100,7 @@ pub(crate) fn describe(named: &str, path: &OsStr, triton: bool) -> String {
     found.map_or_else(|why| format!("no {why}"), |description| format!("yes {description}"))
 }
 
-/// Returns one line about the interpreter that a plan's `python` selects on this machine: `yes` and its path, or `no`
-/// and the reason, without advice.
+/// Like `describe`, but returns only the interpreter's path, or the reason without advice.
 pub(crate) fn locate(named: &str, path: &OsStr) -> String {
     let found = search_quietly(named, path);
     found.map_or_else(|why| format!("no {why}"), |found| format!("yes {}", found.executable.display()))
@@ -204,7 +202,6 @@ mod tests {
 
     use super::*;
 
-    /// Writes a program that prints `answer`, and a message to standard error.
     fn program(folder: &Path, answer: &str) -> PathBuf {
         let path = folder.join("python");
         std::fs::write(&path, format!("#!/bin/sh\necho '{answer}'\necho no such option >&2\n"))

@@ -65,7 +65,6 @@ pub(crate) struct Link {
     /// This program's executable, with which runners, zygotes and compilers are started.
     executable: OwnedFd,
     namespaces: Namespaces,
-    /// True if `enforced` has reported the protections.
     reported_protections: Cell<bool>,
     /// The sizes of memory files, indexed by `Held`.
     held: Cell<[Bytes; 2]>,
@@ -82,7 +81,6 @@ pub(crate) enum Held {
 }
 
 impl Link {
-    /// Connects to the supervisor's one-shot server and introduces this worker.
     pub(crate) fn connect(
         server: &str,
         nonce: String,
@@ -156,7 +154,6 @@ impl Link {
         let _ = self.send(FromWorker::Holds { bytes: held.into_iter().sum() });
     }
 
-    /// Reports that a task is over and its memory files are gone.
     pub(crate) fn holds_nothing(&self) -> Result<(), LinkError> {
         self.held.set(<[Bytes; 2]>::default());
         self.send(FromWorker::Holds { bytes: Bytes::ZERO })
@@ -170,7 +167,6 @@ impl Link {
         self.send(FromWorker::Enforced { protections: protections() })
     }
 
-    /// Announces a runner or a compiler.
     pub(crate) fn runner_started(&self, notice: &RunnerNotice) -> Result<(), LinkError> {
         self.early.borrow_mut().clear();
         self.send(FromWorker::RunnerStarted {
@@ -194,7 +190,6 @@ impl Link {
         self.send(FromWorker::NoZygote { why })
     }
 
-    /// Waits until the supervisor watches the memory of a process.
     pub(crate) fn wait_watched(&self, pid: u32) -> Result<(), LinkError> {
         self.wait_for(|message| {
             matches!(message, ToWorker::RunnerWatched { pid: watched } if *watched == pid).then_some(())
@@ -205,7 +200,6 @@ impl Link {
         self.send(FromWorker::KillWanted { pid, reason })
     }
 
-    /// Reports a runner's death and waits for the permission to reap it.
     pub(crate) fn runner_died(&self, pid: u32) -> Result<ReapPermission, LinkError> {
         self.send(FromWorker::RunnerDied { pid })?;
         let permission = self.wait_for(|message| match message {

@@ -5,7 +5,6 @@ use std::os::fd::OwnedFd;
 use opt_shared::units::Bytes;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
-/// Creates a zeroed memory file of a fixed size.
 pub(crate) fn fixed(name: &str, size: Bytes) -> rustix::io::Result<OwnedFd> {
     let memfd = growing(name)?;
     ftruncate(&memfd, size.get())?;

@@ -19,7 +19,6 @@ use opt_shared::outcome::ReadReport;
 use crate::recorded::Recorded;
 
 pub(crate) struct EntryGuards {
-    /// The guards by device and inode of their file.
     guards: BTreeMap<(u64, u64), CacheGuard>,
     /// True if guards drop the pages that were added.
     drop: bool,
@@ -28,7 +27,7 @@ pub(crate) struct EntryGuards {
 }
 
 impl EntryGuards {
-    /// Watches the files of these entries. Call it before any of them is read.
+    /// Call this before any of the files is read.
     pub(crate) fn watch(entries: &[EntryRef], drop: bool) -> Self {
         let mut guards = Self { guards: BTreeMap::new(), drop, newest: Vec::new() };
         // An entry that cannot be opened is reported when it is read.
@@ -58,7 +57,6 @@ impl EntryGuards {
         }
     }
 
-    /// Returns true if the file at this path is watched.
     pub(crate) fn watches(&self, path: &Path) -> bool {
         std::fs::metadata(path).is_ok_and(|file| self.guards.contains_key(&(file.dev(), file.ino())))
     }

@@ -104,7 +104,6 @@ impl Recorded {
         })
     }
 
-    /// Returns an error if the file was replaced or written since it was opened.
     pub(crate) fn check_unchanged(&self) -> Result<(), RecordedError> {
         if FileIdentity::of(&self.path) == self.identity {
             Ok(())
@@ -113,7 +112,6 @@ impl Recorded {
         }
     }
 
-    /// The tensors among the arguments.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         self.arguments.iter().filter_map(|argument| match &argument.value {
             ArgumentValue::Tensor(tensor) => Some(&**tensor),
@@ -121,7 +119,6 @@ impl Recorded {
         })
     }
 
-    /// The parts of storages that the inputs use.
     pub(crate) fn pieces(&self) -> Vec<Piece> {
         pieces(self.capture.storages(), self.tensors())
     }
@@ -190,7 +187,6 @@ impl Recorded {
         self.outputs.iter().all(|output| output.tensor.elements() == 0)
     }
 
-    /// Returns the path of each argument, with a description of its value.
     pub(crate) fn describe(&self) -> Vec<String> {
         self.arguments
             .iter()
@@ -222,7 +218,6 @@ pub(crate) fn request_ahead(file: &File, bytes: Range<u64>) {
     }
 }
 
-/// A recorded output, read in pieces.
 pub(crate) struct ExpectedSource<'a> {
     capture: &'a CaptureFile,
     storage: StorageId,
@@ -254,7 +249,6 @@ impl BytesSource for ExpectedSource<'_> {
     }
 }
 
-/// Describes a value: the type, shape and strides of a tensor, or the whole of a plain value.
 fn short_text(value: &ArgumentValue) -> String {
     match value {
         ArgumentValue::Tensor(tensor) => {

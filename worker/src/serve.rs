@@ -25,7 +25,6 @@ use crate::stage::{build, profile, replay, verify};
 /// passes on only the standard streams.
 const EXECUTABLE_FD: i32 = 0;
 
-/// The reason why a worker cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
     #[error("{0} is not set: a worker is started by the supervisor, not by hand")]
@@ -44,7 +43,6 @@ fn link_error(error: LinkError) -> WorkerError {
     WorkerError::Link(Box::new(error))
 }
 
-/// State that lasts for the worker's life.
 struct Host {
     device: WorkerDevice,
     zygotes: Rc<Zygotes>,
@@ -120,7 +118,6 @@ fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     Ok(())
 }
 
-/// Performs a task, and measures its time. An error of the worker becomes an INFRA_ERROR.
 fn perform(link: &Link, host: &mut Host, task: &Task) -> Report {
     let started = Instant::now();
     let mut head = Head::passed();
@@ -166,7 +163,6 @@ fn attempt(
     }
 }
 
-/// Runs a stage that calls a candidate, on any backend.
 fn call<B: Backend>(
     backend: &B,
     link: &Link,

@@ -18,7 +18,6 @@ pub(super) struct Signs {
     pub(super) negative: bool,
 }
 
-/// One element as a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Number {
     Real(Part),
@@ -54,7 +53,6 @@ impl Number {
         }
     }
 
-    /// Applies the flags of the element's tensor.
     pub(super) fn signed(self, signs: Signs, dtype: DType) -> Self {
         let turn =
             |part: Part, turned: bool| Part { value: if turned { -part.value } else { part.value }, ..part };

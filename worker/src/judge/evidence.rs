@@ -18,7 +18,6 @@ const MAX_LISTED: usize = 8;
 /// The number of elements that are decoded at a time.
 const BLOCK_ELEMENTS: usize = 256;
 
-/// Counts and ranges of one side's numbers.
 #[derive(Clone, Copy)]
 struct ValueSummary {
     nan: u64,

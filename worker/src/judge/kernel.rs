@@ -18,7 +18,6 @@ pub(super) struct Bounds {
     pub(super) relative: f64,
 }
 
-/// The result for one block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct BlockSums {
     /// True if an element fails, is not finite, or has the largest error so far, or if the squares of the errors

@@ -17,7 +17,6 @@ use super::compare::BytesSource;
 /// that, a separate read is cheaper.
 const WASTE_PER_ELEMENT: u64 = 1024;
 
-/// The reason why a geometry cannot be walked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     #[error("cannot walk shape {shape:?}: {strides} strides for {axes} axes (give one stride per axis)", axes = shape.len())]

@@ -11,7 +11,6 @@ use rand::{Rng, RngCore, SeedableRng};
 /// The number of resamples of a bootstrap. Beyond each bound of a 95 % interval there are then 25 resamples.
 const RESAMPLES: usize = 1000;
 
-/// Bounds of the 95 % interval.
 const INTERVAL: (f64, f64) = (0.025, 0.975);
 
 /// Summarises the samples of one entry. `None` without samples, or if one of them is not finite.

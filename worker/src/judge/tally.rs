@@ -30,7 +30,6 @@ struct Extremes {
     first_failed: Option<u64>,
 }
 
-/// The largest errors so far, over pairs of finite values.
 #[derive(Clone, Copy, Debug, Default)]
 struct Records {
     absolute: f64,
@@ -64,7 +63,6 @@ struct Chunks {
     worst: f64,
 }
 
-/// The sums of squares of errors and of expected values.
 #[derive(Clone, Copy, Default)]
 struct Norms {
     difference: SquareSum,
@@ -114,7 +112,6 @@ impl Chunks {
     }
 }
 
-/// The state of the first pass.
 pub(super) struct Tally<'a> {
     subject: &'a Subject<'a>,
     rules: &'a Rules,

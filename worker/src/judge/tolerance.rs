@@ -15,7 +15,6 @@ const FP8_MATCHED_RATIO: f64 = 0.99;
 /// tensor of tiny values.
 pub(super) const MIN_SCALE: f64 = 1e-3;
 
-/// The tolerance for one tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
     pub used: ToleranceUsed,
@@ -24,7 +23,6 @@ pub struct Tolerance {
     pub required_matched_ratio: f64,
 }
 
-/// A row of the table.
 #[derive(Clone, Copy)]
 struct Row {
     rtol: f64,

@@ -6,7 +6,6 @@ use opt_shared::units::Bytes;
 
 use super::device::{DeviceError, Marks};
 
-/// A device's capacity, and the part of it that is allocated.
 #[derive(Debug)]
 pub struct Budget {
     device: &'static str,

@@ -53,7 +53,6 @@ pub struct Marks {
     pub staged_peak: Bytes,
 }
 
-/// The failure of a request to a device.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     #[error(

@@ -25,7 +25,6 @@ use super::pages::Pages;
 use crate::memfd;
 
 const NAME: &str = "host memory";
-/// A fill is written in pieces of this size.
 const FILL_PIECE: usize = 64 * 1024;
 /// The number of addresses per byte of capacity. First fit needs no more than the binary logarithm of the number of
 /// grains.
@@ -33,7 +32,6 @@ const SPREAD: u64 = 32;
 /// The largest size of an arena's file, in bytes.
 const MAX_ADDRESSES: u64 = 1 << 46;
 
-/// Host memory as a device.
 pub struct HostDevice {
     arena: Arc<File>,
     budget: Budget,
@@ -61,7 +59,6 @@ struct Placed {
     last: Event,
 }
 
-/// An operation for the copy queue.
 struct Order {
     event: Event,
     at: u64,
@@ -142,7 +139,6 @@ impl HostDevice {
         Ok(Bytes::new(metadata.blocks()).saturating_mul(512))
     }
 
-    /// Queues an operation on `bytes` of a buffer, from byte `at`.
     fn queue(&mut self, buffer: &Buffer, at: Bytes, bytes: Bytes, work: Work) -> Result<Event, DeviceError> {
         self.check_usable()?;
         let event = Event(self.queued.0 + 1);
@@ -196,7 +192,6 @@ impl HostDevice {
         }
     }
 
-    /// Waits until one more operation is complete.
     fn wait_for_next(&mut self) -> Result<(), DeviceError> {
         match self.ends.recv() {
             Ok(end) => self.complete(end),
@@ -357,7 +352,6 @@ fn copy_all(arena: &File, orders: &Receiver<Order>, ends: &Sender<Completion>) {
     }
 }
 
-/// Writes `value` to `bytes` bytes of the arena, from byte `at`.
 fn fill(arena: &File, value: u8, bytes: usize, at: u64) -> io::Result<()> {
     let piece = [value; FILL_PIECE];
     let mut done = 0;

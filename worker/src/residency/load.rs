@@ -24,7 +24,6 @@ pub trait Origin {
         Bytes::ZERO
     }
 
-    /// A description for messages.
     fn describe(&self) -> String;
 
     fn open(&self) -> io::Result<Box<dyn Source + '_>>;
@@ -41,13 +40,11 @@ pub struct Load<'a, K> {
     pub instead_of: &'a [K],
 }
 
-/// A storage on the device, and the number of tensors that use it.
 struct Resident {
     buffer: Buffer,
     users: usize,
 }
 
-/// A device, its contents, and the ledger of both.
 pub struct Residency<D: Device, K> {
     on: Accounted<D>,
     ring: Ring<D>,
@@ -134,7 +131,6 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
         self.on.release(Kind::Weight, buffer)
     }
 
-    /// Releases a buffer that a load returned.
     pub fn release(&mut self, kind: Kind, buffer: Buffer) -> Result<(), DeviceError> {
         self.on.release(kind, buffer)
     }

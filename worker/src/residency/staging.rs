@@ -14,14 +14,12 @@ use super::ledger::Accounted;
 pub trait Source {
     fn bytes(&self) -> Bytes;
 
-    /// A description for messages.
     fn describe(&self) -> String;
 
     /// Fills all of `into`.
     fn read_at(&mut self, at: Bytes, into: &mut [u8]) -> io::Result<()>;
 }
 
-/// The reason why bytes did not reach a device.
 #[derive(Debug, thiserror::Error)]
 pub enum StagingError {
     #[error(transparent)]
@@ -48,7 +46,6 @@ pub enum StagingError {
     SlotLost,
 }
 
-/// The slots through which bytes are copied.
 pub struct Ring<D: Device> {
     /// The largest number of slots.
     slots: u64,

@@ -87,11 +87,9 @@ struct OutputWords {
     changed: bool,
 }
 
-/// One entry's arguments, ready to be passed.
 pub(crate) struct Arguments {
     /// The block that is passed. It begins with the `Any` of each argument, followed by the structures.
     live: Vec<u64>,
-    /// The block as it was built.
     pristine: Vec<u64>,
     count: i32,
     /// The `data` fields that get the address of each output.

@@ -15,14 +15,12 @@ use super::map::Mapped;
 /// stack overflow.
 const HANDLER_STACK: usize = 64 * 1024;
 
-/// The address range of a mapped input or output.
 pub(crate) struct WatchedMapping {
     pub(crate) mapped: Mapped,
     pub(crate) output: bool,
     pub(crate) index: u32,
 }
 
-/// The data that the signal handler reads.
 struct Table {
     page: &'static ControlPage,
     watched: Vec<WatchedMapping>,
@@ -57,7 +55,6 @@ pub(crate) fn report_faults_in(page: &'static ControlPage, watched: Vec<WatchedM
     }
 }
 
-/// The signal handler: records the memory that was accessed, and lets the signal end the process.
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
     let Some(table) = TABLE.get() else { return };
     // SAFETY: Linux hands a valid siginfo to an SA_SIGINFO handler.

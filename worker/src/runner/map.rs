@@ -18,7 +18,6 @@ use super::frame::{InputRange, OutputRegion, VariantRange};
 
 const ALIGNMENT: usize = to_index(opt_shared::formula::ALIGNMENT);
 
-/// The reason why inputs or outputs could not be mapped.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MapError {
     #[error("reserving {bytes} bytes of addresses for {what}")]

@@ -34,7 +34,6 @@ use crate::sandbox::policy;
 use crate::sandbox::scheduling;
 use crate::sandbox::spawn::SOCKET_FD;
 
-/// The file descriptor of a runner's control page.
 pub const CONTROL_FD: i32 = 4;
 /// The most entries in one runner.
 const MAX_ENTRIES: usize = 100_000;
@@ -45,7 +44,6 @@ const RAISED: &str = "opt.Raised: ";
 /// The longest single wait on the futex. The wait is repeated until a command arrives.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 
-/// The entry point behind a hidden command-line argument. Returns the process's exit code.
 pub fn main() -> i32 {
     begin(None)
 }
@@ -99,11 +97,8 @@ fn end(socket: BorrowedFd<'_>, ending: Ending) -> i32 {
     }
 }
 
-/// The reason why a runner ends before it serves calls.
 enum Ending {
-    /// A failure that is reported to the worker.
     Reply(Reply),
-    /// The worker has ended.
     WorkerGone,
 }
 
@@ -122,7 +117,6 @@ impl From<MapError> for Ending {
     }
 }
 
-/// A runner that is ready to serve calls.
 struct Runner {
     loaded: Loaded,
     /// True if the arguments are in the memory of the emulated device.
@@ -132,14 +126,12 @@ struct Runner {
     last: Option<usize>,
 }
 
-/// An entry whose inputs and outputs are mapped.
 struct Entry {
     arguments: Arguments,
     outputs: Vec<OutputMaps>,
     variants: Vec<VariantMap>,
 }
 
-/// The mapping of all variants of one input.
 struct VariantMap {
     mapped: Mapped,
     range: VariantRange,
@@ -153,7 +145,6 @@ impl VariantMap {
     }
 }
 
-/// The mappings of one output's slots.
 struct OutputMaps {
     has_elements: bool,
     /// The size of one slot's data.
@@ -179,7 +170,6 @@ impl OutputMaps {
     }
 }
 
-/// The first frame, with its descriptors.
 struct SetupFrame {
     setup: Setup,
     artifact: OwnedFd,
@@ -200,7 +190,6 @@ impl SetupFrame {
     }
 }
 
-/// Maps all entries, locks down, and loads the candidate.
 fn prepare(
     socket: BorrowedFd<'_>,
     page: &'static ControlPage,
@@ -276,7 +265,6 @@ fn pin(cpus: &[u32]) {
 /// The inputs that are mapped, keyed by the file's device and inode number, the range, and the number of the input.
 type Inputs = BTreeMap<(u64, u64, InputRange, usize), Mapped>;
 
-/// Maps the inputs and outputs of an entry.
 fn map_entry(
     entry: &EntrySetup,
     descriptors: Vec<OwnedFd>,

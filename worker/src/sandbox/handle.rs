@@ -24,7 +24,6 @@ const STOP_PAUSE: Duration = Duration::from_micros(50);
 /// timeout at once.
 const MAX_COUNTED_PAUSE: Duration = Duration::from_millis(4);
 
-/// How a runner ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Exited { code: i32 },
@@ -51,7 +50,6 @@ impl End {
     }
 }
 
-/// The result of a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// Every thread of the runner is stopped.
@@ -60,7 +58,6 @@ pub enum Stop {
     Ended,
 }
 
-/// The failure of an operation on a runner's process.
 #[derive(Debug, thiserror::Error)]
 pub enum HandleError {
     #[error("runner {pid}: {action} failed")]
@@ -172,7 +169,6 @@ impl RunnerHandle {
         }
     }
 
-    /// Continues a stopped runner.
     pub fn cont(&mut self) -> Result<(), HandleError> {
         self.stopped = false;
         if self.reaped.is_none() {
@@ -208,7 +204,6 @@ impl RunnerHandle {
         })
     }
 
-    /// Reaps the zombie, after waiting for its end if necessary.
     pub fn reap(&mut self) -> Result<End, HandleError> {
         if let Some(end) = self.reaped {
             return Ok(end);
@@ -301,7 +296,7 @@ impl Drop for RunnerHandle {
     }
 }
 
-/// Pauses between two checks for a change that takes microseconds. After the limit, a pause is an error.
+/// Pauses between two checks. After the limit, a pause is an error.
 struct Pause {
     pid: u32,
     started: Instant,

@@ -10,9 +10,7 @@ use super::spawn::{self, Cloned, Namespaces, SpawnError, SpawnedRunner};
 
 /// The process in which `clone_sibling` returns.
 pub(crate) enum Sibling {
-    /// The copy.
     Copy,
-    /// The process that was copied.
     Original(SpawnedRunner),
 }
 

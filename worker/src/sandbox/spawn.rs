@@ -16,7 +16,6 @@ use serde::{Deserialize, Serialize};
 
 use opt_shared::message::Protection;
 
-/// The new namespaces that a runner gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespaces {
     /// A PID namespace. The runner is pid 1: it sees only processes that it started, cannot kill itself with a signal,
@@ -60,7 +59,6 @@ pub struct SpawnedRunner {
     pub protections: Vec<Protection>,
 }
 
-/// The reason why a runner could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
     #[error("preparing a runner: {action} (raise the limit of open files, or free memory)")]
@@ -90,7 +88,6 @@ const CHILD_STEPS: [&str; 2] =
 const STEP_DUP: u32 = 0;
 const STEP_EXEC: u32 = 1;
 
-/// Exit status of a child that could not exec, as in shells.
 const EXEC_FAILED: c_int = 127;
 
 /// One more than the highest signal number of Linux.
@@ -208,7 +205,6 @@ fn is_namespace_refusal(error: &io::Error) -> bool {
     )
 }
 
-/// Describes the wanted namespaces as protections, with the reason of a refusal.
 fn namespace_protections(
     wanted: Namespaces,
     used: Namespaces,
@@ -232,7 +228,6 @@ fn namespace_protections(
         .collect()
 }
 
-/// Clones this process. Returns the pid of the child, and a descriptor of it.
 fn clone_child(plan: &ChildPlan<'_>, namespace_flags: c_int) -> io::Result<(u32, OwnedFd)> {
     let every_signal = full_signal_set();
     let mut previous = every_signal;
@@ -259,7 +254,6 @@ fn clone_child(plan: &ChildPlan<'_>, namespace_flags: c_int) -> io::Result<(u32,
 
 /// The process in which `clone` returns.
 pub(super) enum Cloned {
-    /// The new process.
     Copy,
     /// The calling process, with the pid and the pidfd of the new one.
     Original(u32, OwnedFd),

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use opt_shared::formula::MAX_STRETCH;
 use opt_shared::message::KillReason;
 
-/// The time limit of one step of a runner or a compiler.
 #[derive(Debug)]
 pub(crate) struct Timeout {
     pid: u32,
@@ -82,7 +81,6 @@ impl Timeout {
     }
 }
 
-/// The reason for ending a process that exceeded its time limit.
 pub(crate) fn reason(pid: u32, limit: Duration, scope: StopScope) -> KillReason {
     if is_stopped(pid, scope) { KillReason::Stopped } else { KillReason::Timeout { limit } }
 }

@@ -45,7 +45,6 @@ const PLENTY_OF_FILES: u64 = 2;
 const PLENTY_OF_INODES: u64 = 10_000;
 /// The number of bytes of a compiler's output that the result keeps.
 const LOG_HEAD: usize = 4096;
-/// The time limit for printing a compiler's version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The number of characters of a version that are kept.
 const MAX_VERSION: usize = 200;
@@ -153,7 +152,6 @@ fn keep_for(
     Ok(())
 }
 
-/// Runs a build's command in a confined process, and stores the file that it wrote.
 fn compile(
     link: &Link,
     lease: LeaseId,
@@ -406,7 +404,6 @@ fn version(link: &Link, build: &CompilerSpec<'_>) -> Result<Option<String>, Comp
     Ok(version)
 }
 
-/// A work folder that is removed after the build.
 struct Scratch {
     path: PathBuf,
 }
@@ -424,7 +421,6 @@ impl Scratch {
         Ok(Self { path })
     }
 
-    /// Creates a folder with the header for kernels that do not include tvm-ffi's.
     fn include(&self) -> Result<PathBuf, BuildError> {
         let include = self.path.join("include");
         fs::create_dir(&include).map_err(file("making the folder", &include))?;

@@ -7,7 +7,6 @@ use opt_shared::outcome::{EntryFailure, Status};
 use crate::recorded::{Recorded, RecordedError};
 use crate::session::{Called, InputFault, SessionError, UNSUPPORTED, Verdict};
 
-/// The kind of the calls that were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Calls {
     Verified,
@@ -17,7 +16,6 @@ pub(crate) enum Calls {
     TimedPlan,
 }
 
-/// A failure of an opened entry.
 pub(crate) fn of(recorded: &Recorded, status: Status, detail: String) -> EntryFailure {
     EntryFailure { entry: recorded.name.clone(), status, detail, args: recorded.describe(), mismatch: None }
 }
@@ -82,7 +80,6 @@ pub(crate) fn is_of_the_device(detail: &str) -> bool {
     detail.contains("the emulated device")
 }
 
-/// The verdict on an artifact that was not loaded.
 pub(crate) fn of_refusal(text: String) -> Verdict {
     match named(&text) {
         Some((status, text)) => Verdict { status, detail: text.to_owned() },
@@ -90,7 +87,6 @@ pub(crate) fn of_refusal(text: String) -> Verdict {
     }
 }
 
-/// The prefixes that name a status.
 const NAMED: [(&str, Status); 10] = [
     ("opt.Raised: ", Status::RuntimeError),
     ("opt.IncorrectShape: ", Status::IncorrectShape),

@@ -14,7 +14,6 @@ use rustix::io::Errno;
 
 use super::{BuildError, file};
 
-/// The result of storing an artifact.
 #[derive(Debug)]
 pub(crate) enum Kept {
     Artifact(Artifact),

@@ -50,7 +50,6 @@ pub(crate) enum CompilerError {
     Handle(#[from] HandleError),
 }
 
-/// What to run, and within which limits.
 pub(crate) struct CompilerSpec<'a> {
     pub(crate) lease: LeaseId,
     pub(crate) program: &'a Path,
@@ -67,7 +66,6 @@ pub(crate) struct CompilerSpec<'a> {
     pub(crate) runs_source: bool,
 }
 
-/// How a compiler ended, and its output.
 pub(crate) struct CompilerEnd {
     pub(crate) end: End,
     pub(crate) killed: Option<KillReason>,
@@ -82,7 +80,6 @@ pub(crate) struct CompilerEnd {
     pub(crate) least_room: Option<Room>,
 }
 
-/// A compiler's process.
 pub(crate) struct Compiler {
     handle: RunnerHandle,
     socket: OwnedFd,
@@ -177,7 +174,6 @@ impl Compiler {
         Ok(())
     }
 
-    /// Reaps the ended process.
     pub(crate) fn finish(mut self, link: &Link) -> Result<CompilerEnd, CompilerError> {
         self.look_at_room();
         let permission = link.runner_died(self.handle.pid())?;

@@ -30,7 +30,6 @@ const NVCC: &str = "nvcc";
 /// Subfolders that may contain nvcc.
 const NVCC_FOLDERS: [&str; 4] = ["", "bin", "nvidia/*/bin", "lib/python3*/site-packages/nvidia/*/bin"];
 
-/// The toolchain of CUDA without host code.
 pub(super) struct Nvrtc;
 
 impl Toolchain for Nvrtc {
@@ -90,7 +89,6 @@ impl Toolchain for Nvrtc {
 const MISSING: &str = "no CUDA compiler was found: neither NVRTC (libnvrtc.so) nor nvcc (name a folder of the CUDA toolkit, or of a \
      Python environment with `nvidia-cuda-nvrtc`, in [build] toolchain)";
 
-/// The target of a compilation.
 struct Target {
     /// The compiler option that selects the architecture.
     flag: String,
@@ -114,7 +112,6 @@ impl Target {
     }
 }
 
-/// A compiler that was found, with its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Compiler {
     Library(PathBuf),

@@ -7,7 +7,6 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The result of the naive comparison.
 struct Naive {
     /// The row-major positions of the elements that fail.
     failed: Vec<usize>,

@@ -10,7 +10,6 @@ use super::*;
 use crate::residency::ledger::{Accounted, Kind};
 use crate::residency::staging::{Ring, Source, StagingError};
 
-/// Bytes that depend on their position.
 struct Pattern(u64);
 
 impl Pattern {

@@ -30,7 +30,6 @@ pub(crate) fn byte_of(number: usize, at: u64) -> u8 {
     (number as u64 * 97 + at * 31 + at / 4093).to_le_bytes()[0]
 }
 
-/// An open storage. Dropping it closes the storage.
 struct Reading<'a>(&'a Storage);
 
 impl Drop for Reading<'_> {

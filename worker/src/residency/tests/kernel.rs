@@ -49,7 +49,6 @@ struct Storage<'a> {
     watch: &'a Watch,
 }
 
-/// An open storage, with its copy in host memory if it keeps one.
 struct Copy<'a> {
     storage: &'a Storage<'a>,
     pages: Option<Pages>,
@@ -129,7 +128,6 @@ fn ledger_agrees_with_linux() {
     assert!(output.contains("1 passed"), "the test did not run: {output}");
 }
 
-/// Loads a case, and compares the ledger's peak with the highest sample.
 fn measure(storages: &[(u64, bool, usize)], outputs: &[u64]) {
     let page = Bytes::from(rustix::param::page_size());
     let terms = Terms { grain: page, ..TERMS };

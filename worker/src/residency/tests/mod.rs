@@ -88,7 +88,6 @@ fn check_lazy_order(job: &Job, residency: &mut Residency<Counting, usize>, seed:
     assert_eq!((not_uploaded, allocated), (0, weights + job.after.len()), "job {seed}");
 }
 
-/// Ends all uses, and checks that the last use of each storage releases it.
 fn release_with_the_last_use(
     job: &Job,
     mut residency: Residency<Counting, usize>,

@@ -22,7 +22,6 @@ fn map(bytes: Bytes, protection: i32, flags: i32) -> *mut libc::c_void {
     unsafe { libc::mmap(null_mut(), bytes.to_usize(), protection, flags | libc::MAP_ANONYMOUS, -1, 0) }
 }
 
-/// Tries to map memory, and unmaps it if that succeeded.
 fn try_map(name: &str, bytes: Bytes, protection: i32, flags: i32) {
     let got = map(bytes, protection, flags);
     print_answer(name, if got == libc::MAP_FAILED { -1 } else { 0 });
@@ -63,7 +62,6 @@ pub(super) fn before_the_lock_down(segment: i32) {
     }
 }
 
-/// Attempts to use memory within each limit, and beyond it.
 pub(super) fn memory(data: Bytes, address_space: Bytes, file_size: Bytes) {
     let both = libc::PROT_READ | libc::PROT_WRITE;
     let beyond = data.saturating_mul(2);

@@ -73,7 +73,6 @@ pub(super) fn run(segment: i32, parent: i32) -> i32 {
     0
 }
 
-/// Fills the stack by recursion.
 #[inline(never)]
 fn descend(depth: u64) -> u64 {
     let frame = std::hint::black_box([depth; 64]);

@@ -2,7 +2,6 @@
 
 use std::io::{Read as _, Write as _};
 
-/// Bytes allocated at a time.
 const STEP: usize = 1 << 20;
 
 /// Waits for a byte from standard input, then fills `mib` MiB, and prints `filled`, or `refused` if memory runs out.

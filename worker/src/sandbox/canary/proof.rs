@@ -28,7 +28,6 @@ struct CanaryOutput {
     claims: Vec<Protection>,
 }
 
-/// Returns every protection that attempts can test, after attempting to break it.
 pub(super) fn protections() -> Vec<Protection> {
     match run_canary() {
         Ok(canary) => judge(&canary),
@@ -64,7 +63,6 @@ fn judge(canary: &CanaryOutput) -> Vec<Protection> {
     protections.collect()
 }
 
-/// Starts a sandboxed process and reads its output until it ends.
 fn run_canary() -> Result<CanaryOutput, String> {
     let text = |action: &'static str| move |error: rustix::io::Errno| format!("{action}: {error}");
     let executable =

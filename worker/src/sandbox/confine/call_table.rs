@@ -15,7 +15,6 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// The call's number on the architecture of this build.
     pub(super) fn number(&self) -> Option<i64> {
         let number = if cfg!(target_arch = "x86_64") { self.x86_64 } else { self.aarch64 };
         number.map(i64::from)
@@ -26,7 +25,6 @@ const fn both(name: &'static str, x86_64: u16, aarch64: u16) -> Call {
     Call { name, x86_64: Some(x86_64), aarch64: Some(aarch64) }
 }
 
-/// A call that only x86-64 has.
 const fn x86(name: &'static str, x86_64: u16) -> Call {
     Call { name, x86_64: Some(x86_64), aarch64: None }
 }

@@ -121,7 +121,6 @@ const CLONE_REFUSED: [u64; 8] = [
     libc::CLONE_PARENT as u64,
 ];
 
-/// The conditions under which a program matches, by the number of the system call.
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// Installs the programs permanently. Requires no_new_privs.
@@ -138,7 +137,6 @@ pub(super) fn restrict(confinement: &Confinement) -> Result<Protection, ConfineE
     Ok(protection("system_calls", true, format!("{instructions} instructions")))
 }
 
-/// Returns the seccomp programs of a confinement.
 fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, BackendError> {
     let mut refused = Refusals::default();
     for group in
@@ -190,7 +188,6 @@ fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, 
     Ok(vec![compile(refused.rules, libc::EPERM)?, by_number::program(refused.always.into_iter())])
 }
 
-/// Adds the calls that are refused to candidates only.
 fn add_candidate_refusals(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendError> {
     for group in [
         table::PROCESSES,

@@ -5,7 +5,6 @@ use std::os::fd::{AsRawFd, RawFd};
 use super::{ConfineError, Descriptors};
 use crate::sandbox::spawn::gaps_between;
 
-/// Standard input, output and error.
 const STANDARD_STREAMS: [RawFd; 3] = [0, 1, 2];
 
 /// Closes all descriptors except the standard streams and `kept`.

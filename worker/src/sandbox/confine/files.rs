@@ -161,7 +161,6 @@ impl Rules {
     }
 }
 
-/// Returns true if a sandboxed compiler may execute this program. `program` is a canonical path.
 pub(super) fn compilers_may_execute(program: &Path, toolchain: &[PathBuf]) -> bool {
     let folders = TOOL_FOLDERS.iter().map(Path::new).chain(toolchain.iter().map(PathBuf::as_path));
     let mut real = folders.filter_map(|folder| folder.canonicalize().ok());
@@ -179,7 +178,6 @@ fn holds_any(home: &Path, folders: &[&str]) -> bool {
     folders.iter().any(|folder| Path::new(folder).canonicalize().is_ok_and(|real| real.starts_with(home)))
 }
 
-/// How to treat a path that does not exist.
 #[derive(Clone, Copy)]
 enum Absent {
     /// Skip it. System folders differ between distributions.

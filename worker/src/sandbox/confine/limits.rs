@@ -76,7 +76,7 @@ pub(super) fn limit_processes(
     })
 }
 
-/// Returns true if the process has its own user namespace, on a kernel that counts only the processes in it.
+/// Returns true if the process has its own user namespace, and Linux counts only the processes in it.
 pub(super) fn is_counted_separately() -> bool {
     let read = |path| std::fs::read_to_string(path).ok();
     counts_separately(
@@ -94,7 +94,6 @@ fn counts_separately(id_map: Option<&str>, release: &str) -> bool {
         && version.is_some_and(|version| COUNTS_PER_NAMESPACE <= version)
 }
 
-/// The limit to set, and a description of the processes that it counts.
 fn counted(limit: ProcessLimit, shares_user: bool) -> (u64, String) {
     let ProcessLimit { own, other_tasks } = limit;
     if shares_user {

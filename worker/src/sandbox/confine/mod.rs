@@ -83,7 +83,6 @@ pub struct ResourceLimits {
     /// The whole address space (RLIMIT_AS). `None` for a process with a CUDA context, whose driver reserves large
     /// ranges.
     pub address_space: Option<Bytes>,
-    /// The largest file that may be written.
     pub file_size: Bytes,
     pub open_files: u32,
     pub processes: Option<ProcessLimit>,
@@ -96,7 +95,6 @@ pub struct ResourceLimits {
 /// uid 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessLimit {
-    /// The number of threads and processes that the sandboxed process may have.
     pub own: u32,
     /// The number of other tasks of the worker's user. Linux counts them too, unless the process gets its own user or
     /// user namespace.
@@ -116,7 +114,6 @@ pub struct Descriptors<'a> {
     pub libraries: &'a [BorrowedFd<'a>],
 }
 
-/// The reason why the lock-down failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfineError {
     #[error("confining a sandboxed process: {action} was refused")]
@@ -231,7 +228,6 @@ pub(crate) fn compilers_may_execute(program: &Path, toolchain: &[PathBuf]) -> bo
     files::compilers_may_execute(program, toolchain)
 }
 
-/// The system's library folders that exist on this machine, with links resolved. Candidates may read them.
 pub(crate) fn library_folders() -> impl Iterator<Item = PathBuf> {
     files::library_folders()
 }

@@ -105,7 +105,6 @@ impl Timing {
         Ok(Ok(()))
     }
 
-    /// Borrows everything that the blocks of another pair of runners need.
     pub(super) fn pairing<'p, 'b, M: VariantMemory>(
         &'p mut self,
         context: &'p Context<'p>,
@@ -256,7 +255,6 @@ impl Timing {
         })
     }
 
-    /// Summarises the readings of the device for the blocks of both sides.
     fn device_timing(&self, facts: &DeviceFacts) -> DeviceTiming {
         let blocks: Vec<&DeviceBlock> = self.samples.iter().flat_map(|side| &side.on_device).collect();
         let median = |values: Vec<f64>| quantile_of(&values, 0.5);
@@ -273,7 +271,7 @@ impl Timing {
     }
 }
 
-/// The deciles of the times: eleven figures, from the shortest to the longest time; none if there are no times.
+/// Eleven figures, from the shortest to the longest time; none if there are no times.
 fn deciles(ms: &[f64]) -> Vec<f64> {
     (0..=10).filter_map(|tenth| quantile_of(ms, f64::from(tenth) / 10.0)).collect()
 }
@@ -370,7 +368,6 @@ pub(super) fn most_threads(samples: &[Samples]) -> u32 {
     samples.iter().map(|side| side.threads).max().unwrap_or(1)
 }
 
-/// Makes pairs in balanced random order until there are enough.
 fn paired<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
     pairs: &mut Pairs,
@@ -445,7 +442,6 @@ pub(super) fn idle_rounds<M: VariantMemory>(
     Ok(Ok(()))
 }
 
-/// The smallest number of pairs of runners.
 fn least_runners(late: bool) -> u32 {
     if late { MIN_RUNNERS_IF_LATE } else { MIN_RUNNERS }
 }

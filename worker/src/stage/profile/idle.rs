@@ -5,8 +5,8 @@
 //! at random. The runner is stopped at both ends of a round, when its CPU clock is exact and includes threads that have
 //! ended. One round proves nothing, because an interrupt, or a hypervisor that takes the CPU away, is charged to the
 //! running process. Work is attributed to the candidate if it shows in at least three quarters of the rounds, or in at
-//! least half of them and in a far smaller share of the other side's. The rounds of both sides are interleaved, so the
-//! machine disturbs both alike.
+//! least half of them and in a far smaller share of the other side's. The rounds of both sides are spread over the same
+//! time, so the machine disturbs both alike.
 //!
 //! Pure, except for the random numbers. The session's clock makes the rounds.
 
@@ -44,7 +44,6 @@ fn allowance(block: Duration, wake: WakeCost) -> Duration {
         + ALLOWANCE_PER_THREAD * wake.threads
 }
 
-/// The conclusion from the rounds of one side.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Idleness {
     /// So few rounds exceeded the allowance that such disturbances do not affect the median of the blocks.

@@ -46,7 +46,6 @@ use crate::session::{
     VariantMemory, Variants, Varied, Verdict, Wanted,
 };
 
-/// The indices of the sides.
 const CANDIDATE: usize = 0;
 const BASELINE: usize = 1;
 
@@ -118,7 +117,6 @@ pub(crate) fn run<B: Backend>(
     Ok(report)
 }
 
-/// The reason why a side stopped.
 enum Stop {
     /// Its candidate died. The session's end contains the verdict.
     Died {
@@ -135,7 +133,6 @@ enum Stop {
     },
 }
 
-/// One loaded candidate of a batch.
 struct Side<'b> {
     session: Box<dyn Session + 'b>,
     has_plan: bool,
@@ -149,9 +146,7 @@ struct Profile<'a, B: Backend> {
     candidates: Vec<&'a B::Candidate>,
     head: &'a mut Head,
     report: Profiled,
-    /// Memory for inputs that vary.
     memory: Option<&'a B::Variants>,
-    /// The priority of all timed blocks.
     priority: Priority,
     /// True if a screen has no believable figures for some entry. The figures of the other entries are then not
     /// representative.
@@ -346,7 +341,6 @@ impl<B: Backend> Profile<'_, B> {
         Ok(())
     }
 
-    /// Ends all sessions and completes the report.
     fn end(
         &mut self,
         placed: &[B::Placed],
@@ -394,7 +388,6 @@ impl<B: Backend> Profile<'_, B> {
     }
 }
 
-/// Times the unfinished entries, one after another.
 fn one_after_another<M: VariantMemory>(
     contexts: &[Context<'_>],
     timings: &mut [Timing],

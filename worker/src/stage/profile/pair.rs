@@ -31,7 +31,6 @@ const MIN_LIMIT: Duration = Duration::from_secs(5);
 /// On average, all output slots are checked in one pair out of this many.
 const ALL_SLOTS_ONE_IN: u32 = 16;
 
-/// An entry of the batch, and how it is timed.
 pub(super) struct Context<'a> {
     pub(super) task: &'a ProfileTask,
     pub(super) recorded: &'a Recorded,
@@ -43,7 +42,6 @@ pub(super) struct Context<'a> {
     pub(super) weight: u64,
     /// True if the entries of its batch are timed in turns. Always false if only one entry of the batch is timed.
     pub(super) rotates: bool,
-    /// The priority of timed blocks.
     pub(super) priority: Priority,
     /// True if a device's clock times the calls.
     pub(super) on_device: bool,
@@ -91,7 +89,6 @@ pub(super) struct Draws {
     pub(super) rounds: Draw,
 }
 
-/// How a pair is made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Order {
     pub(super) calls: u32,
@@ -100,7 +97,6 @@ pub(super) struct Order {
     pub(super) all_slots: bool,
 }
 
-/// Everything that pairs of one entry need: both sides, their measurements so far, and the inputs.
 pub(super) struct Pairing<'p, 'b, M> {
     pub(super) context: &'p Context<'p>,
     pub(super) sides: &'p mut [Side<'b>],
@@ -158,7 +154,6 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         OpenPair { order, seed, poison, blocks: self.sides.iter().map(|_| None).collect() }
     }
 
-    /// Makes the block of one side.
     pub(super) fn time_side(&mut self, pair: &mut OpenPair, number: usize) -> Result<Made<()>, SessionError> {
         let calls = pair.order.calls;
         // Both sides use the same input memory. The values of the first block are overwritten, so that the side that
@@ -387,7 +382,6 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         Ok(Ok(()))
     }
 
-    /// Reads an element of a side's output.
     fn output(&self, number: usize, look: &Look) -> Result<[u8; WIDEST_ELEMENT], SessionError> {
         let mut element = [0; WIDEST_ELEMENT];
         self.sides[number]

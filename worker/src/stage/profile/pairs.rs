@@ -25,7 +25,6 @@ const MIN_PAIRS: usize = 5;
 /// the wanted number of pairs are made in all.
 const MAX_REPEATED: usize = 4;
 
-/// The pairs made so far.
 pub(super) struct Pairs {
     pub(super) timed: Vec<Timed>,
     /// The number of pairs in which a block took no longer than the hand-off. Nothing is known about its calls.
@@ -90,7 +89,6 @@ impl Pairs {
         is_late(self.spent * MIN_RUNNERS, self.limit * MIN_RUNNERS, sides)
     }
 
-    /// Returns the order for the next pair.
     pub(super) fn next<M: VariantMemory>(&mut self, pairing: &mut Pairing<'_, '_, M>) -> Order {
         // Every pair revises the number of calls, because a candidate may have slowed down the first ones on purpose.
         self.calls = calls_for_a_block(fastest(pairing.samples), self.most_calls).max(self.least_calls);
@@ -125,7 +123,6 @@ impl Pairs {
     }
 }
 
-/// Returns the time of each block without the hand-off.
 pub(super) fn net_times<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
     blocks: &[Block],

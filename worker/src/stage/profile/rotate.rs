@@ -13,7 +13,6 @@ use super::vary::Variation;
 use super::{Side, handoff};
 use crate::session::{SessionError, VariantMemory};
 
-/// The entries of a batch, which are timed in turns in one pair of runners.
 pub(super) struct Rotation<'r, 'b, M> {
     pub(super) contexts: &'r [Context<'r>],
     pub(super) timings: &'r mut [Timing],

@@ -7,7 +7,6 @@ use std::collections::HashMap;
 
 use opt_shared::replay::{Key, Need, Recording, Step};
 
-/// A difference between the schedule and the actual uses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the schedule differs from the actual uses at use {index}: expected {expected}, actual {actual} (if the captures were changed, make the recording again)"
@@ -59,7 +58,6 @@ impl std::fmt::Display for ScheduledUse {
     }
 }
 
-/// The position in the schedule.
 pub struct Cursor<'a> {
     recording: &'a Recording,
     at: usize,

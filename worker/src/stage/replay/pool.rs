@@ -21,7 +21,6 @@ use crate::session::PoolSlot;
 /// that no kernel easily mistakes it for a weight.
 pub const POISON: u8 = 0xff;
 
-/// The reason why the pool cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     #[error("placing a tensor in the pool")]
@@ -80,7 +79,6 @@ pub struct Moved {
     pub busy: Duration,
 }
 
-/// The device, the constants that it holds, and the plan.
 pub struct Pool<'a, D: Device, S: ConstantReader> {
     on: Accounted<D>,
     ring: Ring<D>,
@@ -88,7 +86,6 @@ pub struct Pool<'a, D: Device, S: ConstantReader> {
     constants: &'a [Constant],
     plan: &'a MovePlan,
     sets: &'a [Vec<u32>],
-    /// The constants in the pool.
     placed: HashMap<u32, Buffer>,
     moved: Moved,
 }
@@ -197,7 +194,6 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         Ok(event)
     }
 
-    /// Describes the slots of the constants that a step uses.
     fn ready_slots(&self, step: usize) -> Result<Vec<ReadySlot>, PoolError> {
         let set = self.sets.get(step).ok_or(PoolError::Plan)?;
         set.iter()

@@ -13,7 +13,6 @@ use super::planner::MovePlan;
 use super::pool::{ConstantReader, Moved, Pool, PoolError, Ready, ReadySlot};
 use crate::residency::device::Device;
 
-/// The reason why a replay stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum StepsError<E: std::error::Error + 'static> {
     #[error(transparent)]
@@ -54,7 +53,6 @@ pub struct StepTime {
     pub stall: Duration,
 }
 
-/// The figures of a complete replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     pub steps: Vec<StepTime>,

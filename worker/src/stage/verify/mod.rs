@@ -85,7 +85,6 @@ pub(crate) fn run<B: Backend>(
     Ok(report)
 }
 
-/// The result of a shared session.
 struct Shared {
     /// The number of entries that need no separate session.
     settled: usize,
@@ -96,7 +95,6 @@ struct Shared {
     doubted: Option<Box<EntryFailure>>,
 }
 
-/// The end of one entry in a shared session.
 enum SharedEnd {
     Settled(Box<Outcome>),
     Doubted(Box<EntryFailure>),
@@ -132,7 +130,6 @@ struct Verification<'a, B: Backend> {
     lacking: Option<String>,
 }
 
-/// A session, and the result of loading the candidate in it.
 type Started<'b> = (Box<dyn Session + 'b>, Answer<Loaded>);
 
 #[derive(Default)]
@@ -240,7 +237,6 @@ impl<'a, B: Backend> Verification<'a, B> {
         })
     }
 
-    /// Starts a session and loads the candidate in it.
     fn start_session<'b>(&mut self, placed: &'b [B::Placed]) -> Result<Started<'b>, SessionError>
     where
         'a: 'b,
@@ -308,7 +304,6 @@ impl<'a, B: Backend> Verification<'a, B> {
         }
     }
 
-    /// Records whether the loaded candidate returns its outputs.
     fn record_returned(&mut self, returned: bool) {
         if returned {
             self.report.output = OutputForm::Returned;

@@ -14,7 +14,6 @@ use super::scenario::{WORKER_FD, as_every_user, confinement, folder, inherited, 
 use crate::sandbox::handle::End;
 use crate::sandbox::spawn::Namespaces;
 
-/// Each attempt with its expected answer.
 const EXPECTED: &[(&str, &str)] = &[
     ("built", "ok"),
     ("moved", "ok"),

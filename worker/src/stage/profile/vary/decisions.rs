@@ -9,7 +9,6 @@ use serde::Serialize;
 
 use super::Variation;
 
-/// Which inputs of an entry vary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum Decision {
     /// The inputs that vary, by their indices among the eligible inputs.
@@ -23,7 +22,7 @@ pub(in super::super) enum Decision {
 pub(crate) struct Decisions {
     /// The digest of everything that the decisions depend on.
     job: Option<[u8; 32]>,
-    /// The decisions about each batch, by the index of the batch's first entry.
+    /// By the index of the batch's first entry.
     batches: HashMap<usize, Vec<Decision>>,
 }
 
@@ -57,7 +56,6 @@ impl Decisions {
         self.job = job;
     }
 
-    /// Returns the decisions about the entries of a batch, if they were kept.
     pub(in super::super) fn of(&self, first: usize) -> Option<&[Decision]> {
         self.batches.get(&first).map(Vec::as_slice)
     }

@@ -6,7 +6,6 @@ use opt_shared::units::Bytes;
 
 use crate::session::{Range64, Variants, VariedInput};
 
-/// The size and the alignment of an input that varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
     /// Its index among the tensor arguments.

@@ -25,7 +25,6 @@ use crate::session::WIDEST_ELEMENT;
 /// could know the results of all.
 const MIN_SHUFFLED: u64 = 8;
 
-/// The source of an input's new values.
 #[derive(Debug)]
 pub(super) enum Source {
     /// Each element is drawn from these sorted values or, if `fresh`, lies between one of them and the next.

@@ -30,13 +30,12 @@ const PARTS: u64 = 64;
 /// The number of elements that are checked in each part.
 const ELEMENTS_OF_A_PART: u64 = 16;
 /// A part has changed if one in this many of its elements changed by more than the tolerance. Not all of them must,
-/// because a ReLU leaves half of its elements at 0.
+/// because a ReLU may leave half of its elements at 0.
 const MOVED_ONE_IN: u64 = 8;
 /// The largest number of rounds of two calls. Rounds are repeated while some part has not changed: if few indices are
 /// shuffled, one of them probably keeps its position, and with it a part of the output.
 const ROUNDS: u64 = 4;
 
-/// The result of trying a choice of inputs.
 enum Trial {
     Works,
     Fails(&'static str),
@@ -219,14 +218,12 @@ fn chosen(it: &mut Undecided, choice: &[usize], variants: Variants) -> Variation
     Variation { variants, sources, names, unvaried: None, decision: None }
 }
 
-/// Moves the sources back into the entry, after the choice failed.
 fn put_back(it: &mut Undecided, choice: &[usize], variation: Variation) {
     for (&at, source) in choice.iter().zip(variation.sources) {
         it.eligible[at].source = source;
     }
 }
 
-/// An entry and everything that its trial in a session needs.
 struct TrialEntry<'a> {
     recorded: &'a Recorded,
     number: usize,
@@ -236,7 +233,6 @@ struct TrialEntry<'a> {
 }
 
 impl TrialEntry<'_> {
-    /// Tries one choice of inputs.
     fn test(
         &self,
         session: &mut dyn Session,
