@@ -1,7 +1,7 @@
 //! Makes the C library's allocator return large blocks to the operating system as soon as they are freed.
 //!
-//! By default, glibc raises the size from which blocks get their own mappings whenever such a block is freed, and keeps
-//! smaller blocks from then on. A worker that once needed a few MiB would owe them until its end.
+//! When a block with its own mapping is freed, glibc by default takes later blocks up to that size from the heap, and
+//! keeps their memory when they are freed. A worker that once needed a few MiB would keep them until its end.
 
 /// The size, in bytes, from which blocks get their own mapping. For smaller blocks, the system calls would cost more
 /// than they save.

@@ -78,7 +78,7 @@ struct Answer {
 }
 
 /// Finds the interpreter for a plan's `[build] python`: a path, or the first one of this name on PATH that can run
-/// candidates. The error tells the user what to do.
+/// candidates.
 pub(crate) fn find(named: &str) -> Result<Arc<Interpreter>, String> {
     static FOUND: Mutex<BTreeMap<String, Arc<Interpreter>>> = Mutex::new(BTreeMap::new());
     let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
@@ -106,8 +106,7 @@ pub(crate) fn locate(named: &str, path: &OsStr) -> String {
     found.map_or_else(|why| format!("no {why}"), |found| format!("yes {}", found.executable.display()))
 }
 
-/// Finds an interpreter without the cache. `named` is a path, or a name to look for in the folders of `path`. The error
-/// tells the user what to do.
+/// Finds an interpreter without the cache. `named` is a path, or a name to look for in the folders of `path`.
 fn search(named: &str, path: &OsStr) -> Result<Interpreter, String> {
     search_quietly(named, path).map_err(|why| {
         let advice = if named.contains('/') { " ([build] python)" } else { "; name one in [build] python" };

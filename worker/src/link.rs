@@ -17,8 +17,8 @@ use opt_shared::units::Bytes;
 
 use crate::sandbox::spawn::Namespaces;
 
-/// The time limit of an answer, long enough for an overloaded machine. The end of the supervisor closes the channel and
-/// is noticed at once.
+/// The time limit of an answer, long enough for an overloaded machine. If the supervisor ends, the closed channel shows
+/// it at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The capacity of the inbox, in messages. It holds at most one task, and a few messages for each runner.
 const INBOX: usize = 64;

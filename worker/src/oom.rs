@@ -7,8 +7,8 @@ use std::io;
 pub(crate) const SANDBOXED: u16 = 1000;
 pub(crate) const WORKER: u16 = 500;
 
-/// Raises this process's own score, which needs no privilege. Call it before the process is made not dumpable, because
-/// its files in /proc belong to root afterwards.
+/// Raises this process's own score. Call it before the process is made not dumpable, because its files in /proc belong
+/// to root afterwards.
 pub(crate) fn raise_score(score: u16) -> io::Result<()> {
     std::fs::write("/proc/self/oom_score_adj", score.to_string())
 }

@@ -151,7 +151,7 @@ impl Recorded {
     }
 
     /// Reads the value that an argument had before the call changed it, and passes it to `each` in pieces with their
-    /// offsets. A returned tensor has no such value, so nothing is passed.
+    /// offsets. Passes nothing for a returned tensor.
     pub(crate) fn before(
         &self,
         output: &OutputTensor,

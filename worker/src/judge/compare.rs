@@ -31,8 +31,8 @@ use super::unwritten::Poison;
 
 pub use opt_shared::formula::COMPARE_CHUNK;
 
-/// The chunk size, in elements, for relative L2 errors. Chunks are checked in addition to the whole tensor, so that a
-/// wrong corner of a large output is not averaged away.
+/// The chunk size, in elements, for relative L2 errors. Chunks are checked besides the whole tensor, so that a wrong
+/// corner of a large output is not averaged away.
 pub const L2_CHUNK_ELEMENTS: u64 = 64 << 10;
 
 /// A source of the bytes of one tensor. Offsets count from the first byte of its first element.

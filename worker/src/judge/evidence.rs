@@ -1,7 +1,7 @@
 //! Gathers facts that explain a wrong output to people: positions, values, counts, ranges, and the pattern of the
 //! errors.
 //!
-//! This is a second pass over the same bytes, element by element. It does not change the verdict, and it may be slow,
+//! This is a second pass over the same bytes, element by element. It does not change the verdict, and may be slow,
 //! because few comparisons need it.
 
 use opt_shared::capture::DType;

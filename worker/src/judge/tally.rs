@@ -172,8 +172,8 @@ impl<'a> Tally<'a> {
         Ok(())
     }
 
-    /// Returns empty norms if a block of integers or bools has the same bytes on both sides and no sign to apply, and
-    /// `None` if it must be examined element by element. These types are not judged by norms.
+    /// Returns empty norms if a block of integers or bools has the same bytes on both sides and no sign to apply,
+    /// because norms do not judge these types. Returns `None` if the block must be examined element by element.
     fn sum_exact_block(&self, pair: [&[u8]; 2]) -> Option<Norms> {
         (!self.signs.negative && pair[0] == pair[1]).then(Norms::default)
     }

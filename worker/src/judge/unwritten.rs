@@ -2,7 +2,7 @@
 //!
 //! Owns the poisons and the search for elements that still contain them. The caller fills the buffers and makes two
 //! calls. A single call proves nothing, because a kernel may compute the poison's value. If two calls leave two
-//! different poisons in the same element, the kernel does not write it.
+//! different poisons in an element, the kernel does not write it.
 
 use opt_shared::capture::DType;
 use opt_shared::units::Bytes;

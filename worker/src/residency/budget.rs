@@ -1,5 +1,4 @@
-//! Counts the allocated bytes of a device, and refuses an allocation that would exceed its capacity. The host and a
-//! card count in the same way.
+//! Counts the allocated bytes of a device, and refuses an allocation that would exceed its capacity.
 
 use opt_shared::placement::whole_grains;
 use opt_shared::units::Bytes;

@@ -1,9 +1,8 @@
 //! Host memory as a device: an arena that a runner maps, and a thread that copies.
 //!
-//! The arena is a memfd sealed against resizing. Only buffers have pages: releasing a buffer removes its pages, so
-//! Linux counts exactly the placed buffers, once they have been written. Runners get a read-only descriptor and map
-//! only the ranges of buffers, because touching a page outside them would allocate it. This process does not map the
-//! arena.
+//! The arena is a memfd sealed against resizing. Releasing a buffer removes its pages, so Linux counts exactly the
+//! placed buffers, once they have been written. Runners get a read-only descriptor and map only the ranges of buffers,
+//! because touching a page outside them would allocate it. This process does not map the arena.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -87,8 +86,8 @@ impl HostDevice {
         Self::with_addresses(capacity, capacity.saturating_mul(SPREAD).min(Bytes::new(MAX_ADDRESSES)))
     }
 
-    /// Creates an arena with as many addresses as bytes of capacity, so that touching all of them cannot use more
-    /// memory than that. In exchange, an allocation may fail because no free range is large enough.
+    /// Creates an arena with as many addresses as bytes of capacity, so that touching all of them cannot use more. In
+    /// exchange, an allocation may fail because no free range is large enough.
     pub fn dense(capacity: Bytes) -> Result<Self, DeviceError> {
         Self::with_addresses(capacity, capacity)
     }

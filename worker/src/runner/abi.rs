@@ -104,8 +104,7 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     /// Builds the arguments. An output that is the new value of arguments is not passed again. `inputs[i]` is the
-    /// address of the first byte of range `i`. `device` is the device type of the tensors; lists of numbers are always
-    /// on the CPU.
+    /// address of the first byte of range `i`. `device` is the tensors' device type; lists of numbers are on the CPU.
     pub(crate) fn build(setup: &EntrySetup, inputs: &[*mut u8], device: i32) -> Result<Self, &'static str> {
         let written = || setup.outputs.iter().filter(|output| output.arguments.is_empty());
         let count = setup.arguments.len() + written().count();

@@ -35,8 +35,8 @@ pub fn main() -> i32 {
     2
 }
 
-/// Returns the exit code if the compiler is a library. If it is a program, returns only after an error, because the
-/// program takes the place of this code.
+/// Returns the exit code if the compiler is a library. A program takes the place of this code, so then this returns
+/// only after an error.
 fn become_compiler(socket: BorrowedFd<'_>) -> Result<i32, String> {
     let order = match receive_from_worker(socket) {
         Ok((ToRunner::Compile(order), _)) => order,

@@ -217,8 +217,8 @@ fn page_bytes() -> usize {
     rustix::param::page_size().max(size_of::<ControlPage>())
 }
 
-/// Waits until `word` differs from `old`: spins for `spin`, then sleeps on the futex for at most `slice`. Returns
-/// true if `word` changed. While it sleeps, `waits` tells the other side that a wake-up is needed.
+/// Waits until `word` differs from `old`: spins for `spin`, then sleeps on the futex for at most `slice`. Returns true
+/// if `word` changed. During the sleep, `waits` tells the other side to wake us.
 pub fn wait_for_change(
     word: &AtomicU32,
     waits: &AtomicU32,

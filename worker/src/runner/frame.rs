@@ -25,8 +25,8 @@ use serde::{Deserialize, Serialize};
 pub const MAX_FRAME: usize = 128 * 1024;
 /// The most libraries that are loaded before an artifact.
 pub const MAX_LIBRARIES: usize = 32;
-/// The most descriptors with one frame, which is also the limit of Linux. An entry needs at most four (its outputs, its
-/// capture, its materialised values and its variants), and one more for each blob of its capture in a store.
+/// The most descriptors with one frame, which is also the limit of Linux. An entry needs at most four (outputs,
+/// capture, materialised values, variants), and one more for each blob of a capture in a store.
 pub const MAX_DESCRIPTORS: usize = 253;
 const _: () = assert!(MAX_LIBRARIES < MAX_DESCRIPTORS && MAX_BLOBS + 4 <= MAX_DESCRIPTORS);
 /// The longest text of a reply, in bytes.
@@ -156,8 +156,8 @@ pub struct WireOutput {
     pub dtype: WireType,
     pub shape: Vec<i64>,
     pub stride: Vec<i64>,
-    /// The indices of the arguments that the call changes in place: they point to the slot of the call. Empty if the
-    /// output is passed as a separate argument.
+    /// The indices of the arguments that the call changes in place, in the slot of the call. Empty if the output is
+    /// passed as a separate argument.
     pub arguments: Vec<u32>,
     /// The regions that contain its slots, which are numbered across all of them. Regions may map the same bytes at two
     /// addresses.

@@ -114,8 +114,8 @@ pub(crate) fn map_slot(pool: &File, range: &InputRange) -> Result<Mapped, MapErr
     Ok(Mapped { data: data as *mut u8, start, end: start + reserved })
 }
 
-/// Maps all variants of an input, read-only, between guard pages. There is no guard between two variants, because
-/// verification has looked for accesses beyond the input.
+/// Maps all variants of an input, read-only, between guard pages. There is no guard between two variants: verification
+/// has looked for accesses beyond the input.
 pub(crate) fn map_variants(memory: BorrowedFd<'_>, range: &VariantRange) -> Result<Mapped, MapError> {
     let page = rustix::param::page_size();
     let too_large = || MapError::TooLarge { bytes: range.bytes };

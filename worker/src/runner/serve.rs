@@ -49,7 +49,7 @@ pub fn main() -> i32 {
 }
 
 /// Runs all steps of a runner, once its descriptors are in place. `host` is the interpreter that hosts this process, if
-/// there is one. Returns the process's exit code.
+/// any. Returns the exit code.
 pub(super) fn begin(host: Option<Interpreter>) -> i32 {
     // SAFETY: the worker that started us opened these two descriptors for us, and no other code uses them.
     let (socket, control) =
@@ -286,8 +286,8 @@ fn map_entry(
         let (file, device, number) = files
             .get(usize::from(range.source))
             .ok_or_else(|| failure("an entry came without the file of an input"))?;
-        // An input that several entries share is mapped once, so it counts once in this process too. Slots of a pool
-        // are not shared, because their contents change.
+        // An input that several entries share is mapped once, and counts once in this process too. Slots of a pool are
+        // not shared, because their contents change.
         let key = (*device, *number, InputRange { source: 0, ..*range }, index);
         if let Some(mapped) = known.get(&key).filter(|_| !entry.pooled) {
             inputs.push(mapped.data);
@@ -385,7 +385,7 @@ impl Runner {
         let function = if flags & FLAG_PLAN == 0 { Some(self.loaded.run) } else { self.loaded.plan };
         let number = page.entry.load(Ordering::Relaxed) as usize;
         // The entries of a batch map the same pages for their outputs. Drop those that the previous entry touched, or
-        // the pages would count once for each entry.
+        // they would count once for each entry.
         if let Some(last) = self.last.replace(number).filter(|last| *last != number)
             && let Some(former) = self.entries.get(last)
         {

@@ -122,9 +122,9 @@ impl RunnerHandle {
     /// Afterwards, the runner executes none of its own code. But Linux reports a stop just before it switches away from
     /// the thread. If that switch is preempted, the clock may still gain the microseconds that it takes.
     ///
-    /// A system call of the runner that only SIGKILL interrupts delays the stop. After `timeout`, `WouldNotStop` is
-    /// returned. Time for which the machine was suspended does not count. Time for which the runner waited for a CPU
-    /// extends the timeout, up to a bound.
+    /// A system call that only SIGKILL interrupts delays the stop. After `timeout`, `WouldNotStop` is returned. Time
+    /// for which the machine was suspended does not count, and time for which the runner waited for a CPU extends the
+    /// timeout, up to a bound.
     pub fn stop(&mut self, timeout: Duration) -> Result<Stop, HandleError> {
         if self.stopped {
             return Ok(if self.peek_end()?.is_some() { Stop::Ended } else { Stop::Stopped });
@@ -136,8 +136,8 @@ impl RunnerHandle {
         // The loop polls, because a wait with a time limit would need a handler of SIGCHLD, and a stop takes only
         // microseconds.
         loop {
-            // A process that has ended can still be signalled. A wait for its stop would then fail with ECHILD, so the
-            // loop checks for its end first.
+            // A process that has ended can still be signalled, but a wait for its stop would fail with ECHILD. So look
+            // for its end first.
             if self.peek_end()?.is_some() {
                 return Ok(Stop::Ended);
             }

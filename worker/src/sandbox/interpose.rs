@@ -1,10 +1,10 @@
 //! The allocation functions of this executable, which all libraries in the process use as well. They forward to the C
 //! library and record the size of refused requests, as proof that a candidate failed for lack of memory.
 //!
-//! Under a fuzzer and under Miri, these functions are not exported, because AddressSanitizer and Miri have their own.
+//! They are not exported under a fuzzer or Miri, because AddressSanitizer and Miri have their own.
 //!
-//! Nothing is recorded before [`note_refusals_in`] is called. `free` needs no wrapper, because the C library allocated
-//! the memory. The linker arguments that export these names come from `build.rs`, which must list each of them.
+//! Nothing is recorded before [`note_refusals_in`] is called. `build.rs` must list each of these names, to have it
+//! exported.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr;

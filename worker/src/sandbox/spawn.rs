@@ -1,11 +1,10 @@
-//! Starts a runner: one `clone` with a pidfd and new namespaces, then `execveat` of a descriptor of our own
-//! executable.
+//! Starts a runner: one `clone` with a pidfd and new namespaces, then `execveat` of a descriptor of our own executable.
 //!
 //! The runner's main locks the process down (`sandbox::confine`). [`RunnerHandle`](super::handle::RunnerHandle)
 //! controls the runner after the start.
 //!
-//! `std::process::Command` can neither create namespaces nor return a pidfd. The system call is `clone`, not `clone3`,
-//! because some container filters refuse `clone3` with ENOSYS, and `clone` has all the flags that are needed.
+//! `std::process::Command` can neither create namespaces nor return a pidfd. Some container filters refuse `clone3`
+//! with ENOSYS, so the system call is `clone`.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io::{self, Read};
@@ -18,8 +17,7 @@ use opt_shared::message::Protection;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespaces {
-    /// A PID namespace. The runner is pid 1: it sees only processes that it started, cannot kill itself with a signal,
-    /// and all processes that it started end with it.
+    /// A PID namespace. The runner is pid 1: it sees only processes that it started, and they end with it.
     pub pid: bool,
     /// An IPC namespace. The runner cannot reach System V segments and message queues of the host.
     pub ipc: bool,
@@ -37,9 +35,8 @@ impl Namespaces {
         if self.ipc {
             flags |= libc::CLONE_NEWIPC;
         }
-        // Without privileges, the other namespaces are available only inside a user namespace. The new user namespace
-        // has no id maps. That does not affect permissions, and exec drops the capabilities, because our id is not
-        // mapped to 0.
+        // Without privileges, the other namespaces need a user namespace. It has no id maps: permissions stay the same,
+        // and exec drops the capabilities.
         if flags != 0 && !rustix::process::geteuid().is_root() {
             flags |= libc::CLONE_NEWUSER;
         }
@@ -170,8 +167,8 @@ pub fn spawn_runner(
     Ok(SpawnedRunner { pid, pidfd, namespaces_used, protections })
 }
 
-/// Requests all wanted namespaces, then the same without the IPC namespace, then none, because a container may allow
-/// only some. Also returns the granted namespaces, and each wanted namespace as a protection, present or missing.
+/// Requests all wanted namespaces, then all but the IPC namespace, then none, because a container may allow only some.
+/// Also returns each wanted namespace as a protection, present or missing.
 pub(super) fn with_fallback<T>(
     wanted: Namespaces,
     mut clone: impl FnMut(Namespaces) -> io::Result<T>,
@@ -306,8 +303,8 @@ unsafe fn run_child(plan: &ChildPlan<'_>) -> ! {
     // SAFETY: each call gets integers, or pointers into `plan`, which was built before the clone and is
     // null-terminated where Linux expects it. Errors are reported; nothing unwinds.
     unsafe {
-        // Exec resets handlers but keeps ignored signals, and Rust ignores SIGPIPE. The C library refuses to change its
-        // own two signals and the two unchangeable ones; they need no reset.
+        // Exec resets handlers but keeps ignored signals, and Rust ignores SIGPIPE. The signals that cannot be set need
+        // no reset.
         for signal in 1..SIGNAL_END {
             libc::sigaction(signal, plan.default_action, std::ptr::null_mut());
         }
@@ -349,8 +346,8 @@ unsafe fn give_up(report: RawFd, step: u32) -> ! {
     }
 }
 
-/// Waits for the end of the pipe. Eight bytes are a failed child's report. No bytes mean that exec succeeded and closed
-/// the pipe, or that the child was killed before that. Its handle shows such a death later.
+/// Waits for the end of the pipe. Eight bytes are a failed child's report. No bytes mean that exec succeeded, or that
+/// the child was killed before it; then the handle shows the death.
 fn read_report(pipe: OwnedFd) -> Option<SpawnError> {
     let mut message = [0; 8];
     match std::fs::File::from(pipe).read_exact(&mut message) {

@@ -2,8 +2,7 @@
 //!
 //! The worker sums up its own waits for the process. Each wait counts for at most its nominal length, even if it takes
 //! longer because the machine is suspended, the process tree is frozen, or the worker has no CPU. The time for which
-//! the process's first thread waited for a CPU is added to the limit, up to a bound. Callers decide what happens when
-//! the limit is reached.
+//! the process's first thread waited for a CPU extends the limit, up to a bound.
 
 use std::time::{Duration, Instant};
 

@@ -23,7 +23,7 @@ pub(crate) enum Kept {
     },
 }
 
-/// Opens a file that a build has written. Returns `None` if there is none, or if it is not a regular file: a build that
+/// Opens a file that a build has written. Returns `None` if it does not exist or is not a regular file: a build that
 /// runs its source could leave a link to a file that only the worker can read.
 pub(crate) fn open_written(path: &Path) -> Option<fs::File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
@@ -37,8 +37,8 @@ pub(crate) fn open_written(path: &Path) -> Option<fs::File> {
     file.metadata().ok()?.is_file().then_some(file)
 }
 
-/// Copies an artifact of at most `limit` to the folder, atomically. If the same bytes were built before, the copy
-/// replaces the identical file. `library` is the path of `source`, for messages.
+/// Copies an artifact of at most `limit` to the folder, atomically, even if it contains the same bytes already.
+/// `library` is the path of `source`, for messages.
 pub(crate) fn keep(
     source: fs::File,
     library: &Path,

@@ -2,7 +2,7 @@
 //!
 //! A toolchain chooses the command that builds an artifact, and writes the files that it adds to the sources.
 //! `stage::build` runs the command, in a sandboxed process (`compiler`). A new language needs a row in the language
-//! table of `opt_shared` and, unless existing ones fit, a toolchain in this module and a launcher.
+//! table of `opt_shared` and, unless existing ones fit, a toolchain and a launcher.
 
 pub(crate) mod artifact;
 mod c;

@@ -1,5 +1,5 @@
-//! Tests of copies, capacity, protection and errors of the host device. Some also check that Linux counts as many bytes
-//! for the arena as the device does.
+//! Tests of copies, capacity, protection and errors of the host device. Some compare the device's bytes with those that
+//! Linux counts for the arena.
 
 use std::os::fd::AsFd;
 

@@ -14,7 +14,7 @@ use crate::residency::ledger::Kind;
 use crate::residency::load::Origin;
 use crate::residency::staging::Source;
 
-/// A storage whose bytes depend on its number and on their position. It counts how often it was opened, and records
+/// A storage whose bytes depend on its number and on their position. Counts how often it was opened, and records
 /// whether it is open now.
 pub(crate) struct Storage {
     pub(crate) number: usize,

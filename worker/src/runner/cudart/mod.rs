@@ -25,8 +25,8 @@ pub(super) use self::memory::{show_input, show_output};
 use self::report::CallErrors;
 
 /// The names of the exported functions, one per line. The build script exports them with the prefix `__wrap_`, and
-/// `toolchain::cuda` redirects calls to them with the linker's option `--wrap`. The prefix avoids conflicts with the
-/// names of a real CUDA runtime that a library may contain.
+/// `toolchain::cuda` redirects calls to them with the linker's option `--wrap`. The prefix avoids conflicts with a real
+/// CUDA runtime in a library.
 pub(crate) const FUNCTIONS: &str = include_str!("functions.txt");
 
 const INVALID_VALUE: u32 = 1;
@@ -237,7 +237,7 @@ pub(super) fn begin_call() {
 }
 
 /// Ends a call of the candidate that returned `code`. Returns the error that explains its failure, with the prefix that
-/// names its status. `None` if no error was recorded, or only refused requests that the candidate handled.
+/// names its status; `None` if there was none, or only refused requests that the candidate handled.
 pub(super) fn end_call(code: i32) -> Option<String> {
     let runtime = &mut *runtime();
     let is_pending = runtime.last != 0;

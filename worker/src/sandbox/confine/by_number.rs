@@ -1,8 +1,8 @@
 //! A hand-written seccomp program that refuses system calls regardless of their arguments.
 //!
-//! When a program is installed, Linux runs it once for each call number. `seccompiler` needs five instructions for each
-//! refused call, and this program only two, so runners start faster. It also handles calls of other ABIs: x32 calls
-//! fail with ENOSYS, and another architecture's calls kill the process.
+//! Linux runs a new program once for each call number. `seccompiler` needs five instructions for each refused call, and
+//! this program only two, so runners start faster. x32 calls fail with ENOSYS, and calls of another architecture kill
+//! the process.
 
 use seccompiler::{BpfProgram, sock_filter};
 

@@ -209,9 +209,9 @@ pub(super) const UNLIMITED_MEMORY_CALLS: &[Call] = &[
     everywhere("map_shadow_stack", 453),
 ];
 
-/// Calls that disturb other processes even after the caller has been stopped. They set timers (hundreds could fire
+/// Calls that disturb other processes even after the caller has been stopped: they set timers (hundreds could fire
 /// while another candidate is timed), write back the dirty pages of all processes, or read files in the background.
-/// `sched_setattr` can also request a higher frequency for the caller, or undo its short time slices.
+/// `sched_setattr` can also request a higher frequency, or undo the caller's short time slices.
 pub(super) const DISTURBANCES: &[Call] = &[
     both("sched_setattr", 314, 274),
     both("timerfd_create", 283, 85),

@@ -31,7 +31,7 @@ const FCNTL_LOCKS: [u64; 4] =
 /// `fcntl` commands that lease files, enlarge pipes, seal memory, or have Linux send signals.
 const FCNTL_REFUSED: [u64; 7] = [
     libc::F_SETOWN as u64,
-    // F_SETSIG and F_SETOWN_EX, which not every libc defines. With them, a candidate could have Linux send SIGCONT to a
+    // F_SETSIG and F_SETOWN_EX, which not every libc defines. With them, a candidate could have Linux continue a
     // stopped runner when there is activity on a descriptor.
     10,
     15,
@@ -50,8 +50,8 @@ const IOCTL_REFUSED: [u64; 4] = [FIOSETOWN, SIOCSPGRP, libc::FIOASYNC, libc::TIO
 /// TCGETS2 for the generic layout of `termios2`. Newer C libraries use it in `isatty`.
 const TCGETS2: u64 = 0x802c_542a;
 /// The `ioctl` requests that a candidate without device nodes may make: those behind `isatty`, the size of a terminal,
-/// the number of unread bytes, non-blocking streams and close-on-exec. All others are refused, because file systems and
-/// newer versions of Linux add requests that change files or take kernel memory.
+/// the number of unread bytes, non-blocking streams and close-on-exec. File systems and newer versions of Linux add
+/// requests that change files or make Linux allocate memory.
 const IOCTL_ALLOWED: [u64; 7] =
     [libc::TCGETS, TCGETS2, libc::TIOCGWINSZ, libc::FIONREAD, libc::FIONBIO, libc::FIOCLEX, libc::FIONCLEX];
 
@@ -73,8 +73,8 @@ const PR_FUTEX_HASH: u64 = 78;
 const PR_SVE_GET_VL: u64 = 51;
 const PR_SME_GET_VL: u64 = 64;
 
-/// The `prctl` options that a candidate may use. All others are refused, because newer versions of Linux add options
-/// that take kernel memory or affect other processes.
+/// The `prctl` options that a candidate may use. Newer versions of Linux add options that make Linux allocate memory or
+/// affect other processes.
 const PRCTL_ALLOWED: [u64; 15] = [
     libc::PR_GET_PDEATHSIG as u64,
     libc::PR_GET_DUMPABLE as u64,
@@ -97,12 +97,11 @@ const PRCTL_ALLOWED: [u64; 15] = [
 
 /// The flags of mmap that determine the kind of a mapping.
 const MAP_KIND: u64 = (libc::MAP_TYPE | libc::MAP_ANONYMOUS) as u64;
-/// The kind of a shared anonymous mapping. Its memory can stay allocated after it has been unmapped, and then no sample
-/// of resident memory shows it.
+/// The kind of a shared anonymous mapping. Its memory can stay allocated after it has been unmapped, and samples of
+/// resident memory then miss it.
 const MAP_SHARED_ANONYMOUS: u64 = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u64;
 
-/// Mappings with this flag grow like a stack. Linux does not count them as private memory, so the limit on private
-/// memory would not apply.
+/// Mappings with this flag grow like a stack. Linux does not count them towards the limit on private memory.
 const MAP_GROWSDOWN: u64 = libc::MAP_GROWSDOWN as u64;
 
 /// The flag with which `close_range` gives the calling thread its own descriptor table. The limit on descriptors

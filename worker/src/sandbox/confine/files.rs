@@ -172,8 +172,8 @@ pub(super) fn library_folders() -> impl Iterator<Item = PathBuf> {
     LIBRARY_FOLDERS.iter().filter_map(|folder| Path::new(folder).canonicalize().ok())
 }
 
-/// Returns true if `home`, a folder of the user, contains one of these system folders. Such a home is not hidden:
-/// otherwise, a plan in `/usr` would hide the compilers.
+/// Returns true if `home`, a folder of the user, contains a system folder. Such a home is not hidden: otherwise, a plan
+/// in `/usr` would hide the compilers.
 fn holds_any(home: &Path, folders: &[&str]) -> bool {
     folders.iter().any(|folder| Path::new(folder).canonicalize().is_ok_and(|real| real.starts_with(home)))
 }
@@ -186,9 +186,9 @@ enum Absent {
     IsAnError,
 }
 
-/// Makes rules for folders except the hidden paths in them. Landlock rules can only allow access. A folder that
-/// contains a hidden path therefore gets no rule; instead, each file and folder in it that neither is hidden nor
-/// contains a hidden path gets a rule.
+/// Makes rules for folders except the hidden paths in them. Landlock rules can only allow access, so a folder that
+/// contains a hidden path gets no rule. Instead, each file and folder in it gets one that neither is hidden nor
+/// contains a hidden path.
 struct RulesExceptHidden<'a> {
     hidden: Vec<&'a PathBuf>,
 }
@@ -241,8 +241,8 @@ impl<'a> RulesExceptHidden<'a> {
     }
 
     /// Allows reading the shared libraries that are directly in `folder`, under every name that the loader looks for.
-    /// All other files in it stay inaccessible, and the folder cannot be listed. A folder inside the system's library
-    /// folders needs no rule.
+    /// Other files in it stay inaccessible, and it cannot be listed. A folder inside the system's library folders needs
+    /// no rule.
     fn allow_libraries(&self, writer: &mut RuleWriter, folder: &Path) -> Result<(), ConfineError> {
         let real = folder.canonicalize();
         if real.is_ok_and(|real| library_folders().any(|system| real.starts_with(system))) {

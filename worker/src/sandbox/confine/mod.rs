@@ -64,9 +64,9 @@ pub struct FileAccess {
     pub libraries: Vec<PathBuf>,
     /// Folders whose programs a compiler may execute, in addition to the system's. They must exist.
     pub toolchain: Vec<PathBuf>,
-    /// Files and folders that stay inaccessible even if they are in a readable folder: captures and results. A path
-    /// inside a hidden folder is accessible if `readable`, `toolchain` or `writable` lists it. Libraries in a hidden
-    /// folder are not readable. Absolute paths without links.
+    /// Files and folders that stay inaccessible even in a readable folder: captures and results. `readable`,
+    /// `toolchain` or `writable` may list a path inside a hidden folder, which is then accessible. Libraries in a
+    /// hidden folder are not readable. Absolute paths without links.
     pub hidden: Vec<PathBuf>,
     /// Folders of the user that stay inaccessible even if they are in a system folder. Absolute paths without links.
     pub homes: Vec<PathBuf>,
@@ -104,8 +104,8 @@ pub struct ProcessLimit {
 /// The descriptors that a runner keeps, in addition to its standard streams.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptors<'a> {
-    /// The socket to the worker. It must be a stream or seqpacket socket, because an orphaned runner is detected by the
-    /// hang-up, and datagram sockets never hang up.
+    /// The socket to the worker: stream or seqpacket, because the hang-up tells a runner that its worker has ended, and
+    /// datagram sockets never hang up.
     pub worker: BorrowedFd<'a>,
     /// The library to load, opened for reading. The runner may open this file by the descriptor's path, whoever owns
     /// it.
@@ -171,7 +171,7 @@ fn protection(name: &str, present: bool, detail: impl Into<String>) -> Protectio
     Protection { name: name.to_owned(), present, detail: detail.into() }
 }
 
-/// Gives up everything that a sandboxed process does not need. This cannot be undone, not even by our own code.
+/// Gives up everything that a sandboxed process does not need, for good.
 ///
 /// Call it while the process has a single thread: Landlock and seccomp apply to the calling thread and to everything
 /// that it starts. The result lists every requested protection; missing ones have `present: false`. After an error, the
@@ -209,8 +209,8 @@ pub fn lock_down(
     Ok(protections)
 }
 
-/// Ties this process, in which no candidate runs, to its worker: it leaves the terminal's session, dies with the
-/// worker, and other processes may not inspect it.
+/// Ties a process without a candidate to its worker: it leaves the terminal's session, dies with the worker, and other
+/// processes may not inspect it.
 pub(crate) fn tie_to_worker(worker: BorrowedFd<'_>) -> Result<(), ConfineError> {
     parent::leave_session()?;
     parent::die_with_the_worker(worker)?;

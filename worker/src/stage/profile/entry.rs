@@ -277,8 +277,8 @@ fn deciles(ms: &[f64]) -> Vec<f64> {
 }
 
 /// Returns the pairs that count. Disturbed pairs do not count, unless too few others are left, or the candidate was
-/// disturbed much more often than its baseline. Without the second exception, a candidate could have its slow blocks
-/// discarded by waiting in them, or by heating the device.
+/// disturbed much more often than its baseline. Otherwise, a candidate could have its slow blocks discarded by waiting
+/// in them, or by heating the device.
 fn believed(timed: &[Timed], least_clock: Option<f64>) -> Vec<&Timed> {
     let disturbed = |side: usize| timed.iter().filter(|pair| pair.is_disturbed(side, least_clock)).count();
     let calm: Vec<&Timed> = timed.iter().filter(|pair| pair.is_calm(least_clock)).collect();
@@ -301,9 +301,9 @@ pub(super) struct WarmUp {
     pub(super) busy: f64,
 }
 
-/// Makes plan calls, and then pairs. Ends once three conditions hold: enough calls were made (one pair, if calls are
-/// slow), enough time has passed, and the number of calls in a block has settled. Ends in any case if the entry is
-/// late, and after `MAX_WARM_UP_PAIRS` pairs.
+/// Makes plan calls, and then pairs, until enough calls were made (one pair, if calls are slow), enough time has
+/// passed, and the number of calls in a block has settled. Ends earlier if the entry is late, and after
+/// `MAX_WARM_UP_PAIRS` pairs.
 pub(super) fn warm_up<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
 ) -> Result<Made<WarmUp>, SessionError> {

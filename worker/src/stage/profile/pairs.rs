@@ -21,8 +21,8 @@ const PAIRS_SLOW: usize = 2;
 /// The smallest number of pairs, even if time is short, unless calls are slow or the entry is late. A median of fewer
 /// pairs means little. In a screen, this is also the wanted number.
 const MIN_PAIRS: usize = 5;
-/// Disturbed pairs, and pairs with a block that took no longer than the hand-off, are repeated. At most this many times
-/// the wanted number of pairs are made in all.
+/// The largest number of pairs, as a multiple of the wanted number. Disturbed pairs, and pairs with a block that took
+/// no longer than the hand-off, are repeated.
 const MAX_REPEATED: usize = 4;
 
 pub(super) struct Pairs {
@@ -35,8 +35,7 @@ pub(super) struct Pairs {
     pub(super) spent: Duration,
     least_calls: u32,
     most_calls: u32,
-    /// For each of the next pairs, true if the baseline goes first. Orders are drawn for two pairs at a time, and each
-    /// side goes first in one of them.
+    /// For each of the next pairs, true if the baseline goes first. Each side goes first in one of every two pairs.
     order: Vec<bool>,
     wanted: usize,
     least: usize,

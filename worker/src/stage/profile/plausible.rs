@@ -22,8 +22,8 @@ const COPY_MARGIN: f64 = 1.1;
 /// by more than a tenth.
 const EXCESS_CLAIM_MS: f64 = 0.2;
 
-/// Checks whether a side works during idle rounds, when the clock does not run. `other` is the other side, if there is
-/// one. Without a comparison, work in half of the rounds is no proof: the machine could cause it.
+/// Checks whether a side works during idle rounds, when the clock does not run. Without the comparison with `other`,
+/// work in half of the rounds is no proof: the machine could cause it.
 pub(super) fn works_unasked(
     context: &Context<'_>,
     samples: &Samples,
@@ -84,8 +84,8 @@ pub(super) fn implausible(
     if device.is_some() {
         return Ok(seen_by_the_host(context, samples, ms, calls));
     }
-    // The runner reads its clock after the worker's first reading and before its second, so it may show much less on a
-    // busy machine. If it shows more, "done" was reported before the calls were finished.
+    // On a busy machine, the runner's clock may show much less than ours, because it is read between our two readings.
+    // If it shows more, "done" was reported before the calls were finished.
     let claim = median(&samples.claims);
     if claims_more(claim, ms * f64::from(calls), handoff) {
         return Ok(Some(stop(

@@ -80,7 +80,7 @@ impl<'b, M: VariantMemory> Rotation<'_, 'b, M> {
         // The first entry decides the order of the sides for the whole round.
         let sides = open.first().map(|pair| pair.numbers(self.sides.len())).unwrap_or_default();
         for &number in sides {
-            // The inputs of all entries lie in the same memory, at the same place. Those of a longer entry would still be
+            // The inputs of all entries lie in the same memory, at the same place. Those of a longer entry would be
             // readable beyond those of a shorter one.
             for (index, pairs) in &*turns {
                 self.pairing(*index).hide(pairs.calls)?;

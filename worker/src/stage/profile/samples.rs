@@ -13,8 +13,8 @@ const MAX_KEPT: usize = 24;
 pub(super) struct Samples {
     /// Milliseconds per call, without the hand-off.
     pub(super) ms: Vec<f64>,
-    /// Milliseconds per call with the hand-off, which the calls cannot have exceeded. Includes disturbed blocks, and
-    /// blocks that took no longer than the hand-off, which `ms` may leave out.
+    /// Milliseconds per call with the hand-off, which the calls cannot have exceeded. Includes blocks that `ms` may
+    /// leave out: disturbed ones, and those that took no longer than the hand-off.
     pub(super) most_ms: Vec<f64>,
     /// For each block, the time by the runner's own clock, divided by the worker's figure without the hand-off. On a
     /// device, the time by the host's clock, divided by the device's figure.
