@@ -320,7 +320,7 @@ fn is_plenty(room: Room, largest_file: Bytes) -> bool {
 }
 
 /// The end of a compiler that ran out of memory. The candidate is to blame only if the compiler could use all of the
-/// plan's limit. If the run's ceiling left less than that, the plan is to blame.
+/// plan's limit. Otherwise the plan is, because its ceiling for the run left less.
 fn out_of_memory(task: &BuildTask, what: &str) -> (Status, String) {
     let (left, limit) = (task.memory, task.build.memory_for(task.source.language));
     if left < limit {
@@ -384,8 +384,8 @@ fn nvrtc_version(built: fs::File) -> String {
     version.map_or_else(|| "NVRTC".to_owned(), |version| format!("NVRTC {version}"))
 }
 
-/// Returns the first line of `--version`, requested once for each program. The program is confined like a build,
-/// because it may be a script and may hang. `None` if it does not answer.
+/// Returns the first line of `--version`, requested once for each program. It may be a script and may hang, so it is
+/// confined like a build. `None` if it does not answer.
 fn version(link: &Link, build: &CompilerSpec<'_>) -> Result<Option<String>, CompilerError> {
     static KNOWN: Mutex<BTreeMap<PathBuf, Option<String>>> = Mutex::new(BTreeMap::new());
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

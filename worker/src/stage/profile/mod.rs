@@ -229,8 +229,8 @@ impl<B: Backend> Profile<'_, B> {
         self.conclude(placed, &contexts, &timings, &mut variations, first)
     }
 
-    /// Returns what varies in each entry of a batch, as decided now or for an earlier candidate of the job. An
-    /// unreadable capture is reported with the index of its entry.
+    /// Returns what varies in each entry of a batch, as decided now or for an earlier candidate of the job. If a
+    /// capture is unreadable, returns the index of its entry.
     fn variations(
         &mut self,
         placed: &[B::Placed],
@@ -249,7 +249,7 @@ impl<B: Backend> Profile<'_, B> {
         Ok(decided)
     }
 
-    /// Times one runner of each side on the unfinished entries of the batch, or on all if they are called in turns.
+    /// Times one runner of each side on the unfinished entries of the batch (or on all, if they are called in turns).
     /// Returns false if a side stopped.
     fn with_runners(
         &mut self,
@@ -358,7 +358,6 @@ impl<B: Backend> Profile<'_, B> {
     }
 
     /// Adds the peak memory of the candidate's session to the report, and whether the candidate's output was cut off.
-    /// The baseline has a report of its own profile.
     fn note_end(&mut self, number: usize, ending: &Ending) {
         if number != BASELINE {
             self.head.record_peak(ending.peak_owed);

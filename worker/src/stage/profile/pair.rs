@@ -24,8 +24,8 @@ use crate::stage::POISONS;
 use crate::stage::calls::EntryCalls;
 use crate::stage::failure::{self, Calls};
 
-/// Once the duration of calls is known, the time limit of a block is at most `MIN_LIMIT` plus `LIMIT_FACTOR` times the
-/// expected duration of its calls.
+/// Once the duration of calls is known, the time limit of a block is at most `MIN_LIMIT` plus `LIMIT_FACTOR` times
+/// their expected duration.
 const LIMIT_FACTOR: u32 = 20;
 const MIN_LIMIT: Duration = Duration::from_secs(5);
 /// On average, all output slots are checked in one pair out of this many.
@@ -57,15 +57,15 @@ impl Context<'_> {
         }
     }
 
-    /// Returns true if the entry is only screened. A screen makes no idle rounds, because the few that fit into it
-    /// would prove nothing. Every candidate that may win is profiled in full afterwards, with idle rounds.
+    /// Returns true if the entry is only screened, without idle rounds: the few that fit into a screen would prove
+    /// nothing. Every candidate that may win is profiled in full afterwards.
     pub(super) fn is_screened(&self) -> bool {
         self.task.depth == Depth::Screen
     }
 
-    /// Returns true if a block is a single call. This is so if the caches must be cold, or contain other entries' data,
-    /// because a first call would fill them for the next ones. (On a device, the caches are flushed before every call,
-    /// so cold blocks may have several calls.)
+    /// Returns true if a block is a single call: if the caches must be cold, or contain other entries' data, a first
+    /// call would fill them for the next ones. (On a device, the caches are flushed before every call, so cold blocks
+    /// may have several calls.)
     pub(super) fn has_single_calls(&self) -> bool {
         (self.is_cold() && !self.on_device) || self.rotates
     }
@@ -156,8 +156,8 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
 
     pub(super) fn time_side(&mut self, pair: &mut OpenPair, number: usize) -> Result<Made<()>, SessionError> {
         let calls = pair.order.calls;
-        // Both sides use the same input memory. The values of the first block are overwritten, so that the side that
-        // goes second cannot read its inputs early, not even in an idle round.
+        // Both sides use the same input memory. Overwrite the values of the first block, so that the second side cannot
+        // read its inputs early, not even in an idle round.
         self.hide(calls)?;
         while !self.context.is_screened() && self.draws.rounds.is_round() {
             if let Err(stop) = self.idle_round(number)? {
@@ -263,9 +263,9 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         })
     }
 
-    /// The time limit of a block: `call_timeout` for each call. Once this runner has called the entry, the duration of
-    /// calls is known, and the limit is at most a multiple of that duration, plus `MIN_LIMIT`. Otherwise, a kernel that
-    /// slows down on purpose would take time from all others.
+    /// The time limit of a block: `call_timeout` for each call. Once this runner has called the entry, the limit is
+    /// also at most a multiple of the expected duration, plus `MIN_LIMIT`. Otherwise, a kernel that slows down on
+    /// purpose would take time from all others.
     fn limit(&self, number: usize, calls: u32, what: Calls) -> Duration {
         let allowed = self.context.task.verify.call_timeout.saturating_mul(calls);
         if what != Calls::Timed || !self.samples[number].called {
@@ -368,8 +368,8 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         Ok(Ok(()))
     }
 
-    /// Offers a block and its elements to the sample of blocks that are kept. Used if inputs vary and there is no
-    /// baseline: after all timing, a fresh runner repeats the kept blocks.
+    /// Offers a block and its elements to the sample of blocks that are kept. Used without a baseline if inputs vary:
+    /// after all timing, a fresh runner repeats the kept blocks.
     fn keep(&mut self, calls: u32, seed: u64, looks: &[Vec<Look>]) -> Result<Made<()>, SessionError> {
         let mut elements = Vec::with_capacity(looks[CANDIDATE].len());
         for look in &looks[CANDIDATE] {
@@ -417,7 +417,7 @@ pub(super) fn stop(context: &Context<'_>, status: Status, detail: String) -> Sto
 }
 
 /// The failure of an output that was right in verification and is wrong in a timed call. It depends on the number or
-/// the time of the calls, so this is not a numerical error.
+/// the time of the calls, so it is not a numerical error.
 pub(super) fn wrong_in_time(context: &Context<'_>, mismatch: Box<Mismatch>, slot: u32, calls: u32) -> Stop {
     let detail = format!(
         "verified, then wrong in timed call {} of a block of {calls}: {} of {} elements of `{}`",

@@ -98,7 +98,7 @@ pub(super) fn implausible(
 }
 
 /// Compares a device's clock with the host's. A busy host sees the end of some blocks too late, but not of all, so the
-/// smallest difference decides.
+/// smallest difference counts.
 fn seen_by_the_host(context: &Context<'_>, samples: &Samples, ms: f64, calls: u32) -> Option<Stop> {
     let claim = samples.claims.iter().copied().reduce(f64::min)?;
     claims_more(claim, ms * f64::from(calls), Duration::ZERO).then(|| {
@@ -110,8 +110,8 @@ fn seen_by_the_host(context: &Context<'_>, samples: &Samples, ms: f64, calls: u3
     })
 }
 
-/// One clock shows `ms` for a block, and the other shows `claim` times as much. Returns true if the excess is larger
-/// than `margin` and too large for an error of measurement.
+/// One clock shows `ms` for a block, and the other `claim` times as much. Returns true if the excess is larger than
+/// `margin` and too large for an error of measurement.
 fn claims_more(claim: f64, ms: f64, margin: Duration) -> bool {
     EXCESS_CLAIM_MS + margin.as_secs_f64() * 1e3 < (claim - 1.0) * ms && 1.1 < claim
 }
@@ -128,8 +128,8 @@ fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Returns true if a call was too fast to write its outputs. Uses the time with the hand-off, so that an overestimated
-/// hand-off does not make a call look too fast.
+/// Returns true if a call was too fast to write its outputs. Uses the time with the hand-off, because the hand-off may
+/// be overestimated.
 fn too_fast(most_ms: f64, outputs: u64, fastest: f64) -> bool {
     #[expect(clippy::cast_precision_loss, reason = "an order of magnitude is enough")]
     let rate = outputs as f64 / (most_ms / 1e3);

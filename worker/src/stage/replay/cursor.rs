@@ -1,7 +1,7 @@
 //! Compares the actual uses with the schedule, one by one.
 //!
 //! The first difference is final: it is reported with its index, the expected and the actual use, and every later call
-//! returns it again. The caller finds the actual uses in the entries, without consulting the schedule. Pure.
+//! returns it again. The caller finds the actual uses in the entries. Pure.
 
 use std::collections::HashMap;
 

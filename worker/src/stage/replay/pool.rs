@@ -18,7 +18,7 @@ use crate::residency::staging::{Ring, Source, StagingError};
 use crate::session::PoolSlot;
 
 /// The poison: NaN in every float type of at least 16 bits, -1 in every signed integer type, and not a valid bool, so
-/// that no kernel easily mistakes it for a weight.
+/// that a kernel hardly mistakes it for a weight.
 pub const POISON: u8 = 0xff;
 
 #[derive(Debug, thiserror::Error)]
@@ -112,7 +112,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
 
     /// Serves every step in order: reports when its constants are ready, prefetches for later steps, and waits until
     /// the step is over before it changes that step's slots. Ends after the last step, at the first error, or when
-    /// nobody receives the reports any more.
+    /// nobody receives the reports.
     pub fn serve(mut self, done_steps: &Receiver<()>, ready: &Sender<Ready>) -> Moved {
         for (number, moves) in self.plan.steps.iter().enumerate() {
             if 0 < number && done_steps.recv().is_err() {

@@ -102,7 +102,7 @@ enum SharedEnd {
 }
 
 /// Marks the failure of an entry that failed in a shared session and is right in a separate one. The candidate is to
-/// blame, because the two sessions differ only in their other entries.
+/// blame, because only the other entries in the session differ.
 fn marked_order_dependent(mut failure: Box<EntryFailure>) -> Box<EntryFailure> {
     if matches!(failure.status, Status::IncorrectNumerical | Status::UnwrittenOutput) {
         failure.status = Status::Nondeterministic;
@@ -125,8 +125,8 @@ struct Verification<'a, B: Backend> {
     report: Verified,
     /// The number of failed entries, without unsupported ones.
     failed: u32,
-    /// The first entry that needed something that the device lacks, and what it needed. Entries that the candidate
-    /// itself refuses, by returning a code, do not count.
+    /// The first entry that needed something that the device lacks, and what it needed. An entry that the candidate
+    /// itself refuses, by returning a code, does not count.
     lacking: Option<String>,
 }
 

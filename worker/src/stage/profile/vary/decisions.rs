@@ -1,5 +1,5 @@
-//! Remembers which inputs vary in the entries of a job. A decision needs a separate process of the baseline, and is the
-//! same for all candidates of the job. So a worker makes it once for consecutive candidates.
+//! Remembers which inputs vary in the entries of a job. A decision needs a separate process of the baseline, so a
+//! worker makes it once for consecutive candidates of the job.
 
 use std::collections::HashMap;
 
@@ -37,8 +37,8 @@ struct Job<'a> {
 }
 
 impl Decisions {
-    /// Forgets the decisions of another job. Without a baseline, no decision is kept for the next candidate, because
-    /// decisions are then made with the candidate itself.
+    /// Forgets the decisions of another job. Without a baseline, it forgets all, because decisions are then made with
+    /// the candidate itself.
     pub(crate) fn start(&mut self, task: &ProfileTask) {
         let job = task.baseline.as_ref().and_then(|baseline| {
             let job = Job {

@@ -29,11 +29,11 @@ const SEED: u64 = 0x7261_6d69_7665;
 const PARTS: u64 = 64;
 /// The number of elements that are checked in each part.
 const ELEMENTS_OF_A_PART: u64 = 16;
-/// A part has changed if one in this many of its elements changed by more than the tolerance. Not all of them must,
-/// because a ReLU may leave half of its elements at 0.
+/// A part has changed if one in this many of its elements changed by more than the tolerance: a ReLU may leave half of
+/// its elements at 0.
 const MOVED_ONE_IN: u64 = 8;
 /// The largest number of rounds of two calls. Rounds are repeated while some part has not changed: if few indices are
-/// shuffled, one of them probably keeps its position, and with it a part of the output.
+/// shuffled, one may keep its position, and with it a part of the output.
 const ROUNDS: u64 = 4;
 
 enum Trial {
@@ -152,8 +152,7 @@ pub(in super::super) fn decide<B: Backend>(
     Ok(Ok(decided.into_iter().flatten().collect()))
 }
 
-/// Applies the decisions of an earlier candidate of the job. Returns `None` if they do not fit the entries and have to
-/// be made anew.
+/// Applies the decisions of an earlier candidate of the job. Returns `None` if they do not fit the entries.
 pub(in super::super) fn recall(
     placed: &[impl AsRef<Recorded>],
     task: &ProfileTask,
