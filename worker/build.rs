@@ -20,13 +20,13 @@ const SYMBOLS: [&str; 11] = [
     "mmap64",
 ];
 
-/// The names of the functions of the CUDA runtime in `runner/cudart`, one per line, without their prefix.
+/// Names of CUDA runtime functions, one per line, without the prefix `__wrap_`.
 const CUDA_FUNCTIONS: &str = include_str!("src/runner/cudart/functions.txt");
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rerun-if-changed=src/runner/cudart/functions.txt");
-    // The definitions call functions that only glibc has.
+    // `interpose.rs` calls functions that only glibc has.
     let is_glibc = std::env::var("CARGO_CFG_TARGET_ENV").is_ok_and(|environment| environment == "gnu");
     let interposed = SYMBOLS.iter().filter(|_| is_glibc).map(|name| (*name).to_owned());
     let of_cuda = CUDA_FUNCTIONS.lines().map(|name| format!("__wrap_{name}"));

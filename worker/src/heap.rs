@@ -1,20 +1,18 @@
 //! Makes the C library's allocator return large blocks to the operating system as soon as they are freed.
 //!
-//! By default, glibc raises the size from which blocks get their own mappings (up to 32 MiB) whenever such a block is
-//! freed, and from then on keeps smaller blocks. A worker that once needed a few MiB would owe them until its end,
-//! which no memory formula includes.
+//! When a block with its own mapping is freed, glibc by default takes later blocks up to that size from the heap, and
+//! keeps their memory when they are freed. A worker that once needed a few MiB would keep them until its end.
 
-/// Blocks of this size and larger have their own mapping. The buffers that every entry needs are smaller, because a new
-/// mapping for each of them would cost more than it saves.
+/// The size, in bytes, from which blocks get their own mapping. For smaller blocks, the system calls would cost more
+/// than they save.
 #[cfg(target_env = "gnu")]
 const MAPPED_FROM: libc::c_int = 2 << 20;
 
-/// Fixes the allocator's thresholds. Other C libraries do not change theirs.
+/// Fixes glibc's thresholds. Other C libraries do not change theirs.
 pub(crate) fn return_large_blocks() {
     #[cfg(target_env = "gnu")]
     for (option, limit) in [(libc::M_MMAP_THRESHOLD, MAPPED_FROM), (libc::M_TRIM_THRESHOLD, MAPPED_FROM)] {
-        // SAFETY: mallopt only changes parameters of the allocator, under its lock. If a value is too large, nothing
-        // changes.
+        // SAFETY: mallopt only changes parameters of the allocator, under its lock.
         unsafe { libc::mallopt(option, limit) };
     }
 }

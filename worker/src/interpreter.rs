@@ -1,6 +1,6 @@
 //! Finds the Python interpreter that a plan names, and the paths of its libraries.
 //!
-//! An interpreter that was found is kept for the worker's life. The query runs outside the sandbox, because the
+//! `find` keeps the interpreters that it found for the worker's life. The query runs outside the sandbox, because the
 //! interpreter is the user's own program and imports nothing of a candidate.
 
 use std::collections::BTreeMap;
@@ -16,13 +16,13 @@ use opt_shared::child;
 use serde::Deserialize;
 
 const QUERY: &str = include_str!("interpreter.py");
-/// The time limit of a query. A query imports only a few small modules, so only a sleeping disk takes longer.
+/// The time limit of a query, long enough for a sleeping disk.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// The largest number of bytes that are read from an interpreter's output.
+/// The most bytes that are read from an interpreter's output.
 const MAX_ANSWER: u64 = 256 << 10;
-/// The largest number of characters of an interpreter's standard error that are reported.
+/// The most characters of an interpreter's standard error that are reported.
 const MAX_COMPLAINT: usize = 300;
-/// The largest number of interpreters on PATH that are tried.
+/// The most interpreters on PATH that are tried.
 const MAX_CANDIDATES: usize = 16;
 /// The oldest Python version whose vectorcall protocol the runner can use.
 const MIN_VERSION: (u32, u32) = (3, 9);
@@ -31,9 +31,8 @@ const MIN_VERSION: (u32, u32) = (3, 9);
 #[derive(Clone, Debug)]
 pub(crate) struct Interpreter {
     pub(crate) executable: PathBuf,
-    /// The path of its shared library.
     pub(crate) library: PathBuf,
-    /// Folders from which modules are imported. They also contain the libraries of extension modules.
+    /// The existing folders of its `sys.path`, and the `lib` folders of its prefixes.
     pub(crate) folders: Vec<PathBuf>,
     pub(crate) libtorch: Libtorch,
     /// The version of its Triton, if it has one.
@@ -66,7 +65,6 @@ pub(crate) struct Libtorch {
     pub(crate) flags: Vec<String>,
 }
 
-/// The output of the query script.
 #[derive(Debug, Deserialize)]
 struct Answer {
     version: (u32, u32, u32),
@@ -80,7 +78,7 @@ struct Answer {
 }
 
 /// Finds the interpreter for a plan's `[build] python`: a path, or the first one of this name on PATH that can run
-/// candidates. The error tells the user what to do.
+/// candidates.
 pub(crate) fn find(named: &str) -> Result<Arc<Interpreter>, String> {
     static FOUND: Mutex<BTreeMap<String, Arc<Interpreter>>> = Mutex::new(BTreeMap::new());
     let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
@@ -92,8 +90,8 @@ pub(crate) fn find(named: &str) -> Result<Arc<Interpreter>, String> {
     Ok(interpreter)
 }
 
-/// Returns one line about the interpreter that a plan's `python` selects on this machine: `yes` and a description, or
-/// `no` and the reason. `triton` is true if candidates need Triton.
+/// Returns one line: `yes` and a description of the interpreter that a plan's `python` selects on this machine, or `no`
+/// and the reason. `triton` is true if candidates need Triton.
 pub(crate) fn describe(named: &str, path: &OsStr, triton: bool) -> String {
     let found = search(named, path).and_then(|found| {
         let version = if triton { found.with_triton()? } else { found.version.clone() };
@@ -102,14 +100,13 @@ pub(crate) fn describe(named: &str, path: &OsStr, triton: bool) -> String {
     found.map_or_else(|why| format!("no {why}"), |description| format!("yes {description}"))
 }
 
-/// Returns one line about the interpreter that a plan's `python` selects on this machine: `yes` and its path, or `no`
-/// and the reason, without advice.
+/// Like `describe`, but returns only the interpreter's path, or the reason without advice.
 pub(crate) fn locate(named: &str, path: &OsStr) -> String {
     let found = search_quietly(named, path);
     found.map_or_else(|why| format!("no {why}"), |found| format!("yes {}", found.executable.display()))
 }
 
-/// Searches the folders of `path` for an interpreter called `named`. The error tells the user what to do.
+/// Finds an interpreter without the cache. `named` is a path, or a name to look for in the folders of `path`.
 fn search(named: &str, path: &OsStr) -> Result<Interpreter, String> {
     search_quietly(named, path).map_err(|why| {
         let advice = if named.contains('/') { " ([build] python)" } else { "; name one in [build] python" };
@@ -134,7 +131,6 @@ fn search_quietly(named: &str, path: &OsStr) -> Result<Interpreter, String> {
     Err(format!("no `{named}` on PATH can run candidates ({asked})"))
 }
 
-/// Runs the query with `program`.
 fn ask(program: &Path) -> Result<Interpreter, String> {
     let mut command = Command::new(program);
     command.args(["-I", "-c", QUERY]).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -153,7 +149,8 @@ fn ask(program: &Path) -> Result<Interpreter, String> {
     interpreter_of(program, answer)
 }
 
-/// Reads the bytes that are in a pipe now, up to a limit. Does not wait for other processes that have the pipe open.
+/// Reads the bytes that are in a pipe now, up to `MAX_ANSWER`. Does not wait for other processes that have the pipe
+/// open.
 fn drain(pipe: Option<impl Read + AsFd>) -> String {
     let mut text = Vec::new();
     if let Some(pipe) = pipe {
@@ -204,7 +201,6 @@ mod tests {
 
     use super::*;
 
-    /// Writes a program that prints `answer`, and a message to standard error.
     fn program(folder: &Path, answer: &str) -> PathBuf {
         let path = folder.join("python");
         std::fs::write(&path, format!("#!/bin/sh\necho '{answer}'\necho no such option >&2\n"))

@@ -17,13 +17,12 @@ use opt_shared::units::Bytes;
 
 use crate::sandbox::spawn::Namespaces;
 
-/// The time limit of an answer. The supervisor answers at once unless the machine is overloaded; if it has ended, the
-/// channel is closed.
+/// The time limit of an answer, long enough for an overloaded machine. If the supervisor ends, the closed channel shows
+/// it at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The capacity of the inbox, in messages. It holds at most one task, and a few messages for each runner.
 const INBOX: usize = 64;
 
-/// The reason why the worker cannot communicate with the supervisor.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum LinkError {
     #[error("connecting to the supervisor")]
@@ -58,7 +57,6 @@ pub(crate) struct RunnerNotice {
     pub(crate) group_limits: GroupLimits,
 }
 
-/// The channel to the supervisor.
 pub(crate) struct Link {
     outbox: IpcSender<FromWorker>,
     inbox: Receiver<ToWorker>,
@@ -67,7 +65,6 @@ pub(crate) struct Link {
     /// This program's executable, with which runners, zygotes and compilers are started.
     executable: OwnedFd,
     namespaces: Namespaces,
-    /// True if `enforced` has reported the protections.
     reported_protections: Cell<bool>,
     /// The sizes of memory files, indexed by `Held`.
     held: Cell<[Bytes; 2]>,
@@ -84,7 +81,6 @@ pub(crate) enum Held {
 }
 
 impl Link {
-    /// Connects to the supervisor's one-shot server and introduces this worker.
     pub(crate) fn connect(
         server: &str,
         nonce: String,
@@ -150,7 +146,7 @@ impl Link {
     }
 
     /// Sets the size of one kind of memory file, and reports the sum of all kinds, which the supervisor charges to this
-    /// worker. If the supervisor is gone, the next receive ends this worker.
+    /// worker. Ignores a failure: if the supervisor is gone, the next receive notices it.
     pub(crate) fn holds(&self, what: Held, bytes: Bytes) {
         let mut held = self.held.get();
         held[what as usize] = bytes;
@@ -158,7 +154,6 @@ impl Link {
         let _ = self.send(FromWorker::Holds { bytes: held.into_iter().sum() });
     }
 
-    /// Reports that a task is over and its memory files are gone.
     pub(crate) fn holds_nothing(&self) -> Result<(), LinkError> {
         self.held.set(<[Bytes; 2]>::default());
         self.send(FromWorker::Holds { bytes: Bytes::ZERO })
@@ -172,7 +167,6 @@ impl Link {
         self.send(FromWorker::Enforced { protections: protections() })
     }
 
-    /// Announces a runner or a compiler.
     pub(crate) fn runner_started(&self, notice: &RunnerNotice) -> Result<(), LinkError> {
         self.early.borrow_mut().clear();
         self.send(FromWorker::RunnerStarted {
@@ -187,7 +181,6 @@ impl Link {
         })
     }
 
-    /// Announces this worker's zygote.
     pub(crate) fn zygote_started(&self, pid: u32, start_time: u64) -> Result<(), LinkError> {
         self.send(FromWorker::ZygoteStarted { pid, start_time })
     }
@@ -197,19 +190,16 @@ impl Link {
         self.send(FromWorker::NoZygote { why })
     }
 
-    /// Waits until the supervisor watches the memory of a process.
     pub(crate) fn wait_watched(&self, pid: u32) -> Result<(), LinkError> {
         self.wait_for(|message| {
             matches!(message, ToWorker::RunnerWatched { pid: watched } if *watched == pid).then_some(())
         })
     }
 
-    /// Asks the supervisor to kill a process.
     pub(crate) fn kill_wanted(&self, pid: u32, reason: KillReason) -> Result<(), LinkError> {
         self.send(FromWorker::KillWanted { pid, reason })
     }
 
-    /// Reports a runner's death and waits for the permission to reap it.
     pub(crate) fn runner_died(&self, pid: u32) -> Result<ReapPermission, LinkError> {
         self.send(FromWorker::RunnerDied { pid })?;
         let permission = self.wait_for(|message| match message {
@@ -222,7 +212,7 @@ impl Link {
         Ok(permission)
     }
 
-    /// Returns whether a control group refused a process or thread while a runner lived that has died since the last call.
+    /// Returns true if, since the last call, the supervisor reported that a control group refused a process or thread.
     pub(crate) fn were_tasks_refused(&self) -> bool {
         self.tasks_refused.take()
     }

@@ -1,11 +1,10 @@
-//! Memory files that cannot be resized, so that the end of a mapping never moves.
+//! Creates memory files and seals them, so that the end of a mapping never moves.
 
 use std::os::fd::OwnedFd;
 
 use opt_shared::units::Bytes;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
-/// Creates a zeroed memory file of a fixed size.
 pub(crate) fn fixed(name: &str, size: Bytes) -> rustix::io::Result<OwnedFd> {
     let memfd = growing(name)?;
     ftruncate(&memfd, size.get())?;

@@ -1,15 +1,14 @@
-//! Sets which processes the kernel kills first when the machine runs out of memory: runners and compilers, then
-//! workers, and the supervisor last.
+//! Sets which processes Linux kills first when the machine runs out of memory: runners and compilers, then workers, and
+//! the supervisor last.
 
 use std::io;
 
-/// `oom_score_adj` of a process that belongs to a candidate. This is the highest possible value.
+/// `oom_score_adj` of a sandboxed process, the highest possible value.
 pub(crate) const SANDBOXED: u16 = 1000;
-/// `oom_score_adj` of a worker.
 pub(crate) const WORKER: u16 = 500;
 
-/// Raises this process's own score, which needs no privilege. Call it before the process is made not dumpable, because
-/// its files in /proc belong to root afterwards.
+/// Raises this process's own score. Call it before the process is made not dumpable, because its files in /proc belong
+/// to root afterwards.
 pub(crate) fn raise_score(score: u16) -> io::Result<()> {
     std::fs::write("/proc/self/oom_score_adj", score.to_string())
 }

@@ -2,8 +2,8 @@
 //! added.
 //!
 //! Owns the guards of one entry, or of the entries that are opened together: one guard per file, even if the file has
-//! several entries. The supervisor decides whether a job is large enough for guards; `opt_shared::cache` decides which
-//! pages a guard drops.
+//! several entries. The supervisor decides whether a job is so large that pages are dropped; `opt_shared::cache`
+//! decides which pages a guard drops.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -18,18 +18,16 @@ use opt_shared::outcome::ReadReport;
 
 use crate::recorded::Recorded;
 
-/// The guards of the files of one or more entries.
 pub(crate) struct EntryGuards {
-    /// The guards by device and inode of their file.
     guards: BTreeMap<(u64, u64), CacheGuard>,
-    /// True if the job is so large that the pages that it adds are dropped.
+    /// True if guards drop the pages that were added.
     drop: bool,
-    /// Guards that were added with the last entry.
+    /// Guards that were added by the last `add`, or since then.
     newest: Vec<(u64, u64)>,
 }
 
 impl EntryGuards {
-    /// Watches the files of these entries. Call it before any of them is read.
+    /// Call this before any of the files is read.
     pub(crate) fn watch(entries: &[EntryRef], drop: bool) -> Self {
         let mut guards = Self { guards: BTreeMap::new(), drop, newest: Vec::new() };
         // An entry that cannot be opened is reported when it is read.
@@ -38,8 +36,8 @@ impl EntryGuards {
         guards
     }
 
-    /// Watches the data files of an entry in a capture store, if their pages are to be dropped. Call it before any of
-    /// them is read.
+    /// Watches an entry's data files in a capture store, if their pages are to be dropped. Call it before any file is
+    /// read.
     pub(crate) fn watch_data_of(&mut self, recorded: &Recorded) {
         if recorded.capture.is_packed() && self.drop {
             let files = recorded.capture.data_files().unwrap_or_default();
@@ -48,7 +46,7 @@ impl EntryGuards {
     }
 
     /// Adds a guard. If the file is watched already, the first observation is kept, because the file may have been read
-    /// since then.
+    /// since.
     fn guard(&mut self, file: Arc<File>) {
         let Ok(metadata) = file.metadata() else { return };
         let drop = self.drop;
@@ -59,7 +57,6 @@ impl EntryGuards {
         }
     }
 
-    /// Returns true if the file at this path is watched.
     pub(crate) fn watches(&self, path: &Path) -> bool {
         std::fs::metadata(path).is_ok_and(|file| self.guards.contains_key(&(file.dev(), file.ino())))
     }
@@ -125,7 +122,7 @@ mod tests {
         assert_eq!(guards.guards.len(), 1);
         assert!(guards.watches(&folder.path().join("entry_000001.pt")), "another name of the same file");
         assert!(!guards.watches(folder.path()));
-        // A file that was just written is in the cache, and counts once. Older kernels do not report this.
+        // A file that was just written is in the cache, and counts once. Linux before 6.5 does not report this.
         if let Some(before) = guards.release().cached_before_bytes {
             assert!(before <= Bytes::from(bytes), "{before}");
         }

@@ -1,8 +1,7 @@
 //! One recorded call: the contents of its capture, independent of the location of its inputs.
 //!
-//! Opens the capture (directory and pickle only), binds the arguments and finds the outputs. Only the worker reads
-//! expected values, and only when it needs them. `session` places a candidate's inputs; `judge` and `stage` judge
-//! differences.
+//! Opens the capture (directory and pickle only), binds the arguments and finds the outputs. `session` places a
+//! candidate's inputs; `judge` and `stage` judge differences.
 
 use std::fs::File;
 use std::io;
@@ -28,7 +27,7 @@ use crate::judge::{BytesSource, CompareError, Tolerance};
 const NEXT_PIECE: u64 = 1 << 20;
 /// The size of the pieces in which `Recorded::before` reads a value, in bytes.
 const BEFORE_PIECE: u64 = 256 << 10;
-/// The default read-ahead window of Linux, in bytes. A larger request for read-ahead may be limited to one window.
+/// The default read-ahead window of Linux, in bytes.
 pub(crate) const READAHEAD_WINDOW: u64 = 128 << 10;
 
 /// The reason why a capture cannot be used. The capture is to blame, unless the machine has no descriptors or memory
@@ -105,7 +104,6 @@ impl Recorded {
         })
     }
 
-    /// Returns an error if the file was replaced or written since it was opened.
     pub(crate) fn check_unchanged(&self) -> Result<(), RecordedError> {
         if FileIdentity::of(&self.path) == self.identity {
             Ok(())
@@ -114,7 +112,6 @@ impl Recorded {
         }
     }
 
-    /// The tensors among the arguments.
     pub(crate) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         self.arguments.iter().filter_map(|argument| match &argument.value {
             ArgumentValue::Tensor(tensor) => Some(&**tensor),
@@ -122,7 +119,6 @@ impl Recorded {
         })
     }
 
-    /// The parts of storages that the inputs use.
     pub(crate) fn pieces(&self) -> Vec<Piece> {
         pieces(self.capture.storages(), self.tensors())
     }
@@ -133,13 +129,13 @@ impl Recorded {
         !self.capture.is_packed() && !self.tensors().any(is_materialised)
     }
 
-    /// Checks the CRCs of all recorded data and, in a capture store, the digests of blobs. This reads the data once.
-    /// Data without a checksum passes.
+    /// Checks the CRCs of all recorded data and, in a capture store, the digests of blobs. Data without a checksum
+    /// passes.
     pub(crate) fn check_crcs(&self) -> Result<(), CaptureError> {
         self.capture.storages().iter().try_for_each(|storage| self.capture.check_crc(storage.id))
     }
 
-    /// Returns a reader of a recorded output. It reads the bytes in storage order.
+    /// Returns a reader of a recorded output. Its offsets count from the output's first byte in the storage.
     pub(crate) fn expected(&self, tensor: &Tensor) -> ExpectedSource<'_> {
         let range = tensor.byte_range();
         let storage = self.capture.storage(tensor.storage);
@@ -154,8 +150,8 @@ impl Recorded {
         }
     }
 
-    /// Reads the value that an argument had before the call changed it. Passes the value to `each` in pieces, with
-    /// their offsets. A returned tensor has no such value, so nothing is passed.
+    /// Reads the value that an argument had before the call changed it, and passes it to `each` in pieces with their
+    /// offsets. Passes nothing for a returned tensor.
     pub(crate) fn before(
         &self,
         output: &OutputTensor,
@@ -177,7 +173,6 @@ impl Recorded {
         Ok(())
     }
 
-    /// The tolerance of each output, in order.
     pub(crate) fn tolerances(&self, settings: &VerifySettings) -> Result<Vec<Tolerance>, RecordedError> {
         self.outputs
             .iter()
@@ -192,7 +187,6 @@ impl Recorded {
         self.outputs.iter().all(|output| output.tensor.elements() == 0)
     }
 
-    /// Returns the path of each argument, with a description of its value.
     pub(crate) fn describe(&self) -> Vec<String> {
         self.arguments
             .iter()
@@ -224,7 +218,6 @@ pub(crate) fn request_ahead(file: &File, bytes: Range<u64>) {
     }
 }
 
-/// A recorded output, read in pieces.
 pub(crate) struct ExpectedSource<'a> {
     capture: &'a CaptureFile,
     storage: StorageId,
@@ -256,7 +249,6 @@ impl BytesSource for ExpectedSource<'_> {
     }
 }
 
-/// Describes a value: the type, shape and strides of a tensor, or the whole of a plain value.
 fn short_text(value: &ArgumentValue) -> String {
     match value {
         ArgumentValue::Tensor(tensor) => {

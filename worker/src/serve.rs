@@ -1,8 +1,7 @@
 //! The main loop of a worker: takes a task, carries it out and reports, until the supervisor ends it.
 //!
-//! This is trusted code: it opens captures, compares outputs, reads the clock, and never loads a candidate's host
-//! code. If the worker itself fails, it reports the attempt as INFRA_ERROR and continues. The supervisor decides what
-//! to do next.
+//! If the worker itself fails, it reports the attempt as INFRA_ERROR and continues. The supervisor decides what to do
+//! next.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -26,7 +25,6 @@ use crate::stage::{build, profile, replay, verify};
 /// passes on only the standard streams.
 const EXECUTABLE_FD: i32 = 0;
 
-/// The reason why a worker cannot start or continue.
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
     #[error("{0} is not set: a worker is started by the supervisor, not by hand")]
@@ -45,7 +43,6 @@ fn link_error(error: LinkError) -> WorkerError {
     WorkerError::Link(Box::new(error))
 }
 
-/// State that lasts for the worker's life.
 struct Host {
     device: WorkerDevice,
     zygotes: Rc<Zygotes>,
@@ -64,7 +61,7 @@ pub fn main(supervisor: u32, device: Device) -> Result<(), WorkerError> {
     // Orphaned descendants of our runners become our children, so that none is lost.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
         .map_err(|errno| WorkerError::ParentDeath(errno.into()))?;
-    // The first clone shows which namespaces are available. The report of the protections names the missing ones.
+    // The first clone shows which of them are available.
     let namespaces = Namespaces::ALL;
     let link = Link::connect(&server, nonce, executable, namespaces).map_err(link_error)?;
     let mut host = Host {
@@ -101,7 +98,7 @@ fn take_executable() -> std::io::Result<OwnedFd> {
     Ok(executable)
 }
 
-/// Arranges that the kernel kills this process when the supervisor ends, and before the supervisor if memory runs out.
+/// Arranges that Linux kills this process when the supervisor ends, and before the supervisor if memory runs out.
 /// Protects its memory from runners, separates it from the terminal, and unblocks all signals.
 fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
@@ -110,8 +107,7 @@ fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     if u32::try_from(parent) != Ok(supervisor) {
         return Err(WorkerError::Orphaned);
     }
-    // If this is refused, the kernel may kill the supervisor before this worker when memory runs out. Nothing else
-    // depends on it.
+    // If this is refused, Linux may kill the supervisor before this worker when memory runs out.
     let _ = oom::raise_score(oom::WORKER);
     // A runner outside a namespace must not be able to read this process's memory, which contains expected outputs.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
@@ -122,7 +118,6 @@ fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     Ok(())
 }
 
-/// Performs a task, and measures its time. An error of the worker becomes an INFRA_ERROR.
 fn perform(link: &Link, host: &mut Host, task: &Task) -> Report {
     let started = Instant::now();
     let mut head = Head::passed();
@@ -144,7 +139,6 @@ fn perform(link: &Link, host: &mut Host, task: &Task) -> Report {
     report
 }
 
-/// Performs a task on the backend that it needs.
 fn attempt(
     link: &Link,
     host: &mut Host,
@@ -169,7 +163,6 @@ fn attempt(
     }
 }
 
-/// Runs a stage that calls a candidate, on any backend.
 fn call<B: Backend>(
     backend: &B,
     link: &Link,

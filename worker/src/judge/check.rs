@@ -27,7 +27,6 @@ pub(crate) fn tolerance_of(
     Ok(Tolerance::for_dtype(settings, tensor.dtype, scale))
 }
 
-/// The comparison of one output, and its parameters.
 pub(crate) struct OutputCheck<'a> {
     pub(crate) path: &'a str,
     pub(crate) tensor: &'a Tensor,
@@ -41,7 +40,6 @@ pub(crate) struct OutputCheck<'a> {
 }
 
 impl OutputCheck<'_> {
-    /// Compares the actual bytes of the output with the expected ones.
     pub(crate) fn run(
         &self,
         expected: &mut dyn BytesSource,

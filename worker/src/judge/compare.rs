@@ -31,8 +31,8 @@ use super::unwritten::Poison;
 
 pub use opt_shared::formula::COMPARE_CHUNK;
 
-/// The chunk size, in elements, for relative L2 errors. Chunks are checked in addition to the whole tensor, so that a
-/// wrong corner of a large output is not averaged away.
+/// The chunk size, in elements, for relative L2 errors. Chunks are checked besides the whole tensor, so that a wrong
+/// corner of a large output is not averaged away.
 pub const L2_CHUNK_ELEMENTS: u64 = 64 << 10;
 
 /// A source of the bytes of one tensor. Offsets count from the first byte of its first element.
@@ -52,7 +52,6 @@ impl BytesSource for &[u8] {
     }
 }
 
-/// The tensor whose bytes could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ByteSource {
     Expected,
@@ -73,7 +72,6 @@ impl std::fmt::Display for ByteSource {
     }
 }
 
-/// The reason why a comparison could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum CompareError {
     #[error(transparent)]
@@ -102,7 +100,6 @@ pub enum CompareError {
     SamePoison,
 }
 
-/// The tensors that are compared.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
     /// Path of the output tensor: `output`, or `output[1]`.
@@ -123,7 +120,6 @@ impl Subject<'_> {
     }
 }
 
-/// The rules of a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     pub tolerance: Tolerance,
@@ -135,7 +131,6 @@ pub struct Rules {
     pub chunk: Bytes,
 }
 
-/// The result of a comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Comparison {
     pub passed: bool,

@@ -18,7 +18,6 @@ pub(super) struct Signs {
     pub(super) negative: bool,
 }
 
-/// One element as a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Number {
     Real(Part),
@@ -54,7 +53,6 @@ impl Number {
         }
     }
 
-    /// Applies the flags of the element's tensor.
     pub(super) fn signed(self, signs: Signs, dtype: DType) -> Self {
         let turn =
             |part: Part, turned: bool| Part { value: if turned { -part.value } else { part.value }, ..part };
@@ -248,14 +246,14 @@ fn bfloat(bits: u16) -> f32 {
     f32::from_bits(u32::from(bits) << 16)
 }
 
-/// Converts a float16. Unlike the conversion of the `half` crate it has no branches, so that the compiler can vectorise
-/// a loop over it on any machine.
+/// Converts a float16. It has no branches (unlike the `half` crate's conversion), so the compiler can vectorise a loop
+/// over it.
 #[inline(always)]
 fn half_float(bits: u16) -> f32 {
     /// 112, the difference of the exponents' biases, shifted to the exponent field.
     const REBIAS: u32 = 112 << 23;
-    /// 2^-14 as f32, the smallest normal half. Adding a subnormal half's mantissa to the bits of this number, and then
-    /// subtracting this number from the result, gives the half's value.
+    /// 2^-14 as f32, the smallest normal half. Adding a subnormal half's mantissa to its bits, and then subtracting
+    /// this number from the result, gives the half's value.
     const MIN_NORMAL: u32 = 113 << 23;
     let magnitude = u32::from(bits & 0x7fff) << 13;
     let subnormal = (f32::from_bits(magnitude + MIN_NORMAL) - f32::from_bits(MIN_NORMAL)).to_bits();

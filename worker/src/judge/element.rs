@@ -25,7 +25,6 @@ pub(crate) fn value(dtype: DType, element: &[u8]) -> f64 {
     Number::read(dtype, element).parts().next().unwrap_or(f64::NAN)
 }
 
-/// Returns true if a part of the element is NaN or infinite.
 pub(crate) fn is_not_finite(dtype: DType, element: &[u8]) -> bool {
     Number::read(dtype, element).parts().any(|part| !part.is_finite())
 }

@@ -1,8 +1,8 @@
 //! Gathers facts that explain a wrong output to people: positions, values, counts, ranges, and the pattern of the
 //! errors.
 //!
-//! This is a second pass over the same bytes, element by element. It does not change the verdict, and it may be slow,
-//! because it runs only after a failure.
+//! This is a second pass over the same bytes, element by element. It does not change the verdict, and may be slow,
+//! because few comparisons need it.
 
 use opt_shared::capture::DType;
 use opt_shared::outcome::{Mismatch, Pattern};
@@ -18,7 +18,6 @@ const MAX_LISTED: usize = 8;
 /// The number of elements that are decoded at a time.
 const BLOCK_ELEMENTS: usize = 256;
 
-/// Counts and ranges of one side's numbers.
 #[derive(Clone, Copy)]
 struct ValueSummary {
     nan: u64,

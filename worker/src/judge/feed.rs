@@ -1,7 +1,6 @@
 //! Fetches two tensors tile by tile into buffers of a fixed size.
 //!
-//! Owns the memory of a pass over two tensors: two chunks, however large the tensors are. `layout` decides the order,
-//! and the caller uses the tiles.
+//! Owns the memory of a pass over two tensors: two chunks, however large the tensors are. `layout` decides the order.
 
 use opt_shared::units::{Bytes, to_index};
 

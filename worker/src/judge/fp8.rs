@@ -17,7 +17,6 @@ static E5M2: [f32; 256] = fp8(5, 2, 15, Special::Ieee);
 static E4M3FNUZ: [f32; 256] = fp8(4, 3, 8, Special::NanNegativeZero);
 static E5M2FNUZ: [f32; 256] = fp8(5, 2, 16, Special::NanNegativeZero);
 
-/// How a format encodes infinities and NaN.
 #[derive(Clone, Copy, PartialEq)]
 enum Special {
     /// As in IEEE 754: infinities and NaN have the largest exponent.

@@ -1,8 +1,7 @@
 //! The hot loop: compares two blocks of numbers in independent lanes.
 //!
-//! For each block it computes the sums of squares, and whether `tally` has to examine the block element by element. It
-//! is plain Rust: the compiler turns the lanes, which do not depend on each other's sums, into vector code on x86-64
-//! and aarch64.
+//! For each block it computes the sums of squares, and whether `tally` has to examine the block element by element. The
+//! lanes do not depend on each other's sums, so the compiler turns them into vector code.
 
 /// Number of independent accumulators: two vectors of 256 bits, or four of 128.
 const LANES: usize = 8;
@@ -18,7 +17,6 @@ pub(super) struct Bounds {
     pub(super) relative: f64,
 }
 
-/// The result for one block.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct BlockSums {
     /// True if an element fails, is not finite, or has the largest error so far, or if the squares of the errors
@@ -69,8 +67,8 @@ pub(super) fn examine<T: Copy + Into<f64>>(expected: &[T], actual: &[T], bounds:
     }
     let difference_squares: f64 = differences.iter().sum();
     BlockSums {
-        // A value that is not finite makes the difference NaN or infinite, and its sum stays so. The excess alone
-        // would miss it, because comparisons with NaN are false.
+        // A value that is not finite makes the difference and its sum NaN or infinite. The excess alone would miss it,
+        // because comparisons with NaN are false.
         needs_elements: excess.iter().any(|&over| over > 0.0) || !difference_squares.is_finite(),
         difference_squares,
         expected_squares: magnitudes.iter().sum(),

@@ -1,8 +1,7 @@
 //! Walks two strided tensors of the same shape together, in bounded pieces.
 //!
 //! Owns the geometry: the order of the elements, the division of the walk into tiles that fit a buffer, the reads that
-//! fetch one tensor's part of a tile, and the coordinates of an element. `decode` interprets the bytes, and a source
-//! provides them.
+//! fetch one tensor's part of a tile, and the coordinates of an element.
 //!
 //! Axes are visited in descending order of the first tensor's strides, so that it is read from front to back in any
 //! layout (channels_last, a transpose, an expanded axis). Axes that continue one another are merged. If both tensors
@@ -17,7 +16,6 @@ use super::compare::BytesSource;
 /// that, a separate read is cheaper.
 const WASTE_PER_ELEMENT: u64 = 1024;
 
-/// The reason why a geometry cannot be walked.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LayoutError {
     #[error("cannot walk shape {shape:?}: {strides} strides for {axes} axes (give one stride per axis)", axes = shape.len())]
@@ -174,7 +172,7 @@ impl Walk {
     }
 
     /// Fills `out` with one tensor's elements of a tile, in the tile's order. `scratch` receives reads that contain
-    /// other bytes too. It must have room for at least one element, and is not used if the walk is dense.
+    /// other bytes too. Unless the walk is dense, it must have room for an element.
     pub(super) fn fetch(
         &self,
         side: usize,
@@ -222,7 +220,7 @@ impl Walk {
     }
 
     /// The extent of the part of a tile that one read fetches. It grows along the axes, in ascending order of their
-    /// strides, as long as the read fits the scratch buffer and does not contain too many unwanted bytes.
+    /// strides, as long as the read fits the scratch buffer and contains few enough unwanted bytes.
     fn read_extent(&self, side: usize, tile: &Tile, width: u64, scratch: u64) -> Vec<u64> {
         let mut step = vec![1; self.axes.len()];
         let (mut span, mut count) = (1, 1);
@@ -269,8 +267,8 @@ fn dot(left: &[u64], right: &[u64]) -> u64 {
     left.iter().zip(right).map(|(&l, &r)| l * r).sum()
 }
 
-/// The number of bytes from the first element to the end of the last. `None` if this number or the size of all elements
-/// does not fit in 63 bits (file offsets are signed).
+/// The number of bytes from the first element to the end of the last. `None` if it or the size of all elements does not
+/// fit in 63 bits (file offsets are signed).
 fn checked_extent_bytes(shape: &[u64], stride: &[u64], size: u64) -> Option<u64> {
     if shape.contains(&0) {
         return Some(0);

@@ -1,7 +1,7 @@
 //! The judge: compares an output with the recorded one, detects elements that were never written, and evaluates times.
 //!
-//! This module only computes. Callers pass bytes through [`BytesSource`] and times as slices. It uses no file, process
-//! or clock, and assigns no status: the caller maps a result to a status.
+//! This module only computes. It uses no file, process or clock, and assigns no status: the caller maps a result to a
+//! status.
 
 pub(crate) mod check;
 mod compare;

@@ -1,7 +1,7 @@
 //! Euclidean norms that neither overflow nor underflow.
 //!
 //! Squares of f64 overflow long before the values do. As in LAPACK 3.10's `dnrm2` (Blue's algorithm), values are
-//! squared in one of three bins by magnitude, and each bin has its own scale. The caller chooses the values.
+//! squared in one of three bins by magnitude, and each bin has its own scale.
 
 /// Values of at least `LARGE` go to the large bin, values below `SMALL` to the small one. Squares of the values in
 /// between are at most 2^960, so 2^63 of them can be summed.

@@ -15,7 +15,7 @@ use super::tolerance::MIN_SCALE;
 /// The largest number of samples of a tensor that is read completely.
 const MAX_SAMPLES: u64 = 65_536;
 
-/// Tensors up to this size are read completely, which takes a few milliseconds.
+/// Tensors up to this size are read completely.
 const READ_THROUGH: Bytes = Bytes::mib(16);
 
 /// The number of samples of a larger tensor. Each is a separate read, in the worst case from a disk.
@@ -26,8 +26,8 @@ const SCATTERED_SAMPLES: u64 = 4096;
 const GOLDEN: f64 = 0.618_033_988_749_894_9;
 
 /// Returns S = max(1e-3, median |e|) over the finite, non-zero elements e of an evenly spaced sample. The parts of
-/// complex numbers count separately. Zeros do not count, because they say nothing about the scale: after a ReLU, more
-/// than half of the elements may be zero, and an S of 0 would reject the rounding errors of a correct kernel.
+/// complex numbers count separately. Zeros say nothing about the scale: after a ReLU, more than half of the elements
+/// may be zero, and the smallest S would reject the rounding errors of a correct kernel.
 ///
 /// The tensor is divided into as many equal intervals as there are samples, and one element is taken from each. Its
 /// position in the interval varies: at a fixed position, all samples of a matrix whose sizes are powers of two could

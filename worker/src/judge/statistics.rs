@@ -1,18 +1,16 @@
 //! Statistics of times: summaries, intervals over runners, and the order of the next blocks.
 //!
-//! Pure: the same samples and seed give the same result. The clock supplies the samples; the supervisor combines
-//! the estimates of many entries into a score and a rank.
+//! Pure: the same samples and seed give the same result. The supervisor combines the estimates of many entries into a
+//! score and a rank.
 
 use opt_shared::outcome::{Estimate, TimeSummary};
 use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, RngCore, SeedableRng};
 
-/// The number of resamples of a bootstrap. Beyond each bound of a 95 % interval there are then 25 resamples, and the
-/// bound's error is far smaller than the interval. With a hundred samples this takes well under a millisecond.
+/// The number of resamples of a bootstrap. Beyond each bound of a 95 % interval there are then 25 resamples.
 const RESAMPLES: usize = 1000;
 
-/// Bounds of the 95 % interval.
 const INTERVAL: (f64, f64) = (0.025, 0.975);
 
 /// Summarises the samples of one entry. `None` without samples, or if one of them is not finite.
@@ -42,10 +40,10 @@ pub fn summarise(samples_ms: &[f64], seed: u64) -> Option<TimeSummary> {
 
 /// The geometric mean of a time, or of a ratio of times, over several runners, with its 95 % interval.
 ///
-/// Processes differ in the addresses of their pages and code, so the blocks of one process agree more closely than the
-/// blocks of several. The interval is therefore Student's interval over the logarithms of the runners' figures, and
-/// ignores single blocks. It contains the true value in at least 95 % of all cases, even if runners are added until it
-/// is narrow. With one runner it is unbounded. `None` without figures, or if a figure is not positive and finite.
+/// Processes differ in the addresses of their pages and code, so the blocks of one process agree more closely than
+/// those of several. The interval is therefore Student's interval over the logarithms of the runners' figures. It is
+/// meant to contain the true value in 95 % of all cases, even if runners are added until it is narrow. With one runner
+/// it is unbounded. `None` without figures, or if a figure is not positive and finite.
 pub fn over_runners(figures: &[f64]) -> Option<Estimate> {
     if figures.is_empty() || !figures.iter().all(|&figure| figure > 0.0 && figure.is_finite()) {
         return None;
@@ -66,8 +64,8 @@ pub fn over_runners(figures: &[f64]) -> Option<Estimate> {
 }
 
 /// The share by which the times of one process may differ from those of other processes with the same kernel. A single
-/// process cannot show this difference, so it is assumed. The value is generous: too large a value keeps a candidate
-/// longer than necessary, too small a value could drop the winner.
+/// process cannot show this difference, so it is assumed. Too large a value keeps a candidate longer than necessary,
+/// too small a value could drop the winner.
 const UNSEEN_SPREAD: f64 = 0.1;
 
 /// The median ratio of the pairs of a single process, with an interval that is wide enough for other processes too.
@@ -88,8 +86,7 @@ pub fn over_pairs(ratios: &[f64]) -> Option<Estimate> {
 /// The 98.75 % quantile of Student's distribution; `None` for 0 degrees of freedom.
 ///
 /// A 95 % interval of a fixed number of runners needs the 97.5 % quantile. But runners are added only until the
-/// interval is narrow, so a chance agreement ends the series. With the 97.5 % quantile, only 91 % of the intervals
-/// would contain the true ratio, if runners differ by 1 to 2 % and `max_noise` is 1 %.
+/// interval is narrow, so a chance agreement ends the series: that quantile would give too narrow intervals.
 fn student(degrees: usize) -> Option<f64> {
     const QUANTILES: [f64; 15] = [
         25.452, 6.205, 4.177, 3.495, 3.163, 2.969, 2.841, 2.752, 2.685, 2.634, 2.593, 2.560, 2.533, 2.510,
@@ -111,8 +108,8 @@ pub fn half_width(estimate: &Estimate) -> f64 {
     if share.is_finite() { share } else { f64::INFINITY }
 }
 
-/// Returns, for each of `pairs` pairs of blocks, true if the baseline goes first. Each side goes first in half of the
-/// pairs, in random order. If `pairs` is odd, a random side goes first once more.
+/// Returns, for each of `pairs` pairs of blocks, true if the baseline goes first. The order is random, and each side
+/// goes first in half of the pairs (if `pairs` is odd, a random side once more).
 pub fn balanced_order(pairs: usize, rng: &mut impl RngCore) -> Vec<bool> {
     let mut order: Vec<bool> = (0..pairs).map(|pair| pair % 2 == 0).collect();
     if pairs % 2 == 1 && rng.random() {

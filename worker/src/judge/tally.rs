@@ -30,7 +30,6 @@ struct Extremes {
     first_failed: Option<u64>,
 }
 
-/// The largest errors so far, over pairs of finite values.
 #[derive(Clone, Copy, Debug, Default)]
 struct Records {
     absolute: f64,
@@ -64,7 +63,6 @@ struct Chunks {
     worst: f64,
 }
 
-/// The sums of squares of errors and of expected values.
 #[derive(Clone, Copy, Default)]
 struct Norms {
     difference: SquareSum,
@@ -114,7 +112,6 @@ impl Chunks {
     }
 }
 
-/// The state of the first pass.
 pub(super) struct Tally<'a> {
     subject: &'a Subject<'a>,
     rules: &'a Rules,
@@ -175,8 +172,8 @@ impl<'a> Tally<'a> {
         Ok(())
     }
 
-    /// Returns empty norms if a block of integers or bools has the same bytes on both sides and no sign to apply, and
-    /// `None` if it must be examined element by element. These types are not judged by norms.
+    /// Returns empty norms if a block of integers or bools has the same bytes on both sides and no sign to apply,
+    /// because norms do not judge these types. Returns `None` if the block must be examined element by element.
     fn sum_exact_block(&self, pair: [&[u8]; 2]) -> Option<Norms> {
         (!self.signs.negative && pair[0] == pair[1]).then(Norms::default)
     }

@@ -11,11 +11,9 @@ use opt_shared::settings::{ToleranceProfile, VerifySettings};
 /// the neighbour of the recorded value.
 const FP8_MATCHED_RATIO: f64 = 0.99;
 
-/// The lower bound of S. Without it, the absolute tolerance would be 0 for a tensor of zeros, and too strict for a
-/// tensor of tiny values.
+/// The lower bound of S. Without it, the absolute tolerance would be 0 for a tensor of zeros.
 pub(super) const MIN_SCALE: f64 = 1e-3;
 
-/// The tolerance for one tensor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
     pub used: ToleranceUsed,
@@ -24,7 +22,6 @@ pub struct Tolerance {
     pub required_matched_ratio: f64,
 }
 
-/// A row of the table.
 #[derive(Clone, Copy)]
 struct Row {
     rtol: f64,
@@ -129,8 +126,7 @@ fn row(profile: ToleranceProfile, dtype: DType) -> Row {
 }
 
 /// The rows of the `standard` profile. For fp8, `rtol` is the largest relative step between neighbouring values (2^-3
-/// and 2^-2) and `atol` the smallest subnormal; together they allow one step anywhere. The L2 bounds keep the whole
-/// tensor well within that.
+/// and 2^-2) and `atol` the smallest subnormal; together they allow one step anywhere.
 fn standard(dtype: DType) -> Row {
     match dtype {
         DType::Float64 => Row::fixed(1e-7, 1e-7, 1e-10),

@@ -2,7 +2,7 @@
 //!
 //! Owns the poisons and the search for elements that still contain them. The caller fills the buffers and makes two
 //! calls. A single call proves nothing, because a kernel may compute the poison's value. If two calls leave two
-//! different poisons in the same element, the kernel does not write it.
+//! different poisons in an element, the kernel does not write it.
 
 use opt_shared::capture::DType;
 use opt_shared::units::Bytes;
@@ -39,7 +39,6 @@ impl Poison {
         }
     }
 
-    /// Returns true if an element's bytes are the poison's.
     pub(super) fn is_in(&self, element: &[u8]) -> bool {
         self.0.get(..element.len()) == Some(element)
     }
@@ -50,12 +49,9 @@ pub fn is_poisoned(bytes: &[u8], dtype: DType, poison: &Poison) -> bool {
     bytes.chunks_exact(dtype.element_len()).all(|element| poison.is_in(element))
 }
 
-/// The elements of an output that were not written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unwritten {
-    /// The total number of elements.
     pub elements: u64,
-    /// The number of unwritten elements.
     pub count: u64,
     /// The coordinates of the first unwritten element in row-major order.
     pub first: Option<Vec<u64>>,
@@ -101,8 +97,7 @@ pub fn scan_unwritten<'s>(
     })
 }
 
-/// Counts elements that are poisoned in both outputs. Comparing integers instead of slices lets the compiler vectorise
-/// the loop.
+/// Comparing integers instead of slices lets the compiler vectorise the loop.
 fn count_both(bytes: [&[u8]; 2], poisons: [&[u8]; 2], size: usize) -> u64 {
     macro_rules! count {
         ($number:ty, $size:literal) => {{

@@ -1,12 +1,10 @@
-//! Counts the allocated bytes of a device, and refuses an allocation that would exceed its capacity. The host and a
-//! card count in the same way.
+//! Counts the allocated bytes of a device, and refuses an allocation that would exceed its capacity.
 
 use opt_shared::placement::whole_grains;
 use opt_shared::units::Bytes;
 
 use super::device::{DeviceError, Marks};
 
-/// A device's capacity, and the part of it that is allocated.
 #[derive(Debug)]
 pub struct Budget {
     device: &'static str,

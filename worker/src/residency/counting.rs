@@ -11,7 +11,6 @@ use rand::{Rng, SeedableRng};
 
 use super::device::{Buffer, Device, DeviceError, Event, Marks};
 
-/// A request that the device records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DeviceCall {
     Allocated { bytes: Bytes, copies_under_way: usize },
@@ -51,7 +50,6 @@ impl Counting {
         }
     }
 
-    /// Ends the earliest copy.
     fn end_one(&mut self) {
         if let Some((event, slot)) = self.under_way.pop_front() {
             self.done = event;
@@ -62,7 +60,6 @@ impl Counting {
         }
     }
 
-    /// Ends a random number of copies.
     fn end_some(&mut self) {
         while !self.under_way.is_empty() && self.chance.random_bool(0.3) {
             self.end_one();

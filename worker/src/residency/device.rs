@@ -1,8 +1,7 @@
 //! The interface of a device on which bytes are placed. The rest of `residency` uses devices only through this trait.
 //!
 //! A device has a fixed capacity, allocates buffers within it, and copies in order on one queue, concurrently with its
-//! user. It keeps its own high-water marks, against which tests check the ledger. Its users decide which bytes are
-//! placed, and when.
+//! user. It keeps its own high-water marks, against which tests check the ledger.
 
 use std::io;
 
@@ -53,7 +52,6 @@ pub struct Marks {
     pub staged_peak: Bytes,
 }
 
-/// The failure of a request to a device.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     #[error(
@@ -97,8 +95,8 @@ pub trait Device {
     /// The unit in which allocations are counted. It does not determine the alignment of a buffer.
     fn grain(&self) -> Bytes;
 
-    /// Allocates a buffer with undefined contents. Fails with `NoRoom` if the buffer exceeds the bytes that are free,
-    /// with `NoPlace` if no free piece is large enough, and with another error if the device does not work.
+    /// Allocates a buffer with undefined contents. Fails with `NoRoom` if the buffer exceeds the free bytes, with
+    /// `NoPlace` if no free piece is large enough, and with another error if the device does not work.
     fn allocate(&mut self, bytes: Bytes) -> Result<Buffer, DeviceError>;
 
     /// Releases a buffer, after all operations that are queued for it. The buffer's bytes are free when this returns.

@@ -1,9 +1,8 @@
 //! Host memory as a device: an arena that a runner maps, and a thread that copies.
 //!
-//! The arena is a memfd sealed against resizing. Only buffers have pages: releasing a buffer removes its pages, so
-//! Linux counts exactly the placed buffers, once they have been written. Runners get a read-only descriptor and map
-//! only the ranges of buffers, because touching a page outside them would allocate it. This process does not map the
-//! arena.
+//! The arena is a memfd sealed against resizing. Releasing a buffer removes its pages, so Linux counts exactly the
+//! placed buffers, once they have been written. Runners get a read-only descriptor and map only the ranges of buffers,
+//! because touching a page outside them would allocate it. This process does not map the arena.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
@@ -25,15 +24,13 @@ use super::pages::Pages;
 use crate::memfd;
 
 const NAME: &str = "host memory";
-/// A fill is written in pieces of this size.
 const FILL_PIECE: usize = 64 * 1024;
 /// The number of addresses per byte of capacity. First fit needs no more than the binary logarithm of the number of
 /// grains.
 const SPREAD: u64 = 32;
-/// The largest file size that every kernel supports, in bytes.
+/// The largest size of an arena's file, in bytes.
 const MAX_ADDRESSES: u64 = 1 << 46;
 
-/// Host memory as a device.
 pub struct HostDevice {
     arena: Arc<File>,
     budget: Budget,
@@ -61,7 +58,6 @@ struct Placed {
     last: Event,
 }
 
-/// An operation for the copy queue.
 struct Order {
     event: Event,
     at: u64,
@@ -90,8 +86,8 @@ impl HostDevice {
         Self::with_addresses(capacity, capacity.saturating_mul(SPREAD).min(Bytes::new(MAX_ADDRESSES)))
     }
 
-    /// Creates an arena with as many addresses as bytes of capacity, so that touching all of them cannot use more
-    /// memory than that. In exchange, an allocation may fail because no free range is large enough.
+    /// Creates an arena with as many addresses as bytes of capacity, so that touching all of them cannot use more. In
+    /// exchange, an allocation may fail because no free range is large enough.
     pub fn dense(capacity: Bytes) -> Result<Self, DeviceError> {
         Self::with_addresses(capacity, capacity)
     }
@@ -135,14 +131,13 @@ impl HostDevice {
             .map_err(|source| failed("opening the arena for reading", source))
     }
 
-    /// The memory that the kernel counts for the arena.
+    /// The memory that Linux counts for the arena.
     pub fn counted(&self) -> Result<Bytes, DeviceError> {
         use std::os::unix::fs::MetadataExt;
         let metadata = self.arena.metadata().map_err(|source| failed("querying the arena's size", source))?;
         Ok(Bytes::new(metadata.blocks()).saturating_mul(512))
     }
 
-    /// Queues an operation on `bytes` of a buffer, from byte `at`.
     fn queue(&mut self, buffer: &Buffer, at: Bytes, bytes: Bytes, work: Work) -> Result<Event, DeviceError> {
         self.check_usable()?;
         let event = Event(self.queued.0 + 1);
@@ -196,7 +191,6 @@ impl HostDevice {
         }
     }
 
-    /// Waits until one more operation is complete.
     fn wait_for_next(&mut self) -> Result<(), DeviceError> {
         match self.ends.recv() {
             Ok(end) => self.complete(end),
@@ -357,7 +351,6 @@ fn copy_all(arena: &File, orders: &Receiver<Order>, ends: &Sender<Completion>) {
     }
 }
 
-/// Writes `value` to `bytes` bytes of the arena, from byte `at`.
 fn fill(arena: &File, value: u8, bytes: usize, at: u64) -> io::Result<()> {
     let piece = [value; FILL_PIECE];
     let mut done = 0;

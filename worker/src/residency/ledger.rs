@@ -10,7 +10,6 @@ use super::device::{Buffer, Device, DeviceError};
 /// The largest number of lines that are kept: several times as many as a load of a hundred thousand tensors writes.
 pub const MAX_LINES: usize = 1 << 20;
 
-/// The purpose of a piece of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A storage that calls read.
@@ -41,7 +40,6 @@ impl Kind {
     }
 }
 
-/// An allocation or a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     Taken,
@@ -61,7 +59,6 @@ pub struct Line {
 #[derive(Clone, Debug, Default)]
 pub struct Ledger {
     lines: Vec<Line>,
-    /// The number of lines that were not kept.
     beyond: u64,
     sum: Bytes,
     peak: Bytes,
@@ -161,7 +158,6 @@ impl<D: Device> Accounted<D> {
         self.ledger.subtract(Kind::Staging, bytes);
     }
 
-    /// Records host memory that a source has allocated.
     pub fn add_source(&mut self, bytes: Bytes) {
         self.ledger.add(Kind::Source, bytes);
     }

@@ -1,9 +1,9 @@
 //! The order of a load: a buffer is allocated right before its own upload, its source is dropped right after, and
 //! outputs are allocated after the last upload.
 //!
-//! Storages have keys. A storage that several tensors share is uploaded once, and released with the last of them. A
-//! storage without tensors is never touched. The peak is exactly what `opt_shared::placement` predicts. After an error,
-//! the residency and its device must be dropped.
+//! A storage that several tensors share is uploaded once, and released with the last of them. A storage without tensors
+//! is never touched. The peak is exactly what `opt_shared::placement` predicts. After an error, the residency and its
+//! device must be dropped.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,7 +24,6 @@ pub trait Origin {
         Bytes::ZERO
     }
 
-    /// A description for messages.
     fn describe(&self) -> String;
 
     fn open(&self) -> io::Result<Box<dyn Source + '_>>;
@@ -41,13 +40,11 @@ pub struct Load<'a, K> {
     pub instead_of: &'a [K],
 }
 
-/// A storage on the device, and the number of tensors that use it.
 struct Resident {
     buffer: Buffer,
     users: usize,
 }
 
-/// A device, its contents, and the ledger of both.
 pub struct Residency<D: Device, K> {
     on: Accounted<D>,
     ring: Ring<D>,
@@ -134,7 +131,6 @@ impl<D: Device, K: Ord + Clone> Residency<D, K> {
         self.on.release(Kind::Weight, buffer)
     }
 
-    /// Releases a buffer that a load returned.
     pub fn release(&mut self, kind: Kind, buffer: Buffer) -> Result<(), DeviceError> {
         self.on.release(kind, buffer)
     }

@@ -4,8 +4,7 @@
 //! first implementation (`host`), the ledger of its memory (`ledger`), staging (`staging`) and the order of a load
 //! (`load`). Callers decide which bytes are needed, and when.
 //!
-//! The ledger's peak of a load is W + max(A, w) + k·s; `opt_shared::placement` explains the letters. Loading everything
-//! at once can exceed this peak; the benchmark `residency` shows by how much.
+//! The ledger's peak of a load is W + max(A, w) + k·s; `opt_shared::placement` explains the letters.
 
 pub mod budget;
 pub mod device;

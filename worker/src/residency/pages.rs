@@ -1,4 +1,4 @@
-//! Anonymous memory in whole pages. Dropping it returns the pages to the kernel at once; an allocator might keep them.
+//! Anonymous memory in whole pages. Dropping it returns the pages to Linux at once; an allocator might keep them.
 
 use std::io;
 use std::ptr::NonNull;

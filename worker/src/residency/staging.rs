@@ -1,7 +1,7 @@
 //! Copies bytes from a source to a device, in chunks, through at most k slots of s bytes.
 //!
 //! While one slot is being filled, the others are being copied. Slots are freed only when the ring is dissolved. The
-//! ring reclaims its slots itself, so no other code may use slots of the same device.
+//! ring reclaims its slots itself, so no other code may use slots of its device.
 
 use std::io;
 
@@ -14,14 +14,12 @@ use super::ledger::Accounted;
 pub trait Source {
     fn bytes(&self) -> Bytes;
 
-    /// A description for messages.
     fn describe(&self) -> String;
 
     /// Fills all of `into`.
     fn read_at(&mut self, at: Bytes, into: &mut [u8]) -> io::Result<()>;
 }
 
-/// The reason why bytes did not reach a device.
 #[derive(Debug, thiserror::Error)]
 pub enum StagingError {
     #[error(transparent)]
@@ -48,7 +46,6 @@ pub enum StagingError {
     SlotLost,
 }
 
-/// The slots through which bytes are copied.
 pub struct Ring<D: Device> {
     /// The largest number of slots.
     slots: u64,

@@ -78,7 +78,6 @@ pub(crate) struct DlTensor {
 
 const _: () = assert!(size_of::<Any>() == 16 && size_of::<DlTensor>() == 48);
 
-/// A candidate's function.
 pub(crate) type Function = unsafe extern "C" fn(*mut c_void, *const Any, i32, *mut Any) -> i32;
 
 /// The `data` fields of an output, as word indices in `Arguments::live`.
@@ -88,11 +87,9 @@ struct OutputWords {
     changed: bool,
 }
 
-/// One entry's arguments, ready to be passed.
 pub(crate) struct Arguments {
     /// The block that is passed. It begins with the `Any` of each argument, followed by the structures.
     live: Vec<u64>,
-    /// The block as it was built.
     pristine: Vec<u64>,
     count: i32,
     /// The `data` fields that get the address of each output.
@@ -107,8 +104,7 @@ pub(crate) struct Arguments {
 
 impl Arguments {
     /// Builds the arguments. An output that is the new value of arguments is not passed again. `inputs[i]` is the
-    /// address of the first byte of range `i`. `device` is the device type of the tensors; lists of numbers are always
-    /// on the CPU.
+    /// address of the first byte of range `i`. `device` is the tensors' device type; lists of numbers are on the CPU.
     pub(crate) fn build(setup: &EntrySetup, inputs: &[*mut u8], device: i32) -> Result<Self, &'static str> {
         let written = || setup.outputs.iter().filter(|output| output.arguments.is_empty());
         let count = setup.arguments.len() + written().count();

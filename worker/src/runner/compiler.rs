@@ -13,19 +13,17 @@ use crate::sandbox::confine::{self, Confinement, Descriptors};
 use crate::sandbox::policy;
 use crate::sandbox::spawn::SOCKET_FD;
 
-/// The compiler to run, and its sandbox.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CompileOrder {
     /// The program to execute, or the path of a library to load (NVRTC).
     pub program: PathBuf,
     pub is_nvrtc: bool,
     pub arguments: Vec<OsString>,
-    /// The compiler's working folder.
     pub work: PathBuf,
     pub confinement: Confinement,
 }
 
-/// The entry point behind a hidden command-line argument. Locks down and becomes the compiler.
+/// Locks down, and then becomes the compiler, or runs NVRTC.
 pub fn main() -> i32 {
     // SAFETY: the worker that started us put the socket here, and no other code uses it.
     let socket = unsafe { BorrowedFd::borrow_raw(SOCKET_FD) };
@@ -37,8 +35,8 @@ pub fn main() -> i32 {
     2
 }
 
-/// Returns the exit code if the compiler is a library. If it is a program, returns only after an error, because the
-/// program takes the place of this code.
+/// Returns the exit code if the compiler is a library. A program takes the place of this code, so then this returns
+/// only after an error.
 fn become_compiler(socket: BorrowedFd<'_>) -> Result<i32, String> {
     let order = match receive_from_worker(socket) {
         Ok((ToRunner::Compile(order), _)) => order,

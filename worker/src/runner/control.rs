@@ -67,8 +67,8 @@ impl FaultedMemory {
     }
 }
 
-/// Set for calls that are not timed. After them, the runner flushes what the candidate printed, and drops the output
-/// pages from its page tables.
+/// Set for the calls of a verification or a replay. After them, the runner flushes what the candidate printed, and
+/// drops the output pages from its page tables.
 pub const FLAG_VERIFY: u32 = 1;
 /// Set for a call of `<symbol>_plan` instead of `<symbol>`.
 pub const FLAG_PLAN: u32 = 2;
@@ -109,7 +109,6 @@ pub struct ControlPage {
     pub claimed_ns: AtomicU64,
     /// The largest size of an allocation that was refused for lack of memory; 0 if there was none.
     pub refused_bytes: AtomicU64,
-    /// The error text of a failed call.
     pub raised: RaisedText,
 }
 
@@ -151,7 +150,6 @@ impl RaisedText {
     }
 }
 
-/// The page mapped into this process.
 pub struct ControlMap {
     page: NonNull<ControlPage>,
     descriptor: Option<OwnedFd>,
@@ -219,8 +217,8 @@ fn page_bytes() -> usize {
     rustix::param::page_size().max(size_of::<ControlPage>())
 }
 
-/// Waits until `word` differs from `old`: spins for `spin`, then sleeps on the futex for at most `slice`. Returns
-/// true if `word` changed. While it sleeps, `waits` tells the other side that a wake-up is needed.
+/// Waits until `word` differs from `old`: spins for `spin`, then sleeps on the futex for at most `slice`. Returns true
+/// if `word` changed. During the sleep, `waits` tells the other side to wake us.
 pub fn wait_for_change(
     word: &AtomicU32,
     waits: &AtomicU32,

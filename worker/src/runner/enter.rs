@@ -1,8 +1,8 @@
 //! The call from our code into the candidate's, which no exception can leave.
 //!
-//! An uncaught C++ exception must end in `std::terminate`, which prints the exception. Without this frame, the search
-//! for a handler would reach the frame with which Rust guards `main`, which only prints that it cannot catch foreign
-//! exceptions. This frame has no unwinding information, so the search ends here.
+//! An uncaught C++ exception must end in `std::terminate`, which prints it. The search for a handler ends at this
+//! frame, which has no unwinding information. Otherwise, it would reach the frame with which Rust guards `main`, which
+//! prints only that it cannot catch foreign exceptions.
 
 use std::ffi::c_void;
 

@@ -1,8 +1,7 @@
 //! Reports where a candidate's fault occurred: in an input, in a guard page, or elsewhere.
 //!
-//! The handler only writes to the control page, and then lets the signal recur with its default action, so that the
-//! worker sees the true signal. If a candidate installs its own handlers, nothing is reported and its death is an
-//! ordinary crash.
+//! The handler writes to the control page and lets the signal recur with its default action, so that the worker sees
+//! the true signal. If a candidate installs its own handlers, nothing is reported, and its death is an ordinary crash.
 
 use std::ffi::{c_int, c_void};
 use std::sync::OnceLock;
@@ -15,14 +14,12 @@ use super::map::Mapped;
 /// stack overflow.
 const HANDLER_STACK: usize = 64 * 1024;
 
-/// The address range of a mapped input or output.
 pub(crate) struct WatchedMapping {
     pub(crate) mapped: Mapped,
     pub(crate) output: bool,
     pub(crate) index: u32,
 }
 
-/// The data that the signal handler reads.
 struct Table {
     page: &'static ControlPage,
     watched: Vec<WatchedMapping>,
@@ -57,10 +54,9 @@ pub(crate) fn report_faults_in(page: &'static ControlPage, watched: Vec<WatchedM
     }
 }
 
-/// The signal handler: records the memory that was accessed, and lets the signal end the process.
 extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _context: *mut c_void) {
     let Some(table) = TABLE.get() else { return };
-    // SAFETY: the kernel hands a valid siginfo to an SA_SIGINFO handler.
+    // SAFETY: Linux hands a valid siginfo to an SA_SIGINFO handler.
     let address = unsafe { (*info).si_addr() } as usize;
     let mut found = (FaultedMemory::Elsewhere, 0);
     for mapping in &table.watched {
@@ -82,8 +78,8 @@ extern "C" fn on_fault(signal: c_int, info: *mut libc::siginfo_t, _context: *mut
     page.fault_index.store(found.1, Ordering::Relaxed);
     page.fault_signal.store(signal.unsigned_abs(), Ordering::SeqCst);
     // SA_RESETHAND has restored the default action: returning repeats the instruction, and the signal then kills the
-    // process. A signal that was sent (`kill`) does not recur by itself.
-    // SAFETY: raise is async-signal-safe; the signal is blocked until we return, then its default action ends us.
+    // process. A sent signal (`kill`) would not recur, so it is raised again. SAFETY: raise is async-signal-safe; the
+    // signal is blocked until we return, then its default action ends us.
     if unsafe { (*info).si_code } <= 0 {
         // SAFETY: as above.
         unsafe { libc::raise(signal) };

@@ -1,8 +1,8 @@
-//! Reads the error that a library built with tvm-ffi raises when it returns nonzero: its kind and message, through
-//! the public C ABI of `libtvm_ffi.so` (`tvm/ffi/c_api.h`).
+//! Reads the error that a library built with tvm-ffi raises when it returns nonzero: its kind and message, through the
+//! public C ABI of `libtvm_ffi.so` (`tvm/ffi/c_api.h`).
 //!
-//! All of it is the candidate's memory, read in the candidate's process, so a bad pointer crashes only the candidate.
-//! The worker treats the text as a claim; `control` bounds it.
+//! All of it is read in the candidate's process, so a bad pointer crashes only the candidate. The worker treats the
+//! text as a claim; `control` bounds it.
 
 use std::ffi::{CStr, c_char, c_void};
 

@@ -23,10 +23,10 @@ use serde::{Deserialize, Serialize};
 
 /// The largest frame to a runner, in bytes: an entry with a thousand tensors of rank 8 fits.
 pub const MAX_FRAME: usize = 128 * 1024;
-/// The most libraries that are loaded before an artifact; kernels need one or two.
+/// The most libraries that are loaded before an artifact.
 pub const MAX_LIBRARIES: usize = 32;
-/// The most descriptors with one frame, which is also the kernel's limit. An entry needs at most four (its outputs, its
-/// capture, its materialised values and its variants), and one more for each blob of its capture in a store.
+/// The most descriptors with one frame, which is also the limit of Linux. An entry needs at most four (outputs,
+/// capture, materialised values, variants), and one more for each blob of a capture in a store.
 pub const MAX_DESCRIPTORS: usize = 253;
 const _: () = assert!(MAX_LIBRARIES < MAX_DESCRIPTORS && MAX_BLOBS + 4 <= MAX_DESCRIPTORS);
 /// The longest text of a reply, in bytes.
@@ -35,7 +35,6 @@ pub const MAX_REPLY_TEXT: usize = 2048;
 const RETURNED: &str = "returned";
 const REPLY_BYTES: usize = 8 + MAX_REPLY_TEXT;
 
-/// A frame from a worker to its runner or compiler.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToRunner {
     /// The first frame. Descriptor 0 is the artifact, followed by its libraries.
@@ -49,7 +48,6 @@ pub enum ToRunner {
     Begin,
 }
 
-/// Everything that a runner needs before its first entry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Setup {
     pub launcher: Launcher,
@@ -67,7 +65,6 @@ pub struct Setup {
     pub module: Option<String>,
 }
 
-/// An interpreter that hosts its runner.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Python {
     pub executable: PathBuf,
@@ -75,7 +72,6 @@ pub struct Python {
     pub library: PathBuf,
 }
 
-/// Everything that a runner needs for one entry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EntrySetup {
     pub inputs: Vec<InputRange>,
@@ -118,7 +114,6 @@ pub struct VariantRange {
     pub data_offset: u64,
     /// The distance from one variant to the next.
     pub stride: u64,
-    /// The number of variants.
     pub count: u32,
 }
 
@@ -161,8 +156,8 @@ pub struct WireOutput {
     pub dtype: WireType,
     pub shape: Vec<i64>,
     pub stride: Vec<i64>,
-    /// The indices of the arguments that the call changes in place: they point to the slot of the call. Empty if the
-    /// output is passed as a separate argument.
+    /// The indices of the arguments that the call changes in place, in the slot of the call. Empty if the output is
+    /// passed as a separate argument.
     pub arguments: Vec<u32>,
     /// The regions that contain its slots, which are numbered across all of them. Regions may map the same bytes at two
     /// addresses.
@@ -182,7 +177,6 @@ pub struct OutputRegion {
     pub slots: u32,
 }
 
-/// The reason why a frame could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     #[error("sending a frame")]
@@ -207,7 +201,7 @@ pub fn send_to_runner(
     send_frame(socket, frame, descriptors)
 }
 
-/// Receives a frame. Called by the runner or the compiler's process.
+/// Called by the runner, or by the process that becomes a compiler.
 pub fn receive_from_worker(socket: BorrowedFd<'_>) -> Result<(ToRunner, Vec<OwnedFd>), FrameError> {
     receive_frame(socket)
 }
@@ -262,7 +256,6 @@ pub(crate) fn receive_frame<T: DeserializeOwned>(
     Ok((frame, descriptors))
 }
 
-/// A frame from a runner to its worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// The runner locked down before any code of the candidate ran. The text lists protections that are enforced
@@ -279,7 +272,6 @@ pub enum Reply {
     Failed { text: String },
 }
 
-/// Sends a reply. Called by the runner.
 pub fn send_reply(socket: BorrowedFd<'_>, reply: &Reply) -> Result<(), FrameError> {
     let (kind, text) = match reply {
         Reply::Loaded { has_plan, returned } => {
@@ -298,8 +290,7 @@ pub fn send_reply(socket: BorrowedFd<'_>, reply: &Reply) -> Result<(), FrameErro
     send(socket, &frame, SendFlags::NOSIGNAL).map(drop).map_err(FrameError::Send)
 }
 
-/// Receives a reply. Called by the worker; the sender may be hostile. Waits at most `timeout`; `None` if nothing
-/// arrived.
+/// Returns `None` if nothing arrives within `timeout`. The sender may be hostile.
 pub fn receive_reply(socket: BorrowedFd<'_>, timeout: Duration) -> Result<Option<Reply>, FrameError> {
     if !readable(socket, timeout).map_err(FrameError::Receive)? {
         return Ok(None);

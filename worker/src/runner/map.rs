@@ -3,7 +3,7 @@
 //! An input that is mapped from a capture shows only its byte range. Pages that lie within the range are mapped from
 //! the file, private and read-only. A page that also contains other bytes is replaced by an anonymous page into which
 //! only the range is read: a private copy-on-write page would show the file's bytes again after `MADV_DONTNEED`. Every
-//! input has a guard page on either side, and is sealed before the candidate is loaded if the kernel can do that.
+//! input has a guard page on either side, and is sealed before the candidate is loaded if Linux can do that.
 //!
 //! Outputs are shared mappings of a sealed memfd between guard pages. This module knows bytes, not tensors.
 
@@ -18,7 +18,6 @@ use super::frame::{InputRange, OutputRegion, VariantRange};
 
 const ALIGNMENT: usize = to_index(opt_shared::formula::ALIGNMENT);
 
-/// The reason why inputs or outputs could not be mapped.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MapError {
     #[error("reserving {bytes} bytes of addresses for {what}")]
@@ -42,8 +41,7 @@ pub(crate) struct Mapped {
 }
 
 impl Mapped {
-    /// Populates the page tables, if the kernel can do that in one call (Linux 5.14). Otherwise each page is mapped
-    /// when it is first used.
+    /// Populates the page tables. Before Linux 5.14 this fails, and each page is mapped when it is first used.
     pub(crate) fn touch(&self) {
         let page = rustix::param::page_size();
         let (start, length) = (self.start + page, (self.end - self.start).saturating_sub(2 * page));
@@ -52,7 +50,7 @@ impl Mapped {
             unsafe { rustix::mm::madvise(start as *mut _, length, rustix::mm::Advice::LinuxPopulateRead) };
     }
 
-    /// Turns read-ahead off, so that a fault reads only its own page. The kernel may ignore this advice and read more.
+    /// Turns read-ahead off, so that a fault reads only its own page. Linux may ignore this advice and read more.
     pub(crate) fn without_read_ahead(&self) {
         // SAFETY: our own map and its guards; the advice changes no content and no right.
         let _ = unsafe {
@@ -116,8 +114,8 @@ pub(crate) fn map_slot(pool: &File, range: &InputRange) -> Result<Mapped, MapErr
     Ok(Mapped { data: data as *mut u8, start, end: start + reserved })
 }
 
-/// Maps all variants of an input, read-only, between guard pages. There is no guard between two variants, because
-/// accesses beyond the input were looked for in verification.
+/// Maps all variants of an input, read-only, between guard pages. There is no guard between two variants: verification
+/// has looked for accesses beyond the input.
 pub(crate) fn map_variants(memory: BorrowedFd<'_>, range: &VariantRange) -> Result<Mapped, MapError> {
     let page = rustix::param::page_size();
     let too_large = || MapError::TooLarge { bytes: range.bytes };
@@ -172,7 +170,7 @@ pub(crate) fn map_output(memfd: BorrowedFd<'_>, region: &OutputRegion) -> Result
 }
 
 fn reserve(what: &'static str, bytes: usize) -> Result<usize, MapError> {
-    // SAFETY: a fresh reservation without access; the kernel chooses the address.
+    // SAFETY: a fresh reservation without access; Linux chooses the address.
     unsafe {
         mmap_anonymous(
             std::ptr::null_mut(),

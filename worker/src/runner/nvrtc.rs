@@ -43,7 +43,6 @@ pub(super) fn compile(library: &Path, arguments: &[OsString]) -> Result<i32, Str
     Ok(0)
 }
 
-/// The command line, taken apart.
 struct Order {
     options: Vec<CString>,
     output: PathBuf,
@@ -68,7 +67,6 @@ impl Order {
     }
 }
 
-/// The loaded library.
 struct Library {
     handle: *mut c_void,
 }
@@ -135,7 +133,7 @@ impl Library {
         Ok(Some(built))
     }
 
-    /// Fetches a text or a file from the program with a pair of NVRTC's functions: one for its size, one for its bytes.
+    /// Calls a pair of NVRTC's functions: one returns a size, and the other the bytes.
     fn text(&self, program: *mut c_void, size: &CStr, text: &CStr) -> Result<Vec<u8>, String> {
         let failed = |code: c_int| format!("{} failed with error {code}", text.to_string_lossy());
         // SAFETY: these are the types of the library's interface.

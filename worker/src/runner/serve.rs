@@ -34,7 +34,6 @@ use crate::sandbox::policy;
 use crate::sandbox::scheduling;
 use crate::sandbox::spawn::SOCKET_FD;
 
-/// The file descriptor of a runner's control page.
 pub const CONTROL_FD: i32 = 4;
 /// The most entries in one runner.
 const MAX_ENTRIES: usize = 100_000;
@@ -45,13 +44,12 @@ const RAISED: &str = "opt.Raised: ";
 /// The longest single wait on the futex. The wait is repeated until a command arrives.
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 
-/// The entry point behind a hidden command-line argument. Returns the process's exit code.
 pub fn main() -> i32 {
     begin(None)
 }
 
 /// Runs all steps of a runner, once its descriptors are in place. `host` is the interpreter that hosts this process, if
-/// there is one. Returns the process's exit code.
+/// any. Returns the exit code.
 pub(super) fn begin(host: Option<Interpreter>) -> i32 {
     // SAFETY: the worker that started us opened these two descriptors for us, and no other code uses them.
     let (socket, control) =
@@ -99,11 +97,8 @@ fn end(socket: BorrowedFd<'_>, ending: Ending) -> i32 {
     }
 }
 
-/// The reason why a runner ends before it serves calls.
 enum Ending {
-    /// A failure that is reported to the worker.
     Reply(Reply),
-    /// The worker has ended.
     WorkerGone,
 }
 
@@ -122,7 +117,6 @@ impl From<MapError> for Ending {
     }
 }
 
-/// A runner that is ready to serve calls.
 struct Runner {
     loaded: Loaded,
     /// True if the arguments are in the memory of the emulated device.
@@ -132,14 +126,12 @@ struct Runner {
     last: Option<usize>,
 }
 
-/// An entry whose inputs and outputs are mapped.
 struct Entry {
     arguments: Arguments,
     outputs: Vec<OutputMaps>,
     variants: Vec<VariantMap>,
 }
 
-/// The mapping of all variants of one input.
 struct VariantMap {
     mapped: Mapped,
     range: VariantRange,
@@ -153,7 +145,6 @@ impl VariantMap {
     }
 }
 
-/// The mappings of one output's slots.
 struct OutputMaps {
     has_elements: bool,
     /// The size of one slot's data.
@@ -179,7 +170,6 @@ impl OutputMaps {
     }
 }
 
-/// The first frame, with its descriptors.
 struct SetupFrame {
     setup: Setup,
     artifact: OwnedFd,
@@ -200,7 +190,6 @@ impl SetupFrame {
     }
 }
 
-/// Maps all entries, locks down, and loads the candidate.
 fn prepare(
     socket: BorrowedFd<'_>,
     page: &'static ControlPage,
@@ -267,8 +256,8 @@ fn pin(cpus: &[u32]) {
         set.set(cpu as usize);
     }
     if !cpus.is_empty() {
-        // If this fails, for example because these CPUs are no longer available, the kernel chooses the CPU, and times
-        // are noisier.
+        // If this fails, for example because these CPUs are no longer available, Linux chooses the CPU, and times are
+        // noisier.
         let _ = rustix::thread::sched_setaffinity(None, &set);
     }
 }
@@ -276,7 +265,6 @@ fn pin(cpus: &[u32]) {
 /// The inputs that are mapped, keyed by the file's device and inode number, the range, and the number of the input.
 type Inputs = BTreeMap<(u64, u64, InputRange, usize), Mapped>;
 
-/// Maps the inputs and outputs of an entry.
 fn map_entry(
     entry: &EntrySetup,
     descriptors: Vec<OwnedFd>,
@@ -298,8 +286,8 @@ fn map_entry(
         let (file, device, number) = files
             .get(usize::from(range.source))
             .ok_or_else(|| failure("an entry came without the file of an input"))?;
-        // An input that several entries share is mapped once, so it counts once in this process too. Slots of a pool
-        // are not shared, because their contents change.
+        // An input that several entries share is mapped once, and counts once in this process too. Slots of a pool are
+        // not shared, because their contents change.
         let key = (*device, *number, InputRange { source: 0, ..*range }, index);
         if let Some(mapped) = known.get(&key).filter(|_| !entry.pooled) {
             inputs.push(mapped.data);
@@ -363,7 +351,7 @@ fn extent(output: &WireOutput) -> usize {
     usize::try_from(bytes).unwrap_or(0)
 }
 
-/// Seals every input against remapping and mprotect. Returns the reason if the kernel cannot do this.
+/// Seals every input against remapping and mprotect. Returns the reason if Linux cannot do this.
 fn seal_inputs(watched: &[WatchedMapping]) -> Option<String> {
     for mapping in watched.iter().filter(|mapping| !mapping.output) {
         let Mapped { start, end, .. } = mapping.mapped;
@@ -397,7 +385,7 @@ impl Runner {
         let function = if flags & FLAG_PLAN == 0 { Some(self.loaded.run) } else { self.loaded.plan };
         let number = page.entry.load(Ordering::Relaxed) as usize;
         // The entries of a batch map the same pages for their outputs. Drop those that the previous entry touched, or
-        // the pages would count once for each entry.
+        // they would count once for each entry.
         if let Some(last) = self.last.replace(number).filter(|last| *last != number)
             && let Some(former) = self.entries.get(last)
         {

@@ -5,9 +5,9 @@
 //!                                     ▲───── Cloned ──┘
 //! ```
 //!
-//! An import takes one to two seconds; a copy takes milliseconds. The zygote never runs a candidate's code. It talks
-//! only to its worker, over a socket that the copies close. It has a single thread, because only one thread survives a
-//! clone. It ends with its worker.
+//! A copy takes milliseconds, an import more than a second. The zygote never runs a candidate's code. It talks only to
+//! its worker, over a socket that the copies close, and ends with it. It has a single thread, because only one thread
+//! survives a clone.
 
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
@@ -28,7 +28,6 @@ use crate::sandbox::spawn::{Namespaces, SOCKET_FD, gaps_between};
 /// order of their numbers.
 pub(crate) const RUNNER_DESCRIPTORS: usize = 5;
 
-/// A message from a worker to its zygote.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum ToZygote {
     /// The first message: the interpreter to host.
@@ -50,7 +49,6 @@ pub(crate) enum FromZygote {
     Refused { text: String },
 }
 
-/// The entry point behind a hidden command-line argument. Returns the process's exit code.
 pub fn main() -> i32 {
     // SAFETY: the worker that started us opened this descriptor for us, and no other code uses it.
     let socket = unsafe { BorrowedFd::borrow_raw(SOCKET_FD) };

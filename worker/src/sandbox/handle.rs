@@ -21,10 +21,9 @@ use super::timeout::Timeout;
 const STOP_SPIN: Duration = Duration::from_micros(200);
 const STOP_PAUSE: Duration = Duration::from_micros(50);
 /// The longest time that one such sleep counts for. Without this bound, a suspension of the machine would use up the
-/// timeout at once. A busy machine wakes this thread a few milliseconds late, and these do count.
+/// timeout at once.
 const MAX_COUNTED_PAUSE: Duration = Duration::from_millis(4);
 
-/// How a runner ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Exited { code: i32 },
@@ -51,7 +50,6 @@ impl End {
     }
 }
 
-/// The result of a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
     /// Every thread of the runner is stopped.
@@ -60,7 +58,6 @@ pub enum Stop {
     Ended,
 }
 
-/// The failure of an operation on a runner's process.
 #[derive(Debug, thiserror::Error)]
 pub enum HandleError {
     #[error("runner {pid}: {action} failed")]
@@ -119,15 +116,15 @@ impl RunnerHandle {
         &self.protections
     }
 
-    /// Sends SIGSTOP, waits until the kernel reports that the last thread has stopped, and then until the runner's
-    /// clock no longer advances.
+    /// Sends SIGSTOP, waits until Linux reports that the last thread has stopped, and then until the runner's clock no
+    /// longer advances.
     ///
-    /// Afterwards, the runner executes none of its own code. But the kernel reports a stop just before it switches away
-    /// from the thread. If that switch is preempted, the clock may still gain the microseconds that it takes.
+    /// Afterwards, the runner executes none of its own code. But Linux reports a stop just before it switches away from
+    /// the thread. If that switch is preempted, the clock may still gain the microseconds that it takes.
     ///
-    /// A system call of the runner that only SIGKILL interrupts delays the stop. After `timeout`, `WouldNotStop` is
-    /// returned. Time for which the machine was suspended does not count. Time for which the runner waited for a CPU
-    /// extends the timeout, up to a bound.
+    /// A system call that only SIGKILL interrupts delays the stop. After `timeout`, `WouldNotStop` is returned. Time
+    /// for which the machine was suspended does not count, and time for which the runner waited for a CPU extends the
+    /// timeout, up to a bound.
     pub fn stop(&mut self, timeout: Duration) -> Result<Stop, HandleError> {
         if self.stopped {
             return Ok(if self.peek_end()?.is_some() { Stop::Ended } else { Stop::Stopped });
@@ -139,8 +136,8 @@ impl RunnerHandle {
         // The loop polls, because a wait with a time limit would need a handler of SIGCHLD, and a stop takes only
         // microseconds.
         loop {
-            // A process that has ended can still be signalled. A wait for its stop would then fail with ECHILD, so the
-            // loop checks for its end first.
+            // A process that has ended can still be signalled, but a wait for its stop would fail with ECHILD. So look
+            // for its end first.
             if self.peek_end()?.is_some() {
                 return Ok(Stop::Ended);
             }
@@ -172,7 +169,6 @@ impl RunnerHandle {
         }
     }
 
-    /// Continues a stopped runner.
     pub fn cont(&mut self) -> Result<(), HandleError> {
         self.stopped = false;
         if self.reaped.is_none() {
@@ -208,7 +204,6 @@ impl RunnerHandle {
         })
     }
 
-    /// Reaps the zombie, after waiting for its end if necessary.
     pub fn reap(&mut self) -> Result<End, HandleError> {
         if let Some(end) = self.reaped {
             return Ok(end);
@@ -249,7 +244,7 @@ impl RunnerHandle {
         Ok(Duration::new(seconds, nanoseconds))
     }
 
-    /// The start time, in the kernel's clock ticks since boot; together with the pid, it identifies the process.
+    /// The start time, in clock ticks since boot; together with the pid, it identifies the process.
     pub fn start_time(&self) -> Result<u64, HandleError> {
         let system = |source| HandleError::System { pid: self.pid, action: "reading its start time", source };
         if self.reaped.is_some() {
@@ -301,7 +296,7 @@ impl Drop for RunnerHandle {
     }
 }
 
-/// Pauses between two checks for a change that takes microseconds. After the limit, a pause is an error.
+/// Pauses between two checks. After the limit, a pause is an error.
 struct Pause {
     pid: u32,
     started: Instant,

@@ -1,11 +1,10 @@
 //! The allocation functions of this executable, which all libraries in the process use as well. They forward to the C
 //! library and record the size of refused requests, as proof that a candidate failed for lack of memory.
 //!
-//! Under a fuzzer and under Miri, these functions are not exported, because AddressSanitizer and Miri have their own.
+//! They are not exported under a fuzzer or Miri, because AddressSanitizer and Miri have their own.
 //!
-//! A granted request costs one branch. Nothing is recorded before [`note_refusals_in`] is called. `free` needs no
-//! wrapper, because the C library allocated the memory. The linker arguments that export these names come from
-//! `build.rs`, which must list each of them.
+//! Nothing is recorded before [`note_refusals_in`] is called. `build.rs` must list each of these names, to have it
+//! exported.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr;
@@ -195,8 +194,8 @@ pub unsafe extern "C" fn mmap(
     descriptor: c_int,
     offset: libc::off_t,
 ) -> *mut c_void {
-    // Calls the kernel directly, because the C library has no other public name for `mmap`. Calls within the C library
-    // do not use this function. SAFETY: the caller's obligation, passed on. The offset is in bytes on 64-bit
+    // Makes the system call directly, because the C library has no other public name for `mmap`. Calls within the C
+    // library do not use this function. SAFETY: the caller's obligation, passed on. The offset is in bytes on 64-bit
     // architectures.
     let mapped = unsafe {
         libc::syscall(
@@ -212,7 +211,7 @@ pub unsafe extern "C" fn mmap(
     if mapped == -1 {
         refused(length);
     }
-    // The kernel returns an address, or -1, which is MAP_FAILED.
+    // `syscall` returns an address, or -1, which is MAP_FAILED.
     ptr::with_exposed_provenance_mut(to_index(mapped.cast_unsigned()))
 }
 

@@ -56,8 +56,8 @@ pub(crate) fn for_candidate(
             address_space: Some(
                 memory + ARENA.saturating_mul(u64::from(threads) + 1) + LIBRARIES + libraries,
             ),
-            // The standard streams are sealed memfds, to which the kernel applies this limit too. A write beyond their
-            // size fails with EPERM because of the seal. With a limit of zero, the first printf would raise SIGXFSZ.
+            // This limit also applies to the standard streams, which are sealed memfds. A write beyond their size fails
+            // with EPERM because of the seal. With a limit of zero, the first printf would raise SIGXFSZ.
             file_size: limits.output.saturating_mul(2),
             open_files: limits.open_files,
             processes: Some(process_limit(limits.processes.unwrap_or_else(|| tasks(threads)))),

@@ -3,7 +3,6 @@
 
 use rustix::io::Errno;
 
-/// How the scheduler treats a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scheduling {
     /// Short time slices. A thread that shares a CPU then runs sooner after it wakes, but is interrupted more often.
@@ -78,7 +77,6 @@ mod tests {
 
     #[test]
     fn short_slices_need_no_privilege() {
-        // Kernels have the call since 3.14.
         assert_eq!(in_a_thread(|| set_scheduling(0, Scheduling::Short)), Ok(()));
     }
 

@@ -10,13 +10,11 @@ use super::spawn::{self, Cloned, Namespaces, SpawnError, SpawnedRunner};
 
 /// The process in which `clone_sibling` returns.
 pub(crate) enum Sibling {
-    /// The copy.
     Copy,
-    /// The process that was copied.
     Original(SpawnedRunner),
 }
 
-/// Clones this process into new namespaces, as far as the kernel grants them.
+/// Clones this process into new namespaces, as far as Linux grants them.
 ///
 /// # Safety
 ///

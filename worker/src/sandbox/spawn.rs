@@ -1,11 +1,10 @@
-//! Starts a runner: one `clone` with a pidfd and new namespaces, then `execveat` of a descriptor of our own
-//! executable.
+//! Starts a runner: one `clone` with a pidfd and new namespaces, then `execveat` of a descriptor of our own executable.
 //!
 //! The runner's main locks the process down (`sandbox::confine`). [`RunnerHandle`](super::handle::RunnerHandle)
 //! controls the runner after the start.
 //!
-//! `std::process::Command` can neither create namespaces nor return a pidfd. The system call is `clone`, not `clone3`,
-//! because some container filters refuse `clone3` with ENOSYS, and `clone` has all the flags that are needed.
+//! `std::process::Command` can neither create namespaces nor return a pidfd. Some container filters refuse `clone3`
+//! with ENOSYS, so the system call is `clone`.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io::{self, Read};
@@ -16,11 +15,9 @@ use serde::{Deserialize, Serialize};
 
 use opt_shared::message::Protection;
 
-/// The new namespaces that a runner gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Namespaces {
-    /// A PID namespace. The runner is pid 1: it sees only processes that it started, cannot kill itself with a signal,
-    /// and all processes that it started end with it.
+    /// A PID namespace. The runner is pid 1: it sees only processes that it started, and they end with it.
     pub pid: bool,
     /// An IPC namespace. The runner cannot reach System V segments and message queues of the host.
     pub ipc: bool,
@@ -38,9 +35,8 @@ impl Namespaces {
         if self.ipc {
             flags |= libc::CLONE_NEWIPC;
         }
-        // Without privileges, the other namespaces are available only inside a user namespace. The new user namespace
-        // has no id maps. That does not affect permissions, and exec drops the capabilities, because our id is not
-        // mapped to 0.
+        // Without privileges, the other namespaces need a user namespace. It has no id maps: permissions stay the same,
+        // and exec drops the capabilities.
         if flags != 0 && !rustix::process::geteuid().is_root() {
             flags |= libc::CLONE_NEWUSER;
         }
@@ -60,7 +56,6 @@ pub struct SpawnedRunner {
     pub protections: Vec<Protection>,
 }
 
-/// The reason why a runner could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
     #[error("preparing a runner: {action} (raise the limit of open files, or free memory)")]
@@ -90,7 +85,6 @@ const CHILD_STEPS: [&str; 2] =
 const STEP_DUP: u32 = 0;
 const STEP_EXEC: u32 = 1;
 
-/// Exit status of a child that could not exec, as in shells.
 const EXEC_FAILED: c_int = 127;
 
 /// One more than the highest signal number of Linux.
@@ -173,8 +167,8 @@ pub fn spawn_runner(
     Ok(SpawnedRunner { pid, pidfd, namespaces_used, protections })
 }
 
-/// Requests all wanted namespaces, then the same without the IPC namespace, then none, because a container may allow
-/// only some. Also returns the granted namespaces, and each wanted namespace as a protection, present or missing.
+/// Requests all wanted namespaces, then all but the IPC namespace, then none, because a container may allow only some.
+/// Also returns each wanted namespace as a protection, present or missing.
 pub(super) fn with_fallback<T>(
     wanted: Namespaces,
     mut clone: impl FnMut(Namespaces) -> io::Result<T>,
@@ -201,14 +195,13 @@ pub(super) fn with_fallback<T>(
 
 /// Returns true for errors about namespaces, and false for errors that mean a lack of processes or memory.
 fn is_namespace_refusal(error: &io::Error) -> bool {
-    // ENOSPC: too many namespaces, or nested too deeply; EUSERS: the same on older kernels.
+    // ENOSPC: too many namespaces, or nested too deeply; EUSERS: the same in older versions of Linux.
     matches!(
         error.raw_os_error(),
         Some(libc::EPERM | libc::EACCES | libc::ENOSPC | libc::EUSERS | libc::EINVAL | libc::ENOSYS)
     )
 }
 
-/// Describes the wanted namespaces as protections, with the reason of a refusal.
 fn namespace_protections(
     wanted: Namespaces,
     used: Namespaces,
@@ -232,7 +225,6 @@ fn namespace_protections(
         .collect()
 }
 
-/// Clones this process. Returns the pid of the child, and a descriptor of it.
 fn clone_child(plan: &ChildPlan<'_>, namespace_flags: c_int) -> io::Result<(u32, OwnedFd)> {
     let every_signal = full_signal_set();
     let mut previous = every_signal;
@@ -259,7 +251,6 @@ fn clone_child(plan: &ChildPlan<'_>, namespace_flags: c_int) -> io::Result<(u32,
 
 /// The process in which `clone` returns.
 pub(super) enum Cloned {
-    /// The new process.
     Copy,
     /// The calling process, with the pid and the pidfd of the new one.
     Original(u32, OwnedFd),
@@ -276,7 +267,7 @@ pub(super) unsafe fn clone(flags: c_int, child_tid: *mut c_int) -> io::Result<Cl
     let flags = i64::from(libc::CLONE_PIDFD | libc::SIGCHLD | flags);
     let mut pidfd: c_int = -1;
     // SAFETY: without CLONE_VM the child has a copy of our memory. With a null stack it continues on its copy of this
-    // stack, as after fork. With CLONE_PIDFD the third argument is where the kernel stores the descriptor, and `pidfd`
+    // stack, as after fork. With CLONE_PIDFD the third argument is where Linux stores the descriptor, and `pidfd`
     // outlives the call. The order of the last two arguments depends on the architecture; no thread-local storage is
     // given.
     let result = unsafe {
@@ -289,7 +280,7 @@ pub(super) unsafe fn clone(flags: c_int, child_tid: *mut c_int) -> io::Result<Cl
     match u32::try_from(result) {
         Err(_) => Err(io::Error::last_os_error()),
         Ok(0) => Ok(Cloned::Copy),
-        // SAFETY: the kernel has just stored a new descriptor there, and nothing else owns it.
+        // SAFETY: Linux has just stored a new descriptor there, and nothing else owns it.
         Ok(pid) => Ok(Cloned::Original(pid, unsafe { OwnedFd::from_raw_fd(pidfd) })),
     }
 }
@@ -310,10 +301,10 @@ fn full_signal_set() -> libc::sigset_t {
 /// Call it only in a new child of `clone` without CLONE_VM. Every function that it calls is async-signal-safe.
 unsafe fn run_child(plan: &ChildPlan<'_>) -> ! {
     // SAFETY: each call gets integers, or pointers into `plan`, which was built before the clone and is
-    // null-terminated where the kernel expects it. Errors are reported; nothing unwinds.
+    // null-terminated where Linux expects it. Errors are reported; nothing unwinds.
     unsafe {
-        // Exec resets handlers but keeps ignored signals, and Rust ignores SIGPIPE. The C library refuses to change its
-        // own two signals and the two unchangeable ones; they need no reset.
+        // Exec resets handlers but keeps ignored signals, and Rust ignores SIGPIPE. The signals that cannot be set need
+        // no reset.
         for signal in 1..SIGNAL_END {
             libc::sigaction(signal, plan.default_action, std::ptr::null_mut());
         }
@@ -323,7 +314,7 @@ unsafe fn run_child(plan: &ChildPlan<'_>) -> ! {
             }
         }
         for (first, last) in plan.close {
-            // Kernels before 5.9 do not have this call. Our own descriptors are close-on-exec, and the runner closes
+            // Linux before 5.9 does not have this call. Our own descriptors are close-on-exec, and the runner closes
             // the others.
             libc::syscall(libc::SYS_close_range, *first, *last, 0_u32);
         }
@@ -355,8 +346,8 @@ unsafe fn give_up(report: RawFd, step: u32) -> ! {
     }
 }
 
-/// Waits for the end of the pipe. Eight bytes are a failed child's report. No bytes mean that exec succeeded and closed
-/// the pipe, or that the child was killed before that. Its handle shows such a death later.
+/// Waits for the end of the pipe. Eight bytes are a failed child's report. No bytes mean that exec succeeded, or that
+/// the child was killed before it; then the handle shows the death.
 fn read_report(pipe: OwnedFd) -> Option<SpawnError> {
     let mut message = [0; 8];
     match std::fs::File::from(pipe).read_exact(&mut message) {

@@ -2,15 +2,13 @@
 //!
 //! The worker sums up its own waits for the process. Each wait counts for at most its nominal length, even if it takes
 //! longer because the machine is suspended, the process tree is frozen, or the worker has no CPU. The time for which
-//! the process's first thread waited for a CPU is added to the limit, up to a bound. Callers decide what happens when
-//! the limit is reached.
+//! the process's first thread waited for a CPU extends the limit, up to a bound.
 
 use std::time::{Duration, Instant};
 
 use opt_shared::formula::MAX_STRETCH;
 use opt_shared::message::KillReason;
 
-/// The time limit of one step of a runner or a compiler.
 #[derive(Debug)]
 pub(crate) struct Timeout {
     pid: u32,
@@ -39,7 +37,7 @@ pub(crate) enum StopScope {
 /// other.
 const STOPPED_TIMEOUT: Duration = Duration::from_secs(30);
 /// The shortest wait after which the process is checked for a stop. A shorter wait may be part of a timed block, which
-/// a check would disturb for some microseconds.
+/// a check would disturb.
 const MIN_CHECKED_WAIT: Duration = Duration::from_millis(5);
 /// Once this many processes of a tree are known, no more are looked for. A compiler may have far fewer.
 const MAX_TREE: usize = 1024;
@@ -82,7 +80,6 @@ impl Timeout {
     }
 }
 
-/// The reason for ending a process that exceeded its time limit.
 pub(crate) fn reason(pid: u32, limit: Duration, scope: StopScope) -> KillReason {
     if is_stopped(pid, scope) { KillReason::Stopped } else { KillReason::Timeout { limit } }
 }
@@ -111,7 +108,7 @@ pub(crate) fn is_traced(pid: u32) -> bool {
     status.lines().filter_map(|line| line.strip_prefix("TracerPid:")).any(|tracer| tracer.trim() != "0")
 }
 
-/// The children of all threads of a process; none if the kernel does not list them.
+/// The children of all threads of a process; none if Linux does not list them.
 fn children(pid: u32) -> Vec<u32> {
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let lists = threads.filter_map(|thread| std::fs::read_to_string(thread.path().join("children")).ok());
@@ -120,7 +117,7 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// The time that the process's first thread has waited for a CPU; `None` if the kernel does not count it.
+/// The time that the process's first thread has waited for a CPU; `None` if Linux does not count it.
 fn queued(pid: u32) -> Option<Duration> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
     text.split_ascii_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
@@ -207,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn queued_time_is_read_from_the_kernel() {
+    fn queued_time_is_read_from_linux() {
         if std::path::Path::new("/proc/self/schedstat").exists() {
             assert!(queued(std::process::id()).is_some());
         } else {

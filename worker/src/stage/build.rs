@@ -41,11 +41,10 @@ const TASKS_REFUSED: &str =
 const LARGEST_FILE: u64 = 16;
 /// A disk has plenty of room if this many of the largest files that a compiler may write would fit.
 const PLENTY_OF_FILES: u64 = 2;
-/// A disk has plenty of inodes if this many are free. A build needs a few dozen.
+/// A disk has plenty of inodes if this many are free.
 const PLENTY_OF_INODES: u64 = 10_000;
 /// The number of bytes of a compiler's output that the result keeps.
 const LOG_HEAD: usize = 4096;
-/// The time limit for printing a compiler's version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The number of characters of a version that are kept.
 const MAX_VERSION: usize = 200;
@@ -59,8 +58,7 @@ pub(crate) fn run(
     head: &mut Head,
 ) -> Result<Built, BuildError> {
     let scratch = Scratch::create(&task.scratch, lease);
-    // The files of the build are removed when `scratch` is dropped. Measured before that, the room is what the build
-    // saw.
+    // Dropping `scratch` removes the build's files. The room is measured before that, as the build saw it.
     let built = match &scratch {
         Ok(scratch) => build_in(scratch, link, lease, task, head),
         Err(_) => Ok(Built::default()),
@@ -75,7 +73,6 @@ pub(crate) fn run(
     scratch.and(built)
 }
 
-/// Builds a candidate with its files in the scratch folder.
 fn build_in(
     scratch: &Scratch,
     link: &Link,
@@ -128,7 +125,7 @@ fn build_in(
     Ok(built)
 }
 
-/// Stores a library, unless it exceeds the limit on its own size or on the total size of the run's libraries.
+/// Stores an artifact, unless it exceeds the limit on its own size or on the total size of the run's artifacts.
 fn keep_for(
     task: &BuildTask,
     source: fs::File,
@@ -155,7 +152,6 @@ fn keep_for(
     Ok(())
 }
 
-/// Runs a build's command in a confined process, and stores the file that it wrote.
 fn compile(
     link: &Link,
     lease: LeaseId,
@@ -324,7 +320,7 @@ fn is_plenty(room: Room, largest_file: Bytes) -> bool {
 }
 
 /// The end of a compiler that ran out of memory. The candidate is to blame only if the compiler could use all of the
-/// plan's limit. If the run's ceiling left less than that, the plan is to blame.
+/// plan's limit. Otherwise the plan is, because its ceiling for the run left less.
 fn out_of_memory(task: &BuildTask, what: &str) -> (Status, String) {
     let (left, limit) = (task.memory, task.build.memory_for(task.source.language));
     if left < limit {
@@ -388,8 +384,8 @@ fn nvrtc_version(built: fs::File) -> String {
     version.map_or_else(|| "NVRTC".to_owned(), |version| format!("NVRTC {version}"))
 }
 
-/// Returns the first line of `--version`, requested once for each program. The program is confined like a build,
-/// because it may be a script and may hang. `None` if it does not answer.
+/// Returns the first line of `--version`, requested once for each program. It may be a script and may hang, so it is
+/// confined like a build. `None` if it does not answer.
 fn version(link: &Link, build: &CompilerSpec<'_>) -> Result<Option<String>, CompilerError> {
     static KNOWN: Mutex<BTreeMap<PathBuf, Option<String>>> = Mutex::new(BTreeMap::new());
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
@@ -408,7 +404,6 @@ fn version(link: &Link, build: &CompilerSpec<'_>) -> Result<Option<String>, Comp
     Ok(version)
 }
 
-/// A work folder that is removed after the build.
 struct Scratch {
     path: PathBuf,
 }
@@ -426,7 +421,6 @@ impl Scratch {
         Ok(Self { path })
     }
 
-    /// Creates a folder with the header for kernels that do not include tvm-ffi's.
     fn include(&self) -> Result<PathBuf, BuildError> {
         let include = self.path.join("include");
         fs::create_dir(&include).map_err(file("making the folder", &include))?;

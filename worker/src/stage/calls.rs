@@ -10,11 +10,9 @@ use crate::judge::{BytesSource, Tolerance};
 use crate::recorded::Recorded;
 use crate::session::{Answer, Called, Session, SessionError, StrayWrite};
 
-/// An entry that is called in a session.
 pub(crate) struct EntryCalls<'a> {
     pub(crate) settings: &'a VerifySettings,
     pub(crate) recorded: &'a Recorded,
-    /// The tolerances of all outputs.
     pub(crate) tolerances: &'a [Tolerance],
     /// The entry's index in the session.
     pub(crate) number: usize,
@@ -23,7 +21,6 @@ pub(crate) struct EntryCalls<'a> {
     wrong: Option<String>,
 }
 
-/// The result of all comparisons of an entry.
 #[derive(Default)]
 pub(crate) struct Checked {
     pub(crate) max_absolute_error: f64,
@@ -40,7 +37,6 @@ pub(crate) enum EntryEnd {
     Died,
 }
 
-/// The result of one call.
 pub(crate) enum CallEnd {
     Right(Called),
     Wrong(Box<Mismatch>),
@@ -57,7 +53,6 @@ impl<'a> EntryCalls<'a> {
         Self { settings, recorded, tolerances, number, checked: Checked::default(), wrong: None }
     }
 
-    /// Makes the plan call. Returns the end of the entry if the call fails.
     pub(crate) fn plan(&self, session: &mut dyn Session) -> Result<Option<EntryEnd>, SessionError> {
         let planned = session.plan(self.number, self.settings.call_timeout)?;
         Ok(self.done(planned, Calls::Planned).err())
@@ -108,8 +103,6 @@ impl<'a> EntryCalls<'a> {
         Ok(self.compare_with(session, slot, poison, Some(oracle))?.unwrap_or_default())
     }
 
-    /// Compares all outputs of a call with the recorded ones, or with those of the session `oracle`. Returns the first
-    /// mismatch.
     fn compare_with(
         &mut self,
         session: &dyn Session,
@@ -171,7 +164,6 @@ impl<'a> EntryCalls<'a> {
         EntryEnd::Failed(failure)
     }
 
-    /// Returns the call if it was made and succeeded, otherwise the end of the entry.
     fn done(&self, answer: Answer<Called>, calls: Calls) -> Result<Called, EntryEnd> {
         let Answer::Done(called) = answer else { return Err(EntryEnd::Died) };
         match failure::of_calls(&called, 1, calls) {

@@ -7,7 +7,6 @@ use opt_shared::outcome::{EntryFailure, Status};
 use crate::recorded::{Recorded, RecordedError};
 use crate::session::{Called, InputFault, SessionError, UNSUPPORTED, Verdict};
 
-/// The kind of the calls that were made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Calls {
     Verified,
@@ -17,7 +16,6 @@ pub(crate) enum Calls {
     TimedPlan,
 }
 
-/// A failure of an opened entry.
 pub(crate) fn of(recorded: &Recorded, status: Status, detail: String) -> EntryFailure {
     EntryFailure { entry: recorded.name.clone(), status, detail, args: recorded.describe(), mismatch: None }
 }
@@ -70,8 +68,8 @@ pub(crate) fn of_calls(called: &Called, asked: u32, calls: Calls) -> Option<Verd
     }
 }
 
-/// Returns the status that the prefix of an error text names, and the rest of the text. Our own glue code writes these
-/// prefixes, and a candidate would gain nothing by writing one.
+/// Returns the status that the prefix of an error text names, and the rest of the text. Our glue code writes these
+/// prefixes; a candidate would gain nothing by writing one.
 fn named(raised: &str) -> Option<(Status, &str)> {
     NAMED.iter().find_map(|(prefix, status)| Some((*status, raised.strip_prefix(prefix)?)))
 }
@@ -82,7 +80,6 @@ pub(crate) fn is_of_the_device(detail: &str) -> bool {
     detail.contains("the emulated device")
 }
 
-/// The verdict on an artifact that was not loaded.
 pub(crate) fn of_refusal(text: String) -> Verdict {
     match named(&text) {
         Some((status, text)) => Verdict { status, detail: text.to_owned() },
@@ -90,7 +87,6 @@ pub(crate) fn of_refusal(text: String) -> Verdict {
     }
 }
 
-/// The prefixes that name a status.
 const NAMED: [(&str, Status); 10] = [
     ("opt.Raised: ", Status::RuntimeError),
     ("opt.IncorrectShape: ", Status::IncorrectShape),
@@ -110,8 +106,8 @@ pub(crate) fn may_be_a_refused_task(status: Status) -> bool {
     matches!(status, Status::Crashed | Status::LoadError | Status::RuntimeError | Status::Timeout)
 }
 
-/// Returns this failure, or one that blames the host if the candidate may have failed for lack of a process or thread
-/// that it was promised.
+/// Returns this failure, or one that blames the host if the cause may be that the candidate did not get a process or
+/// thread that it was promised.
 pub(crate) fn unless_tasks_were_refused(failure: EntryFailure, tasks_refused: bool) -> EntryFailure {
     if !tasks_refused || !may_be_a_refused_task(failure.status) {
         return failure;
@@ -123,11 +119,11 @@ pub(crate) fn unless_tasks_were_refused(failure: EntryFailure, tasks_refused: bo
     EntryFailure { status: Status::InfraError, detail, ..failure }
 }
 
-/// Returns this failure, or one that blames the capture if the capture is damaged. A file that is damaged or being
-/// overwritten may cause wrong values, values that differ between calls, changed inputs, and deaths by wrong indices,
-/// which may lead beyond an input. The file's identity and CRCs show the damage. If the machine lacks the resources for
-/// this check, the host is to blame. `died` is true if the candidate died of the failure. `elsewhere` checks other
-/// captures that the call used.
+/// Returns this failure, or one that blames the capture if the capture is damaged, as the file's identity and CRCs
+/// show. A file that is damaged or being overwritten may cause wrong values, values that differ between calls, changed
+/// inputs, and deaths by wrong indices, which may lead beyond an input. If the machine lacks the resources for this
+/// check, the host is to blame. `died` is true if the candidate died of the failure. `elsewhere` checks other captures
+/// that the call used.
 pub(crate) fn unless_damaged(
     failure: EntryFailure,
     died: bool,
@@ -135,7 +131,7 @@ pub(crate) fn unless_damaged(
     elsewhere: impl FnOnce() -> Result<(), CaptureError>,
 ) -> Result<EntryFailure, SessionError> {
     // Damaged inputs can explain an access out of bounds that killed the candidate. They cannot explain unwritten
-    // outputs, nor stray writes that were found right beside an output, because a wrong index leads far away.
+    // outputs, nor stray writes right beside an output, because a wrong index leads far away.
     let reached_beyond = died && failure.status == Status::OutOfBounds;
     let may_be_damage = reached_beyond
         || matches!(

@@ -17,11 +17,10 @@ use opt_shared::units::Bytes;
 pub(crate) const POISONS: [u8; 4] = [0xff, 0x5a, 0xa5, 0x3c];
 
 /// Reports the progress of a stage: how many entries, steps or tensors are done, how many there are, and how many
-/// captured bytes were verified so far, or timed in the current batch (0 in a replay). Returns no error, because a
-/// worker ends with its supervisor.
+/// captured bytes were verified so far, or timed in the current batch (0 in a replay).
 pub(crate) type Progress<'a> = &'a dyn Fn(u32, u32, Bytes);
 
-/// The part of a runner's end that a report keeps.
+/// Returns a runner's end if a report can say something about it.
 pub(crate) fn kept(end: RunnerEnd) -> Option<RunnerEnd> {
     (end.signal.is_some() || end.exit_code.is_some() || !end.stderr_tail.is_empty()).then_some(end)
 }

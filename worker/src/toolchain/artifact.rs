@@ -14,7 +14,6 @@ use rustix::io::Errno;
 
 use super::{BuildError, file};
 
-/// The result of storing an artifact.
 #[derive(Debug)]
 pub(crate) enum Kept {
     Artifact(Artifact),
@@ -24,7 +23,7 @@ pub(crate) enum Kept {
     },
 }
 
-/// Opens a file that a build has written. Returns `None` if there is none, or if it is not a regular file: a build that
+/// Opens a file that a build has written. Returns `None` if it does not exist or is not a regular file: a build that
 /// runs its source could leave a link to a file that only the worker can read.
 pub(crate) fn open_written(path: &Path) -> Option<fs::File> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOFOLLOW;
@@ -38,8 +37,8 @@ pub(crate) fn open_written(path: &Path) -> Option<fs::File> {
     file.metadata().ok()?.is_file().then_some(file)
 }
 
-/// Copies an artifact of at most `limit` to the folder, atomically. If the same bytes were built before, the copy
-/// replaces the identical file. `library` is the path of `source`, for messages.
+/// Copies an artifact of at most `limit` to the folder, atomically, even if it contains the same bytes already.
+/// `library` is the path of `source`, for messages.
 pub(crate) fn keep(
     source: fs::File,
     library: &Path,
@@ -60,7 +59,8 @@ pub(crate) fn keep(
         .write(true)
         .create(true)
         .truncate(true)
-        // The runner's own user must be able to read the file. Only the loader maps it, so it needs no execute bit.
+        // The runner's own user must be able to read the file. Nothing starts it as a program, so it needs no execute
+        // bit.
         .mode(0o644)
         .open(&part)
         .map_err(file("writing", &part))?;

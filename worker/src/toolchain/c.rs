@@ -30,10 +30,9 @@ pub(super) struct Parts {
     pub(super) libraries: Vec<OsString>,
 }
 
-/// Returns the command
-/// `COMPILER FLAGS [-fdebug-prefix-map=…] -shared -fPIC -I… -isystem… -o OUT SOURCES LINK_FLAGS -L… LIBRARIES`. `FLAGS`
-/// are those of `parts`, then the plan's `flags` and `extra_flags`. The paths of sources are relative to their folder,
-/// so the compiler's messages are short and the same for every build.
+/// Returns the command `COMPILER FLAGS [-fdebug-prefix-map=…] -shared -fPIC -I… -isystem… -o OUT SOURCES LINK_FLAGS -L…
+/// LIBRARIES`. `FLAGS` are those of `parts`, then the plan's `flags` and `extra_flags`. Sources have paths relative to
+/// their folder, to keep messages short.
 pub(super) fn step(task: &BuildTask, folders: &Folders<'_>, parts: Parts) -> Step {
     let build = &task.build;
     let compiler = match task.source.language.kind().toolchain {
@@ -95,7 +94,7 @@ pub(super) fn operand(relative: &Path) -> OsString {
 }
 
 /// Returns the flag that maps paths in debug information back to the original sources, because the copies are deleted.
-/// `None` if the flags request no debug information.
+/// `None` if no flag requests debug information.
 fn debug_paths(flags: &[OsString], folders: &Folders<'_>) -> Option<OsString> {
     flags.iter().any(|flag| flag.as_encoded_bytes().starts_with(b"-g") && flag != "-g0").then(|| {
         let mut flag = OsString::from("-fdebug-prefix-map=");

@@ -26,8 +26,8 @@ use crate::sandbox::timeout::{self, StopScope, Timeout};
 /// The number of bytes of a compiler's output that are kept while it runs.
 const LOG_SIZE: Bytes = Bytes::kib(256);
 
-/// The page cache that a compiler may use in its control group, for its programs and libraries, and for the files that
-/// it reads and writes.
+/// The page cache that a compiler may use in its control group, for its programs and libraries and the files that it
+/// reads and writes.
 const COMPILER_FILES: Bytes = Bytes::mib(256);
 
 /// The longest single wait for the end of a build. After each, the room on the disk and the time limit are checked.
@@ -50,7 +50,6 @@ pub(crate) enum CompilerError {
     Handle(#[from] HandleError),
 }
 
-/// What to run, and within which limits.
 pub(crate) struct CompilerSpec<'a> {
     pub(crate) lease: LeaseId,
     pub(crate) program: &'a Path,
@@ -67,7 +66,6 @@ pub(crate) struct CompilerSpec<'a> {
     pub(crate) runs_source: bool,
 }
 
-/// How a compiler ended, and its output.
 pub(crate) struct CompilerEnd {
     pub(crate) end: End,
     pub(crate) killed: Option<KillReason>,
@@ -77,12 +75,10 @@ pub(crate) struct CompilerEnd {
     pub(crate) log: String,
     pub(crate) is_truncated: bool,
     pub(crate) peak_owed: Bytes,
-    /// The least room that was seen on the scratch folder's disk, at the start, at the end, and in between; `None` if
-    /// it could not be read.
+    /// The least room that was seen on the scratch folder's disk; `None` if it could not be read.
     pub(crate) least_room: Option<Room>,
 }
 
-/// A compiler's process.
 pub(crate) struct Compiler {
     handle: RunnerHandle,
     socket: OwnedFd,
@@ -177,7 +173,6 @@ impl Compiler {
         Ok(())
     }
 
-    /// Reaps the ended process.
     pub(crate) fn finish(mut self, link: &Link) -> Result<CompilerEnd, CompilerError> {
         self.look_at_room();
         let permission = link.runner_died(self.handle.pid())?;

@@ -5,8 +5,8 @@ use std::path::Path;
 use opt_shared::kernel_files::LeftOut;
 
 /// Names that gcc, clang and nvcc give to the signals after which a build is repeated: signals sent from outside, and
-/// those of a failing disk and of the limit on file sizes. Signals of a crashing compiler, such as SIGSEGV, are not in
-/// the list: the source causes them, and they happen every time.
+/// those of a failing disk and of the limit on file sizes. Signals of a crashing compiler, such as SIGSEGV, are
+/// missing, because the source causes them every time.
 const EXTERNAL_SIGNALS: [&str; 8] = [
     "Killed",
     "Kill signal",
@@ -18,9 +18,9 @@ const EXTERNAL_SIGNALS: [&str; 8] = [
     "File size limit exceeded",
 ];
 
-/// Splits a line that a program of the toolchain prints about itself, such as `cc: fatal error: …` or
-/// `nvcc fatal   : …`, into the program's name and its complaint. `None` for other lines, such as diagnostics of a
-/// source, which begin with a location: a path and a line number.
+/// Splits a line that a program of the toolchain prints about itself, such as `cc: fatal error: …` or `nvcc fatal   :
+/// …`, into the program's name and its complaint. `None` for other lines, such as diagnostics of a source, which begin
+/// with a path and a line number.
 fn own_line(line: &str) -> Option<(&str, &str)> {
     let (program, complaint) = line.split_once(": ")?;
     let program = program.trim_end();
@@ -54,8 +54,8 @@ const LINK_ERRORS: [&str; 5] = [
 ];
 
 /// The last lines of a log, in which programs of the toolchain report their own failures. A source can make a compiler
-/// print any line, but no line after the report of the program that failed. Once a linker reports something, the
-/// compiler has succeeded, so lines before the linker's do not count.
+/// print any line, but none after the report of the program that failed. Once a linker reports something, the compiler
+/// has succeeded, so lines before the linker's do not count.
 fn last_own_lines(log: &str) -> impl Iterator<Item = &str> {
     let is_of_the_linker = |program: &str| {
         let name = program.rsplit('/').next().unwrap_or(program);
@@ -71,8 +71,8 @@ fn last_own_lines(log: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// Returns true for a line that may follow the report of a failure and adds nothing to it, such as a part of the
-/// source (`   12 | }` and `      | ^`).
+/// Returns true for a line that may follow the report of a failure, such as a part of the source (`   12 | }` and `
+/// | ^`).
 fn is_epilogue(line: &str) -> bool {
     let line = line.trim();
     let is_excerpt = line
@@ -96,9 +96,9 @@ fn own_program(line: &str) -> Option<&str> {
     is_of_a_compiler.then_some("cc")
 }
 
-/// Returns true if the compiler found a mistake in the source. The build then fails whatever else happened to the
-/// compiler. A source can make a compiler print any line (`#pragma message "\ncc: …"`), so lines about the machine
-/// count only if there is no such mistake. A correct source would gain nothing by faking them.
+/// Returns true if the compiler found a mistake in the source, because then the build fails whatever else happened. A
+/// source can make a compiler print any line (`#pragma message "\ncc: …"`), so lines about the machine count only
+/// without such a mistake. A correct source would gain nothing by faking them.
 pub(crate) fn blames_the_source(log: &str) -> bool {
     log.lines().any(|line| {
         ["error: ", "Error: "].iter().any(|severity| located(line, severity).is_some())
@@ -106,8 +106,8 @@ pub(crate) fn blames_the_source(log: &str) -> bool {
     })
 }
 
-/// Returns a digest of the output that is the same in each build of the same source. Paths below the scratch folder differ:
-/// its own name, and those of temporary files.
+/// Returns a digest of the output that is the same in each build of the same source: it leaves out what differs in
+/// paths below the scratch folder.
 pub(crate) fn digest(log: &str, scratch: &Path) -> String {
     let scratch = scratch.to_string_lossy();
     let ends_path = |c: char| c.is_whitespace() || "'\"`:;,()\u{2018}\u{2019}".contains(c);
@@ -152,7 +152,7 @@ const RESOURCES: [&str; 7] = [
 ];
 
 /// Returns the resource that the compiler reports as missing, at the end of a line in which a program reports its own
-/// failure. Such a line begins with the program's name (`cc: …`), or is a fatal error of gcc, located where gcc stopped
+/// failure: a line that begins with the program's name (`cc: …`), a fatal error of gcc, located where gcc stopped
 /// reading (`k.c:9:1: fatal error: error writing to …`), a fatal error of the assembler (`/tmp/k.s: Fatal error: can't
 /// write …`), or gcc's message about a temporary file.
 pub(crate) fn lacking_resource(log: &str) -> Option<&'static str> {
@@ -163,8 +163,8 @@ pub(crate) fn lacking_resource(log: &str) -> Option<&'static str> {
     last_own_lines(log).find_map(resource)
 }
 
-/// Returns true if a compiler reports in one of its own lines that it ran out of memory. Samples of the compiler's
-/// memory do not show this, because the kernel refused the allocation.
+/// Returns true if a compiler reports in its own lines that it ran out of memory. If Linux refused the allocation,
+/// samples of the compiler's memory do not show this.
 pub(crate) fn ran_out_of_memory(log: &str) -> bool {
     log.lines().any(|line| {
         let Some((driver, rest)) = line.split_once(": ") else { return false };

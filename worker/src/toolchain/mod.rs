@@ -2,7 +2,7 @@
 //!
 //! A toolchain chooses the command that builds an artifact, and writes the files that it adds to the sources.
 //! `stage::build` runs the command, in a sandboxed process (`compiler`). A new language needs a row in the language
-//! table of `opt_shared` and, unless existing ones fit, a toolchain in this module and a launcher.
+//! table of `opt_shared` and, unless existing ones fit, a toolchain and a launcher.
 
 pub(crate) mod artifact;
 mod c;
@@ -52,7 +52,6 @@ pub(crate) enum Recipe {
     Unavailable(String),
 }
 
-/// One command of a build.
 pub(crate) struct Step {
     /// The compiler's name or path; `NVRTC` if it is a library.
     pub(crate) compiler: String,
@@ -60,7 +59,6 @@ pub(crate) struct Step {
     pub(crate) arguments: Vec<OsString>,
     /// The version to record. If it is `None`, the compiler is queried for it, or NVRTC's output shows it.
     pub(crate) version: Option<String>,
-    /// The file that the command writes.
     pub(crate) output: PathBuf,
     pub(crate) artifact: ArtifactKind,
     /// Folders that the command may read, in addition to the system's folders and the scratch folder.
@@ -69,7 +67,6 @@ pub(crate) struct Step {
     pub(crate) toolchain: Vec<PathBuf>,
 }
 
-/// The program of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
     /// The compiler at the given path, or the one on PATH.
@@ -78,7 +75,6 @@ pub(crate) enum Program {
     Nvrtc(PathBuf),
 }
 
-/// The folders of one build.
 pub(crate) struct Folders<'a> {
     /// The folder of this program's own headers (`opt_candidate.h`).
     pub(crate) include: &'a Path,
@@ -96,9 +92,7 @@ impl Folders<'_> {
     }
 }
 
-/// Describes how artifacts of a language are built.
 pub(crate) trait Toolchain {
-    /// Describes how to build these sources.
     fn recipe(&self, task: &BuildTask, folders: &Folders<'_>) -> Recipe;
 
     /// Advice for the user on a build that ended with `status` and this log, if the toolchain has any.
@@ -107,7 +101,6 @@ pub(crate) trait Toolchain {
     }
 }
 
-/// Returns the toolchain of a language.
 pub(crate) fn of(language: Language) -> &'static dyn Toolchain {
     match language.kind().toolchain {
         language::Toolchain::Cc | language::Toolchain::Cxx => &c::C,

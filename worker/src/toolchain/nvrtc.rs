@@ -30,7 +30,6 @@ const NVCC: &str = "nvcc";
 /// Subfolders that may contain nvcc.
 const NVCC_FOLDERS: [&str; 4] = ["", "bin", "nvidia/*/bin", "lib/python3*/site-packages/nvidia/*/bin"];
 
-/// The toolchain of CUDA without host code.
 pub(super) struct Nvrtc;
 
 impl Toolchain for Nvrtc {
@@ -90,7 +89,6 @@ impl Toolchain for Nvrtc {
 const MISSING: &str = "no CUDA compiler was found: neither NVRTC (libnvrtc.so) nor nvcc (name a folder of the CUDA toolkit, or of a \
      Python environment with `nvidia-cuda-nvrtc`, in [build] toolchain)";
 
-/// The target of a compilation.
 struct Target {
     /// The compiler option that selects the architecture.
     flag: String,
@@ -114,7 +112,6 @@ impl Target {
     }
 }
 
-/// A compiler that was found, with its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Compiler {
     Library(PathBuf),
@@ -139,19 +136,19 @@ pub(crate) fn describe(toolchain: &[PathBuf]) -> String {
     }
 }
 
-/// Finds the library in the named and the usual folders, or else nvcc in the same folders or on PATH.
+/// Finds the library in the folders of `roots`, or else nvcc.
 fn find(toolchain: &[PathBuf]) -> Option<Compiler> {
     let library = roots(toolchain).iter().find_map(|root| library_in(root)).map(Compiler::Library);
     library.or_else(|| nvcc(toolchain).map(Compiler::Nvcc))
 }
 
-/// Returns the named folders, followed by those of the environment and the usual ones.
+/// Returns the named folders, then those of the environment, then the usual ones.
 fn roots(toolchain: &[PathBuf]) -> Vec<PathBuf> {
     let variables = VARIABLES.iter().filter_map(std::env::var_os).map(PathBuf::from);
     toolchain.iter().cloned().chain(variables).chain(KNOWN_FOLDERS.map(PathBuf::from)).collect()
 }
 
-/// Finds nvcc in the named folders, the usual ones, or on PATH.
+/// Finds nvcc in the folders of `roots`, or on PATH.
 pub(super) fn nvcc(toolchain: &[PathBuf]) -> Option<PathBuf> {
     let roots = roots(toolchain);
     let path = std::env::var_os("PATH").unwrap_or_default();

@@ -8,7 +8,6 @@ use opt_shared::message::BuildTask;
 use super::{Folders, Recipe, Toolchain};
 use crate::interpreter::{self, Interpreter};
 
-/// The toolchain of Python modules.
 pub(super) struct Python;
 
 impl Toolchain for Python {
@@ -17,7 +16,6 @@ impl Toolchain for Python {
     }
 }
 
-/// The toolchain of Python modules that need Triton.
 pub(super) struct Triton;
 
 impl Toolchain for Triton {

@@ -69,7 +69,7 @@ impl Toolchain for Triton {
             artifact: ArtifactKind::Ptx,
             readable: interpreter.folders.clone(),
             // Triton runs its own `ptxas` to learn which version of PTX to produce. The interpreter's executable may be
-            // outside its folders of modules, so its folder is added.
+            // outside its folders of modules, so add its folder.
             toolchain: interpreter.folders.iter().cloned().chain(home).collect(),
         })
     }

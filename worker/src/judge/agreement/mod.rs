@@ -12,7 +12,6 @@ use super::decode::{Number, Signs};
 use super::tolerance::tests::settings;
 use super::*;
 
-/// Two tensors in memory, and the rules of their comparison.
 #[derive(Clone, Debug)]
 struct Case {
     dtype: DType,

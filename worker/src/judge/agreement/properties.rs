@@ -1,5 +1,5 @@
 //! Property tests of the streaming comparison. For random shapes, types, layouts, chunk sizes and injected errors it
-//! must agree with a naive comparison, which keeps both tensors in memory and uses a single loop.
+//! must agree with a naive comparison, which keeps both tensors in memory.
 
 use opt_shared::capture::extent_elements;
 use opt_shared::units::{Bytes, to_index};
@@ -7,7 +7,6 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The result of the naive comparison.
 struct Naive {
     /// The row-major positions of the elements that fail.
     failed: Vec<usize>,

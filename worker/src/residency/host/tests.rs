@@ -1,5 +1,5 @@
-//! Tests of copies, capacity, protection and errors of the host device. Some also check that Linux counts as many bytes
-//! for the arena as the device does.
+//! Tests of copies, capacity, protection and errors of the host device. Some compare the device's bytes with those that
+//! Linux counts for the arena.
 
 use std::os::fd::AsFd;
 
@@ -10,7 +10,6 @@ use super::*;
 use crate::residency::ledger::{Accounted, Kind};
 use crate::residency::staging::{Ring, Source, StagingError};
 
-/// Bytes that depend on their position.
 struct Pattern(u64);
 
 impl Pattern {

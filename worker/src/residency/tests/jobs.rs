@@ -14,7 +14,7 @@ use crate::residency::ledger::Kind;
 use crate::residency::load::Origin;
 use crate::residency::staging::Source;
 
-/// A storage whose bytes depend on its number and on their position. It counts how often it was opened, and records
+/// A storage whose bytes depend on its number and on their position. Counts how often it was opened, and records
 /// whether it is open now.
 pub(crate) struct Storage {
     pub(crate) number: usize,
@@ -30,7 +30,6 @@ pub(crate) fn byte_of(number: usize, at: u64) -> u8 {
     (number as u64 * 97 + at * 31 + at / 4093).to_le_bytes()[0]
 }
 
-/// An open storage. Dropping it closes the storage.
 struct Reading<'a>(&'a Storage);
 
 impl Drop for Reading<'_> {

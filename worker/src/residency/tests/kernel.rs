@@ -49,7 +49,6 @@ struct Storage<'a> {
     watch: &'a Watch,
 }
 
-/// An open storage, with its copy in host memory if it keeps one.
 struct Copy<'a> {
     storage: &'a Storage<'a>,
     pages: Option<Pages>,
@@ -112,12 +111,12 @@ const CASES: [Case; 4] = [
 
 /// Runs itself again in a separate process, because in this one the memory of other tests would be counted too.
 #[test]
-fn ledger_agrees_with_the_kernel() {
+fn ledger_agrees_with_linux() {
     if std::env::var_os(ALONE).is_some() {
         return CASES.iter().for_each(|case| measure(case.0, case.1));
     }
     let this = std::env::current_exe().expect("this program");
-    let name = "residency::tests::kernel::ledger_agrees_with_the_kernel";
+    let name = "residency::tests::kernel::ledger_agrees_with_linux";
     let child = Command::new(this)
         .args([name, "--exact", "--test-threads=1", "--nocapture"])
         .env(ALONE, "1")
@@ -129,7 +128,6 @@ fn ledger_agrees_with_the_kernel() {
     assert!(output.contains("1 passed"), "the test did not run: {output}");
 }
 
-/// Loads a case, and compares the ledger's peak with the highest sample.
 fn measure(storages: &[(u64, bool, usize)], outputs: &[u64]) {
     let page = Bytes::from(rustix::param::page_size());
     let terms = Terms { grain: page, ..TERMS };

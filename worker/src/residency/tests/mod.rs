@@ -65,8 +65,8 @@ fn check_lazy_order(job: &Job, residency: &mut Residency<Counting, usize>, seed:
         }
         assert!((0..=1).contains(&sources), "job {seed}: one source at a time");
     }
-    // All copies into a buffer are queued before the next buffer is allocated. All copies are complete before the
-    // buffers that follow the tensors are allocated.
+    // All copies into a buffer are queued before the next buffer is allocated, and complete before the buffers that
+    // follow the tensors are.
     let calls = &residency.device().calls;
     let mut not_uploaded = 0;
     let weights = job.uses().iter().filter(|&&uses| 0 < uses).count();
@@ -88,7 +88,6 @@ fn check_lazy_order(job: &Job, residency: &mut Residency<Counting, usize>, seed:
     assert_eq!((not_uploaded, allocated), (0, weights + job.after.len()), "job {seed}");
 }
 
-/// Ends all uses, and checks that the last use of each storage releases it.
 fn release_with_the_last_use(
     job: &Job,
     mut residency: Residency<Counting, usize>,

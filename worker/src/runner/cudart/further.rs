@@ -10,7 +10,7 @@ use super::{INVALID_VALUE, Runtime, properties, runtime};
 
 /// `cudaFuncAttributeMaxDynamicSharedMemorySize`.
 const MAX_DYNAMIC_SHARED: c_int = 8;
-/// The largest number of attributes of one launch. There are fewer than twenty kinds.
+/// The largest number of attributes of one launch.
 const MAX_ATTRIBUTES: usize = 64;
 /// The PTX and binary versions in a kernel's attributes, for compute capability 8.0.
 const VERSION: c_int = 80;

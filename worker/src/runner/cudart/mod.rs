@@ -4,8 +4,8 @@
 //! and `queries`, which this executable exports. Inputs and outputs stay where a runner maps them; the device gets
 //! addresses for them that host code cannot use, as on a card. Every operation is complete when its call returns.
 //!
-//! The candidate shares this process and can forge all of this state, so a fault that is found here only explains a
-//! verdict. Only the worker's own comparison of the outputs decides whether the candidate passes.
+//! The candidate shares this process and can forge all of this state, so a call without a fault proves nothing. Only
+//! the worker's own comparison of the outputs decides whether the candidate passes.
 
 mod exports;
 mod fat_binary;
@@ -25,8 +25,8 @@ pub(super) use self::memory::{show_input, show_output};
 use self::report::CallErrors;
 
 /// The names of the exported functions, one per line. The build script exports them with the prefix `__wrap_`, and
-/// `toolchain::cuda` redirects calls to them with the linker's option `--wrap`. The prefix avoids conflicts with the
-/// names of a real CUDA runtime that a library may contain.
+/// `toolchain::cuda` redirects calls to them with the linker's option `--wrap`. The prefix avoids conflicts with a real
+/// CUDA runtime in a library.
 pub(crate) const FUNCTIONS: &str = include_str!("functions.txt");
 
 const INVALID_VALUE: u32 = 1;
@@ -46,7 +46,6 @@ fn runtime() -> MutexGuard<'static, Runtime> {
     RUNTIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The PTX of one fat binary.
 struct Image {
     /// The PTX, or the reason why there is none.
     text: Result<String, String>,
@@ -61,7 +60,6 @@ struct Symbol {
     name: String,
 }
 
-/// The state of the CUDA runtime in this process.
 struct Runtime {
     device: Device,
     images: Vec<Image>,
@@ -139,14 +137,12 @@ impl Runtime {
         }
     }
 
-    /// A new handle of a stream or an event.
     fn handle(&mut self) -> usize {
         // Never null, and never an address of host memory.
         self.next_handle += 16;
         self.next_handle
     }
 
-    /// The module of an image. Loads it at its first use.
     fn module(&mut self, image: usize) -> Result<Module, u32> {
         let Some(found) = self.images.get(image) else { return Err(self.result(INVALID_FUNCTION)) };
         if let Some(module) = &found.module {
@@ -174,7 +170,6 @@ impl Runtime {
         }
     }
 
-    /// The kernel behind a function of the host, and its name.
     fn function(&mut self, host: usize) -> Result<(Function, String), u32> {
         let Some(Symbol { image, name }) = self.symbols.get(&host).cloned() else {
             return Err(self.refused(INVALID_FUNCTION, "the launched function is not a kernel".to_owned()));
@@ -185,7 +180,6 @@ impl Runtime {
         }
     }
 
-    /// The address and size of a variable on the device.
     fn variable(&mut self, host: usize) -> Result<(u64, u64), u32> {
         let Some(Symbol { image, name }) = self.symbols.get(&host).cloned() else {
             return Err(self.result(INVALID_SYMBOL));
@@ -196,7 +190,6 @@ impl Runtime {
         }
     }
 
-    /// The address of a part of a variable on the device.
     fn part_of_variable(&mut self, host: usize, offset: usize, bytes: usize) -> Result<usize, u32> {
         let (address, size) = self.variable(host)?;
         match offset.checked_add(bytes) {
@@ -244,7 +237,7 @@ pub(super) fn begin_call() {
 }
 
 /// Ends a call of the candidate that returned `code`. Returns the error that explains its failure, with the prefix that
-/// names its status. `None` if no error was recorded, or only refused requests that the candidate handled.
+/// names its status; `None` if there was none, or only refused requests that the candidate handled.
 pub(super) fn end_call(code: i32) -> Option<String> {
     let runtime = &mut *runtime();
     let is_pending = runtime.last != 0;

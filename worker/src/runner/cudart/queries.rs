@@ -49,7 +49,8 @@ pub(super) unsafe extern "C" fn __wrap_cudaEventCreateWithFlags(to: *mut *mut c_
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaStreamSynchronize(_: *mut c_void) -> u32 {
-    // Every operation is complete when its call returns, so only the device's fault is left to be reported.
+    // Every operation is complete when its call returns, so this function and the next four only report the device's
+    // fault.
     let mut runtime = runtime();
     let code = runtime.device.sticky().map_or(0, opt_emulator::Fault::code);
     runtime.result(code)
@@ -57,7 +58,6 @@ pub(super) unsafe extern "C" fn __wrap_cudaStreamSynchronize(_: *mut c_void) -> 
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaStreamQuery(_: *mut c_void) -> u32 {
-    // Every operation is complete when its call returns, so only the device's fault is left to be reported.
     let mut runtime = runtime();
     let code = runtime.device.sticky().map_or(0, opt_emulator::Fault::code);
     runtime.result(code)
@@ -65,7 +65,6 @@ pub(super) unsafe extern "C" fn __wrap_cudaStreamQuery(_: *mut c_void) -> u32 {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaEventSynchronize(_: *mut c_void) -> u32 {
-    // Every operation is complete when its call returns, so only the device's fault is left to be reported.
     let mut runtime = runtime();
     let code = runtime.device.sticky().map_or(0, opt_emulator::Fault::code);
     runtime.result(code)
@@ -73,7 +72,6 @@ pub(super) unsafe extern "C" fn __wrap_cudaEventSynchronize(_: *mut c_void) -> u
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaEventQuery(_: *mut c_void) -> u32 {
-    // Every operation is complete when its call returns, so only the device's fault is left to be reported.
     let mut runtime = runtime();
     let code = runtime.device.sticky().map_or(0, opt_emulator::Fault::code);
     runtime.result(code)
@@ -81,7 +79,6 @@ pub(super) unsafe extern "C" fn __wrap_cudaEventQuery(_: *mut c_void) -> u32 {
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaDeviceSynchronize() -> u32 {
-    // Every operation is complete when its call returns, so only the device's fault is left to be reported.
     let mut runtime = runtime();
     let code = runtime.device.sticky().map_or(0, opt_emulator::Fault::code);
     runtime.result(code)
@@ -150,7 +147,6 @@ pub(super) unsafe extern "C" fn __wrap_cudaGetErrorName(code: u32) -> *const c_c
     error(code).0.as_ptr()
 }
 
-/// The name of an error of the runtime, and its description.
 fn error(code: u32) -> (&'static CStr, &'static CStr) {
     match code {
         0 => (c"cudaSuccess", c"no error"),

@@ -57,9 +57,8 @@ fn open(
     page: &ControlPage,
 ) -> Result<(Loaded, *mut libc::c_void), String> {
     page.phase.store(Phase::Loading as u32, Ordering::SeqCst);
-    // The loader recognises a loaded library by its SONAME, so it finds the artifact's dependencies. The dependencies
-    // are loaded globally, as other hosts of such libraries load them, because some code generators leave them out of
-    // `DT_NEEDED`.
+    // The loader finds an artifact's dependencies by their SONAME if they are loaded already. They are loaded globally,
+    // because some code generators leave them out of `DT_NEEDED`.
     for (name, library) in setup.libraries.iter().zip(libraries) {
         open_library(&library, libc::RTLD_NOW | libc::RTLD_GLOBAL, name)?;
     }

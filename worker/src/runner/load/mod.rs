@@ -15,7 +15,6 @@ use super::ffi_error::RaisedErrors;
 use super::frame::{Setup, WireCall};
 use super::python::{self, Interpreter};
 
-/// The functions of the candidate's artifact.
 pub(super) struct Loaded {
     pub(super) run: Function,
     pub(super) plan: Option<Function>,
@@ -42,7 +41,6 @@ impl Raised {
     }
 }
 
-/// The arguments of a launcher, in addition to the setup.
 pub(super) struct LoadInputs {
     pub(super) artifact: OwnedFd,
     pub(super) libraries: Vec<OwnedFd>,

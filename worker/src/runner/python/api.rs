@@ -1,4 +1,4 @@
-//! The functions of Python's stable ABI that a runner uses, looked up by name in the interpreter's library.
+//! The functions of Python's C API that a runner uses, looked up by name in the interpreter's library.
 
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
 

@@ -26,7 +26,6 @@ thread_local! {
     static RAISED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Takes the error text of the last failed call.
 pub(in crate::runner) fn take_raised() -> Option<String> {
     RAISED.take()
 }
@@ -53,7 +52,6 @@ struct EntryCalls {
     capsules: Vec<*mut Object>,
 }
 
-/// A loaded candidate.
 pub(in crate::runner) struct Calls {
     /// The `self` argument for each entry.
     pub(in crate::runner) entries: Vec<*mut c_void>,

@@ -341,7 +341,7 @@ class Text:
 
 
 def caller(function, entry, destination, state=None, kept=True):
-    """Returns a function that makes the call of an entry. If `kept` is true, the returned values are its outputs."""
+    """Returns a function that makes the call of an entry. If `kept` is true, values that it returns are its outputs."""
     text = Text(entry["tensors"])
     arguments = text.arguments(entry["call"], state.places if state else ())
     outputs = entry["outputs"]

@@ -1,5 +1,5 @@
 //! The canary's attempts: each makes a call that the sandbox should refuse, or one within its limits, and prints the
-//! kernel's answer.
+//! answer.
 
 use std::ptr::{null, null_mut};
 
@@ -9,7 +9,6 @@ use opt_shared::units::Bytes;
 use super::confined::{GROWING_FD, print_answer};
 use crate::sandbox::confine::seal::seal_map;
 
-/// The largest number of threads to start. More would prove nothing new.
 const MAX_THREADS: u32 = 64;
 const THREAD_STACK: usize = 64 << 10;
 
@@ -19,11 +18,10 @@ pub(super) fn answer(result: i64) -> String {
 }
 
 fn map(bytes: Bytes, protection: i32, flags: i32) -> *mut libc::c_void {
-    // SAFETY: an anonymous mapping at an address of the kernel's choice replaces nothing.
+    // SAFETY: an anonymous mapping at an address that Linux chooses replaces nothing.
     unsafe { libc::mmap(null_mut(), bytes.to_usize(), protection, flags | libc::MAP_ANONYMOUS, -1, 0) }
 }
 
-/// Tries to map memory, and unmaps it if that succeeded.
 fn try_map(name: &str, bytes: Bytes, protection: i32, flags: i32) {
     let got = map(bytes, protection, flags);
     print_answer(name, if got == libc::MAP_FAILED { -1 } else { 0 });
@@ -64,7 +62,6 @@ pub(super) fn before_the_lock_down(segment: i32) {
     }
 }
 
-/// Attempts to use memory within each limit, and beyond it.
 pub(super) fn memory(data: Bytes, address_space: Bytes, file_size: Bytes) {
     let both = libc::PROT_READ | libc::PROT_WRITE;
     let beyond = data.saturating_mul(2);

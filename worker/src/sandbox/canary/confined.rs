@@ -2,7 +2,7 @@
 //! to do.
 //!
 //! Prints `name=answer` for every attempt and `protection …` for every protection that the lock-down reports. Ends by
-//! overflowing its stack. `proof` knows the expected answers.
+//! overflowing its stack. `PROTECTIONS` lists the expected answers.
 
 use std::os::fd::BorrowedFd;
 
@@ -19,8 +19,7 @@ const FILE_SIZE: Bytes = Bytes::kib(64);
 const DATA: Bytes = Bytes::mib(8);
 const ADDRESS_SPACE: Bytes = Bytes::mib(48);
 const STACK: Bytes = Bytes::kib(512);
-/// Tasks allowed in addition to the existing tasks of the process's user. If the process gets its own user, that user
-/// has no other tasks.
+/// Tasks allowed in addition to the existing tasks of the process's user.
 const MORE_TASKS: u32 = 8;
 
 /// Like a candidate's confinement, but with low limits, which a canary can exceed with little memory.
@@ -74,7 +73,6 @@ pub(super) fn run(segment: i32, parent: i32) -> i32 {
     0
 }
 
-/// Fills the stack by recursion.
 #[inline(never)]
 fn descend(depth: u64) -> u64 {
     let frame = std::hint::black_box([depth; 64]);

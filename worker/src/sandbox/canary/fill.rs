@@ -2,11 +2,10 @@
 
 use std::io::{Read as _, Write as _};
 
-/// Bytes allocated at a time.
 const STEP: usize = 1 << 20;
 
 /// Waits for a byte from standard input, then fills `mib` MiB, and prints `filled`, or `refused` if memory runs out.
-/// Keeps the memory until another byte comes or the input ends. Dies with the process that started this one.
+/// Keeps the memory until another byte comes or the input ends.
 pub(super) fn fill(mib: usize) -> i32 {
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let mut input = std::io::stdin();

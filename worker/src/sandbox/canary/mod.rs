@@ -15,7 +15,6 @@ mod proof;
 
 use std::io::Write as _;
 
-/// The entry point of the hidden command. Returns the exit code.
 pub fn main(arguments: &[String]) -> i32 {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let number = |text: &str| text.parse::<i32>().ok();

@@ -17,7 +17,6 @@ use crate::sandbox::handle::{End, RunnerHandle};
 use crate::sandbox::spawn::SOCKET_FD;
 use crate::sandbox::spawn::{Namespaces, spawn_runner};
 
-/// The most bytes of output that are read. The process prints about fifty short lines.
 const MAX_OUTPUT: u64 = 64 << 10;
 
 /// The sandboxed process's output and the way it ended.
@@ -29,7 +28,6 @@ struct CanaryOutput {
     claims: Vec<Protection>,
 }
 
-/// All protections except those that the supervisor tests itself.
 pub(super) fn protections() -> Vec<Protection> {
     match run_canary() {
         Ok(canary) => judge(&canary),
@@ -65,7 +63,6 @@ fn judge(canary: &CanaryOutput) -> Vec<Protection> {
     protections.collect()
 }
 
-/// Starts a sandboxed process and reads its output until it ends.
 fn run_canary() -> Result<CanaryOutput, String> {
     let text = |action: &'static str| move |error: rustix::io::Errno| format!("{action}: {error}");
     let executable =
@@ -115,7 +112,7 @@ fn parse_output(output: &str, end: End) -> CanaryOutput {
             canary.answers.insert(name.to_owned(), answer.to_owned());
         }
     }
-    // The overflow counts only if all other attempts were made before it.
+    // This attempt is the last one. If the process died earlier, it has not printed the line.
     if let Some(overflow) = canary.answers.get_mut("overflow") {
         *overflow = match end {
             End::Signalled { signal: libc::SIGSEGV } => "SIGSEGV".to_owned(),
@@ -125,14 +122,14 @@ fn parse_output(output: &str, end: End) -> CanaryOutput {
     canary
 }
 
-/// A System V segment that the kernel removes with its last user, which is this process.
+/// A System V segment that Linux removes with its last user, which is this process.
 struct Segment {
     id: i32,
 }
 
 impl Segment {
     fn create() -> Self {
-        // SAFETY: our own segment, attached at an address of the kernel's choice and not used.
+        // SAFETY: our own segment, attached at an address that Linux chooses and not used.
         unsafe {
             let id = libc::shmget(libc::IPC_PRIVATE, 1, 0o600);
             libc::shmat(id, std::ptr::null(), libc::SHM_RDONLY);

@@ -1,9 +1,8 @@
 //! SIGABRT in a process that is pid 1 of its namespace.
 //!
-//! The kernel drops every signal that the init process of a namespace sends to itself and does not handle, so after
+//! Linux drops every signal that the init process of a namespace sends to itself and does not handle, so after
 //! `abort()` the C library would fall back to another fatal signal. Our handler exits with a status that the worker
-//! reads as SIGABRT. A candidate that exits with this status without aborting is reported as aborted. That is harmless,
-//! because it ended itself in both cases.
+//! reads as SIGABRT. A candidate that exits with this status by itself is therefore reported as aborted.
 
 use std::io;
 

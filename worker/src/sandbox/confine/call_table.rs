@@ -15,7 +15,6 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// The call's number on the architecture of this build.
     pub(super) fn number(&self) -> Option<i64> {
         let number = if cfg!(target_arch = "x86_64") { self.x86_64 } else { self.aarch64 };
         number.map(i64::from)
@@ -26,7 +25,6 @@ const fn both(name: &'static str, x86_64: u16, aarch64: u16) -> Call {
     Call { name, x86_64: Some(x86_64), aarch64: Some(aarch64) }
 }
 
-/// A call that only x86-64 has.
 const fn x86(name: &'static str, x86_64: u16) -> Call {
     Call { name, x86_64: Some(x86_64), aarch64: None }
 }
@@ -133,7 +131,7 @@ pub(super) const OTHER_PROCESSES: &[Call] = &[
     both("syslog", 103, 116),
 ];
 
-/// Calls into large, recent or privileged parts of the kernel that neither candidates nor compilers need.
+/// Calls into large, recent or privileged parts of Linux that neither candidates nor compilers need.
 pub(super) const ADMINISTRATION: &[Call] = &[
     everywhere("io_uring_setup", 425),
     everywhere("io_uring_enter", 426),
@@ -188,12 +186,11 @@ pub(super) const ADMINISTRATION: &[Call] = &[
 ];
 
 /// Calls that make timers or set limits. A timer can raise SIGCONT, which would wake a stopped runner while another one
-/// is being timed.
+/// is timed.
 pub(super) const TIMERS_AND_LIMITS: &[Call] = &[both("timer_create", 222, 107), both("setrlimit", 160, 164)];
 
 /// Calls that allocate kernel memory, or keep pages alive that were unmapped, in amounts that no limit on a process
-/// counts. A pipe can keep whole huge pages after they were unmapped. The numbers of locks, watches, rules and filters
-/// are not limited.
+/// counts.
 pub(super) const UNLIMITED_MEMORY_CALLS: &[Call] = &[
     both("vmsplice", 278, 75),
     both("splice", 275, 76),
@@ -212,9 +209,9 @@ pub(super) const UNLIMITED_MEMORY_CALLS: &[Call] = &[
     everywhere("map_shadow_stack", 453),
 ];
 
-/// Calls that disturb other processes even after the caller has been stopped. They set timers (hundreds could fire
+/// Calls that disturb other processes even after the caller has been stopped: they set timers (hundreds could fire
 /// while another candidate is timed), write back the dirty pages of all processes, or read files in the background.
-/// `sched_setattr` can also request a higher frequency for the caller, or undo its short time slices.
+/// `sched_setattr` can also request a higher frequency, or undo the caller's short time slices.
 pub(super) const DISTURBANCES: &[Call] = &[
     both("sched_setattr", 314, 274),
     both("timerfd_create", 283, 85),
@@ -225,7 +222,7 @@ pub(super) const DISTURBANCES: &[Call] = &[
     both("fadvise64", 221, 223),
 ];
 
-/// Calls that change folders and the contents of files. Landlock prevents them too, but not every kernel has it.
+/// Calls that change folders and the contents of files. Landlock prevents them too, but not in every version of Linux.
 pub(super) const FILE_CHANGES: &[Call] = &[
     x86("creat", 85),
     both("truncate", 76, 45),

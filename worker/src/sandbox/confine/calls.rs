@@ -1,10 +1,10 @@
 //! The seccomp filter: refuses system calls to a sandboxed process, some of them only with certain arguments.
 //!
-//! Most refused calls fail with EPERM. A few fail with ENOSYS, so that the C library falls back to an older call. A
-//! refused call does not kill the process, so the candidate can handle the error. The filter is a deny list, because a
-//! newer C library may need calls that an allow list does not contain.
+//! Most refused calls fail with EPERM, so the candidate can handle the error. A few fail with ENOSYS, so that the C
+//! library falls back to an older call. The filter is a deny list, because a newer C library may need calls that an
+//! allow list does not contain.
 //!
-//! There are two programs. `by_number` refuses calls regardless of their arguments. It also kills a process that makes
+//! There are two programs. `by_number` refuses calls regardless of their arguments, and kills a process that makes
 //! calls of another architecture. A program built by `seccompiler` refuses calls with certain arguments.
 
 use std::collections::BTreeMap;
@@ -28,11 +28,11 @@ const ARCHITECTURE: TargetArch = TargetArch::aarch64;
 const FCNTL_LOCKS: [u64; 4] =
     [libc::F_SETLK as u64, libc::F_SETLKW as u64, libc::F_OFD_SETLK as u64, libc::F_OFD_SETLKW as u64];
 
-/// `fcntl` commands that lease files, enlarge pipes, seal memory, or have the kernel send signals.
+/// `fcntl` commands that lease files, enlarge pipes, seal memory, or have Linux send signals.
 const FCNTL_REFUSED: [u64; 7] = [
     libc::F_SETOWN as u64,
-    // F_SETSIG and F_SETOWN_EX, which not every libc defines. With them, a candidate could have the kernel send SIGCONT
-    // to a stopped runner when there is activity on a descriptor.
+    // F_SETSIG and F_SETOWN_EX, which not every libc defines. With them, a candidate could have Linux continue a
+    // stopped runner when there is activity on a descriptor.
     10,
     15,
     libc::F_SETLEASE as u64,
@@ -50,8 +50,8 @@ const IOCTL_REFUSED: [u64; 4] = [FIOSETOWN, SIOCSPGRP, libc::FIOASYNC, libc::TIO
 /// TCGETS2 for the generic layout of `termios2`. Newer C libraries use it in `isatty`.
 const TCGETS2: u64 = 0x802c_542a;
 /// The `ioctl` requests that a candidate without device nodes may make: those behind `isatty`, the size of a terminal,
-/// the number of unread bytes, non-blocking streams and close-on-exec. All others are refused, because file systems and
-/// future kernels add requests that change files or take kernel memory.
+/// the number of unread bytes, non-blocking streams and close-on-exec. File systems and newer versions of Linux add
+/// requests that change files or make Linux allocate memory.
 const IOCTL_ALLOWED: [u64; 7] =
     [libc::TCGETS, TCGETS2, libc::TIOCGWINSZ, libc::FIONREAD, libc::FIONBIO, libc::FIOCLEX, libc::FIONCLEX];
 
@@ -63,7 +63,7 @@ const PRCTL_REFUSED: [u64; 7] = [
     libc::PR_SET_MM as u64,
     // Would keep other processes off the sibling hardware thread.
     libc::PR_SCHED_CORE as u64,
-    // Would have the kernel scan and merge the process's memory, even while others are timed.
+    // Would have Linux scan and merge the process's memory, even while others are timed.
     PR_SET_MEMORY_MERGE,
     // Would allocate up to a gigabyte of kernel memory for the process (since Linux 6.16).
     PR_FUTEX_HASH,
@@ -73,8 +73,8 @@ const PR_FUTEX_HASH: u64 = 78;
 const PR_SVE_GET_VL: u64 = 51;
 const PR_SME_GET_VL: u64 = 64;
 
-/// The `prctl` options that a candidate may use. All others are refused, because newer kernels add options that take
-/// kernel memory or affect other processes.
+/// The `prctl` options that a candidate may use. Newer versions of Linux add options that make Linux allocate memory or
+/// affect other processes.
 const PRCTL_ALLOWED: [u64; 15] = [
     libc::PR_GET_PDEATHSIG as u64,
     libc::PR_GET_DUMPABLE as u64,
@@ -97,12 +97,11 @@ const PRCTL_ALLOWED: [u64; 15] = [
 
 /// The flags of mmap that determine the kind of a mapping.
 const MAP_KIND: u64 = (libc::MAP_TYPE | libc::MAP_ANONYMOUS) as u64;
-/// The kind of a shared anonymous mapping. Its memory can stay allocated after it has been unmapped, and then no sample
-/// of resident memory shows it.
+/// The kind of a shared anonymous mapping. Its memory can stay allocated after it has been unmapped, and samples of
+/// resident memory then miss it.
 const MAP_SHARED_ANONYMOUS: u64 = (libc::MAP_SHARED | libc::MAP_ANONYMOUS) as u64;
 
-/// Mappings with this flag grow like a stack. The kernel does not count them as private memory, so the limit on private
-/// memory would not apply.
+/// Mappings with this flag grow like a stack. Linux does not count them towards the limit on private memory.
 const MAP_GROWSDOWN: u64 = libc::MAP_GROWSDOWN as u64;
 
 /// The flag with which `close_range` gives the calling thread its own descriptor table. The limit on descriptors
@@ -121,7 +120,6 @@ const CLONE_REFUSED: [u64; 8] = [
     libc::CLONE_PARENT as u64,
 ];
 
-/// The conditions under which a program matches, by the number of the system call.
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// Installs the programs permanently. Requires no_new_privs.
@@ -138,7 +136,6 @@ pub(super) fn restrict(confinement: &Confinement) -> Result<Protection, ConfineE
     Ok(protection("system_calls", true, format!("{instructions} instructions")))
 }
 
-/// Returns the seccomp programs of a confinement.
 fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, BackendError> {
     let mut refused = Refusals::default();
     for group in
@@ -190,7 +187,6 @@ fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, 
     Ok(vec![compile(refused.rules, libc::EPERM)?, by_number::program(refused.always.into_iter())])
 }
 
-/// Adds the calls that are refused to candidates only.
 fn add_candidate_refusals(refused: &mut Refusals, own_pid: u32) -> Result<(), BackendError> {
     for group in [
         table::PROCESSES,
@@ -203,7 +199,7 @@ fn add_candidate_refusals(refused: &mut Refusals, own_pid: u32) -> Result<(), Ba
         refused.always(group);
     }
     refused.unless(table::PRCTL, 0, &PRCTL_ALLOWED)?;
-    // On a mapping of a file, MADV_WILLNEED is `readahead`. With MADV_MERGEABLE, the kernel would scan the memory, even
+    // On a mapping of a file, MADV_WILLNEED is `readahead`. With MADV_MERGEABLE, Linux would scan the memory, even
     // while others are timed.
     for advice in [libc::MADV_WILLNEED, libc::MADV_MERGEABLE] {
         refused.when(table::MADVISE, &[(2, equals(word(advice)))])?;
@@ -260,7 +256,6 @@ fn refuse_opening_for_writing(refused: &mut Refusals) -> Result<(), BackendError
     Ok(())
 }
 
-/// The calls that are refused.
 #[derive(Default)]
 struct Refusals {
     /// Calls refused regardless of their arguments, with their errors.
@@ -350,7 +345,7 @@ pub(super) fn install(program: &BpfProgram) -> Result<(), ConfineError> {
         len: u16::try_from(program.len()).unwrap_or(u16::MAX),
         filter: program.as_ptr().cast_mut().cast(),
     };
-    // SAFETY: the kernel only reads. It copies `len` instructions from `filter`. They belong to `program`, which
+    // SAFETY: Linux only reads: it copies `len` instructions from `filter`. They belong to `program`, which
     // outlives the call, and `sock_filter` has the layout of the C struct.
     let result =
         unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const header) };

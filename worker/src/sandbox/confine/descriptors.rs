@@ -5,7 +5,6 @@ use std::os::fd::{AsRawFd, RawFd};
 use super::{ConfineError, Descriptors};
 use crate::sandbox::spawn::gaps_between;
 
-/// Standard input, output and error.
 const STANDARD_STREAMS: [RawFd; 3] = [0, 1, 2];
 
 /// Closes all descriptors except the standard streams and `kept`.
@@ -30,7 +29,7 @@ pub(super) fn close_all_but(kept: &Descriptors<'_>) -> Result<(), ConfineError> 
     Ok(())
 }
 
-/// Closes the descriptors listed in /proc, for kernels before 5.9.
+/// Closes the descriptors listed in /proc, for Linux before 5.9.
 fn close_listed(kept: &[RawFd]) -> Result<(), ConfineError> {
     let listing = std::fs::read_dir("/proc/self/fd")
         .map_err(|source| ConfineError::Refused { action: "listing descriptors", source })?;

@@ -1,8 +1,8 @@
 //! Uses Landlock to restrict which files a sandboxed process can open, and its access to TCP, signals and abstract
 //! sockets.
 //!
-//! The rules use every access right that both the running kernel and our Landlock library know, and the kernel must
-//! enforce all of them. Protections that an older ABI lacks are reported as missing.
+//! The rules use every access right that both the running Linux and our Landlock library know, and Linux must enforce
+//! all of them. Protections that an older ABI lacks are reported as missing.
 
 use std::fs::File;
 use std::io;
@@ -53,7 +53,7 @@ const TOOL_FILES: [&str; 6] =
 /// Files that shell scripts write to.
 const TOOL_SINKS: [&str; 1] = ["/dev/null"];
 
-/// The largest number of rules for one folder that cannot be allowed as a whole.
+/// The most rules for one folder that cannot be allowed as a whole, and the most files in a folder of libraries.
 const MAX_RULES_PER_FOLDER: usize = 16_384;
 
 /// The part of a file name that marks a library, as in `libm.so` and `libm.so.6`.
@@ -67,7 +67,7 @@ const ELF_SHARED: u16 = 3;
 const ABI_WITH_NETWORK: i32 = 4;
 const ABI_WITH_SCOPES: i32 = 6;
 
-/// Rules that are ready to be enforced, with the kernel's Landlock ABI; or the reason why the kernel has no Landlock.
+/// Rules that are ready to be enforced, with Linux's Landlock ABI; or the reason why there is no Landlock.
 pub(super) struct Rules {
     ruleset: Result<(RulesetCreated, i32), io::Error>,
 }
@@ -135,7 +135,7 @@ impl Rules {
         Ok(Self { ruleset: Ok((writer.ruleset, number)) })
     }
 
-    /// Enforces the rules for this thread and everything that it starts. Returns the protections; those that the kernel
+    /// Enforces the rules for this thread and everything that it starts. Returns the protections; those that Linux
     /// lacks are marked as missing.
     pub(super) fn enforce(self) -> Result<Vec<Protection>, ConfineError> {
         let (ruleset, number) = match self.ruleset {
@@ -161,7 +161,6 @@ impl Rules {
     }
 }
 
-/// Returns true if a sandboxed compiler may execute this program. `program` is a canonical path.
 pub(super) fn compilers_may_execute(program: &Path, toolchain: &[PathBuf]) -> bool {
     let folders = TOOL_FOLDERS.iter().map(Path::new).chain(toolchain.iter().map(PathBuf::as_path));
     let mut real = folders.filter_map(|folder| folder.canonicalize().ok());
@@ -173,25 +172,23 @@ pub(super) fn library_folders() -> impl Iterator<Item = PathBuf> {
     LIBRARY_FOLDERS.iter().filter_map(|folder| Path::new(folder).canonicalize().ok())
 }
 
-/// Returns true if `home`, a folder of the user, contains one of these system folders. Such a home is not hidden:
-/// otherwise, a plan in `/usr` would hide the compilers.
+/// Returns true if `home`, a folder of the user, contains a system folder. Such a home is not hidden: otherwise, a plan
+/// in `/usr` would hide the compilers.
 fn holds_any(home: &Path, folders: &[&str]) -> bool {
     folders.iter().any(|folder| Path::new(folder).canonicalize().is_ok_and(|real| real.starts_with(home)))
 }
 
-/// How to treat a path that does not exist.
 #[derive(Clone, Copy)]
 enum Absent {
     /// Skip it. System folders differ between distributions.
     NeedsNoRule,
-    /// Return an error. The plan names this path, and without it the build or the candidate would fail later for no
-    /// visible reason.
+    /// Return an error: without this path, the build or the candidate would fail later for no visible reason.
     IsAnError,
 }
 
-/// Makes rules for folders except the hidden paths in them. Landlock rules can only allow access. A folder that
-/// contains a hidden path therefore gets no rule; instead, each file and folder in it that neither is hidden nor
-/// contains a hidden path gets a rule.
+/// Makes rules for folders except the hidden paths in them. Landlock rules can only allow access, so a folder that
+/// contains a hidden path gets no rule. Instead, each file and folder in it gets one that neither is hidden nor
+/// contains a hidden path.
 struct RulesExceptHidden<'a> {
     hidden: Vec<&'a PathBuf>,
 }
@@ -244,8 +241,8 @@ impl<'a> RulesExceptHidden<'a> {
     }
 
     /// Allows reading the shared libraries that are directly in `folder`, under every name that the loader looks for.
-    /// All other files in it stay inaccessible, and the folder cannot be listed. A folder inside the system's library
-    /// folders needs no rule.
+    /// Other files in it stay inaccessible, and it cannot be listed. A folder inside the system's library folders needs
+    /// no rule.
     fn allow_libraries(&self, writer: &mut RuleWriter, folder: &Path) -> Result<(), ConfineError> {
         let real = folder.canonicalize();
         if real.is_ok_and(|real| library_folders().any(|system| real.starts_with(system))) {
@@ -286,7 +283,6 @@ fn open_library(path: &Path) -> Option<File> {
     is_library.then_some(file)
 }
 
-/// A ruleset to which rules are added, for the kernel's Landlock ABI.
 struct RuleWriter {
     ruleset: RulesetCreated,
     abi: ABI,
@@ -318,7 +314,7 @@ impl RuleWriter {
     ) -> Result<(), ConfineError> {
         let status =
             rustix::fs::fstat(opened).map_err(ConfineError::refused("examining a file to be allowed"))?;
-        // The kernel refuses a rule that gives a file rights that only folders have.
+        // Linux refuses a rule that gives a file rights that only folders have.
         let is_folder = rustix::fs::FileType::from_raw_mode(status.st_mode).is_dir();
         let access = if is_folder { access } else { access & AccessFs::from_file(self.abi) };
         (&mut self.ruleset)
@@ -328,7 +324,7 @@ impl RuleWriter {
     }
 }
 
-/// The Landlock ABI of the running kernel, or the reason why there is none.
+/// The running Linux's Landlock ABI, or the reason why there is none.
 fn kernel_abi() -> io::Result<i32> {
     const CREATE_RULESET_VERSION: u32 = 1;
     // SAFETY: with this flag the call takes no attributes and only returns a number.

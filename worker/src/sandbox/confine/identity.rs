@@ -19,8 +19,8 @@ const SMALL_USER_COUNT: u32 = 65_519 - SMALL_USER_BASE + 1;
 /// One more than the highest capability number that a 64-bit mask can hold.
 const CAPABILITY_END: u32 = 64;
 
-/// As root, changes to the runner's own user. That user owns no files and may not signal other processes, and the
-/// kernel counts its processes separately. In any case, gives up all capabilities.
+/// As root, changes to the runner's own user. That user owns no files and may not signal other processes, and Linux
+/// counts its processes separately. In any case, gives up all capabilities.
 pub(super) fn become_own_user(number: u32) -> Result<Vec<Protection>, ConfineError> {
     if !rustix::process::geteuid().is_root() {
         let detail = "the worker is not root, so runners share its user";
@@ -84,15 +84,15 @@ pub(super) fn give_up_capabilities() -> Result<Vec<Protection>, ConfineError> {
     )])
 }
 
-/// Clears the capabilities that exec could gain. Needs CAP_SETPCAP, which only root has. Without it, no_new_privs
-/// already prevents exec from gaining any.
+/// Clears the capabilities that exec could gain. Does nothing without CAP_SETPCAP: no_new_privs then prevents exec from
+/// gaining any.
 fn clear_bounding_set() -> Result<(), ConfineError> {
     let held = rustix::thread::capabilities(None).map_err(ConfineError::refused("reading capabilities"))?;
     if !held.effective.contains(CapabilitySet::SETPCAP) {
         return Ok(());
     }
     for capability in 0..CAPABILITY_END {
-        // SAFETY: plain integers. EINVAL marks the first capability this kernel does not know.
+        // SAFETY: plain integers. EINVAL marks the first capability that Linux does not know.
         if unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) } != 0 {
             break;
         }

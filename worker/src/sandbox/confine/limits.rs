@@ -1,4 +1,4 @@
-//! Sets resource limits. The kernel refuses every request beyond them, so a process cannot exceed them even briefly.
+//! Sets resource limits. Linux refuses every request beyond them, so a process cannot exceed them even briefly.
 
 use opt_shared::message::Protection;
 use opt_shared::units::Bytes;
@@ -29,7 +29,7 @@ pub(super) fn apply(limits: &ResourceLimits, kind: SandboxKind) -> Result<Vec<Pr
         (Resource::Nofile, u64::from(limits.open_files), "limiting open files"),
         (Resource::Stack, limits.stack.get(), "limiting the stack"),
         (Resource::Memlock, limits.locked_memory.get(), "limiting locked memory"),
-        // Writing the core dump of a large process may take longer than its run, and core dumps may go to a pipe.
+        // Writing the core dump of a large process may take longer than its run.
         (Resource::Core, 0, "forbidding core dumps"),
         (Resource::Sigpending, MAX_SIGNALS, "limiting pending signals"),
         // Message queues are kernel memory that would outlive the process.
@@ -76,7 +76,7 @@ pub(super) fn limit_processes(
     })
 }
 
-/// Returns true if the process has its own user namespace, on a kernel that counts only the processes in it.
+/// Returns true if the process has its own user namespace, and Linux counts only the processes in it.
 pub(super) fn is_counted_separately() -> bool {
     let read = |path| std::fs::read_to_string(path).ok();
     counts_separately(
@@ -85,7 +85,8 @@ pub(super) fn is_counted_separately() -> bool {
     )
 }
 
-/// Decides from the id map and the kernel release. Only the namespace that a runner is cloned into has no id map.
+/// Decides from the id map and the version of Linux. Only the user namespace that a runner is cloned into has no id
+/// map.
 fn counts_separately(id_map: Option<&str>, release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse().ok());
     let version = numbers.next().zip(numbers.next());
@@ -93,7 +94,6 @@ fn counts_separately(id_map: Option<&str>, release: &str) -> bool {
         && version.is_some_and(|version| COUNTS_PER_NAMESPACE <= version)
 }
 
-/// The limit to set, and a description of the processes that it counts.
 fn counted(limit: ProcessLimit, shares_user: bool) -> (u64, String) {
     let ProcessLimit { own, other_tasks } = limit;
     if shares_user {
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn own_user_namespace_is_counted_alone_on_recent_kernels() {
+    fn own_user_namespace_is_counted_alone_since_linux_5_14() {
         let mapped = "         0          0 4294967295\n";
         for (id_map, release, alone) in [
             (Some(""), "5.14.0", true),

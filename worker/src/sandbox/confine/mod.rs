@@ -64,9 +64,9 @@ pub struct FileAccess {
     pub libraries: Vec<PathBuf>,
     /// Folders whose programs a compiler may execute, in addition to the system's. They must exist.
     pub toolchain: Vec<PathBuf>,
-    /// Files and folders that stay inaccessible even if they are in a readable folder: captures and results. A path
-    /// inside a hidden folder is accessible if `readable`, `toolchain` or `writable` lists it. Libraries in a hidden
-    /// folder are not readable. Absolute paths without links.
+    /// Files and folders that stay inaccessible even in a readable folder: captures and results. `readable`,
+    /// `toolchain` or `writable` may list a path inside a hidden folder, which is then accessible. Libraries in a
+    /// hidden folder are not readable. Absolute paths without links.
     pub hidden: Vec<PathBuf>,
     /// Folders of the user that stay inaccessible even if they are in a system folder. Absolute paths without links.
     pub homes: Vec<PathBuf>,
@@ -74,8 +74,8 @@ pub struct FileAccess {
     pub writable: Vec<PathBuf>,
 }
 
-/// Values for both hard and soft limits. If the worker itself has a lower limit, that one applies; if it is on a
-/// candidate's memory or processes, the lock-down fails.
+/// Values for both hard and soft limits. If the worker's own limit is lower, it applies; but if it is on a candidate's
+/// memory or processes, the lock-down fails.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceLimits {
     /// Private writable memory (RLIMIT_DATA). Shared and read-only mappings do not count.
@@ -83,7 +83,6 @@ pub struct ResourceLimits {
     /// The whole address space (RLIMIT_AS). `None` for a process with a CUDA context, whose driver reserves large
     /// ranges.
     pub address_space: Option<Bytes>,
-    /// The largest file that may be written. A candidate can write only its standard streams.
     pub file_size: Bytes,
     pub open_files: u32,
     pub processes: Option<ProcessLimit>,
@@ -92,22 +91,21 @@ pub struct ResourceLimits {
     pub locked_memory: Bytes,
 }
 
-/// A limit on processes and threads. The kernel counts them per user, and since Linux 5.14 per user and user namespace.
-/// It exempts uid 0.
+/// A limit on processes and threads. Linux counts them per user, and since 5.14 per user and user namespace. It exempts
+/// uid 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessLimit {
-    /// The number of threads and processes that the sandboxed process may have.
     pub own: u32,
-    /// The number of other tasks of the worker's user. The kernel counts them too, unless the process gets its own user
-    /// or user namespace.
+    /// The number of other tasks of the worker's user. Linux counts them too, unless the process gets its own user or
+    /// user namespace.
     pub other_tasks: u32,
 }
 
 /// The descriptors that a runner keeps, in addition to its standard streams.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptors<'a> {
-    /// The socket to the worker. It must be a stream or seqpacket socket, because an orphaned runner is detected by the
-    /// hang-up, and datagram sockets never hang up.
+    /// The socket to the worker: stream or seqpacket, because the hang-up tells a runner that its worker has ended, and
+    /// datagram sockets never hang up.
     pub worker: BorrowedFd<'a>,
     /// The library to load, opened for reading. The runner may open this file by the descriptor's path, whoever owns
     /// it.
@@ -116,7 +114,6 @@ pub struct Descriptors<'a> {
     pub libraries: &'a [BorrowedFd<'a>],
 }
 
-/// The reason why the lock-down failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfineError {
     #[error("confining a sandboxed process: {action} was refused")]
@@ -174,7 +171,7 @@ fn protection(name: &str, present: bool, detail: impl Into<String>) -> Protectio
     Protection { name: name.to_owned(), present, detail: detail.into() }
 }
 
-/// Gives up everything that a sandboxed process does not need. This cannot be undone, not even by our own code.
+/// Gives up everything that a sandboxed process does not need, for good.
 ///
 /// Call it while the process has a single thread: Landlock and seccomp apply to the calling thread and to everything
 /// that it starts. The result lists every requested protection; missing ones have `present: false`. After an error, the
@@ -186,8 +183,8 @@ pub fn lock_down(
     refuse_other_threads()?;
     let user = rustix::process::getuid();
     let mut protections = vec![parent::leave_session()?];
-    // When the machine runs out of memory, the kernel should kill sandboxed processes first. If this is refused, the
-    // process keeps the score of its worker.
+    // When the machine runs out of memory, Linux should kill sandboxed processes first. If this is refused, the process
+    // keeps the score of its worker.
     let _ = oom::raise_score(oom::SANDBOXED);
     protections.push(parent::die_with_the_worker(descriptors.worker)?);
     abort::report_aborts().map_err(|source| ConfineError::Refused { action: "handling SIGABRT", source })?;
@@ -212,18 +209,16 @@ pub fn lock_down(
     Ok(protections)
 }
 
-/// Ties this process, in which no candidate runs, to its worker: it leaves the terminal's session, dies with the
-/// worker, and other processes may not inspect it.
+/// Ties a process without a candidate to its worker: it leaves the terminal's session, dies with the worker, and other
+/// processes may not inspect it.
 pub(crate) fn tie_to_worker(worker: BorrowedFd<'_>) -> Result<(), ConfineError> {
     parent::leave_session()?;
     parent::die_with_the_worker(worker)?;
     identity::hide_memory().map(drop)
 }
 
-/// The number of threads of this process.
 pub(crate) fn threads() -> usize {
-    // Without /proc, threads cannot be counted. The function then returns 1, because callers have not started any
-    // threads yet.
+    // Without /proc, threads cannot be counted. Callers have not started any yet.
     std::fs::read_dir("/proc/self/task").map_or(1, Iterator::count)
 }
 
@@ -233,7 +228,6 @@ pub(crate) fn compilers_may_execute(program: &Path, toolchain: &[PathBuf]) -> bo
     files::compilers_may_execute(program, toolchain)
 }
 
-/// The system's library folders that exist on this machine, with links resolved. Candidates may read them.
 pub(crate) fn library_folders() -> impl Iterator<Item = PathBuf> {
     files::library_folders()
 }

@@ -12,7 +12,7 @@ use super::{ConfineError, protection};
 pub(super) fn leave_session() -> Result<Protection, ConfineError> {
     match rustix::process::setsid() {
         Ok(_) => Ok(protection("session", true, "")),
-        // The kernel refuses only the leader of a process group. If it leads its own session too, nothing is missing.
+        // Linux refuses only the leader of a process group. If it leads its own session too, nothing is missing.
         Err(_) if rustix::process::getsid(None).is_ok_and(|session| session == rustix::process::getpid()) => {
             Ok(protection("session", true, "already its own"))
         }
@@ -20,8 +20,8 @@ pub(super) fn leave_session() -> Result<Protection, ConfineError> {
     }
 }
 
-/// Asks the kernel to kill this process when the worker's thread that started it ends. Then checks that the worker has
-/// not ended already.
+/// Asks Linux to kill this process when the worker's thread that started it ends. Then checks that the worker has not
+/// ended already.
 ///
 /// `getppid` always returns 0 in a separate PID namespace, so the check looks for a hang-up of the socket.
 pub(super) fn die_with_the_worker(worker: BorrowedFd<'_>) -> Result<Protection, ConfineError> {

@@ -11,9 +11,9 @@ const SYS_MSEAL: libc::c_long = 462;
 
 /// Seals the whole pages of `length` bytes at `start`, until the process ends.
 ///
-/// Fails with `Unsupported` if the kernel does not have the call (because it is older than 6.10, or built for 32 bits).
+/// Fails with `Unsupported` on Linux before 6.10 or built for 32 bits.
 pub fn seal_map(start: NonNull<u8>, length: Bytes) -> io::Result<()> {
-    // SAFETY: this only forbids later changes to a range, and the kernel checks that the range is mapped.
+    // SAFETY: this only forbids later changes to a range, and Linux checks that the range is mapped.
     if unsafe { libc::syscall(SYS_MSEAL, start.as_ptr(), length.to_usize(), 0_usize) } == 0 {
         return Ok(());
     }

@@ -68,7 +68,7 @@ impl<'a, B: Backend> Profile<'a, B> {
         })
     }
 
-    /// Repeats the kept blocks in a fresh runner of the candidate, each once and in another order. Used if there is no
+    /// Repeats the kept blocks in a fresh runner of the candidate, each once and in random order. Used if there is no
     /// baseline. A fresh runner cannot reuse earlier results, so a difference shows that the candidate did, or that its
     /// results vary by themselves.
     pub(super) fn repeat_kept(
@@ -111,8 +111,8 @@ impl<'a, B: Backend> Profile<'a, B> {
     }
 }
 
-/// Makes the plan call, if there is one, and repeats a block with the inputs that are in place, without using the
-/// times. Returns the reason if the side stopped.
+/// Makes the plan call, if any, and repeats a block with the inputs that are in place, without using the times. Returns
+/// the reason if the side stopped.
 fn again(
     context: &Context<'_>,
     session: &mut dyn Session,
@@ -166,7 +166,7 @@ impl Outliers {
 }
 
 /// The largest plausible number of differing elements among `looks`, if a share of `matched_ratio` of each process's
-/// elements is right. This is the expected number plus three standard deviations of a Poisson distribution.
+/// elements is right: the expected number plus three standard deviations of a Poisson distribution.
 fn most_outliers(looks: f64, matched_ratio: f64) -> f64 {
     let expected = 2.0 * (1.0 - matched_ratio) * looks;
     (expected + 3.0 * expected.sqrt()).floor()

@@ -27,8 +27,7 @@ use crate::stage::failure::Calls;
 
 const WARM_UP_CALLS: u32 = 3;
 const WARM_UP_TIME: Duration = Duration::from_millis(10);
-/// The warm-up of a screen. It fills the caches and shows how long a call takes. The frequency of a CPU may still rise
-/// afterwards, but does so for both sides.
+/// The warm-up of a screen. It fills the caches and shows how long a call takes.
 const BRIEF_WARM_UP_TIME: Duration = Duration::from_millis(3);
 const MAX_WARM_UP_PAIRS: u32 = 1000;
 const SLOW_CALL: Duration = Duration::from_millis(100);
@@ -107,7 +106,6 @@ impl Timing {
         Ok(Ok(()))
     }
 
-    /// Borrows everything that the blocks of another pair of runners need.
     pub(super) fn pairing<'p, 'b, M: VariantMemory>(
         &'p mut self,
         context: &'p Context<'p>,
@@ -165,7 +163,7 @@ impl Timing {
             self.done = true;
             return;
         }
-        // Idle rounds must be able to prove that a side works when it has nothing to do.
+        // With fewer idle rounds, work in them could not be proved.
         let late = profile.protocol == Protocol::Paired
             && self.samples.iter().all(|side| MIN_ROUNDS <= side.rounds.len())
             && is_late(self.spent, profile.entry_timeout, &self.samples);
@@ -257,7 +255,6 @@ impl Timing {
         })
     }
 
-    /// Summarises the readings of the device for the blocks of both sides.
     fn device_timing(&self, facts: &DeviceFacts) -> DeviceTiming {
         let blocks: Vec<&DeviceBlock> = self.samples.iter().flat_map(|side| &side.on_device).collect();
         let median = |values: Vec<f64>| quantile_of(&values, 0.5);
@@ -274,14 +271,14 @@ impl Timing {
     }
 }
 
-/// The deciles of the times: eleven figures, from the shortest to the longest time; none if there are no times.
+/// Eleven figures, from the shortest to the longest time; none if there are no times.
 fn deciles(ms: &[f64]) -> Vec<f64> {
     (0..=10).filter_map(|tenth| quantile_of(ms, f64::from(tenth) / 10.0)).collect()
 }
 
 /// Returns the pairs that count. Disturbed pairs do not count, unless too few others are left, or the candidate was
-/// disturbed much more often than its baseline. Without the second exception, a candidate could have its slow blocks
-/// discarded by waiting in them, or by heating the device.
+/// disturbed much more often than its baseline. Otherwise, a candidate could have its slow blocks discarded by waiting
+/// in them, or by heating the device.
 fn believed(timed: &[Timed], least_clock: Option<f64>) -> Vec<&Timed> {
     let disturbed = |side: usize| timed.iter().filter(|pair| pair.is_disturbed(side, least_clock)).count();
     let calm: Vec<&Timed> = timed.iter().filter(|pair| pair.is_calm(least_clock)).collect();
@@ -304,8 +301,8 @@ pub(super) struct WarmUp {
     pub(super) busy: f64,
 }
 
-/// Makes plan calls, and then pairs. Ends once three conditions hold: enough calls were made (one pair, if calls are
-/// slow), enough time has passed, and the number of calls in a block has settled. Ends in any case after
+/// Makes plan calls, and then pairs, until enough calls were made (one pair, if calls are slow), enough time has
+/// passed, and the number of calls in a block has settled. Ends earlier if the entry is late, and after
 /// `MAX_WARM_UP_PAIRS` pairs.
 pub(super) fn warm_up<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
@@ -340,7 +337,6 @@ pub(super) fn warm_up<M: VariantMemory>(
         if warm && settled {
             break;
         }
-        // Every pair revises the number of calls.
         let profile = &pairing.context.task.profile;
         let late = is_late(spent * MIN_RUNNERS, profile.entry_timeout, pairing.samples);
         if 0 < done && late && profile.protocol == Protocol::Paired {
@@ -372,7 +368,6 @@ pub(super) fn most_threads(samples: &[Samples]) -> u32 {
     samples.iter().map(|side| side.threads).max().unwrap_or(1)
 }
 
-/// Makes pairs in balanced random order until there are enough.
 fn paired<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
     pairs: &mut Pairs,
@@ -452,7 +447,6 @@ pub(super) fn idle_rounds<M: VariantMemory>(
     Ok(Ok(()))
 }
 
-/// The smallest number of pairs of runners.
 fn least_runners(late: bool) -> u32 {
     if late { MIN_RUNNERS_IF_LATE } else { MIN_RUNNERS }
 }

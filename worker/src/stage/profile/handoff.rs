@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::Side;
 use crate::session::SessionError;
 
-/// Measures the hand-off of each side if it is not known, and uses the shortest for all, because waking is the same
-/// work for all. If there are two sides, neither gains anything by slowing down its own empty blocks.
+/// Measures the hand-off of each side if it is not known. The shortest counts for all, because waking is the same work
+/// for all: if there are two sides, neither gains anything by slowing down its own empty blocks.
 pub(super) fn settle(sides: &mut [Side<'_>]) -> Result<(), SessionError> {
     let mut least: Option<Duration> = None;
     for side in &mut *sides {
@@ -21,8 +21,8 @@ pub(super) fn settle(sides: &mut [Side<'_>]) -> Result<(), SessionError> {
     Ok(())
 }
 
-/// Measures the hand-off of all sides again. Used if a whole block took no longer than the known hand-off. That value
-/// is then too long, because every block contains a hand-off: the machine was busier when it was measured.
+/// Measures the hand-off of all sides again. Used if a whole block took no longer than the known hand-off: the machine
+/// was busier when that was measured.
 pub(super) fn measure_again(sides: &mut [Side<'_>]) -> Result<(), SessionError> {
     sides.iter_mut().for_each(|side| side.session.clock().forget_handoff());
     settle(sides)

@@ -5,8 +5,7 @@
 //! at random. The runner is stopped at both ends of a round, when its CPU clock is exact and includes threads that have
 //! ended. One round proves nothing, because an interrupt, or a hypervisor that takes the CPU away, is charged to the
 //! running process. Work is attributed to the candidate if it shows in at least three quarters of the rounds, or in at
-//! least half of them and in a far smaller share of the other side's. The rounds of both sides are interleaved, so the
-//! machine disturbs both alike.
+//! least half of them and in a far smaller share of the other side's.
 //!
 //! Pure, except for the random numbers. The session's clock makes the rounds.
 
@@ -21,19 +20,19 @@ use crate::session::{IdleRound, WakeCost};
 /// The number of rounds that a proof needs.
 pub(super) const MIN_ROUNDS: usize = 9;
 /// CPU time allowed for falling asleep and waking up. For long blocks, one part in `ALLOWED_SHARE` of the block is
-/// allowed instead, because a gain smaller than that does not matter.
+/// allowed instead, because a smaller gain does not matter.
 const MIN_ALLOWANCE: Duration = Duration::from_micros(200);
 const MIN_ALLOWANCE_WITH_THREADS: Duration = Duration::from_micros(50);
 const ALLOWED_SHARE: u32 = 20;
-/// CPU time allowed in addition, as a multiple of the bare wake-up of all threads. By measurement, a bare wake-up costs
-/// 1 us per thread. A round, in which each thread also falls asleep and is stopped again, costs 3 to 7 us. Many threads
-/// on many CPUs contend with each other, so the bare wake-up is measured in every round.
+/// CPU time allowed in addition, as a multiple of the bare wake-up of all threads. In a round, each thread also falls
+/// asleep and is stopped again. Threads on many CPUs contend with each other, so the bare wake-up is measured in every
+/// round.
 const BARE_FACTOR: u32 = 6;
 const MAX_BARE_PER_THREAD: Duration = Duration::from_micros(100);
 const ALLOWANCE_PER_THREAD: Duration = Duration::from_micros(5);
 
 /// The significance level of a difference between the two sides. A side that works in half of its rounds is blamed only
-/// if chance alone would produce such a difference, or a larger one, at most this often.
+/// if chance alone would produce such a difference at most this often.
 const MAX_CHANCE: f64 = 1e-3;
 
 /// CPU time that a runner may use in a round, with blocks of the given length.
@@ -44,7 +43,6 @@ fn allowance(block: Duration, wake: WakeCost) -> Duration {
         + ALLOWANCE_PER_THREAD * wake.threads
 }
 
-/// The conclusion from the rounds of one side.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Idleness {
     /// So few rounds exceeded the allowance that such disturbances do not affect the median of the blocks.
@@ -98,7 +96,7 @@ impl Share {
     }
 
     /// Returns true if this side worked in a larger share of its rounds than the other side, and chance does not
-    /// explain the difference. Both sides must have enough rounds.
+    /// explain it. Both sides must have enough rounds.
     pub(super) fn stands_out_from(self, other: Self) -> bool {
         let enough = MIN_ROUNDS <= self.rounds.min(other.rounds) as usize;
         enough && chance(self, other) <= MAX_CHANCE

@@ -1,7 +1,7 @@
 //! Decides when an entry has taken so long that fewer pairs and runners must be enough. Pure.
 //!
-//! On a busy machine, most of an entry's time is spent waiting for CPUs. With the usual numbers of pairs and runners, it
-//! could take many times its limit. With fewer, its interval becomes wide, which shows how little is known.
+//! On a busy machine, an entry may spend most of its time waiting for CPUs, and could take many times its limit. With
+//! fewer pairs and runners, its interval becomes wide, which shows how little is known.
 
 use std::time::Duration;
 
@@ -9,12 +9,11 @@ use super::samples::Samples;
 
 /// The shortest limit that is used here. The budget of a job with many candidates may leave almost no time for an entry.
 const MIN_LIMIT: Duration = Duration::from_millis(500);
-/// The share of the time of its blocks that an entry must have waited for a CPU. On a calm machine, it is at most a few
-/// hundredths.
+/// The share of the time of its blocks that an entry must have waited for a CPU.
 const MIN_WAIT_SHARE: f64 = 0.25;
 
-/// Returns true if an entry has used up its `limit`, and each side waited for a CPU for much of the time of its blocks.
-/// A candidate can make its own threads wait for each other, but not its baseline.
+/// Returns true if an entry has used up its `limit`, and each side waited for a CPU for much of its time. A candidate
+/// can make its own threads wait for each other, but not its baseline.
 pub(super) fn is_late(spent: Duration, limit: Duration, sides: &[Samples]) -> bool {
     let waits = sides.iter().all(|side| side.wait_share().is_some_and(|share| MIN_WAIT_SHARE <= share));
     waits && limit.max(MIN_LIMIT) <= spent

@@ -47,7 +47,6 @@ use crate::session::{
     VariantMemory, Variants, Varied, Verdict, Wanted,
 };
 
-/// The indices of the sides.
 const CANDIDATE: usize = 0;
 const BASELINE: usize = 1;
 
@@ -119,7 +118,6 @@ pub(crate) fn run<B: Backend>(
     Ok(report)
 }
 
-/// The reason why a side stopped.
 enum Stop {
     /// Its candidate died. The session's end contains the verdict.
     Died {
@@ -136,7 +134,6 @@ enum Stop {
     },
 }
 
-/// One loaded candidate of a batch.
 struct Side<'b> {
     session: Box<dyn Session + 'b>,
     has_plan: bool,
@@ -150,9 +147,7 @@ struct Profile<'a, B: Backend> {
     candidates: Vec<&'a B::Candidate>,
     head: &'a mut Head,
     report: Profiled,
-    /// Memory for inputs that vary.
     memory: Option<&'a B::Variants>,
-    /// The priority of all timed blocks.
     priority: Priority,
     /// True if a screen has no believable figures for some entry. The figures of the other entries are then not
     /// representative.
@@ -235,8 +230,8 @@ impl<B: Backend> Profile<'_, B> {
         self.conclude(placed, &contexts, &timings, &mut variations, first)
     }
 
-    /// Returns what varies in each entry of a batch, as decided now or for an earlier candidate of the job. An
-    /// unreadable capture is reported with the index of its entry.
+    /// Returns what varies in each entry of a batch, as decided now or for an earlier candidate of the job. If a
+    /// capture is unreadable, returns the index of its entry.
     fn variations(
         &mut self,
         placed: &[B::Placed],
@@ -255,7 +250,7 @@ impl<B: Backend> Profile<'_, B> {
         Ok(decided)
     }
 
-    /// Times one runner of each side on the unfinished entries of the batch, or on all if they are called in turns.
+    /// Times one runner of each side on the unfinished entries of the batch (or on all, if they are called in turns).
     /// Returns false if a side stopped.
     fn with_runners(
         &mut self,
@@ -347,7 +342,6 @@ impl<B: Backend> Profile<'_, B> {
         Ok(())
     }
 
-    /// Ends all sessions and completes the report.
     fn end(
         &mut self,
         placed: &[B::Placed],
@@ -365,7 +359,6 @@ impl<B: Backend> Profile<'_, B> {
     }
 
     /// Adds the peak memory of the candidate's session to the report, and whether the candidate's output was cut off.
-    /// The baseline has a report of its own profile.
     fn note_end(&mut self, number: usize, ending: &Ending) {
         if number != BASELINE {
             self.head.record_peak(ending.peak_owed);
@@ -395,7 +388,6 @@ impl<B: Backend> Profile<'_, B> {
     }
 }
 
-/// Times the unfinished entries, one after another.
 fn one_after_another<M: VariantMemory>(
     contexts: &[Context<'_>],
     timings: &mut [Timing],

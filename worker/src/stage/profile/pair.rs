@@ -24,14 +24,13 @@ use crate::stage::POISONS;
 use crate::stage::calls::EntryCalls;
 use crate::stage::failure::{self, Calls};
 
-/// Once the duration of calls is known, the time limit of a block is at most `MIN_LIMIT` plus `LIMIT_FACTOR` times the
-/// expected duration of its calls.
+/// Once the duration of calls is known, the time limit of a block is at most `MIN_LIMIT` plus `LIMIT_FACTOR` times
+/// their expected duration.
 const LIMIT_FACTOR: u32 = 20;
 const MIN_LIMIT: Duration = Duration::from_secs(5);
 /// On average, all output slots are checked in one pair out of this many.
 const ALL_SLOTS_ONE_IN: u32 = 16;
 
-/// An entry of the batch, and how it is timed.
 pub(super) struct Context<'a> {
     pub(super) task: &'a ProfileTask,
     pub(super) recorded: &'a Recorded,
@@ -43,7 +42,6 @@ pub(super) struct Context<'a> {
     pub(super) weight: u64,
     /// True if the entries of its batch are timed in turns. Always false if only one entry of the batch is timed.
     pub(super) rotates: bool,
-    /// The priority of timed blocks.
     pub(super) priority: Priority,
     /// True if a device's clock times the calls.
     pub(super) on_device: bool,
@@ -59,15 +57,15 @@ impl Context<'_> {
         }
     }
 
-    /// Returns true if the entry is only screened. A screen makes no idle rounds, because the few that fit into it
-    /// would prove nothing. Every candidate that may win is profiled in full afterwards, with idle rounds.
+    /// Returns true if the entry is only screened, without idle rounds: the few that fit into a screen would prove
+    /// nothing. Every candidate that may win is profiled in full afterwards.
     pub(super) fn is_screened(&self) -> bool {
         self.task.depth == Depth::Screen
     }
 
-    /// Returns true if a block is a single call. This is so if the caches must be cold, or contain other entries' data,
-    /// because a first call would fill them for the next ones. (On a device, the caches are flushed before every call,
-    /// so cold blocks may have several calls.)
+    /// Returns true if a block is a single call: if the caches must be cold, or contain other entries' data, a first
+    /// call would fill them for the next ones. (On a device, the caches are flushed before every call, so cold blocks
+    /// may have several calls.)
     pub(super) fn has_single_calls(&self) -> bool {
         (self.is_cold() && !self.on_device) || self.rotates
     }
@@ -91,7 +89,6 @@ pub(super) struct Draws {
     pub(super) rounds: Draw,
 }
 
-/// How a pair is made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Order {
     pub(super) calls: u32,
@@ -100,7 +97,6 @@ pub(super) struct Order {
     pub(super) all_slots: bool,
 }
 
-/// Everything that pairs of one entry need: both sides, their measurements so far, and the inputs.
 pub(super) struct Pairing<'p, 'b, M> {
     pub(super) context: &'p Context<'p>,
     pub(super) sides: &'p mut [Side<'b>],
@@ -158,11 +154,10 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         OpenPair { order, seed, poison, blocks: self.sides.iter().map(|_| None).collect() }
     }
 
-    /// Makes the block of one side.
     pub(super) fn time_side(&mut self, pair: &mut OpenPair, number: usize) -> Result<Made<()>, SessionError> {
         let calls = pair.order.calls;
-        // Both sides use the same input memory. The values of the first block are overwritten, so that the side that
-        // goes second cannot read its inputs early, not even in an idle round.
+        // Both sides use the same input memory. Overwrite the values of the first block, so that the second side cannot
+        // read its inputs early, not even in an idle round.
         self.hide(calls)?;
         while !self.context.is_screened() && self.draws.rounds.is_round() {
             if let Err(stop) = self.idle_round(number)? {
@@ -268,9 +263,9 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         })
     }
 
-    /// The time limit of a block: `call_timeout` for each call. Once this runner has called the entry, the duration of
-    /// calls is known, and the limit is at most a multiple of that duration, plus `MIN_LIMIT`. Otherwise, a kernel that
-    /// slows down on purpose would take time from all others.
+    /// The time limit of a block: `call_timeout` for each call. Once this runner has called the entry, the limit is
+    /// also at most a multiple of the expected duration, plus `MIN_LIMIT`. Otherwise, a kernel that slows down on
+    /// purpose would take time from all others.
     fn limit(&self, number: usize, calls: u32, what: Calls) -> Duration {
         let allowed = self.context.task.verify.call_timeout.saturating_mul(calls);
         if what != Calls::Timed || !self.samples[number].called {
@@ -373,8 +368,8 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         Ok(Ok(()))
     }
 
-    /// Offers a block and its elements to the sample of blocks that are kept. Used if inputs vary and there is no
-    /// baseline: after all timing, a fresh runner repeats the kept blocks.
+    /// Offers a block and its elements to the sample of blocks that are kept. Used without a baseline if inputs vary:
+    /// after all timing, a fresh runner repeats the kept blocks.
     fn keep(&mut self, calls: u32, seed: u64, looks: &[Vec<Look>]) -> Result<Made<()>, SessionError> {
         let mut elements = Vec::with_capacity(looks[CANDIDATE].len());
         for look in &looks[CANDIDATE] {
@@ -387,7 +382,6 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         Ok(Ok(()))
     }
 
-    /// Reads an element of a side's output.
     fn output(&self, number: usize, look: &Look) -> Result<[u8; WIDEST_ELEMENT], SessionError> {
         let mut element = [0; WIDEST_ELEMENT];
         self.sides[number]
@@ -423,7 +417,7 @@ pub(super) fn stop(context: &Context<'_>, status: Status, detail: String) -> Sto
 }
 
 /// The failure of an output that was right in verification and is wrong in a timed call. It depends on the number or
-/// the time of the calls, so this is not a numerical error.
+/// the time of the calls, so it is not a numerical error.
 pub(super) fn wrong_in_time(context: &Context<'_>, mismatch: Box<Mismatch>, slot: u32, calls: u32) -> Stop {
     let detail = format!(
         "verified, then wrong in timed call {} of a block of {calls}: {} of {} elements of `{}`",

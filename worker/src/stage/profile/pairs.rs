@@ -18,14 +18,13 @@ use crate::session::{Block, SessionError, VariantMemory};
 /// The wanted number of pairs of blocks for each pair of runners. `PAIRS_SLOW` applies if calls are slow.
 const PAIRS: usize = 10;
 const PAIRS_SLOW: usize = 2;
-/// The smallest number of pairs, even if time is short, unless calls are slow. A median of fewer pairs means little. In
-/// a screen, this is also the wanted number.
+/// The smallest number of pairs, even if time is short, unless calls are slow or the entry is late. A median of fewer
+/// pairs means little. In a screen, this is also the wanted number.
 const MIN_PAIRS: usize = 5;
-/// Disturbed pairs, and pairs with a block that took no longer than the hand-off, are repeated. At most this many times
-/// the wanted number of pairs are made in all.
+/// The largest number of pairs, as a multiple of the wanted number. Disturbed pairs, and pairs with a block that took
+/// no longer than the hand-off, are repeated.
 const MAX_REPEATED: usize = 4;
 
-/// The pairs made so far.
 pub(super) struct Pairs {
     pub(super) timed: Vec<Timed>,
     /// The number of pairs in which a block took no longer than the hand-off. Nothing is known about its calls.
@@ -36,8 +35,7 @@ pub(super) struct Pairs {
     pub(super) spent: Duration,
     least_calls: u32,
     most_calls: u32,
-    /// For each of the next pairs, true if the baseline goes first. Orders are drawn for two pairs at a time, and each
-    /// side goes first in one of them.
+    /// For each of the next pairs, true if the baseline goes first. Each side goes first in one of every two pairs.
     order: Vec<bool>,
     wanted: usize,
     least: usize,
@@ -90,7 +88,6 @@ impl Pairs {
         is_late(self.spent * MIN_RUNNERS, self.limit * MIN_RUNNERS, sides)
     }
 
-    /// Returns the order for the next pair.
     pub(super) fn next<M: VariantMemory>(&mut self, pairing: &mut Pairing<'_, '_, M>) -> Order {
         // Every pair revises the number of calls, because a candidate may have slowed down the first ones on purpose.
         self.calls = calls_for_a_block(fastest(pairing.samples), self.most_calls).max(self.least_calls);
@@ -125,7 +122,6 @@ impl Pairs {
     }
 }
 
-/// Returns the time of each block without the hand-off.
 pub(super) fn net_times<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
     blocks: &[Block],

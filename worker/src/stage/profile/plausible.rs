@@ -14,8 +14,7 @@ use super::pair::{Context, stop};
 use super::samples::Samples;
 use crate::session::{DeviceFacts, SessionError};
 
-/// More than any current CPU can write: 16 channels of DDR5 reach 0.7 TB/s, and the caches of a whole socket a few
-/// TB/s. A call that would need 20 TB/s did not write its outputs.
+/// More than any current CPU can write, even to its caches. A call that would need 20 TB/s did not write its outputs.
 const FASTEST_WRITE_BYTES_PER_SECOND: f64 = 20e12;
 /// A device's calls may write this many times as fast as the device copies, because no measurement is exact.
 const COPY_MARGIN: f64 = 1.1;
@@ -23,8 +22,8 @@ const COPY_MARGIN: f64 = 1.1;
 /// by more than a tenth.
 const EXCESS_CLAIM_MS: f64 = 0.2;
 
-/// Checks whether a side works during idle rounds, when the clock does not run. `other` is the other side, if there is
-/// one. Without a comparison, work in half of the rounds is no proof: the machine could cause it.
+/// Checks whether a side works during idle rounds, when the clock does not run. Without the comparison with `other`,
+/// work in half of the rounds is no proof: the machine could cause it.
 pub(super) fn works_unasked(
     context: &Context<'_>,
     samples: &Samples,
@@ -85,8 +84,8 @@ pub(super) fn implausible(
     if device.is_some() {
         return Ok(seen_by_the_host(context, samples, ms, calls));
     }
-    // The runner reads its clock after the worker's first reading and before its second, so it may show much less on a
-    // busy machine. If it shows more, "done" was reported before the calls were finished.
+    // On a busy machine, the runner's clock may show much less than ours, because it is read between our two readings.
+    // If it shows more, "done" was reported before the calls were finished.
     let claim = median(&samples.claims);
     if claims_more(claim, ms * f64::from(calls), handoff) {
         return Ok(Some(stop(
@@ -99,7 +98,7 @@ pub(super) fn implausible(
 }
 
 /// Compares a device's clock with the host's. A busy host sees the end of some blocks too late, but not of all, so the
-/// smallest difference decides.
+/// smallest difference counts.
 fn seen_by_the_host(context: &Context<'_>, samples: &Samples, ms: f64, calls: u32) -> Option<Stop> {
     let claim = samples.claims.iter().copied().reduce(f64::min)?;
     claims_more(claim, ms * f64::from(calls), Duration::ZERO).then(|| {
@@ -111,8 +110,8 @@ fn seen_by_the_host(context: &Context<'_>, samples: &Samples, ms: f64, calls: u3
     })
 }
 
-/// One clock shows `ms` for a block, and the other shows `claim` times as much. Returns true if the excess is larger
-/// than `margin` and too large for an error of measurement.
+/// One clock shows `ms` for a block, and the other `claim` times as much. Returns true if the excess is larger than
+/// `margin` and too large for an error of measurement.
 fn claims_more(claim: f64, ms: f64, margin: Duration) -> bool {
     EXCESS_CLAIM_MS + margin.as_secs_f64() * 1e3 < (claim - 1.0) * ms && 1.1 < claim
 }
@@ -129,8 +128,8 @@ fn median(values: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(0.0)
 }
 
-/// Returns true if a call was too fast to write its outputs. Uses the time with the hand-off, so that an overestimated
-/// hand-off does not make a call look too fast.
+/// Returns true if a call was too fast to write its outputs. Uses the time with the hand-off, because the hand-off may
+/// be overestimated.
 fn too_fast(most_ms: f64, outputs: u64, fastest: f64) -> bool {
     #[expect(clippy::cast_precision_loss, reason = "an order of magnitude is enough")]
     let rate = outputs as f64 / (most_ms / 1e3);

@@ -13,7 +13,6 @@ use super::vary::Variation;
 use super::{Side, handoff};
 use crate::session::{SessionError, VariantMemory};
 
-/// The entries of a batch, which are timed in turns in one pair of runners.
 pub(super) struct Rotation<'r, 'b, M> {
     pub(super) contexts: &'r [Context<'r>],
     pub(super) timings: &'r mut [Timing],
@@ -81,7 +80,7 @@ impl<'b, M: VariantMemory> Rotation<'_, 'b, M> {
         // The first entry decides the order of the sides for the whole round.
         let sides = open.first().map(|pair| pair.numbers(self.sides.len())).unwrap_or_default();
         for &number in sides {
-            // The inputs of all entries lie in the same memory, at the same place. Those of a longer entry would still be
+            // The inputs of all entries lie in the same memory, at the same place. Those of a longer entry would be
             // readable beyond those of a shorter one.
             for (index, pairs) in &*turns {
                 self.pairing(*index).hide(pairs.calls)?;

@@ -22,7 +22,6 @@ pub(super) struct Samples {
     /// For each block, the time by the runner's own clock, divided by the worker's figure without the hand-off. On a
     /// device, the time by the host's clock, divided by the device's figure.
     pub(super) claims: Vec<f64>,
-    /// The idle rounds of the runners.
     pub(super) rounds: Vec<IdleRound>,
     pub(super) discarded: u32,
     pub(super) slots_checked: u64,
@@ -31,7 +30,6 @@ pub(super) struct Samples {
     pub(super) estimate: Duration,
     /// True if the current runner has made a timed call. A first call may compile.
     pub(super) called: bool,
-    /// The largest number of threads seen.
     pub(super) threads: u32,
     /// The total time of the timed blocks.
     elapsed: Duration,

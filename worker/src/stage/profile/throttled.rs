@@ -35,7 +35,6 @@ impl Timed {
     }
 }
 
-/// The device's clock rate in a block, in MHz.
 pub(super) fn clock_of(block: &Block) -> Option<u32> {
     block.on_device?.pace.clock_mhz
 }

@@ -28,7 +28,6 @@ const POISON: u8 = POISONS[0];
 /// The number of bytes of an output that are digested at a time.
 const CHUNK: usize = 1 << 16;
 
-/// The reason why a step ended the replay.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StepError {
     #[error(transparent)]
@@ -47,18 +46,15 @@ pub(crate) struct Failed {
     pub(crate) end: Option<RunnerEnd>,
 }
 
-/// Everything that the calls of a replay need, and their results so far.
 pub(crate) struct Calls<'a, B: Backend> {
     pub(crate) backend: &'a B,
     pub(crate) progress: Progress<'a>,
     pub(crate) task: &'a ReplayTask,
     /// The candidates of the task's callees, in the same order.
     pub(crate) candidates: Vec<B::Candidate>,
-    /// The locations of the tensors that the pool loads.
     pub(crate) locations: &'a Locations,
     /// The pool's memory, which sessions map.
     pub(crate) arena: B::Arena,
-    /// The opened entry of the current step.
     pub(crate) opened: Option<OpenedEntry>,
     /// If the task drops cached pages, guards for the parts of the capture that the current step reads outside the
     /// pool, mainly expected outputs.
@@ -153,15 +149,14 @@ impl<B: Backend> Calls<'_, B> {
         };
         let died = matches!(over, EntryEnd::Died);
         let (failure, end) = failure_of(recorded, over, ending);
-        // A failure ends the replay, so there is time to check whether captures are damaged. These include other
-        // entries' captures, because a constant is loaded from the first capture that contains it.
+        // A failure ends the replay, so there is time to look for damaged captures. Other entries' captures count too,
+        // because a constant is loaded from the first capture that contains it.
         let elsewhere = || self.locations.check_crcs(&needs, recorded.capture.path());
         let failure = unless_damaged(failure, died, recorded, elsewhere)?;
         Err(StepError::Failed(Box::new(Failed { step, failure, end })))
     }
 }
 
-/// The failure of an entry and, if its candidate died, the end of the runner.
 fn failure_of(recorded: &Recorded, over: EntryEnd, ending: Ending) -> (EntryFailure, Option<RunnerEnd>) {
     let tasks_refused = ending.tasks_refused;
     let (failure, end) = match over {

@@ -61,7 +61,6 @@ struct Location {
     storage: StorageId,
     start: u64,
     bytes: Bytes,
-    /// The name in messages.
     name: String,
 }
 
@@ -205,7 +204,6 @@ impl Locations {
     }
 }
 
-/// A tensor's bytes in their file.
 struct FileSource {
     file: Arc<File>,
     guard: CacheGuard,
@@ -231,7 +229,6 @@ impl Source for FileSource {
     }
 }
 
-/// Reads constants for the pool from the captures.
 pub(crate) struct CaptureSource<'a> {
     pub(crate) locations: &'a Locations,
     pub(crate) constants: &'a [Constant],

@@ -1,13 +1,12 @@
 //! Compares the actual uses with the schedule, one by one.
 //!
 //! The first difference is final: it is reported with its index, the expected and the actual use, and every later call
-//! returns it again. The caller finds the actual uses in the entries, without consulting the schedule. Pure.
+//! returns it again. The caller finds the actual uses in the entries. Pure.
 
 use std::collections::HashMap;
 
 use opt_shared::replay::{Key, Need, Recording, Step};
 
-/// A difference between the schedule and the actual uses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the schedule differs from the actual uses at use {index}: expected {expected}, actual {actual} (if the captures were changed, make the recording again)"
@@ -59,7 +58,6 @@ impl std::fmt::Display for ScheduledUse {
     }
 }
 
-/// The position in the schedule.
 pub struct Cursor<'a> {
     recording: &'a Recording,
     at: usize,

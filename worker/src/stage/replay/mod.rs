@@ -31,7 +31,6 @@ use crate::residency::device::DeviceError;
 use crate::session::{Backend, SessionError};
 use crate::stage::Progress;
 
-/// The reason why a replay has no result.
 #[derive(Debug, thiserror::Error)]
 enum ReplayError {
     #[error(transparent)]
@@ -108,7 +107,6 @@ fn attempt<B: Backend>(
     Ok(result(task, &recording, &plan, done, calls))
 }
 
-/// Reads the existing recording, or makes a new one.
 fn recording(progress: Progress<'_>, task: &ReplayTask) -> Result<(Recording, Locations), ReplayError> {
     let (recorder, locations) = captures::survey(task)?;
     if let Some(known) = captures::read_recording(&task.recording)? {
@@ -163,7 +161,6 @@ fn result<B: Backend>(
     }
 }
 
-/// Records an error in the head of the report, with its status.
 fn record_error(error: ReplayError, head: &mut Head) {
     head.detail = chain(&error);
     head.status = match error {

@@ -2,7 +2,7 @@
 //!
 //! The whole schedule is known, so the constant whose next use is farthest away is evicted first (Belady). Prefetching
 //! a constant does not evict constants that are used before it or by the running step. Pure: moves depend only on the
-//! schedule and the budget, never on timing.
+//! schedule and the budget.
 
 use opt_shared::replay::PoolFloor;
 use opt_shared::units::Bytes;
@@ -134,8 +134,8 @@ impl<'a> Planner<'a> {
         moves
     }
 
-    /// Loads a constant for step `next`: this step itself, or a later one. Returns false if that would evict a constant
-    /// of the running step, or one that is used before `next` or in it.
+    /// Loads a constant for step `next`: this step or a later one. Returns false if that would evict a constant of the
+    /// running step, or one that is used before `next` or in it.
     fn fetch(&mut self, constant: u32, step: usize, next: usize, moves: &mut Vec<Move>) -> bool {
         let wanted = self.wanted.slots[constant as usize];
         let mut missing = (self.held + wanted) - self.wanted.budget;

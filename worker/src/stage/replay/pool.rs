@@ -18,10 +18,9 @@ use crate::residency::staging::{Ring, Source, StagingError};
 use crate::session::PoolSlot;
 
 /// The poison: NaN in every float type of at least 16 bits, -1 in every signed integer type, and not a valid bool, so
-/// that no kernel easily mistakes it for a weight.
+/// that a kernel hardly mistakes it for a weight.
 pub const POISON: u8 = 0xff;
 
-/// The reason why the pool cannot continue.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     #[error("placing a tensor in the pool")]
@@ -80,7 +79,6 @@ pub struct Moved {
     pub busy: Duration,
 }
 
-/// The device, the constants that it holds, and the plan.
 pub struct Pool<'a, D: Device, S: ConstantReader> {
     on: Accounted<D>,
     ring: Ring<D>,
@@ -88,7 +86,6 @@ pub struct Pool<'a, D: Device, S: ConstantReader> {
     constants: &'a [Constant],
     plan: &'a MovePlan,
     sets: &'a [Vec<u32>],
-    /// The constants in the pool.
     placed: HashMap<u32, Buffer>,
     moved: Moved,
 }
@@ -115,7 +112,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
 
     /// Serves every step in order: reports when its constants are ready, prefetches for later steps, and waits until
     /// the step is over before it changes that step's slots. Ends after the last step, at the first error, or when
-    /// nobody receives the reports any more.
+    /// nobody receives the reports.
     pub fn serve(mut self, done_steps: &Receiver<()>, ready: &Sender<Ready>) -> Moved {
         for (number, moves) in self.plan.steps.iter().enumerate() {
             if 0 < number && done_steps.recv().is_err() {
@@ -197,7 +194,6 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         Ok(event)
     }
 
-    /// Describes the slots of the constants that a step uses.
     fn ready_slots(&self, step: usize) -> Result<Vec<ReadySlot>, PoolError> {
         let set = self.sets.get(step).ok_or(PoolError::Plan)?;
         set.iter()

@@ -1,7 +1,6 @@
 //! Runs a replay from its first step to its last, and synchronises the cursor, the pool and the calls.
 //!
-//! Owns the clock of a replay. A replay has a result only after its last step agreed with the schedule, and none after
-//! an error.
+//! Owns the clock of a replay. A replay has a result only if its last step agreed with the schedule and nothing failed.
 
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
@@ -13,7 +12,6 @@ use super::planner::MovePlan;
 use super::pool::{ConstantReader, Moved, Pool, PoolError, Ready, ReadySlot};
 use crate::residency::device::Device;
 
-/// The reason why a replay stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum StepsError<E: std::error::Error + 'static> {
     #[error(transparent)]
@@ -54,7 +52,6 @@ pub struct StepTime {
     pub stall: Duration,
 }
 
-/// The figures of a complete replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Done {
     pub steps: Vec<StepTime>,

@@ -34,7 +34,6 @@ fn task_over(op: &str, folder: &tempfile::TempDir, numbers: &[u32]) -> ReplayTas
     }
 }
 
-/// The report of a replay, and the requests to the backend.
 struct Report {
     head: Head,
     result: Option<Box<ReplayResult>>,

@@ -26,7 +26,6 @@ use crate::session::{
 /// The number of failures that a report shows in full.
 const KEPT_FAILURES: usize = 3;
 /// The number of failing entries whose captures are read once more to detect damage: those that a report shows.
-/// Checking more would cost a pass over the captures for every bad candidate.
 const CHECKED_FAILURES: u32 = 3;
 
 /// Verifies a candidate. Records its failures in `head`.
@@ -86,7 +85,6 @@ pub(crate) fn run<B: Backend>(
     Ok(report)
 }
 
-/// The result of a shared session.
 struct Shared {
     /// The number of entries that need no separate session.
     settled: usize,
@@ -97,7 +95,6 @@ struct Shared {
     doubted: Option<Box<EntryFailure>>,
 }
 
-/// The end of one entry in a shared session.
 enum SharedEnd {
     Settled(Box<Outcome>),
     Doubted(Box<EntryFailure>),
@@ -105,7 +102,7 @@ enum SharedEnd {
 }
 
 /// Marks the failure of an entry that failed in a shared session and is right in a separate one. The candidate is to
-/// blame, because the two sessions differ only in their other entries.
+/// blame, because only the other entries in the session differ.
 fn marked_order_dependent(mut failure: Box<EntryFailure>) -> Box<EntryFailure> {
     if matches!(failure.status, Status::IncorrectNumerical | Status::UnwrittenOutput) {
         failure.status = Status::Nondeterministic;
@@ -128,12 +125,11 @@ struct Verification<'a, B: Backend> {
     report: Verified,
     /// The number of failed entries, without unsupported ones.
     failed: u32,
-    /// The first entry that needed something that the device lacks, and what it needed. Entries that the candidate
-    /// itself refuses, by returning a code, do not count.
+    /// The first entry that needed something that the device lacks, and what it needed. An entry that the candidate
+    /// itself refuses, by returning a code, does not count.
     lacking: Option<String>,
 }
 
-/// A session, and the result of loading the candidate in it.
 type Started<'b> = (Box<dyn Session + 'b>, Answer<Loaded>);
 
 #[derive(Default)]
@@ -204,7 +200,7 @@ impl<'a, B: Backend> Verification<'a, B> {
         }
         let ending = session.finish()?;
         self.record_ending(&ending);
-        // If a refused process may be the reason, the next session shows whether the entry depends on the order.
+        // If a refused process may be the reason, only the result of the separate session counts.
         shared.doubted.take_if(|doubt| ending.tasks_refused && failure::may_be_a_refused_task(doubt.status));
         // If the host is to blame, the entry is not repeated in a separate session. The core decides what to do next.
         if died && ending.verdict.status == Status::InfraError {
@@ -241,7 +237,6 @@ impl<'a, B: Backend> Verification<'a, B> {
         })
     }
 
-    /// Starts a session and loads the candidate in it.
     fn start_session<'b>(&mut self, placed: &'b [B::Placed]) -> Result<Started<'b>, SessionError>
     where
         'a: 'b,
@@ -309,7 +304,6 @@ impl<'a, B: Backend> Verification<'a, B> {
         }
     }
 
-    /// Records whether the loaded candidate returns its outputs.
     fn record_returned(&mut self, returned: bool) {
         if returned {
             self.report.output = OutputForm::Returned;

@@ -385,7 +385,7 @@ pub(super) fn too_much_data() {
         ("beyond", 300 << 20, writable),
         ("sparse", 5 << 30, libc::PROT_READ),
     ] {
-        // SAFETY: an anonymous mapping at an address of the kernel's choice replaces nothing.
+        // SAFETY: an anonymous mapping at an address that Linux chooses replaces nothing.
         let map = unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0)
@@ -399,7 +399,7 @@ pub(super) fn too_much_data() {
 fn calls_of_the_32_bit_abi_kill_the_process() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let (_, end) = start("32_bit_call", folder.path(), None, Namespaces::ALL).finish();
-    // SIGSEGV if the kernel does not support such calls at all.
+    // SIGSEGV if Linux does not support such calls at all.
     assert!([libc::SIGSYS, libc::SIGSEGV].map(|signal| End::Signalled { signal }).contains(&end), "{end:?}");
 }
 
@@ -407,7 +407,7 @@ fn calls_of_the_32_bit_abi_kill_the_process() {
 pub(super) fn make_32_bit_call() {
     const GETPID_32: u64 = 20;
     locked_down();
-    // SAFETY: asks for our pid; the kernel clobbers only the result and these registers.
+    // SAFETY: asks for our pid; Linux clobbers only the result and these registers.
     unsafe {
         std::arch::asm!("int 0x80", inlateout("rax") GETPID_32 => _, out("r8") _, out("r9") _, out("r10") _, out("r11") _);
     }

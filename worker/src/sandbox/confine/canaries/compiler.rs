@@ -14,7 +14,6 @@ use super::scenario::{WORKER_FD, as_every_user, confinement, folder, inherited, 
 use crate::sandbox::handle::End;
 use crate::sandbox::spawn::Namespaces;
 
-/// Each attempt with its expected answer.
 const EXPECTED: &[(&str, &str)] = &[
     ("built", "ok"),
     ("moved", "ok"),
@@ -180,8 +179,7 @@ fn processes_left_by_a_compiler_die_with_it() {
     });
 }
 
-/// Starts a child in a separate session. The child keeps our output open and waits. If the test fails, the child ends
-/// after a minute.
+/// Starts a child in a separate session, which keeps our output open and waits for at most a minute.
 pub(super) fn leaves_a_straggler() {
     locked_down();
     // SAFETY: the child only changes its session and waits.

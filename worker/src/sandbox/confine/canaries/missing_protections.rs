@@ -1,6 +1,6 @@
 //! Tests on machines that lack a protection: it must be reported as missing, and the others must work.
 //!
-//! In each test, a seccomp filter makes some system calls fail, as on an older Linux kernel or in a container.
+//! In each test, some system calls fail, as in an older version of Linux or in a container.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -21,7 +21,7 @@ use crate::sandbox::spawn::Namespaces;
 /// The number of `close_range`, which is the same on every architecture.
 const SYS_CLOSE_RANGE: i64 = 436;
 
-/// Makes these calls fail with ENOSYS, as on a Linux kernel that lacks them.
+/// Makes these calls fail with ENOSYS, as in a version of Linux that lacks them.
 fn pretend_missing(calls: &[i64]) {
     rustix::thread::set_no_new_privs(true).expect("always allowed");
     let program = by_number::program(calls.iter().map(|number| (*number, libc::ENOSYS)));
@@ -107,7 +107,7 @@ fn sealed_map_stays_or_the_protection_is_missing() {
 
 pub(super) fn sealed() {
     let page = rustix::param::page_size();
-    // SAFETY: our own mapping, at an address of the kernel's choice; nothing else points into it.
+    // SAFETY: our own mapping, at an address that Linux chooses; nothing else points into it.
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let map = libc::mmap(std::ptr::null_mut(), page, libc::PROT_READ, flags, -1, 0);

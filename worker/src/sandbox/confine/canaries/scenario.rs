@@ -26,7 +26,6 @@ pub(super) const FOLDER: &str = "OPT_CANARY_FOLDER";
 /// The user `nobody`.
 const ORDINARY_USER: u32 = 65_534;
 
-/// Numbers of the descriptors that a scenario gets.
 pub(super) const WORKER_FD: i32 = 3;
 pub(super) const ARTIFACT_FD: i32 = 4;
 
@@ -97,7 +96,6 @@ pub(super) struct RunningScenario {
     pub(super) worker: OwnedFd,
 }
 
-/// Starts a scenario with a pipe as its output and a socket to its worker.
 pub(super) fn start(
     scenario: &str,
     folder: &Path,
@@ -121,7 +119,6 @@ pub(super) fn socket_pair() -> (OwnedFd, OwnedFd) {
     socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).expect("a socket pair")
 }
 
-/// Starts a scenario with these descriptors, each at the number beside it.
 pub(super) fn start_with(
     scenario: &str,
     folder: &Path,
@@ -184,7 +181,6 @@ pub(super) fn inherited(number: i32) -> BorrowedFd<'static> {
     unsafe { BorrowedFd::borrow_raw(number) }
 }
 
-/// Compiles C source into a library in `folder`.
 pub(super) fn library(folder: &Path, text: &str) -> OwnedFd {
     let source = folder.join("candidate.c");
     let artifact = folder.join("candidate.so");

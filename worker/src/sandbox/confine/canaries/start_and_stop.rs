@@ -15,7 +15,6 @@ use super::scenario::{
 use crate::sandbox::handle::{End, Stop};
 use crate::sandbox::spawn::{Namespaces, SpawnError, spawn_runner};
 
-/// The time limit of every wait in a test.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 #[test]

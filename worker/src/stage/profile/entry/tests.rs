@@ -21,7 +21,7 @@ fn preempted_pairs_do_not_count_unless_the_candidate_waits_more_often() {
         (10, 0, 0, 10),
         (10, 2, 0, 8),
         // The candidate was preempted in more than 2 + 1.5 b pairs, where b is the baseline's number. It may wait on
-        // purpose whenever it is slow.
+        // purpose in its slow blocks.
         (10, 3, 0, 10),
         (20, 5, 2, 13),
         (20, 6, 2, 20),

@@ -5,7 +5,6 @@ use opt_shared::outcome::CacheStateReached;
 
 use crate::session::scripted::AskedBlock;
 
-/// The blocks of a candidate that is timed alone.
 fn blocks_of(script: Script, task: &ProfileTask) -> Vec<AskedBlock> {
     let backend = alone(script);
     profile(&backend, task);

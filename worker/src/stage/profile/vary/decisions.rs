@@ -1,5 +1,5 @@
-//! Remembers which inputs vary in the entries of a job. A decision needs a separate process of the baseline, and is the
-//! same for all candidates of the job. So a worker makes it once for consecutive candidates.
+//! Remembers which inputs vary in the entries of a job. A decision needs a separate process of the baseline, so a
+//! worker makes it once for consecutive candidates of the job.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,6 @@ use serde::Serialize;
 
 use super::Variation;
 
-/// Which inputs of an entry vary.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum Decision {
     /// The inputs that vary, by their indices among the eligible inputs.
@@ -23,7 +22,7 @@ pub(in super::super) enum Decision {
 pub(crate) struct Decisions {
     /// The digest of everything that the decisions depend on.
     job: Option<[u8; 32]>,
-    /// The decisions about each batch, by the index of the batch's first entry.
+    /// By the index of the batch's first entry.
     batches: HashMap<usize, Vec<Decision>>,
 }
 
@@ -38,8 +37,8 @@ struct Job<'a> {
 }
 
 impl Decisions {
-    /// Forgets the decisions of another job. Without a baseline, no decision is kept for the next candidate, because
-    /// decisions are then made with the candidate itself.
+    /// Forgets the decisions of another job. Without a baseline, it forgets all, because decisions are then made with
+    /// the candidate itself.
     pub(crate) fn start(&mut self, task: &ProfileTask) {
         let job = task.baseline.as_ref().and_then(|baseline| {
             let job = Job {
@@ -57,7 +56,6 @@ impl Decisions {
         self.job = job;
     }
 
-    /// Returns the decisions about the entries of a batch, if they were kept.
     pub(in super::super) fn of(&self, first: usize) -> Option<&[Decision]> {
         self.batches.get(&first).map(Vec::as_slice)
     }

@@ -1,7 +1,7 @@
 //! Draws a new float between two neighbouring captured ones.
 //!
-//! If values were only drawn from a million captured ones, each would repeat, and an elementwise kernel could look up
-//! its result instead of computing it. A value in between is new, and stays in the range of the captured ones.
+//! Values drawn only from the captured ones would repeat, and an elementwise kernel could look up its results instead
+//! of computing them. A value in between is new, and in the captured range.
 
 use opt_shared::capture::DType;
 
@@ -10,8 +10,8 @@ use crate::judge::element;
 /// Size of the widest float type.
 const WIDEST: usize = 8;
 
-/// Returns true if new values are drawn between the captured ones. False if all captured values are whole numbers, such
-/// as labels and counts, which must stay whole, and for every type except float16, bfloat16, float32 and float64.
+/// Returns true if new values are drawn between the captured ones: for float16, bfloat16, float32 and float64, unless
+/// all captured values are whole numbers, such as labels and counts, which must stay whole.
 pub(super) fn is_fresh(dtype: DType, captured: &[u8]) -> bool {
     let drawn = matches!(dtype, DType::Float16 | DType::BFloat16 | DType::Float32 | DType::Float64);
     let is_whole = |element: &[u8]| element::value(dtype, element).fract() == 0.0;
@@ -20,7 +20,8 @@ pub(super) fn is_fresh(dtype: DType, captured: &[u8]) -> bool {
 
 /// Returns a value from `low` up to but excluding `high`, its neighbour among the captured ones. The draws are spread
 /// evenly over the representable values. Returns `low` itself if there is no value in between, if the signs differ, or
-/// if one of the two is zero: most floats between zero and another value are so small that computing with them is slow.
+/// if one of the two is zero: most floats between zero and another value are so small that they are slow to compute
+/// with.
 pub(super) fn between<const WIDTH: usize>(low: [u8; WIDTH], high: [u8; WIDTH], random: u32) -> [u8; WIDTH] {
     let (a, b) = (bits(low), bits(high));
     let sign = 1_u64 << (WIDTH.min(WIDEST) * 8 - 1);

@@ -6,7 +6,6 @@ use opt_shared::units::Bytes;
 
 use crate::session::{Range64, Variants, VariedInput};
 
-/// The size and the alignment of an input that varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
     /// Its index among the tensor arguments.
@@ -16,8 +15,8 @@ pub(super) struct Extent {
     pub(super) phase: u64,
 }
 
-/// Lays out variants of all inputs for blocks of up to `calls` calls. Returns as many variants as fit into
-/// `formula::VARIED`; none if not even one fits.
+/// Lays out variants of all inputs for blocks of up to `calls` calls: as many variants as fit into `formula::VARIED`,
+/// and at most one for each call. None if not even one fits.
 pub(super) fn lay_out(extents: &[Extent], calls: u32, page: u64) -> Variants {
     let stride = |extent: &Extent| extent.bytes.next_multiple_of(ALIGNMENT);
     // The added `ALIGNMENT` is space for the phase.

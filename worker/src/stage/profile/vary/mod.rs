@@ -28,17 +28,14 @@ pub(super) use self::trial::{decide, recall};
 use crate::recorded::{Recorded, RecordedError, allocated_bytes};
 use crate::session::{SessionError, VariantMemory, Variants};
 
-/// The number of bytes written at a time.
 const PIECE: u64 = 64 << 10;
 const ZEROS: &[u8] = &[0; to_index(PIECE)];
 
-/// The inputs of one entry that vary.
 #[derive(Debug)]
 pub(super) struct Variation {
     pub(super) variants: Variants,
     /// The source of each varying input, in the order of the variants.
     sources: Vec<Source>,
-    /// The arguments that vary.
     pub(super) names: Vec<String>,
     /// The reason why no input varies; `None` if one does.
     pub(super) unvaried: Option<String>,
@@ -113,7 +110,6 @@ impl Variation {
     }
 }
 
-/// An input that may vary, and the source of its values.
 struct Eligible {
     extent: Extent,
     source: Source,
@@ -210,7 +206,6 @@ mod tests {
 
     use super::*;
 
-    /// A tensor over bytes of a storage.
     fn tensor(storage: u32, dtype: DType, first: u64, elements: u64) -> Tensor {
         Tensor {
             object: 0,

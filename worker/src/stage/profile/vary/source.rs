@@ -2,8 +2,8 @@
 //!
 //! Floats are drawn element by element from captured values, and so stay in the captured range. Each variant favours
 //! larger or smaller values to a different degree, because means and norms would otherwise hardly change. Integers are
-//! shuffled: indices stay in range, and unique values stay unique. Floats are shuffled as well if an output may contain
-//! their positions. Either way, the results of one call are wrong for the next.
+//! shuffled: indices stay in range, and unique values stay unique. So are floats if an output may contain their
+//! positions. Either way, the results of one call are wrong for the next.
 
 use std::io;
 
@@ -25,7 +25,6 @@ use crate::session::WIDEST_ELEMENT;
 /// could know the results of all.
 const MIN_SHUFFLED: u64 = 8;
 
-/// The source of an input's new values.
 #[derive(Debug)]
 pub(super) enum Source {
     /// Each element is drawn from these sorted values or, if `fresh`, lies between one of them and the next.
@@ -114,15 +113,14 @@ impl Source {
     }
 }
 
-/// Returns true if an output may contain positions, like those of `argmax` and `topk`. Drawn values repeat, and any
-/// position of equal values would be right, so such inputs are shuffled instead.
+/// Returns true if an output may contain positions, like those of `argmax` and `topk`. Such inputs are shuffled,
+/// because drawn values repeat, and any position of equal values would be right.
 fn gives_places(outputs: &[OutputTensor]) -> bool {
     outputs.iter().any(|output| output.tensor.dtype.kind() == Kind::Integer)
 }
 
 /// Fills `piece` with elements drawn from sorted values. For each, draws two random values, and takes the larger one
-/// with a probability of `larger` in 256, otherwise the smaller. If `fresh`, the element lies between the taken value
-/// and the next.
+/// with a probability of `larger` in 256. If `fresh`, the element lies between the taken value and the next.
 fn draw<const WIDTH: usize>(
     values: &[u8],
     piece: &mut [u8],

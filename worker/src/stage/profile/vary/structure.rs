@@ -64,8 +64,8 @@ pub(super) fn of(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
     of_matrices(tensor, bytes)
 }
 
-/// The values of a row or a tensor. They are decoded one by one, because a list of f64 would need much more memory than
-/// the input.
+/// The values of a row or a tensor, decoded one by one, because a list of f64 would need much more memory than the
+/// input.
 fn values(dtype: DType, bytes: &[u8]) -> impl Iterator<Item = f64> {
     bytes.chunks_exact(dtype.element_len()).map(move |element| element::value(dtype, element))
 }

@@ -29,18 +29,17 @@ const SEED: u64 = 0x7261_6d69_7665;
 const PARTS: u64 = 64;
 /// The number of elements that are checked in each part.
 const ELEMENTS_OF_A_PART: u64 = 16;
-/// A part has changed if one in this many of its elements changed by more than the tolerance. Not all of them must,
-/// because a ReLU leaves half of its elements at 0.
+/// A part has changed if one in this many of its elements changed by more than the tolerance: a ReLU may leave half of
+/// its elements at 0.
 const MOVED_ONE_IN: u64 = 8;
 /// The largest number of rounds of two calls. Rounds are repeated while some part has not changed: if few indices are
-/// shuffled, one of them probably keeps its position, and with it a part of the output.
+/// shuffled, one may keep its position, and with it a part of the output.
 const ROUNDS: u64 = 4;
 
-/// The result of trying a choice of inputs.
 enum Trial {
     Works,
     Fails(&'static str),
-    /// The session has ended.
+    /// The kernel has died, so the session has ended.
     Died,
 }
 
@@ -85,7 +84,8 @@ pub(in super::super) fn decide<B: Backend>(
     let Some(memory) = memory else { return Ok(Ok(decided.into_iter().flatten().collect())) };
     // A kernel that fails to load may load the next time: on a busy machine, loading takes long.
     let mut may_load_again = true;
-    // Each iteration tries one choice of at least one entry. In one iteration, the kernel may fail to load instead.
+    // Each iteration tries a choice of at least one entry, unless the kernel does not load. The second time that it
+    // does not load, the loop ends.
     while !open.is_empty() {
         let mut layouts: Vec<Variants> = vec![Variants::default(); placed.len()];
         let mut tried: Vec<(Undecided, Vec<usize>)> = Vec::new();
@@ -152,8 +152,7 @@ pub(in super::super) fn decide<B: Backend>(
     Ok(Ok(decided.into_iter().flatten().collect()))
 }
 
-/// Applies the decisions of an earlier candidate of the job. Returns `None` if they do not fit the entries and have to
-/// be made anew.
+/// Applies the decisions of an earlier candidate of the job. Returns `None` if they do not fit the entries.
 pub(in super::super) fn recall(
     placed: &[impl AsRef<Recorded>],
     task: &ProfileTask,
@@ -218,14 +217,12 @@ fn chosen(it: &mut Undecided, choice: &[usize], variants: Variants) -> Variation
     Variation { variants, sources, names, unvaried: None, decision: None }
 }
 
-/// Moves the sources back into the entry, after the choice failed.
 fn put_back(it: &mut Undecided, choice: &[usize], variation: Variation) {
     for (&at, source) in choice.iter().zip(variation.sources) {
         it.eligible[at].source = source;
     }
 }
 
-/// An entry and everything that its trial in a session needs.
 struct TrialEntry<'a> {
     recorded: &'a Recorded,
     number: usize,
@@ -235,7 +232,6 @@ struct TrialEntry<'a> {
 }
 
 impl TrialEntry<'_> {
-    /// Tries one choice of inputs.
     fn test(
         &self,
         session: &mut dyn Session,
@@ -343,12 +339,13 @@ impl TrialEntry<'_> {
         Ok(false)
     }
 
-    /// Returns true if no element changed.
+    /// Returns true if no checked element changed by more than its tolerance.
     fn same(&self, found: &[Vec<Element>], before: &[Vec<Element>]) -> bool {
         self.parts(found, before).all(|(changed, _)| changed == 0)
     }
 
-    /// For each part of each output, the number of elements that changed, and the number that were checked.
+    /// For each part of each output, the number of elements that changed by more than the tolerance, and the number
+    /// checked.
     fn parts<'e>(
         &'e self,
         found: &'e [Vec<Element>],

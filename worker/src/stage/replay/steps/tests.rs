@@ -69,7 +69,6 @@ struct Memory {
     spoiled: Option<u8>,
 }
 
-/// The open bytes of a constant.
 struct Piece {
     constant: u8,
     spoiled: bool,
@@ -131,7 +130,6 @@ impl Caller for Reading<'_> {
     }
 }
 
-/// The result of a run, its calls, and its plan.
 struct Outcome {
     result: Result<Done, StepsError<Wrong>>,
     called: Vec<usize>,
@@ -333,7 +331,6 @@ struct Slow {
     seen: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
-/// The open bytes of a `Slow`.
 struct SlowPiece<'s>(&'s Slow);
 
 impl Source for SlowPiece<'_> {

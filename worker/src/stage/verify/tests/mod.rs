@@ -92,8 +92,8 @@ fn verify_maps_every_failure_of_a_candidate_to_a_status() {
             Status::Nondeterministic,
             "call 2 left `output` unwritten",
         ),
-        // The kernel writes nothing, and the recorded value equals the first poison. So calls with that poison look
-        // right, and calls with another do not.
+        // The kernel writes nothing, and the recorded value equals the first poison. So only calls with that poison
+        // look right.
         (
             "unwritten where the first poison is right",
             &[Play::Right, Play::UnwrittenFrom(0), Play::Right, Play::UnwrittenFrom(0)],
