@@ -1,4 +1,4 @@
-//! Errors that stop an attempt although neither the candidate nor a capture is to blame.
+//! Errors that stop an attempt without blaming the candidate, and faults of an entry's inputs.
 
 use std::io;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::residency::staging::StagingError;
 /// The backend's own error, which the policy does not inspect.
 pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// An error that prevents the worker from finishing an attempt.
+/// An error that prevents the worker from finishing an attempt. Neither the candidate nor a capture is to blame.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionError {
     #[error("running {candidate}")]

@@ -37,7 +37,7 @@ use crate::judge::BytesSource;
 use crate::recorded::Recorded;
 use crate::residency::device::{Device, DeviceError};
 
-/// Runs kernels on one device. Each task has one backend.
+/// Runs kernels on one device.
 pub(crate) trait Backend {
     /// A recorded call with its inputs in memory that a session can pass to a candidate.
     type Placed: AsRef<Recorded>;
@@ -270,7 +270,7 @@ pub(crate) enum Loaded {
     Refused { text: String },
 }
 
-/// The result of calls. Everything but `elapsed` is the candidate's claim.
+/// The result of calls. On the CPU, everything but `elapsed` is the candidate's claim.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Called {
     /// The return value of the last call: 0 for success, `UNSUPPORTED` for an entry that it does not support.
@@ -282,7 +282,7 @@ pub(crate) struct Called {
     pub(crate) raised: Option<String>,
     /// The time by the candidate's clock.
     pub(crate) claimed: Duration,
-    /// The time by the worker's clock, with the hand-off. Not used for blocks, which have their own figure.
+    /// The time by the worker's clock, including the hand-off. Not used for blocks: see [`Block::elapsed`].
     pub(crate) elapsed: Duration,
 }
 
@@ -293,7 +293,7 @@ pub(crate) const UNSUPPORTED: i32 = -2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StrayWrite {
     pub(crate) output: usize,
-    /// The distance past its end, in bytes; negative if before its start.
+    /// The distance past the output's end, in bytes; negative if before its start.
     pub(crate) past: i64,
 }
 
@@ -307,8 +307,7 @@ pub(crate) struct Verdict {
 /// The way in which a session ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Ending {
-    /// The verdict on its death, which names the arguments of the entry that was called last. Meaningful only if an
-    /// answer was `Died`.
+    /// The verdict on the candidate's death. Meaningful only if an answer was `Died`.
     pub(crate) verdict: Verdict,
     pub(crate) end: RunnerEnd,
     pub(crate) peak_owed: Bytes,

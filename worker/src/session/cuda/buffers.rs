@@ -8,7 +8,7 @@ use opt_shared::units::Bytes;
 use super::driver::{Card, Driver, DriverError, SharedDriver};
 use crate::judge::BytesSource;
 
-/// The value of the bytes in the bands of inputs. A kernel is unlikely to write this value.
+/// The value of the bytes in the bands of inputs, which a kernel is unlikely to write.
 pub(super) const BAND_BYTE: u8 = 0xb5;
 /// The largest distance, in bytes, between a buffer and an access that is attributed to it.
 const NEAR: u64 = 64 << 10;
@@ -72,7 +72,8 @@ impl DeviceBuffer {
         Ok(behind.map(signed))
     }
 
-    /// The distance of an address from the buffer: 0 within it, positive past its end, negative before its start.
+    /// The distance of an address from the buffer: 0 within it, 1 for the first byte past its end, and negative before
+    /// its start.
     fn past(&self, address: u64) -> i64 {
         if address < self.address {
             -signed(self.address - address)

@@ -14,8 +14,7 @@ pub(super) const SYMBOL: &str = "opt_digest";
 /// The size of a word, in bytes.
 const WORD: u64 = 8;
 const THREADS: u32 = 256;
-/// The largest number of blocks, which is enough to occupy any card. For larger inputs, each thread processes several
-/// words.
+/// The largest number of blocks. For larger inputs, each thread processes several words.
 const MAX_BLOCKS: u64 = 4096;
 /// The time limit of each launch, and of waiting for all digests of an entry. The emulated device takes some seconds
 /// for a gigabyte.
@@ -31,7 +30,7 @@ pub(super) struct Digester {
     seed: u64,
 }
 
-/// A digest: the sum of the whole words, and the remaining bytes.
+/// A digest: the sum of the whole words, each mixed with the seed and its index, and the remaining bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Digest {
     sum: u64,

@@ -79,7 +79,6 @@ pub(super) fn overdue(during: &During, limit: Duration) -> Verdict {
     Verdict { status: Status::Timeout, detail: format!("ended {}: not done after {limit:?}", during.text()) }
 }
 
-/// Returns the verdict on a failed launch.
 fn of_kernel(error: &DriverError, what: &str, buffers: &[DeviceBuffer]) -> Verdict {
     if let Some(site) = error.site.as_ref().filter(|site| site.is_race) {
         // A card would not have stopped at a race, so the error code explains nothing.
@@ -114,7 +113,6 @@ fn said(error: &DriverError) -> String {
     }
 }
 
-/// The block, thread and line, if known.
 fn at(error: &DriverError) -> String {
     let Some(Site { block, thread, ptx_line, source, .. }) = error.site.as_deref() else {
         return String::new();

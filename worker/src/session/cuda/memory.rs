@@ -1,7 +1,7 @@
 //! Device memory for the residency engine: buffers under a cap, and copies in order on their own queue.
 //!
-//! The cap is checked before memory is requested from the driver, so the driver never allocates more than that for us.
-//! On drop, buffers that a failed load has left behind are released.
+//! The cap is checked before memory is requested from the driver. On drop, buffers that a failed load has left behind
+//! are released.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -301,7 +301,7 @@ impl Drop for CudaMemory {
         while !self.under_way.is_empty() && self.failed.is_none() {
             let _ = self.wait_for_first();
         }
-        // The device may still be copying, so the slots are leaked.
+        // After a failure, the device may still be copying, so the slots are leaked.
         self.under_way.drain(..).for_each(|it| std::mem::forget(it.slot));
         let mut driver = self.driver.borrow_mut();
         for &address in self.live.keys() {

@@ -194,7 +194,6 @@ impl<'b> DeviceSession<'b> {
         Ok(())
     }
 
-    /// Computes the digests of the inputs, right after their upload.
     fn note_digests(&mut self) -> Result<(), SessionError> {
         for (entry, call) in self.entries.iter().zip(&self.calls) {
             let digests = {
@@ -319,7 +318,6 @@ impl<'b> DeviceSession<'b> {
         Ok(())
     }
 
-    /// Writes the value from before the call into each argument that the call changes.
     fn restore(&self, entry: usize) -> Result<(), SessionError> {
         let restored = self.calls[entry].restore(&self.entries[entry], self.driver());
         let name = || self.entries[entry].as_ref().name.clone();

@@ -25,7 +25,6 @@ pub(crate) struct Names<'a> {
     pub(crate) is_unreadable: &'a dyn Fn(u32) -> bool,
 }
 
-/// Returns the verdict on a runner's death.
 pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
     let verdict = |status, detail: String| Verdict { status, detail };
     let loading = matches!(death.phase, Phase::Starting | Phase::Mapped | Phase::Loading);

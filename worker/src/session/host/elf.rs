@@ -98,7 +98,7 @@ impl Dynamic {
     }
 
     /// Returns true if a string of the dynamic section starts with `prefix`. The names of all symbols that the library
-    /// defines or needs are among these strings.
+    /// exports or needs are among these strings.
     pub(crate) fn mentions(&self, prefix: &str) -> bool {
         self.strings.split(|&byte| byte == 0).any(|name| name.starts_with(prefix.as_bytes()))
     }

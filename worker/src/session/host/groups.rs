@@ -283,7 +283,7 @@ impl<'b> HostGroups<'b> {
         self.await_release();
         let Some(guards) = self.previous.take() else { return };
         let thread = std::thread::Builder::new().name("release".to_owned());
-        // If no thread can be started, the pages stay in the cache.
+        // If no thread can be started, this drops the guards, which drop the pages but report nothing.
         self.releasing = thread.spawn(move || guards.release()).ok();
     }
 

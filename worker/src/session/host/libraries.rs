@@ -67,7 +67,7 @@ impl Libraries {
         &self.found
     }
 
-    /// The total size of the files. They take this much address space, and at most this much of the page cache.
+    /// The total size of the files, by which a runner's limits of address space and of file pages are raised.
     pub(crate) fn bytes(&self) -> Bytes {
         let size = |it: &Library| it.file.metadata().map(|it| Bytes::new(it.len())).unwrap_or_default();
         self.found.iter().map(size).sum()

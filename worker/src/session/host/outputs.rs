@@ -308,7 +308,6 @@ mod tests {
     }
 
     proptest! {
-        /// The predicted size must match the real one exactly.
         #[test]
         fn outputs_take_the_predicted_size(sizes in prop::collection::vec(0u64..3_000_000, 0..4)) {
             let outputs: Vec<_> = sizes.iter().copied().map(float_output).collect();

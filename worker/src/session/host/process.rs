@@ -40,9 +40,10 @@ const DEATH_TIMEOUT: Duration = Duration::from_secs(60);
 const FIRST_SLICE: Duration = Duration::from_millis(2);
 const LAST_SLICE: Duration = Duration::from_millis(100);
 
-/// The time limit for mapping and copying inputs, which our own code does. A timeout means that the disk hangs.
+/// The time limit until a runner is locked down. Only our own code runs before that, so a timeout means that the disk
+/// hangs.
 const SETUP_TIMEOUT: Duration = Duration::from_mins(10);
-/// The longest time between the closing of a dying runner's socket and its death.
+/// The longest time that a runner may live after its socket has closed.
 const CLOSED_TIMEOUT: Duration = Duration::from_secs(2);
 /// The messages about libraries that use their runner's socket while they are being loaded.
 const FORGED_REPLY: &str = "the library wrote to its runner's socket while it was being loaded";
@@ -60,9 +61,9 @@ pub(crate) struct RunnerSpec<'a> {
     pub(crate) shared: Bytes,
     /// The size of its mappings of memory that this worker owns and is charged for.
     pub(crate) of_worker: Bytes,
-    /// The size of capture files that are mapped in place.
+    /// The size of the mapped inputs, and of the libraries or the interpreter's files.
     pub(crate) mapped: Bytes,
-    /// The number of threads that it may have, if a control group counts them.
+    /// The number of processes and threads that it may have, if a control group counts them.
     pub(crate) tasks: u32,
 }
 

@@ -1,8 +1,8 @@
 //! A view of outputs while their runner runs. It reads single elements at the moment when a candidate reports that it
 //! is done, and again once the runner is stopped.
 //!
-//! All other reads of outputs use `pread` while the runner is stopped. The view is used because a timed block ends only
-//! after its first reads, and `pread` would take ten times as long.
+//! All other reads of outputs use `pread` while the runner is stopped. A timed block ends only after the view's first
+//! reads, and `pread` would take longer.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -41,7 +41,7 @@ impl View {
             // SAFETY: a page of our own mapping; the advice changes no content.
             let populated = unsafe { madvise(self.at(from), page, Advice::LinuxPopulateWrite) };
             if populated.is_err() {
-                // Before Linux 5.14, only a read fault is possible, which also maps neighbouring pages.
+                // Before Linux 5.14, the page is read instead, which also maps its neighbours.
                 self.read(offset as u64, 1);
             }
         }
@@ -105,7 +105,6 @@ mod tests {
         assert_eq!(view.read(u64::MAX, 16), Element::default());
     }
 
-    /// A read of 64 elements must not count as 4 MiB of memory.
     #[test]
     fn prepare_maps_only_the_elements_pages() {
         let resident = || {

@@ -1,8 +1,8 @@
-//! A backend that follows a script, to test policies with every possible answer of a candidate, without processes.
+//! A backend that follows a script, to test policies with any answer of a candidate, without processes.
 //!
 //! Entries are real captures from `tests/data`, and outputs are compared with recorded ones. A script defines the
-//! effect of each call of a session on the outputs, and the candidate's claims about it. `asked` lists what the policy
-//! requested, in order.
+//! effect of each call of a session on the outputs, and the candidate's claims about it. `asked` lists requests of the
+//! policy, in order.
 
 mod clock;
 mod plays;
@@ -284,7 +284,7 @@ struct ScriptedSession<'b> {
     blocks: usize,
     rounds: usize,
     started: Instant,
-    /// The sum of the durations of its blocks and idle rounds, which is what its clock shows.
+    /// The time by which its clock has advanced: the sum of the durations of its blocks and idle rounds.
     passed: Duration,
     max_handoff: Duration,
     dead: bool,

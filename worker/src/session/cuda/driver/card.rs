@@ -23,7 +23,7 @@ use super::{
 };
 use crate::session::pace::Pace;
 
-/// Dynamic shared memory that every kernel may use. More has to be requested.
+/// The dynamic shared memory, in bytes, that a kernel may use without a request.
 const PLAIN_SHARED: u32 = 48 << 10;
 /// The size of the buffer for the error log of a module.
 const LOG: usize = 8 << 10;

@@ -20,7 +20,7 @@ pub(crate) enum Subject {
     /// The device or its driver lacks a feature.
     Lacking,
     Memory,
-    /// The machine failed. No kernel can cause such an error.
+    /// The machine or the worker failed.
     Host,
 }
 

@@ -138,8 +138,8 @@ impl DriverError {
     }
 }
 
-/// The functions of a device. After an error that ends the context, every further call fails until `replace` has
-/// created a new context.
+/// The functions of a device. After an error that ends the context, nothing can be run until `replace` has created a
+/// new context.
 pub(crate) trait Driver {
     fn card(&self) -> &Card;
 
@@ -223,7 +223,7 @@ pub(crate) trait Driver {
         Err(DriverError::new("reading the device's clock", Code::NOT_SUPPORTED))
     }
 
-    /// The time between two readings, both of which were reached.
+    /// The time between two readings, both of which must have been taken.
     fn between(&mut self, _from: Stamp, _to: Stamp) -> Result<Duration, DriverError> {
         Err(DriverError::new("reading the device's clock", Code::NOT_SUPPORTED))
     }

@@ -88,7 +88,7 @@ proptest! {
 }
 
 #[test]
-fn peak_of_ten_thousand_device_jobs_is_the_formula() {
+fn peak_equals_the_formula_in_ten_thousand_device_jobs() {
     for seed in 0..JOBS {
         let (driver, script) = ScriptedDriver::new();
         let grain = driver.card().grain;

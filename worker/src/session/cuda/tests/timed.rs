@@ -1,5 +1,5 @@
-//! Tests of timing with the scripted driver and its virtual clock: what a time contains, which blocks count, and that
-//! no kernel wins by cheating the clock.
+//! Tests of timing with the scripted driver and its virtual clock: what a time contains, which blocks count, and which
+//! ways of cheating the clock are detected.
 
 use std::cell::Cell;
 
@@ -248,7 +248,6 @@ fn kernel_that_writes_faster_than_the_device_copies_is_too_fast() {
     assert!(close(entry.times.median_time_ms, 0.04), "{:?}", entry.times);
 }
 
-/// The times of the device's clock must agree with the host's times.
 #[test]
 fn device_clock_that_contradicts_the_hosts_is_not_believed() {
     let race = |percent| {

@@ -55,7 +55,7 @@ impl TimingMemory {
         std::mem::replace(&mut self.ring, Buffer::new(0, Bytes::ZERO, Bytes::ZERO))
     }
 
-    /// Queues a write that evicts everything from the L2 cache.
+    /// Queues the write that flushes the L2 cache.
     pub(super) fn flush(&self, driver: &mut dyn Driver) -> Result<(), DriverError> {
         driver.fill(Queue::Calls, self.flush.address(), FLUSH_BYTE, self.flush.bytes())
     }

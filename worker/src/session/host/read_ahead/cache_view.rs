@@ -1,4 +1,4 @@
-//! Finds out which pages of a file are in the cache, with `cachestat`, or on older kernels with `mincore` on a private
+//! Finds out which pages of a file are in the cache, with `cachestat`, or before Linux 6.5 with `mincore` on a private
 //! mapping.
 //!
 //! Linux reports this only to the file's owner and to processes that may write to the file. To others, `mincore`

@@ -1,9 +1,9 @@
-//! Reads mapped inputs ahead of a candidate in verification. For a kernel with sparse accesses, little more is read
-//! than it touches; for one with dense accesses, the disk is read at full rate.
+//! Reads mapped inputs ahead of a candidate in verification. A kernel with sparse accesses should read little more than
+//! it touches, and one with dense accesses should not wait for single pages.
 //!
 //! If a file is not in the cache, every fault reads a whole read-ahead window, so a kernel that looks up a few rows
-//! would read the whole table. Therefore the runner maps inputs without read-ahead (`MADV_RANDOM`). While it calls, a
-//! thread of the worker watches which pages enter the cache, and reads ahead where that is faster.
+//! would read far more than these. Therefore the runner maps inputs without read-ahead (`MADV_RANDOM`). While it calls,
+//! a thread of the worker watches which pages enter the cache, and reads ahead where that is faster.
 //!
 //! This module owns the thread and its counters. `policy` decides, `cache_view` queries the cache, and `touches` reads
 //! the runner's page tables. The thread does not touch the candidate, and does not run while anything is timed. A
@@ -41,15 +41,14 @@ const WHOLE_BELOW: u64 = 1 << 20;
 /// If touches are observed, ranges of at least this many bytes are read with `pread`. All others are requested with a
 /// hint.
 const MIN_LONG_READ: u64 = 4 << 20;
-/// The size of one read, in bytes: the read size of Linux for a disk with little read-ahead.
+/// The size of one read, in bytes.
 const SCRATCH: usize = 1 << 20;
 /// The number of windows that are checked for changes with one request.
 const GROUP: usize = 64;
 /// The pause between two checks while pages enter the cache, and the longest pause while none do.
 const BUSY_PAUSE: Duration = Duration::from_micros(500);
 const IDLE_PAUSE: Duration = Duration::from_millis(20);
-/// The longest pause while a stream waits for the candidate. The candidate needs several times as long for half of the
-/// pages ahead of it.
+/// The longest pause while a stream waits for the candidate.
 const STREAM_PAUSE: Duration = Duration::from_millis(4);
 /// The number of times that a runner's mappings are searched for the inputs before the thread gives up.
 const MAX_TRIES: u32 = 200;
@@ -452,8 +451,8 @@ impl Input {
     }
 
     /// Reads the next piece that is due. Returns true if more is due. Sequential reads are faster than requests for
-    /// pages, because Linux reads large pieces. It also keeps them in large pages, which makes mapping and
-    /// dropping them much cheaper.
+    /// pages, because Linux then reads large pieces. It also keeps them in large pages, which are cheaper to map and to
+    /// drop.
     fn read_some(&mut self, scratch: &mut [u8]) -> bool {
         let Some(bytes) = self.due.front_mut() else { return false };
         if self.in_order.is_none() {

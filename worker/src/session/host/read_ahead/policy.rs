@@ -24,8 +24,8 @@ pub(super) const LONG_STEPS_AHEAD: usize = 8;
 const MAX_AHEAD: u64 = 128;
 /// A window is dense if at least this fraction (1/n) of its pages were touched.
 const DENSE_PART: u64 = 2;
-/// Once this fraction (1/n) of the whole input was touched, reading page by page is slower than reading all of it. A
-/// window then counts as dense at this fraction already.
+/// Once this fraction (1/n) of the whole input was touched, reading all of it is assumed to be faster than page by
+/// page. A window then counts as dense at this fraction already.
 const USED_PART: u64 = 16;
 
 /// The policy's state for one input. Pages are counted from the input's first whole page.

@@ -180,7 +180,7 @@ fn cached_inputs_are_not_read_again() {
 }
 
 #[test]
-fn unobservable_inputs_use_kernel_read_ahead() {
+fn unobservable_inputs_are_left_to_linux() {
     let Some((file, range)) = cold() else { return };
     let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[]);
     assert!(!ahead.page_by_page());
@@ -188,7 +188,7 @@ fn unobservable_inputs_use_kernel_read_ahead() {
 }
 
 #[test]
-fn small_input_is_read_whole_without_neighbours() {
+fn small_input_is_requested_without_its_neighbours() {
     let Some((file, large)) = cold() else { return };
     // The inputs are adjacent. Reading one must not count as touching the other.
     let large = InputRange { bytes: 32 << 20, ..large };

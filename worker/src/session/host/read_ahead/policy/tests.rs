@@ -108,7 +108,8 @@ fn each_access_pattern_stays_within_its_read_limits() {
         Case {
             name: "from front to back",
             touches: (0..PAGES).collect(),
-            // Half a window until the first check, and then one tripwire for each step.
+            // Half a window until it is read, and one tripwire for each step, which are fewer than 30. The bound allows
+            // 64 more.
             misses: 64 + 64 + 30,
             resident: PAGES,
             turned: true,
@@ -192,7 +193,7 @@ fn expected_inputs_are_read_before_they_are_touched() {
 }
 
 #[test]
-fn pages_of_kernel_read_ahead_count_only_if_touches_are_unknown() {
+fn pages_that_linux_read_ahead_count_only_if_touches_are_unknown() {
     for (touched, turned) in [(Some(3), false), (None, true)] {
         let mut policy = ReadaheadPolicy::new(PAGES, PAGE, |_| 0);
         let due = policy.seen(5, MIB / 2, touched);
