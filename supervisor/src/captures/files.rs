@@ -119,7 +119,7 @@ impl Draft {
 
     fn flush(&mut self) -> Result<(), CapturesError> {
         self.file.sync_all().map_err(failed("flushing", &self.path))?;
-        // These bytes will not be read soon. If the kernel ignores the advice, they only take space in the page cache.
+        // These bytes will not be read soon. If Linux ignores the advice, they only take space in the page cache.
         let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
         self.unflushed = 0;
         Ok(())

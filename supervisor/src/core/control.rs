@@ -293,7 +293,7 @@ impl Core {
         }
     }
 
-    /// Returns whether the run is open and all its jobs are over, except for those that follow other jobs.
+    /// Returns whether the run is open, and the only jobs that are not over are some that follow other jobs.
     fn is_at_rest(&self) -> bool {
         let mut jobs = self.spec.jobs.iter().zip(&self.jobs);
         self.pending.stays_open

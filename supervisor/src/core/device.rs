@@ -47,7 +47,7 @@ pub(super) struct Device {
     unreturned: BTreeMap<WorkerId, Unreturned>,
     /// Whether the device has been sampled.
     is_watched: bool,
-    /// The unattributed memory in the last sample that had no process of this run.
+    /// The unattributed memory in the last sample with no worker on the device and no memory of ended workers left.
     idle_unattributed: Option<Bytes>,
     /// Whether it was reported that other programs hold memory on the device.
     others_reported: bool,

@@ -12,7 +12,7 @@ use super::event::Stage;
 use super::ledger::Demand;
 use super::spec::StageSpec;
 
-/// The margin that is added to the highest measurement, because candidates never owe exactly the same.
+/// The margin that is added to the highest measurement, because the next candidate may owe more.
 const MARGIN_PERCENT: u64 = 10;
 
 /// The measured peaks on the host that exceeded their reservations, each with its margin, by job and stage.

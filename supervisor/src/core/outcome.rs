@@ -215,8 +215,8 @@ impl Core {
         }
     }
 
-    /// Blames a candidate whose runner was killed by an unknown sender twice in a row on the same entry. Without a PID
-    /// namespace, a candidate may have killed itself, and one such kill proves nothing.
+    /// Blames a candidate whose runner was killed by an unknown sender on the same entry as the last time. Without a
+    /// PID namespace, a candidate may have killed itself, and one such kill proves nothing.
     fn blame_second_kill(&mut self, order: Order, report: &mut Report) {
         let head = &report.head;
         if head.status != Status::InfraError || !head.end.as_ref().is_some_and(|end| end.unknown_sender) {

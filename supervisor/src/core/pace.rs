@@ -12,10 +12,10 @@ use opt_shared::units::Bytes;
 
 use super::event::Moment;
 
-/// The rate that is assumed until a higher one is observed. One thread that touches fresh pages reached 1.2 to 3 GiB/s
-/// on a small machine.
+/// The rate that is assumed until a higher one is observed. On a small machine, one thread touched fresh pages at up to
+/// 3 GiB/s.
 const FIRST_RATE: Bytes = Bytes::gib(4);
-/// No process fills memory faster than this. If a sample shows a higher rate, a whole mapping was counted at once.
+/// Higher rates count as this one. They are seen when a whole mapping is counted at once.
 const FASTEST_RATE: Bytes = Bytes::gib(64);
 /// The shortest interval between samples. At shorter intervals, sampling itself would take most of the time.
 pub const SHORTEST: Duration = Duration::from_millis(2);

@@ -23,13 +23,13 @@ use super::worker::{Runner, Worker};
 const WORTH_KILLING: Bytes = Bytes::mib(64);
 /// An idle worker that owes less than this is ended only if it is a spare.
 const WORTH_RECYCLING: Bytes = Bytes::mib(16);
-/// How long memory must be missing before that is reported. Freed pages stay in per-CPU lists for seconds before the
-/// kernel counts them as available.
+/// How long memory must be missing before that is reported. Freed pages stay in per-CPU lists for seconds before Linux
+/// counts them as available.
 const GAP_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long no spare is started after Linux reported pressure or a spare was ended, and how long the policy row
 /// `pressure` is not repeated. Linux repeats its report every two seconds while it is short of memory.
 const PRESSURE_QUIET: Duration = Duration::from_secs(60);
-/// How long to wait for the memory of an idle worker that was told to end. Most workers end much sooner.
+/// How long to wait for the memory of an idle worker that was told to end.
 const DRAINED_MEMORY_DELAY: Duration = Duration::from_secs(1);
 
 /// What the core remembers of the machine between samples.

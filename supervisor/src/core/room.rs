@@ -153,7 +153,7 @@ impl Core {
     /// Returns the shortage if a build waits because of it.
     pub(super) fn held_builds(&self) -> Option<Short> {
         let short = self.room.short?;
-        // Builds are served first, so looking at the first waiting unit of each job is enough.
+        // Within a turn, builds are served first, so looking at the first waiting unit of each job is enough.
         let first = self.jobs.iter().filter_map(|job| job.roster.waiting(None).next());
         first.map(|id| self.unit(id).step().stage).any(|stage| stage == Stage::Build).then_some(short)
     }

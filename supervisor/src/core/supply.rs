@@ -22,8 +22,8 @@ use super::{Core, Ending};
 
 /// How long to wait for a source that was asked. It may still offer units later.
 pub(super) const SOURCE_TIMEOUT: Duration = Duration::from_secs(600);
-/// A source is asked for enough units that its job has this many open ones per verifier. Thus no verifier has to wait
-/// for the source.
+/// A source is asked for enough units that its job has this many open ones per verifier, so that verifiers need not
+/// wait for the source.
 const AHEAD: u32 = 2;
 const WITHDRAWN: &str = "withdrawn by its source";
 

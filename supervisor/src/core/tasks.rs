@@ -7,11 +7,12 @@ use super::Core;
 use super::event::Moment;
 use super::worker::Lease;
 
-/// The pause after the first attempt of a step that was refused a process. It doubles with each further one.
+/// The pause after the first attempt of a unit that was refused a process. It doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// The number of attempts of a step that do not count as losses because of this. Their pauses take a minute in all.
-/// Without a limit, a candidate whose machine never allows enough processes would be repeated forever.
+/// The number of attempts of a unit that do not count as losses because of this. A second pass counts from zero. Their
+/// pauses take a minute in all. Without a limit, a candidate whose machine never allows enough processes would be
+/// repeated forever.
 const MAX_WITHOUT_TASKS: u32 = 7;
 
 /// Once the pauses of a run have taken this long, each further one is short. Otherwise, many candidates that use up the

@@ -77,7 +77,7 @@ pub(crate) struct Losses {
     pub(crate) short_of_memory: u32,
     /// The number of builds that failed while there was no room for them.
     pub(crate) without_room: u32,
-    /// The number of attempts to which the machine refused a process or thread.
+    /// The number of attempts, of any step in this pass, to which the machine refused a process or thread.
     pub(crate) without_tasks: u32,
     /// The number of attempts that were ended because they held more on the device than they reserved.
     pub(crate) over_device: u32,
@@ -153,7 +153,7 @@ impl Unit {
         self.may_be_paired |= next.alone;
         self.step_index += 1;
         self.progress = Progress::Waiting { attempt: 1 };
-        // The pauses for lack of processes are not made a second time.
+        // Otherwise, a unit could pause the run for as long again in each step.
         self.losses = Losses { without_tasks: self.losses.without_tasks, ..Losses::default() };
         true
     }

@@ -211,7 +211,8 @@ impl Core {
         Some(format!("{lease}, {charged} of {ceiling} are charged, {before}, and {reason}"))
     }
 
-    /// Returns how many units are served before this one, because of their turn, job, stage or position.
+    /// Returns how many open units come before this one by turn, job, stage and number. It ignores that faster
+    /// candidates are timed first.
     fn ahead_of(&self, id: UnitId) -> usize {
         let order =
             |unit: &Unit| (!unit.is_done()).then(|| (unit.turn, unit.job, unit.step().stage, unit.spec.id));

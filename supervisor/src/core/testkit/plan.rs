@@ -91,7 +91,7 @@ pub fn a_replay(stage: StageSpec) -> Candidate {
     Candidate { replay: Some(stage), ..a_candidate() }
 }
 
-/// A job whose workers are never recycled.
+/// A job whose limits for recycling workers are generous.
 pub fn a_job(id: JobId) -> Job {
     Job {
         id,

@@ -60,7 +60,7 @@ fn second_verifier_is_not_started_if_its_lease_would_not_fit() {
     }
 }
 
-/// Returns the stage of each lease up to the first profile, and how many profilers had been started before it ended.
+/// Returns the stage of each lease up to the first profile, with the number of profilers that were started by then.
 fn spares(spec: Plan) -> Vec<(Stage, usize)> {
     let mut harness = Harness::new(spec);
     let mut seen = Vec::new();
@@ -188,8 +188,7 @@ fn no_spare_is_started_while_a_verifier_is_idle() {
     assert_eq!(starts(&harness, Role::Verifier), 2, "{:#?}", harness.log);
 }
 
-/// A newly submitted unit needs a verifier, and the profiler is due for replacement, but nothing may start during a
-/// profile.
+/// A newly submitted unit needs a verifier, but nothing may start during a profile.
 #[test]
 fn no_worker_is_started_during_a_profile() {
     let mut spec = Plan { spare: true, ..plan(1) };

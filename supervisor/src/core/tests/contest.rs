@@ -189,7 +189,7 @@ proptest! {
                 prop_assert!(value * (1.0 + half) < highest_lower_bound, "{unit} was left out: {orders}");
             }
         }
-        // The best candidate is confirmed, if it is faster than the baseline.
+        // The best candidate is confirmed, if it was profiled and is faster than the baseline.
         let best = (1..7).filter(passed).max_by(|one, other| figure(*one).0.total_cmp(&figure(*other).0));
         if let Some(best) = best.filter(|&best| 1.0 < figure(best).0 && reached[&best] != Stage::Screen) {
             prop_assert_eq!(reached[&best], Stage::Confirm, "{} {}", best, orders);

@@ -93,7 +93,7 @@ fn runner_with_a_context_is_ended_instead_of_its_worker() {
     assert!(kills(&harness.feed(Event::DeviceSample(seen(&held)))).is_empty(), "each is ended once");
 }
 
-/// The second worker holds more than the 400 MiB that its lease reserves. The first one holds exactly as much.
+/// The second worker holds more than the 400 MiB that its lease reserves, and the first exactly as much.
 #[test]
 fn only_the_offender_is_ended() {
     let (mut harness, first) = verifying(Plan { verifiers: 2, ..on_device(plan(2)) });

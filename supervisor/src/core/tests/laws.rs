@@ -40,7 +40,7 @@ fn charge_for_a_missing_worker_is_noticed() {
 }
 
 #[test]
-fn lease_for_another_stage_than_its_candidates_is_noticed() {
+fn lease_of_an_ended_unit_is_noticed() {
     let error =
         broken(|core, _| core.change(UnitId(0), |unit| unit.progress = Progress::Done(Status::Passed)));
     assert!(error.contains("its unit is") && error.contains("Done"), "{error}");

@@ -313,7 +313,8 @@ fn baseline_lost_beside_a_candidate_is_not_the_candidates_loss() {
     assert_eq!(paired.attempt, 2);
     harness.report(paired, failed(Status::Timeout));
     assert_eq!(harness.policies("baseline_lost").len(), 1);
-    // This is the third attempt. The host caused one loss and the baseline another; the candidate caused none.
+    // This is the third attempt. The first was a loss through the host's fault. The second ended because of the
+    // baseline, which does not count as a loss.
     let third = harness.lease();
     // A worker that blames a baseline although there was none is at fault. That counts as one more loss.
     harness.report(third, failed(Status::Timeout));

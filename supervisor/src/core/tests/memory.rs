@@ -372,8 +372,8 @@ fn phase_records_its_peak() {
     assert_eq!(row.predicted, STAGE.predicted + IDLE);
 }
 
-/// There are two jobs with one candidate each, and the profiler is due for replacement after one lease. Its replacement
-/// is started while the second job's verifier works.
+/// There are two jobs with one candidate each, and the profiler is due for replacement after one lease. With spares,
+/// its replacement is started while the second job's verifier works.
 #[test]
 fn profiler_due_for_replacement_is_replaced_while_verifiers_work() {
     for (spare, starts_in_the_switch) in [(true, 0), (false, 1)] {

@@ -237,9 +237,9 @@ fn deadlines_exceed_what_timeouts_allow() {
     let limits = limits(None, Some(1));
     for call_timeout in [Duration::from_millis(10), Duration::from_secs(1), Duration::from_secs(600)] {
         let settings = verify_settings(call_timeout, 2);
-        // For each entry, a separate runner loads the candidate and makes four calls: a plan call, two repeats and one
-        // more. Each may take four times its timeout, because a worker waits that long for a runner that gets no CPU.
-        // Reading an entry's 20 MiB takes a second.
+        // For each entry, a separate runner loads the candidate and makes a plan call and two repeats. One more call is
+        // allowed for. Each may take four times its timeout, because a worker waits that long for a runner that gets no
+        // CPU. Reading an entry's 20 MiB takes a second.
         let load = call_timeout.clamp(Duration::from_secs(1), Duration::from_secs(120)) * 4;
         let call = call_timeout * 4;
         let allowed = (load + call * 4) * 100 + Duration::from_secs(100);

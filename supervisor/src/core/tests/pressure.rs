@@ -48,7 +48,7 @@ fn memory_gap_is_reported_once_it_lasts() {
     harness.available = Some(Bytes::gib(10));
     harness.sample(&[(runner, Bytes::mib(1))]);
     let rows = |harness: &Harness| harness.policies("attribution_gap").len();
-    // The memory that this run owes explains why less is available.
+    // 2 GiB less are available, and this run owes only 1 GiB more. The gap of 1 GiB is as large as the floor.
     harness.available = Some(Bytes::gib(8));
     for _ in 0..2 {
         harness.sample(&[(runner, Bytes::gib(1) + Bytes::mib(1))]);

@@ -130,7 +130,6 @@ fn source_with_nothing_yet_is_awaited_and_not_asked_again() {
     assert_eq!(harness.orders(), "B0 V0 P0");
 }
 
-/// A unit that must run alone is not disturbed by units of another job.
 #[test]
 fn late_units_of_an_earlier_job_do_not_disturb_a_unit_that_runs_alone() {
     let mut harness = Harness::silent(&two_jobs());
@@ -385,7 +384,7 @@ fn submitted_units_raise_the_supervisors_charge() {
 
 /// The first way never fits under the ceiling. The second one takes less memory, and is used instead.
 #[test]
-fn any_step_may_fall_back_to_a_smaller_way() {
+fn verification_falls_back_to_a_smaller_way() {
     let way = |mib, batch| StageSpec { reserved: Bytes::mib(mib), batch, ..STAGE };
     let mut spec = plan(1);
     spec.candidates[0].verify = vec![way(5000, Some(Bytes::mib(64))), way(100, None)];
