@@ -462,7 +462,7 @@ struct Reading {
     buffer: Vec<u8>,
 }
 
-/// Adds the bytes between two records to the manifest's literals. `at` stays 0 because readers compute it.
+/// Adds the bytes between two records to the literals. Their `at` stays 0, because readers compute it.
 fn literal(
     reading: &mut Reading,
     segments: &mut Vec<Segment>,

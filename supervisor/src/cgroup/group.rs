@@ -15,16 +15,16 @@ pub struct LeafLimits {
 }
 
 /// The difference, in version 1, between the limit on memory and swap together and the limit on memory. It is more than
-/// a huge page, because memory is counted in such steps.
+/// a huge page of 2 MiB, because memory may be counted in such steps.
 const SWAP: Bytes = Bytes::mib(4);
 
-/// The kernel's counts for a leaf.
+/// Linux's counts for a leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
-    /// The number of members that the kernel killed for lack of memory, in the group or on the whole machine.
+    /// The number of members that Linux killed for lack of memory, in the group or on the whole machine.
     pub oom_kill: u64,
     /// The number of times that the leaf had no memory left at its own limit. In version 1, this includes the times at
-    /// which the kernel could then free cached pages of files.
+    /// which Linux could then free cached pages of files.
     pub at_limit: u64,
 }
 
@@ -85,14 +85,14 @@ impl Group {
                 put(folder, "memory.max", &memory)?;
                 put(folder, "pids.max", &tasks)?;
                 put(folder, "memory.oom.group", "1")?;
-                // A kernel without swap, or without swap accounting, has no such file.
+                // Linux without swap, or without swap accounting, has no such file.
                 if_there(put(folder, "memory.swap.max", "0"))
             }
             Self::One { memory: folder, pids } => {
                 put(pids, "pids.max", &tasks)?;
                 put(folder, "memory.limit_in_bytes", &memory)?;
                 // Memory and swap together. It must not be lower than the limit on memory, so it is set second. If both
-                // were equal, this one would be reached first, and newer kernels do not count that.
+                // were equal, this one would be reached first, and newer versions of Linux do not count that.
                 let with_swap = (limits.memory + SWAP).get().to_string();
                 if_there(put(folder, "memory.memsw.limit_in_bytes", &with_swap))?;
                 if_there(put(folder, "memory.swappiness", "0"))?;
@@ -138,21 +138,20 @@ impl Group {
         }
     }
 
-    /// Returns whether a group above this one refused a process or thread to a member. In version 1, and in version 2
-    /// before Linux 6.11, `pids.events` counts every process that a member could not start. The group never had as many
-    /// as its own limit allows, so the limit of another group was reached. On later kernels, this count stays 0, and
-    /// the group at its limit counts.
+    /// Returns whether a group above this one refused a process or thread to a member: `pids.events` counts a refusal,
+    /// but the group never had as many as its own limit allows. In version 2 since Linux 6.11, only the group whose
+    /// limit was reached counts refusals, so this returns false.
     pub(super) fn was_refused_tasks_from_above(&self, limit: u32) -> Result<bool, CgroupError> {
         let folder = match self {
             Self::One { pids, .. } => pids,
             Self::Two { folder } => folder,
         };
         let (events, peak) = (folder.join("pids.events"), folder.join("pids.peak"));
-        // Older kernels lack one or both.
+        // Older versions of Linux lack one or both.
         let (Some(events_text), Some(peak_text)) = (if_read(read(&events))?, if_read(read(&peak))?) else {
             return Ok(false);
         };
-        // `kill` lowers the limit.
+        // In version 1, `kill` sets the limit to 0, which refuses processes too.
         if number(&folder.join("pids.max"))? != u64::from(limit) {
             return Ok(false);
         }

@@ -42,7 +42,7 @@ impl Leaf {
         self.group.events()
     }
 
-    /// Returns whether a group above the leaf refused a process or thread to a member, as far as the leaf's own files show
+    /// Returns whether a group above the leaf refused a process or thread to a member, as far as the leaf's files show
     /// it.
     pub fn was_refused_tasks_from_above(&self) -> Result<bool, CgroupError> {
         self.group.was_refused_tasks_from_above(self.limits.tasks)
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn events_reads_the_kernels_counts() {
+    fn events_are_read_from_the_files_of_the_group() {
         let folder = tempfile::tempdir().expect("folder");
         for (group, leaf) in leaves(folder.path()) {
             assert!(leaf.events().is_err(), "there is no file yet");

@@ -18,8 +18,8 @@ const PREFIX: &str = "opt-run-";
 /// workers.
 const HOME: &str = "home";
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
-/// The timeout for removing a group. A killed process leaves its group within milliseconds, unless it hangs in the
-/// kernel. The timeout is short in tests, because plain folders with files never become empty.
+/// The timeout for removing a group. A killed process leaves its group within milliseconds, unless it hangs in a system
+/// call. The timeout is short in tests, because plain folders with files never become empty.
 const REMOVAL_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2_000 });
 const REMOVAL_PAUSE: Duration = Duration::from_millis(2);
 /// At most this many entries of a folder are examined.
@@ -123,7 +123,8 @@ impl Subtree {
         Leaf::create(self.start.child(&format!("{PREFIX}{}-{name}", self.key)), limits)
     }
 
-    /// Takes back the leaf of a dead process, and kills what is left in it. If it is not empty yet, it is removed later.
+    /// Takes back the leaf of a dead process, and kills what is left in it. If it is not empty yet, it is removed
+    /// later.
     pub fn give_back(&mut self, leaf: Leaf) {
         if let Err(busy) = leaf.remove() {
             let _ = busy.kill();
@@ -249,8 +250,8 @@ fn remove_with_timeout(remove: impl Fn() -> bool) {
     }
 }
 
-/// Returns whether this process may create groups below `start`. For an ordinary user, the kernel decides that later.
-/// Root could write anywhere, so a group of a service manager is used only if it was delegated.
+/// Returns whether this process may create groups below `start`. For an ordinary user, Linux decides that later. Root
+/// could write anywhere, so a group of a service manager is used only if it was delegated.
 fn may_create_groups(root: &Path, start: &StartGroup) -> bool {
     let has_manager = root.join("run/systemd/system").is_dir();
     if start.topmost || !has_manager || !rustix::process::geteuid().is_root() {

@@ -230,8 +230,8 @@ impl Core {
         }
     }
 
-    /// Blames a candidate whose build failed twice in a row with the same output. One output that does not name the cause
-    /// proves nothing, but a fault of the machine would not repeat itself word for word.
+    /// Blames a candidate whose build failed twice in a row with the same output. One output that does not name the
+    /// cause proves nothing, but a fault of the machine would not repeat itself word for word.
     fn blame_same_output(&mut self, unit: UnitId, report: &mut Report) {
         let Body::Build(built) = &report.body else { return };
         let before = self

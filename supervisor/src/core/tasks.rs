@@ -27,8 +27,8 @@ pub(super) struct TasksPause {
 }
 
 impl Core {
-    /// Begins a pause if the machine refused a process or thread to this attempt. Returns true if the attempt is repeated
-    /// without counting as a loss.
+    /// Begins a pause if the machine refused a process or thread to this attempt. Returns true if the attempt is
+    /// repeated without counting as a loss.
     pub(super) fn had_no_tasks(&mut self, now: Moment, lease: &Lease, tasks_left: Option<u64>) -> bool {
         if tasks_left != Some(0) {
             return false;

@@ -1,4 +1,4 @@
-//! Detects which of the kernel's interfaces for watching memory exist on this machine, by trying them.
+//! Detects which of Linux's interfaces for watching memory exist on this machine, by trying them.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;

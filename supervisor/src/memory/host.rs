@@ -1,4 +1,4 @@
-//! Describes the machine for the results: processor, cores, memory, kernel. It is detected once per run.
+//! Describes the machine for the results: processor, cores, memory, version of Linux.
 
 use opt_shared::units::Bytes;
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};

@@ -27,7 +27,7 @@ pub fn left(root: &Path) -> Result<Option<u64>, SampleError> {
 /// Returns the number of processes and threads that the user's own limit (`ulimit -u`) still allows; `root` is `/`.
 /// Returns `None` if there is no limit, or if so much is left that counting is not worth its time.
 pub fn left_for_user(root: &Path) -> Option<u64> {
-    // The kernel exempts such processes.
+    // Linux exempts processes with one of these capabilities.
     let exempt = CapabilitySet::SYS_RESOURCE | CapabilitySet::SYS_ADMIN;
     if capabilities(None).is_ok_and(|own| own.effective.intersects(exempt)) {
         return None;
@@ -37,7 +37,7 @@ pub fn left_for_user(root: &Path) -> Option<u64> {
 }
 
 fn left_under(limit: u64, proc: &Path, user: u32) -> Option<u64> {
-    /// So many are enough for every run.
+    /// So many are enough for a run.
     const PLENTY: u64 = 1024;
     // All tasks of the machine may be the user's.
     if let Ok(Some(all)) = tasks(proc)

@@ -1,4 +1,4 @@
-//! A trigger of the kernel's pressure stall information (PSI), which reports that tasks are waiting for memory.
+//! A trigger of Linux's pressure stall information (PSI), which reports that tasks are waiting for memory.
 //!
 //! The main loop polls the trigger's descriptor; the core decides how to react.
 
@@ -16,7 +16,7 @@ pub(super) const TRIGGER: &[u8] = b"some 150000 2000000\0";
 pub struct PressureTrigger(OwnedFd);
 
 impl PressureTrigger {
-    /// Arms a trigger; `proc` is `/proc`. Fails if the kernel has no PSI, or does not allow triggers.
+    /// Arms a trigger; `proc` is `/proc`. Fails if Linux has no PSI, or does not allow triggers.
     pub fn arm(proc: &Path) -> Result<Self, Errno> {
         let path = proc.join("pressure/memory");
         let file = rustix::fs::open(&path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arm_fails_on_a_kernel_without_psi() {
+    fn arm_fails_without_psi() {
         let root = tempfile::tempdir().expect("folder");
         assert_eq!(PressureTrigger::arm(root.path()).map(|_| ()), Err(Errno::NOENT));
     }

@@ -18,7 +18,7 @@ const STATUS_BYTES: usize = 64 << 10;
 /// The size limit of `stat`: 52 numbers and a name.
 const STAT_BYTES: usize = 4 << 10;
 
-/// The memory of a process by kind. A figure that the kernel does not report is `None`.
+/// The memory of a process by kind. A figure that Linux does not report is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessSample {
     pub rss_anon: Option<Bytes>,
@@ -35,7 +35,7 @@ impl ProcessSample {
         Some(self.rss_anon? + self.rss_shmem? + self.vm_swap? + self.vm_pte?)
     }
 
-    /// Pages of files, which the kernel can reclaim at any time.
+    /// Pages of files, which Linux can reclaim.
     pub fn reclaimable(&self) -> Option<Bytes> {
         self.rss_file
     }
@@ -73,7 +73,7 @@ impl ProcessSampler {
         Ok(Some(Self { statm, status, page: page_size() }))
     }
 
-    /// Takes the cheap sample, in about 0.4 µs.
+    /// Takes the cheap sample, from `statm`.
     pub fn resident(&mut self) -> Result<Seen<Resident>, SampleError> {
         let wanted = "seven page counts";
         let Some((path, text)) = self.statm.read()? else { return Ok(Seen::Gone) };
@@ -90,7 +90,7 @@ impl ProcessSampler {
         Ok(Seen::Alive(Resident { resident: pages(resident), shared: pages(shared) }))
     }
 
-    /// Takes the full sample, in about 2.5 µs.
+    /// Takes the full sample, from `status`.
     pub fn sample(&mut self) -> Result<Seen<ProcessSample>, SampleError> {
         let Some((path, text)) = self.status.read()? else { return Ok(Seen::Gone) };
         let mut sample = ProcessSample::default();

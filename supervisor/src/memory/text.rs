@@ -34,7 +34,7 @@ impl KeptFile {
     /// Reads the current text, and returns it with the path. `None` if the process that it describes has ended.
     pub(super) fn read(&mut self) -> Result<Option<(&Path, &[u8])>, SampleError> {
         let mut length = 0;
-        // The kernel can return a long file in several pieces.
+        // Linux can return a long file in several pieces.
         loop {
             match self.file.read_at(&mut self.buffer[length..], length as u64) {
                 Ok(0) => break,

@@ -1,5 +1,5 @@
-//! Finds the descendants of a process, from `/proc/PID/task/*/children` or, on kernels without it, from the parents of
-//! all processes.
+//! Finds the descendants of a process, from `/proc/PID/task/*/children` or, if Linux has no such file, from the parents
+//! of all processes.
 //!
 //! The tree can change during a walk. A process that started or was orphaned meanwhile may be missing, and a process in
 //! the result may have ended. Buffers are reused, so a walk with the first method allocates only when the tree has
@@ -18,11 +18,10 @@ use super::SampleError;
 use super::procfs::{parent, process_folder};
 use super::text::{number, words};
 
-/// The maximum number of descendants. With usual plans, the limits on processes keep the supervisor's tree smaller, so
-/// only a fork bomb exceeds it.
+/// The maximum number of descendants. Only a fork bomb should exceed it.
 pub const MAX_DESCENDANTS: usize = 16 << 10;
-/// The maximum number of processes visited on the machine: twice the kernel's default limit of pids on a machine with
-/// up to 32 CPUs.
+/// The maximum number of processes visited on the machine: twice Linux's default limit of pids on a machine with up to
+/// 32 CPUs.
 pub const MAX_PROCESSES: usize = 64 << 10;
 /// The size limit of the list of a thread's children, at 8 bytes for each pid.
 const CHILDREN_BYTES: usize = MAX_DESCENDANTS * 8;
@@ -39,7 +38,7 @@ pub struct TreeWalker {
     entries: Box<[MaybeUninit<u8>]>,
     text: Box<[u8]>,
     found: Vec<u32>,
-    /// All processes as (parent, child); used only if the kernel lists no children.
+    /// All processes as (parent, child); used only if Linux lists no children.
     pairs: Vec<(u32, u32)>,
     method: Method,
 }
@@ -47,9 +46,9 @@ pub struct TreeWalker {
 /// The method of finding children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
-    /// The kernel lists the children of each thread.
+    /// Linux lists the children of each thread.
     Listed,
-    /// The kernel does not list children, so the parent of every process is read.
+    /// Linux does not list children, so the parent of every process is read.
     Parents,
 }
 
@@ -79,7 +78,7 @@ impl TreeWalker {
     pub fn descendants(&mut self, pid: u32) -> Result<&[u32], SampleError> {
         if self.method == Method::Listed {
             match self.by_lists(pid) {
-                // A running kernel does not gain this interface, so this walk and later ones use the other method.
+                // This interface cannot appear later, so this walk and later ones read the parents.
                 Err(SampleError::Absent { .. }) => self.method = Method::Parents,
                 other => other?,
             }
@@ -152,7 +151,7 @@ impl TreeWalker {
             let children = match children {
                 Ok(children) => children,
                 Err(Errno::NOENT | Errno::SRCH) => {
-                    // Either the thread has ended, or the kernel does not list children.
+                    // Either the thread has ended, or Linux does not list children.
                     let mut name = [0; NAME_BYTES];
                     if open_below(tasks.as_fd(), &mut name, format_args!("{thread}"), OFlags::DIRECTORY)
                         .is_ok()

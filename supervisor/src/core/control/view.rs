@@ -24,7 +24,8 @@ pub struct RunView {
     pub floor: Bytes,
     pub charged: Bytes,
     pub owed: Bytes,
-    /// When the run began to wait, and for what: the database, processes, room for builds, or memory for the next lease.
+    /// When the run began to wait, and for what: the database, processes, room for builds, or memory for the next
+    /// lease.
     pub waiting: Option<(Moment, String)>,
     /// The room for builds in the last reading.
     pub room: Room,

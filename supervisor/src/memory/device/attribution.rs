@@ -66,7 +66,7 @@ fn owner<P: Copy>(pid: u32, ours: &[OwnProcess<P>]) -> Option<P> {
     others.next().is_none().then_some(found.process)
 }
 
-/// Returns the pids of a process in all namespaces that `proc` shows, or only `pid` if the kernel does not list them.
+/// Returns the pids of a process in all namespaces that `proc` shows, or only `pid` if Linux does not list them.
 pub fn pids(proc: &Path, pid: u32) -> Vec<u32> {
     let status = std::fs::read_to_string(proc.join(pid.to_string()).join("status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();

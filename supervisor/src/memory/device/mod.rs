@@ -67,8 +67,8 @@ pub enum DeviceError {
     NotListed { uuid: String, count: usize },
 }
 
-/// The maximum difference between two totals of the same memory, as a share of the larger one. The driver and the
-/// kernel each reserve some memory.
+/// The maximum difference between two totals of the same memory, as a share of the larger one. The driver and Linux
+/// each reserve some memory.
 const SAME_MEMORY: f64 = 0.05;
 
 /// Guesses whether host and device share one memory: NVML reports no totals, or the device has about as much memory as

@@ -22,7 +22,7 @@ pub struct Nvml {
 }
 
 impl Nvml {
-    /// Loads and initialises the library, which takes tens of milliseconds if there is a driver.
+    /// Loads and initialises the library.
     pub fn open() -> Result<Self, DeviceError> {
         let path = std::env::var_os(LIBRARY_VARIABLE).unwrap_or_else(|| OsString::from(LIBRARY));
         Self::open_library(&path)
