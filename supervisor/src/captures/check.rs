@@ -17,7 +17,6 @@ use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
 /// The maximum number of findings that are kept. A completely damaged store would have a finding for each file.
 const MAX_FINDINGS: usize = 1000;
 
-/// The result of `captures check`.
 #[derive(Clone, Debug, Default)]
 pub struct Checked {
     pub entries: u64,

@@ -31,7 +31,6 @@ pub(super) struct Claim<'c> {
 }
 
 impl Claims {
-    /// Claims a storage. Returns `None` if it was claimed before.
     pub(super) fn take(&self, size_and_crc: SizeAndCrc) -> Option<Claim<'_>> {
         let mut claimed = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if claimed.contains_key(&size_and_crc) {

@@ -85,9 +85,7 @@ impl Stream {
 pub(super) struct Draft {
     path: PathBuf,
     file: File,
-    /// The number of bytes written since the last flush.
     unflushed: u64,
-    /// Whether the file has its final name.
     placed: bool,
 }
 
@@ -220,7 +218,6 @@ pub(super) fn read_manifest(path: &Path) -> Result<Vec<u8>, CapturesError> {
     Ok(bytes)
 }
 
-/// Fails if the disk has too little free space.
 pub(super) fn require_space(folder: &Path, needed: Bytes) -> Result<(), CapturesError> {
     let existing = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
     let found = rustix::fs::statvfs(existing)

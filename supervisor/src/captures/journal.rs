@@ -28,22 +28,18 @@ pub(super) struct Line {
     pub(super) entry: IndexEntry,
 }
 
-/// A journal that is open for appending.
 pub(super) struct Journal {
     path: PathBuf,
     file: File,
 }
 
-/// The state that an earlier run left.
 pub(super) struct Earlier {
     pub(super) provenance: Provenance,
-    /// The finished entries, by name.
     pub(super) done: BTreeMap<String, Line>,
     /// The offset of the end of the last complete line.
     complete: u64,
 }
 
-/// Reads the journal that an earlier run left, if there is one.
 pub(super) fn earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> {
     let path = partial.join(NAME);
     let file = match open_plain(&path) {

@@ -7,7 +7,6 @@ use opt_shared::capture::{CaptureFile, ErrorKind, RecordRange};
 
 use super::CapturesError;
 
-/// How a file is split into blobs and literals.
 pub(super) struct Layout {
     /// The ranges that become blobs, in file order. The bytes between them become literals of the manifest.
     pub(super) blobs: Vec<RecordRange>,
@@ -29,7 +28,6 @@ pub(super) fn of_file(path: &Path, bytes: u64) -> Result<Layout, CapturesError> 
     }
 }
 
-/// Makes the whole file a single blob.
 fn whole(bytes: u64, why: String) -> Layout {
     let blobs = if bytes == 0 { Vec::new() } else { vec![RecordRange { offset: 0, bytes, crc32: None }] };
     Layout { blobs, kept_whole: Some(why) }

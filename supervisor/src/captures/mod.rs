@@ -29,7 +29,6 @@ const MAX_THREADS: usize = 4;
 /// The number of bytes that each thread reads, hashes and writes at a time.
 const CHUNK: usize = 1 << 20;
 
-/// An error of a `captures` command.
 #[derive(Debug, thiserror::Error)]
 pub enum CapturesError {
     /// The given files or folders cannot be used.
@@ -57,7 +56,6 @@ pub enum CapturesError {
 }
 
 impl CapturesError {
-    /// Returns the exit code of a command that fails with this error.
     pub fn exit(&self) -> crate::exit::Exit {
         match self {
             Self::Refused(_) => crate::exit::Exit::Usage,

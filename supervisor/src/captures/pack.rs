@@ -36,7 +36,6 @@ const BLOB_MODE: u32 = 0o444;
 /// The disk space, in bytes, that a file takes in addition to its content.
 const BLOCK: u64 = 4096;
 
-/// The result of `pack` or `add`.
 #[derive(Clone, Debug, Default)]
 pub struct Packed {
     pub entries: u64,
@@ -116,7 +115,6 @@ pub fn pack(
     Ok(Packed { found_done, left_out, ..packed })
 }
 
-/// The files that were not packed, with the reasons.
 struct NotPacked {
     left_out: Vec<String>,
     /// The error for the first file that changed while it was read.
@@ -130,7 +128,6 @@ pub struct Origin {
     pub started: String,
 }
 
-/// A store while it is being packed.
 struct Packing {
     store: PathBuf,
     partial: PathBuf,
@@ -455,7 +452,6 @@ fn remove_partial(partial: &Path) -> Result<(), CapturesError> {
     fs::remove_dir_all(partial).map_err(failed("removing", partial))
 }
 
-/// A source file that is being read.
 struct Reading {
     stream: Stream,
     file_hash: blake3::Hasher,

@@ -10,7 +10,6 @@ use opt_shared::units::Bytes;
 
 use super::{CapturesError, failed};
 
-/// A file to pack.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     /// The path below the folder, with `/` as separator.
@@ -40,7 +39,6 @@ impl Stamp {
     }
 }
 
-/// The contents of a folder.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     /// Sorted by name.

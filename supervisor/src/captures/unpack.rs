@@ -20,7 +20,6 @@ use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
 /// The longest file name in bytes that Linux's file systems allow.
 const MAX_FILE_NAME: usize = 255;
 
-/// The result of `unpack`.
 #[derive(Clone, Debug, Default)]
 pub struct Unpacked {
     pub written: u64,
@@ -117,7 +116,6 @@ pub(super) fn read_index(store: &Path) -> Result<Index, CapturesError> {
     Index::read(store).map_err(|source| CapturesError::Index { path: store.to_owned(), source })
 }
 
-/// Returns the named entries, or all if no name is given.
 fn choose<'i>(entries: &'i [IndexEntry], only: &[String]) -> Result<Vec<&'i IndexEntry>, CapturesError> {
     let matches = |entry: &IndexEntry, wanted: &String| {
         entry.name == *wanted || entry.name.strip_suffix(".pt") == Some(wanted)
@@ -156,7 +154,6 @@ fn draft_path(target: &Path) -> PathBuf {
     target.with_file_name(format!("{digest}{SUFFIX}"))
 }
 
-/// What a thread needs to restore an entry.
 struct Restoring<'w> {
     store: &'w Path,
     stop: &'w AtomicBool,
@@ -165,7 +162,6 @@ struct Restoring<'w> {
 }
 
 impl Restoring<'_> {
-    /// Writes the entry's file into `folder`.
     fn entry(&mut self, entry: &IndexEntry, folder: &Path) -> Result<(), CapturesError> {
         let target = &folder.join(&entry.name);
         let path = self.store.join(ENTRIES).join(&entry.name);
@@ -204,7 +200,6 @@ impl Restoring<'_> {
         draft.place_new(target, 0o644)
     }
 
-    /// Appends a blob's bytes to the draft.
     fn blob(
         &mut self,
         id: BlobId,

@@ -41,7 +41,6 @@ pub enum Group {
 }
 
 impl Group {
-    /// The folders of this group.
     pub(super) fn folders(&self) -> impl Iterator<Item = &Path> {
         let (first, second) = match self {
             Self::One { memory, pids } => (memory, Some(pids).filter(|pids| *pids != memory)),
@@ -184,7 +183,6 @@ fn count_of(text: &str, name: &str, path: &Path) -> Result<Option<u64>, CgroupEr
     words.next().and_then(|word| word.parse().ok()).map(Some).ok_or_else(|| no_count(path))
 }
 
-/// Reads a file that contains only a number.
 fn number(path: &Path) -> Result<u64, CgroupError> {
     read(path)?.trim().parse().map_err(|_| no_count(path))
 }

@@ -25,7 +25,6 @@ const REMOVAL_PAUSE: Duration = Duration::from_millis(2);
 /// At most this many entries of a folder are examined.
 const MAX_ENTRIES: usize = 10_000;
 
-/// The group in which the supervisor was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartGroup {
     pub group: Group,
@@ -139,12 +138,10 @@ impl Subtree {
         }
     }
 
-    /// Removes the leaves that have become empty.
     fn sweep(&mut self) {
         self.dying = std::mem::take(&mut self.dying).into_iter().filter_map(|it| it.remove().err()).collect();
     }
 
-    /// Removes the groups that killed supervisors left.
     fn clear(&self) {
         for name in names_below(&self.start) {
             let Some(key) = key_of(&name) else { continue };
@@ -204,7 +201,6 @@ impl Drop for Subtree {
     }
 }
 
-/// Fails if the group of version 2 lacks a controller.
 fn require_controllers(folder: &Path) -> Result<(), CgroupError> {
     let path = folder.join("cgroup.controllers");
     let found = read(&path)?;
@@ -225,7 +221,6 @@ fn require_hierarchy(memory: &Path) -> Result<(), CgroupError> {
     }
 }
 
-/// The name of the group that marks the live run with this key.
 fn home(key: &str) -> String {
     format!("{PREFIX}{key}-{HOME}")
 }

@@ -20,7 +20,6 @@ use super::{Core, Ending};
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
-/// The result of looking for a worker.
 pub(super) enum Fit {
     Worker(WorkerId),
     /// No worker is free now: for example, all of them are starting, being replaced or holding a lease.
@@ -45,7 +44,6 @@ impl Backoff {
         *self = Self::default();
     }
 
-    /// Ends the delay if it is over.
     pub(super) fn expire(&mut self, now: Moment) {
         self.until = self.until.filter(|&until| now < until);
     }

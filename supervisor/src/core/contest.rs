@@ -21,7 +21,6 @@ use super::unit::Unit;
 /// If one turns out slower, the next fastest is timed a second time too.
 pub(super) const MAX_CONFIRMED: usize = 3;
 
-/// Compares the candidates of a job by their speed-up over the baseline.
 pub(super) struct Contest {
     /// The highest lower bound of a speed-up. At least one candidate is at least this fast.
     highest_lower_bound: f64,
@@ -64,7 +63,6 @@ impl Contest {
     }
 }
 
-/// Returns a candidate's speed-up over its baseline, if the report has one.
 pub(super) fn speedup(report: &Report) -> Option<Estimate> {
     match &report.body {
         Body::Profile(profiled) => profiled.speedup(),

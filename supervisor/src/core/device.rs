@@ -55,7 +55,6 @@ pub(super) struct Device {
     busy_reported: bool,
 }
 
-/// The device memory of a dead worker.
 #[derive(Clone, Copy, Debug)]
 struct Unreturned {
     since: Moment,
@@ -64,7 +63,6 @@ struct Unreturned {
     overdue: bool,
 }
 
-/// Whether the device can be leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceState {
     Usable,
@@ -123,7 +121,6 @@ impl Core {
         self.device.state()
     }
 
-    /// Returns whether a current lease reserves memory on the device.
     pub fn device_is_leased(&self) -> bool {
         self.workers.values().any(|it| it.lease().is_some_and(|lease| lease.device != Bytes::ZERO))
     }
@@ -308,7 +305,6 @@ impl Core {
         self.workers.values().any(|it| it.on_device && is_leaving(it))
     }
 
-    /// Returns whether a unit's current step needs the device.
     pub(super) fn needs_device(&self, unit: UnitId, paired: bool) -> bool {
         self.unit(unit).step().ways(paired).iter().any(|way| way.device != Bytes::ZERO)
     }
@@ -375,12 +371,10 @@ impl Core {
 }
 
 impl Worker {
-    /// Returns the device memory of the worker and its runners.
     fn device_held(&self) -> Bytes {
         self.device + self.runners.values().map(|runner| runner.device).sum()
     }
 
-    /// Returns the worker's measured memory, for the ledger.
     pub(super) fn demand(&self) -> Demand {
         Demand { host: self.tree_owed(), device: self.device_held() }
     }

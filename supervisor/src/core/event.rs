@@ -19,7 +19,6 @@ use super::spec::UnitSpec;
 /// Time since the run started, from a monotonic clock.
 pub type Moment = Duration;
 
-/// Something that happened, as the driver reports it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A worker sent its hello, with the right version.
@@ -113,7 +112,6 @@ pub enum Event {
     Tick,
 }
 
-/// The memory of the machine and of this run's processes at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
     pub processes: Vec<ProcessSample>,
@@ -126,7 +124,6 @@ pub struct Sample {
     pub swapped: Bytes,
 }
 
-/// The host memory of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessSample {
     pub process: Process,
@@ -136,7 +133,6 @@ pub struct ProcessSample {
     pub reclaimable: Bytes,
 }
 
-/// The state of the device at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceSample {
     /// The living processes of this run that hold memory on the device, and how much.
@@ -172,7 +168,6 @@ impl Process {
     }
 }
 
-/// Why a source offers something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
     /// An answer to `Action::Wanted`. `more` means that the source may be asked again.
@@ -181,7 +176,6 @@ pub enum Offer {
     Unasked,
 }
 
-/// An order to a worker to do one step of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
     pub unit: UnitId,
@@ -295,9 +289,7 @@ pub enum AttemptEnd {
 pub enum WorkerEndClass {
     /// The worker ended as ordered.
     Ended,
-    /// The supervisor killed the worker.
     Killed,
-    /// The worker never became ready.
     NotReady,
     /// The worker died without an order, for an unknown reason.
     Unknown,
@@ -324,7 +316,6 @@ pub enum StopReason {
     HostFailure { why: String },
 }
 
-/// One decision about memory or workers, with its numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PolicyRow {
     pub decision: &'static str,

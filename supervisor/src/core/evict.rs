@@ -13,7 +13,6 @@ use super::worker::{DrainOrder, State, Worker};
 use super::{Core, DRAIN_DEADLINE, Ending, Waiting};
 
 impl Core {
-    /// Sends a drain order to an idle worker.
     fn send_drain_order(&mut self, now: Moment, worker: WorkerId, reason: Option<RecycleReason>) {
         let owed = self.ledger.owed().sum();
         if let Some(it) = self.workers.get_mut(&worker) {
@@ -23,7 +22,6 @@ impl Core {
         }
     }
 
-    /// Ends an idle worker, and records the reason.
     pub(super) fn recycle(&mut self, now: Moment, worker: WorkerId, reason: RecycleReason) {
         let Some(it) = self.workers.get(&worker) else { return };
         let numbers = vec![

@@ -21,7 +21,6 @@ use super::unit::{Progress, Unit};
 use super::worker::{Lease, State};
 use super::{Core, Ending};
 
-/// The result of trying an order.
 enum OrderResult {
     /// The order cannot be granted. Its unit has ended, was put off, or goes on with its next step.
     Refused,
@@ -331,7 +330,6 @@ impl Core {
         demands.into_iter().find(|&(_, demand)| self.ledger.grant(worker, demand).is_ok())
     }
 
-    /// Records a granted lease, and orders its start.
     fn granted(
         &mut self,
         now: Moment,

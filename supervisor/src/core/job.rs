@@ -26,7 +26,6 @@ pub(crate) struct Job {
     pub(crate) fitting: Fitting,
 }
 
-/// Records which units of a job have been checked against the ceilings.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fitting {
     /// The limits under which units were last checked.
@@ -51,7 +50,6 @@ impl Job {
         self.done = false;
     }
 
-    /// Returns whether all its units have ended and no more can come.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.supply == Supply::Exhausted && self.roster.open() == 0
     }

@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 use opt_shared::ids::WorkerId;
 use opt_shared::units::Bytes;
 
-/// An amount of memory on the host and on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     pub host: Bytes,
@@ -60,7 +59,6 @@ impl std::iter::Sum for Demand {
 pub struct Ceilings {
     pub host: Bytes,
     pub device: Bytes,
-    /// Whether host and device share one memory.
     pub unified: bool,
 }
 
@@ -74,7 +72,6 @@ pub enum CeilingScope {
 }
 
 impl CeilingScope {
-    /// Returns the part of a demand that this ceiling limits.
     pub fn part_of(self, demand: Demand) -> Bytes {
         match self {
             Self::Host => demand.host,
@@ -83,7 +80,6 @@ impl CeilingScope {
         }
     }
 
-    /// Returns the plan's key for the ceiling.
     pub const fn key(self) -> &'static str {
         match self {
             Self::Host => "[memory] host_ceiling",
@@ -120,7 +116,6 @@ impl Ceilings {
     }
 }
 
-/// What a worker's lease reserves, and what the worker was measured to owe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Account {
     reserved: Demand,
@@ -163,7 +158,6 @@ pub struct Ledger {
     device_free: Option<Bytes>,
 }
 
-/// Why a lease was not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The charges and the lease together exceed a ceiling.
@@ -248,7 +242,6 @@ impl Ledger {
         self.floor
     }
 
-    /// Returns the memory that is reserved for the supervisor.
     pub fn reserved_for_supervisor(&self) -> Bytes {
         self.min_supervisor
     }
@@ -367,7 +360,6 @@ impl Ledger {
         self.ceilings.over(Demand::host(self.min_supervisor) + wanted)
     }
 
-    /// Returns the limits that `never_fits` depends on.
     pub fn limits(&self) -> Limits {
         Limits { ceilings: self.ceilings, supervisor: self.min_supervisor }
     }

@@ -82,13 +82,11 @@ const RETURN_TIMEOUT: Duration = Duration::from_secs(20);
 /// device, the unit goes without the device instead.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How the run is ending, if it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Ending {
     No,
     /// Nothing more is granted; running attempts may finish.
     Drain(StopReason),
-    /// Everything is killed.
     Kill(StopReason),
     Stopped,
 }
@@ -103,7 +101,6 @@ struct Waiting {
     stage: Stage,
 }
 
-/// The state of a run, and the decisions about it.
 pub struct Core {
     spec: RunSpec,
     /// Indexed by id.
@@ -232,7 +229,6 @@ impl Core {
         }
     }
 
-    /// Adds a row to the policy log.
     fn policy(&mut self, decision: &'static str, reason: String, numbers: Vec<(&'static str, u64)>) {
         self.actions.push(Action::Policy(PolicyRow { decision, reason, numbers }));
     }
@@ -255,7 +251,6 @@ impl Core {
         self.jobs[job].units.iter().map(|&id| self.unit(id))
     }
 
-    /// Returns the largest amount of memory that the supervisor itself should owe.
     pub fn reserved_for_supervisor(&self) -> Bytes {
         self.ledger.reserved_for_supervisor()
     }

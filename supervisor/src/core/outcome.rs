@@ -53,7 +53,6 @@ impl Core {
         self.judge(now, lease, killed, report);
     }
 
-    /// Records the measurements of an attempt that has ended.
     fn phase_ended(&mut self, now: Moment, worker: WorkerId, lease: &Lease) {
         self.actions.push(Action::PhaseEnded(PhaseRow {
             order: lease.order,
@@ -96,7 +95,6 @@ impl Core {
         }
     }
 
-    /// Handles the death of a worker during a lease.
     pub(super) fn attempt_lost(
         &mut self,
         now: Moment,

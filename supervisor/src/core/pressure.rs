@@ -32,7 +32,6 @@ const PRESSURE_QUIET: Duration = Duration::from_secs(60);
 /// How long to wait for the memory of an idle worker that was told to end.
 const DRAINED_MEMORY_DELAY: Duration = Duration::from_secs(1);
 
-/// What the core remembers of the machine between samples.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Machine {
     /// `MemAvailable` and the memory that this run owed in the first sample.

@@ -5,7 +5,6 @@ use std::time::Duration;
 use opt_shared::settings::{BeforeProfile, RecycleSettings};
 use opt_shared::units::Bytes;
 
-/// The reason for replacing a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecycleReason {
     /// `max_age`.
@@ -24,7 +23,6 @@ pub enum RecycleReason {
     ContextLost,
     /// The plan requires idle verifiers to end before the next profile.
     BeforeProfile,
-    /// The user asked for it.
     Requested,
 }
 
@@ -55,7 +53,6 @@ impl RecycleReason {
 pub struct Usage {
     pub age: Duration,
     pub leases: u32,
-    /// The memory that it owed when it became ready.
     pub owed_when_ready: Bytes,
     /// The memory that it owed in the last sample.
     pub owed: Bytes,

@@ -5,7 +5,6 @@ use opt_shared::message::Role;
 pub use opt_shared::mode::Mode;
 use opt_shared::units::Bytes;
 
-/// A user's request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Control {
     /// Keeps the run open: when all work is done, it waits for more until it is shut down.
@@ -29,7 +28,6 @@ pub enum Control {
     },
 }
 
-/// The workers that a request is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     Worker(WorkerId),

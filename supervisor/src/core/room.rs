@@ -99,7 +99,6 @@ pub(super) struct RoomForBuilds {
     pub(super) short: Option<Short>,
 }
 
-/// A shortage that holds builds back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Short {
     pub(super) since: Moment,

@@ -12,7 +12,6 @@ use opt_shared::ids::UnitId;
 use super::event::Stage;
 use super::unit::{Progress, Unit};
 
-/// A job's units by their progress, with counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Roster {
     /// The waiting units in the order in which they are served, except those that were put off.
@@ -102,7 +101,6 @@ impl Roster {
         roster
     }
 
-    /// Adds a unit, in its current state.
     pub(crate) fn enter(&mut self, unit: &Unit) {
         let id = unit.spec.id;
         match unit.progress {
@@ -217,12 +215,10 @@ impl Roster {
         self.open.first_key_value().map(|(&turn, _)| turn)
     }
 
-    /// Returns the number of units with a timed step left.
     pub(crate) fn timed(&self) -> usize {
         self.timed
     }
 
-    /// Returns whether a unit has a step left that must run alone.
     pub(crate) fn has_exclusive_steps(&self) -> bool {
         0 < self.alone
     }

@@ -12,7 +12,6 @@ use opt_shared::units::Bytes;
 use super::event::Stage;
 use super::ledger::{Ceilings, Demand};
 
-/// The limits of a run, and its jobs.
 #[derive(Clone, Debug)]
 pub struct RunSpec {
     pub ceilings: Ceilings,
@@ -64,7 +63,6 @@ pub struct UnitSpec {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     pub stage: Stage,
-    /// The role of the worker that does the step.
     pub role: Role,
     /// Whether no other step of this run may run at the same time.
     pub alone: bool,
@@ -77,12 +75,10 @@ pub struct Step {
 /// The memory that an attempt of a step may owe, and the time that it may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageSpec {
-    /// The memory that the formula predicts.
     pub predicted: Bytes,
     /// The memory that the step reserves on the host: `predicted` plus what runners or a compiler may owe beyond it.
     /// The lease adds the memory of an idle worker.
     pub reserved: Bytes,
-    /// The memory that the lease reserves on the device.
     pub device: Bytes,
     /// The most memory that the worker may allocate on its device, emulated or not, for a kernel without host code.
     /// Zero for other work.
@@ -110,7 +106,6 @@ pub enum Resumed {
         status: Status,
         /// Set if it ended as PASSED or UNSUPPORTED, and its artifact still exists.
         verified: bool,
-        /// Its speed-up over the baseline.
         speedup: Option<Estimate>,
     },
 }
@@ -124,7 +119,6 @@ impl Step {
         }
     }
 
-    /// Returns the way that takes the least memory.
     pub fn least(&self, paired: bool) -> Option<&StageSpec> {
         self.ways(paired).last()
     }

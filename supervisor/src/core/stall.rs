@@ -14,7 +14,6 @@ const STORE_TIMEOUT: Duration = Duration::from_secs(3600);
 /// to end at once, or the run cannot continue.
 const LAST_REASONS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A stall that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stall {
     pub(super) since: Moment,

@@ -27,7 +27,6 @@ pub(super) const SOURCE_TIMEOUT: Duration = Duration::from_secs(600);
 const AHEAD: u32 = 2;
 const WITHDRAWN: &str = "withdrawn by its source";
 
-/// The state of a job's source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Supply {
     /// It may have more units.
@@ -41,7 +40,6 @@ pub(crate) enum Supply {
 }
 
 impl Core {
-    /// Asks every source whose job runs short and that has not been asked.
     pub(super) fn ask_sources(&mut self, now: Moment) {
         for index in 0..self.jobs.len() {
             if let Some(capacity) = self.capacity(index) {
@@ -90,7 +88,6 @@ impl Core {
         Ok(())
     }
 
-    /// Accepts or refuses the units that a source offers.
     pub(super) fn offered(&mut self, job: JobId, units: Vec<UnitSpec>, by: Offer) -> Answer {
         let permission = match by {
             Offer::Unasked => self.may_offer(job),
@@ -191,7 +188,6 @@ impl Core {
         })
     }
 
-    /// Continues without sources that did not answer in time.
     pub(super) fn sources_overdue(&mut self, now: Moment) {
         if self.ending != Ending::No {
             return;

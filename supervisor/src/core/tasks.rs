@@ -19,7 +19,6 @@ const MAX_WITHOUT_TASKS: u32 = 7;
 /// processes of a group above the run's own could hold up all others.
 const MAX_PAUSED: Duration = Duration::from_secs(300);
 
-/// A pause in which nothing is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TasksPause {
     pub(super) since: Moment,

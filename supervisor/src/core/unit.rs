@@ -22,7 +22,6 @@ use super::event::{Moment, Stage};
 use super::spec::{Resumed, Step, UnitSpec};
 use super::{LOSS_WINDOW, MAX_LOST, MAX_LOST_EVER, MAX_WORKERS_LOST};
 
-/// The state of a unit's current step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// The current step has not been done. `attempt` is the number of its next attempt.
@@ -35,7 +34,6 @@ pub(crate) enum Progress {
     Done(Status),
 }
 
-/// A unit of work, and what has happened to it so far.
 #[derive(Clone, Debug)]
 pub(crate) struct Unit {
     pub(crate) spec: UnitSpec,

@@ -47,11 +47,9 @@ pub(crate) struct Lease {
     pub(crate) attempt: u32,
     pub(crate) started: Moment,
     pub(crate) deadline: Moment,
-    /// The index of the chosen way to do the step.
     pub(crate) way: usize,
     pub(crate) predicted: Bytes,
     pub(crate) reserved: Bytes,
-    /// The memory that it reserves on the device.
     pub(crate) device: Bytes,
     pub(crate) peak_owed: Bytes,
     pub(crate) peak_reclaimable: Bytes,
@@ -72,7 +70,6 @@ pub(crate) struct Runner {
     pub(crate) shared: Bytes,
     pub(crate) owed: Bytes,
     pub(crate) peak_owed: Bytes,
-    /// What it holds on the device.
     pub(crate) device: Bytes,
     pub(crate) killed: Option<KillReason>,
 }
@@ -94,7 +91,6 @@ pub(crate) struct Worker {
     pub(crate) role: Role,
     pub(crate) state: State,
     pub(crate) born: Moment,
-    /// The number of leases that it has been granted.
     pub(crate) leases: u32,
     pub(crate) owed: Bytes,
     /// The memory that its zygote owes. The zygote stays between leases, so this does not count as growth.
@@ -110,7 +106,6 @@ pub(crate) struct Worker {
     pub(crate) validated: Bytes,
     pub(crate) runners: BTreeMap<u32, Runner>,
     pub(crate) drain_order: Option<DrainOrder>,
-    /// The reason for killing it, if it was killed.
     pub(crate) killed: Option<KillReason>,
     /// The time at which the signal was sent.
     pub(crate) killed_at: Option<Moment>,
@@ -184,7 +179,6 @@ impl Worker {
         }
     }
 
-    /// Returns the time by which a killed worker must have ended.
     pub(crate) fn dead_by(&self) -> Option<Moment> {
         self.killed_at.map(|at| at + RETURN_TIMEOUT)
     }

@@ -24,15 +24,12 @@ const EVENTS_BYTES: usize = 256;
 /// exbibyte of memory.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// The lowest memory limit of all groups that contain this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupLimit {
     pub limit: Bytes,
-    /// The file that contains the limit.
     pub path: PathBuf,
 }
 
-/// A version of control groups.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Version {
     One,
@@ -114,7 +111,6 @@ fn groups_with(root: &Path, controller: &str) -> Result<Vec<(Version, PathBuf)>,
     Ok(folders)
 }
 
-/// A group of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnGroup {
     pub folder: PathBuf,
@@ -166,7 +162,6 @@ pub fn own_groups(root: &Path) -> Result<OwnGroups, SampleError> {
     })
 }
 
-/// The mounted versions of control groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mounted {
     pub version_1: bool,

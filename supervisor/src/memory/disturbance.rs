@@ -54,7 +54,6 @@ impl Disturbance {
         Some(stolen.saturating_sub(stolen_before) as f64 / passed as f64)
     }
 
-    /// Returns the number of times that cores were throttled since `before`.
     pub fn throttled_since(&self, before: &Self) -> Option<u64> {
         self.throttled?.checked_sub(before.throttled?)
     }

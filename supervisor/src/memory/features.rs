@@ -6,7 +6,6 @@ use std::path::Path;
 
 use super::pressure::TRIGGER;
 
-/// The interfaces that this machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     /// Whether `/proc/pressure/memory` can be read.

@@ -14,7 +14,6 @@ const MEMINFO_BYTES: usize = 16 << 10;
 /// The size limit of `/proc/vmstat`, which has about 4 KiB: one line for each counter that Linux was built with.
 const VMSTAT_BYTES: usize = 64 << 10;
 
-/// The memory of the machine at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachineSample {
     pub total: Bytes,
@@ -34,7 +33,6 @@ pub struct SwapTraffic {
     pub written: Option<Bytes>,
 }
 
-/// Reads the machine's figures from files that stay open.
 #[derive(Debug)]
 pub struct MachineSampler {
     meminfo: KeptFile,

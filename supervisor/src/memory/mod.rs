@@ -20,7 +20,6 @@ use std::path::{Path, PathBuf};
 
 use opt_shared::units::Bytes;
 
-/// The result of sampling a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen<T> {
     Alive(T),

@@ -11,7 +11,6 @@ use rustix::io::Errno;
 /// Fires when tasks were stalled for 150 ms within 2 s. Without privileges, the window must be a multiple of 2 s.
 pub(super) const TRIGGER: &[u8] = b"some 150000 2000000\0";
 
-/// An armed trigger.
 #[derive(Debug)]
 pub struct PressureTrigger(OwnedFd);
 

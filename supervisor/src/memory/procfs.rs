@@ -56,7 +56,6 @@ impl Resident {
     }
 }
 
-/// Samples one process.
 #[derive(Debug)]
 pub struct ProcessSampler {
     statm: KeptFile,

@@ -30,7 +30,6 @@ const FOLDER_BYTES: usize = 8 << 10;
 /// The size of the buffer for `PID/children` with its terminating zero.
 const NAME_BYTES: usize = 32;
 
-/// Finds descendants, with buffers that are reused.
 #[derive(Debug)]
 pub struct TreeWalker {
     proc: PathBuf,
@@ -43,7 +42,6 @@ pub struct TreeWalker {
     method: Method,
 }
 
-/// The method of finding children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
     /// Linux lists the children of each thread.

@@ -77,7 +77,6 @@ pub(crate) trait Backend {
         Vec::new()
     }
 
-    /// Returns true if calls run on a device instead of the CPU.
     fn is_device(&self) -> bool {
         false
     }
@@ -119,7 +118,6 @@ pub(crate) trait Backend {
     ) -> Result<Box<dyn Session + 'b>, SessionError>;
 }
 
-/// How a session is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimedSession {
     /// True if its entries are called in turns.
@@ -245,7 +243,6 @@ impl VariedInput {
     }
 }
 
-/// A range of bytes, beginning at `start`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range64 {
     pub(crate) start: u64,
@@ -260,7 +257,6 @@ pub(crate) enum Answer<T> {
     Died,
 }
 
-/// The result of loading a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Loaded {
     /// `has_plan`: the candidate has a plan call, which is made for each entry before its calls. `returned`: the
@@ -304,7 +300,6 @@ pub(crate) struct Verdict {
     pub(crate) detail: String,
 }
 
-/// The way in which a session ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Ending {
     /// The verdict on the candidate's death. Meaningful only if an answer was `Died`.
@@ -336,7 +331,6 @@ pub(crate) trait Session {
     /// The number of slots for an entry's outputs.
     fn slots(&self, entry: usize) -> u32;
 
-    /// A reader of one output.
     fn output(&self, entry: usize, output: usize, slot: u32) -> Box<dyn BytesSource + '_>;
 
     /// Returns the first byte beside an output that is no longer `poison`. Used only in verification.
@@ -346,7 +340,6 @@ pub(crate) trait Session {
     /// call into each argument that the call changes.
     fn poison(&mut self, entry: usize, calls: u32, poison: u8) -> Result<(), SessionError>;
 
-    /// The clock that times blocks of its calls.
     fn clock(&mut self) -> &mut dyn Clock;
 
     /// Kills the candidate if it is still alive, and returns how it ended. Every session must end with this, except
@@ -386,7 +379,6 @@ pub(crate) trait Clock {
         None
     }
 
-    /// Runs one block and times it.
     fn block(&mut self, block: &BlockOrder<'_>, renew: Renew<'_>) -> Result<Answer<Block>, SessionError>;
 
     /// Wakes the candidate as for a block, without requesting a call.
@@ -401,7 +393,6 @@ pub(crate) fn nothing_new() -> Result<(), SessionError> {
     Ok(())
 }
 
-/// One block to be timed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockOrder<'b> {
     pub(crate) entry: usize,
@@ -420,7 +411,6 @@ pub(crate) struct BlockOrder<'b> {
     pub(crate) limit: Duration,
 }
 
-/// One element of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Look {
     pub(crate) output: usize,
@@ -438,7 +428,6 @@ pub(crate) const LOOKS: u32 = 64;
 /// The size of the largest element: two 64-bit floats.
 pub(crate) const WIDEST_ELEMENT: usize = 16;
 
-/// The result of a block.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
     /// The time between the two readings of the clock; the hand-off is not yet subtracted.
@@ -464,7 +453,6 @@ pub(crate) struct DeviceBlock {
     pub(crate) is_graph: bool,
 }
 
-/// The properties of a device that times calls.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct DeviceFacts {
     /// The fastest rate, in bytes read and written per second, at which the device copied its own memory.

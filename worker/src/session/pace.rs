@@ -11,7 +11,6 @@ pub(crate) struct Pace {
     pub(crate) limits: Option<Limits>,
 }
 
-/// The reasons why a device runs slower than it could.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) power: bool,

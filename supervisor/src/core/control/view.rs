@@ -27,7 +27,6 @@ pub struct RunView {
     /// When the run began to wait, and for what: the database, processes, room for builds, or memory for the next
     /// lease.
     pub waiting: Option<(Moment, String)>,
-    /// The room for builds in the last reading.
     pub room: Room,
 }
 
@@ -38,7 +37,6 @@ pub struct WorkerView {
     /// `starting`, `idle`, `leased`, `draining` or `terminating`.
     pub state: &'static str,
     pub age: Duration,
-    /// The number of leases that it has been granted.
     pub leases: u32,
     pub owed: Bytes,
     pub peak_owed: Bytes,
@@ -50,7 +48,6 @@ pub struct WorkerView {
     pub asked_to_go: bool,
 }
 
-/// A runner that was reported and has not died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunnerView {
     pub pid: u32,

@@ -38,13 +38,11 @@ fn contest(candidates: u32, figures: Figures<'_>) -> Harness {
     harness
 }
 
-/// Returns the orders of the timed steps.
 fn timed(harness: &Harness) -> String {
     let orders = harness.orders();
     orders.split(' ').filter(|order| !order.starts_with(['B', 'V'])).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the detail of a candidate's end.
 fn why(harness: &Harness, candidate: u32) -> &str {
     let done = harness.log.iter().find_map(|action| match action {
         Action::UnitDone { unit: UnitId(unit), detail, .. } if *unit == candidate => Some(detail),

@@ -42,7 +42,6 @@ pub(super) fn two_jobs() -> Plan {
     plan
 }
 
-/// A lease that the core has granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Granted {
     pub(super) worker: WorkerId,
@@ -143,7 +142,6 @@ impl Harness {
         actions
     }
 
-    /// Offers one more candidate unasked.
     pub(super) fn submit(&mut self, job: u32, id: u32) -> Vec<Action> {
         let unit = plan(1).unit(UnitId(id), &a_candidate(), true, false);
         self.offered += 1;
@@ -230,7 +228,6 @@ impl Harness {
         panic!("the run does not end\n{:#?}", self.log);
     }
 
-    /// Returns why the run stopped, if it has stopped.
     pub(super) fn stopped(&self) -> Option<StopReason> {
         self.log.iter().find_map(|action| match action {
             Action::Stop { reason } => Some(reason.clone()),
@@ -238,7 +235,6 @@ impl Harness {
         })
     }
 
-    /// Returns the status and the blame of a candidate that has ended.
     pub(super) fn done(&self, candidate: u32) -> Option<(Status, Option<Blame>)> {
         self.log.iter().find_map(|action| match action {
             Action::UnitDone { unit, status, blame, .. } if unit.0 == candidate => Some((*status, *blame)),

@@ -12,7 +12,6 @@ use crate::core::unit::{Progress, Unit};
 use crate::core::worker::State;
 use crate::core::{Core, Ending};
 
-/// Returns a run with a working verifier.
 fn at_work() -> (Harness, Granted) {
     let mut harness = Harness::new(plan(3));
     let build = harness.lease();

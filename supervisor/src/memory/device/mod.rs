@@ -20,7 +20,6 @@ pub struct DeviceIdentity {
     pub name: String,
 }
 
-/// One sample of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// `None` if NVML reports no totals, because host and device share one memory.
@@ -31,7 +30,6 @@ pub struct Reading {
     pub utilisation: Option<u32>,
 }
 
-/// The memory of a whole device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceTotals {
     pub total: Bytes,

@@ -16,13 +16,11 @@ pub const LIBRARY_VARIABLE: &str = "OPT_NVML_LIBRARY";
 /// The driver's name for the library. The plain `libnvidia-ml.so` exists only if development files are installed.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
-/// The loaded library.
 pub struct Nvml {
     inner: nvml_wrapper::Nvml,
 }
 
 impl Nvml {
-    /// Loads and initialises the library.
     pub fn open() -> Result<Self, DeviceError> {
         let path = std::env::var_os(LIBRARY_VARIABLE).unwrap_or_else(|| OsString::from(LIBRARY));
         Self::open_library(&path)
@@ -67,7 +65,6 @@ impl Nvml {
         })
     }
 
-    /// Samples a device once.
     pub fn read(&self, index: u32) -> Result<Reading, DeviceError> {
         let device = self.device(index)?;
         // Processes are read before the totals, so the totals exclude every process that ended before it could be

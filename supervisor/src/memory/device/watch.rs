@@ -20,7 +20,6 @@ pub const IDLE: Duration = Duration::from_secs(1);
 /// The latest reading, until it is taken.
 type Latest = Arc<Mutex<Option<Result<Reading, DeviceError>>>>;
 
-/// A thread that samples one device.
 pub struct DeviceWatch {
     identity: DeviceIdentity,
     /// Sends the time between samples to the thread. The thread then takes a sample at once.
@@ -49,7 +48,6 @@ impl DeviceWatch {
         &self.identity
     }
 
-    /// Readable when there is a new reading.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.new_reading.as_fd()
     }

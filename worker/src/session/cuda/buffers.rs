@@ -41,7 +41,6 @@ impl Bands {
 pub(super) struct DeviceBuffer {
     /// The name in messages, such as: the input `weight`.
     pub(super) name: String,
-    /// The address of its first byte.
     pub(super) address: u64,
     pub(super) bands: Bands,
 }
@@ -51,7 +50,6 @@ impl DeviceBuffer {
         Self { name, address: start + bands.front, bands }
     }
 
-    /// The start and the size of its allocation.
     pub(super) fn allocation(&self) -> (u64, Bytes) {
         (self.address - self.bands.front, self.bands.allocated())
     }
@@ -119,7 +117,6 @@ fn bytes(count: u64) -> String {
     if count == 1 { "1 byte".to_owned() } else { format!("{count} bytes") }
 }
 
-/// The offset of the first byte that is not `expected`.
 fn first_unlike(
     driver: &mut dyn Driver,
     from: u64,

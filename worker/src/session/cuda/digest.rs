@@ -23,7 +23,6 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// The size of a digest's sum on the device, in bytes.
 pub(super) const SUM_BYTES: u64 = WORD;
 
-/// Computes digests in one context.
 pub(super) struct Digester {
     module: ModuleId,
     function: FunctionId,

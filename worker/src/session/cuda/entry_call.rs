@@ -35,7 +35,6 @@ pub(super) struct Wanted {
     pub(super) bands: Bands,
 }
 
-/// The buffers for an entry's outputs.
 pub(super) fn outputs_of(entry: &OnDevice, card: &Card) -> Vec<Wanted> {
     let outputs = entry.as_ref().outputs.iter();
     outputs

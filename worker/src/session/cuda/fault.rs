@@ -12,13 +12,14 @@ use super::driver::code::{Code, Subject};
 use super::driver::{DriverError, Site};
 use crate::session::Verdict;
 
-/// The operation that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum During {
-    /// Loading the candidate's module.
     Load,
     /// A launch of the candidate; numbers start at 1.
-    Launch { number: usize, symbol: String },
+    Launch {
+        number: usize,
+        symbol: String,
+    },
     /// An operation of the worker, such as a copy or a check.
     Ours(&'static str),
 }
@@ -74,7 +75,6 @@ pub(super) fn of_error(error: &DriverError, during: &During, buffers: &[DeviceBu
     }
 }
 
-/// The verdict on a call that exceeded its time limit.
 pub(super) fn overdue(during: &During, limit: Duration) -> Verdict {
     Verdict { status: Status::Timeout, detail: format!("ended {}: not done after {limit:?}", during.text()) }
 }

@@ -43,9 +43,7 @@ pub(super) fn wait_for(driver: &SharedDriver, mark: Mark, limit: Duration) -> Re
 pub(super) struct CudaMemory {
     driver: SharedDriver,
     budget: Budget,
-    /// The live buffers by address.
     live: BTreeMap<u64, Live>,
-    /// The last operation that was queued.
     queued: Event,
     /// The last operation that is known to be complete.
     done: Event,
@@ -59,7 +57,6 @@ pub(super) struct CudaMemory {
 }
 
 struct Live {
-    /// The size of the allocation.
     placed: Bytes,
     /// The last operation on the queue that touches it.
     last: Event,
@@ -117,7 +114,6 @@ impl CudaMemory {
         self.usable()
     }
 
-    /// Waits for the first operation on the queue.
     fn wait_for_first(&mut self) -> Result<(), DeviceError> {
         if let Some(first) = self.under_way.front() {
             let waited = wait_for(&self.driver, first.mark, COPY_LIMIT);

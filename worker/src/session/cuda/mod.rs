@@ -58,7 +58,6 @@ use crate::residency::device::{Device as _, DeviceError};
 use crate::residency::host::HostDevice;
 use crate::residency::load::Residency;
 
-/// The error of a replay.
 const NO_REPLAY: &str = "a replay on a device is not supported by this version";
 
 /// The backend of one lease. Dropping it releases everything that it has placed on the device.
@@ -68,7 +67,6 @@ pub(crate) struct CudaBackend<'d> {
     cap: Bytes,
     /// The part of the cap that inputs with new values take.
     for_variants: Cell<Bytes>,
-    /// The seed of digests.
     seed: u64,
     points: Points,
     state: RefCell<State>,
@@ -83,7 +81,6 @@ struct State {
     /// The digests of inputs right after their upload.
     digests: BTreeMap<Key, Digest>,
     digester: Option<Digester>,
-    /// The buffers that all timed sessions share.
     timing: Option<TimingMemory>,
 }
 

@@ -51,7 +51,6 @@ pub(super) struct Input {
     contents: Contents,
 }
 
-/// The bytes of an input.
 enum Contents {
     Piece(Piece),
     /// The tensor's values, written out densely.
@@ -166,13 +165,11 @@ impl Origin for InputOrigin<'_> {
     }
 }
 
-/// How the bytes of an input are read.
 enum Reader {
     File { disk: FileDisk, begins: u64 },
     Values(Vec<u8>),
 }
 
-/// The open bytes of an input.
 struct InputSource<'a> {
     origin: &'a InputOrigin<'a>,
     reader: Reader,

@@ -46,11 +46,9 @@ pub(super) enum Asked {
 /// A kernel of a script, which gets the memory and the launch's arguments.
 pub(super) type Kernel = Rc<dyn Fn(&mut FakeMemory, &[u64]) -> Result<(), (Code, Option<Site>)>>;
 
-/// The memory that the kernels of a script work on.
 #[derive(Default)]
 pub(super) struct FakeMemory {
     allocations: BTreeMap<u64, Vec<u8>>,
-    /// The time that kernels have taken.
     pub(super) kernels_took: Duration,
 }
 
@@ -79,15 +77,12 @@ pub(super) struct Script {
     pub(super) failing: Vec<(Asked, usize, Code)>,
     /// The sizes of the parameters and the function of each kernel, by symbol.
     pub(super) kernels: BTreeMap<String, (Vec<usize>, Kernel)>,
-    /// Kernels whose launches never end.
     pub(super) endless: Vec<String>,
-    /// True if a failed context can be replaced.
     pub(super) replaceable: bool,
     pub(super) held: Bytes,
     pub(super) most_held: Bytes,
     /// The number of polls before a mark is reached.
     pub(super) polls: u32,
-    /// The virtual clock of device and host.
     pub(super) clock: VirtualClock,
     functions: Vec<String>,
     next: u64,
@@ -136,7 +131,6 @@ impl VirtualClock {
     }
 }
 
-/// The driver, which shares its script with the test.
 pub(super) struct ScriptedDriver {
     started: Instant,
     card: Card,

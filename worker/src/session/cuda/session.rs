@@ -29,7 +29,6 @@ use crate::residency::load::{Load, Origin};
 use crate::residency::staging::StagingError;
 use crate::session::{Answer, Called, Clock, Ending, Loaded, Session, SessionError, StrayWrite, Verdict};
 
-/// A session: the buffers of its entries, and the candidate's module.
 pub(super) struct DeviceSession<'b> {
     pub(super) backend: &'b CudaBackend<'b>,
     pub(super) candidate: &'b DeviceCode,
@@ -42,7 +41,6 @@ pub(super) struct DeviceSession<'b> {
     module: Option<ModuleId>,
     /// The reason why the candidate cannot be launched; `None` if it can.
     refusal: Option<String>,
-    /// The verdict, once the session has ended.
     pub(super) ended: Option<Verdict>,
     /// Set if the context cannot be used any more.
     pub(super) context_failed: bool,
@@ -84,7 +82,6 @@ impl<'b> DeviceSession<'b> {
         self.backend.driver()
     }
 
-    /// Uploads the inputs one by one, and then allocates the outputs.
     fn place_inputs_and_outputs(&mut self, outputs: Outputs) -> Result<(), SessionError> {
         let card = self.driver().borrow().card().clone();
         let origins: Vec<_> = self.entries.iter().flat_map(|entry| entry.origins()).collect();
@@ -224,7 +221,6 @@ impl<'b> DeviceSession<'b> {
         SessionError::Inputs { candidate: self.candidate.callee.candidate.clone(), source: error.into() }
     }
 
-    /// Ends the session with a verdict, unless it already has one.
     pub(super) fn end<T>(&mut self, verdict: Verdict) -> Answer<T> {
         self.ended.get_or_insert(verdict);
         Answer::Died
@@ -358,7 +354,6 @@ impl<'b> DeviceSession<'b> {
         SessionError::Outputs { entry, source: io::Error::other(error) }
     }
 
-    /// Releases everything that this session has allocated.
     fn release(&mut self) {
         if std::mem::take(&mut self.context_failed) {
             self.allocated.clear();

@@ -24,7 +24,6 @@ const BAND: usize = 256;
 /// The value of bytes that no kernel has written.
 const POISON: u8 = 0xa5;
 
-/// A card, or the emulated device.
 pub struct TrialDevice {
     driver: SharedDriver,
 }
@@ -49,7 +48,6 @@ pub enum TrialArgument {
     F32(f32),
 }
 
-/// A launch of a kernel of the trial's module.
 #[derive(Clone, Debug)]
 pub struct TrialLaunch {
     pub symbol: &'static str,
@@ -59,7 +57,6 @@ pub struct TrialLaunch {
     pub arguments: Vec<TrialArgument>,
 }
 
-/// A failure that the device reports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{call}: {name}{}", text.as_ref().map_or(String::new(), |text| format!(": {text}")))]
 pub struct TrialFault {
@@ -74,12 +71,10 @@ pub struct TrialFault {
     pub ptx_line: Option<u32>,
 }
 
-/// How a trial ended.
 #[derive(Clone, Debug)]
 pub enum TrialEnd {
     /// All launches are complete.
     Over {
-        /// The contents of all buffers.
         buffers: Vec<Vec<u8>>,
         /// The first buffer with a store beyond its end.
         stores_beyond: Option<usize>,
@@ -99,7 +94,6 @@ pub struct CapTrial<T> {
     pub refused: String,
     /// The device's free memory before the first buffer, with all of them, and after they were released.
     pub free: [Bytes; 3],
-    /// What the caller observed while all buffers were placed.
     pub observed: T,
 }
 
@@ -132,7 +126,6 @@ impl TrialDevice {
         self.driver.borrow().card().uuid.clone()
     }
 
-    /// The size of the device's memory.
     pub fn total(&self) -> Bytes {
         self.driver.borrow().card().total
     }

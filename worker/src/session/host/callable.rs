@@ -30,7 +30,6 @@ use crate::session::{Candidate, SessionError, artifact};
 /// Files that torch reads when it starts, in addition to its libraries.
 const TORCH_FILES: [&str; 4] = ["/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu", "/dev/urandom"];
 
-/// A candidate that can be called in runners.
 pub(crate) struct Callable {
     pub(crate) callee: Callee,
     artifact: OwnedFd,
@@ -148,7 +147,6 @@ impl Callable {
         self.interpreter.as_ref().map(|_| self.callee.form)
     }
 
-    /// The interpreter that hosts its runners, if they need one.
     fn python(&self) -> Option<Python> {
         self.interpreter
             .as_ref()

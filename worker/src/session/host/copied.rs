@@ -27,7 +27,6 @@ use crate::residency::ledger::Kind;
 use crate::residency::load::{Load, Origin, Residency};
 use crate::residency::staging::{Source, StagingError};
 
-/// The error of inputs that could not be copied.
 #[derive(Debug)]
 pub(crate) struct Uncopied {
     /// The index in the batch of the entry whose capture could not be read; `None` if the error has another cause.
@@ -53,7 +52,6 @@ impl Key {
     }
 }
 
-/// The copies of a batch's inputs in memory.
 pub(crate) struct CopiedInputs {
     residency: Residency<HostDevice, Key>,
     /// A descriptor that can only be read.
@@ -72,7 +70,6 @@ impl CopiedInputs {
         Ok(Self { residency, arena, uses: Vec::new() })
     }
 
-    /// The number of bytes in the arena.
     pub(crate) fn held(&self) -> Bytes {
         self.residency.ledger().held(Kind::Weight)
     }
@@ -156,7 +153,6 @@ fn piece_of<'a>(
 /// storage, and no runner can see them.
 struct PieceOrigin<'a> {
     entry: &'a Recorded,
-    /// The number of the entry in its batch.
     number: usize,
     piece: Piece,
     /// The offset in the storage at which the part starts.

@@ -31,7 +31,6 @@ const DT_STRTAB: u64 = 5;
 const DT_STRSZ: u64 = 10;
 const DT_SONAME: u64 = 14;
 
-/// The reason why a library's headers cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ElfError {
     #[error("reading {bytes} bytes at offset {offset}")]

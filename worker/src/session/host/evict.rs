@@ -29,7 +29,6 @@ pub(super) fn evict(file: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<(), E
     Ok(())
 }
 
-/// Flushes the resident pages of a window of the file.
 fn evict_window(file: BorrowedFd<'_>, at: u64, bytes: usize) -> Result<(), Errno> {
     // SAFETY: a fresh shared mapping; nothing is replaced.
     let start = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file, at)? };

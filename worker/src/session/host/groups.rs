@@ -60,7 +60,6 @@ pub(super) struct HostGroups<'b> {
     copied: Option<CopiedInputs>,
     /// True if candidates are called while inputs are read. The page cache is then watched.
     watched: bool,
-    /// The thread that opens the next group.
     ahead: Option<JoinHandle<Option<Opened>>>,
     /// The guards of the captures of the current group.
     reading: Option<EntryGuards>,
@@ -85,7 +84,6 @@ struct Opened {
     turn: Option<Turn>,
 }
 
-/// Everything that a thread needs to open entries.
 #[derive(Clone)]
 struct Opener {
     entries: Arc<[EntryRef]>,
@@ -94,7 +92,6 @@ struct Opener {
     watched: bool,
 }
 
-/// One open entry, and the inputs to read ahead of the candidate.
 struct OpenEntry {
     placed: Placed,
     ahead: Option<ReadAhead>,

@@ -20,7 +20,6 @@ use crate::runner::frame::MAX_LIBRARIES;
 /// `DT_NEEDED`, because the programs that usually load their artifacts have loaded it already.
 const TVM_FFI: &str = "libtvm_ffi.so";
 const TVM_FFI_SYMBOLS: &str = "TVMFFI";
-/// The largest library that is copied.
 const MAX_LIBRARY: Bytes = Bytes::gib(1);
 const READABLE_BY_ALL: u32 = 0o004;
 
@@ -96,10 +95,8 @@ impl Libraries {
     }
 }
 
-/// A search for libraries, which adds dependencies recursively.
 struct Search<'a> {
     folders: &'a [PathBuf],
-    /// The folder for copies.
     copies: &'a Path,
     /// The names that were found so far.
     seen: Vec<String>,

@@ -44,7 +44,6 @@ use crate::residency::device::DeviceError;
 use crate::residency::host::HostDevice;
 use crate::sandbox::scheduling::{Scheduling, set_scheduling};
 
-/// The CPU backend of one lease.
 pub(crate) struct HostBackend<'l> {
     link: &'l Link,
     lease: LeaseId,

@@ -37,7 +37,6 @@ pub(crate) enum Slots {
     Separate,
 }
 
-/// The location of one output tensor in the memfd.
 #[derive(Clone, Debug)]
 struct OutputSpan {
     /// The start of the tensor's pages, slack included.
@@ -49,7 +48,6 @@ struct OutputSpan {
     wire: WireOutput,
 }
 
-/// The outputs of one entry.
 pub(crate) struct Outputs {
     memfd: Arc<OwnedFd>,
     /// The start of this layout in the memfd.
@@ -145,7 +143,6 @@ impl Outputs {
         self.memfd.as_fd()
     }
 
-    /// The size of the memfd.
     pub(crate) fn memfd_bytes(&self) -> Bytes {
         Bytes::new(self.memfd_bytes)
     }
@@ -232,13 +229,11 @@ impl Outputs {
         Ok(None)
     }
 
-    /// Returns a reader of one output in one slot.
     pub(crate) fn source(&self, output: usize, slot: u32) -> SlotSource<'_> {
         let start = self.slot_start(output, slot);
         SlotSource { memfd: self.memfd.as_fd(), start, extent: self.output_spans[output].extent }
     }
 
-    /// The offset in the memfd at which an output's slot begins.
     pub(crate) fn slot_start(&self, output: usize, slot: u32) -> u64 {
         let output_span = &self.output_spans[output];
         let mut number = slot;
@@ -252,7 +247,6 @@ impl Outputs {
     }
 }
 
-/// Reads one slot of one output.
 pub(crate) struct SlotSource<'a> {
     memfd: BorrowedFd<'a>,
     start: u64,

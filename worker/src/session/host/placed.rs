@@ -42,7 +42,6 @@ pub(crate) struct StoragePart {
     pub(crate) within: Range<u64>,
 }
 
-/// The memory from which an entry's inputs are mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum InputMemory {
     /// The capture's own files, or materialised values.
@@ -208,7 +207,6 @@ impl Placed {
         false
     }
 
-    /// Returns the message that sets this entry up in a runner.
     pub(super) fn setup(&self, outputs: Vec<WireOutput>) -> EntrySetup {
         EntrySetup {
             inputs: self.inputs.clone(),

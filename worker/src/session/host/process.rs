@@ -94,7 +94,6 @@ pub(crate) enum RunnerError {
     Undead,
 }
 
-/// The result of a request to the runner.
 #[derive(Debug)]
 pub(crate) enum Response<T> {
     Done(T),
@@ -103,7 +102,6 @@ pub(crate) enum Response<T> {
     TimedOut,
 }
 
-/// Statistics of Linux on a runner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts {
     pub(crate) threads: u32,
@@ -111,7 +109,6 @@ pub(crate) struct Counts {
     pub(crate) cpu: u32,
 }
 
-/// Everything known about a runner's death.
 #[derive(Debug)]
 pub(crate) struct Death {
     pub(crate) end: End,
@@ -151,7 +148,6 @@ pub(crate) struct Process {
     stderr: Stream,
 }
 
-/// The descriptors with which a runner process is created.
 pub(super) struct Parts {
     null: OwnedFd,
     stdout: Stream,
@@ -215,7 +211,6 @@ impl Parts {
     }
 }
 
-/// Opens `/dev/null` for reading.
 pub(super) fn null() -> Result<OwnedFd, RunnerError> {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty()).map_err(RunnerError::Descriptors)
@@ -332,7 +327,6 @@ impl Runner {
         }
     }
 
-    /// Writes a command into the control page and wakes the runner.
     pub(crate) fn command(&mut self, entry: u32, calls: u32, first_slot: u32, flags: u32, spin: Duration) {
         let page = self.control.page();
         page.entry.store(entry, Ordering::Relaxed);
@@ -344,7 +338,6 @@ impl Runner {
         publish(&page.command, &page.runner_waits, self.sequence);
     }
 
-    /// Waits until the command is done.
     pub(crate) fn wait_done(
         &mut self,
         spin: Duration,
@@ -425,7 +418,6 @@ impl Runner {
         Ok(())
     }
 
-    /// Reads the statistics of Linux; `None` if they cannot be read.
     pub(crate) fn counts(&self) -> Option<Counts> {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.handle.pid())).ok()?;
         // After the parenthesised name come state (field 3), num_threads (field 20) and processor (field 39).

@@ -39,7 +39,6 @@ pub(super) struct HostSession<'b> {
     variants: Option<(OwnedFd, Bytes)>,
     /// True if the runner has stopped and has not been continued since.
     pub(super) stopped: bool,
-    /// The entry that was called last.
     called: usize,
     pub(super) watch: Stopwatch,
 }
@@ -201,7 +200,6 @@ impl<'b> HostSession<'b> {
     }
 }
 
-/// The number of an entry in the runner.
 fn number(entry: usize) -> u32 {
     u32::try_from(entry).unwrap_or(u32::MAX)
 }

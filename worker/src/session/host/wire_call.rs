@@ -8,7 +8,6 @@ use serde::Serialize;
 use crate::recorded::Recorded;
 use crate::runner::frame::WireCall;
 
-/// The reason why a call could not be described.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
     #[error("describing the call of {entry}")]

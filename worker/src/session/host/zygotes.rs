@@ -39,7 +39,6 @@ pub(super) struct Wanted {
     pub(super) environment: Vec<CString>,
 }
 
-/// The zygote of a worker, if it has one.
 #[derive(Default)]
 pub(crate) struct Zygotes {
     current: RefCell<Option<Zygote>>,
@@ -54,7 +53,6 @@ pub(super) struct Copied {
     pub(super) inherited: Bytes,
 }
 
-/// The reason why a zygote cannot be used.
 enum ZygoteError {
     /// It has ended, or its socket failed. Another zygote may work.
     Lost(String),
@@ -67,7 +65,6 @@ struct Zygote {
     handle: RunnerHandle,
     socket: OwnedFd,
     printed: Stream,
-    /// True if it has reported that it is ready.
     ready: Cell<bool>,
 }
 
@@ -113,7 +110,6 @@ impl Zygotes {
         }
     }
 
-    /// Makes the wanted zygote the current one.
     fn current(&self, link: &Link, wanted: &Wanted) -> Result<(), ZygoteError> {
         let mut current = self.current.borrow_mut();
         if current.as_ref().is_some_and(|zygote| zygote.wanted == *wanted && !zygote.is_dead()) {

@@ -42,7 +42,6 @@ const PARAM_END: usize = 0;
 const PARAM_BUFFER: usize = 1;
 const PARAM_BUFFER_BYTES: usize = 2;
 
-/// A card's context in this process, with everything that was made in it.
 pub(crate) struct CardDriver {
     functions: Functions,
     further: Further,

@@ -11,7 +11,6 @@ pub(crate) struct Code(pub(crate) u32);
 pub(crate) enum Subject {
     /// The kernel performed an operation that is not allowed.
     Kernel,
-    /// The kernel ran too long.
     Time,
     /// The request was refused, such as a launch of an impossible shape.
     Request,
@@ -24,7 +23,6 @@ pub(crate) enum Subject {
     Host,
 }
 
-/// An error code, with its name and meaning.
 struct Row {
     code: u32,
     name: &'static str,

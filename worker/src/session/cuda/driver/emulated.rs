@@ -22,7 +22,6 @@ const MAX_COUNTED: usize = 64;
 /// The largest number of characters that are reported of a name from PTX.
 const MAX_NAME: usize = 200;
 
-/// The emulated device, and what was loaded into it.
 pub(crate) struct EmulatedDriver {
     card: Card,
     device: Device,

@@ -66,7 +66,6 @@ pub(crate) struct Mark(pub(crate) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ModuleId(pub(crate) u64);
 
-/// A kernel of a loaded module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FunctionId(pub(crate) u64);
 
@@ -87,7 +86,6 @@ pub(crate) struct Launch {
 /// Page-locked host memory, which the device copies from and to without the CPU. Freed on drop.
 pub(crate) struct Pinned(pub(crate) Box<dyn HostBytes>);
 
-/// The owner of page-locked bytes.
 pub(crate) trait HostBytes: AsRef<[u8]> + AsMut<[u8]> + Send {}
 
 impl<T: AsRef<[u8]> + AsMut<[u8]> + Send> HostBytes for T {}
@@ -123,7 +121,6 @@ pub(crate) struct Site {
     pub(crate) text: String,
 }
 
-/// The failure of a driver function.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{call}: {code}{}", site.as_ref().map_or(String::new(), |site| format!(": {}", site.text)))]
 pub(crate) struct DriverError {

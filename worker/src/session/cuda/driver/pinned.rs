@@ -30,7 +30,6 @@ pub(super) fn allocate(
     Ok(Pinned(Box::new(Locked { start, bytes, free, context_given_up })))
 }
 
-/// Page-locked memory of the host.
 struct Locked {
     start: NonNull<u8>,
     bytes: usize,

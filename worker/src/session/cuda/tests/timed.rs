@@ -17,7 +17,6 @@ const US: Duration = Duration::from_micros(1);
 /// The size of the first entry's output, in bytes.
 const OUTPUT: u64 = 600;
 
-/// The result of a scripted kernel.
 type Outcome = Result<(), (Code, Option<Site>)>;
 
 /// A relu that takes this long by the virtual clock.

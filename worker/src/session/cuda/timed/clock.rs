@@ -24,14 +24,12 @@ const SPIN: Duration = Duration::from_millis(2);
 /// The time limit for filling outputs before a block. Filling takes milliseconds.
 const FILL_LIMIT: Duration = Duration::from_secs(60);
 
-/// The operation that exceeded its time limit.
 enum Overdue {
     /// The poison that is written to the outputs before a block.
     Fill,
     Block,
 }
 
-/// The times of a block.
 struct Measured {
     /// The sum of the times between readings of the device's clock.
     device: Duration,
@@ -154,7 +152,6 @@ impl TimedDevice<'_> {
         })
     }
 
-    /// Queues the launches of a block and waits for them.
     fn try_block(
         &self,
         order: &BlockOrder<'_>,

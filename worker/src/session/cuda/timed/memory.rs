@@ -12,13 +12,11 @@ use super::super::driver::{Driver, DriverError, Queue, SharedDriver};
 use super::super::memory::wait_for;
 use crate::residency::device::Buffer;
 
-/// The number of repetitions of each measurement.
 const REPEATS: usize = 5;
 /// This share (1/n) of the flushed memory fits into the L2 cache, so copying it is faster per byte.
 const CACHED_SHARE: u64 = 16;
 /// The time limit of the measurements. They take milliseconds.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The byte that a flush writes.
 const FLUSH_BYTE: u8 = 0x3c;
 
 /// The shared buffers, and the figures that were measured with them.
@@ -28,7 +26,6 @@ pub(in super::super) struct TimingMemory {
     pub(super) figures: Figures,
 }
 
-/// Figures of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Figures {
     /// The median time of a flush.

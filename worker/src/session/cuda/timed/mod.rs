@@ -43,17 +43,14 @@ use crate::session::{
     Variants, Varied,
 };
 
-/// The error of a call that is not timed.
 const ONLY_BLOCKS: &str = "a timed session makes blocks only";
 
-/// A session on the device whose calls are timed.
 pub(super) struct TimedDevice<'b> {
     inner: DeviceSession<'b>,
     varied: Option<Varied<'b, DeviceVariants>>,
     /// For each entry and argument, the index of its variants.
     variants_of: Vec<Vec<Option<usize>>>,
     layouts: Vec<Layout>,
-    /// The address of the ring.
     ring: u64,
     /// For each entry, the outputs of its last block. If entries are not called in turns, only those of the entry that
     /// was called last are kept.

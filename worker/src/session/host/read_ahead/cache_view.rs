@@ -74,7 +74,6 @@ fn is_ours(file: &File) -> bool {
     own_user.is_root() || metadata.uid() == own_user.as_raw()
 }
 
-/// A mapping of the file, for queries with `mincore`.
 struct Map {
     start: usize,
     bytes: usize,
@@ -90,7 +89,6 @@ impl Map {
         Some(Self { start: start.ok()? as usize, bytes })
     }
 
-    /// Returns how many of these pages are in the page cache.
     fn resident(&self, pages: Range<u64>, page: u64) -> u64 {
         let mut residency = [0_u8; to_index(AT_ONCE)];
         let mut resident = 0;

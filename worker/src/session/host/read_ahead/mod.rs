@@ -206,7 +206,6 @@ impl Turn {
     }
 }
 
-/// A command to the thread.
 enum Command {
     /// The process that maps the inputs or will map them, by its pid.
     Runner(u32),
@@ -329,7 +328,6 @@ impl Watcher {
         more
     }
 
-    /// Begins to read the expected inputs, once their turn has come.
     fn begin_expected(&mut self) {
         let may_begin = |expected: &mut Expected| expected.turn.as_ref().is_none_or(Turn::has_come);
         let Some(Expected { whole, .. }) = self.expected.take_if(may_begin) else { return };
@@ -372,7 +370,6 @@ impl Watcher {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CheckResult {
     Unchanged,
-    /// More pages were touched.
     Touched,
     Read,
 }

@@ -42,7 +42,6 @@ pub(super) struct ReadaheadPolicy {
     ahead: u64,
     /// The value of `touched` when the first window was read whole.
     turned_after: Option<u64>,
-    /// True if touches are observed. Tripwires then need not be left unread.
     touches_are_observed: bool,
     /// Set by `end`: touches are still counted, but nothing more is read.
     ended: bool,
@@ -71,7 +70,6 @@ struct Stream {
     steps: VecDeque<Step>,
 }
 
-/// Windows that are read together.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     windows: u64,
@@ -136,7 +134,6 @@ impl ReadaheadPolicy {
         self.streams.retain(|stream| stream.steps.iter().all(|step| step.tripwire.left_out));
     }
 
-    /// From now on, touches are only counted, and nothing more is read.
     pub(super) const fn end(&mut self) {
         self.ended = true;
     }
@@ -302,7 +299,6 @@ impl ReadaheadPolicy {
         due
     }
 
-    /// Marks windows as read ahead.
     fn take(&mut self, windows: Range<u64>) {
         for at in windows {
             let pages = self.pages_of(to_index(at)..to_index(at) + 1);

@@ -25,7 +25,6 @@ pub(super) struct Mapped<'a> {
     pub(super) offset: u64,
 }
 
-/// Counts the pages that one process has touched.
 pub(super) struct Touches {
     pagemap: File,
     page: u64,
@@ -33,7 +32,6 @@ pub(super) struct Touches {
     starts: Vec<u64>,
 }
 
-/// The reason why touches are unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TouchesUnknown {
     /// Some inputs are not mapped yet.
