@@ -10,12 +10,11 @@ use super::CapturesError;
 pub(super) struct Layout {
     /// The ranges that become blobs, in file order. The bytes between them become literals of the manifest.
     pub(super) blobs: Vec<RecordRange>,
-    /// The reason why the whole file is a single blob; `None` if it is not.
+    /// Why the whole file is a single blob; `None` if it is not.
     pub(super) kept_whole: Option<String>,
 }
 
-/// Reads the headers of a file. A file that is not a capture becomes a single blob, because `unpack` must restore every
-/// file.
+/// A file that is not a capture becomes a single blob, because `unpack` must restore every file.
 pub(super) fn of_file(path: &Path, bytes: u64) -> Result<Layout, CapturesError> {
     match CaptureFile::open(path) {
         Ok(capture) if capture.is_packed() => {

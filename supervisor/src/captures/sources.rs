@@ -18,7 +18,7 @@ pub(super) struct Source {
     pub(super) stamp: Stamp,
 }
 
-/// The size and modification time of a file. A change of either means that the file has changed.
+/// A change of either means that the file has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Stamp {
     pub(super) bytes: u64,

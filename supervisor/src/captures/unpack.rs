@@ -30,7 +30,7 @@ pub struct Unpacked {
     pub failed: Vec<String>,
 }
 
-/// Unpacks all entries, or those named in `only` (`op/entry_000003.pt`, with or without the suffix).
+/// `only`: `op/entry_000003.pt`, with or without the suffix.
 pub fn unpack(
     store: &Path,
     folder: &Path,
@@ -85,7 +85,7 @@ pub fn unpack(
     })
 }
 
-/// Refuses symbolic links in the path from `folder` to `target`, because they could lead out of the folder.
+/// Symbolic links could lead out of the folder.
 fn refuse_links(folder: &Path, target: &Path) -> Result<(), CapturesError> {
     for parent in target.ancestors().skip(1).take_while(|parent| *parent != folder) {
         if parent.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
@@ -140,8 +140,7 @@ fn is_already_restored(path: &Path, entry: &IndexEntry, bytes: u64) -> Result<bo
     Ok(BlobId::from(hasher.finalize()) == entry.blake3)
 }
 
-/// The name under which a file is restored until it is complete. It is the same in each run, so that what an
-/// interrupted run left is found.
+/// The name is the same in each run, so that what an interrupted run left is found.
 fn draft_path(target: &Path) -> PathBuf {
     const SUFFIX: &str = ".part";
     let name = target.file_name().unwrap_or_default();

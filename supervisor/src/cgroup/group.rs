@@ -14,17 +14,17 @@ pub struct LeafLimits {
     pub tasks: u32,
 }
 
-/// The difference, in version 1, between the limit on memory and swap together and the limit on memory. It is more than
-/// a huge page of 2 MiB, because memory may be counted in such steps.
+/// How far the limit on memory and swap together is above the limit on memory. It is more than a huge page of 2 MiB,
+/// because memory may be counted in such steps.
 const SWAP: Bytes = Bytes::mib(4);
 
 /// Linux's counts for a leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
-    /// The number of members that Linux killed for lack of memory, in the group or on the whole machine.
+    /// Members that Linux killed for lack of memory, in the group or on the whole machine.
     pub oom_kill: u64,
-    /// The number of times that the leaf had no memory left at its own limit. In version 1, this includes the times at
-    /// which Linux could then free cached pages of files.
+    /// How often no memory was left at the leaf's own limit. In version 1, this includes the times at which Linux could
+    /// then free cached pages of files.
     pub at_limit: u64,
 }
 
@@ -90,8 +90,8 @@ impl Group {
             Self::One { memory: folder, pids } => {
                 put(pids, "pids.max", &tasks)?;
                 put(folder, "memory.limit_in_bytes", &memory)?;
-                // Memory and swap together. It must not be lower than the limit on memory, so it is set second. If both
-                // were equal, this one would be reached first, and newer versions of Linux do not count that.
+                // This limit must not be lower than the limit on memory, so it is set second. If both were equal, this
+                // one would be reached first, and newer versions of Linux do not count that.
                 let with_swap = (limits.memory + SWAP).get().to_string();
                 if_there(put(folder, "memory.memsw.limit_in_bytes", &with_swap))?;
                 if_there(put(folder, "memory.swappiness", "0"))?;
@@ -125,7 +125,7 @@ impl Group {
                 let path = folder.join("memory.events");
                 let text = read(&path)?;
                 let count = |name| count_of(&text, name, &path).map(Option::unwrap_or_default);
-                // `max` would also count the times at which cached pages of files were freed.
+                // `max` also counts the times at which cached pages of files were freed.
                 Ok(Events { oom_kill: count("oom_kill")?, at_limit: count("oom")? })
             }
             Self::One { memory, .. } => {
@@ -137,9 +137,8 @@ impl Group {
         }
     }
 
-    /// Returns whether a group above this one refused a process or thread to a member: `pids.events` counts a refusal,
-    /// but the group never had as many as its own limit allows. In version 2 since Linux 6.11, only the group whose
-    /// limit was reached counts refusals, so this returns false.
+    /// True if `pids.events` counts a refusal, but the group never had as many as its own limit allows. In version 2
+    /// since Linux 6.11, only the group whose limit was reached counts refusals, so this returns false.
     pub(super) fn was_refused_tasks_from_above(&self, limit: u32) -> Result<bool, CgroupError> {
         let folder = match self {
             Self::One { pids, .. } => pids,
@@ -159,7 +158,7 @@ impl Group {
         Ok(0 < refused && most < u64::from(limit))
     }
 
-    /// Removes the group if it has no members. Returns false if it is busy, which it is until its last member is dead.
+    /// Returns false if the group is busy, which it is until its last member is dead.
     pub(super) fn remove(&self) -> bool {
         // Every folder is tried, so that as little as possible is left.
         self.folders().filter(|folder| !remove(folder)).count() == 0
@@ -174,7 +173,7 @@ pub(super) fn remove(folder: &Path) -> bool {
     std::fs::remove_dir(folder).err().is_none_or(|error| !is_busy(&error))
 }
 
-/// Returns the number in the line that begins with `name`; `None` without such a line.
+/// `None` without such a line.
 fn count_of(text: &str, name: &str, path: &Path) -> Result<Option<u64>, CgroupError> {
     let mut lines = text.lines().map(str::split_ascii_whitespace);
     let Some(mut words) = lines.find_map(|mut words| (words.next() == Some(name)).then_some(words)) else {
@@ -199,8 +198,8 @@ fn if_read(text: Result<String, CgroupError>) -> Result<Option<String>, CgroupEr
     }
 }
 
-/// Ignores the error for a file that does not exist. In a control group, this can be a refused permission, because
-/// nobody may create files there.
+/// For a file that does not exist, the error can be a refused permission, because nobody may create files in a control
+/// group.
 fn if_there(written: Result<(), CgroupError>) -> Result<(), CgroupError> {
     match written {
         Err(CgroupError::Io { source, .. })

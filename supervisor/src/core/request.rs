@@ -7,7 +7,7 @@ use opt_shared::units::Bytes;
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Control {
-    /// Keeps the run open: when all work is done, it waits for more until it is shut down.
+    /// When all work is done, the run waits for more until it is shut down.
     StayOpen,
     Recycle {
         which: Which,
@@ -15,7 +15,7 @@ pub enum Control {
     },
     Pause,
     Resume,
-    /// Cancels a unit, or all units that the job has so far if no unit is named.
+    /// Cancels all units that the job has so far if no unit is named.
     Cancel {
         job: JobId,
         unit: Option<UnitId>,

@@ -14,9 +14,9 @@ use super::unit::{Progress, Unit};
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Roster {
-    /// The waiting units in the order in which they are served, except those that were put off.
+    /// In the order in which they are served, without those that were put off.
     waiting: BTreeSet<QueueKey>,
-    /// The number of waiting units whose next step may run at the same time as others.
+    /// Those whose next step may run at the same time as others.
     waiting_non_exclusive: usize,
     /// The units that were put off, each with its turn.
     put_off: BTreeSet<(u32, UnitId)>,
@@ -37,7 +37,7 @@ pub(crate) struct Roster {
     lower_bounds: BTreeSet<(Number, UnitId)>,
 }
 
-/// The position of a waiting unit: the unit with the smallest key is served first.
+/// The unit with the smallest key is served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct QueueKey {
     turn: u32,
@@ -85,8 +85,7 @@ impl QueueKey {
     }
 }
 
-/// Returns the stage that decides when a unit is served. A baseline is timed before the units that are compared with
-/// it, so its failure is known early.
+/// A baseline is timed before the units that are compared with it, so its failure is known early.
 fn served_with(unit: &Unit) -> Stage {
     match unit.step().stage {
         Stage::Profile if unit.spec.is_baseline => Stage::Screen,
@@ -167,7 +166,6 @@ impl Roster {
         }
     }
 
-    /// Returns the waiting units of one turn, or of all turns, in the order in which they are served.
     pub(crate) fn waiting(&self, turn: Option<u32>) -> impl Iterator<Item = UnitId> {
         self.waiting
             .iter()
@@ -176,7 +174,6 @@ impl Roster {
             .map(|it| it.unit)
     }
 
-    /// Returns the units of one turn, or of all turns, that were put off.
     pub(crate) fn put_off(&self, turn: Option<u32>) -> impl Iterator<Item = UnitId> {
         self.put_off.iter().filter(move |(own, _)| turn.is_none_or(|turn| turn == *own)).map(|&(_, id)| id)
     }
@@ -223,8 +220,7 @@ impl Roster {
         0 < self.alone
     }
 
-    /// Returns whether the job has a baseline beside which others may be timed. Without it, candidates are not timed
-    /// against a common kernel.
+    /// Without it, candidates are not timed against a common kernel.
     pub(crate) fn has_a_baseline(&self) -> bool {
         0 < self.baselines
     }

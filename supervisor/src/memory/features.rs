@@ -21,7 +21,7 @@ pub struct Features {
 }
 
 impl Features {
-    /// Tries each interface; `root` is `/`. The trigger that this arms is removed when its file is closed.
+    /// The trigger that this arms is removed when its file is closed.
     pub fn detect(root: &Path) -> Self {
         let proc = root.join("proc");
         let own_process = proc.join("self");

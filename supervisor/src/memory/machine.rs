@@ -11,7 +11,7 @@ use super::{SampleError, page_size};
 
 /// The size limit of `/proc/meminfo`, which has about 1.5 KiB.
 const MEMINFO_BYTES: usize = 16 << 10;
-/// The size limit of `/proc/vmstat`, which has about 4 KiB: one line for each counter that Linux was built with.
+/// The file has about 4 KiB: one line for each counter that Linux was built with.
 const VMSTAT_BYTES: usize = 64 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,8 +25,7 @@ pub struct MachineSample {
     pub swap_free: Option<Bytes>,
 }
 
-/// The bytes read from and written to swap since boot. `None` if Linux was built without swap, or if a container hides
-/// `/proc/vmstat`.
+/// Bytes since boot. `None` if Linux was built without swap, or if a container hides `/proc/vmstat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwapTraffic {
     pub read: Option<Bytes>,

@@ -15,7 +15,7 @@ pub(super) const TRIGGER: &[u8] = b"some 150000 2000000\0";
 pub struct PressureTrigger(OwnedFd);
 
 impl PressureTrigger {
-    /// Arms a trigger; `proc` is `/proc`. Fails if Linux has no PSI, or does not allow triggers.
+    /// Fails if Linux has no PSI, or does not allow triggers.
     pub fn arm(proc: &Path) -> Result<Self, Errno> {
         let path = proc.join("pressure/memory");
         let file = rustix::fs::open(&path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
@@ -25,7 +25,7 @@ impl PressureTrigger {
 }
 
 impl AsFd for PressureTrigger {
-    /// The descriptor is ready for `POLLPRI` each time the trigger fires. `POLLERR` means that it will not fire again.
+    /// Ready for `POLLPRI` each time the trigger fires. `POLLERR` means that it will not fire again.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -24,8 +24,7 @@ pub struct RunView {
     pub floor: Bytes,
     pub charged: Bytes,
     pub owed: Bytes,
-    /// When the run began to wait, and for what: the database, processes, room for builds, or memory for the next
-    /// lease.
+    /// Since when, and for what: the database, processes, room for builds, or memory for the next lease.
     pub waiting: Option<(Moment, String)>,
     pub room: Room,
 }
@@ -44,7 +43,7 @@ pub struct WorkerView {
     pub validated: Bytes,
     pub runners: Vec<RunnerView>,
     pub lease: Option<LeaseView>,
-    /// Set if the worker is being ended, or will be ended after its lease.
+    /// The worker is being ended, or will be after its lease.
     pub asked_to_go: bool,
 }
 
@@ -162,8 +161,7 @@ impl Core {
         })
     }
 
-    /// Explains why a unit waits, as part of a sentence, with the size of the unit's lease. `name_of` names other
-    /// units.
+    /// As part of a sentence, with the size of the unit's lease. `name_of` names other units.
     pub fn wait_reason(&self, now: Moment, id: UnitId, name_of: impl Fn(UnitId) -> String) -> Option<String> {
         let UnitView::Waiting { stage, .. } = self.unit_view(id)? else { return None };
         let unit = self.unit(id);

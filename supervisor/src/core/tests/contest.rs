@@ -11,8 +11,8 @@ use super::harness::{Harness, plan};
 use crate::core::event::{Action, Stage, StopReason};
 use crate::core::testkit::reports;
 
-/// A function that returns the result of a timed step of a unit: the speed-up with the relative half-width of its
-/// interval, or the status with which the step fails. The speed-up of the baseline, unit 0, is ignored.
+/// The speed-up with the relative half-width of its interval, or the status with which the step fails. The speed-up of
+/// the baseline, unit 0, is ignored.
 type Figures<'a> = &'a dyn Fn(u32, Stage) -> Result<(f64, f64), Status>;
 
 /// Runs a job with a baseline and other candidates to its end.

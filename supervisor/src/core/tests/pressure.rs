@@ -17,7 +17,6 @@ fn sample(swapped: Bytes) -> Event {
     Event::Sample(Sample { supervisor_owed: Bytes::mib(10), swapped, ..Sample::default() })
 }
 
-/// Returns a run in which a verification is running and a spare profiler is waiting.
 fn with_a_spare(spec: Plan) -> (Harness, Granted, WorkerId) {
     let mut harness = Harness::new(Plan { spare: true, ..spec });
     let build = harness.lease();
@@ -185,7 +184,7 @@ fn spare_is_started_again_after_the_pressure() {
     assert_eq!(started(&harness), before + 1, "{:#?}", harness.log);
 }
 
-/// Returns a run with two leases of verifiers side by side, each with a runner, under a ceiling of 300 MiB.
+/// Each lease has a runner. The ceiling is 300 MiB.
 fn side_by_side() -> (Harness, [Granted; 2]) {
     let spec = Plan { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(300)), ..plan(3) };
     let mut harness = Harness::new(spec);
@@ -234,7 +233,6 @@ fn newest_lease_is_ended_below_the_floor_without_an_offender() {
 
 #[test]
 fn idle_worker_that_holds_memory_is_ended_before_working_ones() {
-    // A build runs beside a profiler that has been idle since the previous job.
     let spec = two_jobs();
     for (held, goes) in [(15, false), (16, true)] {
         let mut harness = Harness::new(spec.clone());

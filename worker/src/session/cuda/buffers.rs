@@ -10,7 +10,7 @@ use crate::judge::BytesSource;
 
 /// The value of the bytes in the bands of inputs, which a kernel is unlikely to write.
 pub(super) const BAND_BYTE: u8 = 0xb5;
-/// The largest distance, in bytes, between a buffer and an access that is attributed to it.
+/// An access is attributed to a buffer within this distance.
 const NEAR: u64 = 64 << 10;
 /// The size of the pieces in which bands are read.
 const PIECE: usize = 4096;
@@ -25,7 +25,6 @@ pub(super) struct Bands {
 }
 
 impl Bands {
-    /// The layout for a buffer of `bytes` bytes that begin at offset `phase` of their storage.
     pub(super) fn of(card: &Card, bytes: u64, phase: u64) -> Self {
         let band = if card.checks_accesses { 0 } else { DEVICE_BAND.get() };
         Self { front: band + phase % DEVICE_ALIGNMENT.get(), bytes, back: band }
@@ -58,8 +57,8 @@ impl DeviceBuffer {
         self.address + self.bands.bytes
     }
 
-    /// Returns the position of the first byte in the bands that is not `expected`: its distance past the buffer's end
-    /// or, if negative, before its start. The band before the buffer is checked first.
+    /// The first byte that is not `expected`: its distance past the buffer's end or, if negative, before its start. The
+    /// band before the buffer is checked first.
     pub(super) fn damage(&self, driver: &mut dyn Driver, expected: u8) -> Result<Option<i64>, DriverError> {
         let Bands { front, back, .. } = self.bands;
         let before = first_unlike(driver, self.address - front, front, expected)?;
@@ -70,8 +69,7 @@ impl DeviceBuffer {
         Ok(behind.map(signed))
     }
 
-    /// The distance of an address from the buffer: 0 within it, 1 for the first byte past its end, and negative before
-    /// its start.
+    /// 0 within the buffer, 1 for the first byte past its end, and negative before its start.
     fn past(&self, address: u64) -> i64 {
         if address < self.address {
             -signed(self.address - address)
@@ -83,7 +81,7 @@ impl DeviceBuffer {
     }
 }
 
-/// Describes an address relative to the nearest of the kernel's buffers. Also returns whether that buffer is near.
+/// Also returns whether the nearest buffer is near.
 pub(super) fn describe_address(buffers: &[DeviceBuffer], address: u64) -> (String, bool) {
     let nearest = buffers.iter().min_by_key(|buffer| buffer.past(address).unsigned_abs());
     let Some(buffer) = nearest else { return ("no buffer is near".to_owned(), false) };

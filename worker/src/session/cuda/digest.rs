@@ -29,7 +29,7 @@ pub(super) struct Digester {
     seed: u64,
 }
 
-/// A digest: the sum of the whole words, each mixed with the seed and its index, and the remaining bytes.
+/// The sum of the whole words, each mixed with the seed and its index, and the remaining bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Digest {
     sum: u64,
@@ -56,7 +56,7 @@ impl Digester {
         let _ = driver.borrow_mut().unload(self.module);
     }
 
-    /// The digests of these parts, in order. `sums` is the address of device memory for one sum per part.
+    /// `sums` is the address of device memory for one sum per part.
     pub(super) fn of(
         &self,
         driver: &SharedDriver,

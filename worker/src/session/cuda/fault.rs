@@ -1,6 +1,4 @@
 //! Derives a verdict from an error of the driver: a status, and one line with the proof.
-//!
-//! Pure: the verdict depends only on the error, the failed operation and the buffers of the call.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -34,7 +32,7 @@ impl During {
     }
 }
 
-/// The verdict on an error. If the candidate cannot have caused it, the host is to blame.
+/// If the candidate cannot have caused it, the host is to blame.
 pub(super) fn of_error(error: &DriverError, during: &During, buffers: &[DeviceBuffer]) -> Verdict {
     let verdict = |status, detail| Verdict { status, detail };
     let what = during.text();

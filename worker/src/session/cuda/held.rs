@@ -36,7 +36,6 @@ impl HeldDevice {
     }
 }
 
-/// The device that a worker was started for, which may not be open yet.
 pub(crate) struct WorkerDevice {
     device: Device,
     held: Option<HeldDevice>,

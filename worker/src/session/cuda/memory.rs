@@ -16,14 +16,14 @@ use crate::residency::budget::Budget;
 use crate::residency::device::{Buffer, Device, DeviceError, Event, Marks};
 
 const NAME: &str = "the device";
-/// The time limit of a copy. The bus moves gigabytes per second, so a copy that takes longer than this will not end.
+/// The bus moves gigabytes per second, so a copy that takes longer than this will not end.
 const COPY_LIMIT: Duration = Duration::from_secs(60);
 /// The first and the longest pause between two polls. Pauses start short, for operations that end at once, and double
 /// each time.
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(2);
 
-/// Waits until a mark is reached. Returns false if that takes longer than `limit`.
+/// Returns false if that takes longer than `limit`.
 pub(super) fn wait_for(driver: &SharedDriver, mark: Mark, limit: Duration) -> Result<bool, DriverError> {
     let started = Instant::now();
     let mut pause = FIRST_PAUSE;
@@ -47,7 +47,7 @@ pub(super) struct CudaMemory {
     queued: Event,
     /// The last operation that is known to be complete.
     done: Event,
-    /// Pending operations in the order of the queue. A copy's slot is free again once the copy is complete.
+    /// A copy's slot is free again once the copy is complete.
     under_way: VecDeque<UnderWay>,
     /// Slots whose copies are complete.
     returned: VecDeque<Pinned>,

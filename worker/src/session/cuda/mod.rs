@@ -60,7 +60,6 @@ use crate::residency::load::Residency;
 
 const NO_REPLAY: &str = "a replay on a device is not supported by this version";
 
-/// The backend of one lease. Dropping it releases everything that it has placed on the device.
 pub(crate) struct CudaBackend<'d> {
     device: &'d HeldDevice,
     /// The most that may be placed on the device.
@@ -76,7 +75,7 @@ pub(crate) struct CudaBackend<'d> {
 #[derive(Default)]
 struct State {
     residency: Option<Residency<CudaMemory, Key>>,
-    /// The inputs of the current session. They stay until the next session has named its inputs.
+    /// The inputs of a session stay until the next one has named its own.
     uses: Vec<Key>,
     /// The digests of inputs right after their upload.
     digests: BTreeMap<Key, Digest>,
@@ -109,12 +108,10 @@ impl<'d> CudaBackend<'d> {
         self.points.look(point, placed, self.driver());
     }
 
-    /// Drops all memory on the device, because its contents can no longer be relied on.
     fn clear(&self) {
         *self.state.borrow_mut() = State::default();
     }
 
-    /// Replaces a failed context, or marks the device as lost if this process cannot have another.
     fn context_failed(&self) {
         let replaced = self.driver().borrow_mut().replace();
         if replaced.is_err() {

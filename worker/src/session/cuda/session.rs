@@ -138,7 +138,7 @@ impl<'b> DeviceSession<'b> {
         Ok(())
     }
 
-    /// Allocates the candidate's workspaces. If they do not fit, the candidate is to blame.
+    /// If they do not fit, the candidate is to blame.
     fn place_workspaces(&mut self) -> Result<(), SessionError> {
         let card = self.driver().borrow().card().clone();
         let launch = &self.candidate.callee.launch;
@@ -236,8 +236,7 @@ impl<'b> DeviceSession<'b> {
         self.end(fault::of_error(error, during, buffers))
     }
 
-    /// Loads the module and looks up the kernel of each step. Returns the reason if the plan's arguments do not match a
-    /// kernel's parameters.
+    /// Returns the reason if the plan's arguments do not match a kernel's parameters.
     fn load_module(&mut self) -> Result<Option<String>, DriverError> {
         let mut driver = self.backend.device.driver.borrow_mut();
         let module = driver.load(&self.candidate.image)?;
@@ -262,7 +261,7 @@ impl<'b> DeviceSession<'b> {
         Ok(None)
     }
 
-    /// Fills the outputs, makes one call, and returns its duration; `None` if the session ended.
+    /// Returns the duration; `None` if the session ended.
     fn launch_all(&mut self, entry: usize, poison: u8, limit: Duration) -> Option<Duration> {
         if let Err(error) = self.poison_all(entry, poison) {
             let _: Answer<()> = self.fail(&error, &During::Ours("filling its outputs"), &[]);
@@ -320,7 +319,6 @@ impl<'b> DeviceSession<'b> {
         restored.map_err(|source| SessionError::Outputs { entry: name(), source })
     }
 
-    /// Checks inputs and workspaces after a call. Returns a verdict if the call wrote where it must not.
     pub(super) fn look_over(&self, entry: usize, poison: u8) -> Result<Option<Verdict>, DriverError> {
         let call = &self.calls[entry];
         let bands = call.inputs.iter().map(|it| (it, BAND_BYTE));

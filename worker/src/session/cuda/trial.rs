@@ -1,7 +1,6 @@
 //! A device on which single kernels are tried, with the drivers that verification uses.
 //!
-//! `gpu-check` uses it to compare a card with the emulated device. It runs launches, returns the contents of buffers,
-//! and names faults. The caller judges the results.
+//! `gpu-check` uses it to compare a card with the emulated device.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,7 +18,7 @@ use crate::residency::device::Device as _;
 
 /// The kernel with which a session detects changed inputs, as PTX, and its name.
 pub const DIGEST: (&[u8], &str) = (include_bytes!("digest.ptx"), "opt_digest");
-/// On a card, the number of bytes after each buffer that no kernel may change.
+/// The bytes after each buffer that no kernel may change. On a card only.
 const BAND: usize = 256;
 /// The value of bytes that no kernel has written.
 const POISON: u8 = 0xa5;
@@ -80,7 +79,7 @@ pub enum TrialEnd {
         stores_beyond: Option<usize>,
     },
     Fault(TrialFault),
-    /// A launch was not complete in time. The device can no longer be used.
+    /// A launch did not end in time. The device can no longer be used.
     Endless,
 }
 
@@ -130,7 +129,6 @@ impl TrialDevice {
         self.driver.borrow().card().total
     }
 
-    /// Places the buffers, runs the launches in order, and waits at most `limit` for them.
     pub fn run(
         &self,
         image: &[u8],
@@ -199,7 +197,7 @@ impl TrialDevice {
         Ok(TrialEnd::Over { buffers: contents, stores_beyond })
     }
 
-    /// Allocates memory and frees it. This fails after a fault that ended the context.
+    /// Fails after a fault that ended the context.
     pub fn allocate(&self, bytes: Bytes) -> Result<(), TrialFault> {
         let mut driver = self.driver.borrow_mut();
         let address = driver.allocate(bytes)?;

@@ -11,11 +11,10 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// The smallest cache line, in bytes, of the processors that we support.
 const LINE: usize = 64;
-/// The number of bytes that are mapped at a time. Resident pages of the mapping count as this process's memory.
+/// So much is mapped at a time. Resident pages of the mapping count as this process's memory.
 const WINDOW: u64 = 1 << 20;
 
-/// Flushes `bytes` bytes of a file or memory file, from offset `from` on. A range beyond the end of the file is
-/// ignored.
+/// A range beyond the end of the file is ignored.
 pub(super) fn evict(file: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<(), Errno> {
     let page = rustix::param::page_size() as u64;
     let length = u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0);

@@ -13,7 +13,6 @@ pub(crate) enum Play {
     Right,
     /// Writes the recorded output, even if the inputs have other values.
     Remembered,
-    /// Writes the right output for the current inputs, with this number added to every element.
     OffBy(f32),
     /// Writes the right output, but wrong values from this element on.
     WrongFrom(usize),
@@ -46,12 +45,11 @@ pub(crate) struct BlockPlay {
     /// The time that the candidate and the worker waited for a CPU.
     pub(crate) waited: Duration,
     pub(crate) threads: u32,
-    /// The index of the look whose element has changed once the candidate is stopped.
     pub(crate) changed: Option<usize>,
 }
 
 impl BlockPlay {
-    /// A block of right calls. The candidate claims almost the time that they took.
+    /// The candidate claims almost the time that they took.
     pub(crate) fn honest(per_call: Duration) -> Self {
         Self {
             play: |_| Play::Right,
@@ -74,7 +72,7 @@ pub(crate) struct Shown<'a> {
     pub(crate) planned: &'a [Values],
 }
 
-/// Computes an output for new inputs. The output contains the recorded values at first. Returns the candidate's code.
+/// The output contains the recorded values at first. Returns the candidate's code.
 pub(crate) type Kernel = fn(&Shown<'_>, &mut [u8]) -> i32;
 
 pub(crate) fn relu(shown: &Shown<'_>, output: &mut [u8]) -> i32 {
@@ -85,7 +83,7 @@ pub(crate) fn relu(shown: &Shown<'_>, output: &mut [u8]) -> i32 {
     0
 }
 
-/// The events of one session. The last item of `calls`, `blocks` and `idle` repeats.
+/// The last item of `calls`, `blocks` and `idle` repeats.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) load: Answer<Loaded>,
@@ -97,7 +95,6 @@ pub(crate) struct Script {
     pub(crate) slots: u32,
     /// The time by which a block takes longer than its calls.
     pub(crate) handoff: Duration,
-    /// The hand-off that the clock measures the first time, if it differs from `handoff`.
     pub(crate) measured_first: Option<Duration>,
     pub(crate) blocks: Vec<BlockPlay>,
     /// True if a CPU is left on which this process may spin.

@@ -447,7 +447,6 @@ impl Drop for CardDriver {
     }
 }
 
-/// Packs parameters one after another, each aligned to its size, as kernels expect them.
 fn packed(params: &[Vec<u8>]) -> Vec<u8> {
     let mut buffer = Vec::new();
     for param in params {

@@ -104,7 +104,7 @@ impl Code {
         ROWS.iter().find(|row| row.code == self.0)
     }
 
-    /// The driver's name for the code; `None` for a code that is newer than this list.
+    /// `None` for a code that is newer than this list.
     pub(crate) fn name(self) -> Option<&'static str> {
         self.known().map(|row| row.name)
     }
@@ -113,8 +113,7 @@ impl Code {
         self.known().map_or(Host, |row| row.subject)
     }
 
-    /// Returns true if the context cannot be used any more. Also true for unknown codes, because a new process costs
-    /// little.
+    /// Also true for unknown codes, because a new process costs little.
     pub(crate) fn ends_the_context(self) -> bool {
         self.known().is_none_or(|row| row.sticky)
     }

@@ -17,7 +17,7 @@ const MEMORY: Bytes = Bytes::gib(8);
 /// The most text printed by kernels that is kept for a session, in bytes.
 const PRINTED: usize = 64 << 10;
 
-/// The largest number of kernels whose counts are kept for a candidate. It limits the size of the outcome's message.
+/// Limits the size of the outcome's message.
 const MAX_COUNTED: usize = 64;
 /// The largest number of characters that are reported of a name from PTX.
 const MAX_NAME: usize = 200;

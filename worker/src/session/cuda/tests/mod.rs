@@ -28,7 +28,7 @@ use crate::session::scripted::{callee, entries_of, verify_settings};
 use crate::stage::verify;
 
 const RELU: &str = "torch_nn_functional_relu";
-/// The cap of the device memory. It suffices for the fixtures' entries and their bands.
+/// Suffices for the fixtures' entries and their bands.
 const CAP: Bytes = Bytes::mib(64);
 
 fn expression(text: &str) -> Expression {

@@ -16,7 +16,6 @@ const JOBS: u64 = 10_000;
 /// The size of the largest possible storage of a job, in bytes.
 const LARGEST: u64 = 10_000;
 
-/// An operation on the device. A buffer is chosen by an index, modulo the number of buffers.
 #[derive(Clone, Debug)]
 enum Step {
     Allocate(u64),

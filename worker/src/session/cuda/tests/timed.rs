@@ -27,7 +27,7 @@ fn taking(took: Duration) -> impl Fn(&mut FakeMemory, &[u64]) -> Outcome + 'stat
     }
 }
 
-/// A candidate, a baseline (by default, one that takes 250 us), and how they are timed.
+/// By default, the baseline takes 250 us.
 struct Race {
     driver: Box<dyn Driver>,
     script: Rc<RefCell<Script>>,
@@ -165,7 +165,6 @@ fn device_without_a_clock_times_nothing() {
     assert!(text.contains("calls cannot be timed: the device has no clock"), "{text}");
 }
 
-/// Each call finds the slot as it was filled, and never what the other side has written for the same inputs.
 #[test]
 fn no_call_finds_outputs_of_an_earlier_one() {
     let found = Rc::new(Cell::new(0_usize));
@@ -180,7 +179,6 @@ fn no_call_finds_outputs_of_an_earlier_one() {
     assert!(100 < found.get() && entry.slots_checked != 0, "{} calls", found.get());
 }
 
-/// `x += 2 y`, where the values of `x` are always the same before the call.
 #[test]
 fn argument_that_a_call_changes_is_restored_in_every_slot() {
     let before: Rc<RefCell<Option<Vec<u8>>>> = Rc::default();

@@ -30,12 +30,11 @@ pub(in super::super) struct TimingMemory {
 pub(super) struct Figures {
     /// The median time of a flush.
     pub(super) flush: Duration,
-    /// Bytes read and written per second in the fastest copy; `None` if the driver has no copy.
+    /// In bytes read and written per second; `None` if the driver has no copy.
     pub(super) copy_rate: Option<f64>,
 }
 
-/// The number of bytes that a flush writes: twice the size of the L2 cache, but at most `DEVICE_FLUSH`, which is also
-/// used if the size is unknown.
+/// Twice the size of the L2 cache, but at most `DEVICE_FLUSH`, which is also used if the size is unknown.
 pub(super) fn flush_bytes(l2: Bytes) -> Bytes {
     if l2 == Bytes::ZERO { DEVICE_FLUSH } else { l2.saturating_mul(2).min(DEVICE_FLUSH) }
 }
@@ -71,7 +70,7 @@ fn measure(driver: &SharedDriver, memory: u64, bytes: Bytes) -> Result<Figures, 
     Ok(Figures { flush: flush.get(flush.len() / 2).copied().unwrap_or_default(), copy_rate })
 }
 
-/// The times of an operation, in ascending order; empty if the driver lacks it. The first operation is not timed.
+/// In ascending order; empty if the driver lacks the operation. The first operation is not timed.
 fn times(
     driver: &SharedDriver,
     mut queue: impl FnMut(&mut dyn Driver) -> Result<bool, DriverError>,

@@ -6,8 +6,7 @@
 //! ```
 //!
 //! Every call has its own inputs, if they vary, and its own slot of the ring. The time of a block is the time between
-//! the readings before and after its launches, without the flushes of the L2 cache. If nothing is flushed, all calls of
-//! a block are between the same two readings.
+//! the readings before and after its launches, without the flushes of the L2 cache.
 
 mod belief;
 mod clock;
@@ -52,8 +51,7 @@ pub(super) struct TimedDevice<'b> {
     variants_of: Vec<Vec<Option<usize>>>,
     layouts: Vec<Layout>,
     ring: u64,
-    /// For each entry, the outputs of its last block. If entries are not called in turns, only those of the entry that
-    /// was called last are kept.
+    /// If entries are not called in turns, only those of the entry that was called last are kept.
     kept: Vec<KeptOutputs>,
     in_turns: bool,
     /// The poison in workspaces and their bands.
@@ -100,7 +98,6 @@ impl<'b> TimedDevice<'b> {
         Ok(session)
     }
 
-    /// Makes the ring large enough, and measures the device if that has not been done yet.
     fn place_ring(&mut self) -> Result<(), SessionError> {
         let (backend, driver) = (self.inner.backend, self.inner.driver());
         let wanted = self.layouts.iter().map(Layout::bytes).max().unwrap_or_default().max(Bytes::new(1));
@@ -209,8 +206,6 @@ impl<'b> TimedDevice<'b> {
             .collect()
     }
 
-    /// Fills the slots of a block. In every slot, an argument that the call changes gets its value from before the
-    /// call.
     fn fill_slots(&self, entry: usize, calls: u32, poison: u8) -> io::Result<()> {
         let (layout, driver) = (&self.layouts[entry], self.inner.driver());
         let recorded: &Recorded = self.inner.entries[entry].as_ref();
@@ -239,7 +234,7 @@ impl<'b> TimedDevice<'b> {
     }
 }
 
-/// For each argument, the index of its variants. A tensor that is passed twice has the same variants both times.
+/// A tensor that is passed twice has the same variants both times.
 fn variants_of(recorded: &Recorded, variants: &Variants) -> Vec<Option<usize>> {
     let tensor = |value: &ArgumentValue| match value {
         ArgumentValue::Tensor(tensor) => Some(std::sync::Arc::clone(tensor)),

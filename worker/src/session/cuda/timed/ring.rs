@@ -51,7 +51,6 @@ impl Layout {
         self.outputs.get(output).map_or(0, |slots| slots.start + slots.stride * u64::from(slot))
     }
 
-    /// The size of all slots of an output that a block of `calls` calls uses.
     pub(super) fn used(&self, output: usize, calls: u32) -> Bytes {
         Bytes::new(self.outputs.get(output).map_or(0, |slots| slots.stride * u64::from(calls)))
     }
@@ -83,7 +82,6 @@ impl Layout {
     }
 }
 
-/// The outputs of an entry's last block, copied to the host. For each output, the bytes of its used slots.
 #[derive(Default)]
 pub(super) struct KeptOutputs {
     outputs: Vec<Vec<u8>>,
