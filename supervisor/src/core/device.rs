@@ -27,7 +27,7 @@ use super::worker::{Lease, State, Worker};
 
 /// Some drivers take minutes, which is too long for a plan to wait.
 pub(super) const DEVICE_RETURN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How far above its earlier level unattributed memory may stay.
+/// How far above its earlier level unattributed memory may stay: drivers keep some for the next context.
 const KEPT_BY_DRIVER: Bytes = Bytes::mib(64);
 /// A device with at least this utilisation, in per cent, counts as busy.
 const BUSY: u32 = 10;
@@ -233,7 +233,7 @@ impl Core {
         }
     }
 
-    /// Once for each worker. The memory stays charged until it is back.
+    /// Reported once for each worker. The memory stays charged until it is back.
     pub(super) fn device_overdue(&mut self, now: Moment) {
         let overdue = |it: &Unreturned| !it.overdue && it.since + DEVICE_RETURN_TIMEOUT <= now;
         let late: Vec<(WorkerId, Bytes)> = self

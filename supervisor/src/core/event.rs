@@ -131,7 +131,7 @@ pub struct ProcessSample {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceSample {
-    /// Of this run, and alive.
+    /// Living processes of this run that hold memory on the device.
     pub processes: Vec<(Process, Bytes)>,
     /// The ended workers with a process that NVML still lists (the worker or a runner), and the memory that they hold.
     pub left: Vec<(WorkerId, Bytes)>,

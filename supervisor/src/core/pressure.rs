@@ -27,7 +27,7 @@ const GAP_TIMEOUT: Duration = Duration::from_secs(10);
 /// For so long, no spare is started, and the policy row `pressure` is not repeated. Linux repeats its report every two
 /// seconds while it is short of memory.
 const PRESSURE_QUIET: Duration = Duration::from_secs(60);
-/// For the memory of an idle worker that was told to end.
+/// The wait for the memory of an idle worker that was told to end.
 const DRAINED_MEMORY_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, Default)]

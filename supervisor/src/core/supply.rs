@@ -65,7 +65,7 @@ impl Core {
         after.is_empty() || !self.stays_open() && after.iter().all(is_done)
     }
 
-    /// The error says why it may not.
+    /// The error says why the source may not.
     pub fn may_offer(&self, job: JobId) -> Result<(), Answer> {
         let Some(spec) = self.spec.jobs.get(job.index()) else {
             return Err(Answer::Unknown(format!("there is no {job}")));

@@ -129,7 +129,7 @@ impl TimedSession {
 
 /// An opened artifact, as the policy uses it.
 pub(crate) trait Candidate {
-    /// Empty if its sessions do not run on a CPU.
+    /// Empty if the sessions do not run on a CPU.
     fn cpus(&self) -> &[u32];
 
     /// Returns true if its sessions leave a CPU to other processes.
@@ -157,7 +157,7 @@ pub(crate) enum Sharing<'b> {
 
 /// Iterates over the entries of a task. In verification, reads their inputs ahead of the candidate.
 pub(crate) trait Groups<P> {
-    /// `None` after the last. The previous group must have been given back.
+    /// `None` after the last group. The previous group must have been given back.
     fn next(&mut self) -> Result<Option<Group<P>>, SessionError>;
 
     /// Takes the group's entries back, once no session uses them any more.
@@ -184,11 +184,11 @@ pub(crate) struct PoolSlot {
     pub(crate) bytes: Bytes,
 }
 
-/// A candidate on the CPU cannot write to it.
+/// Every session that was started with it can read it, but no candidate on the CPU can write to it.
 pub(crate) trait VariantMemory {
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// On the CPU, this frees the pages that were written.
+    /// Fills it with zeros. On the CPU, this frees the pages that were written.
     fn clear(&self) -> io::Result<()>;
 }
 

@@ -41,7 +41,7 @@ impl BitOr for Limits {
 }
 
 impl Pace {
-    /// The lower clock, the higher power, and all limits.
+    /// For a block: the lower clock, the higher power, and all limits.
     pub(crate) fn around(self, after: Self) -> Self {
         let both = |one: Option<u32>, other: Option<u32>| one.into_iter().chain(other).min();
         Self {

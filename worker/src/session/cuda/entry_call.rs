@@ -105,7 +105,7 @@ impl EntryCall {
         Ok(())
     }
 
-    /// 0 for an argument without elements, as in PyTorch.
+    /// The address is 0 for an argument without elements, as in PyTorch.
     pub(super) fn address(&self, entry: &OnDevice, pointer: Pointer) -> u64 {
         match pointer {
             Pointer::Argument(argument) => {

@@ -32,7 +32,7 @@ pub(super) enum Key {
 pub(crate) struct OnDevice {
     recorded: Recorded,
     pub(super) inputs: Vec<Input>,
-    /// `None` if it is not a tensor or has no elements.
+    /// `None` if the argument is not a tensor or has no elements.
     pub(super) places: Vec<Option<(usize, u64)>>,
 }
 

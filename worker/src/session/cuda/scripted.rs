@@ -99,7 +99,7 @@ pub(super) struct VirtualClock {
     stamps: Vec<Duration>,
     /// Added to every launch that is not part of a graph.
     pub(super) launch_takes: Duration,
-    /// 0 if they take no time.
+    /// For fills and copies; 0 if they take no time.
     pub(super) bytes_per_us: u64,
     /// The share of the passed time that the device's clock shows; 0 means 100.
     pub(super) shows_percent: u32,

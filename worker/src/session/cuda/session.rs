@@ -138,7 +138,7 @@ impl<'b> DeviceSession<'b> {
         Ok(())
     }
 
-    /// If they do not fit, the candidate is to blame.
+    /// If the workspaces do not fit, the candidate is to blame.
     fn place_workspaces(&mut self) -> Result<(), SessionError> {
         let card = self.driver().borrow().card().clone();
         let launch = &self.candidate.callee.launch;

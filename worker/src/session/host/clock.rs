@@ -27,7 +27,7 @@ use crate::session::{
 /// slowing down its empty blocks, because the shorter of the two hand-offs is subtracted from both sides. Without a
 /// baseline, it gains at most `MAX_HANDOFF` per block.
 const HANDOFF_BLOCKS: usize = 51;
-/// In a brief session, such as a screen.
+/// For a brief session, such as a screen.
 const BRIEF_HANDOFF_BLOCKS: usize = 15;
 /// After this time, no further empty block is started, because a candidate could make each of them slow.
 const HANDOFF_TIME: Duration = Duration::from_millis(100);

@@ -180,7 +180,7 @@ impl Parts {
         ])
     }
 
-    /// `base` is the memory that it will owe before its candidate runs.
+    /// `base` is the memory that the process will owe before its candidate runs.
     pub(super) fn start(
         self,
         link: &Link,

@@ -118,7 +118,7 @@ impl<'b> HostSession<'b> {
         Ok(runner)
     }
 
-    /// Does not evict memory that the candidate has allocated.
+    /// Evicts inputs, variants and outputs, but not memory that the candidate has allocated.
     pub(super) fn evict(&self, entry: usize) -> rustix::io::Result<()> {
         self.entries[entry].evict()?;
         if let Some((variants, bytes)) = &self.variants {

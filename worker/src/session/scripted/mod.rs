@@ -316,7 +316,7 @@ impl ScriptedSession<'_> {
         Some(values.collect())
     }
 
-    /// Returns the claims; `None` if it dies.
+    /// Returns the claims; `None` if the candidate dies.
     fn play(
         &mut self,
         entry: usize,

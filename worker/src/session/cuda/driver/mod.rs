@@ -41,7 +41,7 @@ pub(crate) struct Card {
     pub(crate) grain: Bytes,
     /// The size of its L2 cache; zero if the driver does not report it.
     pub(crate) l2: Bytes,
-    /// Buffers then need no bands.
+    /// Every access is checked against live buffers, which then need no bands.
     pub(crate) checks_accesses: bool,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Launch {
     pub(crate) limit: Duration,
 }
 
-/// The device copies from and to it without the CPU.
+/// Page-locked: the device copies from and to it without the CPU.
 pub(crate) struct Pinned(pub(crate) Box<dyn HostBytes>);
 
 pub(crate) trait HostBytes: AsRef<[u8]> + AsMut<[u8]> + Send {}
@@ -192,7 +192,7 @@ pub(crate) trait Driver {
     /// Queues a launch on the queue of calls.
     fn launch(&mut self, launch: &Launch) -> Result<(), DriverError>;
 
-    /// Since the last call of this function. Empty if the device counts none.
+    /// Counts since the last call of this function. Empty if the device counts none.
     fn take_counts(&mut self) -> Vec<EmulatedKernel> {
         Vec::new()
     }
@@ -224,7 +224,7 @@ pub(crate) trait Driver {
     /// Forgets all readings, so that their events can be used again.
     fn clear_stamps(&mut self) {}
 
-    /// On the queue of calls. Returns false if the driver has no function for it.
+    /// Copies on the queue of calls. Returns false if the driver has no function for it.
     fn copy(&mut self, _to: u64, _from: u64, _bytes: Bytes) -> Result<bool, DriverError> {
         Ok(false)
     }
@@ -245,7 +245,7 @@ pub(crate) trait Driver {
         Pace::default()
     }
 
-    /// Since the last call.
+    /// What kernels have printed since the last call.
     fn printed(&mut self) -> String {
         String::new()
     }

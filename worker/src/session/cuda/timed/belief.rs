@@ -7,7 +7,7 @@ use std::time::Duration;
 const DRIFT_PARTS: u32 = 50;
 const STEP: Duration = Duration::from_micros(20);
 
-/// Within these tolerances.
+/// Allows for both tolerances.
 pub(super) fn is_too_long(device: Duration, host: Duration) -> bool {
     host + host / DRIFT_PARTS + STEP < device
 }

@@ -19,7 +19,7 @@ use crate::session::{
 /// If calls are shorter, all calls of a block are launched as one graph, because the host cannot launch them as fast as
 /// they run. (If the cache is flushed before each call, they are launched one by one.)
 const SHORT_CALL: Duration = Duration::from_micros(20);
-/// Beyond twice the expected duration.
+/// The end of a block is polled without pauses for so long, beyond twice its expected duration.
 const SPIN: Duration = Duration::from_millis(2);
 /// The time limit for filling outputs before a block. Filling takes milliseconds.
 const FILL_LIMIT: Duration = Duration::from_secs(60);

@@ -15,7 +15,7 @@ use opt_shared::units::to_index;
 const WINDOW_BYTES: u64 = 512 << 10;
 /// The longest step of a stream, in windows: 8 MiB.
 const MAX_STEP: u64 = 16;
-/// While the steps grow, and once they are long.
+/// How many steps of a stream may be ahead of the candidate: while they grow, and once they are long.
 const STEPS_AHEAD: usize = 4;
 pub(super) const LONG_STEPS_AHEAD: usize = 8;
 /// The limit on reads ahead of the candidate by all streams of one input, in windows: 64 MiB. (A stream that advances
@@ -107,7 +107,7 @@ impl ReadaheadPolicy {
         }
     }
 
-    /// Expects that touches will be observed. Returns the pages to read now.
+    /// Expects that the whole input will be used, and that touches will be observed. Returns the pages to read now.
     pub(super) fn expect_all(&mut self, steps: usize) -> Vec<Range<u64>> {
         self.touches_are_observed = true;
         let mut stream = Stream { next: 0, step: MAX_STEP, steps: VecDeque::new() };
