@@ -12,12 +12,10 @@ use crate::session::Verdict;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum During {
+    /// Loading the candidate's module.
     Load,
     /// A launch of the candidate; numbers start at 1.
-    Launch {
-        number: usize,
-        symbol: String,
-    },
+    Launch { number: usize, symbol: String },
     /// An operation of the worker, such as a copy or a check.
     Ours(&'static str),
 }
