@@ -14,10 +14,9 @@ use opt_shared::units::Bytes;
 use super::files::{Stream, read_manifest};
 use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
 
-/// The maximum number of findings that are kept. A completely damaged store would have a finding for each file.
+/// A completely damaged store would have a finding for each file.
 const MAX_FINDINGS: usize = 1000;
 
-/// The result of `captures check`.
 #[derive(Clone, Debug, Default)]
 pub struct Checked {
     pub entries: u64,
@@ -38,7 +37,7 @@ impl Checked {
     }
 }
 
-/// Checks a store. `begin` is called with the total size of the blobs before they are read.
+/// `begin` is called with the total size of the blobs before they are read.
 pub fn check(store: &Path, begin: impl FnOnce(Bytes), tick: Tick<'_>) -> Result<Checked, CapturesError> {
     if form_of(store) == FolderForm::Files && !store.join(INDEX).exists() {
         return Err(CapturesError::Refused(format!("{} is not a capture store", store.display())));
@@ -58,7 +57,6 @@ pub fn check(store: &Path, begin: impl FnOnce(Bytes), tick: Tick<'_>) -> Result<
     Ok(checked)
 }
 
-/// Checks the top level of the store for files that do not belong there.
 fn check_top_level(store: &Path, checked: &mut Checked) -> Result<(), CapturesError> {
     for entry in fs::read_dir(store).map_err(failed("listing", store))? {
         let entry = entry.map_err(failed("listing", store))?;
@@ -117,7 +115,7 @@ fn check_manifests(
     Ok(wanted)
 }
 
-/// Reads an entry's manifest. The error says how it differs from what the index promises.
+/// The error says how it differs from what the index promises.
 fn read_intact_manifest(folder: &Path, entry: &IndexEntry) -> Result<Manifest, String> {
     let bytes = read_manifest(&folder.join(&entry.name))
         .map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;
@@ -131,7 +129,6 @@ fn read_intact_manifest(folder: &Path, entry: &IndexEntry) -> Result<Manifest, S
     Ok(manifest)
 }
 
-/// Checks that all wanted blobs exist and are intact, and that there are no other files.
 fn check_blobs(
     store: &Path,
     mut wanted: BTreeMap<BlobId, Wanted>,
@@ -175,7 +172,7 @@ fn check_blobs(
     Ok(())
 }
 
-/// Describes the damage of a blob, if any. An equal digest implies an equal size.
+/// An equal digest implies an equal size.
 fn damage(store: &Path, id: BlobId, tick: Tick<'_>) -> Option<String> {
     let path = store.join(blob_path(id));
     let hash = || -> Result<BlobId, CapturesError> {
@@ -195,7 +192,7 @@ fn damage(store: &Path, id: BlobId, tick: Tick<'_>) -> Option<String> {
     }
 }
 
-/// Lists everything below a folder except folders, as paths with `/` as separator. The flag is true for regular files.
+/// Excludes folders. Paths have `/` as separator. The flag is true for regular files.
 fn below(folder: &Path) -> Result<Vec<(String, bool)>, CapturesError> {
     let mut names = Vec::new();
     for entry in walkdir::WalkDir::new(folder).min_depth(1).sort_by_file_name() {

@@ -1,5 +1,5 @@
 //! Decides which thread writes a storage that several entries seem to share. The first thread that reaches the storage
-//! writes it. The other threads hash their copies, and then wait until the first thread has finished.
+//! writes it. The others hash their copies, and then wait for it.
 //!
 //! Storages of equal size and CRC are presumed equal until they have been read. Then their digests decide.
 
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::CapturesError;
 
-/// What is known of a storage before it is read: its size in bytes, and its CRC.
+/// What is known of a storage before it is read.
 pub(super) type SizeAndCrc = (u64, u32);
 
 /// The interval at which a waiting thread checks whether the work was stopped.
@@ -31,7 +31,6 @@ pub(super) struct Claim<'c> {
 }
 
 impl Claims {
-    /// Claims a storage. Returns `None` if it was claimed before.
     pub(super) fn take(&self, size_and_crc: SizeAndCrc) -> Option<Claim<'_>> {
         let mut claimed = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if claimed.contains_key(&size_and_crc) {

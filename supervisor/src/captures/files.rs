@@ -17,10 +17,9 @@ use super::{CHUNK, CapturesError, Tick, failed};
 
 /// The number of written bytes after which a draft is flushed to disk.
 const FLUSH_EVERY: u64 = 256 << 20;
-/// The number of bytes that are read before they are dropped from the page cache.
 const DROP_EVERY: u64 = 16 << 20;
 
-/// A file that is read in order. `seek` goes back to a part that must be read again.
+/// `seek` goes back to a part that must be read again.
 pub(super) struct Stream {
     path: PathBuf,
     file: Arc<File>,
@@ -81,19 +80,17 @@ impl Stream {
     }
 }
 
-/// A file that is being written. Dropping it removes the file, unless it was renamed to its final name.
+/// Dropping it removes the file, unless it was renamed to its final name.
 pub(super) struct Draft {
     path: PathBuf,
     file: File,
-    /// The number of bytes written since the last flush.
     unflushed: u64,
-    /// Whether the file has its final name.
     placed: bool,
 }
 
 impl Draft {
-    /// Creates a draft. A file that an interrupted run left under this name is removed, not overwritten, because it
-    /// could be a link to another user's file.
+    /// A file that an interrupted run left under this name is removed, not overwritten, because it could be a link to
+    /// another user's file.
     pub(super) fn create(path: PathBuf) -> Result<Self, CapturesError> {
         match fs::remove_file(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
@@ -119,14 +116,13 @@ impl Draft {
 
     fn flush(&mut self) -> Result<(), CapturesError> {
         self.file.sync_all().map_err(failed("flushing", &self.path))?;
-        // These bytes will not be read soon. If the kernel ignores the advice, they only take space in the page cache.
+        // If Linux ignores the advice, the bytes only take space in the page cache.
         let _ = fadvise(&self.file, 0, None, Advice::DontNeed);
         self.unflushed = 0;
         Ok(())
     }
 
-    /// Flushes the file, renames it, and flushes the folder. After a power failure, the file is complete, or as it was
-    /// before (absent or old).
+    /// After a power failure, the file is complete, or as it was before (absent or old).
     pub(super) fn place(self, target: &Path, mode: u32) -> Result<(), CapturesError> {
         self.finish(target, mode, |draft| fs::rename(draft, target))
     }
@@ -135,7 +131,7 @@ impl Draft {
     pub(super) fn place_new(self, target: &Path, mode: u32) -> Result<(), CapturesError> {
         self.finish(target, mode, |draft| {
             match renameat_with(CWD, draft, CWD, target, RenameFlags::NOREPLACE) {
-                // If the file system does not support `RENAME_NOREPLACE`, check instead that there is no target.
+                // The file system does not support `RENAME_NOREPLACE`.
                 Err(Errno::INVAL | Errno::NOSYS) if target.symlink_metadata().is_err() => {
                     fs::rename(draft, target)
                 }
@@ -173,7 +169,7 @@ pub(super) fn sync_folder(folder: &Path) -> Result<(), CapturesError> {
     File::open(folder).and_then(|file| file.sync_all()).map_err(failed("flushing the folder", folder))
 }
 
-/// Returns the absolute path of a folder that may not exist yet. Links in the existing part are resolved.
+/// The folder may not exist yet. Links in the existing part are resolved.
 pub(super) fn resolved(folder: &Path) -> Result<PathBuf, CapturesError> {
     let absolute = std::path::absolute(folder).map_err(failed("resolving", folder))?;
     let existing = absolute.ancestors().find(|parent| parent.exists()).unwrap_or(Path::new("/"));
@@ -193,7 +189,7 @@ pub(super) fn resolved(folder: &Path) -> Result<PathBuf, CapturesError> {
     Ok(resolved)
 }
 
-/// Creates a folder and its missing parents. The parent of each new folder is flushed.
+/// The parent of each new folder is flushed.
 pub(super) fn make_folder(folder: &Path) -> Result<(), CapturesError> {
     if folder.is_dir() {
         return Ok(());
@@ -210,7 +206,7 @@ pub(super) fn make_folder(folder: &Path) -> Result<(), CapturesError> {
     sync_folder(parent.unwrap_or(Path::new(".")))
 }
 
-/// Reads a manifest. Reads at most one byte more than a manifest may have, so that parsing refuses a longer file.
+/// Reads at most one byte more than a manifest may have, so that parsing refuses a longer file.
 pub(super) fn read_manifest(path: &Path) -> Result<Vec<u8>, CapturesError> {
     let file = open_plain(path).map_err(failed("opening the manifest", path))?;
     let mut bytes = Vec::new();
@@ -220,7 +216,6 @@ pub(super) fn read_manifest(path: &Path) -> Result<Vec<u8>, CapturesError> {
     Ok(bytes)
 }
 
-/// Fails if the disk has too little free space.
 pub(super) fn require_space(folder: &Path, needed: Bytes) -> Result<(), CapturesError> {
     let existing = folder.ancestors().find(|folder| folder.is_dir()).unwrap_or(Path::new("."));
     let found = rustix::fs::statvfs(existing)

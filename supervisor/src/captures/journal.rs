@@ -18,32 +18,26 @@ use super::files::Draft;
 use super::sources::Stamp;
 use super::{CapturesError, failed};
 
-/// The journal's name, in the folder `partial` of a store that is being packed.
 const NAME: &str = "journal";
 
-/// A finished entry, and the version of the file that it was packed from.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub(super) struct Line {
     pub(super) stamp: Stamp,
     pub(super) entry: IndexEntry,
 }
 
-/// A journal that is open for appending.
 pub(super) struct Journal {
     path: PathBuf,
     file: File,
 }
 
-/// The state that an earlier run left.
 pub(super) struct Earlier {
     pub(super) provenance: Provenance,
-    /// The finished entries, by name.
     pub(super) done: BTreeMap<String, Line>,
     /// The offset of the end of the last complete line.
     complete: u64,
 }
 
-/// Reads the journal that an earlier run left, if there is one.
 pub(super) fn earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> {
     let path = partial.join(NAME);
     let file = match open_plain(&path) {
@@ -51,7 +45,7 @@ pub(super) fn earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> 
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(failed("opening", &path)(error)),
     };
-    // A line has a stamp in addition to its entry, so a journal may be twice as long as an index.
+    // A line has a stamp in addition to its entry.
     let mut reader = BufReader::new(file.take(2 * MAX_INDEX_BYTES));
     let mut line = Vec::new();
     let mut next = |line: &mut Vec<u8>| {
@@ -97,7 +91,7 @@ impl Journal {
         Self::open(path)
     }
 
-    /// Continues the journal of an earlier run. Removes its incomplete last line, if it has one.
+    /// Removes the incomplete last line, if there is one.
     pub(super) fn resume(partial: &Path, earlier: &Earlier) -> Result<Self, CapturesError> {
         let journal = Self::open(partial.join(NAME))?;
         journal.file.set_len(earlier.complete).map_err(failed("truncating", &journal.path))?;

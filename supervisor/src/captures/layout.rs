@@ -7,16 +7,14 @@ use opt_shared::capture::{CaptureFile, ErrorKind, RecordRange};
 
 use super::CapturesError;
 
-/// How a file is split into blobs and literals.
 pub(super) struct Layout {
     /// The ranges that become blobs, in file order. The bytes between them become literals of the manifest.
     pub(super) blobs: Vec<RecordRange>,
-    /// The reason why the whole file is a single blob; `None` if it is not.
+    /// Why the whole file is a single blob; `None` if it is not.
     pub(super) kept_whole: Option<String>,
 }
 
-/// Reads the headers of a file. A file that is not a capture becomes a single blob, because `unpack` must restore every
-/// file.
+/// A file that is not a capture becomes a single blob, because `unpack` must restore every file.
 pub(super) fn of_file(path: &Path, bytes: u64) -> Result<Layout, CapturesError> {
     match CaptureFile::open(path) {
         Ok(capture) if capture.is_packed() => {
@@ -29,7 +27,6 @@ pub(super) fn of_file(path: &Path, bytes: u64) -> Result<Layout, CapturesError> 
     }
 }
 
-/// Makes the whole file a single blob.
 fn whole(bytes: u64, why: String) -> Layout {
     let blobs = if bytes == 0 { Vec::new() } else { vec![RecordRange { offset: 0, bytes, crc32: None }] };
     Layout { blobs, kept_whole: Some(why) }

@@ -1,8 +1,7 @@
 //! Packs capture sets into stores that contain every tensor once, and unpacks and checks stores.
 //!
-//! `opt_shared::capture::store` defines the format; this module reads and writes the bytes. It streams on a few
-//! threads, removes what it brought into the page cache, and can safely be killed at any moment. Only the command line
-//! uses it.
+//! This module streams on a few threads, removes what it brought into the page cache, and can safely be killed at any
+//! moment.
 
 pub mod check;
 mod claims;
@@ -24,12 +23,10 @@ use opt_shared::capture::CaptureError;
 use opt_shared::capture::store::{IndexError, ManifestError};
 use opt_shared::units::Bytes;
 
-/// The maximum number of threads. More would hardly be faster, because the disk limits the speed.
+/// More would hardly be faster, because the disk limits the speed.
 const MAX_THREADS: usize = 4;
-/// The number of bytes that each thread reads, hashes and writes at a time.
 const CHUNK: usize = 1 << 20;
 
-/// An error of a `captures` command.
 #[derive(Debug, thiserror::Error)]
 pub enum CapturesError {
     /// The given files or folders cannot be used.
@@ -57,7 +54,6 @@ pub enum CapturesError {
 }
 
 impl CapturesError {
-    /// Returns the exit code of a command that fails with this error.
     pub fn exit(&self) -> crate::exit::Exit {
         match self {
             Self::Refused(_) => crate::exit::Exit::Usage,
@@ -73,8 +69,7 @@ impl CapturesError {
 }
 
 impl CapturesError {
-    /// Returns the file or folder that could not be used; `None` if the error is not about a single one, or is about
-    /// free space.
+    /// `None` if the error is not about a single one, or is about free space.
     fn path(&self) -> Option<&Path> {
         match self {
             Self::Io { path, .. }
@@ -87,18 +82,17 @@ impl CapturesError {
         }
     }
 
-    /// Returns true if this folder, or a file in it, could not be used.
     fn concerns_file_in(&self, folder: &Path) -> bool {
         self.path().is_some_and(|path| path.starts_with(folder))
     }
 }
 
-/// Returns a function for `map_err` that adds the failed operation and its path to an I/O error.
+/// For `map_err`: adds the operation and its path.
 fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> CapturesError {
     move |source| CapturesError::Io { doing, path: path.to_owned(), source }
 }
 
-/// A progress callback. Its argument is the number of bytes processed since the last call.
+/// Its argument is the number of bytes processed since the last call.
 pub type Tick<'t> = &'t (dyn Fn(Bytes) + Sync);
 
 /// Returns the number of files processed in parallel.
@@ -106,7 +100,7 @@ pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS)
 }
 
-/// Runs `work` on every item, on a few threads. The first error stops all threads.
+/// The first error stops all threads.
 fn in_parallel<T: Sync>(
     items: &[T],
     work: impl Fn(&T, &AtomicBool) -> Result<(), CapturesError> + Sync,

@@ -2,8 +2,7 @@
 //!
 //! Each file is read from start to end, usually once, hashed as a whole, and split into literals and blobs. A storage
 //! that was seen before is only hashed. For each entry, the blobs are written first, then the manifest that names them,
-//! then the line in the journal. The index is written last. The files on disk are therefore valid at any moment, and
-//! after an interruption the next run continues from them.
+//! then the line in the journal. The index is written last. The files on disk are therefore valid at any moment.
 
 mod add;
 
@@ -33,10 +32,9 @@ pub use self::add::{Added, add};
 
 /// The mode of blobs: read-only, because they never change.
 const BLOB_MODE: u32 = 0o444;
-/// The disk space, in bytes, that a file takes in addition to its content.
+/// What a file takes on disk in addition to its content.
 const BLOCK: u64 = 4096;
 
-/// The result of `pack` or `add`.
 #[derive(Clone, Debug, Default)]
 pub struct Packed {
     pub entries: u64,
@@ -51,7 +49,7 @@ pub struct Packed {
     pub left_out: Vec<String>,
 }
 
-/// Packs a folder. `origin` is stored in the index; `begin` is called with the number of bytes to process.
+/// `origin` is stored in the index; `begin` is called with the number of bytes to process.
 pub fn pack(
     folder: &Path,
     store: &Path,
@@ -71,8 +69,7 @@ pub fn pack(
     make_folder(store)?;
     let store = fs::canonicalize(store).map_err(failed("resolving", store))?;
     if store.starts_with(&folder) {
-        // Another process has created a link meanwhile. `remove_dir` fails if the folder is not empty, so only an empty
-        // folder is ever removed here.
+        // Another process has created a link meanwhile. `remove_dir` fails if the folder is not empty.
         let _ = fs::remove_dir(&store);
         return Err(store_is_inside());
     }
@@ -116,7 +113,6 @@ pub fn pack(
     Ok(Packed { found_done, left_out, ..packed })
 }
 
-/// The files that were not packed, with the reasons.
 struct NotPacked {
     left_out: Vec<String>,
     /// The error for the first file that changed while it was read.
@@ -130,19 +126,17 @@ pub struct Origin {
     pub started: String,
 }
 
-/// A store while it is being packed.
 struct Packing {
     store: PathBuf,
     partial: PathBuf,
     provenance: Provenance,
     resumed: bool,
     done: BTreeMap<String, Line>,
-    /// The journal, the lines that this run added, and the entries that became a single blob, with reasons.
     journal: Mutex<(Journal, Vec<Line>, Vec<String>)>,
     claims: Claims,
     /// The sizes of blobs that an earlier run left. A storage of such a size is hashed before it is written.
     sizes: HashSet<u64>,
-    /// The number of drafts so far, which is the name of the next one.
+    /// The next draft's name.
     drafts: AtomicU64,
 }
 
@@ -197,8 +191,8 @@ impl Packing {
         })
     }
 
-    /// Forgets entries whose files or manifests have changed since they were packed, so that they are packed again.
-    /// Removes manifests whose files are gone, whether or not they are in the journal.
+    /// Forgets entries whose files or manifests have changed, so that they are packed again. Removes manifests whose
+    /// files are gone, whether or not they are in the journal.
     fn forget_changed(&mut self, sources: &[Source]) -> Result<(), CapturesError> {
         let now: BTreeMap<&str, Stamp> = sources.iter().map(|it| (it.name.as_str(), it.stamp)).collect();
         let entries = self.store.join(ENTRIES);
@@ -218,8 +212,7 @@ impl Packing {
         Ok(())
     }
 
-    /// Fails if the disk has too little space. The need is estimated from headers: storages of equal size and CRC count
-    /// once.
+    /// The need is estimated from headers: storages of equal size and CRC count once.
     fn require_space(&self, todo: &[&Source]) -> Result<(), CapturesError> {
         let mut seen = HashSet::new();
         let mut needed = Bytes::ZERO;
@@ -240,7 +233,6 @@ impl Packing {
         require_space(&self.store, needed - present)
     }
 
-    /// Packs a file: writes its new blobs, its manifest and its line in the journal.
     fn pack_entry(&self, source: &Source, stop: &AtomicBool, tick: Tick<'_>) -> Result<(), CapturesError> {
         let file = File::open(&source.path).map_err(failed("opening", &source.path))?;
         let layout = layout::of_file(&source.path, source.stamp.bytes)?;
@@ -300,7 +292,7 @@ impl Packing {
         Ok(())
     }
 
-    /// Writes a record as a blob, unless the store already has it. The record is usually read only once.
+    /// Writes nothing if the store already has the record, which is usually read only once.
     fn write_blob(
         &self,
         reading: &mut Reading,
@@ -347,7 +339,7 @@ impl Packing {
         if self.has(id) {
             return Ok(id);
         }
-        // The store has no such blob (an equal size or CRC proves nothing), so the record is read again and written.
+        // The store has no such blob: an equal size or CRC proves nothing.
         let mut draft = self.draft()?;
         let mut again = blake3::Hasher::new();
         stream.seek(record.offset);
@@ -437,7 +429,7 @@ fn used_blobs(store: &Path, entries: &[IndexEntry]) -> Result<BTreeSet<(BlobId, 
     Ok(used)
 }
 
-/// Finishes a store if its last run was interrupted while it removed temporary files. `None` for any other store.
+/// `None` unless the last run was interrupted while it removed temporary files.
 fn finish_tidying(store: &Path) -> Result<Option<Packed>, CapturesError> {
     let partial = store.join(PARTIAL);
     if form_of(store) != FolderForm::Store || !partial.is_dir() {
@@ -455,14 +447,13 @@ fn remove_partial(partial: &Path) -> Result<(), CapturesError> {
     fs::remove_dir_all(partial).map_err(failed("removing", partial))
 }
 
-/// A source file that is being read.
 struct Reading {
     stream: Stream,
     file_hash: blake3::Hasher,
     buffer: Vec<u8>,
 }
 
-/// Adds the bytes between two records to the manifest's literals. `at` stays 0 because readers compute it.
+/// The `at` of the literals stays 0, because readers compute it.
 fn literal(
     reading: &mut Reading,
     segments: &mut Vec<Segment>,
@@ -483,7 +474,7 @@ fn literal(
     })
 }
 
-/// Returns the blobs in a store, with their sizes. Files whose names are not blob ids are ignored.
+/// Files whose names are not blob ids are ignored.
 fn blobs_of(store: &Path) -> Result<BTreeMap<BlobId, u64>, CapturesError> {
     let blobs = store.join(BLOBS);
     let mut found = BTreeMap::new();

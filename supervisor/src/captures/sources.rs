@@ -10,7 +10,6 @@ use opt_shared::units::Bytes;
 
 use super::{CapturesError, failed};
 
-/// A file to pack.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     /// The path below the folder, with `/` as separator.
@@ -19,7 +18,7 @@ pub(super) struct Source {
     pub(super) stamp: Stamp,
 }
 
-/// The size and modification time of a file. A change of either means that the file has changed.
+/// A change of either means that the file has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Stamp {
     pub(super) bytes: u64,
@@ -40,7 +39,6 @@ impl Stamp {
     }
 }
 
-/// The contents of a folder.
 #[derive(Debug, Default)]
 pub(super) struct Found {
     /// Sorted by name.

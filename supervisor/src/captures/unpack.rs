@@ -20,7 +20,6 @@ use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
 /// The longest file name in bytes that Linux's file systems allow.
 const MAX_FILE_NAME: usize = 255;
 
-/// The result of `unpack`.
 #[derive(Clone, Debug, Default)]
 pub struct Unpacked {
     pub written: u64,
@@ -31,7 +30,7 @@ pub struct Unpacked {
     pub failed: Vec<String>,
 }
 
-/// Unpacks all entries, or those named in `only` (`op/entry_000003.pt`, with or without the suffix).
+/// `only`: `op/entry_000003.pt`, with or without the suffix.
 pub fn unpack(
     store: &Path,
     folder: &Path,
@@ -86,7 +85,7 @@ pub fn unpack(
     })
 }
 
-/// Refuses symbolic links in the path from `folder` to `target`, because they could lead out of the folder.
+/// Symbolic links could lead out of the folder.
 fn refuse_links(folder: &Path, target: &Path) -> Result<(), CapturesError> {
     for parent in target.ancestors().skip(1).take_while(|parent| *parent != folder) {
         if parent.symlink_metadata().is_ok_and(|found| found.is_symlink()) {
@@ -117,7 +116,6 @@ pub(super) fn read_index(store: &Path) -> Result<Index, CapturesError> {
     Index::read(store).map_err(|source| CapturesError::Index { path: store.to_owned(), source })
 }
 
-/// Returns the named entries, or all if no name is given.
 fn choose<'i>(entries: &'i [IndexEntry], only: &[String]) -> Result<Vec<&'i IndexEntry>, CapturesError> {
     let matches = |entry: &IndexEntry, wanted: &String| {
         entry.name == *wanted || entry.name.strip_suffix(".pt") == Some(wanted)
@@ -142,8 +140,7 @@ fn is_already_restored(path: &Path, entry: &IndexEntry, bytes: u64) -> Result<bo
     Ok(BlobId::from(hasher.finalize()) == entry.blake3)
 }
 
-/// The name under which a file is restored until it is complete. It is the same in each run, so that what an
-/// interrupted run left is found.
+/// The name is the same in each run, so that what an interrupted run left is found.
 fn draft_path(target: &Path) -> PathBuf {
     const SUFFIX: &str = ".part";
     let name = target.file_name().unwrap_or_default();
@@ -156,7 +153,6 @@ fn draft_path(target: &Path) -> PathBuf {
     target.with_file_name(format!("{digest}{SUFFIX}"))
 }
 
-/// What a thread needs to restore an entry.
 struct Restoring<'w> {
     store: &'w Path,
     stop: &'w AtomicBool,
@@ -165,7 +161,6 @@ struct Restoring<'w> {
 }
 
 impl Restoring<'_> {
-    /// Writes the entry's file into `folder`.
     fn entry(&mut self, entry: &IndexEntry, folder: &Path) -> Result<(), CapturesError> {
         let target = &folder.join(&entry.name);
         let path = self.store.join(ENTRIES).join(&entry.name);
@@ -204,7 +199,6 @@ impl Restoring<'_> {
         draft.place_new(target, 0o644)
     }
 
-    /// Appends a blob's bytes to the draft.
     fn blob(
         &mut self,
         id: BlobId,

@@ -14,17 +14,17 @@ pub struct LeafLimits {
     pub tasks: u32,
 }
 
-/// The difference, in version 1, between the limit on memory and swap together and the limit on memory. It is more than
-/// a huge page, because memory is counted in such steps.
+/// How far the limit on memory and swap together is above the limit on memory. It is more than a huge page of 2 MiB,
+/// because memory may be counted in such steps.
 const SWAP: Bytes = Bytes::mib(4);
 
-/// The kernel's counts for a leaf.
+/// Linux's counts for a leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Events {
-    /// The number of members that the kernel killed for lack of memory, in the group or on the whole machine.
+    /// Members that Linux killed for lack of memory, in the group or on the whole machine.
     pub oom_kill: u64,
-    /// The number of times that the leaf had no memory left at its own limit. In version 1, this includes the times at
-    /// which the kernel could then free cached pages of files.
+    /// How often no memory was left at the leaf's own limit. In version 1, this includes the times at which Linux could
+    /// then free cached pages of files.
     pub at_limit: u64,
 }
 
@@ -41,7 +41,6 @@ pub enum Group {
 }
 
 impl Group {
-    /// The folders of this group.
     pub(super) fn folders(&self) -> impl Iterator<Item = &Path> {
         let (first, second) = match self {
             Self::One { memory, pids } => (memory, Some(pids).filter(|pids| *pids != memory)),
@@ -85,14 +84,14 @@ impl Group {
                 put(folder, "memory.max", &memory)?;
                 put(folder, "pids.max", &tasks)?;
                 put(folder, "memory.oom.group", "1")?;
-                // A kernel without swap, or without swap accounting, has no such file.
+                // Linux without swap, or without swap accounting, has no such file.
                 if_there(put(folder, "memory.swap.max", "0"))
             }
             Self::One { memory: folder, pids } => {
                 put(pids, "pids.max", &tasks)?;
                 put(folder, "memory.limit_in_bytes", &memory)?;
-                // Memory and swap together. It must not be lower than the limit on memory, so it is set second. If both
-                // were equal, this one would be reached first, and newer kernels do not count that.
+                // This limit must not be lower than the limit on memory, so it is set second. If both were equal, this
+                // one would be reached first, and newer versions of Linux do not count that.
                 let with_swap = (limits.memory + SWAP).get().to_string();
                 if_there(put(folder, "memory.memsw.limit_in_bytes", &with_swap))?;
                 if_there(put(folder, "memory.swappiness", "0"))?;
@@ -126,7 +125,7 @@ impl Group {
                 let path = folder.join("memory.events");
                 let text = read(&path)?;
                 let count = |name| count_of(&text, name, &path).map(Option::unwrap_or_default);
-                // `max` would also count the times at which cached pages of files were freed.
+                // `max` also counts the times at which cached pages of files were freed.
                 Ok(Events { oom_kill: count("oom_kill")?, at_limit: count("oom")? })
             }
             Self::One { memory, .. } => {
@@ -138,21 +137,19 @@ impl Group {
         }
     }
 
-    /// Returns whether a group above this one refused a process or thread to a member. In version 1, and in version 2
-    /// before Linux 6.11, `pids.events` counts every process that a member could not start. The group never had as many
-    /// as its own limit allows, so the limit of another group was reached. On later kernels, this count stays 0, and
-    /// the group at its limit counts.
+    /// True if `pids.events` counts a refusal, but the group never had as many as its own limit allows. In version 2
+    /// since Linux 6.11, only the group whose limit was reached counts refusals, so this returns false.
     pub(super) fn was_refused_tasks_from_above(&self, limit: u32) -> Result<bool, CgroupError> {
         let folder = match self {
             Self::One { pids, .. } => pids,
             Self::Two { folder } => folder,
         };
         let (events, peak) = (folder.join("pids.events"), folder.join("pids.peak"));
-        // Older kernels lack one or both.
+        // Older versions of Linux lack one or both.
         let (Some(events_text), Some(peak_text)) = (if_read(read(&events))?, if_read(read(&peak))?) else {
             return Ok(false);
         };
-        // `kill` lowers the limit.
+        // In version 1, `kill` sets the limit to 0, which refuses processes too.
         if number(&folder.join("pids.max"))? != u64::from(limit) {
             return Ok(false);
         }
@@ -161,7 +158,7 @@ impl Group {
         Ok(0 < refused && most < u64::from(limit))
     }
 
-    /// Removes the group if it has no members. Returns false if it is busy, which it is until its last member is dead.
+    /// Returns false if the group is busy, which it is until its last member is dead.
     pub(super) fn remove(&self) -> bool {
         // Every folder is tried, so that as little as possible is left.
         self.folders().filter(|folder| !remove(folder)).count() == 0
@@ -176,7 +173,7 @@ pub(super) fn remove(folder: &Path) -> bool {
     std::fs::remove_dir(folder).err().is_none_or(|error| !is_busy(&error))
 }
 
-/// Returns the number in the line that begins with `name`; `None` without such a line.
+/// `None` without such a line.
 fn count_of(text: &str, name: &str, path: &Path) -> Result<Option<u64>, CgroupError> {
     let mut lines = text.lines().map(str::split_ascii_whitespace);
     let Some(mut words) = lines.find_map(|mut words| (words.next() == Some(name)).then_some(words)) else {
@@ -185,7 +182,6 @@ fn count_of(text: &str, name: &str, path: &Path) -> Result<Option<u64>, CgroupEr
     words.next().and_then(|word| word.parse().ok()).map(Some).ok_or_else(|| no_count(path))
 }
 
-/// Reads a file that contains only a number.
 fn number(path: &Path) -> Result<u64, CgroupError> {
     read(path)?.trim().parse().map_err(|_| no_count(path))
 }
@@ -202,8 +198,8 @@ fn if_read(text: Result<String, CgroupError>) -> Result<Option<String>, CgroupEr
     }
 }
 
-/// Ignores the error for a file that does not exist. In a control group, this can be a refused permission, because
-/// nobody may create files there.
+/// For a file that does not exist, the error can be a refused permission, because nobody may create files in a control
+/// group.
 fn if_there(written: Result<(), CgroupError>) -> Result<(), CgroupError> {
     match written {
         Err(CgroupError::Io { source, .. })

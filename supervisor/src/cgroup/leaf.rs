@@ -27,13 +27,13 @@ impl Leaf {
         self.limits
     }
 
-    /// Moves a process with all its threads into the leaf. The caller must ensure that the process cannot be reaped
-    /// meanwhile, because its pid could then belong to another process.
+    /// The caller must ensure that the process cannot be reaped meanwhile, because its pid could then belong to another
+    /// process.
     pub fn enter(&self, pid: u32) -> Result<(), CgroupError> {
         self.group.enter(pid)
     }
 
-    /// Kills all members at once. In version 2, this fails before Linux 5.14, and the caller must then send signals.
+    /// In version 2, this fails before Linux 5.14, and the caller must then send signals.
     pub fn kill(&self) -> Result<(), CgroupError> {
         self.group.kill()
     }
@@ -42,8 +42,7 @@ impl Leaf {
         self.group.events()
     }
 
-    /// Returns whether a group above the leaf refused a process or thread to a member, as far as the leaf's own files show
-    /// it.
+    /// As far as the leaf's files show it.
     pub fn was_refused_tasks_from_above(&self) -> Result<bool, CgroupError> {
         self.group.was_refused_tasks_from_above(self.limits.tasks)
     }
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn events_reads_the_kernels_counts() {
+    fn events_are_read_from_the_files_of_the_group() {
         let folder = tempfile::tempdir().expect("folder");
         for (group, leaf) in leaves(folder.path()) {
             assert!(leaf.events().is_err(), "there is no file yet");

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// The timeout for locking the mark. Others hold the lock only for the moment in which they examine it.
+/// Others hold the lock only for the moment in which they examine it.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 1000 });
 const LOCK_PAUSE: Duration = Duration::from_millis(1);
 
@@ -50,8 +50,8 @@ impl Mark {
     }
 }
 
-/// A locked folder. A process that was forked meanwhile also has it open, until it executes a program. Closing it would
-/// therefore not unlock it yet.
+/// A process that was forked meanwhile also has it open, until it executes a program. Closing it would therefore not
+/// unlock it yet.
 #[derive(Debug)]
 struct Locked(File);
 
@@ -68,7 +68,7 @@ pub(super) struct NotSet {
 }
 
 impl NotSet {
-    /// Returns `None` if a live supervisor has set the mark in this folder. Without a folder there is nothing to lock.
+    /// `None` if a live supervisor has set the mark in this folder. Without a folder there is nothing to lock.
     pub(super) fn hold(folder: &Path) -> Option<Self> {
         let Ok(file) = File::open(folder) else { return Some(Self { _locked: None }) };
         match flock(&file, FlockOperation::NonBlockingLockShared) {
@@ -78,7 +78,7 @@ impl NotSet {
     }
 }
 
-/// Returns the locked folder, or `None` if it is locked already, or another supervisor removed it before it was locked.
+/// `None` if the folder is locked already, or another supervisor removed it before it was locked.
 fn lock(folder: &Path) -> std::io::Result<Option<Locked>> {
     let file = File::open(folder)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {

@@ -7,12 +7,12 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{CgroupError, read};
 
-/// The largest number of members that are killed at a time. Each needs a file descriptor meanwhile.
+/// Each needs a file descriptor meanwhile.
 const AT_A_TIME: usize = 64;
 /// The largest number of rounds, each of which kills at most `AT_A_TIME` members.
 const MAX_LISTS: usize = 256;
 
-/// Sends SIGKILL to all members of a group, including those that another member starts meanwhile.
+/// Also kills those that another member starts meanwhile.
 pub(super) fn kill(folder: &Path) -> Result<(), CgroupError> {
     let mut signalled = HashSet::new();
     for _ in 0..MAX_LISTS {
@@ -57,7 +57,6 @@ mod tests {
         let folder = tempfile::tempdir().expect("folder");
         let sleep = || Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().expect("starts");
         let (mut one, mut other, mut outside) = (sleep(), sleep(), sleep());
-        // One cannot be seen, one has ended long ago, and the last number may be cut off.
         let list = format!("0\n{}\n{}\n{}\n{}", one.id(), other.id(), i32::MAX, outside.id());
         std::fs::write(folder.path().join("cgroup.procs"), list).expect("writes");
         kill(folder.path()).expect("kills");

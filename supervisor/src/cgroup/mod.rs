@@ -1,8 +1,7 @@
 //! Creates control groups on machines that allow it: a leaf with hard limits for every runner and compiler.
 //!
 //! This module takes over the group in which the supervisor was started, creates leaves below it, and restores
-//! everything at the end. Callers decide whether a runner gets a leaf, and how the end of a runner in a leaf is judged.
-//! They also pass the path of the group, so that tests can use other folders.
+//! everything at the end.
 //!
 //! ```text
 //!  G, where the run was started    cgroup.subtree_control: +memory +pids
@@ -61,7 +60,7 @@ impl CgroupError {
     }
 }
 
-/// The size limit of a file of a group that is read. The longest are lists of members.
+/// The longest files are lists of members.
 const FILE_BYTES: u64 = 64 << 10;
 
 fn read(path: &Path) -> Result<String, CgroupError> {
@@ -73,7 +72,7 @@ fn read(path: &Path) -> Result<String, CgroupError> {
     Ok(text)
 }
 
-/// Writes a file of a control group. The value must be written in a single call.
+/// The value must be written in a single call.
 fn put(folder: &Path, name: &str, value: &str) -> Result<(), CgroupError> {
     let path = folder.join(name);
     std::fs::write(&path, value).map_err(CgroupError::io("write it", &path))

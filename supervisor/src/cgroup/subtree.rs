@@ -14,35 +14,31 @@ use super::{CgroupError, put, read};
 
 /// The prefix of the names of all groups that the supervisor creates.
 const PREFIX: &str = "opt-run-";
-/// The suffix of the name of the group that marks a live run. In version 2, this group contains the supervisor and its
-/// workers.
+/// The group that marks a live run. In version 2, it contains the supervisor and its workers.
 const HOME: &str = "home";
 const CONTROLLERS: [&str; 2] = ["memory", "pids"];
-/// The timeout for removing a group. A killed process leaves its group within milliseconds, unless it hangs in the
-/// kernel. The timeout is short in tests, because plain folders with files never become empty.
+/// A killed process leaves its group within milliseconds, unless it hangs in a system call. The timeout is short in
+/// tests, because plain folders with files never become empty.
 const REMOVAL_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 2_000 });
 const REMOVAL_PAUSE: Duration = Duration::from_millis(2);
 /// At most this many entries of a folder are examined.
 const MAX_ENTRIES: usize = 10_000;
 
-/// The group in which the supervisor was started.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StartGroup {
     pub group: Group,
-    /// Whether it is the topmost visible group, so that no service manager is above it.
+    /// If set, no service manager is above it.
     pub topmost: bool,
     /// The folder in which a service manager marks the group as delegated.
     pub delegation: PathBuf,
 }
 
-/// A group below which leaves are created. Dropping it restores the group. In version 2, it leaves the controllers on
-/// if groups of other runs need them.
+/// Dropping it restores the group. In version 2, it leaves the controllers on if groups of other runs need them.
 #[derive(Debug)]
 pub struct Subtree {
     start: Group,
     key: String,
     pid: u32,
-    /// The controllers of version 2 that were switched on, and must be switched off again.
     enabled: Vec<&'static str>,
     /// Leaves that are no longer used, but are not empty yet.
     dying: Vec<Leaf>,
@@ -117,13 +113,13 @@ impl Subtree {
         Ok(())
     }
 
-    /// Creates a leaf for a process, which must enter the leaf before it does anything else.
+    /// The process must enter the leaf before it does anything else.
     pub fn leaf(&mut self, name: &str, limits: LeafLimits) -> Result<Leaf, CgroupError> {
         self.sweep();
         Leaf::create(self.start.child(&format!("{PREFIX}{}-{name}", self.key)), limits)
     }
 
-    /// Takes back the leaf of a dead process, and kills what is left in it. If it is not empty yet, it is removed later.
+    /// Kills what is left in the leaf. If it is not empty yet, it is removed later.
     pub fn give_back(&mut self, leaf: Leaf) {
         if let Err(busy) = leaf.remove() {
             let _ = busy.kill();
@@ -131,19 +127,17 @@ impl Subtree {
         }
     }
 
-    /// Takes back a leaf that a live process may have entered. It is removed when the process has ended.
+    /// A live process may have entered it. It is removed when the process has ended.
     pub fn put_aside(&mut self, leaf: Leaf) {
         if let Err(busy) = leaf.remove() {
             self.dying.push(busy);
         }
     }
 
-    /// Removes the leaves that have become empty.
     fn sweep(&mut self) {
         self.dying = std::mem::take(&mut self.dying).into_iter().filter_map(|it| it.remove().err()).collect();
     }
 
-    /// Removes the groups that killed supervisors left.
     fn clear(&self) {
         for name in names_below(&self.start) {
             let Some(key) = key_of(&name) else { continue };
@@ -203,7 +197,6 @@ impl Drop for Subtree {
     }
 }
 
-/// Fails if the group of version 2 lacks a controller.
 fn require_controllers(folder: &Path) -> Result<(), CgroupError> {
     let path = folder.join("cgroup.controllers");
     let found = read(&path)?;
@@ -224,12 +217,11 @@ fn require_hierarchy(memory: &Path) -> Result<(), CgroupError> {
     }
 }
 
-/// The name of the group that marks the live run with this key.
 fn home(key: &str) -> String {
     format!("{PREFIX}{key}-{HOME}")
 }
 
-/// Returns the key of the run that created the group with this name; `None` if no supervisor created it.
+/// `None` if no supervisor created the group.
 fn key_of(name: &str) -> Option<&str> {
     Some(name.strip_prefix(PREFIX)?.split_once('-')?.0)
 }
@@ -241,7 +233,7 @@ fn names_below(group: &Group) -> BTreeSet<String> {
     names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// Calls `remove` until it returns true, for at most `REMOVAL_TIMEOUT`, because a group may be busy for a moment.
+/// A group may be busy for a moment.
 fn remove_with_timeout(remove: impl Fn() -> bool) {
     let deadline = Instant::now() + REMOVAL_TIMEOUT;
     while !remove() && Instant::now() < deadline {
@@ -249,8 +241,8 @@ fn remove_with_timeout(remove: impl Fn() -> bool) {
     }
 }
 
-/// Returns whether this process may create groups below `start`. For an ordinary user, the kernel decides that later.
-/// Root could write anywhere, so a group of a service manager is used only if it was delegated.
+/// For an ordinary user, Linux decides later. Root could write anywhere, so a group of a service manager is used
+/// only if it was delegated.
 fn may_create_groups(root: &Path, start: &StartGroup) -> bool {
     let has_manager = root.join("run/systemd/system").is_dir();
     if start.topmost || !has_manager || !rustix::process::geteuid().is_root() {
@@ -389,7 +381,7 @@ mod tests {
         {
             assert_eq!(folder.join(name).exists(), stays, "{name}");
         }
-        // The group's members are killed first. In a plain folder, this file shows that.
+        // In a plain folder, this file shows that the members are killed first.
         assert_eq!(read(folder.join("opt-run-k1-w1-9/cgroup.kill")), "1");
     }
 

@@ -16,18 +16,16 @@ use super::unit::{Progress, Unit};
 use super::worker::{State, Worker};
 use super::{Core, Ending};
 
-/// The delay after the first failed start. It doubles with each further failure, up to `MAX_BACKOFF`.
+/// It doubles with each further failed start, up to `MAX_BACKOFF`.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
-/// The result of looking for a worker.
 pub(super) enum Fit {
     Worker(WorkerId),
-    /// No worker is free now: for example, all of them are starting, being replaced or holding a lease.
+    /// For example, all of them are starting, being replaced or holding a lease.
     Coming,
 }
 
-/// The number of failed starts of one role in a row, and the time of the next try.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Backoff {
     failures: u32,
@@ -45,16 +43,15 @@ impl Backoff {
         *self = Self::default();
     }
 
-    /// Ends the delay if it is over.
     pub(super) fn expire(&mut self, now: Moment) {
         self.until = self.until.filter(|&until| now < until);
     }
 }
 
 impl Core {
-    /// Finds an idle worker for a lease. Workers that are due for replacement get no lease. One of them is replaced,
-    /// unless another replacement is in progress. If no worker is free or coming, starts one, provided that the lease
-    /// fits beside the current ones or the role has no other worker.
+    /// Workers that are due for replacement get no lease. One of them is replaced, unless another replacement is in
+    /// progress. If no worker is free or coming, starts one, provided that the lease fits beside the current ones or
+    /// the role has no other worker.
     pub(super) fn fit_worker(&mut self, now: Moment, order: Order, job: JobId, demand: Demand) -> Fit {
         let role = self.unit(order.unit).step().role;
         let leased = self.workers.values().filter(|it| it.role == role && it.lease().is_some()).count();
@@ -67,7 +64,7 @@ impl Core {
         for worker in self.idle(|it| it.role == role) {
             let Some(it) = self.workers.get(&worker) else { continue };
             match recycle::reason_to_replace(&settings, &it.usage(now)) {
-                // The worker was last sampled during its lease. How much memory it kept is known at the next sample.
+                // How much memory it kept is known at the next sample.
                 Some(RecycleReason::Growth) if !it.seen_idle => coming = true,
                 Some(_) if !self.none_is_being_replaced() => coming = true,
                 Some(reason) => self.recycle(now, worker, reason),
@@ -77,7 +74,6 @@ impl Core {
         if let Some(worker) = fit {
             return Fit::Worker(worker);
         }
-        // No worker of this role can take the lease now, but the limit allows another lease.
         let no_other_worker = !self.workers.values().any(|it| it.role == role && it.stays());
         if !coming && (no_other_worker || self.fits_side_by_side(job, demand)) {
             self.start_worker(now, role, false);
@@ -85,7 +81,6 @@ impl Core {
         Fit::Coming
     }
 
-    /// Returns how many workers of this role may hold a lease at the same time.
     fn max_workers(&self, role: Role) -> usize {
         match role {
             Role::Verifier => self.spec.verifiers.max(1) as usize,
@@ -93,7 +88,6 @@ impl Core {
         }
     }
 
-    /// Returns whether the lease could be granted to an additional worker beside the current leases.
     fn fits_side_by_side(&mut self, job: JobId, demand: Demand) -> bool {
         let Err(refusal) = self.ledger.admits(None, demand) else { return true };
         self.policy_once(
@@ -106,8 +100,7 @@ impl Core {
         false
     }
 
-    /// Returns whether a worker that is due may be replaced now. Workers that leave for another reason, such as to make
-    /// room or before a profile, do not count.
+    /// Workers that leave for another reason, such as to make room or before a profile, do not count.
     fn none_is_being_replaced(&self) -> bool {
         let leaving = |it: &Worker| {
             it.drain_order.and_then(|order| order.reason).is_some_and(RecycleReason::is_routine)
@@ -159,7 +152,7 @@ impl Core {
         self.workers.values().filter(|it| it.role == Role::Verifier).map(|it| it.validated).sum()
     }
 
-    /// While verifiers work, starts the worker that will be needed next, if there is room for it.
+    /// While verifiers work, starts the worker that will be needed next.
     pub(super) fn keep_a_spare(&mut self, now: Moment, index: usize) {
         if !self.spec.spare || self.ending != Ending::No || now < self.no_spare_before {
             return;
@@ -183,8 +176,8 @@ impl Core {
         }
     }
 
-    /// While verifiers work, ends a profiler that would be replaced before its next lease. Otherwise the first profile
-    /// would wait for the old profiler to end and for a new one to start.
+    /// While verifiers work. Otherwise the first profile would wait for the old profiler to end and for a new one to
+    /// start.
     fn replace_profiler_if_due(&mut self, now: Moment, index: usize) {
         // There is at most one profiler. If it is idle, all leases are held by verifiers.
         let verifying = self.workers.values().any(|it| it.lease().is_some());
@@ -203,7 +196,6 @@ impl Core {
         }
     }
 
-    /// Returns the role for which a worker will be missing when the current attempts are over.
     fn needed_next(&self, index: usize) -> Option<Role> {
         let leased: Vec<&Worker> = self.workers.values().filter(|it| it.lease().is_some()).collect();
         if leased.is_empty() || leased.iter().any(|it| it.role == Role::Profiler) {
@@ -234,8 +226,7 @@ impl Core {
         self.workers.values().any(|it| it.role == role && matches!(it.state, State::Starting { .. }))
     }
 
-    /// Writes a policy row once per job and subject. Otherwise the row would be repeated, because the same decision is
-    /// made at every step.
+    /// Once per job and subject, because the same decision is made at every step.
     pub(super) fn policy_once(
         &mut self,
         subject: PolicySubject,

@@ -17,16 +17,13 @@ use super::event::Stage;
 use super::roster::Roster;
 use super::unit::Unit;
 
-/// How many of the fastest candidates are timed a second time. Only candidates that are faster than the baseline count.
-/// If one turns out slower, the next fastest is timed a second time too.
+/// Only candidates that are faster than the baseline count.
 pub(super) const MAX_CONFIRMED: usize = 3;
 
-/// Compares the candidates of a job by their speed-up over the baseline.
 pub(super) struct Contest {
-    /// The highest lower bound of a speed-up. At least one candidate is at least this fast.
+    /// At least one candidate is at least this fast.
     highest_lower_bound: f64,
-    /// Candidates with a lower speed-up are not confirmed. `None` if fewer than `MAX_CONFIRMED` candidates have a
-    /// speed-up.
+    /// Candidates below it are not confirmed. `None` if fewer than `MAX_CONFIRMED` candidates have a speed-up.
     last: Option<f64>,
 }
 
@@ -52,7 +49,7 @@ impl Contest {
         }
     }
 
-    /// Explains why a unit is ended before its profile. Returns an empty text for a unit that is not confirmed.
+    /// Returns an empty text for a unit that is not confirmed.
     pub(super) fn why_not(&self, unit: &Unit) -> String {
         match (unit.step().stage, unit.speedup) {
             (Stage::Profile, Some(speedup)) => format!(
@@ -64,7 +61,6 @@ impl Contest {
     }
 }
 
-/// Returns a candidate's speed-up over its baseline, if the report has one.
 pub(super) fn speedup(report: &Report) -> Option<Estimate> {
     match &report.body {
         Body::Profile(profiled) => profiled.speedup(),

@@ -1,8 +1,6 @@
 //! Handles the requests that a user makes during a run. Each request is one event and gets exactly one answer.
 //!
 //! It also keeps what remains to be done after the answer: replacing a worker after its lease, ending a unit, a pause.
-//! The rules are in other files: `grant` grants leases, `evict` ends workers and `outcome` ends attempts. `view` shows
-//! the result.
 
 mod view;
 
@@ -88,7 +86,7 @@ impl Core {
         }
     }
 
-    /// Recycles one worker and returns what was done. The error says why nothing had to be done.
+    /// The error says why nothing had to be done.
     fn recycle_one(&mut self, now: Moment, worker: WorkerId, mode: Mode) -> Result<String, String> {
         let Some(it) = self.workers.get(&worker) else { return Err(format!("{worker} is gone")) };
         let name = format!("{} {worker}", it.role.name());
@@ -128,7 +126,7 @@ impl Core {
         }
     }
 
-    /// Carries out postponed requests: ends workers whose lease is over. It must run before anything is granted.
+    /// Must run before anything is granted.
     pub(super) fn carry_out_requests(&mut self, now: Moment) {
         let requested = std::mem::take(&mut self.pending.recycle);
         for worker in requested {
@@ -144,8 +142,7 @@ impl Core {
         }
     }
 
-    /// Handles an attempt whose end the user ordered, which does not count as a loss. Returns false for any other
-    /// attempt.
+    /// Such an end does not count as a loss. Returns false for any other attempt.
     pub(super) fn ended_by_user(&mut self, lease: &Lease, killed: Option<KillReason>) -> bool {
         let id = lease.order.unit;
         if self.pending.cancelled.remove(&id) {
@@ -283,8 +280,7 @@ impl Core {
         answer
     }
 
-    /// Lets running attempts finish and grants nothing more. An open run whose jobs are done still makes the replays
-    /// that follow them.
+    /// An open run whose jobs are done still makes the replays that follow them.
     pub(super) fn drain(&mut self, now: Moment) {
         if self.is_at_rest() {
             (self.pending.stays_open, self.pending.paused) = (false, false);
@@ -293,7 +289,7 @@ impl Core {
         }
     }
 
-    /// Returns whether the run is open and all its jobs are over, except for those that follow other jobs.
+    /// Returns whether the run is open, and the only jobs that are not over are some that follow other jobs.
     fn is_at_rest(&self) -> bool {
         let mut jobs = self.spec.jobs.iter().zip(&self.jobs);
         self.pending.stays_open
@@ -301,7 +297,7 @@ impl Core {
             && jobs.all(|(spec, job)| job.done || !spec.after.is_empty())
     }
 
-    /// Returns why the run stops. An open run that has nothing left to do was not interrupted.
+    /// An open run that has nothing left to do was not interrupted.
     pub(super) fn reason_to_end(&self) -> StopReason {
         match &self.ending {
             Ending::Drain(reason) | Ending::Kill(reason) => reason.clone(),

@@ -1,5 +1,4 @@
-//! The state of the device. Decides when a lease on it may start, and what happens to work if the device keeps memory
-//! or is lost.
+//! The state of the device.
 //!
 //! ```text
 //!            a worker that used it has ended         not back in time (device_not_returned)
@@ -10,7 +9,7 @@
 //! ```
 //! Unattributed memory is used device memory that NVML assigns to no listed process. A dead worker's memory is back
 //! when NVML no longer lists its processes and unattributed memory has fallen to about its earlier level. Until then,
-//! steps that need the device wait. If the device is quarantined or lost, the rest of the plan continues without it.
+//! steps that need the device wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -26,19 +25,15 @@ use super::ledger::{Ceilings, Demand};
 use super::unit::{SecondPass, Unit};
 use super::worker::{Lease, State, Worker};
 
-/// How long the device may take to free the memory of a dead worker. Some drivers take minutes, which is too long for a
-/// plan to wait.
+/// Some drivers take minutes, which is too long for a plan to wait.
 pub(super) const DEVICE_RETURN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How far unattributed memory may stay above its earlier level when a dead worker's memory counts as back. Drivers
-/// keep some memory for the next context.
+/// How far above its earlier level unattributed memory may stay: drivers keep some for the next context.
 const KEPT_BY_DRIVER: Bytes = Bytes::mib(64);
 /// A device with at least this utilisation, in per cent, counts as busy.
 const BUSY: u32 = 10;
-/// How often an attempt is repeated in a fresh worker after it used more device memory than its lease reserved. After
-/// that, the unit is blamed.
+/// After this many repetitions in a fresh worker, the unit is blamed.
 const MAX_OVER_DEVICE: u32 = 1;
 
-/// The state of the device, and the device memory that no living worker holds.
 #[derive(Debug, Default)]
 pub(super) struct Device {
     /// Why the device is lost, if it is.
@@ -47,7 +42,7 @@ pub(super) struct Device {
     unreturned: BTreeMap<WorkerId, Unreturned>,
     /// Whether the device has been sampled.
     is_watched: bool,
-    /// The unattributed memory in the last sample that had no process of this run.
+    /// The unattributed memory in the last sample with no worker on the device and no memory of ended workers left.
     idle_unattributed: Option<Bytes>,
     /// Whether it was reported that other programs hold memory on the device.
     others_reported: bool,
@@ -55,7 +50,6 @@ pub(super) struct Device {
     busy_reported: bool,
 }
 
-/// The device memory of a dead worker.
 #[derive(Clone, Copy, Debug)]
 struct Unreturned {
     since: Moment,
@@ -64,7 +58,6 @@ struct Unreturned {
     overdue: bool,
 }
 
-/// Whether the device can be leased.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceState {
     Usable,
@@ -123,7 +116,6 @@ impl Core {
         self.device.state()
     }
 
-    /// Returns whether a current lease reserves memory on the device.
     pub fn device_is_leased(&self) -> bool {
         self.workers.values().any(|it| it.lease().is_some_and(|lease| lease.device != Bytes::ZERO))
     }
@@ -241,7 +233,7 @@ impl Core {
         }
     }
 
-    /// Reports memory that did not come back in time, once for each worker. It stays charged until it is back.
+    /// Reported once for each worker. The memory stays charged until it is back.
     pub(super) fn device_overdue(&mut self, now: Moment) {
         let overdue = |it: &Unreturned| !it.overdue && it.since + DEVICE_RETURN_TIMEOUT <= now;
         let late: Vec<(WorkerId, Bytes)> = self
@@ -271,7 +263,7 @@ impl Core {
         }
     }
 
-    /// Ends all leases on the device. No further step starts on it; `without_device` handles the units that need it.
+    /// `without_device` handles the units that need the device.
     pub(super) fn device_lost(&mut self, why: String) {
         if self.device.lost.is_some() {
             return;
@@ -301,19 +293,16 @@ impl Core {
         }
     }
 
-    /// Returns whether a worker that has used the device is about to end. Its device memory comes back only after its
-    /// death.
+    /// The device memory of such a worker comes back only after its death.
     pub(super) fn worker_is_leaving_the_device(&self) -> bool {
         let is_leaving = |it: &Worker| matches!(it.state, State::Draining { .. } | State::Terminating);
         self.workers.values().any(|it| it.on_device && is_leaving(it))
     }
 
-    /// Returns whether a unit's current step needs the device.
     pub(super) fn needs_device(&self, unit: UnitId, paired: bool) -> bool {
         self.unit(unit).step().ways(paired).iter().any(|way| way.device != Bytes::ZERO)
     }
 
-    /// Explains why no step can start on the device, if it is quarantined or lost.
     pub(super) fn no_device(&self) -> Option<String> {
         match self.device.state() {
             DeviceState::Usable | DeviceState::Returning => None,
@@ -325,9 +314,9 @@ impl Core {
         }
     }
 
-    /// Handles a unit whose next step needs a device that is not available. A screening or a confirmation is left out.
-    /// Any other step is put off once, until nothing else is left to do, because a device that is quarantined or in use
-    /// may come back. The unit ends if it was put off before, or if the device is lost.
+    /// A screening or a confirmation is left out. Any other step is put off once, until nothing else is left to do,
+    /// because a device that is quarantined or in use may come back. The unit ends if it was put off before, or if the
+    /// device is lost.
     pub(super) fn without_device(&mut self, id: UnitId, why: String) {
         let is_lost = self.device.state() == DeviceState::Lost;
         let unit = self.unit(id);
@@ -344,8 +333,7 @@ impl Core {
         }
     }
 
-    /// Handles an attempt whose worker was ended because the run held more device memory than the ceiling. The unit is
-    /// blamed only if its worker held more than the lease reserved, and an earlier one did so too.
+    /// The unit is blamed only if its worker held more than the lease reserved, and an earlier one did so too.
     pub(super) fn over_device(&mut self, lease: Lease, owed: Bytes, ceiling: Bytes) {
         let Some(held) = lease.over_device else {
             let why =
@@ -375,12 +363,10 @@ impl Core {
 }
 
 impl Worker {
-    /// Returns the device memory of the worker and its runners.
     fn device_held(&self) -> Bytes {
         self.device + self.runners.values().map(|runner| runner.device).sum()
     }
 
-    /// Returns the worker's measured memory, for the ledger.
     pub(super) fn demand(&self) -> Demand {
         Demand { host: self.tree_owed(), device: self.device_held() }
     }

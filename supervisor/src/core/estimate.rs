@@ -1,7 +1,6 @@
 //! Corrects the memory predictions of a job's stages: measurements raise what later leases reserve.
 //!
-//! Reservations are never lowered, because the next candidate may owe more than the last one. `outcome` chooses smaller
-//! batches after an attempt that ended for lack of memory.
+//! Reservations are never lowered, because the next candidate may owe more than the last one.
 
 use std::collections::BTreeMap;
 
@@ -12,16 +11,15 @@ use super::event::Stage;
 use super::ledger::Demand;
 use super::spec::StageSpec;
 
-/// The margin that is added to the highest measurement, because candidates never owe exactly the same.
+/// The next candidate may owe more than the highest measurement.
 const MARGIN_PERCENT: u64 = 10;
 
-/// The measured peaks on the host that exceeded their reservations, each with its margin, by job and stage.
+/// The peaks that exceeded their reservations, each with its margin.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Estimates(BTreeMap<(JobId, Stage), Bytes>);
 
 impl Estimates {
-    /// Records the peak of a lease's processes, if it exceeds the reservation. Returns true if later leases of this job
-    /// and stage should reserve more because of it.
+    /// Returns true if later leases of this job and stage should reserve more because of it.
     pub(crate) fn observe(&mut self, job: JobId, stage: Stage, reserved: Bytes, peak: Bytes) -> bool {
         if peak <= reserved {
             return false;
@@ -33,8 +31,7 @@ impl Estimates {
         is_raised
     }
 
-    /// Returns the reservation of a lease. On the host it is the predicted demand, or the measured peak with its margin
-    /// if that is higher.
+    /// On the host it is the predicted demand, or the measured peak with its margin if that is higher.
     pub(crate) fn reserve(&self, job: JobId, stage: Stage, spec: &StageSpec, idle_worker: Bytes) -> Demand {
         let learned = self.0.get(&(job, stage)).copied().unwrap_or_default();
         let demand = spec.demand(idle_worker);

@@ -19,21 +19,19 @@ use super::spec::UnitSpec;
 /// Time since the run started, from a monotonic clock.
 pub type Moment = Duration;
 
-/// Something that happened, as the driver reports it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A worker sent its hello, with the right version.
     WorkerReady {
         worker: WorkerId,
     },
-    /// A worker could not be started, its handshake failed, or it could not be watched. If `alive`, `WorkerGone`
-    /// follows.
+    /// Not started, no valid hello, or not watched. If `alive`, `WorkerGone` follows.
     WorkerNotReady {
         worker: WorkerId,
         why: String,
         alive: bool,
     },
-    /// A worker's pidfd fired and it has been reaped. `Returned` follows if some of its runners are still alive.
+    /// `Returned` follows if some of its runners are still alive.
     WorkerGone {
         worker: WorkerId,
         how: String,
@@ -72,11 +70,10 @@ pub enum Event {
     },
     Sample(Sample),
     DeviceSample(DeviceSample),
-    /// The device has disappeared from its bus, or its driver has given it up.
     DeviceLost {
         why: String,
     },
-    /// A source offers units for a job, or says that it has none. `Action::Replied` follows.
+    /// `Action::Replied` follows.
     Offered {
         job: JobId,
         units: Vec<UnitSpec>,
@@ -88,17 +85,15 @@ pub enum Event {
     },
     /// The operating system reports that processes on this machine are waiting for memory.
     Pressure,
-    /// The room for files on the disk of the run's folder, and for processes.
     Room(Room),
     /// A user's request. `Action::Answered` follows.
     Control(Control),
     /// The user interrupted the run. The first interrupt drains, the second kills.
     Interrupt,
-    /// The reason for killing a worker is on record, and the signal has been sent.
+    /// The reason is on record, and the signal has been sent.
     KillSent {
         worker: WorkerId,
     },
-    /// The run's database does not accept rows, because it is locked or full, or its disk hangs.
     StoreStalled {
         why: String,
         /// The number of rows that wait to be written.
@@ -113,7 +108,6 @@ pub enum Event {
     Tick,
 }
 
-/// The memory of the machine and of this run's processes at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
     pub processes: Vec<ProcessSample>,
@@ -126,7 +120,6 @@ pub struct Sample {
     pub swapped: Bytes,
 }
 
-/// The host memory of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProcessSample {
     pub process: Process,
@@ -136,17 +129,16 @@ pub struct ProcessSample {
     pub reclaimable: Bytes,
 }
 
-/// The state of the device at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceSample {
-    /// The living processes of this run that hold memory on the device, and how much.
+    /// Living processes of this run that hold memory on the device.
     pub processes: Vec<(Process, Bytes)>,
     /// The ended workers with a process that NVML still lists (the worker or a runner), and the memory that they hold.
     pub left: Vec<(WorkerId, Bytes)>,
     /// The memory that processes of other programs hold.
     pub others: Bytes,
     pub other_processes: u32,
-    /// The memory in use that cannot be attributed to a process. `None` if that amount is unknown.
+    /// `None` if that amount is unknown.
     pub unattributed: Option<Bytes>,
     /// The free memory. `None` if the device shares the host's memory.
     pub free: Option<Bytes>,
@@ -154,7 +146,7 @@ pub struct DeviceSample {
     pub utilisation: Option<u32>,
 }
 
-/// A process that the supervisor samples. A runner is identified by its worker and its pid.
+/// A runner is identified by its worker and its pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Process {
     Worker(WorkerId),
@@ -172,7 +164,6 @@ impl Process {
     }
 }
 
-/// Why a source offers something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Offer {
     /// An answer to `Action::Wanted`. `more` means that the source may be asked again.
@@ -181,7 +172,6 @@ pub enum Offer {
     Unasked,
 }
 
-/// An order to a worker to do one step of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Order {
     pub unit: UnitId,
@@ -190,7 +180,6 @@ pub struct Order {
     pub beside: Option<UnitId>,
 }
 
-/// An instruction to the driver, which carries out all actions in order and reports back through events.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Asks a job's source for this many more units. `Event::Offered` follows later.
@@ -272,7 +261,7 @@ pub enum Action {
     Answered(Answer),
     /// Answers the source that has just offered units or taken one back.
     Replied(Answer),
-    /// The run is over. Workers that are still alive, because they do not end, are not waited for.
+    /// Workers that are still alive, because they do not end, are not waited for.
     Stop {
         reason: StopReason,
     },
@@ -295,9 +284,7 @@ pub enum AttemptEnd {
 pub enum WorkerEndClass {
     /// The worker ended as ordered.
     Ended,
-    /// The supervisor killed the worker.
     Killed,
-    /// The worker never became ready.
     NotReady,
     /// The worker died without an order, for an unknown reason.
     Unknown,
@@ -320,11 +307,10 @@ pub enum StopReason {
     Finished,
     /// A signal or a request ended the run.
     Interrupted,
-    /// The host is to blame: too many workers failed, a killed worker did not end, or a wait was too long.
+    /// Too many workers failed, a killed worker did not end, or a wait was too long.
     HostFailure { why: String },
 }
 
-/// One decision about memory or workers, with its numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PolicyRow {
     pub decision: &'static str,
@@ -342,7 +328,7 @@ pub struct PhaseRow {
     pub peak_reclaimable: Bytes,
     /// The lease's reservation on the device.
     pub predicted_device: Bytes,
-    /// The highest sample on the device. `None` if the worker did not use it, or no sample of it was taken meanwhile.
+    /// `None` if the worker did not use the device, or no sample of it was taken meanwhile.
     pub peak_device: Option<Bytes>,
     pub started: Moment,
     pub ended: Moment,

@@ -1,6 +1,6 @@
 //! Ends idle workers to make room for a lease, and at the end of a run.
 //!
-//! It never ends a worker that has a lease. When the machine itself is short of memory, `pressure` decides.
+//! When the machine itself is short of memory, `pressure` decides.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::message::KillReason;
@@ -13,7 +13,6 @@ use super::worker::{DrainOrder, State, Worker};
 use super::{Core, DRAIN_DEADLINE, Ending, Waiting};
 
 impl Core {
-    /// Sends a drain order to an idle worker.
     fn send_drain_order(&mut self, now: Moment, worker: WorkerId, reason: Option<RecycleReason>) {
         let owed = self.ledger.owed().sum();
         if let Some(it) = self.workers.get_mut(&worker) {
@@ -23,7 +22,6 @@ impl Core {
         }
     }
 
-    /// Ends an idle worker, and records the reason.
     pub(super) fn recycle(&mut self, now: Moment, worker: WorkerId, reason: RecycleReason) {
         let Some(it) = self.workers.get(&worker) else { return };
         let numbers = vec![
@@ -38,15 +36,15 @@ impl Core {
         self.send_drain_order(now, worker, Some(reason));
     }
 
-    /// Returns the idle workers in the order in which they are ended: spares first.
+    /// In the order in which they are ended: spares first.
     pub(super) fn dispensable(&self) -> Vec<WorkerId> {
         let mut idle = self.idle(|_| true);
         idle.sort_by_key(|worker| self.workers.get(worker).is_some_and(|it| !it.is_spare()));
         idle
     }
 
-    /// Handles a lease that does not fit now. Ends idle workers, spares first, until their memory is enough. If ending
-    /// all of them would not be enough, ends none. The lease waits in any case.
+    /// Ends idle workers, spares first, until their memory is enough. If ending all of them would not be enough, ends
+    /// none. The lease waits in any case.
     pub(super) fn refused(
         &mut self,
         now: Moment,
@@ -106,8 +104,6 @@ impl Core {
         }
     }
 
-    /// Returns the memory that will be freed by workers that are already leaving, and by processes that dead workers
-    /// left.
     fn memory_being_freed(&self, refusal: &Refusal) -> Bytes {
         let leaving = self.workers.iter().filter(|(_, it)| !it.stays()).map(|(&id, _)| id);
         let returning = self.returning.iter().filter(|(_, it)| !it.overdue).map(|(&id, _)| id);
@@ -119,8 +115,7 @@ impl Core {
         leaving.chain(returning).map(freed_by).sum()
     }
 
-    /// Ends idle workers and kills starting ones. The run stops when all workers have ended, or the timeouts of those
-    /// that do not end have expired.
+    /// The run stops when all workers have ended, or the timeouts of those that do not end have expired.
     pub(super) fn wind_down(&mut self, now: Moment, reason: StopReason) {
         if self.all_have_ended() {
             self.stop(reason);
@@ -140,8 +135,7 @@ impl Core {
         }
     }
 
-    /// Returns whether all workers and their remaining processes have ended. Processes whose timeout has expired do not
-    /// count.
+    /// Processes whose timeout has expired do not count.
     pub(super) fn all_have_ended(&self) -> bool {
         self.workers.values().all(|it| it.overdue) && self.returning.values().all(|it| it.overdue)
     }

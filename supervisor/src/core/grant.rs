@@ -1,7 +1,4 @@
 //! Decides what is started next. Only this file grants leases.
-//!
-//! `assign` chooses the worker for a lease. `evict` chooses the workers that must end to make room. `job` returns the
-//! next step of a job.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,18 +18,14 @@ use super::unit::{Progress, Unit};
 use super::worker::{Lease, State};
 use super::{Core, Ending};
 
-/// The result of trying an order.
 enum OrderResult {
-    /// The order cannot be granted. Its unit has ended, was put off, or goes on with its next step.
+    /// Its unit has ended, was put off, or goes on with its next step.
     Refused,
     Granted,
-    /// The order waits for a worker, for memory, for the device, or for a step that must end first.
     UnderWay,
 }
 
 impl Core {
-    /// Does everything that is possible now: closes jobs, grants leases that fit, starts missing workers, and ends a
-    /// finished run.
     pub(super) fn advance(&mut self, now: Moment) {
         match self.ending.clone() {
             Ending::No if self.is_paused() || self.is_stalled() || self.tasks_pause.is_some() => {
@@ -68,7 +61,6 @@ impl Core {
         self.jobs.iter().all(|job| job.done)
     }
 
-    /// Advances jobs until an order or a source makes them wait, or until nothing is left to do.
     fn advance_jobs(&mut self, now: Moment) {
         loop {
             self.ask_sources(now);
@@ -84,8 +76,7 @@ impl Core {
         }
     }
 
-    /// Starts the second pass of the units that were put off. Returns false if there are none, or if something is
-    /// running or waits for room.
+    /// Returns false if there are none, or if something is running or waits for room.
     fn begin_the_second_pass(&mut self) -> bool {
         if self.jobs.iter().any(|job| job.roster.has_running()) || self.held_builds().is_some() {
             return false;
@@ -107,7 +98,7 @@ impl Core {
         (self.turn_served(), self.jobs.iter().filter(|job| job.done).count())
     }
 
-    /// Advances all jobs of the current turn. Returns true if the next order has to wait.
+    /// Returns true if the next order has to wait.
     fn advance_turn(&mut self, now: Moment) -> bool {
         let turn = self.turn_served();
         let mut index = 0;
@@ -171,8 +162,7 @@ impl Core {
         }
     }
 
-    /// Returns how long a timed step may take, if the job's remaining budget is shared equally by all units that still
-    /// have a timed step.
+    /// The job's remaining budget is shared equally by all units that still have a timed step.
     fn time_share(&self, job: JobId) -> Duration {
         let budget = self.spec.jobs.get(job.index()).map_or(Duration::MAX, |spec| spec.budget);
         let Some(it) = self.jobs.get(job.index()) else { return budget };
@@ -190,8 +180,7 @@ impl Core {
         self.actions.push(Action::JobDone { job: self.spec.jobs[index].id, baseline_failed });
     }
 
-    /// Ends units that have not started, if their captures are damaged or they would not fit even on an empty machine.
-    /// Checks each unit once, and all units again after the limits have changed or a baseline was added.
+    /// Looks once at each unit that has not started, and again after the limits have changed or a baseline was added.
     fn refuse_units_that_never_fit(&mut self, index: usize) {
         let limits = Some(self.ledger.limits());
         let job = &mut self.jobs[index];
@@ -286,14 +275,12 @@ impl Core {
         OrderResult::Granted
     }
 
-    /// Returns whether an order cannot run now because it, or a running unit, must run alone.
     fn conflicts(&self, alone: bool) -> bool {
         let mut held = self.workers.values().filter_map(|it| it.lease());
         held.any(|lease| alone || self.unit(lease.order.unit).step().alone)
     }
 
-    /// Returns the largest way that would fit on an empty machine. Ways whose attempts were lost for lack of memory are
-    /// left out, unless none would remain.
+    /// Ways whose attempts were lost for lack of memory are left out, unless none would remain.
     fn largest_that_fits(&self, order: Order) -> Option<(usize, Demand)> {
         let unit = self.unit(order.unit);
         let ways = unit.step().ways(order.beside.is_some());
@@ -301,8 +288,7 @@ impl Core {
             .find_map(|way| Some((way, self.demand(unit.job, order.stage, &ways[way])?)))
     }
 
-    /// Returns the memory that a way reserves, or `None` if that could never be granted. Measurements raise the
-    /// reservation only as long as it can be granted.
+    /// `None` if the way could never be granted. Measurements raise the reservation only as long as it can be granted.
     fn demand(&self, job: JobId, stage: Stage, spec: &StageSpec) -> Option<Demand> {
         let plain = spec.demand(self.spec.idle_worker);
         if self.ledger.never_fits(plain).is_some() {
@@ -331,7 +317,6 @@ impl Core {
         demands.into_iter().find(|&(_, demand)| self.ledger.grant(worker, demand).is_ok())
     }
 
-    /// Records a granted lease, and orders its start.
     fn granted(
         &mut self,
         now: Moment,
@@ -386,7 +371,6 @@ impl Core {
         });
     }
 
-    /// Explains why the first way was not taken, although the machine is not short of memory now.
     fn why_smaller(&self, unit: UnitId, way: usize) -> Smaller {
         if way <= self.unit(unit).losses.from_way { Smaller::ShortBefore } else { Smaller::Ceiling }
     }
@@ -428,7 +412,6 @@ fn compares(stage: Stage) -> bool {
     matches!(stage, Stage::Screen | Stage::Confirm)
 }
 
-/// The reason for granting a step with smaller batches than the plan allows, or a build with less memory.
 #[derive(Clone, Copy)]
 enum Smaller {
     Ceiling,

@@ -26,7 +26,6 @@ pub(crate) struct Job {
     pub(crate) fitting: Fitting,
 }
 
-/// Records which units of a job have been checked against the ceilings.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fitting {
     /// The limits under which units were last checked.
@@ -51,12 +50,10 @@ impl Job {
         self.done = false;
     }
 
-    /// Returns whether all its units have ended and no more can come.
     pub(crate) fn is_exhausted(&self) -> bool {
         self.supply == Supply::Exhausted && self.roster.open() == 0
     }
 
-    /// Returns whether the job has a baseline beside which this unit may be timed.
     pub(crate) fn is_beside_a_baseline(&self, id: UnitId) -> bool {
         self.baseline.is_some_and(|baseline| baseline != id)
     }
@@ -72,16 +69,15 @@ pub(crate) enum Next {
     Wait,
     /// The remaining units need no more timing.
     Settle,
-    /// This job has to wait for another job, for its turn, for its source, for room for builds, or for the second pass.
     Later,
     /// All units have ended, and no more can come.
     Done,
 }
 
-/// Returns what to do next for a job. The waiting units at the earliest stage come first. Several units can be served
-/// at the same time if there are workers for them. Units that must run alone are served one by one, the most promising
-/// first. If units come in turns, `turn` is the current one. If `holds_builds` is set, builds wait, and so do steps
-/// that need a baseline that is not built.
+/// The waiting units at the earliest stage come first. Several units can be served at the same time if there are
+/// workers for them. Units that must run alone are served one by one, the most promising first. If units come in turns,
+/// `turn` is the current one. If `holds_builds` is set, builds wait, and so do steps that need a baseline that is not
+/// built.
 pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>, holds_builds: bool) -> Next {
     let roster = &job.roster;
     if roster.has_running_exclusive() {

@@ -3,15 +3,13 @@
 //! A worker's charge is the larger of two amounts: what its lease reserves, and what it and its runners were measured
 //! to owe. The charge ends when all its processes have ended and the device has returned its memory. Invariant at every
 //! grant: the sum of all charges and the new lease is at most the ceiling, and the machine keeps its floor. If host and
-//! device share one memory, the sum of both must be at most the smaller of the two ceilings. Otherwise, host and device
-//! have separate sums.
+//! device share one memory, the sum of both must be at most the smaller of the two ceilings.
 
 use std::collections::BTreeMap;
 
 use opt_shared::ids::WorkerId;
 use opt_shared::units::Bytes;
 
-/// An amount of memory on the host and on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     pub host: Bytes,
@@ -60,7 +58,6 @@ impl std::iter::Sum for Demand {
 pub struct Ceilings {
     pub host: Bytes,
     pub device: Bytes,
-    /// Whether host and device share one memory.
     pub unified: bool,
 }
 
@@ -74,7 +71,6 @@ pub enum CeilingScope {
 }
 
 impl CeilingScope {
-    /// Returns the part of a demand that this ceiling limits.
     pub fn part_of(self, demand: Demand) -> Bytes {
         match self {
             Self::Host => demand.host,
@@ -83,7 +79,6 @@ impl CeilingScope {
         }
     }
 
-    /// Returns the plan's key for the ceiling.
     pub const fn key(self) -> &'static str {
         match self {
             Self::Host => "[memory] host_ceiling",
@@ -98,7 +93,6 @@ impl Ceilings {
         Self { host, device: Bytes::ZERO, unified: false }
     }
 
-    /// Returns each sum that has a ceiling: its scope, its value for `demand`, and the ceiling.
     fn sums(self, demand: Demand) -> impl Iterator<Item = (CeilingScope, Bytes, Bytes)> {
         let sums = if self.unified {
             // Without a device there is no device ceiling.
@@ -114,13 +108,11 @@ impl Ceilings {
         sums.into_iter().flatten()
     }
 
-    /// Returns the first sum that exceeds its ceiling: its scope, its value and the ceiling.
     pub fn over(self, demand: Demand) -> Option<(CeilingScope, Bytes, Bytes)> {
         self.sums(demand).find(|&(_, sum, ceiling)| ceiling < sum)
     }
 }
 
-/// What a worker's lease reserves, and what the worker was measured to owe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Account {
     reserved: Demand,
@@ -132,8 +124,7 @@ impl Account {
         self.reserved.max(self.measured)
     }
 
-    /// Returns the host's memory that is reserved but not yet in use. If host and device share one memory, the device's
-    /// is included.
+    /// If host and device share one memory, the device's is included.
     fn outstanding(self, unified: bool) -> Bytes {
         let missing = self.reserved - self.measured;
         if unified { missing.sum() } else { missing.host }
@@ -147,7 +138,6 @@ pub struct Limits {
     supervisor: Bytes,
 }
 
-/// The ceilings and the floor, and the memory that is charged to each worker.
 #[derive(Clone, Debug)]
 pub struct Ledger {
     ceilings: Ceilings,
@@ -159,11 +149,10 @@ pub struct Ledger {
     accounts: BTreeMap<WorkerId, Account>,
     /// The machine's MemAvailable when it was last read.
     available: Option<Bytes>,
-    /// Free memory on the device. `None` if the device shares the host's memory, or was not queried.
+    /// `None` if the device shares the host's memory, or was not queried.
     device_free: Option<Bytes>,
 }
 
-/// Why a lease was not granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// The charges and the lease together exceed a ceiling.
@@ -239,7 +228,7 @@ impl Ledger {
         self.ceilings.host = ceiling;
     }
 
-    /// Raises the minimum charge for the supervisor, because it has more records to keep.
+    /// The supervisor has more records to keep.
     pub fn raise_supervisor(&mut self, by: Bytes) {
         self.min_supervisor += by;
     }
@@ -248,12 +237,11 @@ impl Ledger {
         self.floor
     }
 
-    /// Returns the memory that is reserved for the supervisor.
     pub fn reserved_for_supervisor(&self) -> Bytes {
         self.min_supervisor
     }
 
-    /// Returns the supervisor's charge. As for a worker, it is the larger of what is reserved and what is owed.
+    /// As for a worker, it is the larger of what is reserved and what is owed.
     fn supervisor_charge(&self) -> Demand {
         Demand::host(self.supervisor.max(self.min_supervisor))
     }
@@ -262,7 +250,7 @@ impl Ledger {
         self.supervisor_charge() + self.accounts.values().map(|account| account.charge()).sum()
     }
 
-    /// Opens the account of a new worker. `idle` is the amount that an idle worker may owe.
+    /// `idle` is the amount that an idle worker may owe.
     pub fn open(&mut self, worker: WorkerId, idle: Bytes) {
         let account = Account { reserved: Demand::host(idle), measured: Demand::default() };
         self.accounts.insert(worker, account);
@@ -284,12 +272,11 @@ impl Ledger {
         self.available = available;
     }
 
-    /// Records the free memory on the device, which neither this run nor another process holds.
     pub fn measure_device(&mut self, free: Option<Bytes>) {
         self.device_free = free;
     }
 
-    /// Returns the memory that the whole process tree was measured to owe, regardless of reservations.
+    /// As measured, regardless of reservations.
     pub fn owed(&self) -> Demand {
         Demand::host(self.supervisor) + self.accounts.values().map(|account| account.measured).sum()
     }
@@ -303,12 +290,12 @@ impl Ledger {
         self.accounts.get(&worker).map_or(Demand::default(), |account| account.measured - account.reserved)
     }
 
-    /// Returns a worker's charge, which the ledger would get back if the worker ended.
+    /// The ledger would get it back if the worker ended.
     pub fn charge(&self, worker: WorkerId) -> Demand {
         self.accounts.get(&worker).map_or(Demand::default(), |account| account.charge())
     }
 
-    /// Checks that `wanted` can be granted to a worker. `None` means a worker that does not exist yet.
+    /// `None` means a worker that does not exist yet.
     pub fn admits(&self, worker: Option<WorkerId>, wanted: Demand) -> Result<(), Refusal> {
         let account = worker.and_then(|worker| self.accounts.get(&worker)).copied().unwrap_or_default();
         let others = self.charged() - account.charge();
@@ -319,8 +306,8 @@ impl Ledger {
             return Err(Refusal::Ceiling { scope, charged, wanted, ceiling });
         }
         if let Some(available) = self.available {
-            // The worker's current memory is not part of `available`, and is not needed again. Memory that is reserved
-            // for others but not yet in use is part of `available`, and must be kept for them.
+            // The worker's current memory is not part of `available`. Memory that is reserved for others but not yet in
+            // use is part of `available`, and must be kept for them.
             let unified = self.ceilings.unified;
             let promised: Bytes = self
                 .accounts
@@ -346,28 +333,27 @@ impl Ledger {
         Ok(())
     }
 
-    /// Grants `wanted` to a worker with an open account. It replaces the worker's earlier reservation.
+    /// Replaces the worker's earlier reservation.
     pub fn grant(&mut self, worker: WorkerId, wanted: Demand) -> Result<(), Refusal> {
         self.admits(Some(worker), wanted)?;
         self.accounts.entry(worker).or_default().reserved = wanted;
         Ok(())
     }
 
-    /// Ends a lease. The worker keeps a reservation of `idle`, the amount that an idle worker may owe.
+    /// The worker keeps a reservation of `idle`, the amount that an idle worker may owe.
     pub fn release(&mut self, worker: WorkerId, idle: Bytes) {
         if let Some(account) = self.accounts.get_mut(&worker) {
             account.reserved = Demand::host(idle);
         }
     }
 
-    /// Returns the ceiling that a lease would exceed even if only the supervisor were charged besides it: its scope,
-    /// the sum of both, and the ceiling. Returns `None` if the lease can fit.
+    /// The ceiling that a lease would exceed even if only the supervisor were charged besides it. Returns the scope,
+    /// the sum and the ceiling; `None` if the lease can fit.
     pub fn never_fits(&self, wanted: Demand) -> Option<(CeilingScope, Bytes, Bytes)> {
         // The supervisor may owe less later, so only its reservation counts here.
         self.ceilings.over(Demand::host(self.min_supervisor) + wanted)
     }
 
-    /// Returns the limits that `never_fits` depends on.
     pub fn limits(&self) -> Limits {
         Limits { ceilings: self.ceilings, supervisor: self.min_supervisor }
     }
@@ -401,8 +387,6 @@ mod tests {
     }
 
     proptest! {
-        /// After every grant, the charges are within the ceilings. Grants, measurements and releases come in random
-        /// order.
         #[test]
         fn no_grant_breaks_a_ceiling(
             unified in proptest::bool::ANY,

@@ -1,7 +1,6 @@
 //! The start and end of workers and runners, and the classification of their ends.
 //!
-//! Only this file kills processes. Each process is killed at most once, and the first reason is recorded. `outcome`
-//! decides what the end of a lease means for its candidate.
+//! Only this file kills processes. Each process is killed at most once, and the first reason is recorded.
 
 use opt_shared::ids::{LeaseId, WorkerId};
 use opt_shared::message::{KillReason, Role};
@@ -13,7 +12,6 @@ use super::worker::{DrainOrder, Returning, Runner, State, Worker, owed_by};
 use super::{Core, Ending, FAILURE_WINDOW, MAX_FAILURES, RETURN_TIMEOUT, START_DEADLINE};
 
 impl Core {
-    /// Starts a worker, unless the delay after a failed start is not over yet.
     pub(super) fn start_worker(&mut self, now: Moment, role: Role, spare: bool) {
         if self.backoff.get(&role).is_some_and(|backoff| backoff.until.is_some()) {
             return;
@@ -54,8 +52,7 @@ impl Core {
         }
     }
 
-    /// Kills a worker. It keeps its lease until it reports or is dead: the lease is still charged, and a report still
-    /// counts.
+    /// The worker keeps its lease until it reports or is dead: the lease is still charged, and a report still counts.
     pub(super) fn kill_worker(&mut self, worker: WorkerId, reason: KillReason) {
         let Some(it) = self.workers.get_mut(&worker) else { return };
         if it.killed.is_some() {
@@ -68,16 +65,14 @@ impl Core {
         self.actions.push(Action::KillWorker { worker, reason });
     }
 
-    /// Starts the timeout for the worker's death. Until this event, the reason for the kill was still being written to
-    /// disk.
+    /// Starts the timeout. Until this event, the reason for the kill was still being written to disk.
     pub(super) fn kill_sent(&mut self, now: Moment, worker: WorkerId) {
         if let Some(it) = self.workers.get_mut(&worker) {
             it.killed_at.get_or_insert(now);
         }
     }
 
-    /// Handles a worker's death. `left_runners` means that some of its runners are still alive; they stay charged until
-    /// they end.
+    /// `left_runners` means that some of its runners are still alive; they stay charged until they end.
     pub(super) fn worker_gone(&mut self, now: Moment, worker: WorkerId, how: &str, left_runners: bool) {
         let Some(mut it) = self.workers.remove(&worker) else { return };
         let (class, failed) = classify_end(&it);
@@ -121,7 +116,7 @@ impl Core {
         }
     }
 
-    /// Reduces the charge of an ended worker to what its runners owe and what the device has not returned.
+    /// What remains is what its runners owe and what the device has not returned.
     pub(super) fn settle_account(&mut self, worker: WorkerId) {
         let host = self.returning.get(&worker).map(|it| owed_by(&it.runners));
         let device = self.device.unreturned_by(worker);
@@ -133,8 +128,7 @@ impl Core {
         self.ledger.measure(worker, measured);
     }
 
-    /// Settles the account of a worker whose processes have all ended. If the worker was recycled, reports how much
-    /// memory that freed.
+    /// If the worker was recycled, reports how much memory that freed.
     fn memory_is_back(&mut self, now: Moment, worker: WorkerId, returning: &Returning) {
         let before = self.ledger.charged();
         self.settle_account(worker);
@@ -155,8 +149,7 @@ impl Core {
         }
     }
 
-    /// Stops the run if a worker was killed and does not die. Such a worker is stuck in uninterruptible sleep, and this
-    /// run cannot get its memory back.
+    /// Such a worker is stuck in uninterruptible sleep, and this run cannot get its memory back.
     pub(super) fn death_overdue(&mut self, now: Moment) {
         let overdue: Vec<WorkerId> = self
             .workers
@@ -178,7 +171,7 @@ impl Core {
         }
     }
 
-    /// Reports once that processes of a dead worker are still alive. They stay charged until they are gone.
+    /// Reported once. The processes stay charged until they are gone.
     pub(super) fn memory_overdue(&mut self, now: Moment) {
         let overdue: Vec<WorkerId> = self
             .returning
@@ -204,7 +197,6 @@ impl Core {
         }
     }
 
-    /// Counts the loss of a worker. Stops the run if there were too many.
     fn count_failure(&mut self, now: Moment, how: &str) {
         self.failures_in_a_row += 1;
         self.failures.push_back(now);
@@ -281,7 +273,6 @@ impl Core {
         }
         let Some(it) = self.workers.get_mut(&worker) else { return };
         let runner = it.runners.remove(&pid);
-        // The memory of a dead process is free at once, so the next lease need not wait for the next sample.
         self.ledger.measure(worker, it.demand());
         let (killed, peak_owed) =
             runner.map_or((None, Bytes::ZERO), |runner| (runner.killed, runner.peak_owed));
@@ -289,7 +280,7 @@ impl Core {
     }
 }
 
-/// Returns the class of a worker's end, and whether it counts as a failure of the host.
+/// Also returns whether it counts as a failure of the host.
 fn classify_end(it: &Worker) -> (WorkerEndClass, bool) {
     match it.killed {
         // The worker was healthy.
@@ -304,7 +295,6 @@ fn classify_end(it: &Worker) -> (WorkerEndClass, bool) {
             | KillReason::DeviceLost,
         ) => (WorkerEndClass::Killed, false),
         _ if !it.was_ready => (WorkerEndClass::NotReady, true),
-        // A worker that took too long to end had done its work, so this is not a failure of the host.
         Some(_) => (WorkerEndClass::Killed, it.drain_order.is_none()),
         None if it.drain_order.is_some() => (WorkerEndClass::Ended, false),
         None => (WorkerEndClass::Unknown, true),

@@ -59,12 +59,11 @@ use self::tasks::TasksPause;
 use self::unit::{Progress, Unit};
 use self::worker::{Returning, State, Worker};
 
-/// Limit on the time between a worker's exec and its hello. A machine that swaps can need seconds.
+/// From a worker's exec to its hello. A machine that swaps can need seconds.
 const START_DEADLINE: Duration = Duration::from_secs(30);
-/// Limit on the time between `Shutdown` and the worker's exit. The worker is idle, so it has nothing to finish.
+/// From `Shutdown` to the exit of the worker, which is idle.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 /// If this many workers are lost within the window, or in a row without a finished attempt in between, the run stops.
-/// The second rule catches starts that fail too slowly for the window.
 const MAX_FAILURES: usize = 8;
 const FAILURE_WINDOW: Duration = Duration::from_secs(60);
 /// An attempt that failed through no fault of its unit is a loss. It is repeated, unless the step has now had more than
@@ -76,19 +75,16 @@ const MAX_LOST_EVER: u32 = 4;
 const MAX_SHORT_OF_MEMORY: u32 = 1;
 /// A unit that lost this many workers gets no further one, except in its second pass.
 const MAX_WORKERS_LOST: u32 = 2;
-/// How long a worker, or the processes of a dead one, may take to end after they were killed.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a lease waits for memory that other programs hold. After that, the run ends. If the memory is on the
-/// device, the unit goes without the device instead.
+/// A lease waits so long for memory that other programs hold. Then the run ends. If the memory is on the device, the
+/// unit goes without the device instead.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// How the run is ending, if it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Ending {
     No,
     /// Nothing more is granted; running attempts may finish.
     Drain(StopReason),
-    /// Everything is killed.
     Kill(StopReason),
     Stopped,
 }
@@ -103,7 +99,6 @@ struct Waiting {
     stage: Stage,
 }
 
-/// The state of a run, and the decisions about it.
 pub struct Core {
     spec: RunSpec,
     /// Indexed by id.
@@ -121,9 +116,8 @@ pub struct Core {
     device: Device,
     /// The delays before the next start of a worker, by role.
     backoff: BTreeMap<Role, Backoff>,
-    /// The decisions that have been reported, of those that are reported only once for each job.
     reported: BTreeSet<(PolicySubject, JobId)>,
-    /// No spare is started before this time, because the machine was short of memory.
+    /// Set when the machine is short of memory.
     no_spare_before: Moment,
     next_worker: u32,
     next_lease: u32,
@@ -149,8 +143,8 @@ pub struct Core {
 }
 
 impl Core {
-    /// Creates the core. It does nothing before the first event, which should be `Event::Tick`. After that, samples
-    /// must arrive even if nothing changes, because a profile waits until the idle verifier has been sampled.
+    /// It does nothing before the first event, which should be `Event::Tick`. After that, samples must arrive even if
+    /// nothing changes, because a profile waits until the idle verifier has been sampled.
     pub fn new(spec: RunSpec, first_worker: WorkerId, first_lease: LeaseId) -> Self {
         let jobs = vec![Job::default(); spec.jobs.len()];
         let ledger = Ledger::new(spec.ceilings, spec.floor, spec.supervisor);
@@ -184,7 +178,7 @@ impl Core {
         }
     }
 
-    /// Handles an event, and returns what the driver must do. `now` must not decrease from one call to the next.
+    /// `now` must not decrease from one call to the next.
     pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Action> {
         if self.ending != Ending::Stopped {
             self.apply(now, event);
@@ -232,7 +226,6 @@ impl Core {
         }
     }
 
-    /// Adds a row to the policy log.
     fn policy(&mut self, decision: &'static str, reason: String, numbers: Vec<(&'static str, u64)>) {
         self.actions.push(Action::Policy(PolicyRow { decision, reason, numbers }));
     }
@@ -241,7 +234,7 @@ impl Core {
         &self.units[id.index()]
     }
 
-    /// Changes a unit and updates its job's roster. Units are changed only through this function.
+    /// Units are changed only through this function, which updates their job's roster.
     fn change<R>(&mut self, id: UnitId, change: impl FnOnce(&mut Unit) -> R) -> R {
         let unit = &mut self.units[id.index()];
         let roster = &mut self.jobs[unit.job.index()].roster;
@@ -255,7 +248,6 @@ impl Core {
         self.jobs[job].units.iter().map(|&id| self.unit(id))
     }
 
-    /// Returns the largest amount of memory that the supervisor itself should owe.
     pub fn reserved_for_supervisor(&self) -> Bytes {
         self.ledger.reserved_for_supervisor()
     }
@@ -264,7 +256,6 @@ impl Core {
         self.workers.get(&worker)?.lease().map(|lease| lease.id)
     }
 
-    /// Returns the time at which `handle` must be called again even if nothing happens.
     pub fn next_deadline(&self) -> Option<Moment> {
         self.workers
             .values()
@@ -282,15 +273,13 @@ impl Core {
             .min()
     }
 
-    /// Returns the time at which the wait for memory times out. The timeout does not apply while this run holds leases,
-    /// because each lease has a deadline and frees memory when it ends.
+    /// The timeout does not apply while this run holds leases, because each lease has a deadline and frees memory when
+    /// it ends.
     fn memory_timeout_at(&self) -> Option<Moment> {
         let ours = self.workers.values().any(|it| it.lease().is_some());
         self.waiting.filter(|_| !ours).map(|waiting| waiting.since + MEMORY_TIMEOUT)
     }
 
-    /// Handles what is overdue: workers past their deadline, memory that should be back, sources that should have
-    /// answered, and waits that end the run.
     fn deadlines(&mut self, now: Moment) {
         let late: Vec<WorkerId> = self
             .workers
@@ -379,7 +368,7 @@ impl Core {
         }
     }
 
-    /// Checks that each roster agrees with its units. It visits all units. `check_invariants` checks the other laws.
+    /// Visits all units, unlike `check_invariants`.
     pub fn check_rosters(&self) -> Result<(), String> {
         for (spec, job) in self.spec.jobs.iter().zip(&self.jobs) {
             let units = job.units.iter().map(|id| self.unit(*id));
@@ -390,8 +379,7 @@ impl Core {
         Ok(())
     }
 
-    /// Checks the laws and returns the first one that is broken. The time it takes grows with the number of workers and
-    /// jobs.
+    /// The time it takes grows with the number of workers and jobs.
     pub fn check_invariants(&self) -> Result<(), String> {
         let mut running = 0;
         for (worker, it) in &self.workers {

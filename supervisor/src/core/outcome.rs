@@ -35,8 +35,7 @@ impl Core {
             waiting.since = now;
         }
         if left_runners {
-            // A healthy worker reaps its runners before it reports. Remaining runners stay charged until they have
-            // ended.
+            // A healthy worker reaps its runners before it reports.
             self.kill_runners(worker, KillReason::Orphaned);
             if idle {
                 self.recycle(now, worker, RecycleReason::LeftRunners);
@@ -53,7 +52,6 @@ impl Core {
         self.judge(now, lease, killed, report);
     }
 
-    /// Records the measurements of an attempt that has ended.
     fn phase_ended(&mut self, now: Moment, worker: WorkerId, lease: &Lease) {
         self.actions.push(Action::PhaseEnded(PhaseRow {
             order: lease.order,
@@ -75,8 +73,7 @@ impl Core {
         }
     }
 
-    /// Raises later reservations if an attempt owed more than its lease reserved, unless a runner was killed because it
-    /// exceeded its own limit.
+    /// A runner that was killed because it exceeded its own limit teaches nothing.
     fn learn(&mut self, lease: &Lease) {
         if matches!(lease.short_of_memory, Some(KillReason::RunnerMemory { .. })) {
             return;
@@ -96,7 +93,6 @@ impl Core {
         }
     }
 
-    /// Handles the death of a worker during a lease.
     pub(super) fn attempt_lost(
         &mut self,
         now: Moment,
@@ -122,9 +118,7 @@ impl Core {
         self.repeat_or_give_up(now, lease, Blame::Worker, why);
     }
 
-    /// Handles an attempt whose worker was killed by order: by the user, because the run ends, for lack of memory on
-    /// the host or the device, or because the device was lost. Such an attempt does not count as a lost worker. Returns
-    /// false for any other end.
+    /// Such an attempt does not count as a lost worker. Returns false for any other end.
     fn ended_by_order(&mut self, lease: &Lease, role: &str, killed: Option<KillReason>) -> bool {
         if self.ended_by_user(lease, killed) {
             return true;
@@ -158,8 +152,8 @@ impl Core {
         }
     }
 
-    /// Judges a report. `killed` is the reason if the worker is being killed: its report may then be a complete
-    /// verdict, or only describe how its runners died.
+    /// `killed` is the reason if the worker is being killed: its report may then be a complete verdict, or only
+    /// describe how its runners died.
     fn judge(&mut self, now: Moment, lease: Lease, killed: Option<KillReason>, mut report: Box<Report>) {
         if self.ended_by_user(&lease, None) {
             return;
@@ -215,8 +209,7 @@ impl Core {
         }
     }
 
-    /// Blames a candidate whose runner was killed by an unknown sender twice in a row on the same entry. Without a PID
-    /// namespace, a candidate may have killed itself, and one such kill proves nothing.
+    /// Without a PID namespace, a candidate may have killed itself, and one such kill proves nothing.
     fn blame_second_kill(&mut self, order: Order, report: &mut Report) {
         let head = &report.head;
         if head.status != Status::InfraError || !head.end.as_ref().is_some_and(|end| end.unknown_sender) {
@@ -230,8 +223,8 @@ impl Core {
         }
     }
 
-    /// Blames a candidate whose build failed twice in a row with the same output. One output that does not name the cause
-    /// proves nothing, but a fault of the machine would not repeat itself word for word.
+    /// One output that does not name the cause proves nothing, but a fault of the machine would not repeat itself word
+    /// for word.
     fn blame_same_output(&mut self, unit: UnitId, report: &mut Report) {
         let Body::Build(built) = &report.body else { return };
         let before = self
@@ -248,8 +241,7 @@ impl Core {
         }
     }
 
-    /// Handles a baseline that passed its verification and then failed beside this unit. The job's units continue
-    /// unpaired. This does not count as a loss for them, and happens at most once in a job.
+    /// The job's units continue unpaired. This does not count as a loss for them, and happens at most once in a job.
     fn baseline_lost(&mut self, lease: &Lease, detail: &str) {
         let Some(baseline) = lease.order.beside else { return };
         self.change(baseline, |lost| {
@@ -289,12 +281,11 @@ impl Core {
         MAX_WORKERS_LOST <= self.unit(id).workers_lost
     }
 
-    /// Handles an attempt that ended for lack of memory. It is repeated once, with a smaller batch if there is one.
+    /// The attempt is repeated once, with a smaller batch if there is one.
     pub(super) fn repeat_smaller_or_give_up(&mut self, lease: Lease, why: String) {
         let times = self.change(lease.order.unit, |unit| {
             unit.losses.short_of_memory += 1;
-            // A compiler that may owe less could fail for that reason alone, so a build is repeated with the same
-            // memory.
+            // A compiler that may owe less could fail for that reason alone, so a build keeps its memory.
             if lease.order.stage != Stage::Build {
                 unit.losses.from_way = lease.way + 1;
             }
@@ -307,8 +298,7 @@ impl Core {
         }
     }
 
-    /// Ends a unit without a verdict. The first time, the unit is only put off, because the cause may be gone by the
-    /// second pass.
+    /// The first time, the unit is only put off, because the cause may be gone by the second pass.
     fn give_up(&mut self, lease: Lease, blame: Blame, why: String) {
         let id = lease.order.unit;
         let goes_on =
@@ -364,7 +354,6 @@ impl Core {
     }
 }
 
-/// Returns the figures for the message about an attempt that ran short of memory.
 fn memory_figures(reason: KillReason) -> String {
     match reason {
         KillReason::HostCeiling { owed, ceiling } => format!("owed {owed}, ceiling {ceiling}"),
@@ -373,7 +362,7 @@ fn memory_figures(reason: KillReason) -> String {
     }
 }
 
-/// Explains how a report contradicts its order, if it does. A contradictory report is discarded.
+/// A contradictory report is discarded.
 fn contradiction(order: Order, report: &Report) -> Option<String> {
     let passed = report.head.status == Status::Passed;
     let what = match (order.stage, &report.body) {

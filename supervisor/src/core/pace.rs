@@ -2,9 +2,7 @@
 //! by more than a known bound.
 //!
 //! The next sample is due before a process that grows at the highest recent rate could use up the remaining headroom. A
-//! rate counts in full for `HOLD`, and then halves every `HALF_LIFE`. Otherwise one spike, such as a whole mapping that
-//! was counted at once, would cause frequent samples for the rest of a run. The bound also covers growth while a sample
-//! is late.
+//! rate counts in full for `HOLD`, and then halves every `HALF_LIFE`.
 
 use std::time::Duration;
 
@@ -12,12 +10,11 @@ use opt_shared::units::Bytes;
 
 use super::event::Moment;
 
-/// The rate that is assumed until a higher one is observed. One thread that touches fresh pages reached 1.2 to 3 GiB/s
-/// on a small machine.
+/// Assumed until a higher rate is observed. On a small machine, one thread touched fresh pages at up to 3 GiB/s.
 const FIRST_RATE: Bytes = Bytes::gib(4);
-/// No process fills memory faster than this. If a sample shows a higher rate, a whole mapping was counted at once.
+/// Higher rates, seen when a whole mapping is counted at once, count as this one.
 const FASTEST_RATE: Bytes = Bytes::gib(64);
-/// The shortest interval between samples. At shorter intervals, sampling itself would take most of the time.
+/// At shorter intervals, sampling itself would take most of the time.
 pub const SHORTEST: Duration = Duration::from_millis(2);
 /// The longest interval between samples while a process with a limit is running.
 pub const LONGEST: Duration = Duration::from_millis(100);
@@ -28,16 +25,14 @@ const MIN_INTERVAL: Duration = Duration::from_micros(500);
 
 /// The time for which an observed rate counts in full.
 const HOLD: Duration = Duration::from_secs(10);
-/// After `HOLD`, a rate halves each time this much time has passed, until it reaches `FIRST_RATE`.
+/// After `HOLD`, a rate halves in this time, until it reaches `FIRST_RATE`.
 const HALF_LIFE: Duration = Duration::from_secs(5);
 
 /// The highest recent rate of growth, and the longest delay observed so far.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
-    /// The rate that counts, in bytes per second, as it was observed at `seen`.
     rate: Bytes,
     seen: Moment,
-    /// The longest delay between the time when a sample was due and the time when it was taken.
     worst_delay: Duration,
 }
 
@@ -66,7 +61,7 @@ impl Pace {
         self.worst_delay = self.worst_delay.max(delay);
     }
 
-    /// Returns the time until the next sample. `headroom` is the smallest distance of any process to its limit.
+    /// `headroom` is the smallest distance of any process to its limit.
     pub fn next(&self, now: Moment, headroom: Option<Bytes>) -> Duration {
         let Some(headroom) = headroom else { return IDLE };
         let nanoseconds =
@@ -85,8 +80,7 @@ impl Pace {
         self.worst_delay
     }
 
-    /// Returns how far a process can exceed its limit before a sample shows it, if it grows no faster than the rate
-    /// that counts now. The bound is what the process can fill in the shortest interval plus the worst delay so far.
+    /// What a process can fill in the shortest interval plus the worst delay so far.
     pub fn overshoot_bound(&self, now: Moment) -> Bytes {
         let blind = SHORTEST + self.worst_delay;
         let bytes = u128::from(self.rate_at(now).get()) * blind.as_nanos() / 1_000_000_000;
@@ -150,7 +144,6 @@ mod tests {
             assert_eq!(pace.rate_at(now), Bytes::gib(gib), "after {at} s");
             assert_eq!(pace.next(now, Some(Bytes::mib(64))).as_micros(), next, "after {at} s");
         }
-        // A rate above the one that counts replaces it, although it is below the spike.
         pace.observe(30 * second, Bytes::gib(10), second);
         assert_eq!(pace.rate_at(30 * second), Bytes::gib(10));
         assert_eq!(pace.rate_at(45 * second), Bytes::gib(5));
@@ -160,8 +153,7 @@ mod tests {
     }
 
     proptest! {
-        /// A process that grows at the rate that counts is sampled before it reaches its limit. If it could reach
-        /// the limit within the shortest interval, it exceeds the limit by at most the bound.
+        /// If a process could reach the limit within the shortest interval, it exceeds the limit by at most the bound.
         #[test]
         fn limit_is_exceeded_by_at_most_the_bound(
             observed in proptest::collection::vec((0u64..60, 0u64..1 << 34, 500u64..1_000_000), 0..20),

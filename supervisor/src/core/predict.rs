@@ -1,7 +1,7 @@
 //! Predicts what an attempt will owe, from file headers alone.
 //!
-//! `predicted` is the formula's sum. `reserved` adds what the candidate may owe beyond the formula in each living
-//! runner. Predictions use no measurements; `estimate` raises reservations by what was measured.
+//! `predicted` is the formula's sum. Predictions use no measurements; `estimate` raises reservations by what was
+//! measured.
 //!
 //! In the formulas below, U is memory for inputs that are not mapped, O is memory for outputs, and c is the size of a
 //! chunk in which outputs are compared.
@@ -20,14 +20,12 @@ use opt_shared::units::Bytes;
 
 use super::spec::StageSpec;
 
-/// How long it takes, on a busy machine, to start a runner, pass it its maps, kill it and reap it.
+/// The time to start a runner, pass it its maps, kill it and reap it, on a busy machine.
 const RUNNER_OVERHEAD: Duration = Duration::from_secs(2);
-/// The slowest rate, in bytes per second, at which a disk is expected to deliver a capture.
 const SLOWEST_READ_PER_SECOND: u64 = 20 << 20;
-/// The largest number of batch sizes that are tried. Each is half of the largest batch at the size before it.
+/// The number of batch sizes that are tried. Each is half of the largest batch at the size before it.
 const MAX_SPLITS: usize = 40;
 
-/// The predicted memory and deadline of a stage, with the terms of each sum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prediction {
     pub spec: StageSpec,
@@ -37,7 +35,7 @@ pub struct Prediction {
     pub beyond: Vec<Term>,
     /// The terms of `spec.device`.
     pub on_device: Vec<Term>,
-    /// The index of the entry that determines the sum: the largest entry of the largest batch.
+    /// The largest entry of the largest batch.
     pub decides: Option<usize>,
     /// Which entries are timed together, or share a runner.
     pub batches: Vec<Range<usize>>,
@@ -60,7 +58,6 @@ impl Prediction {
 }
 
 /// Returns the ways to build: with all the memory that the plan allows a compiler, then with half of it, and so on.
-/// With the smaller ways, small kernels can be built under a small ceiling.
 pub fn build_ways(memory: Bytes, timeout: Duration) -> Vec<Prediction> {
     let halves = std::iter::successors(Some(memory), |larger| {
         let half = Bytes::new(larger.get() / 2);
@@ -110,9 +107,9 @@ pub fn verify(
     let worst = largest(groups.iter().map(|group| total(&formula::verify(&entries[group.clone()]))));
     let group = worst.map_or(0..0, |index| groups[index].clone());
     let heaviest = largest(entries[group.clone()].iter().map(|entry| entry.unmapped + entry.outputs));
-    // Each entry may need a separate runner, which loads, plans and calls the candidate. If a call was right and the
-    // next was wrong, there may be two more calls. An entry that fails in a shared runner is repeated in a separate
-    // one.
+    // Each entry may need a separate runner, which loads the candidate and makes a plan call, the repeats and, if a
+    // right call was followed by a wrong one, two more. An entry that fails in a shared runner is repeated in a
+    // separate one.
     let calls = call_limit(settings).saturating_mul(settings.repeats.saturating_add(4));
     let per_runner = calls.saturating_add(load_limit(settings)).saturating_add(RUNNER_OVERHEAD);
     let per_entry = if groups.len() < entries.len() { per_runner.saturating_mul(2) } else { per_runner };
@@ -171,7 +168,6 @@ pub fn verify_on_device(
     Prediction { decides, ..prediction }
 }
 
-/// The limits of a side that is timed on a card, and the number of its workspaces.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceSide<'a> {
     pub limits: &'a LimitSettings,
@@ -217,7 +213,7 @@ pub fn profile_on_device(
     Prediction { decides: worst.map(|_| batch.start), batches: cut, ..prediction }
 }
 
-/// Predicts a replay: the pool, its bookkeeping and staging memory, O of the step with the largest outputs, and 2c.
+/// The pool, its bookkeeping and staging memory, O of the step with the largest outputs, and 2c.
 pub fn replay(
     pool: Bytes,
     bookkeeping: Bytes,
@@ -244,15 +240,14 @@ pub fn replay(
     Prediction { decides, ..prediction }
 }
 
-/// The limits of the timed sides: a candidate and, if there is one, its baseline.
 #[derive(Clone, Copy, Debug)]
 pub struct Sides<'a> {
     pub candidate: RunnerTerms<'a>,
     pub baseline: Option<RunnerTerms<'a>>,
 }
 
-/// Returns the ways to profile, each of which reserves less than the one before. The first uses batches of up to
-/// `batch_bytes`, the next ones smaller and smaller batches, down to one entry each.
+/// Each way reserves less than the one before. The first uses batches of up to `batch_bytes`, the next ones smaller and
+/// smaller batches, down to one entry each.
 ///
 /// Each way's prediction is `formula::profile` of its largest batch.
 pub fn profile(
@@ -339,17 +334,17 @@ fn largest_inputs(entries: &[EntryNumbers]) -> Bytes {
     entries.iter().map(|entry| entry.inputs).max().unwrap_or_default()
 }
 
-/// Returns the index of the largest size, or the first of them if several are equal.
+/// The first of them if several are equal.
 fn largest(sizes: impl Iterator<Item = Bytes>) -> Option<usize> {
     sizes.enumerate().max_by_key(|&(index, size)| (size, std::cmp::Reverse(index))).map(|(index, _)| index)
 }
 
-/// Returns the longest time limit of a call, which applies if it waits for a CPU most of the time.
+/// The longest limit, which applies if the call waits for a CPU most of the time.
 fn call_limit(settings: &VerifySettings) -> Duration {
     stretched(settings.call_timeout)
 }
 
-/// Returns the longest time limit of loading a candidate, which applies if it waits for a CPU most of the time.
+/// The longest limit, which applies if the loading waits for a CPU most of the time.
 fn load_limit(settings: &VerifySettings) -> Duration {
     stretched(load_timeout(settings.call_timeout))
 }

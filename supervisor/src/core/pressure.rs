@@ -1,10 +1,9 @@
 //! Decides what to do when memory runs short: when the process tree owes more than its ceiling, when the machine falls
-//! below its floor or reports memory pressure, and when pages of this run are swapped out. It also reports memory that
-//! the machine loses and that this run does not owe.
+//! below its floor or reports memory pressure, and when pages of this run are swapped out.
 //!
 //! Processes are ended in this order: those of the offender (the worker that exceeds its lease's reservation most);
 //! spares and idle workers, together; those of the newest lease. Processes of a lease are ended one at a time, because
-//! freeing memory takes tens of milliseconds per GiB. This file does not stop a run because other programs use memory.
+//! freeing memory takes tens of milliseconds per GiB.
 
 use std::time::Duration;
 
@@ -18,30 +17,28 @@ use super::ledger::{CeilingScope, Demand};
 use super::recycle::RecycleReason;
 use super::worker::{Runner, Worker};
 
-/// A lease is ended only if that frees more than this, or if it exceeds its reservation by at least this. While the
-/// process tree exceeds a ceiling, any excess is enough.
+/// A lease is ended only if that frees more, or if it exceeds its reservation by this. While the process tree exceeds a
+/// ceiling, any excess is enough.
 const WORTH_KILLING: Bytes = Bytes::mib(64);
 /// An idle worker that owes less than this is ended only if it is a spare.
 const WORTH_RECYCLING: Bytes = Bytes::mib(16);
-/// How long memory must be missing before that is reported. Freed pages stay in per-CPU lists for seconds before the
-/// kernel counts them as available.
+/// Until a gap is reported. Freed pages stay in per-CPU lists for seconds before Linux counts them as available.
 const GAP_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long no spare is started after Linux reported pressure or a spare was ended, and how long the policy row
-/// `pressure` is not repeated. Linux repeats its report every two seconds while it is short of memory.
+/// For so long, no spare is started, and the policy row `pressure` is not repeated. Linux repeats its report every two
+/// seconds while it is short of memory.
 const PRESSURE_QUIET: Duration = Duration::from_secs(60);
-/// How long to wait for the memory of an idle worker that was told to end. Most workers end much sooner.
+/// The wait for the memory of an idle worker that was told to end.
 const DRAINED_MEMORY_DELAY: Duration = Duration::from_secs(1);
 
-/// What the core remembers of the machine between samples.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Machine {
     /// `MemAvailable` and the memory that this run owed in the first sample.
     first: Option<(Bytes, Bytes)>,
-    /// Since when the machine has been missing memory that this run does not owe.
+    /// Since when memory has been missing that this run does not owe.
     gap_since: Option<Moment>,
     /// Whether that gap has been reported.
     gap_reported: bool,
-    /// The swapped memory of this run in the last report. Zero again as soon as nothing is swapped.
+    /// As in the last report. Zero again as soon as nothing is swapped.
     swapped: Bytes,
     pressure_reported_at: Option<Moment>,
 }
@@ -73,7 +70,7 @@ impl Core {
         }
     }
 
-    /// Looks for memory that the machine has lost since the first sample and that this run does not owe.
+    /// Looks for memory that is missing since the first sample and that this run does not owe.
     fn check_for_gap(&mut self, now: Moment, sample: &Sample) {
         let Some(available) = sample.available else { return };
         let owed = self.ledger.owed().host;
@@ -148,7 +145,6 @@ impl Core {
         Some(ExceededLimit { scope: None, reason: KillReason::HostFloor { available, floor }, text, numbers })
     }
 
-    /// Ends one process, or spares and idle workers, if a limit is exceeded and nothing is being ended yet.
     pub(super) fn handle_exceeded_limit(&mut self, now: Moment, exceeded: Option<ExceededLimit>) {
         let Some(exceeded) = exceeded else { return };
         if self.eviction_is_under_way(now) {
@@ -164,8 +160,6 @@ impl Core {
         }
     }
 
-    /// Returns whether memory is still being freed: by killed workers and runners, by processes that dead workers left,
-    /// or by idle workers that were told less than a second ago to end because of pressure.
     fn eviction_is_under_way(&self, now: Moment) -> bool {
         let ending = |it: &Worker| {
             let order = it.drain_order.filter(|order| order.reason == Some(RecycleReason::Pressure));
@@ -177,8 +171,7 @@ impl Core {
         self.returning.values().any(|it| !it.overdue) || self.workers.values().any(ending)
     }
 
-    /// Chooses the limit that is named in the reason. If host and device share one memory, the offender's excess
-    /// decides which of the two limits it is.
+    /// If host and device share one memory, the offender's excess decides which of the two limits it is.
     fn named_by(&self, offender: WorkerId, exceeded: ExceededLimit) -> ExceededLimit {
         let excess = self.ledger.excess(offender);
         match exceeded.reason {
@@ -189,8 +182,8 @@ impl Core {
         }
     }
 
-    /// Returns the worker that exceeds its reservation most. Idle workers do not count, because they have no lease.
-    /// `None` if every lease keeps to its reservation or, below the floor, exceeds it only slightly.
+    /// Idle workers do not count, because they have no lease. `None` if every lease keeps to its reservation or, below
+    /// the floor, exceeds it only slightly.
     fn offender(&self, exceeded: &ExceededLimit) -> Option<WorkerId> {
         let min_excess = if exceeded.scope.is_some() { Bytes::new(1) } else { WORTH_KILLING };
         let part = |demand: Demand| exceeded.scope.map_or(demand.sum(), |scope| scope.part_of(demand));
@@ -203,7 +196,7 @@ impl Core {
             .map(|(_, worker)| worker)
     }
 
-    /// Returns the worker with the newest of the leases whose end would free enough memory.
+    /// Only leases whose end would free enough memory count.
     fn newest_lease(&self) -> Option<WorkerId> {
         self.workers
             .iter()
@@ -252,7 +245,7 @@ impl Core {
         }
     }
 
-    /// Ends spares and idle workers that hold memory. Returns true if there were any.
+    /// Returns true if there were any.
     fn recycle_the_dispensable(&mut self, now: Moment) -> bool {
         let mut any_ended = false;
         for worker in self.dispensable() {

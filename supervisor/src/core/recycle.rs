@@ -5,7 +5,6 @@ use std::time::Duration;
 use opt_shared::settings::{BeforeProfile, RecycleSettings};
 use opt_shared::units::Bytes;
 
-/// The reason for replacing a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecycleReason {
     /// `max_age`.
@@ -14,9 +13,8 @@ pub enum RecycleReason {
     Leases,
     /// `growth`.
     Growth,
-    /// The next lease cannot be granted as long as the worker keeps its memory.
+    /// The next lease needs the worker's memory.
     MakeRoom,
-    /// The run or the machine is short of memory, and the worker is idle.
     Pressure,
     /// It finished an attempt, but left runners behind.
     LeftRunners,
@@ -24,13 +22,11 @@ pub enum RecycleReason {
     ContextLost,
     /// The plan requires idle verifiers to end before the next profile.
     BeforeProfile,
-    /// The user asked for it.
     Requested,
 }
 
 impl RecycleReason {
-    /// Returns whether the reason is the worker's age, its number of leases, or its growth. `fit_worker` replaces such
-    /// workers one at a time.
+    /// `fit_worker` replaces such workers one at a time.
     pub const fn is_routine(self) -> bool {
         matches!(self, Self::Age | Self::Leases | Self::Growth)
     }
@@ -50,20 +46,17 @@ impl RecycleReason {
     }
 }
 
-/// What an idle worker has done so far. This decides whether it is replaced.
 #[derive(Clone, Copy, Debug)]
 pub struct Usage {
     pub age: Duration,
     pub leases: u32,
-    /// The memory that it owed when it became ready.
     pub owed_when_ready: Bytes,
     /// The memory that it owed in the last sample.
     pub owed: Bytes,
 }
 
-/// Returns the reason for replacing an idle worker before its next lease, if there is one: growth before leases, and
-/// leases before age. A worker that has held no lease is never replaced: its successor would be no better, and
-/// replacing could go on indefinitely.
+/// Growth comes before leases, and leases before age. A worker that has held no lease is never replaced: its
+/// successor would be no better, and replacing could go on indefinitely.
 pub fn reason_to_replace(settings: &RecycleSettings, usage: &Usage) -> Option<RecycleReason> {
     if usage.leases == 0 {
         return None;
@@ -77,14 +70,13 @@ pub fn reason_to_replace(settings: &RecycleSettings, usage: &Usage) -> Option<Re
     (settings.max_age <= usage.age).then_some(RecycleReason::Age)
 }
 
-/// Returns whether a worker kept memory that it should have freed after its leases.
 pub fn has_grown(settings: &RecycleSettings, usage: &Usage) -> bool {
     0 < usage.leases && settings.growth < usage.owed - usage.owed_when_ready
 }
 
-/// Returns the reason if the plan requires an idle verifier to end before a profiler gets a lease. `validated` is the
-/// sum of the captured bytes that all living verifiers have verified since they started: a job is as large whether one
-/// verifier or several share it. `has_grown` covers memory that was not freed, whatever `before_profile` says.
+/// `validated` is the sum of the captured bytes that all living verifiers have verified since they started: a job is as
+/// large whether one verifier or several share it. `has_grown` covers memory that was not freed, whatever
+/// `before_profile` says.
 pub fn before_profile(settings: &RecycleSettings, usage: &Usage, validated: Bytes) -> Option<RecycleReason> {
     let needed = match settings.before_profile {
         BeforeProfile::Always => true,

@@ -5,10 +5,9 @@ use opt_shared::message::Role;
 pub use opt_shared::mode::Mode;
 use opt_shared::units::Bytes;
 
-/// A user's request.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Control {
-    /// Keeps the run open: when all work is done, it waits for more until it is shut down.
+    /// When all work is done, the run waits for more until it is shut down.
     StayOpen,
     Recycle {
         which: Which,
@@ -16,7 +15,7 @@ pub enum Control {
     },
     Pause,
     Resume,
-    /// Cancels a unit, or all units that the job has so far if no unit is named.
+    /// Cancels all units that the job has so far if no unit is named.
     Cancel {
         job: JobId,
         unit: Option<UnitId>,
@@ -29,7 +28,6 @@ pub enum Control {
     },
 }
 
-/// The workers that a request is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     Worker(WorkerId),

@@ -14,11 +14,9 @@ use super::Core;
 use super::event::{Moment, Stage};
 use super::worker::Lease;
 
-/// How long a run waits for room if it has nothing else to do. It gives a user time to notice. After that, the run ends
-/// and can be resumed.
+/// The wait gives a user time to notice. After that, the run ends and can be resumed.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(3600);
-/// The number of failed builds of a unit that do not count as losses because there was no room. A build that fills the
-/// disk itself would otherwise be repeated forever.
+/// Later failures count as losses: a build that fills the disk itself would otherwise be repeated forever.
 const MAX_WITHOUT_ROOM: u32 = 3;
 
 /// When there is too little of something for builds.
@@ -30,12 +28,11 @@ struct Limit {
     enough: u64,
 }
 
-/// The disk space in bytes. Most kernels need far less. A build that needs more can still fail.
+/// In bytes. Most kernels need far less. A build that needs more can still fail.
 const DISK: Limit = Limit { least: 32 << 20, enough: 64 << 20 };
 /// The number of files that can still be created.
 const INODES: Limit = Limit { least: 128, enough: 256 };
-/// The number of processes and threads that can still be started. A compiler consists of a few processes, and the
-/// workers and runners of a run have threads.
+/// Processes and threads. A compiler consists of a few processes, and the workers and runners of a run have threads.
 const PIDS: Limit = Limit { least: 32, enough: 64 };
 
 /// A resource that is too scarce for builds.
@@ -47,7 +44,6 @@ pub enum Shortage {
 }
 
 impl Shortage {
-    /// Returns what is missing for a build to start, or `None` if there is room.
     pub fn of(room: &Room) -> Option<Self> {
         Self::below(room, |limit| limit.least)
     }
@@ -92,14 +88,12 @@ impl fmt::Display for Shortage {
     }
 }
 
-/// The last reading of the room for builds, and the shortage if there is one.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RoomForBuilds {
     pub(super) latest: Room,
     pub(super) short: Option<Short>,
 }
 
-/// A shortage that holds builds back.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Short {
     pub(super) since: Moment,
@@ -118,8 +112,8 @@ impl Core {
         self.set_shortage(now, Shortage::below(&room, mark));
     }
 
-    /// Handles the reading that a failed build reports. Its own files are gone by now, or soon will be, so the room
-    /// must be at least `enough`. Only regular readings show how many processes are left.
+    /// The build's own files are gone by now, or soon will be, so the room must be at least `enough`. Only regular
+    /// readings show how many processes are left.
     pub(super) fn room_read_by_a_build(&mut self, now: Moment, disk: Room) {
         let room = Room { pids: None, ..disk };
         if let Some(what) = Shortage::below(&room, |limit| limit.enough) {
@@ -153,13 +147,12 @@ impl Core {
     /// Returns the shortage if a build waits because of it.
     pub(super) fn held_builds(&self) -> Option<Short> {
         let short = self.room.short?;
-        // Builds are served first, so looking at the first waiting unit of each job is enough.
+        // Within a turn, builds are served first, so looking at the first waiting unit of each job is enough.
         let first = self.jobs.iter().filter_map(|job| job.roster.waiting(None).next());
         first.map(|id| self.unit(id).step().stage).any(|stage| stage == Stage::Build).then_some(short)
     }
 
-    /// Reports a shortage when the first build has to wait. `is_granting` is false during a pause or a stall, when
-    /// nothing starts in any case.
+    /// `is_granting` is false during a pause or a stall, when nothing starts in any case.
     pub(super) fn note_held_builds(&mut self, now: Moment, is_granting: bool) {
         let held = is_granting && self.held_builds().is_some();
         let at_work = self.workers.values().any(|it| it.lease().is_some());
@@ -173,7 +166,6 @@ impl Core {
         }
     }
 
-    /// Returns whether a failed build is repeated without counting as a loss, because there was no room for it.
     pub(super) fn had_no_room(&mut self, lease: &Lease) -> bool {
         let applies = self.lacks_room() && lease.order.stage == Stage::Build;
         applies

@@ -12,12 +12,11 @@ use opt_shared::ids::UnitId;
 use super::event::Stage;
 use super::unit::{Progress, Unit};
 
-/// A job's units by their progress, with counts.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Roster {
-    /// The waiting units in the order in which they are served, except those that were put off.
+    /// In the order in which they are served, without those that were put off.
     waiting: BTreeSet<QueueKey>,
-    /// The number of waiting units whose next step may run at the same time as others.
+    /// Those whose next step may run at the same time as others.
     waiting_non_exclusive: usize,
     /// The units that were put off, each with its turn.
     put_off: BTreeSet<(u32, UnitId)>,
@@ -38,7 +37,7 @@ pub(crate) struct Roster {
     lower_bounds: BTreeSet<(Number, UnitId)>,
 }
 
-/// The position of a waiting unit: the unit with the smallest key is served first.
+/// The unit with the smallest key is served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct QueueKey {
     turn: u32,
@@ -86,8 +85,7 @@ impl QueueKey {
     }
 }
 
-/// Returns the stage that decides when a unit is served. A baseline is timed before the units that are compared with
-/// it, so its failure is known early.
+/// A baseline is timed before the units that are compared with it, so its failure is known early.
 fn served_with(unit: &Unit) -> Stage {
     match unit.step().stage {
         Stage::Profile if unit.spec.is_baseline => Stage::Screen,
@@ -102,7 +100,6 @@ impl Roster {
         roster
     }
 
-    /// Adds a unit, in its current state.
     pub(crate) fn enter(&mut self, unit: &Unit) {
         let id = unit.spec.id;
         match unit.progress {
@@ -169,7 +166,6 @@ impl Roster {
         }
     }
 
-    /// Returns the waiting units of one turn, or of all turns, in the order in which they are served.
     pub(crate) fn waiting(&self, turn: Option<u32>) -> impl Iterator<Item = UnitId> {
         self.waiting
             .iter()
@@ -178,7 +174,6 @@ impl Roster {
             .map(|it| it.unit)
     }
 
-    /// Returns the units of one turn, or of all turns, that were put off.
     pub(crate) fn put_off(&self, turn: Option<u32>) -> impl Iterator<Item = UnitId> {
         self.put_off.iter().filter(move |(own, _)| turn.is_none_or(|turn| turn == *own)).map(|&(_, id)| id)
     }
@@ -217,18 +212,15 @@ impl Roster {
         self.open.first_key_value().map(|(&turn, _)| turn)
     }
 
-    /// Returns the number of units with a timed step left.
     pub(crate) fn timed(&self) -> usize {
         self.timed
     }
 
-    /// Returns whether a unit has a step left that must run alone.
     pub(crate) fn has_exclusive_steps(&self) -> bool {
         0 < self.alone
     }
 
-    /// Returns whether the job has a baseline beside which others may be timed. Without it, candidates are not timed
-    /// against a common kernel.
+    /// Without it, candidates are not timed against a common kernel.
     pub(crate) fn has_a_baseline(&self) -> bool {
         0 < self.baselines
     }

@@ -1,7 +1,6 @@
 //! Evaluates samples: charges, peaks, runners over their limit, and the machine's own figures.
 //!
-//! It kills runners that owe more than their limit. `pressure` decides what to do when the process tree exceeds its
-//! ceiling or the machine is short of memory.
+//! It kills runners that owe more than their limit.
 
 use std::collections::BTreeMap;
 
@@ -84,8 +83,8 @@ impl Core {
         let exceeded = self.over_ceiling().or_else(|| self.below_floor(sample));
         self.handle_exceeded_limit(now, exceeded);
     }
-    /// Notes what else of the run is active while a candidate is timed. Nothing should be: no lease is granted and no
-    /// worker is started meanwhile. But processes that were to end before may still be there.
+    /// Nothing else should be active while a candidate is timed. But processes that were to end before may still be
+    /// there.
     fn note_breaches(&mut self) {
         let is_timing = |it: &Worker| it.lease().is_some_and(|lease| lease.order.stage.is_timed());
         let Some((&timed, _)) = self.workers.iter().find(|(_, it)| is_timing(it)) else { return };

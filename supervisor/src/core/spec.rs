@@ -12,7 +12,6 @@ use opt_shared::units::Bytes;
 use super::event::Stage;
 use super::ledger::{Ceilings, Demand};
 
-/// The limits of a run, and its jobs.
 #[derive(Clone, Debug)]
 pub struct RunSpec {
     pub ceilings: Ceilings,
@@ -21,13 +20,13 @@ pub struct RunSpec {
     pub idle_worker: Bytes,
     /// Minimum charge for the supervisor.
     pub supervisor: Bytes,
-    /// The largest number of verifiers that work at the same time. Verifiers also build.
+    /// Verifiers also build.
     pub verifiers: u32,
     /// Whether to start the next worker before it is needed.
     pub spare: bool,
     /// Whether the core reacts when pages of this run are swapped out.
     pub own_swap: bool,
-    /// The jobs, in the order in which they are served. Their ids are indices into this list.
+    /// In the order in which they are served. Their ids are indices into this list.
     pub jobs: Vec<JobSpec>,
 }
 
@@ -36,7 +35,7 @@ pub struct RunSpec {
 pub struct JobSpec {
     pub id: JobId,
     pub recycle: RecycleSettings,
-    /// The reason why the captures cannot be used, if there is one. If set, no unit of this job is run.
+    /// Why the captures cannot be used. If set, no unit of this job is run.
     pub broken: Option<String>,
     /// This job's source is asked only when these jobs have ended and can get no more units.
     pub after: Vec<JobId>,
@@ -44,13 +43,12 @@ pub struct JobSpec {
     pub budget: Duration,
 }
 
-/// A unit of work with all its steps. A candidate has some or all of build, verify, screen, profile and confirm. A
-/// replay has one step.
+/// A candidate has some or all of build, verify, screen, profile and confirm. A replay has one step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnitSpec {
     /// Its id, which must be the next free one.
     pub id: UnitId,
-    /// Its steps, at least one, in the order of their stages. Most units of a job share this list.
+    /// At least one step, in the order of their stages. Most units of a job share this list.
     pub route: Arc<[Step]>,
     /// Whether the other candidates of the job are timed beside it.
     pub is_baseline: bool,
@@ -64,28 +62,23 @@ pub struct UnitSpec {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
     pub stage: Stage,
-    /// The role of the worker that does the step.
     pub role: Role,
     /// Whether no other step of this run may run at the same time.
     pub alone: bool,
-    /// The ways to do the step, at least one. The first takes the most memory, the last takes the least.
+    /// At least one. The first takes the most memory, the last takes the least.
     pub ways: Arc<[StageSpec]>,
-    /// The ways to do the step with the job's baseline beside it. `None` if the step is never paired.
+    /// `None` if the step is never paired.
     pub paired: Option<Arc<[StageSpec]>>,
 }
 
-/// The memory that an attempt of a step may owe, and the time that it may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageSpec {
-    /// The memory that the formula predicts.
     pub predicted: Bytes,
     /// The memory that the step reserves on the host: `predicted` plus what runners or a compiler may owe beyond it.
-    /// The lease adds the memory of an idle worker.
     pub reserved: Bytes,
-    /// The memory that the lease reserves on the device.
     pub device: Bytes,
-    /// The most memory that the worker may allocate on its device, emulated or not, for a kernel without host code.
-    /// Zero for other work.
+    /// The most that the worker may allocate on its device, emulated or not, for a kernel without host code. Zero for
+    /// other work.
     pub device_cap: Bytes,
     /// The time after which the worker counts as stuck.
     pub deadline: Duration,
@@ -95,28 +88,25 @@ pub struct StageSpec {
 }
 
 impl StageSpec {
-    /// Returns what a lease for the step reserves, including the memory of an idle worker.
+    /// Includes the memory of an idle worker.
     pub fn demand(&self, idle_worker: Bytes) -> Demand {
         Demand { host: self.reserved + idle_worker, device: self.device }
     }
 }
 
-/// What is kept of a unit's state from an earlier part of the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Resumed {
-    /// It passed its build, and its artifact is still valid. It begins with the next step.
+    /// It passed its build, and its artifact is still valid.
     Built,
     Ended {
         status: Status,
         /// Set if it ended as PASSED or UNSUPPORTED, and its artifact still exists.
         verified: bool,
-        /// Its speed-up over the baseline.
         speedup: Option<Estimate>,
     },
 }
 
 impl Step {
-    /// Returns the ways to do the step, with or without the baseline beside it.
     pub fn ways(&self, paired: bool) -> &[StageSpec] {
         match &self.paired {
             Some(ways) if paired => ways,
@@ -124,15 +114,13 @@ impl Step {
         }
     }
 
-    /// Returns the way that takes the least memory.
     pub fn least(&self, paired: bool) -> Option<&StageSpec> {
         self.ways(paired).last()
     }
 }
 
 impl UnitSpec {
-    /// Returns whether the unit is well-formed: it has at least one step, its steps are in the order of their stages,
-    /// and each has at least one way.
+    /// It has at least one step, the steps are in the order of their stages, and each has at least one way.
     pub fn is_well_formed(&self) -> bool {
         let has_ways =
             |step: &Step| !step.ways.is_empty() && step.paired.as_ref().is_none_or(|ways| !ways.is_empty());

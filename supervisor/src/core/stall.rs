@@ -7,14 +7,12 @@ use std::time::Duration;
 use super::event::Moment;
 use super::{Core, Ending};
 
-/// The longest stall. It gives a user time to notice and to free disk space. After that, the run ends and can be
-/// resumed.
+/// The wait gives a user time to notice and to free disk space. After that, the run ends and can be resumed.
 const STORE_TIMEOUT: Duration = Duration::from_secs(3600);
-/// How long to wait until the reasons for killing everything are on disk. It is short, because the user wants the run
-/// to end at once, or the run cannot continue.
+/// Until the reasons for killing everything are on disk. It is short, because the user wants the run to end at once, or
+/// the run cannot continue.
 const LAST_REASONS_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A stall that has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stall {
     pub(super) since: Moment,

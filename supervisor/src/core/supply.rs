@@ -20,14 +20,12 @@ use super::spec::UnitSpec;
 use super::unit::{Progress, Unit};
 use super::{Core, Ending};
 
-/// How long to wait for a source that was asked. It may still offer units later.
+/// After this, a source may still offer units.
 pub(super) const SOURCE_TIMEOUT: Duration = Duration::from_secs(600);
-/// A source is asked for enough units that its job has this many open ones per verifier. Thus no verifier has to wait
-/// for the source.
+/// A source is asked for enough units that its job has this many open ones per verifier.
 const AHEAD: u32 = 2;
 const WITHDRAWN: &str = "withdrawn by its source";
 
-/// The state of a job's source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Supply {
     /// It may have more units.
@@ -41,7 +39,6 @@ pub(crate) enum Supply {
 }
 
 impl Core {
-    /// Asks every source whose job runs short and that has not been asked.
     pub(super) fn ask_sources(&mut self, now: Moment) {
         for index in 0..self.jobs.len() {
             if let Some(capacity) = self.capacity(index) {
@@ -51,7 +48,7 @@ impl Core {
         }
     }
 
-    /// Returns how many units to ask a job's source for, or `None` if this is not the time to ask.
+    /// `None` if this is not the time to ask.
     fn capacity(&self, index: usize) -> Option<u32> {
         let job = &self.jobs[index];
         if job.done || job.supply != Supply::Open || !self.predecessors_have_ended(index) {
@@ -62,14 +59,13 @@ impl Core {
         (open < enough).then(|| enough.saturating_mul(AHEAD) - open)
     }
 
-    /// Returns whether all jobs that this job follows have ended and can get no more units.
     fn predecessors_have_ended(&self, index: usize) -> bool {
         let after = &self.spec.jobs[index].after;
         let is_done = |job: &JobId| self.jobs.get(job.index()).is_none_or(|job| job.done);
         after.is_empty() || !self.stays_open() && after.iter().all(is_done)
     }
 
-    /// Checks that a source may offer units to a job unasked. The error says why it may not.
+    /// The error says why the source may not.
     pub fn may_offer(&self, job: JobId) -> Result<(), Answer> {
         let Some(spec) = self.spec.jobs.get(job.index()) else {
             return Err(Answer::Unknown(format!("there is no {job}")));
@@ -90,7 +86,6 @@ impl Core {
         Ok(())
     }
 
-    /// Accepts or refuses the units that a source offers.
     pub(super) fn offered(&mut self, job: JobId, units: Vec<UnitSpec>, by: Offer) -> Answer {
         let permission = match by {
             Offer::Unasked => self.may_offer(job),
@@ -112,7 +107,7 @@ impl Core {
         let is_first = it.units.is_empty();
         match by {
             Offer::Asked { more: false } => it.supply = Supply::Exhausted,
-            // The source has no units yet. It is not asked again, and its timeout continues.
+            // It is not asked again, and its timeout continues.
             Offer::Asked { more: true } if units.is_empty() => {}
             Offer::Asked { more: true } => it.supply = Supply::Open,
             Offer::Unasked => {}
@@ -145,7 +140,7 @@ impl Core {
         Answer::Done(if count == 1 { "accepted".to_owned() } else { format!("{count} accepted") })
     }
 
-    /// Describes the first unit that cannot be accepted. Returns `None` if all can be.
+    /// Returns `None` if all can be accepted.
     fn first_invalid_unit(&self, units: &[UnitSpec]) -> Option<String> {
         units.iter().zip(self.units.len()..).find_map(|(unit, next)| {
             if unit.id.index() != next {
@@ -158,7 +153,7 @@ impl Core {
         })
     }
 
-    /// Withdraws a unit that waits. A unit that is running or has ended stays as it is.
+    /// A unit that is running or has ended stays as it is.
     pub(super) fn withdrawn(&mut self, id: UnitId) -> Answer {
         let Some(unit) = self.units.get(id.index()) else {
             return Answer::Unknown(format!("there is no {id}"));
@@ -174,8 +169,8 @@ impl Core {
         }
     }
 
-    /// Returns the earliest turn with an unfinished unit. It is `None` if all units are done or there is only one turn.
-    /// Units that are offered later come in later turns, so a user who keeps submitting cannot delay earlier units.
+    /// The earliest turn with an unfinished unit; `None` if all units are done or there is only one turn. Units that
+    /// are offered later come in later turns, so a user who keeps submitting cannot delay earlier units.
     pub(super) fn turn_served(&self) -> Option<u32> {
         if self.last_turn == 0 {
             return None;
@@ -191,7 +186,6 @@ impl Core {
         })
     }
 
-    /// Continues without sources that did not answer in time.
     pub(super) fn sources_overdue(&mut self, now: Moment) {
         if self.ending != Ending::No {
             return;

@@ -7,18 +7,17 @@ use super::Core;
 use super::event::Moment;
 use super::worker::Lease;
 
-/// The pause after the first attempt of a step that was refused a process. It doubles with each further one.
+/// It doubles with each further attempt of a unit that was refused a process.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// The number of attempts of a step that do not count as losses because of this. Their pauses take a minute in all.
-/// Without a limit, a candidate whose machine never allows enough processes would be repeated forever.
+/// So many attempts of a unit do not count as losses; a second pass counts from zero. Their pauses take a minute in
+/// all. Without a limit, a candidate whose machine never allows enough processes would be repeated forever.
 const MAX_WITHOUT_TASKS: u32 = 7;
 
 /// Once the pauses of a run have taken this long, each further one is short. Otherwise, many candidates that use up the
 /// processes of a group above the run's own could hold up all others.
 const MAX_PAUSED: Duration = Duration::from_secs(300);
 
-/// A pause in which nothing is granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct TasksPause {
     pub(super) since: Moment,
@@ -26,8 +25,7 @@ pub(super) struct TasksPause {
 }
 
 impl Core {
-    /// Begins a pause if the machine refused a process or thread to this attempt. Returns true if the attempt is repeated
-    /// without counting as a loss.
+    /// Returns true if the attempt is repeated without counting as a loss.
     pub(super) fn had_no_tasks(&mut self, now: Moment, lease: &Lease, tasks_left: Option<u64>) -> bool {
         if tasks_left != Some(0) {
             return false;

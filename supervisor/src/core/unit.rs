@@ -1,4 +1,4 @@
-//! The state of each unit of work. The ledger decides whether a unit's next step can be granted.
+//! The state of each unit of work.
 //!
 //! ```text
 //!            granted                 passed, and no step is left
@@ -22,7 +22,6 @@ use super::event::{Moment, Stage};
 use super::spec::{Resumed, Step, UnitSpec};
 use super::{LOSS_WINDOW, MAX_LOST, MAX_LOST_EVER, MAX_WORKERS_LOST};
 
-/// The state of a unit's current step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
     /// The current step has not been done. `attempt` is the number of its next attempt.
@@ -35,20 +34,19 @@ pub(crate) enum Progress {
     Done(Status),
 }
 
-/// A unit of work, and what has happened to it so far.
 #[derive(Clone, Debug)]
 pub(crate) struct Unit {
     pub(crate) spec: UnitSpec,
     pub(crate) job: JobId,
-    /// Units come in turns. A turn begins when all units of the previous turn are done.
+    /// A turn begins when all units of the previous turn are done.
     pub(crate) turn: u32,
     pub(crate) progress: Progress,
-    /// The index of the current step, or of the step at which the unit ended.
+    /// For a unit that has ended, the step at which it ended.
     step_index: usize,
-    /// Whether other units may be timed beside this one. It must have passed all steps before its first step that runs
-    /// alone, and must not have failed since. Steps in earlier parts of the run count.
+    /// It has passed all steps before its first step that runs alone, and has not failed since. Steps in earlier parts
+    /// of the run count.
     pub(crate) may_be_paired: bool,
-    /// Whether it is a baseline that failed while it was timed beside another unit.
+    /// It is a baseline that failed while it was timed beside another unit.
     pub(crate) failed_beside: bool,
     /// The number of attempts, of any step, in which the worker was lost.
     pub(crate) workers_lost: u32,
@@ -58,8 +56,7 @@ pub(crate) struct Unit {
     pub(crate) second_pass: SecondPass,
 }
 
-/// The state of a unit's second pass. A unit that would end without a verdict is put off until nothing else is left to
-/// do, and then gets one more pass.
+/// A unit that would end without a verdict is put off until nothing else is left to do, and then gets one more pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SecondPass {
     #[default]
@@ -77,21 +74,20 @@ pub(crate) struct Losses {
     pub(crate) short_of_memory: u32,
     /// The number of builds that failed while there was no room for them.
     pub(crate) without_room: u32,
-    /// The number of attempts to which the machine refused a process or thread.
+    /// Attempts of any step in this pass.
     pub(crate) without_tasks: u32,
-    /// The number of attempts that were ended because they held more on the device than they reserved.
     pub(crate) over_device: u32,
-    /// The index of the first of the step's ways that is still allowed. Later ways take less memory.
+    /// The first of the step's ways that is still allowed. Later ways take less memory.
     pub(crate) from_way: usize,
     /// The entry at which an unknown sender last killed one of its runners.
     pub(crate) killed_at: Option<String>,
-    /// The digest of the last build's output, if that did not name the cause of its failure.
+    /// Set only if the output did not name the cause of the failure.
     pub(crate) build_output: Option<String>,
 }
 
 impl Losses {
-    /// Records a lost attempt. Returns true if the attempt may not be repeated, because the previous loss was too
-    /// recent or the step has had too many losses.
+    /// Returns true if the attempt may not be repeated, because the previous loss was too recent or the step has had
+    /// too many losses.
     pub(crate) fn add_lost(&mut self, now: Moment) -> bool {
         self.lost.push(now);
         let recent = self.lost.iter().filter(|&&at| now.saturating_sub(at) < LOSS_WINDOW).count();
@@ -126,7 +122,6 @@ impl Unit {
         unit
     }
 
-    /// Returns whether an earlier part of the run has done its build, and another step follows it.
     fn starts_built(&self) -> bool {
         self.spec.resumed == Some(Resumed::Built)
             && self.spec.route.first().is_some_and(|step| step.stage == Stage::Build)
@@ -142,18 +137,17 @@ impl Unit {
         self.spec.route.get(self.step_index + 1)
     }
 
-    /// Returns the current step and all later ones, or none if the unit is done.
     pub(crate) fn steps_left(&self) -> &[Step] {
         if self.is_done() { &[] } else { &self.spec.route[self.step_index..] }
     }
 
-    /// Advances to the next step after the current one has passed. Returns false if that was the last one.
+    /// Returns false if that was the last step.
     pub(crate) fn advance(&mut self) -> bool {
         let Some(next) = self.next_step() else { return false };
         self.may_be_paired |= next.alone;
         self.step_index += 1;
         self.progress = Progress::Waiting { attempt: 1 };
-        // The pauses for lack of processes are not made a second time.
+        // Otherwise, a unit could pause the run for as long again in each step.
         self.losses = Losses { without_tasks: self.losses.without_tasks, ..Losses::default() };
         true
     }
@@ -162,8 +156,7 @@ impl Unit {
         self.second_pass == SecondPass::PutOff
     }
 
-    /// Begins the second pass. Earlier losses no longer count, except that a unit that has lost a worker ends when it
-    /// loses another.
+    /// Earlier losses no longer count, except that a unit that has lost a worker ends when it loses another.
     pub(crate) fn begin_second_pass(&mut self) {
         self.second_pass = SecondPass::Begun;
         self.losses = Losses::default();
@@ -178,13 +171,11 @@ impl Unit {
         matches!(self.progress, Progress::Running { .. })
     }
 
-    /// Returns whether other units are compared with this one. Units that failed, and units that may leave out entries,
-    /// are not.
+    /// False for units that failed, and for those that may leave out entries.
     pub(crate) fn is_compared(&self) -> bool {
         !self.spec.partial && (!self.is_done() || self.passed())
     }
 
-    /// Returns whether the first step that it takes in this run has not been attempted yet.
     pub(crate) fn is_untouched(&self) -> bool {
         self.step_index == usize::from(self.starts_built())
             && self.progress == Progress::Waiting { attempt: 1 }

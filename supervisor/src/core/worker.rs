@@ -39,7 +39,6 @@ pub(crate) enum State {
     Terminating,
 }
 
-/// A lease, with the attempt that it is for and what was measured so far.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Lease {
     pub(crate) id: LeaseId,
@@ -47,18 +46,16 @@ pub(crate) struct Lease {
     pub(crate) attempt: u32,
     pub(crate) started: Moment,
     pub(crate) deadline: Moment,
-    /// The index of the chosen way to do the step.
     pub(crate) way: usize,
     pub(crate) predicted: Bytes,
     pub(crate) reserved: Bytes,
-    /// The memory that it reserves on the device.
     pub(crate) device: Bytes,
     pub(crate) peak_owed: Bytes,
     pub(crate) peak_reclaimable: Bytes,
     pub(crate) peak_device: Option<Bytes>,
-    /// The memory that its worker held on the device when the worker was ended for exceeding `device`.
+    /// What its worker held when it was ended for exceeding `device`.
     pub(crate) over_device: Option<Bytes>,
-    /// Set if one of its runners was ended because of memory. The reason decides how the attempt is repeated.
+    /// Set if a runner was ended because of memory. The reason decides how the attempt is repeated.
     pub(crate) short_of_memory: Option<KillReason>,
     /// What else of the run was active during a timed attempt.
     pub(crate) breaches: BTreeSet<&'static str>,
@@ -72,19 +69,17 @@ pub(crate) struct Runner {
     pub(crate) shared: Bytes,
     pub(crate) owed: Bytes,
     pub(crate) peak_owed: Bytes,
-    /// What it holds on the device.
     pub(crate) device: Bytes,
     pub(crate) killed: Option<KillReason>,
 }
 
-/// A dead worker whose runners are still alive, and whose memory is still charged.
 #[derive(Clone, Debug)]
 pub(crate) struct Returning {
     pub(crate) role: Role,
     pub(crate) runners: BTreeMap<u32, Runner>,
     pub(crate) since: Moment,
     pub(crate) drain_order: Option<DrainOrder>,
-    /// Whether the log already says that its memory takes too long to come back.
+    /// The log already says that its memory takes too long to come back.
     pub(crate) overdue: bool,
 }
 
@@ -94,10 +89,9 @@ pub(crate) struct Worker {
     pub(crate) role: Role,
     pub(crate) state: State,
     pub(crate) born: Moment,
-    /// The number of leases that it has been granted.
     pub(crate) leases: u32,
     pub(crate) owed: Bytes,
-    /// The memory that its zygote owes. The zygote stays between leases, so this does not count as growth.
+    /// The zygote stays between leases, so what it owes does not count as growth.
     pub(crate) zygote: Bytes,
     pub(crate) owed_when_ready: Option<Bytes>,
     pub(crate) peak_owed: Bytes,
@@ -110,27 +104,24 @@ pub(crate) struct Worker {
     pub(crate) validated: Bytes,
     pub(crate) runners: BTreeMap<u32, Runner>,
     pub(crate) drain_order: Option<DrainOrder>,
-    /// The reason for killing it, if it was killed.
     pub(crate) killed: Option<KillReason>,
     /// The time at which the signal was sent.
     pub(crate) killed_at: Option<Moment>,
     /// Whether the log already says that it is still alive after being killed.
     pub(crate) overdue: bool,
     pub(crate) was_ready: bool,
-    /// Whether it has been sampled since it became idle. If so, `owed` is what its last lease left.
+    /// Whether it has been sampled since it became idle: `owed` is then what its last lease left.
     pub(crate) seen_idle: bool,
     /// Whether it was started before it was needed.
     pub(crate) spare: bool,
 }
 
-/// The order that ends a healthy worker. An idle worker exits by itself; a worker that a user wants replaced at once is
-/// killed.
+/// An idle worker exits by itself; a worker that a user wants replaced at once is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DrainOrder {
     pub(crate) at: Moment,
     /// The reason for replacing it. `None` if the run is ending.
     pub(crate) reason: Option<RecycleReason>,
-    /// The memory that the worker and its processes owed when it got the order.
     pub(crate) owed: Bytes,
 }
 
@@ -184,7 +175,6 @@ impl Worker {
         }
     }
 
-    /// Returns the time by which a killed worker must have ended.
     pub(crate) fn dead_by(&self) -> Option<Moment> {
         self.killed_at.map(|at| at + RETURN_TIMEOUT)
     }
@@ -203,7 +193,6 @@ impl Worker {
         }
     }
 
-    /// Returns the memory on the host that the worker, its zygote and its runners owe.
     pub(crate) fn tree_owed(&self) -> Bytes {
         self.owed + self.zygote + owed_by(&self.runners)
     }
@@ -213,7 +202,6 @@ impl Worker {
         matches!(self.state, State::Starting { .. } | State::Idle | State::Leased(_)) && self.killed.is_none()
     }
 
-    /// Returns whether it was started before it was needed, and has held no lease.
     pub(crate) fn is_spare(&self) -> bool {
         self.spare && self.leases == 0
     }

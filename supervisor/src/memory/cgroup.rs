@@ -12,9 +12,9 @@ use opt_shared::units::Bytes;
 use super::SampleError;
 use super::text::{lines, number, read_small, words};
 
-/// The size limit of `mountinfo`. It has a line for each mount; hosts with many containers have thousands of mounts.
+/// `mountinfo` has a line for each mount; hosts with many containers have thousands of mounts.
 const MOUNTINFO_BYTES: usize = 8 << 20;
-/// The size limit of `/proc/self/cgroup`. It has a line with a path for each hierarchy.
+/// `/proc/self/cgroup` has a line with a path for each hierarchy.
 const CGROUP_BYTES: usize = 64 << 10;
 /// The size limit of a file that contains one number.
 const LIMIT_BYTES: usize = 64;
@@ -24,15 +24,12 @@ const EVENTS_BYTES: usize = 256;
 /// exbibyte of memory.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// The lowest memory limit of all groups that contain this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupLimit {
     pub limit: Bytes,
-    /// The file that contains the limit.
     pub path: PathBuf,
 }
 
-/// A version of control groups.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Version {
     One,
@@ -48,8 +45,7 @@ impl Version {
     }
 }
 
-/// Returns the lowest memory limit of all groups that contain this process; `root` is `/`. Returns `None` if there are
-/// no groups or no limit.
+/// `root` is `/`. Returns `None` if there are no groups or no limit.
 pub fn memory_limit(root: &Path) -> Result<Option<GroupLimit>, SampleError> {
     let mut lowest: Option<GroupLimit> = None;
     for (version, folder) in groups_with(root, "memory")? {
@@ -64,8 +60,7 @@ pub fn memory_limit(root: &Path) -> Result<Option<GroupLimit>, SampleError> {
     Ok(lowest)
 }
 
-/// Returns the number of processes and threads that all groups of this process still allow; `root` is `/`. Returns
-/// `None` if there are no groups or no limit.
+/// `root` is `/`. Returns `None` if there are no groups or no limit.
 pub fn pids_left(root: &Path) -> Result<Option<u64>, SampleError> {
     let mut least: Option<u64> = None;
     for (_, folder) in groups_with(root, "pids")? {
@@ -77,8 +72,7 @@ pub fn pids_left(root: &Path) -> Result<Option<u64>, SampleError> {
     Ok(least)
 }
 
-/// Returns the files in which the groups of this process count the processes and threads that were refused at their
-/// limit or at the limit of a group above; `root` is `/`.
+/// The files count what was refused at the groups' limits or at the limit of a group above; `root` is `/`.
 pub fn pids_refusal_files(root: &Path) -> Result<Vec<PathBuf>, SampleError> {
     let folders = groups_with(root, "pids")?;
     let file = |folder: PathBuf| {
@@ -89,7 +83,7 @@ pub fn pids_refusal_files(root: &Path) -> Result<Vec<PathBuf>, SampleError> {
     Ok(folders.into_iter().map(|(_, folder)| file(folder)).filter(|file| file.exists()).collect())
 }
 
-/// Returns the sum of the counts in these files. A file that cannot be read counts as 0.
+/// A file that cannot be read counts as 0.
 pub fn pids_refusals(files: &[PathBuf]) -> u64 {
     let count = |file: &PathBuf| {
         let text = read_small(file, EVENTS_BYTES).ok()??;
@@ -99,7 +93,6 @@ pub fn pids_refusals(files: &[PathBuf]) -> u64 {
     files.iter().filter_map(count).sum()
 }
 
-/// Returns the folders of all groups that contain this process and may have the controller, with their version.
 fn groups_with(root: &Path, controller: &str) -> Result<Vec<(Version, PathBuf)>, SampleError> {
     let mut folders = Vec::new();
     let Some(groups) = read_small(&root.join("proc/self/cgroup"), CGROUP_BYTES)? else { return Ok(folders) };
@@ -114,7 +107,6 @@ fn groups_with(root: &Path, controller: &str) -> Result<Vec<(Version, PathBuf)>,
     Ok(folders)
 }
 
-/// A group of this process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnGroup {
     pub folder: PathBuf,
@@ -122,8 +114,7 @@ pub struct OwnGroup {
     pub topmost: bool,
 }
 
-/// The groups of this process. Each is `None` if its hierarchy is not mounted, or if the mounted part of the hierarchy
-/// does not contain the group.
+/// Each is `None` if its hierarchy is not mounted, or if the mounted part of the hierarchy does not contain the group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnGroups {
     pub version_2: Option<OwnGroup>,
@@ -131,8 +122,7 @@ pub struct OwnGroups {
     pub memory: Option<OwnGroup>,
     /// The group of version 1 with the controller that limits processes.
     pub pids: Option<OwnGroup>,
-    /// The group in which systemd manages this process: the one in systemd's own hierarchy of version 1 if there is
-    /// one, otherwise the one of version 2.
+    /// The group in systemd's own hierarchy of version 1 if there is one, otherwise the one of version 2.
     pub systemd: Option<OwnGroup>,
 }
 
@@ -166,14 +156,13 @@ pub fn own_groups(root: &Path) -> Result<OwnGroups, SampleError> {
     })
 }
 
-/// The mounted versions of control groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mounted {
     pub version_1: bool,
     pub version_2: bool,
 }
 
-/// Finds the mounted versions. Version 1 counts only if its memory controller is mounted.
+/// Version 1 counts only if its memory controller is mounted.
 pub fn mounted(root: &Path) -> Result<Mounted, SampleError> {
     let mut mounted = Mounted::default();
     let Some(mounts) = read_small(&root.join("proc/self/mountinfo"), MOUNTINFO_BYTES)? else {
@@ -188,7 +177,6 @@ pub fn mounted(root: &Path) -> Result<Mounted, SampleError> {
     Ok(mounted)
 }
 
-/// Returns the mount point of a version, and the part of a group's path below it.
 fn locate(
     root: &Path,
     mounts: &[u8],
@@ -204,7 +192,6 @@ fn locate(
     Some((root.join(mounted.point.strip_prefix("/").unwrap_or(&mounted.point)), below))
 }
 
-/// Returns whether a group lies in the part of the tree that is mounted.
 fn is_visible(mounts: &[u8], version: Version, group: &Path, controller: &str) -> bool {
     let mounted =
         lines(mounts).filter_map(|line| mount(line, controller)).find(|mount| mount.version == version);
@@ -212,7 +199,7 @@ fn is_visible(mounts: &[u8], version: Version, group: &Path, controller: &str) -
     mounted.is_some_and(|mount| !escapes && group.starts_with(&mount.root))
 }
 
-/// Parses a line such as `7:memory:/path` or `0::/path`. `None` for hierarchies of version 1 without the controller.
+/// A line such as `7:memory:/path` or `0::/path`. `None` for hierarchies of version 1 without the controller.
 fn group_with(line: &[u8], controller: &str) -> Option<(Version, PathBuf)> {
     let mut parts = line.splitn(3, |&byte| byte == b':');
     let (hierarchy, controllers, path) = (parts.next()?, parts.next()?, parts.next()?);
@@ -232,8 +219,8 @@ struct Mount {
     point: PathBuf,
 }
 
-/// Parses a line such as `31 23 0:28 /root /point rw - cgroup2 cgroup2 rw`. `None` for other file systems, and for
-/// hierarchies of version 1 without the controller.
+/// A line such as `31 23 0:28 /root /point rw - cgroup2 cgroup2 rw`. `None` for other file systems, and for hierarchies
+/// of version 1 without the controller.
 fn mount(line: &[u8], controller: &str) -> Option<Mount> {
     let mut fields = words(line);
     let (root, point) = (fields.nth(3)?, fields.next()?);
@@ -252,7 +239,7 @@ fn mount(line: &[u8], controller: &str) -> Option<Mount> {
     Some(Mount { version, root: unescape(root), point: unescape(point) })
 }
 
-/// Decodes a path, in which spaces, tabs, line ends and backslashes are written as three octal digits.
+/// Spaces, tabs, line ends and backslashes are written as three octal digits.
 fn unescape(text: &[u8]) -> PathBuf {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -272,7 +259,7 @@ fn unescape(text: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsStr::from_bytes(&plain))
 }
 
-/// Reads a file with one number. `None` if the file does not exist or says `max`.
+/// `None` if the file does not exist or says `max`.
 fn read_limit(path: &Path) -> Result<Option<u64>, SampleError> {
     let Some(text) = read_small(path, LIMIT_BYTES)? else { return Ok(None) };
     let word = text.trim_ascii();

@@ -4,19 +4,18 @@
 use std::fs;
 use std::path::Path;
 
-/// The machine's state at one moment. A field is `None` if the machine does not report it.
+/// A field is `None` if the machine does not report it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Disturbance {
-    /// The CPUs' scaling governors, each named once. Empty if the machine reports none, as is usual in virtual
-    /// machines.
+    /// Each named once. Empty if the machine reports none, as is usual in virtual machines.
     pub governors: Vec<String>,
     /// Whether two hardware threads share a core.
     pub smt: Option<bool>,
-    /// The load average of the last minute: the number of threads that ran, or waited for a CPU or a disk.
+    /// Of the last minute: the number of threads that ran, or waited for a CPU or a disk.
     pub load: Option<f64>,
-    /// CPU time of all CPUs since the machine started, and the part that the host took away (steal), both in ticks.
+    /// CPU time of all CPUs since the machine started, and the part that the host took away (steal).
     ticks: Option<(u64, u64)>,
-    /// The number of times that cores were throttled because of heat, since the machine started.
+    /// How often cores were throttled because of heat, since the machine started.
     throttled: Option<u64>,
 }
 
@@ -46,7 +45,7 @@ impl Disturbance {
         }
     }
 
-    /// Returns the share of all CPU time since `before` that the host of a virtual machine gave to others, from 0 to 1.
+    /// The share of all CPU time that the host of a virtual machine gave to others, from 0 to 1.
     pub fn steal_since(&self, before: &Self) -> Option<f64> {
         let ((all, stolen), (all_before, stolen_before)) = self.ticks.zip(before.ticks)?;
         let passed = all.checked_sub(all_before).filter(|&passed| passed != 0)?;
@@ -54,13 +53,12 @@ impl Disturbance {
         Some(stolen.saturating_sub(stolen_before) as f64 / passed as f64)
     }
 
-    /// Returns the number of times that cores were throttled since `before`.
     pub fn throttled_since(&self, before: &Self) -> Option<u64> {
         self.throttled?.checked_sub(before.throttled?)
     }
 }
 
-/// Returns all CPU time and the stolen CPU time, in ticks, from the first line of `/proc/stat`.
+/// All and stolen CPU time, from the first line of `/proc/stat`.
 fn ticks(text: &str) -> Option<(u64, u64)> {
     let figures: Vec<u64> = text
         .lines()

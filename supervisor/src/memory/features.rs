@@ -1,4 +1,4 @@
-//! Detects which of the kernel's interfaces for watching memory exist on this machine, by trying them.
+//! Detects which of Linux's interfaces for watching memory exist on this machine, by trying them.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;
@@ -6,7 +6,6 @@ use std::path::Path;
 
 use super::pressure::TRIGGER;
 
-/// The interfaces that this machine has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Features {
     /// Whether `/proc/pressure/memory` can be read.
@@ -22,7 +21,7 @@ pub struct Features {
 }
 
 impl Features {
-    /// Tries each interface; `root` is `/`. The trigger that this arms is removed when its file is closed.
+    /// The trigger that this arms is removed when its file is closed.
     pub fn detect(root: &Path) -> Self {
         let proc = root.join("proc");
         let own_process = proc.join("self");

@@ -1,9 +1,9 @@
-//! Describes the machine for the results: processor, cores, memory, kernel. It is detected once per run.
+//! Describes the machine for the results: processor, cores, memory, version of Linux.
 
 use opt_shared::units::Bytes;
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
-/// The machine that a run uses. A field is `None` if it could not be detected.
+/// A field is `None` if it could not be detected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
     pub cpu: Option<String>,

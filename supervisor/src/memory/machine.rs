@@ -11,29 +11,27 @@ use super::{SampleError, page_size};
 
 /// The size limit of `/proc/meminfo`, which has about 1.5 KiB.
 const MEMINFO_BYTES: usize = 16 << 10;
-/// The size limit of `/proc/vmstat`, which has about 4 KiB: one line for each counter that the kernel was built with.
+/// The file has about 4 KiB: one line for each counter that Linux was built with.
 const VMSTAT_BYTES: usize = 64 << 10;
 
-/// The memory of the machine at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MachineSample {
     pub total: Bytes,
-    /// The kernel's estimate of the memory available without swapping.
+    /// Linux's estimate of the memory available without swapping.
     pub available: Bytes,
     pub free: Bytes,
-    /// `None` on a kernel without swap.
+    /// `None` if Linux was built without swap.
     pub swap_total: Option<Bytes>,
     pub swap_free: Option<Bytes>,
 }
 
-/// The bytes read from and written to swap since boot. `None` on a kernel without swap.
+/// Bytes since boot. `None` if Linux was built without swap, or if a container hides `/proc/vmstat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwapTraffic {
     pub read: Option<Bytes>,
     pub written: Option<Bytes>,
 }
 
-/// Reads the machine's figures from files that stay open.
 #[derive(Debug)]
 pub struct MachineSampler {
     meminfo: KeptFile,
@@ -137,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_without_swap_has_no_swap_figures() {
+    fn linux_without_swap_has_no_swap_figures() {
         let root = fake("MemTotal: 8 kB\nMemFree: 4 kB\nMemAvailable: 6 kB\n", None);
         let mut sampler = MachineSampler::open(root.path()).expect("opens");
         let sample = sampler.sample().expect("reads");

@@ -1,5 +1,5 @@
 //! Samples memory: the memory that a process owes, that the machine has, and that a control group allows. It also
-//! samples how many processes can still be started. It makes no decisions.
+//! samples how many processes can still be started.
 //!
 //! Functions that read files take the root as an argument (`/` or `/proc` in production), so tests can use a fake one.
 //! An absent figure is `None`, never 0, and a process that no longer exists is [`Seen::Gone`].
@@ -20,7 +20,6 @@ use std::path::{Path, PathBuf};
 
 use opt_shared::units::Bytes;
 
-/// The result of sampling a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen<T> {
     Alive(T),
@@ -39,7 +38,7 @@ impl<T> Seen<T> {
     }
 }
 
-/// An error while sampling. The end of a process is not an error: it is [`Seen::NoMemory`] or [`Seen::Gone`].
+/// The end of a process is not an error: it is [`Seen::NoMemory`] or [`Seen::Gone`].
 #[derive(Debug, thiserror::Error)]
 pub enum SampleError {
     #[error("{path}: could not {operation} (is it mounted, and may this user read it?)")]

@@ -9,11 +9,11 @@ use super::SampleError;
 use super::cgroup::pids_left;
 use super::text::{number, read_small, words};
 
-/// The size limit of the files that are read here. Each has one short line.
+/// Each file has one short line.
 const BYTES: usize = 256;
 
-/// Returns the number of processes and threads that the machine and the control groups of this process still allow;
-/// `root` is `/`. Returns `None` if neither has a limit that can be read. `left_for_user` has the user's own limit.
+/// `root` is `/`. Returns `None` if neither the machine nor a control group has a limit that can be read.
+/// `left_for_user` has the user's own limit.
 pub fn left(root: &Path) -> Result<Option<u64>, SampleError> {
     let proc = root.join("proc");
     let groups = pids_left(root)?;
@@ -24,10 +24,10 @@ pub fn left(root: &Path) -> Result<Option<u64>, SampleError> {
     Ok(machine.chain(groups).min())
 }
 
-/// Returns the number of processes and threads that the user's own limit (`ulimit -u`) still allows; `root` is `/`.
-/// Returns `None` if there is no limit, or if so much is left that counting is not worth its time.
+/// As `ulimit -u` shows it; `root` is `/`. Returns `None` if there is no limit, or if so much is left that counting is
+/// not worth its time.
 pub fn left_for_user(root: &Path) -> Option<u64> {
-    // The kernel exempts such processes.
+    // Linux exempts processes with one of these capabilities.
     let exempt = CapabilitySet::SYS_RESOURCE | CapabilitySet::SYS_ADMIN;
     if capabilities(None).is_ok_and(|own| own.effective.intersects(exempt)) {
         return None;
@@ -37,7 +37,7 @@ pub fn left_for_user(root: &Path) -> Option<u64> {
 }
 
 fn left_under(limit: u64, proc: &Path, user: u32) -> Option<u64> {
-    /// So many are enough for every run.
+    /// So many are enough for a run.
     const PLENTY: u64 = 1024;
     // All tasks of the machine may be the user's.
     if let Ok(Some(all)) = tasks(proc)
@@ -53,14 +53,14 @@ fn left_under(limit: u64, proc: &Path, user: u32) -> Option<u64> {
     Some(limit.saturating_sub(used))
 }
 
-/// The real user of a process. Its files in `/proc` may belong to root, as those of workers do.
+/// Its files in `/proc` may belong to root, as those of workers do.
 fn real_user(process: &Path) -> Option<u32> {
     let status = std::fs::read_to_string(process.join("status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// Returns the number of tasks on the machine: the second number of the fourth word, as in `0.2 0.1 0.1 3/512 4711`.
+/// The second number of the fourth word, as in `0.2 0.1 0.1 3/512 4711`.
 fn tasks(proc: &Path) -> Result<Option<u64>, SampleError> {
     let path = proc.join("loadavg");
     let Some(text) = read_small(&path, BYTES)? else { return Ok(None) };

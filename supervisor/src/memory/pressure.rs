@@ -1,4 +1,4 @@
-//! A trigger of the kernel's pressure stall information (PSI), which reports that tasks are waiting for memory.
+//! A trigger of Linux's pressure stall information (PSI), which reports that tasks are waiting for memory.
 //!
 //! The main loop polls the trigger's descriptor; the core decides how to react.
 
@@ -11,12 +11,11 @@ use rustix::io::Errno;
 /// Fires when tasks were stalled for 150 ms within 2 s. Without privileges, the window must be a multiple of 2 s.
 pub(super) const TRIGGER: &[u8] = b"some 150000 2000000\0";
 
-/// An armed trigger.
 #[derive(Debug)]
 pub struct PressureTrigger(OwnedFd);
 
 impl PressureTrigger {
-    /// Arms a trigger; `proc` is `/proc`. Fails if the kernel has no PSI, or does not allow triggers.
+    /// Fails if Linux has no PSI, or does not allow triggers.
     pub fn arm(proc: &Path) -> Result<Self, Errno> {
         let path = proc.join("pressure/memory");
         let file = rustix::fs::open(&path, OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC, Mode::empty())?;
@@ -26,7 +25,7 @@ impl PressureTrigger {
 }
 
 impl AsFd for PressureTrigger {
-    /// The descriptor is ready for `POLLPRI` each time the trigger fires. `POLLERR` means that it will not fire again.
+    /// Ready for `POLLPRI` each time the trigger fires. `POLLERR` means that it will not fire again.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -37,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn arm_fails_on_a_kernel_without_psi() {
+    fn arm_fails_without_psi() {
         let root = tempfile::tempdir().expect("folder");
         assert_eq!(PressureTrigger::arm(root.path()).map(|_| ()), Err(Errno::NOENT));
     }

@@ -13,12 +13,12 @@ use super::{SampleError, Seen, page_size};
 
 /// The size limit of `statm`: seven numbers of at most 20 digits.
 const STATM_BYTES: usize = 512;
-/// The size limit of `status`, which has about 1.5 KiB. Its lists of CPUs and memory nodes grow with the machine.
+/// The file has about 1.5 KiB. Its lists of CPUs and memory nodes grow with the machine.
 const STATUS_BYTES: usize = 64 << 10;
 /// The size limit of `stat`: 52 numbers and a name.
 const STAT_BYTES: usize = 4 << 10;
 
-/// The memory of a process by kind. A figure that the kernel does not report is `None`.
+/// A figure that Linux does not report is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessSample {
     pub rss_anon: Option<Bytes>,
@@ -29,19 +29,18 @@ pub struct ProcessSample {
 }
 
 impl ProcessSample {
-    /// Returns the memory that stays in use until the process frees it or ends. Returns `None` if one of the four
-    /// figures is unknown.
+    /// The memory that stays in use until the process frees it or ends. `None` if one of the four figures is unknown.
     pub fn owed(&self) -> Option<Bytes> {
         Some(self.rss_anon? + self.rss_shmem? + self.vm_swap? + self.vm_pte?)
     }
 
-    /// Pages of files, which the kernel can reclaim at any time.
+    /// Pages of files, which Linux can reclaim.
     pub fn reclaimable(&self) -> Option<Bytes> {
         self.rss_file
     }
 }
 
-/// The cheap sample. It includes file pages, but neither swapped memory nor page tables.
+/// Includes file pages, but neither swapped memory nor page tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resident {
     /// Anonymous, shared and file pages.
@@ -56,7 +55,6 @@ impl Resident {
     }
 }
 
-/// Samples one process.
 #[derive(Debug)]
 pub struct ProcessSampler {
     statm: KeptFile,
@@ -65,7 +63,7 @@ pub struct ProcessSampler {
 }
 
 impl ProcessSampler {
-    /// Opens the files of a process; `proc` is `/proc`. `None` if there is no such process.
+    /// `None` if there is no such process.
     pub fn open(proc: &Path, pid: u32) -> Result<Option<Self>, SampleError> {
         let folder = process_folder(proc, pid);
         let Some(statm) = KeptFile::open(folder.join("statm"), STATM_BYTES)? else { return Ok(None) };
@@ -73,7 +71,7 @@ impl ProcessSampler {
         Ok(Some(Self { statm, status, page: page_size() }))
     }
 
-    /// Takes the cheap sample, in about 0.4 µs.
+    /// Takes the cheap sample, from `statm`.
     pub fn resident(&mut self) -> Result<Seen<Resident>, SampleError> {
         let wanted = "seven page counts";
         let Some((path, text)) = self.statm.read()? else { return Ok(Seen::Gone) };
@@ -90,7 +88,7 @@ impl ProcessSampler {
         Ok(Seen::Alive(Resident { resident: pages(resident), shared: pages(shared) }))
     }
 
-    /// Takes the full sample, in about 2.5 µs.
+    /// Takes the full sample, from `status`.
     pub fn sample(&mut self) -> Result<Seen<ProcessSample>, SampleError> {
         let Some((path, text)) = self.status.read()? else { return Ok(Seen::Gone) };
         let mut sample = ProcessSample::default();
@@ -110,7 +108,7 @@ impl ProcessSampler {
     }
 }
 
-/// The parent and start time of a process. The start time distinguishes it from a later process with the same pid.
+/// The start time distinguishes a process from a later one with the same pid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub parent: u32,
@@ -118,7 +116,7 @@ pub struct Identity {
     pub start_time: u64,
 }
 
-/// Reads the identity of a process. `None` if there is no such process; a zombie still has an identity.
+/// `None` if there is no such process; a zombie still has an identity.
 pub fn identity(proc: &Path, pid: u32) -> Result<Option<Identity>, SampleError> {
     let path = process_folder(proc, pid).join("stat");
     let Some(text) = read_small(&path, STAT_BYTES)? else { return Ok(None) };
@@ -135,8 +133,8 @@ pub fn start_time(proc: &Path, pid: u32) -> Result<Option<u64>, SampleError> {
     Ok(identity(proc, pid)?.map(|identity| identity.start_time))
 }
 
-/// Parses the text of `/proc/PID/stat`. Field 2, the name in parentheses, can contain spaces, parentheses and line
-/// ends; later fields cannot, so parsing begins after the last parenthesis.
+/// Field 2, the name in parentheses, can contain spaces, parentheses and line ends; later fields cannot, so parsing
+/// begins after the last parenthesis.
 fn parse_stat(text: &[u8]) -> Option<Identity> {
     const FIRST_FIELD_AFTER_NAME: usize = 3;
     let end = text.iter().rposition(|&byte| byte == b')')?;

@@ -9,7 +9,6 @@ use opt_shared::units::Bytes;
 
 use super::SampleError;
 
-/// A file of `/proc` that stays open and is read repeatedly from its start into one buffer.
 #[derive(Debug)]
 pub(super) struct KeptFile {
     file: File,
@@ -18,7 +17,7 @@ pub(super) struct KeptFile {
 }
 
 impl KeptFile {
-    /// Opens a file whose content is shorter than `limit` bytes. `None` if it does not exist.
+    /// The content must be shorter than `limit` bytes. `None` if it does not exist.
     pub(super) fn open(path: PathBuf, limit: usize) -> Result<Option<Self>, SampleError> {
         match File::open(&path) {
             Ok(file) => Ok(Some(Self { file, path, buffer: vec![0; limit].into_boxed_slice() })),
@@ -31,10 +30,10 @@ impl KeptFile {
         &self.path
     }
 
-    /// Reads the current text, and returns it with the path. `None` if the process that it describes has ended.
+    /// `None` if the process that it describes has ended.
     pub(super) fn read(&mut self) -> Result<Option<(&Path, &[u8])>, SampleError> {
         let mut length = 0;
-        // The kernel can return a long file in several pieces.
+        // Linux can return a long file in several pieces.
         loop {
             match self.file.read_at(&mut self.buffer[length..], length as u64) {
                 Ok(0) => break,
@@ -51,14 +50,13 @@ impl KeptFile {
     }
 }
 
-/// Returns whether an error means that the process has ended: ESRCH on an open descriptor, ENOENT on a path.
+/// ESRCH on an open descriptor, ENOENT on a path.
 pub(super) fn is_gone(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// Reads a file whose content is shorter than `limit` bytes. `None` if it does not exist, or if the process that it
-/// describes has ended. The buffer grows with the content, because a buffer of `limit` bytes could stay in the heap of
-/// this process.
+/// Reads fewer than `limit` bytes. `None` if the file does not exist, or if the process that it describes has ended.
+/// The buffer grows with the content, because a buffer of `limit` bytes could stay in the heap of this process.
 pub(super) fn read_small(path: &Path, limit: usize) -> Result<Option<Vec<u8>>, SampleError> {
     let mut text = Vec::new();
     let read = File::open(path).and_then(|file| file.take(limit as u64).read_to_end(&mut text));
@@ -74,7 +72,7 @@ pub(super) fn lines(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(|&byte| byte == b'\n').filter(|line| !line.is_empty())
 }
 
-/// Parses `value`, the part `123 kB` of a line `Name:   123 kB`. The whole `line` is for the error.
+/// `value` is the part `123 kB` of a line `Name:   123 kB`. The whole `line` is for the error.
 pub(super) fn kilobytes(path: &Path, line: &[u8], value: &[u8]) -> Result<Bytes, SampleError> {
     let wanted = "a size in kB";
     let mut words = words(value);
@@ -95,8 +93,7 @@ pub(super) fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
 }
 
-/// Parses a number that consists of digits only. `None` if there is anything else, such as a sign, or if the number
-/// overflows.
+/// `None` if there is anything but digits, such as a sign, or if the number overflows.
 pub(super) fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;

@@ -1,10 +1,9 @@
-//! Finds the descendants of a process, from `/proc/PID/task/*/children` or, on kernels without it, from the parents of
-//! all processes.
+//! Finds the descendants of a process, from `/proc/PID/task/*/children` or, if Linux has no such file, from the parents
+//! of all processes.
 //!
 //! The tree can change during a walk. A process that started or was orphaned meanwhile may be missing, and a process in
-//! the result may have ended. Buffers are reused, so a walk with the first method allocates only when the tree has
-//! grown. The cost of the second method grows with the number of processes on the machine, so callers should use it
-//! less often ([`TreeWalker::is_cheap`]).
+//! the result may have ended. The cost of the second method grows with the number of processes on the machine, so
+//! callers should use it less often ([`TreeWalker::is_cheap`]).
 
 use std::io::Write as _;
 use std::mem::MaybeUninit;
@@ -18,20 +17,17 @@ use super::SampleError;
 use super::procfs::{parent, process_folder};
 use super::text::{number, words};
 
-/// The maximum number of descendants. With usual plans, the limits on processes keep the supervisor's tree smaller, so
-/// only a fork bomb exceeds it.
+/// The maximum number of descendants. Only a fork bomb should exceed it.
 pub const MAX_DESCENDANTS: usize = 16 << 10;
-/// The maximum number of processes visited on the machine: twice the kernel's default limit of pids on a machine with
-/// up to 32 CPUs.
+/// Twice Linux's default limit of pids on a machine with up to 32 CPUs.
 pub const MAX_PROCESSES: usize = 64 << 10;
-/// The size limit of the list of a thread's children, at 8 bytes for each pid.
+/// At 8 bytes for each pid.
 const CHILDREN_BYTES: usize = MAX_DESCENDANTS * 8;
 /// The size of the buffer for folder entries.
 const FOLDER_BYTES: usize = 8 << 10;
 /// The size of the buffer for `PID/children` with its terminating zero.
 const NAME_BYTES: usize = 32;
 
-/// Finds descendants, with buffers that are reused.
 #[derive(Debug)]
 pub struct TreeWalker {
     proc: PathBuf,
@@ -39,17 +35,16 @@ pub struct TreeWalker {
     entries: Box<[MaybeUninit<u8>]>,
     text: Box<[u8]>,
     found: Vec<u32>,
-    /// All processes as (parent, child); used only if the kernel lists no children.
+    /// All processes as (parent, child); used only if Linux lists no children.
     pairs: Vec<(u32, u32)>,
     method: Method,
 }
 
-/// The method of finding children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
-    /// The kernel lists the children of each thread.
+    /// Linux lists the children of each thread.
     Listed,
-    /// The kernel does not list children, so the parent of every process is read.
+    /// Linux does not list children, so the parent of every process is read.
     Parents,
 }
 
@@ -69,8 +64,7 @@ impl TreeWalker {
         })
     }
 
-    /// Returns whether the cost of a walk depends only on the size of the tree, not on the machine. Known after the
-    /// first walk.
+    /// Whether the cost depends only on the size of the tree. Known after the first walk.
     pub fn is_cheap(&self) -> bool {
         self.method == Method::Listed
     }
@@ -79,7 +73,7 @@ impl TreeWalker {
     pub fn descendants(&mut self, pid: u32) -> Result<&[u32], SampleError> {
         if self.method == Method::Listed {
             match self.by_lists(pid) {
-                // A running kernel does not gain this interface, so this walk and later ones use the other method.
+                // This interface cannot appear later, so this walk and later ones read the parents.
                 Err(SampleError::Absent { .. }) => self.method = Method::Parents,
                 other => other?,
             }
@@ -152,7 +146,7 @@ impl TreeWalker {
             let children = match children {
                 Ok(children) => children,
                 Err(Errno::NOENT | Errno::SRCH) => {
-                    // Either the thread has ended, or the kernel does not list children.
+                    // Either the thread has ended, or Linux does not list children.
                     let mut name = [0; NAME_BYTES];
                     if open_below(tasks.as_fd(), &mut name, format_args!("{thread}"), OFlags::DIRECTORY)
                         .is_ok()
@@ -187,7 +181,7 @@ impl TreeWalker {
     }
 }
 
-/// Returns the children of one process, sorted, found by reading the parents of all processes.
+/// Sorted. Reads the parents of all processes.
 pub fn children(proc: &Path, pid: u32) -> Result<Vec<u32>, SampleError> {
     let mut children = Vec::new();
     parents(proc, |child, parent| {
@@ -199,7 +193,7 @@ pub fn children(proc: &Path, pid: u32) -> Result<Vec<u32>, SampleError> {
     Ok(children)
 }
 
-/// Calls `visit` with every process and its parent. Processes that end meanwhile are skipped.
+/// Processes that end meanwhile are skipped.
 fn parents(proc: &Path, mut visit: impl FnMut(u32, u32)) -> Result<(), SampleError> {
     let entries = std::fs::read_dir(proc).map_err(|error| SampleError::io(proc, "list it", error))?;
     let mut seen = 0;
@@ -218,7 +212,7 @@ fn parents(proc: &Path, mut visit: impl FnMut(u32, u32)) -> Result<(), SampleErr
     Ok(())
 }
 
-/// Opens a file below a folder. The name is formatted into a buffer, without an allocation.
+/// The name is formatted without an allocation.
 fn open_below(
     folder: BorrowedFd<'_>,
     buffer: &mut [u8; NAME_BYTES],
@@ -231,7 +225,7 @@ fn open_below(
     rustix::fs::openat(folder, name, flags | OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Reads a file into a buffer and returns its length. `None` if the file is longer than the buffer.
+/// `None` if the file is longer than the buffer.
 fn read_to_end(file: &OwnedFd, buffer: &mut [u8]) -> rustix::io::Result<Option<usize>> {
     let mut length = 0;
     while length < buffer.len() {
@@ -249,7 +243,7 @@ fn read_to_end(file: &OwnedFd, buffer: &mut [u8]) -> rustix::io::Result<Option<u
 mod tests {
     use super::*;
 
-    /// A fake `/proc` with these threads, each given as process, thread and list of children.
+    /// Each thread is given as process, thread and list of children.
     fn fake(threads: &[(u32, u32, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("folder");
         for (pid, thread, children) in threads {

@@ -11,8 +11,7 @@ pub(super) fn open(callee: &Callee) -> Result<File, SessionError> {
         .map_err(|source| SessionError::Artifact { candidate: callee.candidate.clone(), source })
 }
 
-/// Returns an error if the artifact is not the one that was built. The timed artifact must be the verified one, so
-/// every task carries the digest of the build.
+/// What is timed must be what was verified.
 pub(super) fn compare(callee: &Callee, found: &blake3::Hash) -> Result<(), SessionError> {
     let found = found.to_hex().to_string();
     if found == callee.artifact.digest {

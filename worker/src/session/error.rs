@@ -1,4 +1,4 @@
-//! Errors that stop an attempt although neither the candidate nor a capture is to blame.
+//! Errors that stop an attempt without blaming the candidate, and faults of an entry's inputs.
 
 use std::io;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::residency::staging::StagingError;
 /// The backend's own error, which the policy does not inspect.
 pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
 
-/// An error that prevents the worker from finishing an attempt.
+/// An error that prevents the worker from finishing an attempt. Neither the candidate nor a capture is to blame.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SessionError {
     #[error("running {candidate}")]
@@ -54,8 +54,7 @@ pub(crate) enum SessionError {
     NeverIdle { entry: String, exceeded: usize, rounds: usize },
 }
 
-/// The reason why an entry cannot be passed to a candidate. The capture is to blame, unless the machine ran out of open
-/// files or memory.
+/// The capture is to blame, unless the machine ran out of open files or memory.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputFault {
     #[error(transparent)]
@@ -65,7 +64,7 @@ pub(crate) enum InputFault {
 }
 
 impl InputFault {
-    /// Returns this fault if the capture is to blame, or a worker error if the machine is.
+    /// A worker error if the machine is to blame.
     pub(crate) fn of_the_capture(self, entry: &str) -> Result<Self, SessionError> {
         if is_shortage(&self) {
             return Err(SessionError::Means { entry: entry.to_owned(), source: Box::new(self) });

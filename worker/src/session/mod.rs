@@ -1,9 +1,9 @@
 //! Calls a candidate: the interface between policy (`stage`) and the code that runs kernels.
 //!
 //! A *backend* places recorded calls where a candidate can reach them, and starts *sessions*. A session is one loaded
-//! candidate, with its entries and its outputs. A session's *clock* times blocks of calls. The policy reaches
-//! candidates only through these traits, and handles no process, descriptor or pointer (except in build, which runs
-//! compilers). Data that a candidate could have written is treated as a claim.
+//! candidate, with its entries and its outputs. The policy reaches candidates only through these traits, and handles no
+//! process, descriptor or pointer (except in build, which runs compilers). Data that a candidate could have written is
+//! treated as a claim.
 //!
 //! ```text
 //! start ──▶ load ──Ready──▶ (plan | call | block | idle)* ──▶ finish
@@ -37,7 +37,7 @@ use crate::judge::BytesSource;
 use crate::recorded::Recorded;
 use crate::residency::device::{Device, DeviceError};
 
-/// Runs kernels on one device. Each task has one backend.
+/// Runs kernels on one device.
 pub(crate) trait Backend {
     /// A recorded call with its inputs in memory that a session can pass to a candidate.
     type Placed: AsRef<Recorded>;
@@ -45,16 +45,13 @@ pub(crate) trait Backend {
     type Pool: Device + Send;
     /// The same memory, in the form in which sessions map it.
     type Arena;
-    /// An opened artifact that still has the build's digest, with the limits of its sessions.
     type Candidate: Candidate;
     /// Memory for inputs that differ in every timed call.
     type Variants: VariantMemory;
 
-    /// Opens the artifact, and checks that it has the digest that the build reported.
     fn open(&self, callee: &Callee) -> Result<Self::Candidate, SessionError>;
 
-    /// In the background, starts those parts of the candidate's next session that do not depend on its entries. `start`
-    /// does the rest.
+    /// In the background, starts those parts of the candidate's next session that do not depend on its entries.
     fn prepare(&self, candidate: &Self::Candidate);
 
     /// Opens the entries of a task in order, in groups that share a session. In verification, groups may be opened
@@ -67,17 +64,16 @@ pub(crate) trait Backend {
         true
     }
 
-    /// The device memory in use at named points, over all sessions; empty if the backend has no device.
+    /// Over all sessions; empty if the backend has no device.
     fn device_points(&self) -> Vec<DevicePoint> {
         Vec::new()
     }
 
-    /// What each kernel did in its counted launches on the emulated device, over all sessions; empty on other devices.
+    /// Over all sessions; empty unless the device is emulated.
     fn emulated_kernels(&self) -> Vec<EmulatedKernel> {
         Vec::new()
     }
 
-    /// Returns true if calls run on a device instead of the CPU.
     fn is_device(&self) -> bool {
         false
     }
@@ -98,18 +94,15 @@ pub(crate) trait Backend {
     fn variants(&self, bytes: Bytes) -> Result<Self::Variants, DeviceError>;
 
     /// Starts a session over these entries for verification. All inputs are in place before the candidate is loaded,
-    /// and a process cannot change them (changes on a device are detected). If the session is a process, each output
-    /// has two slots in the same memory: one begins at the start of the mapping, the other ends at its end, apart from
-    /// padding. A store just outside an output therefore faults in one of the two, or `damage` finds it.
+    /// and a process cannot change them (changes on a device are detected).
     fn start<'b>(
         &'b self,
         candidate: &'b Self::Candidate,
         entries: &'b [Self::Placed],
     ) -> Result<Box<dyn Session + 'b>, SessionError>;
 
-    /// Starts a session for timing, with the variants of its inputs. Each entry has a ring of at least two slots, one
-    /// for each call of a block, in memory that the entries share. If the entries are called in turns, each has one
-    /// slot in separate memory.
+    /// Starts a session for timing. Each entry has a ring of at least two slots, one for each call of a block, in
+    /// memory that the entries share. If the entries are called in turns, each has one slot in separate memory.
     fn start_timed<'b>(
         &'b self,
         candidate: &'b Self::Candidate,
@@ -119,7 +112,6 @@ pub(crate) trait Backend {
     ) -> Result<Box<dyn Session + 'b>, SessionError>;
 }
 
-/// How a session is timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TimedSession {
     /// True if its entries are called in turns.
@@ -137,7 +129,7 @@ impl TimedSession {
 
 /// An opened artifact, as the policy uses it.
 pub(crate) trait Candidate {
-    /// The CPUs to which its sessions are pinned; empty if they do not run on a CPU.
+    /// Empty if the sessions do not run on a CPU.
     fn cpus(&self) -> &[u32];
 
     /// Returns true if its sessions leave a CPU to other processes.
@@ -154,7 +146,6 @@ pub(crate) struct Wanted<'b> {
     pub(crate) drop_cache: bool,
 }
 
-/// The entries that share a session. (On a device, each entry has a separate session.)
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sharing<'b> {
     /// One entry, or several consecutive ones whose outputs and unmapped input bytes together take at most `cap`. Used
@@ -166,7 +157,7 @@ pub(crate) enum Sharing<'b> {
 
 /// Iterates over the entries of a task. In verification, reads their inputs ahead of the candidate.
 pub(crate) trait Groups<P> {
-    /// Returns the next group; `None` after the last. The previous group must have been given back.
+    /// `None` after the last group. The previous group must have been given back.
     fn next(&mut self) -> Result<Option<Group<P>>, SessionError>;
 
     /// Takes the group's entries back, once no session uses them any more.
@@ -180,7 +171,7 @@ pub(crate) trait Groups<P> {
 pub(crate) struct Group<P> {
     /// The group's range among all entries of the task.
     pub(crate) range: Range<usize>,
-    /// One item for each entry of the range, or the index of an entry in the range and its error.
+    /// If it fails, the index of the entry in the range and its error.
     pub(crate) placed: Result<Vec<P>, (usize, InputFault)>,
 }
 
@@ -193,19 +184,18 @@ pub(crate) struct PoolSlot {
     pub(crate) bytes: Bytes,
 }
 
-/// Memory that this process writes, and that every session started with it can read. A candidate on the CPU cannot
-/// write to it.
+/// Every session that was started with it can read it, but no candidate on the CPU can write to it.
 pub(crate) trait VariantMemory {
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
 
-    /// Fills the memory with zeros. On the CPU, this frees the pages that were written.
+    /// Fills it with zeros. On the CPU, this frees the pages that were written.
     fn clear(&self) -> io::Result<()>;
 }
 
 /// The inputs of a session's entries that differ in every timed call.
 pub(crate) struct Varied<'b, M> {
     pub(crate) memory: &'b M,
-    /// The variants of each entry. All lie in the same memory, because only one entry is called at a time.
+    /// All lie in the same memory, because only one entry is called at a time.
     pub(crate) entries: &'b [Variants],
 }
 
@@ -217,7 +207,7 @@ impl<M> Clone for Varied<'_, M> {
 
 impl<M> Copy for Varied<'_, M> {}
 
-/// The variants of one entry's inputs. Call k of a block gets variant k.
+/// Call k of a block gets variant k.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Variants {
     /// The number of variants; 0 if no input varies.
@@ -245,7 +235,6 @@ impl VariedInput {
     }
 }
 
-/// A range of bytes, beginning at `start`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range64 {
     pub(crate) start: u64,
@@ -256,24 +245,22 @@ pub(crate) struct Range64 {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Answer<T> {
     Done(T),
-    /// The candidate ended, or was killed because it reached a limit. `finish` returns the verdict.
     Died,
 }
 
-/// The result of loading a candidate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Loaded {
-    /// `has_plan`: the candidate has a plan call, which is made for each entry before its calls. `returned`: the
-    /// candidate returns its outputs, which are copied before the call ends.
+    /// `has_plan`: a plan call is made for each entry before its calls. `returned`: the candidate returns its outputs,
+    /// which are copied before the call ends.
     Ready { has_plan: bool, returned: bool },
     /// The candidate cannot be called. `text` is the loader's message, with advice.
     Refused { text: String },
 }
 
-/// The result of calls. Everything but `elapsed` is the candidate's claim.
+/// The result of calls. On the CPU, everything but `elapsed` is the candidate's claim.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Called {
-    /// The return value of the last call: 0 for success, `UNSUPPORTED` for an entry that it does not support.
+    /// 0 for success, `UNSUPPORTED` for an entry that it does not support.
     pub(crate) result: i32,
     pub(crate) calls_done: u32,
     /// True if a value was returned through `ret`.
@@ -282,7 +269,7 @@ pub(crate) struct Called {
     pub(crate) raised: Option<String>,
     /// The time by the candidate's clock.
     pub(crate) claimed: Duration,
-    /// The time by the worker's clock, with the hand-off. Not used for blocks, which have their own figure.
+    /// The time by the worker's clock, including the hand-off. Not used for blocks: see [`Block::elapsed`].
     pub(crate) elapsed: Duration,
 }
 
@@ -293,7 +280,7 @@ pub(crate) const UNSUPPORTED: i32 = -2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StrayWrite {
     pub(crate) output: usize,
-    /// The distance past its end, in bytes; negative if before its start.
+    /// The distance past the output's end, in bytes; negative if before its start.
     pub(crate) past: i64,
 }
 
@@ -304,11 +291,9 @@ pub(crate) struct Verdict {
     pub(crate) detail: String,
 }
 
-/// The way in which a session ended.
 #[derive(Clone, Debug)]
 pub(crate) struct Ending {
-    /// The verdict on its death, which names the arguments of the entry that was called last. Meaningful only if an
-    /// answer was `Died`.
+    /// The verdict on the candidate's death. Meaningful only if an answer was `Died`.
     pub(crate) verdict: Verdict,
     pub(crate) end: RunnerEnd,
     pub(crate) peak_owed: Bytes,
@@ -321,11 +306,10 @@ pub(crate) trait Session {
     /// Loads the candidate. Must be called once, before anything else.
     fn load(&mut self, limit: Duration) -> Result<Answer<Loaded>, SessionError>;
 
-    /// Makes the plan call of an entry. Call it only if the candidate has one.
+    /// Call it only if the candidate has a plan call.
     fn plan(&mut self, entry: usize, limit: Duration) -> Result<Answer<Called>, SessionError>;
 
-    /// Fills every output and the bytes beside it with `poison`, writes the value from before the call into each
-    /// argument that the call changes, and makes one call into `slot`.
+    /// Fills every output and the bytes beside it with `poison`, and restores each argument that the call changes.
     fn call(
         &mut self,
         entry: usize,
@@ -337,21 +321,17 @@ pub(crate) trait Session {
     /// The number of slots for an entry's outputs.
     fn slots(&self, entry: usize) -> u32;
 
-    /// A reader of one output.
     fn output(&self, entry: usize, output: usize, slot: u32) -> Box<dyn BytesSource + '_>;
 
-    /// Returns the first byte beside an output that is no longer `poison`. Used only in verification.
+    /// Returns the first byte beside an output that is no longer `poison`.
     fn damage(&self, entry: usize, slot: u32, poison: u8) -> Result<Option<StrayWrite>, SessionError>;
 
-    /// Fills the slots that a block of `calls` calls will write with `poison`, and writes the value from before the
-    /// call into each argument that the call changes.
+    /// Fills and restores as `call` does, for the slots that a block of `calls` calls will write.
     fn poison(&mut self, entry: usize, calls: u32, poison: u8) -> Result<(), SessionError>;
 
-    /// The clock that times blocks of its calls.
     fn clock(&mut self) -> &mut dyn Clock;
 
-    /// Kills the candidate if it is still alive, and returns how it ended. Every session must end with this, except
-    /// after an error.
+    /// Every session must end with this, except after an error.
     fn finish(self: Box<Self>) -> Result<Ending, SessionError>;
 }
 
@@ -379,7 +359,6 @@ pub(crate) trait Clock {
     /// keeps this many CPUs busy.
     fn leaves_room(&self, threads: u32, cpus_busy: f64) -> bool;
 
-    /// Sets whether this process spins while it waits for the end of a block.
     fn wait_spinning(&mut self, spin: bool);
 
     /// The properties of the device that has this clock; `None` on a CPU.
@@ -387,7 +366,6 @@ pub(crate) trait Clock {
         None
     }
 
-    /// Runs one block and times it.
     fn block(&mut self, block: &BlockOrder<'_>, renew: Renew<'_>) -> Result<Answer<Block>, SessionError>;
 
     /// Wakes the candidate as for a block, without requesting a call.
@@ -402,7 +380,6 @@ pub(crate) fn nothing_new() -> Result<(), SessionError> {
     Ok(())
 }
 
-/// One block to be timed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockOrder<'b> {
     pub(crate) entry: usize,
@@ -410,7 +387,7 @@ pub(crate) struct BlockOrder<'b> {
     pub(crate) calls: u32,
     /// True if the plan call is made instead.
     pub(crate) plan: bool,
-    /// True if each call gets its own variant of the inputs. Otherwise all calls get the captured inputs.
+    /// If false, all calls get the captured inputs.
     pub(crate) varied: bool,
     /// True if inputs and outputs are evicted from the caches before the block; on a device, before each call.
     pub(crate) cold: bool,
@@ -421,7 +398,6 @@ pub(crate) struct BlockOrder<'b> {
     pub(crate) limit: Duration,
 }
 
-/// One element of an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Look {
     pub(crate) output: usize,
@@ -432,17 +408,15 @@ pub(crate) struct Look {
     pub(crate) width: usize,
 }
 
-/// The number of elements that are checked in a block. Reading them takes some microseconds. If a candidate leaves a
-/// fiftieth of its output undone, five blocks miss it with a probability of about 1 in 600.
+/// If a candidate leaves a fiftieth of its output undone, five blocks miss it with a probability of about 1 in 600.
 pub(crate) const LOOKS: u32 = 64;
 
 /// The size of the largest element: two 64-bit floats.
 pub(crate) const WIDEST_ELEMENT: usize = 16;
 
-/// The result of a block.
 #[derive(Clone, Debug)]
 pub(crate) struct Block {
-    /// The time between the two readings of the clock; the hand-off is not yet subtracted.
+    /// The hand-off is not yet subtracted.
     pub(crate) elapsed: Duration,
     pub(crate) called: Called,
     pub(crate) wake: WakeCost,
@@ -451,8 +425,7 @@ pub(crate) struct Block {
     /// The total time that the candidate's threads and this thread waited for a CPU; `None` if Linux does not report
     /// it.
     pub(crate) waited: Option<Duration>,
-    /// The index of the first look whose element changed after the second reading, because the candidate reported
-    /// "done" too early.
+    /// The index of the first look whose element changed after the second reading.
     pub(crate) changed: Option<usize>,
     /// Present if a device's clock timed the block. `called.claimed` is then the time that the host saw.
     pub(crate) on_device: Option<DeviceBlock>,
@@ -466,7 +439,6 @@ pub(crate) struct DeviceBlock {
     pub(crate) is_graph: bool,
 }
 
-/// The properties of a device that times calls.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct DeviceFacts {
     /// The fastest rate, in bytes read and written per second, at which the device copied its own memory.
@@ -475,7 +447,7 @@ pub(crate) struct DeviceFacts {
     pub(crate) lacks: Vec<String>,
 }
 
-/// The result of an idle round, in which the candidate is woken and no call is requested.
+/// A round in which the candidate is woken and no call is requested.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IdleRound {
     /// The candidate's CPU time in the round.

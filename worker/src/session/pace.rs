@@ -2,7 +2,7 @@
 
 use std::ops::BitOr;
 
-/// The pace of a device at one moment. A figure that the device does not report is `None`.
+/// A figure that the device does not report is `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Pace {
     /// The clock rate of its multiprocessors.
@@ -11,7 +11,6 @@ pub(crate) struct Pace {
     pub(crate) limits: Option<Limits>,
 }
 
-/// The reasons why a device runs slower than it could.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) power: bool,
@@ -42,7 +41,7 @@ impl BitOr for Limits {
 }
 
 impl Pace {
-    /// The pace of a block from readings before and after it: the lower clock, the higher power, and all limits.
+    /// For a block: the lower clock, the higher power, and all limits.
     pub(crate) fn around(self, after: Self) -> Self {
         let both = |one: Option<u32>, other: Option<u32>| one.into_iter().chain(other).min();
         Self {

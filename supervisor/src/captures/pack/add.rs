@@ -20,8 +20,7 @@ use crate::captures::journal::{self, Journal, Line};
 use crate::captures::sources::{Source, Stamp};
 use crate::captures::{CapturesError, Tick, failed};
 
-/// The last words of the source in the provenance of a store that files were added to. An interrupted `add` is
-/// recognised by them.
+/// An interrupted `add` is recognised by this.
 const ADDED_PROVENANCE: &str = "added file by file";
 
 /// A file, and the name of its entry, such as `op/entry_000000.pt`.
@@ -31,8 +30,7 @@ pub struct Added {
     pub name: String,
 }
 
-/// Adds files to a store, which is created if it does not exist. An existing entry is replaced only if `replace` is
-/// set. Tensor data that no entry needs any more is removed.
+/// An existing entry is replaced only if `replace` is set. Tensor data that no entry needs any more is removed.
 pub fn add(
     store: &Path,
     files: &[Added],
@@ -85,7 +83,6 @@ fn source(file: &Added) -> Result<Source, CapturesError> {
 }
 
 impl Packing {
-    /// Opens a finished store, a store that an `add` left unfinished, or an empty folder.
     fn open_for_adding(store: &Path, origin: Origin) -> Result<Self, CapturesError> {
         let partial = store.join(PARTIAL);
         if form_of(store) == FolderForm::Store {
@@ -117,7 +114,7 @@ impl Packing {
     }
 }
 
-/// Turns a finished store into an unfinished one. The index is removed once the journal has all of its entries.
+/// The index is removed once the journal has all of its entries.
 fn reopen(store: &Path, partial: &Path) -> Result<(), CapturesError> {
     let index =
         Index::read(store).map_err(|source| CapturesError::Index { path: store.to_owned(), source })?;

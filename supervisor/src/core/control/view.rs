@@ -24,9 +24,8 @@ pub struct RunView {
     pub floor: Bytes,
     pub charged: Bytes,
     pub owed: Bytes,
-    /// When the run began to wait, and for what: the database, processes, room for builds, or memory for the next lease.
+    /// Since when, and for what: the database, processes, room for builds, or memory for the next lease.
     pub waiting: Option<(Moment, String)>,
-    /// The room for builds in the last reading.
     pub room: Room,
 }
 
@@ -37,7 +36,6 @@ pub struct WorkerView {
     /// `starting`, `idle`, `leased`, `draining` or `terminating`.
     pub state: &'static str,
     pub age: Duration,
-    /// The number of leases that it has been granted.
     pub leases: u32,
     pub owed: Bytes,
     pub peak_owed: Bytes,
@@ -45,11 +43,10 @@ pub struct WorkerView {
     pub validated: Bytes,
     pub runners: Vec<RunnerView>,
     pub lease: Option<LeaseView>,
-    /// Set if the worker is being ended, or will be ended after its lease.
+    /// The worker is being ended, or will be after its lease.
     pub asked_to_go: bool,
 }
 
-/// A runner that was reported and has not died.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunnerView {
     pub pid: u32,
@@ -164,8 +161,7 @@ impl Core {
         })
     }
 
-    /// Explains why a unit waits, as part of a sentence, with the size of the unit's lease. `name_of` names other
-    /// units.
+    /// As part of a sentence, with the size of the unit's lease. `name_of` names other units.
     pub fn wait_reason(&self, now: Moment, id: UnitId, name_of: impl Fn(UnitId) -> String) -> Option<String> {
         let UnitView::Waiting { stage, .. } = self.unit_view(id)? else { return None };
         let unit = self.unit(id);
@@ -211,7 +207,8 @@ impl Core {
         Some(format!("{lease}, {charged} of {ceiling} are charged, {before}, and {reason}"))
     }
 
-    /// Returns how many units are served before this one, because of their turn, job, stage or position.
+    /// Returns how many open units come before this one by turn, job, stage and number. It ignores that faster
+    /// candidates are timed first.
     fn ahead_of(&self, id: UnitId) -> usize {
         let order =
             |unit: &Unit| (!unit.is_done()).then(|| (unit.turn, unit.job, unit.step().stage, unit.spec.id));

@@ -22,7 +22,6 @@ pub const STAGE: StageSpec = StageSpec {
     batch: None,
 };
 
-/// A run's limits, and its jobs with their candidates.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub ceilings: Ceilings,
@@ -46,7 +45,6 @@ pub struct Job {
     /// The candidates, in the order in which they are offered.
     pub candidates: Vec<UnitId>,
     pub recycle: RecycleSettings,
-    /// Why the job's captures cannot be used.
     pub broken: Option<String>,
     /// Whether the job has an entry to time.
     pub timed: bool,
@@ -70,7 +68,6 @@ pub struct Candidate {
     pub resumed: Option<Resumed>,
 }
 
-/// The ways to do a step, if there is only one.
 pub fn one_way(spec: StageSpec) -> Arc<[StageSpec]> {
     Arc::from([spec])
 }
@@ -91,7 +88,7 @@ pub fn a_replay(stage: StageSpec) -> Candidate {
     Candidate { replay: Some(stage), ..a_candidate() }
 }
 
-/// A job whose workers are never recycled.
+/// A job whose limits for recycling workers are generous.
 pub fn a_job(id: JobId) -> Job {
     Job {
         id,

@@ -8,7 +8,7 @@ use opt_shared::settings::Priority;
 use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
 
-/// A report with this status. If it passed, it has the artifact or the result that its stage requires.
+/// If it is PASSED, the report has the artifact or the result that its stage requires.
 pub fn report(stage: Stage, status: Status) -> Report {
     let passed = status == Status::Passed;
     let body = match stage {
@@ -27,7 +27,7 @@ pub fn report(stage: Stage, status: Status) -> Report {
     Report::new(Head { ms: 1.0, ..Head::failed(status, status.name()) }, body)
 }
 
-/// A profile with an entry for each pair: a speed-up, and the half-width of its interval relative to the speed-up.
+/// For each pair: a speed-up, and the half-width of its interval relative to the speed-up.
 pub fn timed(stage: Stage, speedups: &[(f64, f64)]) -> Report {
     let mut report = report(stage, Status::Passed);
     let entry = |(number, &(value, half)): (usize, &(f64, f64))| EntryProfile {
@@ -90,7 +90,7 @@ pub fn of_the_baseline(mut report: Report) -> Report {
     report
 }
 
-/// A report of a SIGKILL at this entry, from an unknown sender if `unknown_sender`.
+/// A SIGKILL at this entry.
 pub fn killed_at(stage: Stage, entry: &str, unknown_sender: bool) -> Report {
     let mut report = report(stage, Status::InfraError);
     report.head.failures.push(EntryFailure {

@@ -60,7 +60,6 @@ fn second_verifier_is_not_started_if_its_lease_would_not_fit() {
     }
 }
 
-/// Returns the stage of each lease up to the first profile, and how many profilers had been started before it ended.
 fn spares(spec: Plan) -> Vec<(Stage, usize)> {
     let mut harness = Harness::new(spec);
     let mut seen = Vec::new();
@@ -103,7 +102,7 @@ fn no_spare_is_started_for_a_stage_that_the_plan_leaves_out() {
 
 #[test]
 fn spare_that_does_not_fit_is_left_out_and_reported_once() {
-    // The lease fits exactly. One byte decides whether an idle worker fits beside it.
+    // One byte decides whether an idle worker fits beside the lease.
     let lease = Bytes::mib(108);
     let idle = super::harness::IDLE;
     for (ceiling, fits) in
@@ -156,8 +155,7 @@ fn no_second_worker_is_started_while_one_is_starting() {
         harness.sample(&[]);
         assert_eq!(starts(&harness, Role::Verifier), 1);
     }
-    // Each verifier is due for replacement after its first lease. A second one is needed beside the first, but no
-    // successor.
+    // A second verifier is needed beside the first, but no successor.
     let mut spec = Plan { verifiers: 2, spare: true, ..plan(6) };
     spec.jobs[0].recycle.after_leases = 1;
     let mut harness = Harness::new(spec);
@@ -188,8 +186,6 @@ fn no_spare_is_started_while_a_verifier_is_idle() {
     assert_eq!(starts(&harness, Role::Verifier), 2, "{:#?}", harness.log);
 }
 
-/// A newly submitted unit needs a verifier, and the profiler is due for replacement, but nothing may start during a
-/// profile.
 #[test]
 fn no_worker_is_started_during_a_profile() {
     let mut spec = Plan { spare: true, ..plan(1) };
@@ -252,7 +248,6 @@ fn failed_start_is_repeated_after_a_delay() {
     assert_eq!(harness.core.lease_of(worker), None);
 }
 
-/// Memory that a worker owes during a lease is not growth. A worker is judged when it is idle.
 #[test]
 fn worker_is_judged_by_the_memory_it_keeps() {
     for (kept, goes) in [(20, false), (200, true)] {
@@ -290,7 +285,6 @@ fn workers_due_for_replacement_are_replaced_one_at_a_time() {
         harness.policies(decision).iter().filter(|row| row.reason.contains("after_leases")).count()
     };
     let mut max_leaving = 0;
-    // A worker is due for replacement after two leases, so both can be due at the same time.
     for _ in 0..200 {
         match harness.try_lease() {
             Some(granted) => harness.finish(granted, Status::Passed),

@@ -11,8 +11,8 @@ use super::harness::{Harness, plan};
 use crate::core::event::{Action, Stage, StopReason};
 use crate::core::testkit::reports;
 
-/// A function that returns the result of a timed step of a unit: the speed-up with the relative half-width of its
-/// interval, or the status with which the step fails. The speed-up of the baseline, unit 0, is ignored.
+/// The speed-up with the relative half-width of its interval, or the status with which the step fails. The speed-up of
+/// the baseline, unit 0, is ignored.
 type Figures<'a> = &'a dyn Fn(u32, Stage) -> Result<(f64, f64), Status>;
 
 /// Runs a job with a baseline and other candidates to its end.
@@ -38,13 +38,11 @@ fn contest(candidates: u32, figures: Figures<'_>) -> Harness {
     harness
 }
 
-/// Returns the orders of the timed steps.
 fn timed(harness: &Harness) -> String {
     let orders = harness.orders();
     orders.split(' ').filter(|order| !order.starts_with(['B', 'V'])).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the detail of a candidate's end.
 fn why(harness: &Harness, candidate: u32) -> &str {
     let done = harness.log.iter().find_map(|action| match action {
         Action::UnitDone { unit: UnitId(unit), detail, .. } if *unit == candidate => Some(detail),
@@ -189,7 +187,7 @@ proptest! {
                 prop_assert!(value * (1.0 + half) < highest_lower_bound, "{unit} was left out: {orders}");
             }
         }
-        // The best candidate is confirmed, if it is faster than the baseline.
+        // The best candidate is confirmed, if it was profiled and is faster than the baseline.
         let best = (1..7).filter(passed).max_by(|one, other| figure(*one).0.total_cmp(&figure(*other).0));
         if let Some(best) = best.filter(|&best| 1.0 < figure(best).0 && reached[&best] != Stage::Screen) {
             prop_assert_eq!(reached[&best], Stage::Confirm, "{} {}", best, orders);

@@ -71,7 +71,6 @@ fn recycle_after_the_lease_waits_and_loses_nothing() {
 #[test]
 fn immediate_recycle_does_not_count_as_a_loss() {
     let mut harness = Harness::new(plan(1));
-    // Workers are recycled more often than they may fail, and more often than an attempt may be lost.
     for attempt in 1..=u32::try_from(MAX_FAILURES).expect("a few") + 1 {
         let granted = harness.lease();
         assert_eq!((granted.order.stage, granted.attempt), (Stage::Build, attempt));
@@ -237,7 +236,7 @@ fn submitted_candidates_are_served_in_turns() {
     assert_eq!(harness.stopped(), None, "an open run waits");
     assert!(done(&submit(&mut harness, 1)));
     let first = harness.lease();
-    // Two more candidates arrive. They wait until the first one is done, and then go through each stage together.
+    // The new candidates wait until the first one is done, and then go through each stage together.
     assert!(done(&submit(&mut harness, 2)) && done(&submit(&mut harness, 3)));
     assert!(matches!(submit(&mut harness, 3).0, Answer::Unknown(_)), "the id is already taken");
     harness.finish(first, Status::Passed);

@@ -17,7 +17,7 @@ use crate::core::testkit::reports;
 
 const GIB: Bytes = Bytes::gib(1);
 
-/// Changes a plan: verifications and profiles reserve 400 MiB of a device whose ceiling is 1 GiB.
+/// Verifications and profiles reserve 400 MiB of a device whose ceiling is 1 GiB.
 fn on_device(mut plan: Plan) -> Plan {
     plan.ceilings.device = GIB;
     let stage = StageSpec { device: Bytes::mib(400), ..STAGE };
@@ -43,7 +43,6 @@ fn seen(processes: &[(Process, Bytes)]) -> DeviceSample {
     }
 }
 
-/// Samples the device while it is empty, lets builds pass, and returns the first verification.
 fn verifying(spec: Plan) -> (Harness, Granted) {
     let mut harness = Harness::new(spec);
     harness.feed(Event::DeviceSample(seen(&[])));
@@ -93,7 +92,7 @@ fn runner_with_a_context_is_ended_instead_of_its_worker() {
     assert!(kills(&harness.feed(Event::DeviceSample(seen(&held)))).is_empty(), "each is ended once");
 }
 
-/// The second worker holds more than the 400 MiB that its lease reserves. The first one holds exactly as much.
+/// The first worker holds exactly the 400 MiB that its lease reserves.
 #[test]
 fn only_the_offender_is_ended() {
     let (mut harness, first) = verifying(Plan { verifiers: 2, ..on_device(plan(2)) });
@@ -158,8 +157,7 @@ fn device_that_keeps_memory_is_quarantined_and_builds_continue() {
     let row = harness.policies("device_not_returned").pop().expect("a row");
     assert!(row.numbers.contains(&("device_bytes", 300 << 20)), "{row:?}");
     assert_eq!(harness.core.device_state(), DeviceState::Quarantined);
-    // Builds are still granted, because they do not need the device. When nothing else is left to do, the units end
-    // without a verdict.
+    // Builds are still granted, because they do not need the device.
     assert_eq!(harness.pass_the_rest(), StopReason::Finished);
     assert!(harness.orders().contains("B1"), "{}", harness.orders());
     assert_eq!(harness.orders().matches('V').count(), 1, "{}", harness.orders());

@@ -21,8 +21,7 @@ fn told_to_end(actions: &[Action]) -> Vec<WorkerId> {
         .collect()
 }
 
-/// Samples workers and lowers the ceiling during a pause, then ends the pause. Returns the workers that are told to
-/// end.
+/// Returns the workers that are told to end.
 fn after_a_pause(harness: &mut Harness, held: &[(WorkerId, u64)], ceiling: u64) -> Vec<WorkerId> {
     let seen: Vec<_> = held.iter().map(|&(worker, mib)| (Process::Worker(worker), Bytes::mib(mib))).collect();
     harness.sample(&seen);
@@ -34,7 +33,7 @@ fn pause(harness: &mut Harness) {
     harness.feed(Event::Control(Control::Pause));
 }
 
-/// Starts a run in which two verifiers build for the second job, beside the idle profiler of the first job.
+/// The profiler is of the first job. Both verifiers build for the second.
 fn beside_an_idle_profiler() -> (Harness, [Granted; 2], WorkerId) {
     let mut spec = Plan { verifiers: 2, ..two_jobs() };
     spec.jobs[1].candidates.push(UnitId(2));
@@ -90,7 +89,7 @@ fn spare_is_ended_before_a_worker_that_has_worked() {
     harness.finish(second, Status::InfraError);
     let others: Vec<_> = [first, second].iter().map(|it| it.worker).collect();
     assert!(others.iter().all(|&it| it < spare));
-    // The worker that will get the lease holds little, so it is not the one to be ended.
+    // The worker that will get the lease holds little.
     let held = [(WorkerId(1), 5), (WorkerId(2), 60), (spare, 60)];
     assert_eq!(after_a_pause(&mut harness, &held, 200), [spare]);
 }
@@ -136,8 +135,7 @@ fn worker_that_kept_too_much_for_its_lease_ends_only_if_that_is_enough() {
     assert_eq!(after_a_pause(&mut harness, &held, 200), [profiler]);
 }
 
-/// The worker owes too much for its lease before it has done any work. Its successor would owe the same, so workers
-/// would be replaced indefinitely.
+/// The worker owes too much for its lease before it has done any work. Its successor would owe the same.
 #[test]
 fn unused_worker_is_not_replaced_for_its_own_lease() {
     let mut harness = Harness::new(plan(1));

@@ -21,8 +21,7 @@ pub(super) const IDLE: Bytes = Bytes::mib(8);
 /// The memory that is charged for the supervisor.
 pub(super) const SUPERVISOR: Bytes = Bytes::mib(20);
 
-/// A plan with one job, which has a baseline (candidate 0) and other candidates. The ceiling is generous, and no worker
-/// is recycled.
+/// One job, with a baseline (candidate 0). The ceiling is generous, and no worker is recycled.
 pub(super) fn plan(candidates: u32) -> Plan {
     let job = JobId(0);
     let mut plan = Plan { floor: Bytes::gib(1), spare: false, ..nothing() };
@@ -33,7 +32,7 @@ pub(super) fn plan(candidates: u32) -> Plan {
     plan
 }
 
-/// A plan with two jobs of one candidate each. The second job has no baseline.
+/// The second job has no baseline.
 pub(super) fn two_jobs() -> Plan {
     let mut plan = plan(2);
     plan.jobs[0].candidates = vec![UnitId(0)];
@@ -42,7 +41,6 @@ pub(super) fn two_jobs() -> Plan {
     plan
 }
 
-/// A lease that the core has granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Granted {
     pub(super) worker: WorkerId,
@@ -58,8 +56,7 @@ pub(super) struct Harness {
     pub(super) log: Vec<Action>,
     /// The machine's available memory in each sample.
     pub(super) available: Option<Bytes>,
-    /// The plan whose units are offered. When the core wants units of a job, it gets all of them at once. `None` if the
-    /// source is silent.
+    /// When the core wants units of a job, it gets all of them at once. `None` if the source is silent.
     plan: Option<Plan>,
     offered: usize,
     starting: VecDeque<WorkerId>,
@@ -77,7 +74,7 @@ impl Harness {
         harness
     }
 
-    /// Creates a harness whose source never answers. The core has not handled any event yet.
+    /// The core has not handled any event yet.
     pub(super) fn silent(plan: &Plan) -> Self {
         Self {
             core: Core::new(plan.spec(), WorkerId(1), LeaseId(1)),
@@ -143,7 +140,6 @@ impl Harness {
         actions
     }
 
-    /// Offers one more candidate unasked.
     pub(super) fn submit(&mut self, job: u32, id: u32) -> Vec<Action> {
         let unit = plan(1).unit(UnitId(id), &a_candidate(), true, false);
         self.offered += 1;
@@ -155,7 +151,7 @@ impl Harness {
         self.feed(Event::Tick)
     }
 
-    /// Answers one routine action, which is a worker's start or end. If there is none, feeds a sample.
+    /// If there is no worker's start or end to answer, feeds a sample.
     pub(super) fn answer(&mut self) -> Vec<Action> {
         if let Some(worker) = self.starting.pop_front() {
             self.feed(Event::WorkerReady { worker })
@@ -230,7 +226,6 @@ impl Harness {
         panic!("the run does not end\n{:#?}", self.log);
     }
 
-    /// Returns why the run stopped, if it has stopped.
     pub(super) fn stopped(&self) -> Option<StopReason> {
         self.log.iter().find_map(|action| match action {
             Action::Stop { reason } => Some(reason.clone()),
@@ -238,7 +233,6 @@ impl Harness {
         })
     }
 
-    /// Returns the status and the blame of a candidate that has ended.
     pub(super) fn done(&self, candidate: u32) -> Option<(Status, Option<Blame>)> {
         self.log.iter().find_map(|action| match action {
             Action::UnitDone { unit, status, blame, .. } if unit.0 == candidate => Some((*status, *blame)),
@@ -246,8 +240,8 @@ impl Harness {
         })
     }
 
-    /// Returns the granted orders in short form, such as `B0 V0 P1/0#2`: stage, candidate, baseline beside it, and the
-    /// attempt if it is not the first.
+    /// In short form, such as `B0 V0 P1/0#2`: stage, candidate, baseline beside it, and the attempt if it is not the
+    /// first.
     pub(super) fn orders(&self) -> String {
         let orders: Vec<String> = self
             .log
@@ -285,7 +279,7 @@ impl Harness {
     }
 }
 
-/// Returns the kills among these actions: the worker, the pid if it is a runner, and the reason.
+/// The worker, the pid if it is a runner, and the reason.
 pub(super) fn kills(actions: &[Action]) -> Vec<(WorkerId, Option<u32>, KillReason)> {
     actions
         .iter()

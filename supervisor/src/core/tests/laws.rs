@@ -12,7 +12,6 @@ use crate::core::unit::{Progress, Unit};
 use crate::core::worker::State;
 use crate::core::{Core, Ending};
 
-/// Returns a run with a working verifier.
 fn at_work() -> (Harness, Granted) {
     let mut harness = Harness::new(plan(3));
     let build = harness.lease();
@@ -40,7 +39,7 @@ fn charge_for_a_missing_worker_is_noticed() {
 }
 
 #[test]
-fn lease_for_another_stage_than_its_candidates_is_noticed() {
+fn lease_of_an_ended_unit_is_noticed() {
     let error =
         broken(|core, _| core.change(UnitId(0), |unit| unit.progress = Progress::Done(Status::Passed)));
     assert!(error.contains("its unit is") && error.contains("Done"), "{error}");

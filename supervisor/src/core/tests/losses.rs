@@ -140,8 +140,6 @@ fn lost_worker_is_replaced_and_its_successor_repeats_the_step() {
     assert_eq!(classes(&harness), [WorkerEndClass::Unknown; 3]);
 }
 
-/// One worker is lost in each of two stages. Neither stage has lost both of its attempts, but a unit that lost two
-/// workers is put off.
 #[test]
 fn candidate_that_lost_two_workers_is_quarantined() {
     let mut harness = Harness::new(plan(1));
@@ -313,7 +311,8 @@ fn baseline_lost_beside_a_candidate_is_not_the_candidates_loss() {
     assert_eq!(paired.attempt, 2);
     harness.report(paired, failed(Status::Timeout));
     assert_eq!(harness.policies("baseline_lost").len(), 1);
-    // This is the third attempt. The host caused one loss and the baseline another; the candidate caused none.
+    // The first was a loss through the host's fault. The second ended because of the baseline, which does not count as
+    // a loss.
     let third = harness.lease();
     // A worker that blames a baseline although there was none is at fault. That counts as one more loss.
     harness.report(third, failed(Status::Timeout));
@@ -354,7 +353,7 @@ fn second_kill_by_an_unknown_sender_on_one_entry_is_a_crash() {
     for (entries, unknown, expected) in [
         (["entry_000001", "entry_000001"], true, crash),
         (["entry_000001", "entry_000002"], true, host),
-        // A runner in a separate PID namespace cannot kill itself, so an outside process did.
+        // A runner in a separate PID namespace cannot kill itself.
         (["entry_000001", "entry_000001"], false, host),
     ] {
         for passed in [1, 2] {
@@ -400,7 +399,6 @@ fn baseline_that_kills_itself_beside_a_candidate_is_lost() {
     assert_eq!(harness.done(1), Some((Status::Passed, None)));
 }
 
-/// Kills are counted per side. One kill of the baseline and one of the candidate are not two kills of one side.
 #[test]
 fn one_kill_of_each_side_on_one_entry_is_not_a_crash() {
     let mut harness = Harness::new(plan(2));

@@ -135,7 +135,7 @@ fn profile_does_not_wait_for_a_sample_of_an_unused_verifier() {
     let last = harness.lease();
     harness.feed(Event::Control(Control::Recycle { which: Which::Worker(last.worker), mode: Mode::Now }));
     harness.gone(last.worker);
-    // The verifier's successor is starting, but the unit for which it was started is cancelled.
+    // The verifier's successor is starting, but its unit is cancelled.
     let one = Control::Cancel { job: JobId(0), unit: Some(last.order.unit) };
     harness.feed(Event::Control(one));
     let worker = WorkerId(last.worker.0 + 1);
@@ -180,7 +180,7 @@ fn unit_that_never_fits_is_reported_before_anything_starts() {
         assert_eq!((harness.done(0), harness.done(1)), (Some(expected), Some(expected)));
         assert_eq!(harness.policies("does_not_fit").is_empty(), fits);
     }
-    // A unit that does not fit does not affect the others. A stage that is not wanted does not count.
+    // A stage that is not wanted does not count.
     let mut spec = plan(2);
     spec.candidates[1].verify[0].reserved = Bytes::gib(4);
     let mut harness = Harness::new(spec);
@@ -195,8 +195,6 @@ fn unit_that_never_fits_is_reported_before_anything_starts() {
     assert_eq!(harness.done(0), Some((Status::Passed, None)));
 }
 
-/// A profile beside a baseline takes more memory than a profile alone. This applies to candidates of a job with a
-/// baseline, and not to the baseline itself.
 #[test]
 fn unit_that_never_fits_beside_the_baseline_is_reported_before_anything_starts() {
     let mut spec = plan(2);
@@ -372,8 +370,6 @@ fn phase_records_its_peak() {
     assert_eq!(row.predicted, STAGE.predicted + IDLE);
 }
 
-/// There are two jobs with one candidate each, and the profiler is due for replacement after one lease. Its replacement
-/// is started while the second job's verifier works.
 #[test]
 fn profiler_due_for_replacement_is_replaced_while_verifiers_work() {
     for (spare, starts_in_the_switch) in [(true, 0), (false, 1)] {

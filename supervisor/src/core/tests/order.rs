@@ -19,7 +19,7 @@ fn job_done(harness: &Harness) -> Vec<bool> {
         .collect()
 }
 
-/// Runs the plan to its end. The named steps fail (`V1` is candidate 1's verification).
+/// The named steps fail (`V1` is candidate 1's verification).
 fn run(spec: Plan, failing: &[&str]) -> Harness {
     let mut harness = Harness::new(spec);
     loop {
@@ -131,7 +131,6 @@ fn only_partial_candidates_may_have_unsupported_entries() {
         assert_eq!(harness.pass_the_rest(), StopReason::Finished);
         assert_eq!(harness.done(0), Some(expected));
     }
-    // An entry that was supported in the verification must be supported in the profile.
     let mut spec = plan(1);
     spec.candidates[0].partial = true;
     let mut harness = Harness::new(spec);
@@ -170,7 +169,6 @@ fn units_built_before_a_resume_are_not_built_again() {
     (spec.verify, spec.profile) = (false, false);
     spec.candidates[0].resumed = Some(Resumed::Built);
     assert_eq!(run(spec, &[]).orders(), "B0");
-    // A unit built before the resume has taken no step since, so damaged captures still end it.
     let mut spec = plan(1);
     spec.candidates[0].resumed = Some(Resumed::Built);
     spec.jobs[0].broken = Some("entry_000001.pt: not a zip".to_owned());
@@ -188,7 +186,6 @@ fn units_finished_before_a_resume_are_kept() {
     let harness = run(spec, &[]);
     assert_eq!(harness.orders(), "B3 V3 P3/0");
     assert_eq!(harness.done(0), None, "an earlier part of the run ended it");
-    // In a resumed run, too, candidates are not timed beside a baseline that does not support all entries.
     let mut spec = plan(2);
     spec.candidates[0].resumed = done(Status::Unsupported, true);
     let harness = run(spec, &[]);

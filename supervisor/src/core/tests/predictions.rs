@@ -67,7 +67,7 @@ fn profile_settings(batch_bytes: Bytes, inputs: InputMemory) -> ProfileSettings 
     }
 }
 
-/// An entry with these sizes in MiB. In the comments below, they are I (inputs), O (outputs) and U (unmapped inputs).
+/// In MiB. In the comments below, the sizes are I (inputs), O (outputs) and U (unmapped inputs).
 fn entry(file: u64, inputs: u64, outputs: u64, unmapped: u64) -> EntryNumbers {
     EntryNumbers {
         file: Bytes::mib(file),
@@ -83,7 +83,7 @@ fn entry(file: u64, inputs: u64, outputs: u64, unmapped: u64) -> EntryNumbers {
     }
 }
 
-/// Adds constants to an entry, each with its number and its size in MiB. A copy takes 1 MiB more.
+/// Each has its number and its size in MiB. A copy takes 1 MiB more.
 fn with(entry: EntryNumbers, constants: &[(u32, u64)]) -> EntryNumbers {
     let constant = |&(id, mib)| Constant { id, bytes: Bytes::mib(mib), placed: Bytes::mib(mib + 1) };
     EntryNumbers { constants: constants.iter().map(constant).collect(), ..entry }
@@ -98,7 +98,6 @@ fn build_reserves_the_compilers_limit() {
         (stage.deadline, stage.batch, stage.device),
         (Duration::from_secs(4 * 120 + 60), Some(Bytes::gib(4)), Bytes::ZERO)
     );
-    // Each way has half the memory of the one before, down to 128 MiB (`MIN_COMPILER_MEMORY`).
     let memory: Vec<_> = ways.iter().filter_map(|way| way.spec.batch).collect();
     assert_eq!(memory, [4096, 2048, 1024, 512, 256, 128].map(Bytes::mib));
     let [tiny] = &build_ways(Bytes::mib(20), Duration::ZERO)[..] else { panic!("one way") };
@@ -132,8 +131,7 @@ fn verification_owes_its_largest_entry_and_not_the_sum() {
     assert_eq!((nothing.spec.predicted, nothing.decides), (Bytes::mib(1), None));
 }
 
-/// The inputs of a group are in memory at the same time. A group of one entry owes what a separate runner owes for it,
-/// so separate runners do not save memory then.
+/// A group of one entry owes what a separate runner owes for it, so separate runners do not save memory then.
 #[test]
 fn verification_with_shared_runners_owes_its_largest_group() {
     let limits = limits(None, Some(1));
@@ -149,9 +147,8 @@ fn verification_with_shared_runners_owes_its_largest_group() {
     assert_eq!(found, [(Bytes::mib(53), Some(0), shared, 3), (Bytes::mib(51), Some(3), alone, 0)]);
     assert_eq!(ways[0].batches, [0..2, 2..3, 3..4]);
     assert_eq!(ways[1], verify(&entries, Bytes::ZERO, terms_of(&limits), &settings, 4));
-    // An entry that fails in a shared runner is repeated in a separate one.
     assert!(ways[1].spec.deadline < ways[0].spec.deadline);
-    // The same single entry decides either way. Separate runners would reserve no less, so that way is not offered.
+    // Separate runners would reserve no less, so that way is not offered.
     let large = [entry(1, 1, 100, 0), entry(1, 1, 1, 0)];
     assert_eq!(verify_ways(&large, terms_of(&limits), &settings, 4).len(), 1);
     assert_eq!(verify_ways(&[], terms_of(&limits), &settings, 4).len(), 1);
@@ -211,7 +208,6 @@ fn shared_constants_are_owed_once_per_batch() {
 
 #[test]
 fn batches_are_split_as_long_as_that_reserves_less() {
-    // U is added up over a batch, so smaller batches owe less. Splitting ends at one entry.
     let entries = vec![entry(1, 10, 0, 30); 8];
     let steps = profiled(&entries, 1000, InputMemory::Mapped, false);
     let predicted: Vec<Bytes> = steps.iter().map(|step| step.spec.predicted).collect();
@@ -230,16 +226,15 @@ fn batches_are_split_as_long_as_that_reserves_less() {
     assert_eq!(profiled(&[], 1000, InputMemory::Copied, false).len(), 1);
 }
 
-/// A worker past its deadline counts as stuck, so the deadline must be longer than all timeouts together.
 #[test]
 fn deadlines_exceed_what_timeouts_allow() {
     let entries = vec![entry(20, 10, 1, 0); 100];
     let limits = limits(None, Some(1));
     for call_timeout in [Duration::from_millis(10), Duration::from_secs(1), Duration::from_secs(600)] {
         let settings = verify_settings(call_timeout, 2);
-        // For each entry, a separate runner loads the candidate and makes four calls: a plan call, two repeats and one
-        // more. Each may take four times its timeout, because a worker waits that long for a runner that gets no CPU.
-        // Reading an entry's 20 MiB takes a second.
+        // For each entry, a separate runner loads the candidate and makes a plan call and two repeats. One more call is
+        // allowed for. Each may take four times its timeout, because a worker waits that long for a runner that gets no
+        // CPU.
         let load = call_timeout.clamp(Duration::from_secs(1), Duration::from_secs(120)) * 4;
         let call = call_timeout * 4;
         let allowed = (load + call * 4) * 100 + Duration::from_secs(100);
@@ -284,7 +279,6 @@ fn deadlines_are_long_enough_for_every_wait() {
     assert_eq!(replayed.spec.predicted, Bytes::mib(5 + 3 + 4 + 1 + 1));
 }
 
-/// In the batch that owes most, the entry that would owe most alone decides.
 #[test]
 fn entry_with_the_largest_sum_decides() {
     let small = entry(1, 1, 0, 30);

@@ -17,7 +17,6 @@ fn sample(swapped: Bytes) -> Event {
     Event::Sample(Sample { supervisor_owed: Bytes::mib(10), swapped, ..Sample::default() })
 }
 
-/// Returns a run in which a verification is running and a spare profiler is waiting.
 fn with_a_spare(spec: Plan) -> (Harness, Granted, WorkerId) {
     let mut harness = Harness::new(Plan { spare: true, ..spec });
     let build = harness.lease();
@@ -48,7 +47,7 @@ fn memory_gap_is_reported_once_it_lasts() {
     harness.available = Some(Bytes::gib(10));
     harness.sample(&[(runner, Bytes::mib(1))]);
     let rows = |harness: &Harness| harness.policies("attribution_gap").len();
-    // The memory that this run owes explains why less is available.
+    // 2 GiB less are available, and this run owes only 1 GiB more. The gap of 1 GiB is as large as the floor.
     harness.available = Some(Bytes::gib(8));
     for _ in 0..2 {
         harness.sample(&[(runner, Bytes::gib(1) + Bytes::mib(1))]);
@@ -185,7 +184,7 @@ fn spare_is_started_again_after_the_pressure() {
     assert_eq!(started(&harness), before + 1, "{:#?}", harness.log);
 }
 
-/// Returns a run with two leases of verifiers side by side, each with a runner, under a ceiling of 300 MiB.
+/// Each lease has a runner. The ceiling is 300 MiB.
 fn side_by_side() -> (Harness, [Granted; 2]) {
     let spec = Plan { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(300)), ..plan(3) };
     let mut harness = Harness::new(spec);
@@ -234,7 +233,6 @@ fn newest_lease_is_ended_below_the_floor_without_an_offender() {
 
 #[test]
 fn idle_worker_that_holds_memory_is_ended_before_working_ones() {
-    // A build runs beside a profiler that has been idle since the previous job.
     let spec = two_jobs();
     for (held, goes) in [(15, false), (16, true)] {
         let mut harness = Harness::new(spec.clone());

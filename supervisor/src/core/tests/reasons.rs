@@ -64,7 +64,7 @@ fn smaller_batch_has_the_reason_that_led_to_it() {
     assert_eq!(number(&row, "available_bytes"), Some(available.get()));
     assert_eq!(number(&row, "ceiling_bytes"), None);
 
-    // The previous attempt ended for lack of memory. The machine has enough memory again.
+    // The machine has enough memory again.
     let (mut harness, granted) = at_profile(two_steps(), None);
     harness.runner(granted, 7, Bytes::gib(2));
     harness.available = Some(Bytes::mib(900));

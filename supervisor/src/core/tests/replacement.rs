@@ -1,5 +1,5 @@
-//! When an idle profiler that is due for replacement is ended. This happens only while verifiers work for the profile
-//! that needs its successor.
+//! When an idle profiler that is due for replacement is ended. With spares, this happens while verifiers work for the
+//! profile that needs its successor.
 
 use opt_shared::ids::{UnitId, WorkerId};
 use opt_shared::outcome::Status;
@@ -25,8 +25,7 @@ fn after_the_first_job(spec: Plan) -> (Harness, Granted) {
     }
 }
 
-/// A plan in whose second job a worker may hold only one lease. The first job leaves no verifier, so the second job's
-/// verifiers have held no lease.
+/// The first job leaves no verifier, so the second job's verifiers have held no lease.
 fn fresh_verifiers() -> Plan {
     let mut spec = Plan { spare: true, ..two_jobs() };
     spec.jobs[0].recycle.before_profile = BeforeProfile::Always;
@@ -70,7 +69,6 @@ fn profiler_due_for_replacement_ends_once_a_verifier_works_for_the_next_profile(
     }
 }
 
-/// Memory that a worker owes during a lease is not growth. The other reasons for a replacement need no sample.
 #[test]
 fn profiler_is_judged_by_the_memory_it_kept() {
     for (kept, goes) in [(20, false), (300, true)] {

@@ -31,7 +31,6 @@ fn replay_takes_one_lease_of_a_profiler() {
     assert_eq!(harness.pass_the_rest(), StopReason::Finished);
 }
 
-/// A report that says PASSED without a result, or has a result without PASSED, is rejected.
 #[test]
 fn replay_has_a_result_only_if_it_passed() {
     for (status, with_result) in

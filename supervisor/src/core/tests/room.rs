@@ -50,7 +50,7 @@ fn builds_wait_for_room_while_other_steps_continue() {
     assert_eq!(harness.core.unit_view(unit), Some(UnitView::Waiting { stage: Stage::Build, attempt: 1 }));
     let why = harness.core.wait_reason(harness.now, unit, |other| other.to_string()).expect("it waits");
     assert!(why.contains("no room for builds"), "{why}");
-    // With a little more room, builds stay held, because the next one could use it up.
+    // Builds stay held: the next one could use up the room.
     harness.feed(Event::Room(BETWEEN_THE_MARKS));
     pass_what_is_granted(&mut harness);
     assert_eq!(harness.orders(), "B0 B1 V0 V1 P0 P1/0");

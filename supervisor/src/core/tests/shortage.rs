@@ -25,7 +25,7 @@ fn sample_of(worker: opt_shared::ids::WorkerId, owed: Bytes, available: Option<B
     })
 }
 
-/// Ends the worker in both attempts of both passes, and returns how each attempt ended.
+/// In both attempts of both passes. Returns how each attempt ended.
 fn ended_in_every_attempt(
     spec: Plan,
     owed: Bytes,
@@ -113,8 +113,7 @@ fn worker_killed_for_its_deadline_is_recorded_as_late() {
     assert!(why.contains("did not finish in time"), "{why}");
 }
 
-/// Two verifiers are working. The runner of the first owes 109 MiB with its shared memory. That is 1 MiB more than the
-/// lease's charge.
+/// The first verifier's runner owes 109 MiB with its shared memory: 1 MiB more than the lease's charge.
 #[test]
 fn smallest_excess_over_the_ceiling_counts() {
     let spec = Plan { verifiers: 2, ceilings: Ceilings::host(Bytes::mib(300)), ..plan(3) };
@@ -154,7 +153,6 @@ fn runner_that_holds_little_is_not_ended_for_the_floor() {
     }
 }
 
-/// An idle worker kept too much memory for its next lease. Replacing it frees the missing memory.
 #[test]
 fn worker_that_kept_too_much_for_its_next_lease_is_replaced() {
     for (kept, goes) in [(160, true), (150, false)] {
@@ -162,7 +160,6 @@ fn worker_that_kept_too_much_for_its_next_lease_is_replaced() {
         let mut harness = Harness::new(spec);
         let build = harness.lease();
         let actions = harness.finish(build, Status::Passed);
-        // The next lease was granted at once. It has the same worker, which holds no memory yet.
         assert!(actions.iter().any(|it| matches!(it, Action::Start { .. })), "{actions:#?}");
         let second = harness.lease();
         harness.feed(Event::Control(Control::Pause));
@@ -216,7 +213,7 @@ fn idle_worker_is_ended_for_the_floor_only_if_that_is_enough() {
         let was_granted = actions.iter().any(|it| matches!(it, Action::Start { .. }));
         assert_eq!(was_granted, 1024 + 108 <= available, "{held} of {available}: {actions:#?}");
         if goes {
-            // The worker is ending. No other worker is told to end for the same reason, and no worker is told twice.
+            // No other worker is told to end for the same reason, and no worker is told twice.
             let again =
                 harness.feed(sample_of(profile.worker, Bytes::mib(held), Some(Bytes::mib(available))));
             assert!(!again.iter().any(|it| matches!(it, Action::Shutdown { .. })), "{again:#?}");

@@ -54,7 +54,7 @@ fn offer(harness: &mut Harness, ids: std::ops::Range<u32>, more: bool) -> Vec<Ac
     harness.feed(Event::Offered { job: JobId(0), units: units(ids), by })
 }
 
-/// A run with one job. Its source has not been asked, and the test answers for it.
+/// The test answers for the source, which has not been asked.
 fn with_a_silent_source(verifiers: u32) -> Harness {
     Harness::silent(&Plan { verifiers, ..plan(0) })
 }
@@ -130,7 +130,6 @@ fn source_with_nothing_yet_is_awaited_and_not_asked_again() {
     assert_eq!(harness.orders(), "B0 V0 P0");
 }
 
-/// A unit that must run alone is not disturbed by units of another job.
 #[test]
 fn late_units_of_an_earlier_job_do_not_disturb_a_unit_that_runs_alone() {
     let mut harness = Harness::silent(&two_jobs());
@@ -150,7 +149,7 @@ fn late_units_of_an_earlier_job_do_not_disturb_a_unit_that_runs_alone() {
     assert_eq!(harness.orders(), "B0 V0 P0");
     harness.finish(profile, Status::Passed);
     assert_eq!(harness.pass_the_rest(), StopReason::Finished);
-    // Here, the late unit is the one that must run alone. It waits for the other job's build.
+    // The late unit must run alone.
     let mut harness = Harness::silent(&two_jobs());
     harness.feed(Event::Tick);
     harness.feed(Event::Offered { job: JobId(1), units: units(0..1), by });
@@ -280,7 +279,6 @@ fn next_unit_is_granted_as_soon_as_the_previous_one_ends() {
     }
     let profile = harness.lease();
     assert_eq!(wanted(&harness.finish(profile, Status::Passed)), [(1, 2)]);
-    // The next unit belongs to the next turn. The remaining unit of the previous turn never fits.
     let mut spec = plan(2);
     spec.candidates[1].build[0].reserved = Bytes::mib(400);
     let mut harness = Harness::new(spec);
@@ -383,9 +381,8 @@ fn submitted_units_raise_the_supervisors_charge() {
     harness.feed(Event::Tick);
 }
 
-/// The first way never fits under the ceiling. The second one takes less memory, and is used instead.
 #[test]
-fn any_step_may_fall_back_to_a_smaller_way() {
+fn verification_falls_back_to_a_smaller_way() {
     let way = |mib, batch| StageSpec { reserved: Bytes::mib(mib), batch, ..STAGE };
     let mut spec = plan(1);
     spec.candidates[0].verify = vec![way(5000, Some(Bytes::mib(64))), way(100, None)];

@@ -58,8 +58,6 @@ fn view_of_a_worker_has_its_lease_runners_and_memory() {
     assert_eq!(view.lease, Some(lease));
 }
 
-/// A worker may end because a user asked for it, because it has held as many leases as the plan allows, or because it
-/// is being killed. The view shows that it will end.
 #[test]
 fn view_shows_a_worker_that_ends_after_its_lease() {
     type Change = fn(&mut Harness, Granted);
@@ -118,7 +116,6 @@ fn view_counts_the_candidates_ahead_of_a_waiting_one() {
     let all = |harness: &Harness| [0, 1, 2].map(|candidate| before(harness, candidate));
     assert_eq!(all(&harness), ["0 candidates are", "1 candidate is", "2 candidates are"]);
     assert!(why(&harness, 0).ends_with("and 1 worker is starting or ending"), "{}", why(&harness, 0));
-    // The first candidate's verification comes after the other builds. The second candidate is being built.
     let build = harness.lease();
     harness.finish(build, Status::Passed);
     assert_eq!([before(&harness, 0), before(&harness, 2)], ["2 candidates are", "1 candidate is"]);

@@ -9,7 +9,7 @@ use opt_shared::units::Bytes;
 
 use super::Reading;
 
-/// One of our processes, with its pid in our namespace, followed by its pids in the namespaces within ours.
+/// With its pid in our namespace, followed by its pids in the namespaces within ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnProcess<P> {
     pub process: P,
@@ -19,17 +19,16 @@ pub struct OwnProcess<P> {
 /// A reading, split by whose memory it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attribution<P> {
-    /// Memory of each of our processes; `None` if NVML lists it without a figure.
+    /// `None` if NVML lists it without a figure.
     pub ours: Vec<(P, Option<Bytes>)>,
     /// Memory of other processes on this machine, and their number.
     pub others: Bytes,
     pub other_processes: u32,
-    /// Memory in use that belongs to no known process. `None` if the device has no totals and every listed process is
-    /// known.
+    /// `None` if the device has no totals and every listed process is known.
     pub unattributed: Option<Bytes>,
 }
 
-/// Splits a reading. `is_here` returns whether a pid belongs to a living process in our namespace.
+/// `is_here` returns whether a pid belongs to a living process in our namespace.
 pub fn attribute<P: Copy>(
     reading: &Reading,
     ours: &[OwnProcess<P>],
@@ -55,8 +54,7 @@ pub fn attribute<P: Copy>(
     found
 }
 
-/// Returns our process with this pid in our namespace, or else the only one of our processes with this pid in any
-/// namespace.
+/// A process with this pid in our namespace, or else the only one with this pid in any namespace.
 fn owner<P: Copy>(pid: u32, ours: &[OwnProcess<P>]) -> Option<P> {
     if let Some(found) = ours.iter().find(|it| it.pids.first() == Some(&pid)) {
         return Some(found.process);
@@ -66,7 +64,7 @@ fn owner<P: Copy>(pid: u32, ours: &[OwnProcess<P>]) -> Option<P> {
     others.next().is_none().then_some(found.process)
 }
 
-/// Returns the pids of a process in all namespaces that `proc` shows, or only `pid` if the kernel does not list them.
+/// Only `pid` if Linux does not list them.
 pub fn pids(proc: &Path, pid: u32) -> Vec<u32> {
     let status = std::fs::read_to_string(proc.join(pid.to_string()).join("status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();
@@ -100,7 +98,6 @@ mod tests {
         let found = attribute(&reading, &[ours('a', &[7]), ours('b', &[10, 1])], |pid| pid == 8);
         assert_eq!(found.ours, [('a', Some(Bytes::mib(300))), ('b', None)]);
         assert_eq!((found.others, found.other_processes), (Bytes::mib(200), 1));
-        // Memory of an unknown pid is unattributed, like memory that is listed for no process.
         assert_eq!(found.unattributed, Some(Bytes::mib(500)));
     }
 

@@ -1,8 +1,8 @@
 //! Samples devices through NVML: the memory of each process and of the whole device. This never creates a CUDA context.
 //!
 //! NVML is loaded at run time, and its absence is not an error. Figures that NVML does not have are `None`; for
-//! example, machines with unified memory report no totals. `attribution` maps pids to our processes. `watch` samples in
-//! its own thread, because a driver with a problem can take seconds to answer.
+//! example, machines with unified memory report no totals. `watch` samples in its own thread, because a driver with a
+//! problem can take seconds to answer.
 
 pub mod attribution;
 mod nvml;
@@ -12,7 +12,7 @@ use opt_shared::units::Bytes;
 
 pub use self::nvml::{LIBRARY_VARIABLE, Nvml};
 
-/// The names of a device. `index` is NVML's number, in the order of PCI addresses.
+/// `index` is NVML's number, in the order of PCI addresses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceIdentity {
     pub index: u32,
@@ -20,7 +20,6 @@ pub struct DeviceIdentity {
     pub name: String,
 }
 
-/// One sample of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reading {
     /// `None` if NVML reports no totals, because host and device share one memory.
@@ -31,7 +30,6 @@ pub struct Reading {
     pub utilisation: Option<u32>,
 }
 
-/// The memory of a whole device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceTotals {
     pub total: Bytes,
@@ -53,7 +51,7 @@ pub enum DeviceError {
     Absent { why: String },
     #[error("{operation} failed: NVML says `{why}`")]
     Failed { operation: &'static str, why: String },
-    /// The device has fallen off the bus, or its driver has given up on it. Only a reset or a reboot restores it.
+    /// Only a reset or a reboot restores it.
     #[error(
         "the device is lost: NVML says `{why}` during {operation} (reset it with nvidia-smi -r, or restart the machine)"
     )]
@@ -67,12 +65,11 @@ pub enum DeviceError {
     NotListed { uuid: String, count: usize },
 }
 
-/// The maximum difference between two totals of the same memory, as a share of the larger one. The driver and the
-/// kernel each reserve some memory.
+/// As a share of the larger total. The driver and Linux each reserve some memory.
 const SAME_MEMORY: f64 = 0.05;
 
-/// Guesses whether host and device share one memory: NVML reports no totals, or the device has about as much memory as
-/// the machine. Only the card's driver knows for certain.
+/// A guess: NVML reports no totals, or the device has about as much memory as the machine. Only the card's driver knows
+/// for certain.
 pub fn shares_host_memory(device: Option<DeviceTotals>, machine: Bytes) -> bool {
     let Some(device) = device else { return true };
     let (larger, smaller) = (device.total.max(machine), device.total.min(machine));

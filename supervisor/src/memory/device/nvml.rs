@@ -13,16 +13,14 @@ use super::{DeviceError, DeviceIdentity, DeviceTotals, Listed, Reading};
 
 /// The variable that names another library to load instead of the driver's `libnvidia-ml.so.1`.
 pub const LIBRARY_VARIABLE: &str = "OPT_NVML_LIBRARY";
-/// The driver's name for the library. The plain `libnvidia-ml.so` exists only if development files are installed.
+/// The plain `libnvidia-ml.so` exists only if development files are installed.
 const LIBRARY: &str = "libnvidia-ml.so.1";
 
-/// The loaded library.
 pub struct Nvml {
     inner: nvml_wrapper::Nvml,
 }
 
 impl Nvml {
-    /// Loads and initialises the library, which takes tens of milliseconds if there is a driver.
     pub fn open() -> Result<Self, DeviceError> {
         let path = std::env::var_os(LIBRARY_VARIABLE).unwrap_or_else(|| OsString::from(LIBRARY));
         Self::open_library(&path)
@@ -40,8 +38,8 @@ impl Nvml {
         (0..count).map(|index| self.identity(index)).collect()
     }
 
-    /// Finds the device with this UUID. A number cannot identify it, because a CUDA driver may count in another order,
-    /// and `CUDA_VISIBLE_DEVICES` hides cards from that driver.
+    /// A number cannot identify it, because a CUDA driver may count in another order, and `CUDA_VISIBLE_DEVICES` hides
+    /// cards from that driver.
     pub fn device_of(&self, uuid: &str) -> Result<DeviceIdentity, DeviceError> {
         let devices = self.devices()?;
         let count = devices.len();
@@ -67,7 +65,6 @@ impl Nvml {
         })
     }
 
-    /// Samples a device once.
     pub fn read(&self, index: u32) -> Result<Reading, DeviceError> {
         let device = self.device(index)?;
         // Processes are read before the totals, so the totals exclude every process that ended before it could be
@@ -88,7 +85,7 @@ impl Nvml {
     }
 }
 
-/// Returns the bytes by pid. A partitioned device lists a process once for each instance that it uses.
+/// A partitioned device lists a process once for each instance that it uses.
 fn listed(answer: Result<Vec<ProcessInfo>, NvmlError>) -> Result<BTreeMap<u32, Option<Bytes>>, DeviceError> {
     let mut all: BTreeMap<u32, Option<Bytes>> = BTreeMap::new();
     for process in supported(answer, "listing the device's processes")?.unwrap_or_default() {
@@ -105,7 +102,7 @@ fn listed(answer: Result<Vec<ProcessInfo>, NvmlError>) -> Result<BTreeMap<u32, O
     Ok(all)
 }
 
-/// Returns `None` if the error means that the device does not support the query.
+/// `None` if the device does not support the query.
 fn supported<T>(answer: Result<T, NvmlError>, operation: &'static str) -> Result<Option<T>, DeviceError> {
     match answer {
         Ok(value) => Ok(Some(value)),
@@ -121,7 +118,7 @@ fn failed(operation: &'static str) -> impl Fn(NvmlError) -> DeviceError {
     }
 }
 
-/// Formats an error with all its causes, because the loader's message is a cause of NVML's error.
+/// The loader's message is a cause of NVML's error.
 fn with_causes(error: &NvmlError) -> String {
     opt_shared::causes::chain(error)
 }

@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::{DeviceError, DeviceIdentity, Nvml, Reading};
 
-/// The time between samples while there is a lease on the device, or the memory of a dead worker is being returned.
+/// While there is a lease on the device, or the memory of a dead worker is being returned.
 pub const BUSY: Duration = Duration::from_millis(20);
 /// The time between samples at all other times.
 pub const IDLE: Duration = Duration::from_secs(1);
@@ -20,10 +20,9 @@ pub const IDLE: Duration = Duration::from_secs(1);
 /// The latest reading, until it is taken.
 type Latest = Arc<Mutex<Option<Result<Reading, DeviceError>>>>;
 
-/// A thread that samples one device.
 pub struct DeviceWatch {
     identity: DeviceIdentity,
-    /// Sends the time between samples to the thread. The thread then takes a sample at once.
+    /// After a message, the thread takes a sample at once.
     intervals: Sender<Duration>,
     interval: Duration,
     latest: Latest,
@@ -32,8 +31,7 @@ pub struct DeviceWatch {
 }
 
 impl DeviceWatch {
-    /// Starts the thread, which takes the first sample at once. It ends when this value is dropped, unless it is stuck
-    /// in NVML.
+    /// The thread takes the first sample at once. It ends when this value is dropped, unless it is stuck in NVML.
     pub fn start(nvml: Nvml, identity: DeviceIdentity) -> std::io::Result<Self> {
         let (intervals, received) = unbounded();
         let latest = Latest::default();
@@ -49,12 +47,11 @@ impl DeviceWatch {
         &self.identity
     }
 
-    /// Readable when there is a new reading.
     pub fn descriptor(&self) -> BorrowedFd<'_> {
         self.new_reading.as_fd()
     }
 
-    /// Changes the time between samples. If it differs, the next sample is taken at once.
+    /// If it differs, the next sample is taken at once.
     pub fn set_interval(&mut self, interval: Duration) {
         if self.interval != interval {
             self.interval = interval;

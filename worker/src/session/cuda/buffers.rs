@@ -8,9 +8,9 @@ use opt_shared::units::Bytes;
 use super::driver::{Card, Driver, DriverError, SharedDriver};
 use crate::judge::BytesSource;
 
-/// The value of the bytes in the bands of inputs. A kernel is unlikely to write this value.
+/// The value of the bytes in the bands of inputs, which a kernel is unlikely to write.
 pub(super) const BAND_BYTE: u8 = 0xb5;
-/// The largest distance, in bytes, between a buffer and an access that is attributed to it.
+/// An access is attributed to a buffer within this distance.
 const NEAR: u64 = 64 << 10;
 /// The size of the pieces in which bands are read.
 const PIECE: usize = 4096;
@@ -25,7 +25,6 @@ pub(super) struct Bands {
 }
 
 impl Bands {
-    /// The layout for a buffer of `bytes` bytes that begin at offset `phase` of their storage.
     pub(super) fn of(card: &Card, bytes: u64, phase: u64) -> Self {
         let band = if card.checks_accesses { 0 } else { DEVICE_BAND.get() };
         Self { front: band + phase % DEVICE_ALIGNMENT.get(), bytes, back: band }
@@ -41,7 +40,6 @@ impl Bands {
 pub(super) struct DeviceBuffer {
     /// The name in messages, such as: the input `weight`.
     pub(super) name: String,
-    /// The address of its first byte.
     pub(super) address: u64,
     pub(super) bands: Bands,
 }
@@ -51,7 +49,6 @@ impl DeviceBuffer {
         Self { name, address: start + bands.front, bands }
     }
 
-    /// The start and the size of its allocation.
     pub(super) fn allocation(&self) -> (u64, Bytes) {
         (self.address - self.bands.front, self.bands.allocated())
     }
@@ -60,8 +57,8 @@ impl DeviceBuffer {
         self.address + self.bands.bytes
     }
 
-    /// Returns the position of the first byte in the bands that is not `expected`: its distance past the buffer's end
-    /// or, if negative, before its start. The band before the buffer is checked first.
+    /// The first byte that is not `expected`: its distance past the buffer's end or, if negative, before its start. The
+    /// band before the buffer is checked first.
     pub(super) fn damage(&self, driver: &mut dyn Driver, expected: u8) -> Result<Option<i64>, DriverError> {
         let Bands { front, back, .. } = self.bands;
         let before = first_unlike(driver, self.address - front, front, expected)?;
@@ -72,7 +69,7 @@ impl DeviceBuffer {
         Ok(behind.map(signed))
     }
 
-    /// The distance of an address from the buffer: 0 within it, positive past its end, negative before its start.
+    /// 0 within the buffer, 1 for the first byte past its end, and negative before its start.
     fn past(&self, address: u64) -> i64 {
         if address < self.address {
             -signed(self.address - address)
@@ -84,7 +81,7 @@ impl DeviceBuffer {
     }
 }
 
-/// Describes an address relative to the nearest of the kernel's buffers. Also returns whether that buffer is near.
+/// Also returns whether the nearest buffer is near.
 pub(super) fn describe_address(buffers: &[DeviceBuffer], address: u64) -> (String, bool) {
     let nearest = buffers.iter().min_by_key(|buffer| buffer.past(address).unsigned_abs());
     let Some(buffer) = nearest else { return ("no buffer is near".to_owned(), false) };
@@ -118,7 +115,6 @@ fn bytes(count: u64) -> String {
     if count == 1 { "1 byte".to_owned() } else { format!("{count} bytes") }
 }
 
-/// The offset of the first byte that is not `expected`.
 fn first_unlike(
     driver: &mut dyn Driver,
     from: u64,

@@ -14,8 +14,7 @@ pub(super) const SYMBOL: &str = "opt_digest";
 /// The size of a word, in bytes.
 const WORD: u64 = 8;
 const THREADS: u32 = 256;
-/// The largest number of blocks, which is enough to occupy any card. For larger inputs, each thread processes several
-/// words.
+/// The largest number of blocks. For larger inputs, each thread processes several words.
 const MAX_BLOCKS: u64 = 4096;
 /// The time limit of each launch, and of waiting for all digests of an entry. The emulated device takes some seconds
 /// for a gigabyte.
@@ -24,14 +23,13 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// The size of a digest's sum on the device, in bytes.
 pub(super) const SUM_BYTES: u64 = WORD;
 
-/// Computes digests in one context.
 pub(super) struct Digester {
     module: ModuleId,
     function: FunctionId,
     seed: u64,
 }
 
-/// A digest: the sum of the whole words, and the remaining bytes.
+/// The sum of the whole words, each mixed with the seed and its index, and the remaining bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Digest {
     sum: u64,
@@ -58,7 +56,7 @@ impl Digester {
         let _ = driver.borrow_mut().unload(self.module);
     }
 
-    /// The digests of these parts, in order. `sums` is the address of device memory for one sum per part.
+    /// `sums` is the address of device memory for one sum per part.
     pub(super) fn of(
         &self,
         driver: &SharedDriver,

@@ -35,7 +35,6 @@ pub(super) struct Wanted {
     pub(super) bands: Bands,
 }
 
-/// The buffers for an entry's outputs.
 pub(super) fn outputs_of(entry: &OnDevice, card: &Card) -> Vec<Wanted> {
     let outputs = entry.as_ref().outputs.iter();
     outputs
@@ -77,9 +76,8 @@ impl EntryCall {
         self.inputs.iter().chain(&self.outputs).chain(&self.workspaces)
     }
 
-    /// The memory that is filled with poison before a call: outputs, workspaces and the bands beside them. An argument
-    /// that the call changes is left out (but not its bands), because the fills and the write that restores its value
-    /// are in no fixed order.
+    /// An argument that the call changes is left out (but not its bands), because the fills and the write that restores
+    /// its value are in no fixed order.
     pub(super) fn poisoned(&self, entry: &OnDevice) -> Vec<(u64, Bytes)> {
         let outputs = &entry.as_ref().outputs;
         let is_changed =
@@ -97,7 +95,6 @@ impl EntryCall {
         parts.filter(|(_, bytes)| *bytes != Bytes::ZERO).collect()
     }
 
-    /// Writes the value from before the call into each argument that the call changes.
     pub(super) fn restore(&self, entry: &OnDevice, driver: &SharedDriver) -> io::Result<()> {
         let recorded = entry.as_ref();
         for (output, buffer) in recorded.outputs.iter().zip(&self.outputs) {
@@ -108,7 +105,7 @@ impl EntryCall {
         Ok(())
     }
 
-    /// The address that a pointer stands for; 0 for an argument without elements, as in PyTorch.
+    /// The address is 0 for an argument without elements, as in PyTorch.
     pub(super) fn address(&self, entry: &OnDevice, pointer: Pointer) -> u64 {
         match pointer {
             Pointer::Argument(argument) => {

@@ -1,6 +1,4 @@
 //! Derives a verdict from an error of the driver: a status, and one line with the proof.
-//!
-//! Pure: the verdict depends only on the error, the failed operation and the buffers of the call.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -12,7 +10,6 @@ use super::driver::code::{Code, Subject};
 use super::driver::{DriverError, Site};
 use crate::session::Verdict;
 
-/// The operation that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum During {
     /// Loading the candidate's module.
@@ -33,7 +30,7 @@ impl During {
     }
 }
 
-/// The verdict on an error. If the candidate cannot have caused it, the host is to blame.
+/// If the candidate cannot have caused it, the host is to blame.
 pub(super) fn of_error(error: &DriverError, during: &During, buffers: &[DeviceBuffer]) -> Verdict {
     let verdict = |status, detail| Verdict { status, detail };
     let what = during.text();
@@ -74,12 +71,10 @@ pub(super) fn of_error(error: &DriverError, during: &During, buffers: &[DeviceBu
     }
 }
 
-/// The verdict on a call that exceeded its time limit.
 pub(super) fn overdue(during: &During, limit: Duration) -> Verdict {
     Verdict { status: Status::Timeout, detail: format!("ended {}: not done after {limit:?}", during.text()) }
 }
 
-/// Returns the verdict on a failed launch.
 fn of_kernel(error: &DriverError, what: &str, buffers: &[DeviceBuffer]) -> Verdict {
     if let Some(site) = error.site.as_ref().filter(|site| site.is_race) {
         // A card would not have stopped at a race, so the error code explains nothing.
@@ -114,7 +109,6 @@ fn said(error: &DriverError) -> String {
     }
 }
 
-/// The block, thread and line, if known.
 fn at(error: &DriverError) -> String {
     let Some(Site { block, thread, ptx_line, source, .. }) = error.site.as_deref() else {
         return String::new();

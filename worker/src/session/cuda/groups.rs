@@ -10,7 +10,6 @@ use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, RecordedError};
 use crate::session::{Group, Groups, SessionError, Wanted};
 
-/// The entries of a task, in order.
 pub(super) struct DeviceGroups<'b> {
     wanted: Wanted<'b>,
     card: Card,

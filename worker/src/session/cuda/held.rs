@@ -10,7 +10,6 @@ use super::driver::card::CardDriver;
 use super::driver::emulated::EmulatedDriver;
 use super::driver::{Driver, NoDriver};
 
-/// The reason why a device could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum OpenError {
     #[error(transparent)]
@@ -37,7 +36,6 @@ impl HeldDevice {
     }
 }
 
-/// The device that a worker was started for, which may not be open yet.
 pub(crate) struct WorkerDevice {
     device: Device,
     held: Option<HeldDevice>,
@@ -48,12 +46,10 @@ impl WorkerDevice {
         Self { device, held: None }
     }
 
-    /// Returns true if candidates run on this device instead of the CPU.
     pub(crate) fn runs_device_code(&self) -> bool {
         self.device.runs_device_code()
     }
 
-    /// Opens the device if this has not been done yet.
     pub(crate) fn hold(&mut self) -> Result<&HeldDevice, OpenError> {
         match &mut self.held {
             Some(held) => Ok(held),

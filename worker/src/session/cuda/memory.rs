@@ -1,7 +1,7 @@
 //! Device memory for the residency engine: buffers under a cap, and copies in order on their own queue.
 //!
-//! The cap is checked before memory is requested from the driver, so the driver never allocates more than that for us.
-//! On drop, buffers that a failed load has left behind are released.
+//! The cap is checked before memory is requested from the driver. On drop, buffers that a failed load has left behind
+//! are released.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -16,14 +16,14 @@ use crate::residency::budget::Budget;
 use crate::residency::device::{Buffer, Device, DeviceError, Event, Marks};
 
 const NAME: &str = "the device";
-/// The time limit of a copy. The bus moves gigabytes per second, so a copy that takes longer than this will not end.
+/// The bus moves gigabytes per second, so a copy that takes longer than this will not end.
 const COPY_LIMIT: Duration = Duration::from_secs(60);
 /// The first and the longest pause between two polls. Pauses start short, for operations that end at once, and double
 /// each time.
 const FIRST_PAUSE: Duration = Duration::from_micros(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(2);
 
-/// Waits until a mark is reached. Returns false if that takes longer than `limit`.
+/// Returns false if the wait takes longer than `limit`.
 pub(super) fn wait_for(driver: &SharedDriver, mark: Mark, limit: Duration) -> Result<bool, DriverError> {
     let started = Instant::now();
     let mut pause = FIRST_PAUSE;
@@ -43,13 +43,11 @@ pub(super) fn wait_for(driver: &SharedDriver, mark: Mark, limit: Duration) -> Re
 pub(super) struct CudaMemory {
     driver: SharedDriver,
     budget: Budget,
-    /// The live buffers by address.
     live: BTreeMap<u64, Live>,
-    /// The last operation that was queued.
     queued: Event,
     /// The last operation that is known to be complete.
     done: Event,
-    /// Pending operations in the order of the queue. A copy's slot is free again once the copy is complete.
+    /// A copy's slot is free again once the copy is complete.
     under_way: VecDeque<UnderWay>,
     /// Slots whose copies are complete.
     returned: VecDeque<Pinned>,
@@ -59,7 +57,6 @@ pub(super) struct CudaMemory {
 }
 
 struct Live {
-    /// The size of the allocation.
     placed: Bytes,
     /// The last operation on the queue that touches it.
     last: Event,
@@ -117,7 +114,6 @@ impl CudaMemory {
         self.usable()
     }
 
-    /// Waits for the first operation on the queue.
     fn wait_for_first(&mut self) -> Result<(), DeviceError> {
         if let Some(first) = self.under_way.front() {
             let waited = wait_for(&self.driver, first.mark, COPY_LIMIT);
@@ -301,7 +297,7 @@ impl Drop for CudaMemory {
         while !self.under_way.is_empty() && self.failed.is_none() {
             let _ = self.wait_for_first();
         }
-        // The device may still be copying, so the slots are leaked.
+        // After a failure, the device may still be copying, so the slots are leaked.
         self.under_way.drain(..).for_each(|it| std::mem::forget(it.slot));
         let mut driver = self.driver.borrow_mut();
         for &address in self.live.keys() {

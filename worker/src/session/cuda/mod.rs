@@ -58,17 +58,14 @@ use crate::residency::device::{Device as _, DeviceError};
 use crate::residency::host::HostDevice;
 use crate::residency::load::Residency;
 
-/// The error of a replay.
 const NO_REPLAY: &str = "a replay on a device is not supported by this version";
 
-/// The backend of one lease. Dropping it releases everything that it has placed on the device.
 pub(crate) struct CudaBackend<'d> {
     device: &'d HeldDevice,
     /// The most that may be placed on the device.
     cap: Bytes,
     /// The part of the cap that inputs with new values take.
     for_variants: Cell<Bytes>,
-    /// The seed of digests.
     seed: u64,
     points: Points,
     state: RefCell<State>,
@@ -78,12 +75,11 @@ pub(crate) struct CudaBackend<'d> {
 #[derive(Default)]
 struct State {
     residency: Option<Residency<CudaMemory, Key>>,
-    /// The inputs of the current session. They stay until the next session has named its inputs.
+    /// The inputs of a session stay until the next one has named its own.
     uses: Vec<Key>,
     /// The digests of inputs right after their upload.
     digests: BTreeMap<Key, Digest>,
     digester: Option<Digester>,
-    /// The buffers that all timed sessions share.
     timing: Option<TimingMemory>,
 }
 
@@ -112,12 +108,10 @@ impl<'d> CudaBackend<'d> {
         self.points.look(point, placed, self.driver());
     }
 
-    /// Drops all memory on the device, because its contents can no longer be relied on.
     fn clear(&self) {
         *self.state.borrow_mut() = State::default();
     }
 
-    /// Replaces a failed context, or marks the device as lost if this process cannot have another.
     fn context_failed(&self) {
         let replaced = self.driver().borrow_mut().replace();
         if replaced.is_err() {

@@ -24,15 +24,15 @@ pub(super) enum Key {
     Content { blob: BlobId, begins: u64, start: u64, end: u64 },
     /// A part of a storage in the entry's own file.
     Own { entry: EntryId, storage: u32, start: u64 },
-    /// The values of an argument that is a lazy conjugate or negative, so the file does not contain them.
+    /// A lazy conjugate or negative, so the file does not contain them.
     Values { entry: EntryId, argument: usize },
 }
 
-/// A recorded call. Its inputs are placed on the device when its session starts.
+/// Its inputs are placed on the device when its session starts.
 pub(crate) struct OnDevice {
     recorded: Recorded,
     pub(super) inputs: Vec<Input>,
-    /// For each argument, the index of its input and the offset in it. `None` if it is not a tensor or has no elements.
+    /// `None` if the argument is not a tensor or has no elements.
     pub(super) places: Vec<Option<(usize, u64)>>,
 }
 
@@ -51,7 +51,6 @@ pub(super) struct Input {
     contents: Contents,
 }
 
-/// The bytes of an input.
 enum Contents {
     Piece(Piece),
     /// The tensor's values, written out densely.
@@ -107,7 +106,6 @@ impl OnDevice {
     }
 }
 
-/// The index of the piece that contains a tensor, and the tensor's offset in it.
 fn place_of(recorded: &Recorded, pieces: &[Piece], tensor: &Tensor) -> Option<(usize, u64)> {
     let within = tensor.byte_range();
     let covers = |piece: &Piece| piece.range.start <= within.start && within.end <= piece.range.end;
@@ -121,7 +119,6 @@ fn place_of(recorded: &Recorded, pieces: &[Piece], tensor: &Tensor) -> Option<(u
     Some((at, within.start - pieces[at].range.start))
 }
 
-/// An input as it is copied to the device: its bytes between its bands.
 pub(super) struct InputOrigin<'a> {
     recorded: &'a Recorded,
     input: &'a Input,
@@ -166,13 +163,11 @@ impl Origin for InputOrigin<'_> {
     }
 }
 
-/// How the bytes of an input are read.
 enum Reader {
     File { disk: FileDisk, begins: u64 },
     Values(Vec<u8>),
 }
 
-/// The open bytes of an input.
 struct InputSource<'a> {
     origin: &'a InputOrigin<'a>,
     reader: Reader,

@@ -13,8 +13,7 @@ use super::driver::SharedDriver;
 pub(super) struct Points(Rc<RefCell<Vec<DevicePoint>>>);
 
 impl Points {
-    /// Records the current figures. If the driver does not answer, its figure is zero, and the next operation reports
-    /// the error.
+    /// If the driver does not answer, its figure is zero, and the next operation reports the error.
     pub(super) fn look(&self, point: MemoryPoint, placed: Bytes, driver: &SharedDriver) {
         let memory = driver.borrow_mut().memory().ok();
         let seen = DevicePoint {
@@ -38,7 +37,6 @@ impl Points {
     }
 }
 
-/// The resident memory of this process, or zero if Linux does not report it.
 fn resident() -> Bytes {
     let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     // The fields of statm are size, resident, …, in pages.

@@ -17,12 +17,11 @@ use super::driver::{
 };
 use crate::session::pace::Pace;
 
-/// The address of the first allocation. Allocations are so far apart that no access reaches from one into another.
+/// Allocations are so far apart that no access reaches from one into another.
 const FIRST_ADDRESS: u64 = 0x7f00_0000_0000;
 const GAP: u64 = 1 << 20;
 const DIGEST: &str = "opt_digest";
 
-/// The functions of a driver that are recorded, and that a test can make fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Asked {
     Memory,
@@ -46,11 +45,9 @@ pub(super) enum Asked {
 /// A kernel of a script, which gets the memory and the launch's arguments.
 pub(super) type Kernel = Rc<dyn Fn(&mut FakeMemory, &[u64]) -> Result<(), (Code, Option<Site>)>>;
 
-/// The memory that the kernels of a script work on.
 #[derive(Default)]
 pub(super) struct FakeMemory {
     allocations: BTreeMap<u64, Vec<u8>>,
-    /// The time that kernels have taken.
     pub(super) kernels_took: Duration,
 }
 
@@ -79,15 +76,12 @@ pub(super) struct Script {
     pub(super) failing: Vec<(Asked, usize, Code)>,
     /// The sizes of the parameters and the function of each kernel, by symbol.
     pub(super) kernels: BTreeMap<String, (Vec<usize>, Kernel)>,
-    /// Kernels whose launches never end.
     pub(super) endless: Vec<String>,
-    /// True if a failed context can be replaced.
     pub(super) replaceable: bool,
     pub(super) held: Bytes,
     pub(super) most_held: Bytes,
     /// The number of polls before a mark is reached.
     pub(super) polls: u32,
-    /// The virtual clock of device and host.
     pub(super) clock: VirtualClock,
     functions: Vec<String>,
     next: u64,
@@ -98,16 +92,16 @@ pub(super) struct Script {
     failed: Option<Code>,
 }
 
-/// A clock that advances by the durations of a script. Device and host share it, as if the host waited for everything.
+/// Device and host share it, as if the host waited for everything.
 #[derive(Default)]
 pub(super) struct VirtualClock {
     passed: Duration,
     stamps: Vec<Duration>,
     /// Added to every launch that is not part of a graph.
     pub(super) launch_takes: Duration,
-    /// The bytes that a fill or a copy writes in a microsecond; 0 if they take no time.
+    /// For fills and copies; 0 if they take no time.
     pub(super) bytes_per_us: u64,
-    /// The share of the passed time that the device's clock shows, in per cent; 0 means 100.
+    /// The share of the passed time that the device's clock shows; 0 means 100.
     pub(super) shows_percent: u32,
     /// The clock rate at each reading of the pace; the last one repeats.
     pub(super) mhz: Vec<u32>,
@@ -124,7 +118,6 @@ impl VirtualClock {
         self.passed += Duration::from_micros(us);
     }
 
-    /// The clock rate at the last reading of the pace; `None` if the script has none.
     fn mhz_now(&self) -> Option<u32> {
         self.mhz.get(self.paces.saturating_sub(1)).or(self.mhz.last()).copied()
     }
@@ -136,7 +129,6 @@ impl VirtualClock {
     }
 }
 
-/// The driver, which shares its script with the test.
 pub(super) struct ScriptedDriver {
     started: Instant,
     card: Card,
@@ -158,7 +150,7 @@ impl ScriptedDriver {
         (Self { started: Instant::now(), card, script: Rc::clone(&script) }, script)
     }
 
-    /// Records a call. Returns an error if the script lets this call fail, or if the context has failed.
+    /// Returns an error if the script lets this call fail, or if the context has failed.
     fn ask(&self, asked: Asked) -> Result<std::cell::RefMut<'_, Script>, DriverError> {
         let mut script = self.script.borrow_mut();
         script.asked.push(asked);

@@ -29,7 +29,6 @@ use crate::residency::load::{Load, Origin};
 use crate::residency::staging::StagingError;
 use crate::session::{Answer, Called, Clock, Ending, Loaded, Session, SessionError, StrayWrite, Verdict};
 
-/// A session: the buffers of its entries, and the candidate's module.
 pub(super) struct DeviceSession<'b> {
     pub(super) backend: &'b CudaBackend<'b>,
     pub(super) candidate: &'b DeviceCode,
@@ -42,7 +41,6 @@ pub(super) struct DeviceSession<'b> {
     module: Option<ModuleId>,
     /// The reason why the candidate cannot be launched; `None` if it can.
     refusal: Option<String>,
-    /// The verdict, once the session has ended.
     pub(super) ended: Option<Verdict>,
     /// Set if the context cannot be used any more.
     pub(super) context_failed: bool,
@@ -84,7 +82,6 @@ impl<'b> DeviceSession<'b> {
         self.backend.driver()
     }
 
-    /// Uploads the inputs one by one, and then allocates the outputs.
     fn place_inputs_and_outputs(&mut self, outputs: Outputs) -> Result<(), SessionError> {
         let card = self.driver().borrow().card().clone();
         let origins: Vec<_> = self.entries.iter().flat_map(|entry| entry.origins()).collect();
@@ -141,7 +138,7 @@ impl<'b> DeviceSession<'b> {
         Ok(())
     }
 
-    /// Allocates the candidate's workspaces. If they do not fit, the candidate is to blame.
+    /// If the workspaces do not fit, the candidate is to blame.
     fn place_workspaces(&mut self) -> Result<(), SessionError> {
         let card = self.driver().borrow().card().clone();
         let launch = &self.candidate.callee.launch;
@@ -194,7 +191,6 @@ impl<'b> DeviceSession<'b> {
         Ok(())
     }
 
-    /// Computes the digests of the inputs, right after their upload.
     fn note_digests(&mut self) -> Result<(), SessionError> {
         for (entry, call) in self.entries.iter().zip(&self.calls) {
             let digests = {
@@ -225,7 +221,6 @@ impl<'b> DeviceSession<'b> {
         SessionError::Inputs { candidate: self.candidate.callee.candidate.clone(), source: error.into() }
     }
 
-    /// Ends the session with a verdict, unless it already has one.
     pub(super) fn end<T>(&mut self, verdict: Verdict) -> Answer<T> {
         self.ended.get_or_insert(verdict);
         Answer::Died
@@ -241,8 +236,7 @@ impl<'b> DeviceSession<'b> {
         self.end(fault::of_error(error, during, buffers))
     }
 
-    /// Loads the module and looks up the kernel of each step. Returns the reason if the plan's arguments do not match a
-    /// kernel's parameters.
+    /// Returns the reason if the plan's arguments do not match a kernel's parameters.
     fn load_module(&mut self) -> Result<Option<String>, DriverError> {
         let mut driver = self.backend.device.driver.borrow_mut();
         let module = driver.load(&self.candidate.image)?;
@@ -267,7 +261,7 @@ impl<'b> DeviceSession<'b> {
         Ok(None)
     }
 
-    /// Fills the outputs, makes one call, and returns its duration; `None` if the session ended.
+    /// Returns the duration; `None` if the session ended.
     fn launch_all(&mut self, entry: usize, poison: u8, limit: Duration) -> Option<Duration> {
         if let Err(error) = self.poison_all(entry, poison) {
             let _: Answer<()> = self.fail(&error, &During::Ours("filling its outputs"), &[]);
@@ -319,14 +313,12 @@ impl<'b> DeviceSession<'b> {
         Ok(())
     }
 
-    /// Writes the value from before the call into each argument that the call changes.
     fn restore(&self, entry: usize) -> Result<(), SessionError> {
         let restored = self.calls[entry].restore(&self.entries[entry], self.driver());
         let name = || self.entries[entry].as_ref().name.clone();
         restored.map_err(|source| SessionError::Outputs { entry: name(), source })
     }
 
-    /// Checks inputs and workspaces after a call. Returns a verdict if the call wrote where it must not.
     pub(super) fn look_over(&self, entry: usize, poison: u8) -> Result<Option<Verdict>, DriverError> {
         let call = &self.calls[entry];
         let bands = call.inputs.iter().map(|it| (it, BAND_BYTE));
@@ -360,7 +352,6 @@ impl<'b> DeviceSession<'b> {
         SessionError::Outputs { entry, source: io::Error::other(error) }
     }
 
-    /// Releases everything that this session has allocated.
     fn release(&mut self) {
         if std::mem::take(&mut self.context_failed) {
             self.allocated.clear();

@@ -1,7 +1,6 @@
 //! A device on which single kernels are tried, with the drivers that verification uses.
 //!
-//! `gpu-check` uses it to compare a card with the emulated device. It runs launches, returns the contents of buffers,
-//! and names faults. The caller judges the results.
+//! `gpu-check` uses it to compare a card with the emulated device.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -19,12 +18,11 @@ use crate::residency::device::Device as _;
 
 /// The kernel with which a session detects changed inputs, as PTX, and its name.
 pub const DIGEST: (&[u8], &str) = (include_bytes!("digest.ptx"), "opt_digest");
-/// On a card, the number of bytes after each buffer that no kernel may change.
+/// The bytes after each buffer that no kernel may change. On a card only.
 const BAND: usize = 256;
 /// The value of bytes that no kernel has written.
 const POISON: u8 = 0xa5;
 
-/// A card, or the emulated device.
 pub struct TrialDevice {
     driver: SharedDriver,
 }
@@ -49,7 +47,6 @@ pub enum TrialArgument {
     F32(f32),
 }
 
-/// A launch of a kernel of the trial's module.
 #[derive(Clone, Debug)]
 pub struct TrialLaunch {
     pub symbol: &'static str,
@@ -59,7 +56,6 @@ pub struct TrialLaunch {
     pub arguments: Vec<TrialArgument>,
 }
 
-/// A failure that the device reports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{call}: {name}{}", text.as_ref().map_or(String::new(), |text| format!(": {text}")))]
 pub struct TrialFault {
@@ -74,18 +70,16 @@ pub struct TrialFault {
     pub ptx_line: Option<u32>,
 }
 
-/// How a trial ended.
 #[derive(Clone, Debug)]
 pub enum TrialEnd {
     /// All launches are complete.
     Over {
-        /// The contents of all buffers.
         buffers: Vec<Vec<u8>>,
         /// The first buffer with a store beyond its end.
         stores_beyond: Option<usize>,
     },
     Fault(TrialFault),
-    /// A launch was not complete in time. The device can no longer be used.
+    /// A launch did not end in time. The device can no longer be used.
     Endless,
 }
 
@@ -99,7 +93,6 @@ pub struct CapTrial<T> {
     pub refused: String,
     /// The device's free memory before the first buffer, with all of them, and after they were released.
     pub free: [Bytes; 3],
-    /// What the caller observed while all buffers were placed.
     pub observed: T,
 }
 
@@ -132,12 +125,10 @@ impl TrialDevice {
         self.driver.borrow().card().uuid.clone()
     }
 
-    /// The size of the device's memory.
     pub fn total(&self) -> Bytes {
         self.driver.borrow().card().total
     }
 
-    /// Places the buffers, runs the launches in order, and waits at most `limit` for them.
     pub fn run(
         &self,
         image: &[u8],
@@ -206,7 +197,7 @@ impl TrialDevice {
         Ok(TrialEnd::Over { buffers: contents, stores_beyond })
     }
 
-    /// Allocates memory and frees it. This fails after a fault that ended the context.
+    /// Fails after a fault that ended the context.
     pub fn allocate(&self, bytes: Bytes) -> Result<(), TrialFault> {
         let mut driver = self.driver.borrow_mut();
         let address = driver.allocate(bytes)?;

@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::session::DeviceSession;
 use crate::session::{Answer, Block, BlockOrder, Clock, IdleRound, Renew, SessionError};
 
-/// The error of a block.
 const NO_TIMES: &str = "a session for verification has no clock";
 
 impl Clock for DeviceSession<'_> {

@@ -30,7 +30,6 @@ use crate::session::{Candidate, SessionError, artifact};
 /// Files that torch reads when it starts, in addition to its libraries.
 const TORCH_FILES: [&str; 4] = ["/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu", "/dev/urandom"];
 
-/// A candidate that can be called in runners.
 pub(crate) struct Callable {
     pub(crate) callee: Callee,
     artifact: OwnedFd,
@@ -39,7 +38,6 @@ pub(crate) struct Callable {
     interpreter: Option<Arc<Interpreter>>,
     /// Folders that are searched for the artifact's libraries and for their dependencies.
     library_path: Vec<PathBuf>,
-    /// The files that the runners may read, in addition to the system's libraries and the candidate's own.
     file_access: FileAccess,
     pub(crate) cpus: Vec<u32>,
     threads: u32,
@@ -97,7 +95,7 @@ impl Callable {
         })
     }
 
-    /// Returns the parameters of a runner with these entries. `outputs` is the size of the output memfd that it maps.
+    /// `outputs` is the size of the output memfd.
     pub(super) fn spec<'b>(&'b self, lease: LeaseId, entries: &[Placed], outputs: Bytes) -> RunnerSpec<'b> {
         let sum = |bytes: fn(&Placed) -> Bytes| -> Bytes { entries.iter().map(bytes).sum() };
         let materialised = sum(Placed::materialised_bytes);
@@ -143,19 +141,17 @@ impl Callable {
         }
     }
 
-    /// The form in which an interpreter calls the candidate; `None` if a library is called directly.
+    /// `None` if a library is called directly.
     pub(super) fn form(&self) -> Option<Form> {
         self.interpreter.as_ref().map(|_| self.callee.form)
     }
 
-    /// The interpreter that hosts its runners, if they need one.
     fn python(&self) -> Option<Python> {
         self.interpreter
             .as_ref()
             .map(|it| Python { executable: it.executable.clone(), library: it.library.clone() })
     }
 
-    /// Starts the process of the next session in advance, unless one is waiting already.
     pub(super) fn start_ahead(&self, link: &Link) {
         if let Some(python) = self.python() {
             // Only the zygote is started, because importing torch takes long. Copying it takes milliseconds.
@@ -167,7 +163,6 @@ impl Callable {
         *waiting = waiting.take().or_else(|| self.start_process(link).ok());
     }
 
-    /// Returns a process for a session: the one that was started in advance, or a new one.
     pub(super) fn process(&self, link: &Link) -> Result<Process, RunnerError> {
         self.waiting.take().map_or_else(|| self.start_process(link), Ok)
     }

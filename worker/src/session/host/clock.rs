@@ -29,30 +29,25 @@ use crate::session::{
 /// slowing down its empty blocks, because the shorter of the two hand-offs is subtracted from both sides. Without a
 /// baseline, it gains at most `MAX_HANDOFF` per block.
 const HANDOFF_BLOCKS: usize = 51;
-/// The number of empty blocks in a brief session, such as a screen. The intervals of a screen are at least ten percent
-/// wide, so an error of one or two microseconds in the hand-off does not matter for a block of half a millisecond.
+/// For a brief session, such as a screen.
 const BRIEF_HANDOFF_BLOCKS: usize = 15;
-/// After this time, no further empty block is started, because a candidate could make each of them slow. The time is
-/// checked between empty blocks; a single one may take up to `WAKE_TIMEOUT`.
+/// After this time, no further empty block is started, because a candidate could make each of them slow.
 const HANDOFF_TIME: Duration = Duration::from_millis(100);
-/// The smallest number of empty blocks, unless they take longer than `MAX_HANDOFF_TIME`. One disturbed block must not
-/// determine the hand-off.
+/// One disturbed block must not determine the hand-off.
 const MIN_HANDOFF_BLOCKS: usize = 9;
 const MAX_HANDOFF_TIME: Duration = Duration::from_secs(1);
-/// The longest hand-off that is ever subtracted. A wake-up through a futex takes some tens of microseconds. Longer
-/// ones are caused by a busy machine, or by a candidate that slows down empty blocks to make its calls look fast.
+/// The longest hand-off that is ever subtracted. Longer ones are caused by a busy machine, or by a candidate that slows
+/// down empty blocks to make its calls look fast.
 const MAX_HANDOFF: Duration = Duration::from_micros(100);
-/// The length of an idle round. If blocks are short, a thread that works during the whole round uses several times the
-/// CPU time that is allowed.
+/// If blocks are short, a thread that works during the whole round uses several times the CPU time that is allowed.
 const IDLE_TIME: Duration = Duration::from_millis(1);
-/// The time for which this process spins while it waits for the runner's answer in an idle round.
 const WAKE_SPIN: Duration = Duration::from_micros(200);
-/// The bounds of the time for which this process spins at the start of a block. (An empty block takes microseconds.)
+/// At the start of a block. (An empty block takes microseconds.)
 const MIN_SPIN: Duration = Duration::from_micros(200);
 const MAX_SPIN: Duration = Duration::from_secs(1);
 /// A candidate that keeps this share of all CPUs busy, or more, is assumed to need the last one too.
 const MAX_BUSY: f64 = 0.6;
-/// Real-time priorities: this thread is above the runner, so that it can always end a block.
+/// This thread is above the runner, so that it can always end a block.
 const OWN_PRIORITY: u32 = 2;
 const RUNNER_PRIORITY: u32 = 1;
 /// The time limit for an empty block, and for the answer in an idle round. The runner answered before the candidate was
@@ -64,18 +59,16 @@ pub(super) struct Stopwatch {
     handoff: Duration,
     /// The longest time that is subtracted.
     max_handoff: Duration,
-    /// True if this process may spin while it waits. False if a side needs every CPU, or if blocks have real-time
-    /// priority.
+    /// False if a side needs every CPU, or if blocks have real-time priority.
     may_spin: bool,
     /// True if the candidate's limits leave a CPU. If not, the numbers of threads and of busy CPUs decide.
     leaves_a_cpu: bool,
-    /// The value of `may_spin` when the hand-off was measured; `None` if it has not been measured or was forgotten.
+    /// `None` if the hand-off has not been measured or was forgotten.
     handoff_spun: Option<bool>,
     /// The runner's CPU time when it was last stopped.
     stopped_at: Duration,
     /// The priority of the runner's threads and of this thread in a block.
     priority: Priority,
-    /// The number of empty blocks that measure the hand-off, unless `HANDOFF_TIME` ends the measurement.
     handoff_blocks: usize,
 }
 
@@ -184,8 +177,7 @@ impl HostSession<'_> {
         Ok(())
     }
 
-    /// Measures the hand-off, unless it is known for the current way of waiting. Waking from sleep takes many times as
-    /// long as noticing a store while spinning.
+    /// Waking from sleep takes many times as long as noticing a store while spinning.
     fn ensure_handoff(&mut self) -> Result<(), RunnerError> {
         if self.watch.handoff_spun == Some(self.watch.may_spin) { Ok(()) } else { self.measure_handoff() }
     }
@@ -256,8 +248,7 @@ impl HostSession<'_> {
         self.outputs[entry].slot_start(look.output, look.slot) + look.offset
     }
 
-    /// Times one block with the priority that the plan demands. Before and after the block, nothing has real-time
-    /// priority.
+    /// Before and after the block, nothing has real-time priority.
     fn with_priority(
         &mut self,
         block: &BlockOrder<'_>,
@@ -283,7 +274,7 @@ impl HostSession<'_> {
         Ok(timed)
     }
 
-    /// Times one block. Fills `seen` with the elements at `offsets`, read right before the second reading of the clock.
+    /// Fills `seen` with the elements at `offsets`, read right before the second reading of the clock.
     fn time_block(
         &mut self,
         block: &BlockOrder<'_>,
@@ -303,8 +294,7 @@ impl HostSession<'_> {
         self.resume()?;
         still.spread.undo();
         let response = self.runner.wait_done(spin, block.limit)?;
-        // "Done" is only a claim. These elements are compared again once the runner is stopped, and a difference shows
-        // that it was not done.
+        // These elements are compared again once the runner is stopped, and a difference shows that it was not done.
         if let Some(view) = &self.view {
             seen.extend(offsets.iter().zip(block.looks).map(|(&offset, look)| view.read(offset, look.width)));
         }
@@ -334,7 +324,7 @@ impl HostSession<'_> {
         }))
     }
 
-    /// Stops the runner and writes the inputs of the next block. Returns `None` if the runner died.
+    /// Returns `None` if the runner died.
     fn prepare(&mut self, inputs: &mut InputWriter<'_>) -> Result<Option<StoppedRunner>, RunnerError> {
         // The runner may have been stopped without its CPU time being read.
         if !self.stop_and_read_cpu_time()? {
@@ -362,7 +352,7 @@ impl HostSession<'_> {
         Ok(Some(StoppedRunner { cost, stopped_at, waited, spread }))
     }
 
-    /// Stops the runner and reads its CPU time. Returns false if the runner died.
+    /// Returns false if the runner died.
     fn stop_and_read_cpu_time(&mut self) -> Result<bool, RunnerError> {
         let stopped = self.ensure_stopped()?;
         if stopped {
@@ -372,7 +362,7 @@ impl HostSession<'_> {
     }
 }
 
-/// Writes the inputs of a block when the runner is stopped, and keeps the error if that fails.
+/// Keeps the error if writing fails.
 struct InputWriter<'r> {
     renew: Renew<'r>,
     result: Result<(), SessionError>,
@@ -427,15 +417,13 @@ fn run_delay(path: impl AsRef<Path>) -> Option<Duration> {
     Some(Duration::from_nanos(text.split_ascii_whitespace().nth(1)?.parse().ok()?))
 }
 
-/// The time for which this process spins at the start of a block: one and a half times the expected duration, within
-/// bounds. On a busy machine, this process and the runner can end up on one CPU. If it then spun for longer, it would
-/// take a whole time slice from the runner in every block.
+/// On a busy machine, this process and the runner can end up on one CPU. If it then spun for longer, it would take a
+/// whole time slice from the runner in every block.
 fn spin_for(expected: Duration) -> Duration {
     (expected * 3 / 2).clamp(MIN_SPIN, MAX_SPIN)
 }
 
-/// Returns true if a CPU is left for spinning beside a candidate with this many threads, which kept this many CPUs
-/// busy. Both numbers are needed, because each can be too low: threads may start and end within a call, and while this
+/// Both numbers are needed, because each can be too low: threads may start and end within a call, and while this
 /// process spins, the candidate cannot keep all CPUs busy.
 fn leaves_room(cpus: usize, threads: u32, busy: f64) -> bool {
     #[expect(clippy::cast_precision_loss, reason = "a handful of CPUs")]

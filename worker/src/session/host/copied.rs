@@ -1,7 +1,7 @@
 //! Inputs that are timed from memory instead of from their files: copied once for both sides of a profile.
 //!
 //! A part of a storage that several entries share (by digest) is loaded once, and stays if the next batch needs it too.
-//! Runners map the arena like a file: read-only, and only their own ranges. `residency` places the copies.
+//! Runners map the arena like a file: read-only, and only their own ranges.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -27,10 +27,9 @@ use crate::residency::ledger::Kind;
 use crate::residency::load::{Load, Origin, Residency};
 use crate::residency::staging::{Source, StagingError};
 
-/// The error of inputs that could not be copied.
 #[derive(Debug)]
 pub(crate) struct Uncopied {
-    /// The index in the batch of the entry whose capture could not be read; `None` if the error has another cause.
+    /// `None` if the cause is not an entry's capture.
     pub(crate) entry: Option<usize>,
     pub(crate) error: StagingError,
 }
@@ -53,7 +52,6 @@ impl Key {
     }
 }
 
-/// The copies of a batch's inputs in memory.
 pub(crate) struct CopiedInputs {
     residency: Residency<HostDevice, Key>,
     /// A descriptor that can only be read.
@@ -72,13 +70,11 @@ impl CopiedInputs {
         Ok(Self { residency, arena, uses: Vec::new() })
     }
 
-    /// The number of bytes in the arena.
     pub(crate) fn held(&self) -> Bytes {
         self.residency.ledger().held(Kind::Weight)
     }
 
-    /// Loads the inputs of these entries, and evicts all others. The runners that mapped earlier inputs must have
-    /// ended.
+    /// The runners that mapped earlier inputs must have ended.
     pub(crate) fn load(&mut self, link: &Link, entries: &mut [Placed]) -> Result<(), Uncopied> {
         let page = Bytes::from(rustix::param::page_size());
         let failed = Cell::new(None);
@@ -135,7 +131,6 @@ fn placed_bytes(entries: &[EntryRef]) -> Bytes {
         .unwrap_or_default()
 }
 
-/// Returns the piece that contains this range: one of the same storage, or one with the same content.
 fn piece_of<'a>(
     pieces: &'a [Piece],
     storage_part: &StoragePart,
@@ -152,11 +147,9 @@ fn piece_of<'a>(
     })
 }
 
-/// A part of a capture's storage, extended to the start of its first page. The extra bytes belong to the same
-/// storage, and no runner can see them.
+/// The extra bytes belong to the same storage, and no runner can see them.
 struct PieceOrigin<'a> {
     entry: &'a Recorded,
-    /// The number of the entry in its batch.
     number: usize,
     piece: Piece,
     /// The offset in the storage at which the part starts.

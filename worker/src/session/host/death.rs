@@ -2,7 +2,7 @@
 //!
 //! The facts are the result of `waitid`, the supervisor's orders, the runner's last reports, and whether the worker
 //! itself can read an input. The result is a status with one line of detail. A status that blames the candidate needs
-//! proof. For the memory limit, the proof is a kill by the supervisor or the control group, or a refused allocation.
+//! proof.
 
 use opt_shared::message::KillReason;
 use opt_shared::outcome::Status;
@@ -17,15 +17,12 @@ use crate::session::Verdict;
 /// memory for a thread-local variable that is used for the first time.
 const LINKER_FAILURE: i32 = 127;
 
-/// The worker's knowledge of inputs and outputs, by their numbers in the runner: their names for messages, and whether
-/// the worker itself can read an input.
 pub(crate) struct Names<'a> {
     pub(crate) inputs: &'a dyn Fn(u32) -> String,
     pub(crate) outputs: &'a dyn Fn(u32) -> String,
     pub(crate) is_unreadable: &'a dyn Fn(u32) -> bool,
 }
 
-/// Returns the verdict on a runner's death.
 pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
     let verdict = |status, detail: String| Verdict { status, detail };
     let loading = matches!(death.phase, Phase::Starting | Phase::Mapped | Phase::Loading);
@@ -106,9 +103,8 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
         );
     }
     if let Some(fault) = &death.fault {
-        // A store into an input cannot raise SIGBUS. The signal means that a page of the mapped file could not be read.
-        // But the candidate can write the report of a fault, or send itself the signal. The proof is that the worker
-        // cannot read the input either.
+        // SIGBUS means that a page of the mapped file could not be read. But the candidate can write the report of a
+        // fault, or send itself the signal. The proof is that the worker cannot read the input either.
         if matches!(fault.memory, FaultedMemory::Input | FaultedMemory::InputGuard)
             && fault.signal == libc::SIGBUS
             && (names.is_unreadable)(fault.index)
@@ -174,7 +170,6 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
     }
 }
 
-/// Describes an end that a refused request for memory explains: a signal, or the exit of the dynamic linker.
 fn end_for_lack_of_memory(end: End) -> Option<String> {
     match end {
         End::Signalled { .. } => Some(format!("ended by {}", end.signal_name().unwrap_or("a signal"))),

@@ -1,8 +1,7 @@
 //! Reads a shared library's dynamic section: the libraries that it needs, its own name, and its symbol names.
 //!
 //! The file is untrusted. It is read with `pread` and never mapped, so a file that shrinks is an error, not a signal.
-//! Only the headers, the dynamic section and its strings are read, each within a limit. The loader in the runner
-//! handles the rest. `libraries` decides which libraries the runner gets.
+//! Only the headers, the dynamic section and its strings are read, each within a limit.
 
 use std::fs::File;
 use std::io;
@@ -10,16 +9,15 @@ use std::os::unix::fs::FileExt;
 
 /// The largest number of program headers. Linkers write about a dozen.
 const MAX_PROGRAM_HEADERS: u16 = 256;
-/// The largest dynamic section, in bytes. Linkers write about thirty entries of 16 bytes.
+/// In bytes. Linkers write about thirty entries of 16 bytes.
 const MAX_DYNAMIC: u64 = 64 * 1024;
-/// The largest string table, in bytes. It contains the names of all symbols; large C++ libraries have a few MiB.
+/// In bytes. The string table has the names of all symbols; large C++ libraries have a few MiB.
 const MAX_STRINGS: u64 = 64 << 20;
 /// The longest file name on Linux, in bytes.
 const MAX_NAME: usize = 255;
 /// The largest number of needed libraries. Real libraries need far fewer.
 const MAX_NEEDED: usize = 256;
 
-// The sizes of the file's structures in bytes, and the types and tags that are looked for in them.
 const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
 const DYNAMIC_ENTRY: usize = 16;
@@ -31,7 +29,6 @@ const DT_STRTAB: u64 = 5;
 const DT_STRSZ: u64 = 10;
 const DT_SONAME: u64 = 14;
 
-/// The reason why a library's headers cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ElfError {
     #[error("reading {bytes} bytes at offset {offset}")]
@@ -41,7 +38,6 @@ pub(crate) enum ElfError {
     Malformed { what: &'static str },
 }
 
-/// The parts of a library that the loader uses to find it and its dependencies.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dynamic {
     /// `DT_NEEDED`, in order, without entries that are not plain file names.
@@ -97,14 +93,13 @@ impl Dynamic {
         Ok(Self { needed, soname, strings })
     }
 
-    /// Returns true if a string of the dynamic section starts with `prefix`. The names of all symbols that the library
-    /// defines or needs are among these strings.
+    /// True if a string of the dynamic section starts so. The names of all symbols that the library exports or needs
+    /// are among these strings.
     pub(crate) fn mentions(&self, prefix: &str) -> bool {
         self.strings.split(|&byte| byte == 0).any(|name| name.starts_with(prefix.as_bytes()))
     }
 }
 
-/// A program header: a part of the file, and its address once it is loaded.
 struct Segment {
     kind: u32,
     offset: u64,
@@ -119,7 +114,6 @@ impl Segment {
         Self { kind, offset, address, file_bytes }
     }
 
-    /// The file offset of an address; `None` if the segment does not contain it.
     fn offset_of(&self, address: u64) -> Option<u64> {
         let within = address.checked_sub(self.address)?;
         if self.kind != PT_LOAD || self.file_bytes <= within {
@@ -129,7 +123,7 @@ impl Segment {
     }
 }
 
-/// Returns the string at `at` if it is a plain file name; `None` for paths and malformed strings.
+/// `None` for paths and malformed strings.
 fn name_at(strings: &[u8], at: u64) -> Option<String> {
     let rest = strings.get(usize::try_from(at).ok()?..)?;
     let length = rest.iter().take(MAX_NAME + 1).position(|&byte| byte == 0)?;
@@ -175,7 +169,6 @@ mod tests {
         Dynamic::read(&file)
     }
 
-    /// One loadable segment over the whole file at address 0x1000, then a dynamic section, then strings.
     fn library(entries: &[(u64, u64)], strings: &[u8]) -> Vec<u8> {
         let mut image = vec![0u8; HEADER + 2 * PROGRAM_HEADER];
         let dynamic_at = image.len() as u64;

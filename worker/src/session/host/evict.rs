@@ -11,11 +11,10 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// The smallest cache line, in bytes, of the processors that we support.
 const LINE: usize = 64;
-/// The number of bytes that are mapped at a time. Resident pages of the mapping count as this process's memory.
+/// So much is mapped at a time. Resident pages of the mapping count as this process's memory.
 const WINDOW: u64 = 1 << 20;
 
-/// Flushes `bytes` bytes of a file or memory file, from offset `from` on. A range beyond the end of the file is
-/// ignored.
+/// A range beyond the end of the file is ignored.
 pub(super) fn evict(file: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<(), Errno> {
     let page = rustix::param::page_size() as u64;
     let length = u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0);
@@ -29,7 +28,6 @@ pub(super) fn evict(file: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<(), E
     Ok(())
 }
 
-/// Flushes the resident pages of a window of the file.
 fn evict_window(file: BorrowedFd<'_>, at: u64, bytes: usize) -> Result<(), Errno> {
     // SAFETY: a fresh shared mapping; nothing is replaced.
     let start = unsafe { mmap(std::ptr::null_mut(), bytes, ProtFlags::READ, MapFlags::SHARED, file, at)? };

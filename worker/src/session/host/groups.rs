@@ -3,10 +3,9 @@
 //!
 //! In a verification, while one group is called, a thread opens the entries of the next one, so that disk and candidate
 //! work at the same time. Another thread drops the pages that the previous group left in the page cache. Two kinds of
-//! groups are opened only in their turn: those whose first entry has materialised values, because these cost memory,
-//! and those that share a file with the current group (as all entries of a store do), because that file is watched for
-//! pages that the current group adds. In a profile, every group is opened in its turn, and no such thread works beside
-//! a timed candidate.
+//! groups are opened only in their turn: those whose first entry has materialised values, and those that share a file
+//! with the current group (as all entries of a store do), because that file is watched for pages that the current group
+//! adds. In a profile, every group is opened in its turn.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -27,11 +26,10 @@ use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, RecordedError};
 use crate::session::{Group, Groups, SessionError, Sharing, Wanted};
 
-/// The number of descriptors that are reserved for one entry of a group: its own file, and its tensors' files in a
-/// store, each once for reading and once for watching. A group and its two neighbours may be open at the same time.
+/// An entry's own file, and its tensors' files in a store, each once for reading and once for watching. A group and its
+/// two neighbours may be open at the same time.
 const DESCRIPTORS_PER_ENTRY: u64 = 32;
 
-/// Splits groups with so many files that this process could not have all of them open at once.
 fn within_descriptors(groups: Vec<Range<usize>>, open_files: u64) -> Vec<Range<usize>> {
     let max_entries = usize::try_from(open_files / DESCRIPTORS_PER_ENTRY).unwrap_or(usize::MAX).max(1);
     let cut = |group: Range<usize>| {
@@ -45,7 +43,7 @@ fn open_files() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// The groups of a task. The current group is called while the next one is opened.
+/// The current group is called while the next one is opened.
 pub(super) struct HostGroups<'b> {
     link: &'b Link,
     candidate: String,
@@ -60,12 +58,10 @@ pub(super) struct HostGroups<'b> {
     copied: Option<CopiedInputs>,
     /// True if candidates are called while inputs are read. The page cache is then watched.
     watched: bool,
-    /// The thread that opens the next group.
     ahead: Option<JoinHandle<Option<Opened>>>,
     /// The guards of the captures of the current group.
     reading: Option<EntryGuards>,
-    /// The guards of the previous group. Its runner is dead, and its pages are dropped while the next group is
-    /// called.
+    /// The previous group's runner is dead, and its pages are dropped while the next group is called.
     previous: Option<EntryGuards>,
     /// The thread that drops pages of an earlier group.
     releasing: Option<JoinHandle<ReadReport>>,
@@ -74,8 +70,7 @@ pub(super) struct HostGroups<'b> {
     reads: ReadReport,
 }
 
-/// Entries that are open: their metadata is read, their inputs are located, and in a verification, reading ahead of the
-/// candidate has begun.
+/// Entries whose inputs are located. In a verification, reading ahead of the candidate has begun.
 struct Opened {
     range: Range<usize>,
     placed: Result<Vec<Placed>, (usize, RecordedError)>,
@@ -85,7 +80,6 @@ struct Opened {
     turn: Option<Turn>,
 }
 
-/// Everything that a thread needs to open entries.
 #[derive(Clone)]
 struct Opener {
     entries: Arc<[EntryRef]>,
@@ -94,7 +88,6 @@ struct Opener {
     watched: bool,
 }
 
-/// One open entry, and the inputs to read ahead of the candidate.
 struct OpenEntry {
     placed: Placed,
     ahead: Option<ReadAhead>,
@@ -119,8 +112,8 @@ impl Opener {
         self.open_others(range, opened, guards, expected)
     }
 
-    /// Like `open`, but ahead of the group's turn. Returns `None` if the first entry must be opened in its turn, or if
-    /// opening it fails. The error is then reported in its turn.
+    /// Returns `None` if the first entry must be opened in its turn, or if opening it fails. The error is then reported
+    /// in its turn.
     fn open_ahead(&self, range: Range<usize>, expected: Expected) -> Option<Opened> {
         let first = &self.entries[range.start];
         let guards = EntryGuards::watch(std::slice::from_ref(first), self.drop_cache);
@@ -129,7 +122,6 @@ impl Opener {
         Some(self.open_others(range, opened, guards, expected))
     }
 
-    /// Opens the entries after the first one, as long as they can share its runner, and starts to read ahead.
     fn open_others(
         &self,
         range: Range<usize>,
@@ -256,7 +248,7 @@ impl<'b> HostGroups<'b> {
         }
     }
 
-    /// Opens a group on another thread. If no thread can be started, the group is opened in its turn.
+    /// If no thread can be started, the group is opened in its turn.
     fn open_on_thread(&mut self, open: impl FnOnce(Opener) -> Option<Opened> + Send + 'static) {
         let opener = self.opener();
         let thread = std::thread::Builder::new().name("opener".to_owned());
@@ -278,12 +270,11 @@ impl<'b> HostGroups<'b> {
         self.open_on_thread(|opener| opener.open_ahead(next, expected));
     }
 
-    /// Drops the pages that the previous group added to the page cache, on another thread.
     fn release_in_the_background(&mut self) {
         self.await_release();
         let Some(guards) = self.previous.take() else { return };
         let thread = std::thread::Builder::new().name("release".to_owned());
-        // If no thread can be started, the pages stay in the cache.
+        // If no thread can be started, this drops the guards, which drop the pages but report nothing.
         self.releasing = thread.spawn(move || guards.release()).ok();
     }
 
@@ -358,7 +349,7 @@ impl Groups<Placed> for HostGroups<'_> {
 
     fn finish(mut self: Box<Self>) -> ReadReport {
         self.await_release();
-        // A group that was opened ahead will not be called. The disk may still be reading for it.
+        // The disk may still be reading for a group that was opened ahead.
         if let Some(Opened { placed, guards, .. }) = self.ahead.take().and_then(|it| it.join().ok().flatten())
         {
             drop(placed);

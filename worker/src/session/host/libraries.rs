@@ -1,9 +1,8 @@
 //! Finds the libraries in the plan's `library_path` that an artifact needs, and opens them for the runner.
 //!
 //! If the worker is root, each runner has its own user, who may not be able to enter these folders. So the worker opens
-//! the libraries, and the runner loads them by descriptor. When the loader then needs a library by its name
-//! (`DT_SONAME`), it is already loaded. Libraries that are in none of the folders are left to the loader, which finds
-//! the system's libraries. If the loader fails, users get its message, and `advice` adds how to fix the problem.
+//! the libraries, and the runner loads them by descriptor. Libraries that are in none of the folders are left to the
+//! loader, which finds the system's libraries.
 
 use std::fs::File;
 use std::io;
@@ -16,11 +15,10 @@ use opt_shared::units::Bytes;
 use super::elf::Dynamic;
 use crate::runner::frame::MAX_LIBRARIES;
 
-/// The library that every artifact built with tvm-ffi's headers needs. Some code generators leave it out of
-/// `DT_NEEDED`, because the programs that usually load their artifacts have loaded it already.
+/// Some code generators leave it out of `DT_NEEDED`, because the programs that usually load their artifacts have loaded
+/// it already.
 const TVM_FFI: &str = "libtvm_ffi.so";
 const TVM_FFI_SYMBOLS: &str = "TVMFFI";
-/// The largest library that is copied.
 const MAX_LIBRARY: Bytes = Bytes::gib(1);
 const READABLE_BY_ALL: u32 = 0o004;
 
@@ -45,8 +43,7 @@ pub(crate) struct Libraries {
 }
 
 impl Libraries {
-    /// Searches `folders` for the libraries that `artifact` needs, and for their dependencies. Copies a library to the
-    /// folder `copies` if a runner's own user could not read it.
+    /// Copies a library to `copies` if a runner's own user could not read it.
     pub(crate) fn find(artifact: &File, folders: &[PathBuf], copies: &Path) -> Self {
         let mut search = Search { folders, copies, seen: Vec::new(), libraries: Self::default() };
         if folders.is_empty() {
@@ -67,7 +64,7 @@ impl Libraries {
         &self.found
     }
 
-    /// The total size of the files. They take this much address space, and at most this much of the page cache.
+    /// A runner's limits of address space and of file pages are raised by this.
     pub(crate) fn bytes(&self) -> Bytes {
         let size = |it: &Library| it.file.metadata().map(|it| Bytes::new(it.len())).unwrap_or_default();
         self.found.iter().map(size).sum()
@@ -96,10 +93,8 @@ impl Libraries {
     }
 }
 
-/// A search for libraries, which adds dependencies recursively.
 struct Search<'a> {
     folders: &'a [PathBuf],
-    /// The folder for copies.
     copies: &'a Path,
     /// The names that were found so far.
     seen: Vec<String>,
@@ -107,10 +102,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Searches for a library and, if it is found, for the libraries that it needs.
     fn add(&mut self, name: &str) {
-        // A name that was found is not searched again, because dependencies may be circular. The limit on the number of
-        // names also limits the depth of the recursion.
+        // Dependencies may be circular. The limit on the number of names also limits the depth of the recursion.
         if self.seen.len() >= MAX_LIBRARIES || self.seen.iter().any(|seen| seen == name) {
             return;
         }
@@ -139,14 +132,14 @@ impl Search<'_> {
     }
 }
 
-/// Opens a regular file. Other kinds of file are refused, because opening or reading them might block.
+/// Other kinds of file are refused, because opening or reading them might block.
 fn open(path: &Path) -> io::Result<File> {
     let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
-/// Makes a library readable for the runner's user, because the loader opens the descriptor's path again as that user. A
-/// file that only root may read is copied into an unnamed file, which disappears with its last descriptor.
+/// The loader opens the descriptor's path again as the runner's user. A file that only root may read is copied into an
+/// unnamed file, which disappears with its last descriptor.
 fn readable_by_runners(file: File, copies: &Path) -> io::Result<File> {
     let metadata = file.metadata()?;
     let own_user = rustix::process::geteuid().is_root();
@@ -173,8 +166,7 @@ fn readable_by_runners(file: File, copies: &Path) -> io::Result<File> {
         at += length as u64;
     }
     copy.set_permissions(std::fs::Permissions::from_mode(0o444))?;
-    // The runner gets a read-only descriptor, because with a writable one it could change the library for the next
-    // runner.
+    // With a writable descriptor, a runner could change the library for the next one.
     std::fs::OpenOptions::new()
         .read(true)
         .open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&copy)))

@@ -1,8 +1,4 @@
 //! Runs kernels on the CPU. Each session is a sandboxed runner process that this module controls.
-//!
-//! Owns the trusted side of a runner: the memory that it maps (`placed`, `copied`, `outputs`), its start, commands and
-//! end (`process`, `session`), its timing (`clock`), the verdict on its death (`death`), and the reading of its
-//! captures (`groups`, `read_ahead`).
 
 mod callable;
 mod clock;
@@ -45,7 +41,6 @@ use crate::residency::device::DeviceError;
 use crate::residency::host::HostDevice;
 use crate::sandbox::scheduling::{Scheduling, set_scheduling};
 
-/// The CPU backend of one lease.
 pub(crate) struct HostBackend<'l> {
     link: &'l Link,
     lease: LeaseId,

@@ -1,9 +1,7 @@
-//! The outputs of one session's entries, in a memfd that is sealed against resizing. The worker poisons and reads it,
-//! and the runner maps it.
+//! The outputs of one session's entries, in a memfd that is sealed against resizing.
 //!
-//! Owns the layout (each output's slots and the slack bytes around them) and the poison. This module reads outputs with
-//! `pread` and maps nothing, so that the memory is counted once. (`view` maps the outputs of timed sessions, but keeps
-//! pages only for a moment.)
+//! This module reads outputs with `pread` and maps nothing, so that the memory is counted once. (`view` maps the
+//! outputs of timed sessions, but keeps pages only for a moment.)
 
 use std::io;
 use std::ops::Range;
@@ -22,7 +20,6 @@ use crate::recorded::allocated_bytes;
 use crate::runner::frame::{OutputRegion, WireOutput};
 use crate::session::StrayWrite;
 
-/// The size, in bytes, of the buffer through which poison and slack are written and read.
 const CHUNK: usize = 64 * 1024;
 
 /// The layout of the outputs of several calls.
@@ -37,7 +34,6 @@ pub(crate) enum Slots {
     Separate,
 }
 
-/// The location of one output tensor in the memfd.
 #[derive(Clone, Debug)]
 struct OutputSpan {
     /// The start of the tensor's pages, slack included.
@@ -49,7 +45,6 @@ struct OutputSpan {
     wire: WireOutput,
 }
 
-/// The outputs of one entry.
 pub(crate) struct Outputs {
     memfd: Arc<OwnedFd>,
     /// The start of this layout in the memfd.
@@ -62,8 +57,8 @@ pub(crate) struct Outputs {
 }
 
 impl Outputs {
-    /// Creates layouts for several entries over one memfd. Unless the layouts are separate, the memfd has the size of
-    /// the largest one: only one entry is called at a time, and its outputs are read before the next entry is called.
+    /// Unless the layouts are separate, the memfd has the size of the largest one: only one entry is called at a time,
+    /// and its outputs are read before the next entry is called.
     pub(crate) fn create_shared(entries: &[&[OutputTensor]], layout: Slots) -> rustix::io::Result<Vec<Self>> {
         let (mut base, mut memfd_bytes) = (0, 0);
         let mut layouts = Vec::with_capacity(entries.len());
@@ -89,7 +84,6 @@ impl Outputs {
             .collect())
     }
 
-    /// Returns the locations of one entry's outputs, the size of their layout, and the number of slots.
     fn lay_out(outputs: &[OutputTensor], layout: Slots, base: u64) -> (Vec<OutputSpan>, u64, u32) {
         let page = rustix::param::page_size() as u64;
         let extents = outputs.iter().map(|output| Bytes::new(allocated_bytes(&output.tensor)));
@@ -145,7 +139,6 @@ impl Outputs {
         self.memfd.as_fd()
     }
 
-    /// The size of the memfd.
     pub(crate) fn memfd_bytes(&self) -> Bytes {
         Bytes::new(self.memfd_bytes)
     }
@@ -196,7 +189,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Returns the first slack byte that is no longer poison. Used only with `AgainstGuards`.
+    /// Used only with `AgainstGuards`.
     pub(crate) fn damaged_slack(&self, slot: u32, pattern: u8) -> io::Result<Option<StrayWrite>> {
         for (index, output_span) in self.output_spans.iter().enumerate() {
             let Some(region) = output_span.regions.get(slot as usize) else { continue };
@@ -214,7 +207,6 @@ impl Outputs {
         Ok(None)
     }
 
-    /// The offset from `base` of the first byte that is not the poison, between `from` and `to`.
     fn first_difference(&self, base: u64, from: u64, to: u64, pattern: u8) -> io::Result<Option<u64>> {
         let mut buffer = [0u8; CHUNK];
         let mut at = from;
@@ -232,13 +224,11 @@ impl Outputs {
         Ok(None)
     }
 
-    /// Returns a reader of one output in one slot.
     pub(crate) fn source(&self, output: usize, slot: u32) -> SlotSource<'_> {
         let start = self.slot_start(output, slot);
         SlotSource { memfd: self.memfd.as_fd(), start, extent: self.output_spans[output].extent }
     }
 
-    /// The offset in the memfd at which an output's slot begins.
     pub(crate) fn slot_start(&self, output: usize, slot: u32) -> u64 {
         let output_span = &self.output_spans[output];
         let mut number = slot;
@@ -252,7 +242,6 @@ impl Outputs {
     }
 }
 
-/// Reads one slot of one output.
 pub(crate) struct SlotSource<'a> {
     memfd: BorrowedFd<'a>,
     start: u64,
@@ -308,7 +297,6 @@ mod tests {
     }
 
     proptest! {
-        /// The predicted size must match the real one exactly.
         #[test]
         fn outputs_take_the_predicted_size(sizes in prop::collection::vec(0u64..3_000_000, 0..4)) {
             let outputs: Vec<_> = sizes.iter().copied().map(float_output).collect();

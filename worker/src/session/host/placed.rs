@@ -1,7 +1,6 @@
 //! Places the inputs of an entry for a runner: in byte ranges of files, or in slots of an arena.
 //!
-//! Decides which bytes a runner can see, in the capture's files or in memory of this worker. Lazy conjugates and
-//! negatives, whose values the file does not contain, are materialised in a sealed memfd.
+//! Lazy conjugates and negatives, whose values the file does not contain, are materialised in a sealed memfd.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -29,11 +28,9 @@ use crate::recorded::{Recorded, RecordedError, is_materialised};
 use crate::runner::frame::{EntrySetup, InputRange, VariantRange, WireArgument, WireOutput, WireType};
 use crate::session::{PoolSlot, Variants, VariedInput};
 
-/// A placeholder for the index of the materialised values. They come after all files, and the number of files is not
-/// known at first.
+/// The materialised values come after all files, and the number of files is not known at first.
 const MATERIALISED: u8 = u8::MAX;
 
-/// The number of bytes that are read at a time when an input is tested for read errors.
 const UNREADABLE_STEP: u64 = 256 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,7 +39,6 @@ pub(crate) struct StoragePart {
     pub(crate) within: Range<u64>,
 }
 
-/// The memory from which an entry's inputs are mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum InputMemory {
     /// The capture's own files, or materialised values.
@@ -64,7 +60,7 @@ pub(crate) struct Learned {
 pub(crate) struct Placed {
     recorded: Recorded,
     inputs: Vec<InputRange>,
-    /// For each input, the part of a storage that it contains; `None` for materialised values.
+    /// `None` for materialised values.
     storage_parts: Vec<Option<StoragePart>>,
     wire: Vec<WireArgument>,
     /// The files that `InputRange::source` indexes; materialised values come after them.
@@ -123,8 +119,7 @@ impl Placed {
         })
     }
 
-    /// Moves the inputs to `arena`, each to the offset that `offset_of` returns for it. If `offset_of` returns `None`
-    /// for one of them, moves none and returns `None`.
+    /// If `offset_of` returns `None` for one of the inputs, moves none and returns `None`.
     pub(crate) fn move_inputs(
         &mut self,
         arena: &Arc<File>,
@@ -144,7 +139,7 @@ impl Placed {
         Some(())
     }
 
-    /// Moves the inputs into a replay's pool. `slots` has an item for each tensor argument, in order.
+    /// `slots` has an item for each tensor argument, in order.
     pub(crate) fn move_into_pool(&mut self, arena: &Arc<File>, slots: &[Option<PoolSlot>]) {
         let nowhere = InputRange { source: 0, file_offset: 0, bytes: 0, address_phase: 0 };
         let mut inputs = vec![nowhere; self.inputs.len()];
@@ -186,7 +181,7 @@ impl Placed {
         self.recorded.arguments.get(at).map(|argument| argument.path.as_str())
     }
 
-    /// Returns true if an input lies in a file and part of it cannot be read. Reads the input up to the first error.
+    /// Reads the input up to the first error.
     pub(super) fn is_unreadable(&self, input: u32) -> bool {
         let Some((range, file)) = self
             .inputs
@@ -208,7 +203,6 @@ impl Placed {
         false
     }
 
-    /// Returns the message that sets this entry up in a runner.
     pub(super) fn setup(&self, outputs: Vec<WireOutput>) -> EntrySetup {
         EntrySetup {
             inputs: self.inputs.clone(),
@@ -239,8 +233,6 @@ impl Placed {
         variants.inputs.iter().filter_map(of).collect()
     }
 
-    /// The descriptors that are sent to the runner with the entry: the outputs, the files with inputs, and materialised
-    /// values if there are any.
     pub(super) fn descriptors<'a>(&'a self, outputs: BorrowedFd<'a>) -> Vec<BorrowedFd<'a>> {
         let mut descriptors = vec![outputs];
         descriptors.extend(self.files.iter().map(|file| file.as_fd()));
@@ -269,13 +261,12 @@ impl Placed {
         self.input_bytes
     }
 
-    /// The size of the inputs that are mapped from files, or from copies of them; zero for a pool.
+    /// Zero for a pool.
     pub(super) fn mapped_bytes(&self) -> Bytes {
         if self.memory == InputMemory::Pool { Bytes::ZERO } else { self.input_bytes() }
     }
 
-    /// The number of input bytes that need private pages in the runner, because they fill a page only in part or are
-    /// not aligned.
+    /// These bytes need private pages in the runner, because they fill a page only in part or are not aligned.
     pub(super) fn unmapped_bytes(&self) -> Bytes {
         if self.memory == InputMemory::Pool {
             return Bytes::ZERO;
@@ -299,7 +290,7 @@ impl Placed {
         }
     }
 
-    /// Stops reading ahead. Must be called while the runner is alive, because its touches cannot be counted afterwards.
+    /// Must be called while the runner is alive, because its touches cannot be counted afterwards.
     pub(super) fn stop_watching(&self) {
         if let Some(watch) = self.watch.take() {
             let (reads, whole) = watch.stop_and_learn();
@@ -314,9 +305,8 @@ impl Placed {
     }
 }
 
-/// The number of bytes of this worker's memory that a runner maps. Of copies, only whole pages are mapped, and an input
-/// that several entries share is mapped once. Of a pool, every mapping of a slot counts, because Linux counts each of
-/// them for the runner.
+/// Of copies, only whole pages are mapped, and an input that several entries share is mapped once. Of a pool, every
+/// mapping of a slot counts, because Linux counts each of them for the runner.
 pub(super) fn of_worker(entries: &[Placed]) -> Bytes {
     let pooled = entries.iter().filter(|entry| entry.memory == InputMemory::Pool);
     let pooled: Bytes = pooled.flat_map(|entry| &entry.inputs).map(|range| Bytes::new(range.bytes)).sum();
@@ -334,7 +324,6 @@ pub(super) fn of_worker(entries: &[Placed]) -> Bytes {
     pooled + copied.into_iter().map(|(_, range)| whole_pages(range)).sum::<Bytes>()
 }
 
-/// The number of bytes of anonymous pages that are needed to map this range.
 fn unmapped(range: &InputRange, page: u64) -> Bytes {
     let phase = u64::from(range.address_phase);
     formula::unmapped(range.file_offset, Bytes::new(range.bytes), phase, Bytes::new(page))
@@ -354,7 +343,7 @@ struct Ranges<'a> {
     capture: &'a CaptureFile,
     inputs: Vec<InputRange>,
     storage_parts: Vec<Option<StoragePart>>,
-    /// The files with inputs. There is one, unless the capture lies in a store.
+    /// There is one, unless the capture lies in a store.
     sources: Vec<(Option<BlobId>, Arc<File>)>,
     memfd: Option<OwnedFd>,
     written: u64,
@@ -432,7 +421,7 @@ impl<'a> Ranges<'a> {
         u32::try_from(at).unwrap_or(u32::MAX)
     }
 
-    /// Writes the tensor's values in row-major order. Returns the offset at which they start.
+    /// Returns the offset at which the values start.
     fn materialise(&mut self, tensor: &Tensor) -> io::Result<u64> {
         let memfd = match self.memfd.take() {
             Some(memfd) => memfd,

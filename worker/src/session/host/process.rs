@@ -1,6 +1,5 @@
 //! Controls one runner: starts it, sends it entries, requests calls, stops it, and reaps it once it is dead.
 //!
-//! Owns the order of these steps. `stage` interprets the calls, and `death` interprets the end of the runner.
 //! Everything that the runner sends after it is locked down is a claim; only its pidfd and the result of `waitid` are
 //! facts.
 
@@ -31,20 +30,19 @@ use crate::session::{Called, Loaded};
 
 /// The largest part of standard error that is reported, in bytes.
 const STDERR_TAIL: usize = 2048;
-/// The time limit of a stop. It takes microseconds unless a thread of the runner hangs in a system call.
+/// A stop takes microseconds unless a thread of the runner hangs in a system call.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time limit for the death of a killed runner. A runner that takes longer is assumed to be stuck in
-/// uninterruptible sleep (D state), and the worker gives up.
+/// A runner that takes longer is assumed to be stuck in uninterruptible sleep (D state), and the worker gives up.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(60);
 /// While the worker waits for the end of a command, it also checks the pidfd: often at first, then every 100 ms.
 const FIRST_SLICE: Duration = Duration::from_millis(2);
 const LAST_SLICE: Duration = Duration::from_millis(100);
 
-/// The time limit for mapping and copying inputs, which our own code does. A timeout means that the disk hangs.
+/// The time limit until a runner is locked down. Only our own code runs before that, so a timeout means that the disk
+/// hangs.
 const SETUP_TIMEOUT: Duration = Duration::from_mins(10);
-/// The longest time between the closing of a dying runner's socket and its death.
+/// The longest time that a runner may live after its socket has closed.
 const CLOSED_TIMEOUT: Duration = Duration::from_secs(2);
-/// The messages about libraries that use their runner's socket while they are being loaded.
 const FORGED_REPLY: &str = "the library wrote to its runner's socket while it was being loaded";
 const CLOSED_SOCKET: &str = "the library closed its runner's socket while it was being loaded";
 
@@ -58,15 +56,14 @@ pub(crate) struct RunnerSpec<'a> {
     pub(crate) limit: Bytes,
     /// The size of the output memfd and the materialised values that it maps.
     pub(crate) shared: Bytes,
-    /// The size of its mappings of memory that this worker owns and is charged for.
+    /// Its mappings of memory that this worker owns and is charged for.
     pub(crate) of_worker: Bytes,
-    /// The size of capture files that are mapped in place.
+    /// The size of the mapped inputs, and of the libraries or the interpreter's files.
     pub(crate) mapped: Bytes,
-    /// The number of threads that it may have, if a control group counts them.
     pub(crate) tasks: u32,
 }
 
-/// An error after which the worker cannot continue with this runner. The candidate is not to blame.
+/// The candidate is not to blame.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RunnerError {
     #[error("starting a runner")]
@@ -93,7 +90,6 @@ pub(crate) enum RunnerError {
     Undead,
 }
 
-/// The result of a request to the runner.
 #[derive(Debug)]
 pub(crate) enum Response<T> {
     Done(T),
@@ -102,7 +98,6 @@ pub(crate) enum Response<T> {
     TimedOut,
 }
 
-/// Statistics of Linux on a runner.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts {
     pub(crate) threads: u32,
@@ -110,7 +105,6 @@ pub(crate) struct Counts {
     pub(crate) cpu: u32,
 }
 
-/// Everything known about a runner's death.
 #[derive(Debug)]
 pub(crate) struct Death {
     pub(crate) end: End,
@@ -123,7 +117,7 @@ pub(crate) struct Death {
     pub(crate) refused: Option<Bytes>,
     pub(crate) fault: Option<Fault>,
     pub(crate) phase: Phase,
-    /// True if the runner reported that it was locked down. This can be trusted: only our code had run before it.
+    /// This can be trusted: only our code had run before the report.
     pub(crate) locked: bool,
     pub(crate) namespaced: bool,
 }
@@ -136,8 +130,7 @@ pub(crate) struct Fault {
     pub(crate) signal: i32,
 }
 
-/// A runner process that has no setup yet: it runs our own code and waits for its setup. Dropping it kills and reaps
-/// it.
+/// It runs our own code and waits for its setup. Dropping it kills and reaps it.
 pub(crate) struct Process {
     handle: RunnerHandle,
     /// The memory that it owes before its candidate runs.
@@ -150,7 +143,6 @@ pub(crate) struct Process {
     stderr: Stream,
 }
 
-/// The descriptors with which a runner process is created.
 pub(super) struct Parts {
     null: OwnedFd,
     stdout: Stream,
@@ -188,7 +180,7 @@ impl Parts {
         ])
     }
 
-    /// Starts the process with exec. `base` is the memory that it will owe before its candidate runs.
+    /// `base` is the memory that the process will owe before its candidate runs.
     pub(super) fn start(
         self,
         link: &Link,
@@ -214,7 +206,6 @@ impl Parts {
     }
 }
 
-/// Opens `/dev/null` for reading.
 pub(super) fn null() -> Result<OwnedFd, RunnerError> {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty()).map_err(RunnerError::Descriptors)
@@ -233,7 +224,7 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    /// Announces the process to the supervisor and sends its setup. The runner then waits for `Begin`.
+    /// The runner then waits for `Begin`.
     pub(crate) fn start(link: &Link, process: Process, spec: &RunnerSpec<'_>) -> Result<Self, RunnerError> {
         let Process { handle, base, inherited, control, socket, stdout, stderr } = process;
         let shared = spec.shared + stdout.size() + stderr.size();
@@ -266,7 +257,7 @@ impl Runner {
         self.send(&ToRunner::Entry(setup.clone()), descriptors)
     }
 
-    /// Sends a frame. Returns no error if the runner is dead, because `begin` will notice that.
+    /// Returns no error if the runner is dead, because `begin` will notice that.
     fn send(&self, frame: &ToRunner, descriptors: &[BorrowedFd<'_>]) -> Result<(), RunnerError> {
         match send_to_runner(self.socket.as_fd(), frame, descriptors) {
             Ok(()) | Err(FrameError::Closed) => Ok(()),
@@ -274,8 +265,7 @@ impl Runner {
         }
     }
 
-    /// Lets the runner lock down and load the candidate, once the supervisor watches it. `timeout` limits the loading,
-    /// and starts when the runner reports that it is locked down.
+    /// `timeout` limits the loading, and starts when the runner reports that it is locked down.
     pub(crate) fn begin(&mut self, link: &Link, timeout: Duration) -> Result<Response<Loaded>, RunnerError> {
         link.wait_watched(self.handle.pid())?;
         self.send(&ToRunner::Begin, &[])?;
@@ -331,7 +321,6 @@ impl Runner {
         }
     }
 
-    /// Writes a command into the control page and wakes the runner.
     pub(crate) fn command(&mut self, entry: u32, calls: u32, first_slot: u32, flags: u32, spin: Duration) {
         let page = self.control.page();
         page.entry.store(entry, Ordering::Relaxed);
@@ -343,7 +332,6 @@ impl Runner {
         publish(&page.command, &page.runner_waits, self.sequence);
     }
 
-    /// Waits until the command is done.
     pub(crate) fn wait_done(
         &mut self,
         spin: Duration,
@@ -356,7 +344,7 @@ impl Runner {
         loop {
             let page = self.control.page();
             if wait_for_change(&page.done, &page.worker_waits, before, spin, slice) {
-                // Any value except the current sequence number is forged. The calls then count as not done.
+                // Any value except the current sequence number is forged.
                 if page.done.load(Ordering::Acquire) == self.sequence {
                     return Ok(Response::Done(Called {
                         result: page.result.load(Ordering::Relaxed),
@@ -380,8 +368,7 @@ impl Runner {
         }
     }
 
-    /// Stops the runner and waits for the stop. Returns false if it is dead, or if it did not stop in time and was
-    /// killed.
+    /// Returns false if the runner is dead, or if it did not stop in time and was killed.
     pub(crate) fn stop(&mut self, link: &Link) -> Result<bool, RunnerError> {
         if self.is_dead()? {
             return Ok(false);
@@ -403,13 +390,13 @@ impl Runner {
         Ok(self.handle.cont()?)
     }
 
-    /// The CPU time of all the runner's threads, including ended ones. It is exact while the runner is stopped. While
-    /// it runs, the time since the last scheduler tick is missing for threads on other CPUs.
+    /// Includes ended threads. It is exact while the runner is stopped. While it runs, the time since the last
+    /// scheduler tick is missing for threads on other CPUs.
     pub(crate) fn cpu_time(&self) -> Result<Duration, RunnerError> {
         Ok(self.handle.cpu_time()?)
     }
 
-    /// Sets how the scheduler treats each of the runner's threads. Ignores threads that have ended.
+    /// Ignores threads that have ended.
     pub(crate) fn set_scheduling(&self, scheduling: Scheduling) -> Result<(), RunnerError> {
         let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.handle.pid())) else {
             return Ok(());
@@ -424,7 +411,6 @@ impl Runner {
         Ok(())
     }
 
-    /// Reads the statistics of Linux; `None` if they cannot be read.
     pub(crate) fn counts(&self) -> Option<Counts> {
         let text = std::fs::read_to_string(format!("/proc/{}/stat", self.handle.pid())).ok()?;
         // After the parenthesised name come state (field 3), num_threads (field 20) and processor (field 39).
@@ -443,7 +429,7 @@ impl Runner {
         if self.handle.wait_dead(DEATH_TIMEOUT)? { Ok(()) } else { Err(RunnerError::Undead) }
     }
 
-    /// Asks the supervisor to record the reason and kill the runner. Kills it here if it is not dead in time.
+    /// The supervisor records the reason first. If the runner is not dead in time, it is killed here.
     pub(crate) fn end_for(&mut self, link: &Link, reason: KillReason) -> Result<(), RunnerError> {
         link.kill_wanted(self.handle.pid(), reason)?;
         if !self.handle.wait_dead(link.answer_timeout())? {
@@ -452,8 +438,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Kills the runner if it is still alive, reports its end to the supervisor, reaps it, and returns everything
-    /// known about its death.
+    /// Kills the runner if it is still alive.
     pub(crate) fn finish(mut self, link: &Link) -> Result<Death, RunnerError> {
         if !self.is_dead()? {
             self.handle.kill()?;

@@ -39,7 +39,6 @@ pub(super) struct HostSession<'b> {
     variants: Option<(OwnedFd, Bytes)>,
     /// True if the runner has stopped and has not been continued since.
     pub(super) stopped: bool,
-    /// The entry that was called last.
     called: usize,
     pub(super) watch: Stopwatch,
 }
@@ -96,7 +95,6 @@ impl<'b> HostSession<'b> {
         })
     }
 
-    /// Sends the setup of each entry to the runner, with the descriptors of its outputs, inputs and variants.
     fn announce_entries(
         runner: Runner,
         callable: &Callable,
@@ -120,8 +118,7 @@ impl<'b> HostSession<'b> {
         Ok(runner)
     }
 
-    /// Evicts the inputs, all variants and the outputs of an entry from the caches, but not memory that the candidate
-    /// has allocated.
+    /// Evicts inputs, variants and outputs, but not memory that the candidate has allocated.
     pub(super) fn evict(&self, entry: usize) -> rustix::io::Result<()> {
         self.entries[entry].evict()?;
         if let Some((variants, bytes)) = &self.variants {
@@ -131,14 +128,13 @@ impl<'b> HostSession<'b> {
         evict(outputs.descriptor(), 0, outputs.memfd_bytes().get())
     }
 
-    /// Has the runner killed because it took longer than `limit`. The supervisor records the reason first.
+    /// The supervisor records the reason first.
     pub(super) fn end_for<T>(&mut self, limit: Duration) -> Result<Answer<T>, RunnerError> {
         self.runner.end_for(self.link, timeout::reason(self.runner.pid(), limit, StopScope::Process))?;
         Ok(Answer::Died)
     }
 
-    /// Stops the runner unless it is stopped already. Returns false if it is dead, or was killed because it did not
-    /// stop.
+    /// Returns false if the runner is dead, or was killed because it did not stop.
     pub(super) fn ensure_stopped(&mut self) -> Result<bool, RunnerError> {
         if !self.stopped {
             self.stopped = self.runner.stop(self.link)?;
@@ -176,8 +172,7 @@ impl<'b> HostSession<'b> {
         }
     }
 
-    /// Fills the slots of the next calls with `fill`. Then writes into them, for each argument that the call changes,
-    /// the value from before the call.
+    /// Also restores each argument that the call changes.
     fn refill(
         &self,
         entry: usize,
@@ -201,7 +196,6 @@ impl<'b> HostSession<'b> {
     }
 }
 
-/// The number of an entry in the runner.
 fn number(entry: usize) -> u32 {
     u32::try_from(entry).unwrap_or(u32::MAX)
 }

@@ -12,7 +12,7 @@ use crate::memfd;
 use crate::residency::device::DeviceError;
 use crate::session::VariantMemory;
 
-/// Memory for variants. All sessions that are timed together share it, so they get the same bytes.
+/// All sessions that are timed together share it, so they get the same bytes.
 pub(crate) struct HostVariants {
     memory: File,
     /// A descriptor that can only be read.

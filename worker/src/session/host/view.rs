@@ -1,8 +1,8 @@
 //! A view of outputs while their runner runs. It reads single elements at the moment when a candidate reports that it
 //! is done, and again once the runner is stopped.
 //!
-//! All other reads of outputs use `pread` while the runner is stopped. The view is used because a timed block ends only
-//! after its first reads, and `pread` would take ten times as long.
+//! All other reads of outputs use `pread` while the runner is stopped. A timed block ends only after the view's first
+//! reads, and `pread` would take longer.
 
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
@@ -15,7 +15,7 @@ use crate::session::WIDEST_ELEMENT;
 /// The bytes of one element. Unused bytes at the end are zero.
 pub(super) type Element = [u8; WIDEST_ELEMENT];
 
-/// The outputs' memfd, mapped. It is sealed against resizing, so no read of it can raise SIGBUS.
+/// It is sealed against resizing, so no read of it can raise SIGBUS.
 pub(super) struct View {
     start: NonNull<u8>,
     bytes: usize,
@@ -32,8 +32,8 @@ impl View {
         Ok(Self { start, bytes })
     }
 
-    /// Faults in the pages of these elements, without writing to them. It uses write faults because a read fault would
-    /// also map neighbouring pages, which would count as this process's memory.
+    /// Uses write faults, because a read fault would also map neighbouring pages, which would count as this process's
+    /// memory.
     pub(super) fn prepare(&self, elements: impl Iterator<Item = u64>) {
         let page = rustix::param::page_size();
         for offset in elements.map(to_index).filter(|&offset| offset < self.bytes) {
@@ -41,13 +41,13 @@ impl View {
             // SAFETY: a page of our own mapping; the advice changes no content.
             let populated = unsafe { madvise(self.at(from), page, Advice::LinuxPopulateWrite) };
             if populated.is_err() {
-                // Before Linux 5.14, only a read fault is possible, which also maps neighbouring pages.
+                // Before Linux 5.14, the page is read instead, which also maps its neighbours.
                 self.read(offset as u64, 1);
             }
         }
     }
 
-    /// Reads bytes that the candidate may be writing. Bytes outside the memfd read as zero.
+    /// The candidate may be writing them. Bytes outside the memfd read as zero.
     pub(super) fn read(&self, offset: u64, width: usize) -> Element {
         let mut element = Element::default();
         let from = to_index(offset);
@@ -62,7 +62,7 @@ impl View {
         element
     }
 
-    /// Unmaps all pages of the view, so that they no longer count as this process's memory.
+    /// The pages then no longer count as this process's memory.
     pub(super) fn forget(&self) {
         // SAFETY: our own shared mapping; its content stays in the memfd.
         let _ = unsafe { madvise(self.at(0), self.bytes, Advice::LinuxDontNeed) };
@@ -105,7 +105,6 @@ mod tests {
         assert_eq!(view.read(u64::MAX, 16), Element::default());
     }
 
-    /// A read of 64 elements must not count as 4 MiB of memory.
     #[test]
     fn prepare_maps_only_the_elements_pages() {
         let resident = || {

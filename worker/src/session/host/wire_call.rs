@@ -8,7 +8,6 @@ use serde::Serialize;
 use crate::recorded::Recorded;
 use crate::runner::frame::WireCall;
 
-/// The reason why a call could not be described.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
     #[error("describing the call of {entry}")]
@@ -19,7 +18,6 @@ pub(super) enum CallError {
     Text { entry: String, source: serde_json::Error },
 }
 
-/// The prefix of arguments that are parameters, buffers or attributes of a recorded model.
 const STATE_PREFIX: &str = "self.";
 
 /// The description, which `driver.py` reads as JSON.
@@ -28,7 +26,7 @@ struct CallText<'a> {
     call: Call,
     tensors: &'a [u32],
     outputs: Vec<Output<'a>>,
-    /// The arguments that are the state of a recorded model; empty in the recorded form.
+    /// Empty in the recorded form.
     state: Vec<State<'a>>,
 }
 

@@ -1,7 +1,7 @@
 //! This worker's zygote: an interpreter that has imported torch, from which runners are copied.
 //!
-//! There is at most one. A request for another interpreter or environment replaces it. If no zygote can be started,
-//! runners start their own interpreter, and the reason is reported to the supervisor.
+//! A request for another interpreter or environment replaces it. If no zygote can be started, runners start their own
+//! interpreter, and the reason is reported to the supervisor.
 
 use std::cell::{Cell, RefCell};
 use std::ffi::CString;
@@ -21,14 +21,13 @@ use crate::sandbox::spawn::{Namespaces, SOCKET_FD, SpawnedRunner, spawn_runner};
 use crate::sandbox::streams::Stream;
 use crate::sandbox::timeout::Timeout;
 
-/// The time limit for importing torch. An import reads a few hundred megabytes, so a timeout means that the disk hangs.
+/// An import reads a few hundred megabytes, so a timeout means that the disk hangs.
 const READY_TIMEOUT: Duration = Duration::from_mins(10);
-/// The time limit for a copy, which takes milliseconds. A timeout means that the machine is overloaded.
+/// A copy takes milliseconds. A timeout means that the machine is overloaded.
 const CLONE_TIMEOUT: Duration = Duration::from_mins(1);
 const WAIT_SLICE: Duration = Duration::from_millis(100);
-/// The number of bytes of a zygote's output that are kept. It prints only if it fails.
+/// A zygote prints only if it fails.
 const OUTPUT: Bytes = Bytes::kib(64);
-/// The reason for a zygote's failure is taken from this many bytes at the end of its output.
 const PRINTED: usize = 300;
 
 /// The properties of a runner that decide whether a zygote can serve it.
@@ -39,7 +38,6 @@ pub(super) struct Wanted {
     pub(super) environment: Vec<CString>,
 }
 
-/// The zygote of a worker, if it has one.
 #[derive(Default)]
 pub(crate) struct Zygotes {
     current: RefCell<Option<Zygote>>,
@@ -54,7 +52,6 @@ pub(super) struct Copied {
     pub(super) inherited: Bytes,
 }
 
-/// The reason why a zygote cannot be used.
 enum ZygoteError {
     /// It has ended, or its socket failed. Another zygote may work.
     Lost(String),
@@ -67,7 +64,6 @@ struct Zygote {
     handle: RunnerHandle,
     socket: OwnedFd,
     printed: Stream,
-    /// True if it has reported that it is ready.
     ready: Cell<bool>,
 }
 
@@ -80,7 +76,7 @@ impl Zygotes {
         }
     }
 
-    /// Returns a copy with these descriptors; `None` if the runner must start its own interpreter.
+    /// `None` if the runner must start its own interpreter.
     pub(super) fn copy(
         &self,
         link: &Link,
@@ -113,7 +109,6 @@ impl Zygotes {
         }
     }
 
-    /// Makes the wanted zygote the current one.
     fn current(&self, link: &Link, wanted: &Wanted) -> Result<(), ZygoteError> {
         let mut current = self.current.borrow_mut();
         if current.as_ref().is_some_and(|zygote| zygote.wanted == *wanted && !zygote.is_dead()) {
@@ -209,7 +204,6 @@ fn unexpected_answer() -> ZygoteError {
     ZygoteError::Useless(opt_shared::causes::chain(&FrameError::Malformed { what: "order" }))
 }
 
-/// The private memory of a process, which a copy shares until it writes to it.
 fn private_bytes(pid: u32) -> Bytes {
     let text = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
     let mut pages = text.split_ascii_whitespace().skip(1).map_while(|pages| pages.parse::<u64>().ok());

@@ -1,8 +1,7 @@
-//! A backend that follows a script, to test policies with every possible answer of a candidate, without processes.
+//! A backend that follows a script, to test policies with any answer of a candidate, without processes.
 //!
 //! Entries are real captures from `tests/data`, and outputs are compared with recorded ones. A script defines the
-//! effect of each call of a session on the outputs, and the candidate's claims about it. `asked` lists what the policy
-//! requested, in order.
+//! effect of each call of a session on the outputs, and the candidate's claims about it.
 
 mod clock;
 mod plays;
@@ -44,7 +43,6 @@ pub(crate) struct ScriptedBackend {
     pub(crate) broken: Vec<usize>,
     /// Files that are truncated once they are open.
     pub(crate) emptied: Vec<PathBuf>,
-    /// The number of sessions that can be started before the device counts as lost.
     pub(crate) lost_after: usize,
 }
 
@@ -284,7 +282,6 @@ struct ScriptedSession<'b> {
     blocks: usize,
     rounds: usize,
     started: Instant,
-    /// The sum of the durations of its blocks and idle rounds, which is what its clock shows.
     passed: Duration,
     max_handoff: Duration,
     dead: bool,
@@ -306,7 +303,7 @@ impl ScriptedSession<'_> {
         }
     }
 
-    /// The new values of the inputs that a call gets; `None` if nothing varies.
+    /// `None` if nothing varies.
     fn shown(&self, entry: usize, slot: u32) -> Option<Vec<Values>> {
         let varied = self.varied?;
         let variants = varied.entries.get(entry).filter(|it| it.count != 0)?;
@@ -319,7 +316,7 @@ impl ScriptedSession<'_> {
         Some(values.collect())
     }
 
-    /// Applies the play to the outputs, and returns its claims; `None` if it dies.
+    /// Returns the claims; `None` if the candidate dies.
     fn play(
         &mut self,
         entry: usize,

@@ -7,14 +7,12 @@ use opt_shared::units::Bytes;
 
 use crate::session::{Answer, Called, Loaded, StrayWrite};
 
-/// The effect of a call.
 #[derive(Clone, Debug)]
 pub(crate) enum Play {
     /// Writes the right output for the current inputs.
     Right,
     /// Writes the recorded output, even if the inputs have other values.
     Remembered,
-    /// Writes the right output for the current inputs, with this number added to every element.
     OffBy(f32),
     /// Writes the right output, but wrong values from this element on.
     WrongFrom(usize),
@@ -27,7 +25,6 @@ pub(crate) enum Play {
     /// Writes the right output, and the worker's read of it fails.
     Unreadable,
     Dies,
-    /// Fails with an error of the worker.
     Fails,
 }
 
@@ -38,7 +35,6 @@ impl Play {
     }
 }
 
-/// The result of a timed block.
 #[derive(Clone, Debug)]
 pub(crate) struct BlockPlay {
     /// The effect of each call, by its number in the block.
@@ -49,12 +45,11 @@ pub(crate) struct BlockPlay {
     /// The time that the candidate and the worker waited for a CPU.
     pub(crate) waited: Duration,
     pub(crate) threads: u32,
-    /// The index of the look whose element has changed once the candidate is stopped.
     pub(crate) changed: Option<usize>,
 }
 
 impl BlockPlay {
-    /// A block of right calls. The candidate claims almost the time that they took.
+    /// The candidate claims almost the time that they took.
     pub(crate) fn honest(per_call: Duration) -> Self {
         Self {
             play: |_| Play::Right,
@@ -77,10 +72,9 @@ pub(crate) struct Shown<'a> {
     pub(crate) planned: &'a [Values],
 }
 
-/// Computes an output for new inputs. The output contains the recorded values at first. Returns the candidate's code.
+/// The output contains the recorded values at first. Returns the candidate's code.
 pub(crate) type Kernel = fn(&Shown<'_>, &mut [u8]) -> i32;
 
-/// Computes `relu` of one tensor of 32-bit floats.
 pub(crate) fn relu(shown: &Shown<'_>, output: &mut [u8]) -> i32 {
     for (to, from) in output.chunks_exact_mut(4).zip(shown.inputs[0].1.chunks_exact(4)) {
         let value = f32::from_le_bytes([from[0], from[1], from[2], from[3]]);
@@ -89,7 +83,7 @@ pub(crate) fn relu(shown: &Shown<'_>, output: &mut [u8]) -> i32 {
     0
 }
 
-/// The events of one session. The last item of `calls`, `blocks` and `idle` repeats.
+/// The last item of `calls`, `blocks` and `idle` repeats.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) load: Answer<Loaded>,
@@ -101,7 +95,6 @@ pub(crate) struct Script {
     pub(crate) slots: u32,
     /// The time by which a block takes longer than its calls.
     pub(crate) handoff: Duration,
-    /// The hand-off that the clock measures the first time, if it differs from `handoff`.
     pub(crate) measured_first: Option<Duration>,
     pub(crate) blocks: Vec<BlockPlay>,
     /// True if a CPU is left on which this process may spin.
@@ -141,12 +134,10 @@ impl Script {
     }
 }
 
-/// The result of this many successful calls.
 pub(crate) fn done(calls_done: u32) -> Called {
     Called { calls_done, elapsed: Duration::from_micros(3), ..Called::default() }
 }
 
-/// A block that the policy requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct AskedBlock {
     pub(crate) candidate: String,
@@ -171,26 +162,21 @@ pub(crate) struct AskedInputs {
     pub(crate) used: Vec<Values>,
 }
 
-/// A request of the policy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// Groups over this many entries in total.
     Groups(usize),
-    /// A session of this candidate is prepared.
     Prepare(String),
-    /// A session of this candidate over these entries is started.
     Start(String, Vec<String>),
     Plan(usize),
     /// Entry, slot, poison.
     Call(usize, u32, u8),
     /// Sets whether this process may spin while it waits.
     Spin(bool),
-    /// Memory for inputs that vary.
     Variants(Bytes),
     Block(AskedBlock),
     /// Comes right after its block, if the block's inputs vary.
     Inputs(AskedInputs),
-    /// An idle round of this candidate.
     Idle(String),
     Finish,
     GiveBack(usize),

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::session::pace::Pace;
 
-/// Dynamic shared memory that every kernel may use. More has to be requested.
+/// The dynamic shared memory, in bytes, that a kernel may use without a request.
 const PLAIN_SHARED: u32 = 48 << 10;
 /// The size of the buffer for the error log of a module.
 const LOG: usize = 8 << 10;
@@ -42,7 +42,6 @@ const PARAM_END: usize = 0;
 const PARAM_BUFFER: usize = 1;
 const PARAM_BUFFER_BYTES: usize = 2;
 
-/// A card's context in this process, with everything that was made in it.
 pub(crate) struct CardDriver {
     functions: Functions,
     further: Further,
@@ -448,7 +447,6 @@ impl Drop for CardDriver {
     }
 }
 
-/// Packs parameters one after another, each aligned to its size, as kernels expect them.
 fn packed(params: &[Vec<u8>]) -> Vec<u8> {
     let mut buffer = Vec::new();
     for param in params {

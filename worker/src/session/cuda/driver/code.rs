@@ -11,7 +11,6 @@ pub(crate) struct Code(pub(crate) u32);
 pub(crate) enum Subject {
     /// The kernel performed an operation that is not allowed.
     Kernel,
-    /// The kernel ran too long.
     Time,
     /// The request was refused, such as a launch of an impossible shape.
     Request,
@@ -20,11 +19,10 @@ pub(crate) enum Subject {
     /// The device or its driver lacks a feature.
     Lacking,
     Memory,
-    /// The machine failed. No kernel can cause such an error.
+    /// The machine or the worker failed.
     Host,
 }
 
-/// An error code, with its name and meaning.
 struct Row {
     code: u32,
     name: &'static str,
@@ -106,7 +104,7 @@ impl Code {
         ROWS.iter().find(|row| row.code == self.0)
     }
 
-    /// The driver's name for the code; `None` for a code that is newer than this list.
+    /// `None` for a code that is newer than this list.
     pub(crate) fn name(self) -> Option<&'static str> {
         self.known().map(|row| row.name)
     }
@@ -115,8 +113,7 @@ impl Code {
         self.known().map_or(Host, |row| row.subject)
     }
 
-    /// Returns true if the context cannot be used any more. Also true for unknown codes, because a new process costs
-    /// little.
+    /// Also true for unknown codes, because a new process costs little.
     pub(crate) fn ends_the_context(self) -> bool {
         self.known().is_none_or(|row| row.sticky)
     }

@@ -14,15 +14,14 @@ use super::{
 
 /// The size of the device's memory. Allocations take it from the host's memory.
 const MEMORY: Bytes = Bytes::gib(8);
-/// The largest size, in bytes, of the text that kernels print and that is kept for a session.
+/// The most text printed by kernels that is kept for a session, in bytes.
 const PRINTED: usize = 64 << 10;
 
-/// The largest number of kernels whose counts are kept for a candidate. It limits the size of the outcome's message.
+/// Limits the size of the outcome's message.
 const MAX_COUNTED: usize = 64;
 /// The largest number of characters that are reported of a name from PTX.
 const MAX_NAME: usize = 200;
 
-/// The emulated device, and what was loaded into it.
 pub(crate) struct EmulatedDriver {
     card: Card,
     device: Device,
@@ -100,7 +99,6 @@ fn device() -> Device {
     Device::new(Config { memory: MEMORY.get(), ..Config::default() })
 }
 
-/// Describes a fault of the emulated device as an error of the driver.
 fn fault(call: &'static str, fault: Fault) -> DriverError {
     let mut site = Site { text: fault.kind.to_string(), ..Site::default() };
     if let Some(found) = fault.site.clone() {

@@ -13,7 +13,6 @@ use cudarc::driver::sys::{
 use super::DriverError;
 use super::code::Code;
 
-/// The reason why the driver cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NoDriver {
     #[error("no CUDA driver is installed here: libcuda.so is not found")]
@@ -31,7 +30,6 @@ macro_rules! functions {
         pub(super) struct Functions { $($(#[$doc])* pub(super) $name: unsafe extern "C" fn($($argument),*) -> u32,)* }
 
         impl Functions {
-            /// Looks up all functions of the loaded library.
             fn find(library: &'static libloading::Library) -> Result<Self, NoDriver> {
                 // SAFETY: the names are the driver's functions, and the types are from its header.
                 Ok(Self { $($name: unsafe {
@@ -138,7 +136,6 @@ impl Further {
     }
 }
 
-/// Turns the code that a call returned into a result.
 pub(super) fn ok(call: &'static str, code: u32) -> Result<(), DriverError> {
     if code == 0 { Ok(()) } else { Err(DriverError::new(call, Code(code))) }
 }

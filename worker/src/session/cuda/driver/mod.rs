@@ -41,7 +41,7 @@ pub(crate) struct Card {
     pub(crate) grain: Bytes,
     /// The size of its L2 cache; zero if the driver does not report it.
     pub(crate) l2: Bytes,
-    /// True if the device checks every access against live buffers. Buffers then need no bands.
+    /// Every access is checked against live buffers, which then need no bands.
     pub(crate) checks_accesses: bool,
 }
 
@@ -59,14 +59,13 @@ pub(crate) enum Queue {
     Calls,
 }
 
-/// A position in a queue. It is reached once everything before it is complete.
+/// Reached once everything before it in its queue is complete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Mark(pub(crate) u64);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ModuleId(pub(crate) u64);
 
-/// A kernel of a loaded module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FunctionId(pub(crate) u64);
 
@@ -84,10 +83,9 @@ pub(crate) struct Launch {
     pub(crate) limit: Duration,
 }
 
-/// Page-locked host memory, which the device copies from and to without the CPU. Freed on drop.
+/// Page-locked: the device copies from and to it without the CPU.
 pub(crate) struct Pinned(pub(crate) Box<dyn HostBytes>);
 
-/// The owner of page-locked bytes.
 pub(crate) trait HostBytes: AsRef<[u8]> + AsMut<[u8]> + Send {}
 
 impl<T: AsRef<[u8]> + AsMut<[u8]> + Send> HostBytes for T {}
@@ -104,8 +102,7 @@ impl AsMut<[u8]> for Pinned {
     }
 }
 
-/// The location of a fault in a kernel. Fields that the device does not report are empty. A card reports only `text`,
-/// and only if a module cannot be loaded.
+/// Fields that the device does not report are empty. A card reports only `text`, and only if a module cannot be loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Site {
     pub(crate) block: Option<[u32; 3]>,
@@ -123,7 +120,6 @@ pub(crate) struct Site {
     pub(crate) text: String,
 }
 
-/// The failure of a driver function.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{call}: {code}{}", site.as_ref().map_or(String::new(), |site| format!(": {}", site.text)))]
 pub(crate) struct DriverError {
@@ -138,8 +134,7 @@ impl DriverError {
     }
 }
 
-/// The functions of a device. After an error that ends the context, every further call fails until `replace` has
-/// created a new context.
+/// After an error that ends the context, nothing can be run until `replace` has created a new context.
 pub(crate) trait Driver {
     fn card(&self) -> &Card;
 
@@ -168,12 +163,12 @@ pub(crate) trait Driver {
     /// Queues a store of `value` into every byte.
     fn fill(&mut self, queue: Queue, at: u64, value: u8, bytes: Bytes) -> Result<(), DriverError>;
 
-    /// Makes a read of these bytes a fault until they are written, if the device checks accesses.
+    /// If the device checks accesses, reading these bytes is a fault until they are written.
     fn forget(&mut self, _at: u64, _bytes: Bytes) -> Result<(), DriverError> {
         Ok(())
     }
 
-    /// Copies from the device, and waits until the copy is complete. Earlier writes to that memory must be complete.
+    /// Waits until the copy is complete. Earlier writes to that memory must be complete.
     fn read(&mut self, from: u64, into: &mut [u8]) -> Result<(), DriverError>;
 
     /// Copies to the device, and waits until the copy is complete.
@@ -181,7 +176,7 @@ pub(crate) trait Driver {
 
     fn mark(&mut self, queue: Queue) -> Result<Mark, DriverError>;
 
-    /// Returns true if a mark is reached, without waiting. Also returns the errors of operations before it.
+    /// Does not wait. Also returns the errors of operations before the mark.
     fn is_over(&mut self, mark: Mark) -> Result<bool, DriverError>;
 
     /// Loads PTX, or machine code for this device.
@@ -191,14 +186,13 @@ pub(crate) trait Driver {
 
     fn function(&mut self, module: ModuleId, symbol: &str) -> Result<FunctionId, DriverError>;
 
-    /// The size of each parameter in bytes; `None` if the driver does not report it.
+    /// `None` if the driver does not report it.
     fn parameters(&mut self, function: FunctionId) -> Result<Option<Vec<usize>>, DriverError>;
 
     /// Queues a launch on the queue of calls.
     fn launch(&mut self, launch: &Launch) -> Result<(), DriverError>;
 
-    /// What each kernel did in its counted launches since the last call of this function. Empty if the device counts
-    /// none.
+    /// Counts since the last call of this function. Empty if the device counts none.
     fn take_counts(&mut self) -> Vec<EmulatedKernel> {
         Vec::new()
     }
@@ -208,7 +202,6 @@ pub(crate) trait Driver {
         Instant::now()
     }
 
-    /// The reason why calls cannot be timed on this device; `None` if they can.
     fn cannot_time(&self) -> Option<&'static str> {
         Some("the device has no clock")
     }
@@ -223,7 +216,7 @@ pub(crate) trait Driver {
         Err(DriverError::new("reading the device's clock", Code::NOT_SUPPORTED))
     }
 
-    /// The time between two readings, both of which were reached.
+    /// The time between two readings, both of which must have been taken.
     fn between(&mut self, _from: Stamp, _to: Stamp) -> Result<Duration, DriverError> {
         Err(DriverError::new("reading the device's clock", Code::NOT_SUPPORTED))
     }
@@ -231,12 +224,12 @@ pub(crate) trait Driver {
     /// Forgets all readings, so that their events can be used again.
     fn clear_stamps(&mut self) {}
 
-    /// Queues a copy within the device on the queue of calls. Returns false if the driver has no function for it.
+    /// Copies on the queue of calls. Returns false if the driver has no function for it.
     fn copy(&mut self, _to: u64, _from: u64, _bytes: Bytes) -> Result<bool, DriverError> {
         Ok(false)
     }
 
-    /// Makes a graph of launches, which run in order. Returns `None` if the driver has no graphs.
+    /// Returns `None` if the driver has no graphs.
     fn graph(&mut self, _launches: &[Launch]) -> Result<Option<GraphId>, DriverError> {
         Ok(None)
     }
@@ -248,12 +241,11 @@ pub(crate) trait Driver {
 
     fn drop_graph(&mut self, _graph: GraphId) {}
 
-    /// The present clock, power and limits of the device, as far as they can be read.
     fn pace(&mut self) -> Pace {
         Pace::default()
     }
 
-    /// The text that kernels have printed since the last call, if the device keeps it.
+    /// What kernels have printed since the last call.
     fn printed(&mut self) -> String {
         String::new()
     }

@@ -11,7 +11,7 @@ use super::code::Code;
 use super::functions::{Functions, ok};
 use super::{DriverError, Pinned};
 
-/// Allocates page-locked memory, filled with zeros. It is not freed once the context is given up.
+/// The memory is not freed once the context is given up.
 pub(super) fn allocate(
     functions: &Functions,
     bytes: Bytes,
@@ -30,7 +30,6 @@ pub(super) fn allocate(
     Ok(Pinned(Box::new(Locked { start, bytes, free, context_given_up })))
 }
 
-/// Page-locked memory of the host.
 struct Locked {
     start: NonNull<u8>,
     bytes: usize,

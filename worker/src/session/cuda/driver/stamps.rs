@@ -59,7 +59,6 @@ impl Stamps {
     }
 }
 
-/// The graphs that were made and not dropped.
 #[derive(Default)]
 pub(super) struct MadeGraphs {
     made: BTreeMap<u64, (CUgraph, CUgraphExec)>,

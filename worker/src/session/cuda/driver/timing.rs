@@ -1,6 +1,5 @@
 //! Readings of a device's clock, and graphs of launches.
 
-/// A reading of the device's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stamp(pub(crate) u64);
 

@@ -76,7 +76,6 @@ fn race_makes_the_result_nondeterministic() {
     assert!(device.is_usable(), "another context replaces it");
 }
 
-/// The candidate is not to blame for an instruction that the emulator does not support.
 #[test]
 fn unsupported_instruction_blames_the_host() {
     let (head, verified, _) = kernel("wgmma.fence.sync.aligned;").run();

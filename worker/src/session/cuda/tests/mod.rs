@@ -1,4 +1,4 @@
-//! Verification with a scripted driver: every error of the driver maps to its status.
+//! Verification with a scripted driver: the statuses of harmful kernels and of the driver's errors.
 
 mod emulated;
 mod properties;
@@ -28,7 +28,7 @@ use crate::session::scripted::{callee, entries_of, verify_settings};
 use crate::stage::verify;
 
 const RELU: &str = "torch_nn_functional_relu";
-/// The cap of the device memory. It suffices for the fixtures' entries and their bands.
+/// Suffices for the fixtures' entries and their bands.
 const CAP: Bytes = Bytes::mib(64);
 
 fn expression(text: &str) -> Expression {
@@ -57,7 +57,7 @@ fn device_callee(folder: &Path, image: &[u8], signature: Signature, launch: Laun
     }
 }
 
-/// A verification of recorded calls of relu with one scripted kernel.
+/// A verification of recorded calls of relu with one kernel.
 struct Attempt {
     driver: Box<dyn Driver>,
     launch: Launch,
@@ -164,7 +164,7 @@ fn right_kernel_passes_and_leaves_nothing_on_the_device() {
 }
 
 #[test]
-fn every_harmful_kernel_has_its_status() {
+fn harmful_kernels_have_their_statuses() {
     let wrong = |memory: &mut FakeMemory, params: &[u64]| {
         relu(memory, params)?;
         memory.write(params[1], &9.0_f32.to_le_bytes());
@@ -217,7 +217,7 @@ fn changed_input_is_uploaded_again() {
 }
 
 #[test]
-fn every_error_of_a_launch_has_its_status() {
+fn errors_of_a_launch_have_their_statuses() {
     let fails = |code: u32, site: Option<Site>| {
         Attempt::of(move |_: &mut FakeMemory, _: &[u64]| Err((Code(code), site.clone())))
     };

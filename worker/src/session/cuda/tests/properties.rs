@@ -16,7 +16,6 @@ const JOBS: u64 = 10_000;
 /// The size of the largest possible storage of a job, in bytes.
 const LARGEST: u64 = 10_000;
 
-/// An operation on the device. A buffer is chosen by an index, modulo the number of buffers.
 #[derive(Clone, Debug)]
 enum Step {
     Allocate(u64),
@@ -88,7 +87,7 @@ proptest! {
 }
 
 #[test]
-fn peak_of_ten_thousand_device_jobs_is_the_formula() {
+fn peak_equals_the_formula_in_ten_thousand_device_jobs() {
     for seed in 0..JOBS {
         let (driver, script) = ScriptedDriver::new();
         let grain = driver.card().grain;

@@ -1,5 +1,5 @@
-//! Tests of timing with the scripted driver and its virtual clock: what a time contains, which blocks count, and that
-//! no kernel wins by cheating the clock.
+//! Tests of timing with the scripted driver and its virtual clock: what a time contains, which blocks count, and which
+//! ways of cheating the clock are detected.
 
 use std::cell::Cell;
 
@@ -17,7 +17,6 @@ const US: Duration = Duration::from_micros(1);
 /// The size of the first entry's output, in bytes.
 const OUTPUT: u64 = 600;
 
-/// The result of a scripted kernel.
 type Outcome = Result<(), (Code, Option<Site>)>;
 
 /// A relu that takes this long by the virtual clock.
@@ -28,7 +27,7 @@ fn taking(took: Duration) -> impl Fn(&mut FakeMemory, &[u64]) -> Outcome + 'stat
     }
 }
 
-/// A candidate, a baseline (by default, one that takes 250 us), and how they are timed.
+/// By default, the baseline takes 250 us.
 struct Race {
     driver: Box<dyn Driver>,
     script: Rc<RefCell<Script>>,
@@ -166,7 +165,6 @@ fn device_without_a_clock_times_nothing() {
     assert!(text.contains("calls cannot be timed: the device has no clock"), "{text}");
 }
 
-/// Each call finds the slot as it was filled, and never what the other side has written for the same inputs.
 #[test]
 fn no_call_finds_outputs_of_an_earlier_one() {
     let found = Rc::new(Cell::new(0_usize));
@@ -181,7 +179,6 @@ fn no_call_finds_outputs_of_an_earlier_one() {
     assert!(100 < found.get() && entry.slots_checked != 0, "{} calls", found.get());
 }
 
-/// `x += 2 y`, where the values of `x` are always the same before the call.
 #[test]
 fn argument_that_a_call_changes_is_restored_in_every_slot() {
     let before: Rc<RefCell<Option<Vec<u8>>>> = Rc::default();
@@ -248,7 +245,6 @@ fn kernel_that_writes_faster_than_the_device_copies_is_too_fast() {
     assert!(close(entry.times.median_time_ms, 0.04), "{:?}", entry.times);
 }
 
-/// The times of the device's clock must agree with the host's times.
 #[test]
 fn device_clock_that_contradicts_the_hosts_is_not_believed() {
     let race = |percent| {

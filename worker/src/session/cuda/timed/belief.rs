@@ -7,13 +7,13 @@ use std::time::Duration;
 const DRIFT_PARTS: u32 = 50;
 const STEP: Duration = Duration::from_micros(20);
 
-/// Returns true if a device shows more time than can have passed on the host, within these tolerances.
+/// Allows for both tolerances.
 pub(super) fn is_too_long(device: Duration, host: Duration) -> bool {
     host + host / DRIFT_PARTS + STEP < device
 }
 
-/// The host's time for the calls of a block, without the flushes. `flush` is the usual time of a flush. A quarter is
-/// added to it, because a flush after a call also writes back what the call has left in the cache.
+/// Without the flushes. `flush` is the usual time of one. A quarter is added to it, because a flush after a call also
+/// writes back what the call has left in the cache.
 pub(super) fn host_share(host: Duration, flushes: u32, flush: Duration) -> Duration {
     host.saturating_sub(flush.saturating_mul(flushes).saturating_mul(5) / 4)
 }

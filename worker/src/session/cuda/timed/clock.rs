@@ -19,19 +19,17 @@ use crate::session::{
 /// If calls are shorter, all calls of a block are launched as one graph, because the host cannot launch them as fast as
 /// they run. (If the cache is flushed before each call, they are launched one by one.)
 const SHORT_CALL: Duration = Duration::from_micros(20);
-/// The time for which the end of a block is polled without pauses, beyond twice its expected duration.
+/// The end of a block is polled without pauses for so long, beyond twice its expected duration.
 const SPIN: Duration = Duration::from_millis(2);
 /// The time limit for filling outputs before a block. Filling takes milliseconds.
 const FILL_LIMIT: Duration = Duration::from_secs(60);
 
-/// The operation that exceeded its time limit.
 enum Overdue {
     /// The poison that is written to the outputs before a block.
     Fill,
     Block,
 }
 
-/// The times of a block.
 struct Measured {
     /// The sum of the times between readings of the device's clock.
     device: Duration,
@@ -154,7 +152,6 @@ impl TimedDevice<'_> {
         })
     }
 
-    /// Queues the launches of a block and waits for them.
     fn try_block(
         &self,
         order: &BlockOrder<'_>,
@@ -213,8 +210,7 @@ impl TimedDevice<'_> {
         Ok(Ok(Measured { device, host, is_graph: graph.is_some() }))
     }
 
-    /// Waits for the end of a block, at first without pauses, so that the host notices it at once. Returns false after
-    /// the time limit.
+    /// At first without pauses, so that the host notices the end at once. Returns false after the time limit.
     fn wait(&self, end: Mark, order: &BlockOrder<'_>) -> Result<bool, DriverError> {
         let (shared, started) = (self.inner.driver(), Instant::now());
         let spin = (order.expected * 2 + SPIN).min(order.limit);
@@ -227,8 +223,7 @@ impl TimedDevice<'_> {
         wait_for(shared, end, order.limit.saturating_sub(spin))
     }
 
-    /// Copies the outputs of a block to the host, and checks that its inputs are unchanged. Returns the answer if the
-    /// session ended.
+    /// Returns the answer if the session ended.
     fn take_outputs(&mut self, order: &BlockOrder<'_>) -> Option<Answer<Block>> {
         if !self.in_turns {
             self.kept.iter_mut().enumerate().filter(|(at, _)| *at != order.entry).for_each(|(_, kept)| {

@@ -12,13 +12,11 @@ use super::super::driver::{Driver, DriverError, Queue, SharedDriver};
 use super::super::memory::wait_for;
 use crate::residency::device::Buffer;
 
-/// The number of repetitions of each measurement.
 const REPEATS: usize = 5;
 /// This share (1/n) of the flushed memory fits into the L2 cache, so copying it is faster per byte.
 const CACHED_SHARE: u64 = 16;
 /// The time limit of the measurements. They take milliseconds.
 const LIMIT: Duration = Duration::from_secs(60);
-/// The byte that a flush writes.
 const FLUSH_BYTE: u8 = 0x3c;
 
 /// The shared buffers, and the figures that were measured with them.
@@ -28,17 +26,15 @@ pub(in super::super) struct TimingMemory {
     pub(super) figures: Figures,
 }
 
-/// Figures of the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Figures {
     /// The median time of a flush.
     pub(super) flush: Duration,
-    /// Bytes read and written per second in the fastest copy; `None` if the driver has no copy.
+    /// In bytes read and written per second; `None` if the driver has no copy.
     pub(super) copy_rate: Option<f64>,
 }
 
-/// The number of bytes that a flush writes: twice the size of the L2 cache, but at most `DEVICE_FLUSH`, which is also
-/// used if the size is unknown.
+/// Twice the size of the L2 cache, but at most `DEVICE_FLUSH`, which is also used if the size is unknown.
 pub(super) fn flush_bytes(l2: Bytes) -> Bytes {
     if l2 == Bytes::ZERO { DEVICE_FLUSH } else { l2.saturating_mul(2).min(DEVICE_FLUSH) }
 }
@@ -55,7 +51,7 @@ impl TimingMemory {
         std::mem::replace(&mut self.ring, Buffer::new(0, Bytes::ZERO, Bytes::ZERO))
     }
 
-    /// Queues a write that evicts everything from the L2 cache.
+    /// Queues the write that flushes the L2 cache.
     pub(super) fn flush(&self, driver: &mut dyn Driver) -> Result<(), DriverError> {
         driver.fill(Queue::Calls, self.flush.address(), FLUSH_BYTE, self.flush.bytes())
     }
@@ -74,7 +70,7 @@ fn measure(driver: &SharedDriver, memory: u64, bytes: Bytes) -> Result<Figures, 
     Ok(Figures { flush: flush.get(flush.len() / 2).copied().unwrap_or_default(), copy_rate })
 }
 
-/// The times of an operation, in ascending order; empty if the driver lacks it. The first operation is not timed.
+/// In ascending order; empty if the driver lacks the operation. The first operation is not timed.
 fn times(
     driver: &SharedDriver,
     mut queue: impl FnMut(&mut dyn Driver) -> Result<bool, DriverError>,

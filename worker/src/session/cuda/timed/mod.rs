@@ -6,8 +6,7 @@
 //! ```
 //!
 //! Every call has its own inputs, if they vary, and its own slot of the ring. The time of a block is the time between
-//! the readings before and after its launches, without the flushes of the L2 cache. If nothing is flushed, all calls of
-//! a block are between the same two readings.
+//! the readings before and after its launches, without the flushes of the L2 cache.
 
 mod belief;
 mod clock;
@@ -43,20 +42,16 @@ use crate::session::{
     Variants, Varied,
 };
 
-/// The error of a call that is not timed.
 const ONLY_BLOCKS: &str = "a timed session makes blocks only";
 
-/// A session on the device whose calls are timed.
 pub(super) struct TimedDevice<'b> {
     inner: DeviceSession<'b>,
     varied: Option<Varied<'b, DeviceVariants>>,
     /// For each entry and argument, the index of its variants.
     variants_of: Vec<Vec<Option<usize>>>,
     layouts: Vec<Layout>,
-    /// The address of the ring.
     ring: u64,
-    /// For each entry, the outputs of its last block. If entries are not called in turns, only those of the entry that
-    /// was called last are kept.
+    /// If entries are not called in turns, only those of the entry that was called last are kept.
     kept: Vec<KeptOutputs>,
     in_turns: bool,
     /// The poison in workspaces and their bands.
@@ -103,7 +98,6 @@ impl<'b> TimedDevice<'b> {
         Ok(session)
     }
 
-    /// Makes the ring large enough, and measures the device if that has not been done yet.
     fn place_ring(&mut self) -> Result<(), SessionError> {
         let (backend, driver) = (self.inner.backend, self.inner.driver());
         let wanted = self.layouts.iter().map(Layout::bytes).max().unwrap_or_default().max(Bytes::new(1));
@@ -212,8 +206,6 @@ impl<'b> TimedDevice<'b> {
             .collect()
     }
 
-    /// Fills the slots of a block. In every slot, an argument that the call changes gets its value from before the
-    /// call.
     fn fill_slots(&self, entry: usize, calls: u32, poison: u8) -> io::Result<()> {
         let (layout, driver) = (&self.layouts[entry], self.inner.driver());
         let recorded: &Recorded = self.inner.entries[entry].as_ref();
@@ -242,7 +234,7 @@ impl<'b> TimedDevice<'b> {
     }
 }
 
-/// For each argument, the index of its variants. A tensor that is passed twice has the same variants both times.
+/// A tensor that is passed twice has the same variants both times.
 fn variants_of(recorded: &Recorded, variants: &Variants) -> Vec<Option<usize>> {
     let tensor = |value: &ArgumentValue| match value {
         ArgumentValue::Tensor(tensor) => Some(std::sync::Arc::clone(tensor)),

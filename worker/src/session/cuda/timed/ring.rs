@@ -13,20 +13,17 @@ use super::super::driver::{Driver, DriverError};
 use crate::judge::BytesSource;
 use crate::recorded::{Recorded, allocated_bytes};
 
-/// The layout of an entry's outputs in the ring.
 pub(super) struct Layout {
     pub(super) slots: u32,
     outputs: Vec<OutputSlots>,
 }
 
-/// The slots of one output.
 #[derive(Clone, Copy)]
 struct OutputSlots {
     /// The offset of the first slot, in bytes.
     start: u64,
     /// The distance between two slots, in bytes.
     stride: u64,
-    /// The size of the output.
     bytes: u64,
 }
 
@@ -50,17 +47,14 @@ impl Layout {
         self.outputs.last().map_or(Bytes::ZERO, |last| Bytes::new(last.start + last.stride * slots))
     }
 
-    /// The offset of an output's slot.
     pub(super) fn at(&self, output: usize, slot: u32) -> u64 {
         self.outputs.get(output).map_or(0, |slots| slots.start + slots.stride * u64::from(slot))
     }
 
-    /// The size of all slots of an output that a block of `calls` calls uses.
     pub(super) fn used(&self, output: usize, calls: u32) -> Bytes {
         Bytes::new(self.outputs.get(output).map_or(0, |slots| slots.stride * u64::from(calls)))
     }
 
-    /// Copies the outputs of `calls` calls to the host.
     pub(super) fn keep(
         &self,
         driver: &mut dyn Driver,
@@ -88,13 +82,11 @@ impl Layout {
     }
 }
 
-/// The outputs of an entry's last block, copied to the host. For each output, the bytes of its used slots.
 #[derive(Default)]
 pub(super) struct KeptOutputs {
     outputs: Vec<Vec<u8>>,
 }
 
-/// One slot of a kept output.
 pub(super) struct KeptSource<'k>(&'k [u8]);
 
 impl BytesSource for KeptSource<'_> {

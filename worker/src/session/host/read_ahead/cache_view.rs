@@ -1,8 +1,8 @@
-//! Finds out which pages of a file are in the cache, with `cachestat`, or on older kernels with `mincore` on a private
+//! Finds out which pages of a file are in the cache, with `cachestat`, or before Linux 6.5 with `mincore` on a private
 //! mapping.
 //!
 //! Linux reports this only to the file's owner and to processes that may write to the file. To others, `mincore`
-//! reports every page as present, so it is used only by root and by the file's owner. The file is not read.
+//! reports every page as present, so it is used only by root and by the file's owner.
 
 use std::fs::File;
 use std::ops::Range;
@@ -51,7 +51,7 @@ impl CacheView {
         Some(Self { file: Arc::clone(file), offset, page, map })
     }
 
-    /// Returns the number of these pages that are in the cache; 0 if the call fails.
+    /// 0 if the call fails.
     pub(super) fn resident(&self, pages: Range<u64>) -> u64 {
         if pages.end <= pages.start {
             return 0;
@@ -67,14 +67,13 @@ impl CacheView {
     }
 }
 
-/// Returns true if this process is root or owns the file, so that `mincore` reports the truth to it.
+/// Only then does `mincore` report the truth.
 fn is_ours(file: &File) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
     let own_user = rustix::process::geteuid();
     own_user.is_root() || metadata.uid() == own_user.as_raw()
 }
 
-/// A mapping of the file, for queries with `mincore`.
 struct Map {
     start: usize,
     bytes: usize,
@@ -90,7 +89,6 @@ impl Map {
         Some(Self { start: start.ok()? as usize, bytes })
     }
 
-    /// Returns how many of these pages are in the page cache.
     fn resident(&self, pages: Range<u64>, page: u64) -> u64 {
         let mut residency = [0_u8; to_index(AT_ONCE)];
         let mut resident = 0;

@@ -1,13 +1,9 @@
-//! Reads mapped inputs ahead of a candidate in verification. For a kernel with sparse accesses, little more is read
-//! than it touches; for one with dense accesses, the disk is read at full rate.
+//! Reads mapped inputs ahead of a candidate in verification. A kernel with sparse accesses should read little more than
+//! it touches, and one with dense accesses should not wait for single pages.
 //!
 //! If a file is not in the cache, every fault reads a whole read-ahead window, so a kernel that looks up a few rows
-//! would read the whole table. Therefore the runner maps inputs without read-ahead (`MADV_RANDOM`). While it calls, a
-//! thread of the worker watches which pages enter the cache, and reads ahead where that is faster.
-//!
-//! This module owns the thread and its counters. `policy` decides, `cache_view` queries the cache, and `touches` reads
-//! the runner's page tables. The thread does not touch the candidate, and does not run while anything is timed. A
-//! failed hint changes only the speed.
+//! would read far more than these. Therefore the runner maps inputs without read-ahead (`MADV_RANDOM`). Meanwhile, a
+//! thread of the worker watches which pages enter the cache.
 
 mod cache_view;
 mod policy;
@@ -35,26 +31,21 @@ use super::placed::Placed;
 use crate::recorded::request_ahead;
 use crate::runner::frame::InputRange;
 
-/// Inputs smaller than this, in bytes, are requested whole when the watch starts, because watching them costs more than
-/// reading them.
+/// Smaller inputs are requested whole when the watch starts, because watching them costs more than reading them.
 const WHOLE_BELOW: u64 = 1 << 20;
 /// If touches are observed, ranges of at least this many bytes are read with `pread`. All others are requested with a
 /// hint.
 const MIN_LONG_READ: u64 = 4 << 20;
-/// The size of one read, in bytes: the read size of Linux for a disk with little read-ahead.
+/// The size of one read, in bytes.
 const SCRATCH: usize = 1 << 20;
 /// The number of windows that are checked for changes with one request.
 const GROUP: usize = 64;
-/// The pause between two checks while pages enter the cache, and the longest pause while none do.
 const BUSY_PAUSE: Duration = Duration::from_micros(500);
 const IDLE_PAUSE: Duration = Duration::from_millis(20);
-/// The longest pause while a stream waits for the candidate. The candidate needs several times as long for half of the
-/// pages ahead of it.
+/// The longest pause while a stream waits for the candidate.
 const STREAM_PAUSE: Duration = Duration::from_millis(4);
-/// The number of times that a runner's mappings are searched for the inputs before the thread gives up.
 const MAX_TRIES: u32 = 200;
-/// A check that leads to no read is followed by a pause of at least this many times its own duration, up to the longest
-/// pause.
+/// A check that leads to no read is followed by a pause of at least this many times its own duration.
 const CHECKING_PART: u32 = 8;
 
 /// The inputs of one entry, examined before its runner maps them.
@@ -62,7 +53,7 @@ pub struct ReadAhead {
     /// Large inputs that are not wholly in the cache.
     inputs: Vec<Input>,
     small_inputs: Vec<(Arc<File>, Range<u64>)>,
-    /// The number of large inputs whose pages in the cache Linux does not report.
+    /// Large inputs whose pages in the cache Linux does not report.
     unseen: u32,
 }
 
@@ -140,14 +131,13 @@ impl ReadAhead {
         it
     }
 
-    /// Returns true if the runner should map its inputs without Linux's read-ahead. False if all large inputs are
-    /// cached already, or if Linux does not report the cached pages of one of them.
+    /// False if all large inputs are cached already, or if Linux does not report the cached pages of one of them.
     pub fn page_by_page(&self) -> bool {
         !self.inputs.is_empty() && self.unseen == 0
     }
 
-    /// If the runner should map its inputs without Linux's read-ahead, turns the read-ahead off for their files
-    /// too. Otherwise, a read of a small record would continue into the table that follows it.
+    /// Turns Linux's read-ahead off for the files, too. Otherwise, a read of a small record would continue into the
+    /// table that follows it.
     pub fn read_exactly(&self) {
         if self.page_by_page() {
             let small = self.small_inputs.iter().map(|(file, _)| file);
@@ -157,8 +147,8 @@ impl ReadAhead {
         }
     }
 
-    /// Starts the watch. Inputs that the previous entry read as a whole are expected to be read whole again. Their
-    /// beginning is read before the candidate touches it, once the disk has finished with the previous entry.
+    /// Inputs that the previous entry read as a whole are expected to be read whole again. Their beginning is read
+    /// before the candidate touches it, once the disk has finished with the previous entry.
     pub(crate) fn start_expecting(self, expected: Expected) -> Watch {
         if !self.page_by_page() {
             let report = ReadReport { left_to_kernel: self.unseen, ..ReadReport::default() };
@@ -190,8 +180,6 @@ impl ReadAhead {
     }
 }
 
-/// The inputs that an entry is expected to read as a whole, according to the previous entry, and the signal that the
-/// disk is free.
 #[derive(Default)]
 pub(crate) struct Expected {
     pub(crate) whole: Whole,
@@ -207,7 +195,6 @@ impl Turn {
     }
 }
 
-/// A command to the thread.
 enum Command {
     /// The process that maps the inputs or will map them, by its pid.
     Runner(u32),
@@ -227,7 +214,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Sets the process that touches the inputs. Until it can be observed, new pages in the cache count as touches.
+    /// Until the runner can be observed, new pages in the cache count as touches.
     pub fn set_runner(&self, pid: u32) {
         if let Some((_, tell)) = &self.thread {
             let _ = tell.send(Command::Runner(pid));
@@ -268,7 +255,7 @@ impl Drop for Watch {
 
 struct Watcher {
     inputs: Vec<Input>,
-    /// The inputs that are expected to be read whole; `None` once their turn has come.
+    /// `None` once their turn has come.
     expected: Option<Expected>,
     /// The signal for the next entry, dropped when nothing is left to read.
     done: Option<Sender<Infallible>>,
@@ -319,8 +306,7 @@ impl Watcher {
         Seen { report: report(&self.inputs), whole }
     }
 
-    /// Reads the next piece of each input that has one due. Returns true if more is due. Pieces are small, so that the
-    /// thread soon notices when it is stopped.
+    /// Returns true if more is due. Pieces are small, so that the thread soon notices when it is stopped.
     fn read_some(&mut self, scratch: &mut Vec<u8>) -> bool {
         let mut more = false;
         for input in self.inputs.iter_mut().filter(|input| !input.due.is_empty()) {
@@ -330,7 +316,6 @@ impl Watcher {
         more
     }
 
-    /// Begins to read the expected inputs, once their turn has come.
     fn begin_expected(&mut self) {
         let may_begin = |expected: &mut Expected| expected.turn.as_ref().is_none_or(Turn::has_come);
         let Some(Expected { whole, .. }) = self.expected.take_if(may_begin) else { return };
@@ -344,8 +329,7 @@ impl Watcher {
         }
     }
 
-    /// Finds the inputs in the runner's mappings. Does nothing until there is a stream, because candidates with sparse
-    /// accesses need not be watched this closely.
+    /// Does nothing until there is a stream, because candidates with sparse accesses need not be watched this closely.
     fn find_touches(&mut self) {
         let Some(runner) = self.runner.filter(|_| self.touches.is_none() && self.tries < MAX_TRIES) else {
             return;
@@ -373,14 +357,12 @@ impl Watcher {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CheckResult {
     Unchanged,
-    /// More pages were touched.
     Touched,
     Read,
 }
 
 impl Input {
-    /// Checks which pages were touched, and reads what the policy asks for. `at` is the input's index among those that
-    /// are watched.
+    /// `at` is the input's index among those that are watched.
     fn check(&mut self, at: usize, touches: Option<&Touches>) -> CheckResult {
         let mut read = false;
         let before = self.policy.touched();
@@ -437,7 +419,7 @@ impl Input {
             .collect()
     }
 
-    /// Requests these pages, or queues them for long reads. Returns false if there are none.
+    /// Returns false if there are none.
     fn read(&mut self, due: Vec<Range<u64>>) -> bool {
         let any = !due.is_empty();
         for pages in due {
@@ -451,9 +433,8 @@ impl Input {
         any
     }
 
-    /// Reads the next piece that is due. Returns true if more is due. Sequential reads are faster than requests for
-    /// pages, because Linux reads large pieces. It also keeps them in large pages, which makes mapping and
-    /// dropping them much cheaper.
+    /// Returns true if more is due. Sequential reads are faster than requests for pages, because Linux then reads large
+    /// pieces. It also keeps them in large pages, which are cheaper to map and to drop.
     fn read_some(&mut self, scratch: &mut [u8]) -> bool {
         let Some(bytes) = self.due.front_mut() else { return false };
         if self.in_order.is_none() {

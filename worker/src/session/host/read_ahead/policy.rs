@@ -4,8 +4,7 @@
 //! cache. Once many pages of a window were touched, the window is read whole. After it, a *stream* continues in steps
 //! of doubling length. The first page of each step is its *tripwire*. The stream advances when the candidate reaches a
 //! tripwire, and otherwise stops reading, which limits the number of pages that are read in vain. If touches cannot be
-//! observed, tripwires are left unread: a tripwire in the cache then shows that the candidate has reached it. An input
-//! that the previous entry used as a whole starts with a stream.
+//! observed, tripwires are left unread: a tripwire in the cache then shows that the candidate has reached it.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,7 +15,7 @@ use opt_shared::units::to_index;
 const WINDOW_BYTES: u64 = 512 << 10;
 /// The longest step of a stream, in windows: 8 MiB.
 const MAX_STEP: u64 = 16;
-/// The number of steps of one stream that may be ahead of the candidate: while the steps grow, and once they are long.
+/// How many steps of a stream may be ahead of the candidate: while they grow, and once they are long.
 const STEPS_AHEAD: usize = 4;
 pub(super) const LONG_STEPS_AHEAD: usize = 8;
 /// The limit on reads ahead of the candidate by all streams of one input, in windows: 64 MiB. (A stream that advances
@@ -24,11 +23,11 @@ pub(super) const LONG_STEPS_AHEAD: usize = 8;
 const MAX_AHEAD: u64 = 128;
 /// A window is dense if at least this fraction (1/n) of its pages were touched.
 const DENSE_PART: u64 = 2;
-/// Once this fraction (1/n) of the whole input was touched, reading page by page is slower than reading all of it. A
-/// window then counts as dense at this fraction already.
+/// Once this fraction (1/n) of the whole input was touched, reading all of it is assumed to be faster than page by
+/// page.
 const USED_PART: u64 = 16;
 
-/// The policy's state for one input. Pages are counted from the input's first whole page.
+/// Pages are counted from the input's first whole page.
 #[derive(Debug)]
 pub(super) struct ReadaheadPolicy {
     pages: u64,
@@ -42,7 +41,6 @@ pub(super) struct ReadaheadPolicy {
     ahead: u64,
     /// The value of `touched` when the first window was read whole.
     turned_after: Option<u64>,
-    /// True if touches are observed. Tripwires then need not be left unread.
     touches_are_observed: bool,
     /// Set by `end`: touches are still counted, but nothing more is read.
     ended: bool,
@@ -56,7 +54,7 @@ struct Window {
     /// In the cache at the last check.
     resident: u32,
     touched: u32,
-    /// True if the window was read ahead. Its pages in the cache then do not show what was touched.
+    /// Its pages in the cache then do not show what was touched.
     read: bool,
 }
 
@@ -71,7 +69,6 @@ struct Stream {
     steps: VecDeque<Step>,
 }
 
-/// Windows that are read together.
 #[derive(Clone, Copy, Debug)]
 struct Step {
     windows: u64,
@@ -82,7 +79,7 @@ struct Step {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tripwire {
     pub(super) page: u64,
-    /// True if it was not read. It then enters the cache when the candidate touches it.
+    /// A tripwire that was left out enters the cache when the candidate touches it.
     pub(super) left_out: bool,
 }
 
@@ -110,8 +107,7 @@ impl ReadaheadPolicy {
         }
     }
 
-    /// Expects that the whole input will be used, and that touches will be observed. Returns the pages to read now, in
-    /// this many steps.
+    /// Expects that the whole input will be used, and that touches will be observed. Returns the pages to read now.
     pub(super) fn expect_all(&mut self, steps: usize) -> Vec<Range<u64>> {
         self.touches_are_observed = true;
         let mut stream = Stream { next: 0, step: MAX_STEP, steps: VecDeque::new() };
@@ -129,25 +125,22 @@ impl ReadaheadPolicy {
         !self.streams.is_empty()
     }
 
-    /// From now on, touches cannot be observed. Streams whose tripwires were read could never advance, so they are
-    /// dropped.
+    /// Streams whose tripwires were read could never advance, so they are dropped.
     pub(super) fn stop_observing_touches(&mut self) {
         self.touches_are_observed = false;
         self.streams.retain(|stream| stream.steps.iter().all(|step| step.tripwire.left_out));
     }
 
-    /// From now on, touches are only counted, and nothing more is read.
     pub(super) const fn end(&mut self) {
         self.ended = true;
     }
 
-    /// Returns true if long steps may be read sequentially, with Linux's read-ahead after them. Touches are then
-    /// observed, so extra pages in the cache do not mislead the policy.
+    /// Whether long steps may be read sequentially, with Linux's read-ahead after them. Touches are then observed, so
+    /// extra pages in the cache do not mislead the policy.
     pub(super) const fn may_overshoot(&self) -> bool {
         self.touches_are_observed
     }
 
-    /// Returns true if every window is read ahead, so that nothing is left to read.
     pub(super) fn is_read(&self) -> bool {
         self.windows.iter().all(|window| window.read)
     }
@@ -170,7 +163,6 @@ impl ReadaheadPolicy {
         windows.start as u64 * self.window_pages..self.pages.min(end)
     }
 
-    /// The number of pages of these windows that are known to be in the cache.
     pub(super) fn known(&self, windows: Range<usize>) -> u64 {
         self.windows[windows].iter().map(|window| u64::from(window.resident)).sum()
     }
@@ -179,7 +171,6 @@ impl ReadaheadPolicy {
         self.windows[window].read
     }
 
-    /// The number of pages that were seen to be touched and were not in the cache before.
     pub(super) const fn touched(&self) -> u64 {
         self.touched
     }
@@ -188,14 +179,12 @@ impl ReadaheadPolicy {
         self.ahead
     }
 
-    /// The number of pages that had been touched when the first window was read whole.
     pub(super) const fn turned_after(&self) -> Option<u64> {
         self.turned_after
     }
 
     /// Takes the number of pages of a window that are now in the cache and, if touches are observed, the number that
-    /// were touched. Pages in the cache that were not touched are those that Linux read ahead by itself. Returns
-    /// the pages to read as a result.
+    /// were touched. Pages in the cache that were not touched are those that Linux read ahead by itself.
     pub(super) fn seen(&mut self, window: usize, resident: u64, touched: Option<u64>) -> Vec<Range<u64>> {
         let pages = self.pages_of(window..window + 1);
         let length = pages.end - pages.start;
@@ -228,7 +217,7 @@ impl ReadaheadPolicy {
         due
     }
 
-    /// Checks the tripwires. `is_reached` returns true if one was reached. Returns the pages to read as a result.
+    /// Returns the pages to read as a result.
     pub(super) fn follow(&mut self, mut is_reached: impl FnMut(Tripwire) -> bool) -> Vec<Range<u64>> {
         let mut due = Vec::new();
         let (mut still, mut moved) = (Vec::new(), Vec::new());
@@ -270,7 +259,7 @@ impl ReadaheadPolicy {
     }
 
     /// Continues the stream until `steps` steps are ahead of the candidate, or until it reaches windows that were read
-    /// already. Returns the pages to read.
+    /// already.
     fn advance(&mut self, stream: &mut Stream, steps: usize) -> Vec<Range<u64>> {
         let mut due = Vec::new();
         while !self.ended && stream.steps.len() < steps {
@@ -302,7 +291,6 @@ impl ReadaheadPolicy {
         due
     }
 
-    /// Marks windows as read ahead.
     fn take(&mut self, windows: Range<u64>) {
         for at in windows {
             let pages = self.pages_of(to_index(at)..to_index(at) + 1);
@@ -318,7 +306,6 @@ impl Stream {
         Self { next: 0, step: 1, steps: VecDeque::new() }
     }
 
-    /// The number of windows that were read and that the candidate has not reached.
     fn waiting(&self) -> u64 {
         self.steps.iter().map(|step| step.windows).sum()
     }

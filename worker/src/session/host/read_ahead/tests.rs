@@ -10,13 +10,11 @@ use super::*;
 use crate::runner::map::{Mapped, map_input};
 
 const SIZE: usize = 96 << 20;
-/// The time limit for another thread's work, which takes milliseconds on a quiet machine.
 const TIMEOUT: Duration = Duration::from_mins(1);
 /// The offset of the input. Like most records of a capture, it does not start at a page boundary.
 const START: u64 = 4 * 4096 + 64;
 
-/// Creates a file on disk with an input that is not in the cache. `None` if the file system keeps everything in
-/// memory, or ignores requests to drop pages.
+/// `None` if the file system keeps everything in memory, or ignores requests to drop pages.
 fn cold() -> Option<(Arc<File>, InputRange)> {
     let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).expect("a file");
     for chunk in 0..SIZE >> 20 {
@@ -121,7 +119,6 @@ fn input_used_whole_before_is_read_from_the_start() {
         whole = learned;
         assert_eq!(whole, Whole(vec![0]), "known before: {known}");
     }
-    // If the input is expected to be used but is not, nothing is read beyond the stream's first steps.
     let Some((file, range)) = cold() else { return };
     let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[CacheQuery::CacheStat, CacheQuery::MinCore]);
     let (done, turn) = channel();
@@ -180,7 +177,7 @@ fn cached_inputs_are_not_read_again() {
 }
 
 #[test]
-fn unobservable_inputs_use_kernel_read_ahead() {
+fn unobservable_inputs_are_left_to_linux() {
     let Some((file, range)) = cold() else { return };
     let ahead = ReadAhead::over([(&file, &range)].into_iter(), &[]);
     assert!(!ahead.page_by_page());
@@ -188,7 +185,7 @@ fn unobservable_inputs_use_kernel_read_ahead() {
 }
 
 #[test]
-fn small_input_is_read_whole_without_neighbours() {
+fn small_input_is_requested_without_its_neighbours() {
     let Some((file, large)) = cold() else { return };
     // The inputs are adjacent. Reading one must not count as touching the other.
     let large = InputRange { bytes: 32 << 20, ..large };

@@ -1,15 +1,14 @@
 //! Finds out which pages of an input a process has touched, from its page tables.
 //!
-//! The page cache cannot show this, because it also contains pages that were read ahead and not used. This module finds
-//! an input among the mappings of a process and reads the page tables. Linux requires the right to trace the process.
-//! Without it, touches stay unknown.
+//! The page cache cannot show this, because it also contains pages that were read ahead and not used. Linux requires
+//! the right to trace the process. Without it, touches stay unknown.
 
 use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// The number of bytes of `/proc/PID/maps` that are read. A candidate can make the file very long.
+/// A candidate can make `maps` very long.
 const MAPS_BYTES: u64 = 1 << 20;
 /// The size, in bytes, of a page's entry in `/proc/PID/pagemap`.
 const ENTRY_BYTES: usize = 8;
@@ -25,7 +24,6 @@ pub(super) struct Mapped<'a> {
     pub(super) offset: u64,
 }
 
-/// Counts the pages that one process has touched.
 pub(super) struct Touches {
     pagemap: File,
     page: u64,
@@ -33,7 +31,6 @@ pub(super) struct Touches {
     starts: Vec<u64>,
 }
 
-/// The reason why touches are unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TouchesUnknown {
     /// Some inputs are not mapped yet.
@@ -54,8 +51,7 @@ impl Touches {
         Ok(Self { pagemap, page: rustix::param::page_size() as u64, starts })
     }
 
-    /// The number of these pages that were touched. Pages are counted from the input's offset. Neighbours that
-    /// Linux maps together with a touched page count too.
+    /// Pages are counted from the input's offset. Neighbours that Linux maps together with a touched page count too.
     pub(super) fn touched(&self, input: usize, pages: Range<u64>) -> u64 {
         let Some(start) = self.starts.get(input) else { return 0 };
         let mut entries = [0; AT_ONCE * ENTRY_BYTES];
@@ -77,8 +73,7 @@ impl Touches {
     }
 }
 
-/// The address at which an input starts. A line of `maps` is `start-end rights offset major:minor inode name`; all
-/// numbers but the inode are hexadecimal.
+/// A line of `maps` is `start-end rights offset major:minor inode name`; all numbers but the inode are hexadecimal.
 fn start_of(input: &Mapped<'_>, maps: &str) -> Option<u64> {
     let metadata = input.file.metadata().ok()?;
     let device = metadata.dev();

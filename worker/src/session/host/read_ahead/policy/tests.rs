@@ -83,8 +83,6 @@ fn cold() -> Vec<bool> {
     vec![false; to_index(PAGES)]
 }
 
-/// The first `count` pages of a pseudorandom order of all pages: the full cycle of a generator modulo the number of
-/// pages.
 fn scattered(count: u64) -> impl Iterator<Item = u64> {
     (0..count).scan(7, |at, _| {
         *at = (*at * 5 + 12_345) % PAGES;
@@ -97,7 +95,6 @@ fn each_access_pattern_stays_within_its_read_limits() {
     struct Case {
         name: &'static str,
         touches: Vec<u64>,
-        /// The largest numbers of faults that wait for the disk, and of pages in the cache at the end.
         misses: u64,
         resident: u64,
         turned: bool,
@@ -108,7 +105,8 @@ fn each_access_pattern_stays_within_its_read_limits() {
         Case {
             name: "from front to back",
             touches: (0..PAGES).collect(),
-            // Half a window until the first check, and then one tripwire for each step.
+            // Half a window until it is read, and one tripwire for each step, which are fewer than 30. The bound allows
+            // 64 more.
             misses: 64 + 64 + 30,
             resident: PAGES,
             turned: true,
@@ -185,20 +183,20 @@ fn expected_inputs_are_read_before_they_are_touched() {
         assert!(bench.resident() <= ahead + 3, "{}", bench.resident());
         assert!(!bench.policy.was_used_whole());
     }
-    // A candidate that uses half of the pages uses the input as a whole; one that uses a tenth does not.
+    // A candidate that uses a tenth of the pages does not use the input as a whole.
     for (part, whole) in [(PAGES / 2 + 4 * MIB, true), (PAGES / 10, false)] {
         assert_eq!(Bench::run(cold(), 16, 0..part).policy.was_used_whole(), whole, "{part}");
     }
 }
 
 #[test]
-fn pages_of_kernel_read_ahead_count_only_if_touches_are_unknown() {
+fn pages_that_linux_read_ahead_count_only_if_touches_are_unknown() {
     for (touched, turned) in [(Some(3), false), (None, true)] {
         let mut policy = ReadaheadPolicy::new(PAGES, PAGE, |_| 0);
         let due = policy.seen(5, MIB / 2, touched);
         assert_eq!(due.is_empty(), !turned, "{touched:?}");
         assert_eq!(policy.touched(), touched.unwrap_or(MIB / 2));
-        // A process that has ended has no page tables that show touches, but its earlier touches still count.
+        // A process that has ended has no page tables, but its earlier touches still count.
         let _ = policy.seen(5, MIB / 2, touched.map(|_| 0));
         assert_eq!(policy.touched(), touched.unwrap_or(MIB / 2));
     }
