@@ -10,7 +10,6 @@ use opt_shared::units::Bytes;
 use super::folder::ranking::ScoreSummary;
 use crate::core::event::Stage;
 
-/// What the run has learned about a candidate, beyond what the plan says.
 #[derive(Clone, Debug, Default)]
 pub struct CandidateFacts {
     pub artifact: Option<Artifact>,

@@ -67,7 +67,6 @@ pub struct RunOptions {
     pub progress: bool,
     /// Whether to wait for more work when all work is done.
     pub keep_open: bool,
-    /// Called with each candidate's record when the candidate ends.
     pub each_candidate: Option<EachCandidate>,
     /// The address at which metrics are served.
     pub metrics: Option<std::net::SocketAddr>,

@@ -1,5 +1,5 @@
 //! Serves everyone who watches the run: clients of the control socket, readers of the metrics, and the terminal. It
-//! owns the connections and the pending requests. Other modules compose the answers.
+//! owns the connections, and the clients that wait for a candidate to end. Other modules compose the answers.
 
 use std::time::{Duration, Instant};
 
@@ -16,16 +16,14 @@ use crate::metrics::http::Responder;
 use crate::progress::Progress;
 use crate::record::UtcTime;
 
-/// The time until the next wake-up if nothing is due. The loop wakes up for samples long before that.
+/// The time until the next wake-up if nothing is due.
 const NOT_DUE: Duration = Duration::from_secs(3600);
 
-/// The connections to everyone who watches the run.
 pub(crate) struct Endpoints {
     pub(crate) control: Option<Server>,
     /// The clients that wait for the end of a candidate, each with its candidate.
     pub(crate) awaited: Vec<(Token, CandidateId)>,
     pub(crate) metrics: Metrics,
-    /// Serves the metrics.
     pub(crate) responder: Option<Responder>,
     pub(crate) progress: Progress,
     pub(crate) forecast: Forecast,
@@ -42,7 +40,7 @@ impl Endpoints {
         next.map_or(NOT_DUE, |at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// Returns the descriptors that become readable when a client must be served.
+    /// Returns the descriptors to poll for clients and for readers of the metrics.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = PollFd<'_>> {
         let metrics = self.responder.iter().flat_map(Responder::descriptors);
         metrics.chain(self.control.iter().flat_map(Server::descriptors))

@@ -15,7 +15,7 @@ use crate::core::event::Stage;
 /// The stages that are estimated. `Confirm` is left out, because the number of confirmations is known only at the end.
 const STAGES: [Stage; 4] = [Stage::Build, Stage::Verify, Stage::Screen, Stage::Profile];
 
-/// The ended attempts of one stage.
+/// The ended attempts of one stage in one job.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     ended: u32,
@@ -32,7 +32,6 @@ pub struct Open {
     pub held: Duration,
 }
 
-/// The times of a run's attempts so far.
 #[derive(Debug, Default)]
 pub struct Forecast {
     tallies: BTreeMap<(Stage, JobId), Tally>,

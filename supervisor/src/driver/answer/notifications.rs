@@ -1,6 +1,4 @@
 //! Composes the events for clients that listen on the control socket, as one JSON value each.
-//!
-//! Events use the words of the record, and full names of candidates.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::message::Role;

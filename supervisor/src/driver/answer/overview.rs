@@ -68,7 +68,7 @@ impl View<'_> {
         answer
     }
 
-    /// Returns the history of memory since a time, which is in seconds since this process began.
+    /// Returns the history of memory since a time, in seconds since this process began.
     pub(crate) fn history(&self, since_s: f64) -> Reply {
         let since = Duration::try_from_secs_f64(since_s).map_err(|_| {
             Refusal::new(Code::InvalidParams, "`since_s` must be a number of seconds, 0 or more")

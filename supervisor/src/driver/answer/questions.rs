@@ -13,7 +13,6 @@ const LATEST: u32 = 5;
 /// The largest number of decisions in the answer to `decisions`.
 const MAX_DECISIONS: u32 = 100;
 
-/// A question about rows.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Question {
     Result(CandidateId),
@@ -23,7 +22,6 @@ pub(crate) enum Question {
     Decisions(u32),
 }
 
-/// The rows that a question asked for.
 #[derive(Default)]
 pub(crate) struct Found {
     /// Newest first for `why`; oldest first for a list of decisions.

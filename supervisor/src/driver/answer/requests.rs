@@ -52,7 +52,6 @@ pub fn live_runs() -> Vec<socket::Found> {
     socket::runs().into_iter().filter(|found| is_locked(&found.run)).collect()
 }
 
-/// Returns whether a supervisor is working in this folder now.
 pub fn is_alive(run: &Path) -> bool {
     is_locked(run)
 }
@@ -164,7 +163,7 @@ impl Run<'_> {
         None
     }
 
-    /// Passes a request to the core, and puts its answer into words.
+    /// Passes a request to the core, and returns its answer as a reply.
     pub(crate) fn ask(&mut self, request: Control) -> Result<Reply, RunError> {
         self.decisions.answer = None;
         self.feed(Event::Control(request))?;
@@ -191,7 +190,7 @@ impl Run<'_> {
         }
     }
 
-    /// Answers every pending request and closes the socket.
+    /// Refuses the requests that still wait for a candidate, announces the end of the run, and closes the socket.
     pub(crate) fn close_control(&mut self, exit: Exit) {
         for (token, id) in std::mem::take(&mut self.endpoints.awaited) {
             let why = format!("the run ended before {} did", self.agenda.full_name(id));
@@ -244,7 +243,6 @@ impl View<'_> {
     }
 }
 
-/// Turns the core's answer into a reply to the client.
 pub(super) fn to_reply(answer: Answer) -> Reply {
     match answer {
         Answer::Done(message) => Ok(json!({ "outcome": "done", "message": message })),

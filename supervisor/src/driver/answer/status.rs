@@ -180,8 +180,6 @@ impl View<'_> {
         Value::Object(answer)
     }
 
-    // Answers to `why`.
-
     pub(crate) fn why(&self, params: &WhyParams) -> Result<Question, Refusal> {
         match (params.worker, &params.candidate) {
             (Some(worker), _) => Ok(Question::WhyWorker(WorkerId(worker))),
@@ -219,7 +217,6 @@ impl View<'_> {
         Ok(json!({ "worker": id, "why": why, "decisions": decisions }))
     }
 
-    /// Describes what a living worker is doing, in one sentence.
     fn sentence_of(&self, it: &WorkerView, latest: Option<&PolicyRecord>) -> String {
         let doing = match &it.lease {
             Some(lease) => format!(
@@ -303,7 +300,7 @@ impl View<'_> {
         })
     }
 
-    /// Returns a decision as an answer contains it, with the names that belong to the ids among its numbers.
+    /// Returns a decision with the names that belong to the ids among its numbers.
     pub(crate) fn decision(&self, row: &PolicyRecord) -> Value {
         let mut answer = json!(row);
         answer["names"] = self.agenda.names_in(&row.numbers);
@@ -311,7 +308,6 @@ impl View<'_> {
     }
 }
 
-/// Returns a count with its noun, such as `1 lease` or `2 leases`.
 fn counted(count: u32, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }

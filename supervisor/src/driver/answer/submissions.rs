@@ -30,7 +30,6 @@ use crate::plan::{CandidatePlan, Plan, Submission, SubmissionError};
 
 /// The folder for submissions, within the run's folder. Each submission has its own folder in it.
 const FOLDER: &str = "submitted";
-/// The file name of a submission's record.
 const RECORD: &str = "submission.json";
 /// The largest number of submissions in a run. Each has a folder and a row.
 const MAX_SUBMISSIONS: u32 = 10_000;
@@ -41,7 +40,6 @@ const MAX_BYTES: Bytes = Bytes::mib(16);
 /// The longest record of a submission, in bytes. It contains the launches.
 const MAX_RECORD: u64 = 4 << 20;
 
-/// The record of a submission, which is stored beside its sources.
 #[derive(Serialize, Deserialize)]
 struct SubmissionRecord {
     job: String,
@@ -91,7 +89,7 @@ impl Run<'_> {
         }
     }
 
-    /// Adds the submission to the plan and offers it to the core.
+    /// Records the submission, adds it to the plan, and offers it to the core.
     fn admit(&mut self, job: usize, candidate: CandidatePlan) -> Result<serde_json::Value, RunError> {
         let (id, name) = (candidate.id, candidate.name.clone());
         let row = candidate_row(&self.agenda.plan, &candidate);

@@ -1,7 +1,7 @@
 //! Collects what a run records in addition to its results: memory samples in blocks, the change in swap during each
 //! phase, and the command line.
 //!
-//! It decides when a block is full. `record` decides what a block contains and which samples are left out.
+//! It decides when a block is full, and which of the machine's figures are kept. `record` thins out the other figures.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -16,11 +16,10 @@ use crate::store::MAX_POINTS;
 
 /// The longest time between two blocks. If the supervisor is killed, the samples since the last block are lost.
 const WRITE_EVERY: Duration = Duration::from_secs(5);
-/// The step width for the machine's figures, in milliseconds. MemAvailable changes in every sample, so within a step
-/// only falls of MemAvailable and increases of swap are kept.
+/// The step width for the machine's figures, in milliseconds. MemAvailable changes in every sample, so after the first
+/// sample of a step, only falls of MemAvailable and increases of swap are kept.
 const MACHINE_WIDTH: u64 = 250;
 
-/// One sample of the process tree and the machine.
 #[derive(Debug, Default)]
 pub struct RunSample {
     pub processes: Vec<SampledProcess>,
@@ -45,7 +44,6 @@ pub struct SampledProcess {
 #[derive(Debug)]
 pub struct Evidence {
     block: Block,
-    /// The number of points in `block`.
     points: usize,
     /// When the current block was begun.
     begun: Instant,

@@ -3,9 +3,7 @@
 //! This module also manages the temporary folder for the one-shot sockets of workers. Its path is short, because a
 //! socket path is limited to 107 bytes. What a killed supervisor left is removed from the temporary folder at the next
 //! start, and from the run's folder when the run is resumed. A folder is in use if it is locked, whatever the pid in
-//! its name says. When a supervisor dies, its lock is usually freed shortly before its workers die, so clearing is
-//! retried for a limited time. A worker that is between fork and exec can keep the lock for a moment, so locking is
-//! retried as well.
+//! its name says.
 
 pub(super) mod evidence;
 mod finish;
@@ -236,7 +234,7 @@ impl RunFolder {
         self.path.join("workers")
     }
 
-    /// Removes files that only a running supervisor needs.
+    /// Removes what is not needed after the run: scratch files, unfinished artifacts and empty logs.
     pub fn remove_temporary_files(&self) {
         let _ = clear(&self.scratch());
         self.clear_parts();
@@ -256,7 +254,7 @@ fn is_run(path: &Path) -> bool {
     path.join("run.sqlite").is_file() || path.join(LOCK).is_file()
 }
 
-/// Removes a folder and everything in it, even if a dying process still adds files.
+/// Removes a folder and everything in it. While a dying process still adds files, retries for up to `CLEARING_TIMEOUT`.
 fn clear(path: &Path) -> io::Result<()> {
     let deadline = Instant::now() + CLEARING_TIMEOUT;
     loop {

@@ -17,7 +17,7 @@ pub struct ScoreSummary {
     entries: usize,
     /// The number of entries in the capture set that the ranked entries represent.
     weight: u64,
-    /// The number of entries whose inputs were new in every call.
+    /// The number of entries with an input that was new in every call.
     varied: usize,
     /// A hash of the entries by which candidates are compared without a baseline.
     compared: u64,
@@ -52,7 +52,6 @@ impl ScoreSummary {
     }
 }
 
-/// A candidate that was timed, with its figures.
 pub struct Timed<'a> {
     pub id: CandidateId,
     pub is_baseline: bool,

@@ -2,8 +2,8 @@
 
 use opt_shared::outcome::Estimate;
 
-/// A candidate that is slower than the leader of a rank by less than this share has the same rank, however narrow the
-/// intervals are. Code layout and CPU frequency alone change the time of a kernel by about this share.
+/// The smallest resolution of ranks, as a share. Code layout and CPU frequency alone can cause differences of this
+/// size.
 pub const RANK_RESOLUTION: f64 = 0.01;
 
 /// Returns the ranks in the order of the input. Rank 1 is the best; a larger value is better.
@@ -11,12 +11,9 @@ pub const RANK_RESOLUTION: f64 = 0.01;
 /// Candidates are sorted by their lower bounds, the highest first, and the first one leads rank 1. Each further
 /// candidate shares the rank of the current leader if `value ≥ leader.ci_low · (1 − resolution)`, where the resolution
 /// is `min_improvement`, but at least [`RANK_RESOLUTION`]. Otherwise it leads a new rank, whose number is its position
-/// in the order (1, 1, 3). A candidate is compared with its leader and not with its neighbour, so many small steps do
-/// not add up to one long tie. Two copies of a kernel usually differ by less than half an interval, so they share a
-/// rank. A candidate that is slower by more than the leader's uncertainty and the resolution together gets a lower
-/// rank. A wide interval gives no advantage, because ties depend on the value. Estimates whose lower bound is NaN come
-/// last.
-///
+/// in the order (1, 1, 3). Because a candidate is compared with its leader and not with its neighbour, many small steps
+/// do not add up to one long tie. A wide interval gives no advantage, because ties depend on the value. Estimates whose
+/// lower bound is NaN come last.
 /// For times, where less is better, rank the estimate of `1 / time`.
 pub fn ranks(estimates: &[Estimate], min_improvement: f64) -> Vec<u32> {
     let resolution = min_improvement.max(RANK_RESOLUTION);

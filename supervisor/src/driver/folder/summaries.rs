@@ -18,8 +18,8 @@ use crate::store::Store;
 
 /// The shortest time between two summaries, except at the ends of jobs and replays.
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
-/// A summary that took a time T to write is followed by the next one after at least this many times T, except at the
-/// ends of jobs and replays. The summary of thousands of candidates has tens of MB.
+/// After a summary that took a time T to write, the next one waits for at least this many times T, except at the ends
+/// of jobs and replays.
 const INTERVAL_FACTOR: u32 = 20;
 
 /// The channel on which the end of the run waits for the last summary.
@@ -32,11 +32,10 @@ pub(crate) struct Summaries {
     state: Arc<State>,
     /// When the last summary was requested.
     asked: Option<Instant>,
-    /// Whether something has ended since then for which no summary was requested.
+    /// Whether the last summary is out of date, and another must follow when it is due.
     is_stale: bool,
 }
 
-/// What the thread shows to the main loop.
 #[derive(Default)]
 struct State {
     is_writing: AtomicBool,
@@ -55,7 +54,7 @@ impl Summaries {
         Ok(Self { wanted, state, asked: None, is_stale: false })
     }
 
-    /// Returns whether enough time has passed for another summary.
+    /// Returns whether no summary is being written, and enough time has passed for another.
     pub(crate) fn is_due(&self) -> bool {
         let took = Duration::from_micros(self.state.took_us.load(Ordering::Relaxed));
         !self.state.is_writing.load(Ordering::Relaxed)

@@ -29,8 +29,8 @@ const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest number of waiting sample blocks. Samples keep arriving during a stall, so surplus blocks are dropped. No
 /// other row is.
 const MAX_SAMPLES: usize = 8;
-/// From this number of waiting rows on, requests that need the database are refused. The number of other rows is
-/// bounded: running attempts cause them, and once a row has waited too long, no new lease is granted.
+/// From this number of waiting rows on, requests that need the database are refused. All other rows come from running
+/// attempts. Their number is bounded, because no lease is granted once a row has waited too long.
 const MAX_WAITING: usize = 2048;
 
 /// A read or a write of the database. It is called again if the database was locked or full.
@@ -63,7 +63,6 @@ pub(crate) struct Writer {
     shared: Arc<Shared>,
 }
 
-/// What the main loop and the thread both use.
 #[derive(Default)]
 struct Shared {
     /// The reason why the current row was not written.

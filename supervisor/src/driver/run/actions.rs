@@ -67,7 +67,7 @@ impl Run<'_> {
                 self.worker_ended(worker, class, recycled, leases, (peak_owed, peak_device))
             }
             Action::Policy(row) => {
-                // The whole run may be waiting for room, and only the user can make some.
+                // The user must be told, because the whole run may be waiting for room.
                 if matches!(row.decision, "room_short" | "room_back") {
                     tracing::warn!("{}", row.reason);
                 }
@@ -117,7 +117,8 @@ impl Run<'_> {
         }
     }
 
-    /// Checks the control group of a dead runner. If Linux killed the runner for lack of memory, records that.
+    /// Checks the control group of a dead runner. If the kernel killed the runner at the group's limit, records that
+    /// and returns the reason.
     fn group_evidence(
         &mut self,
         worker: WorkerId,
@@ -140,8 +141,7 @@ impl Run<'_> {
     }
 
     fn start_worker(&mut self, worker: WorkerId, role: Role) -> Result<(), RunError> {
-        // Like `ready_ms`, the recorded time counts from here, because starting a process takes longer than some
-        // verifications.
+        // The start of the process counts, as it does in `ready_ms`.
         let at = UtcTime::now();
         let started = self.machine.start_worker(worker, role);
         let pid = started.as_ref().copied().unwrap_or(0);

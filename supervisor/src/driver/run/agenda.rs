@@ -12,7 +12,6 @@ use crate::driver::survey::facts::JobFacts;
 use crate::plan::Plan;
 use crate::record::Numbers;
 
-/// What a run has to do, and what is known about it.
 pub(crate) struct Agenda<'a> {
     pub(crate) plan: Plan,
     pub(crate) facts: &'a [JobFacts],

@@ -155,7 +155,6 @@ impl Run<'_> {
         self.attempts.ending_report =
             Some(EndingReport { candidate: id, stage, feedback: feedback(stage, report) });
         if let Some(job) = self.agenda.plan.candidate(id).map(|it| it.job) {
-            // The share of attempts that pass predicts how many candidates reach the next stage.
             let passed = report.head.status == Status::Passed;
             self.endpoints.forecast.attempt_ended(job, stage, passed, attempt.took);
         }

@@ -10,8 +10,7 @@ use opt_shared::units::Bytes;
 
 use crate::core::event::Moment;
 
-/// The largest number of slots, which is more than most terminals have columns. An answer with all of them is below 32
-/// KiB.
+/// The largest number of slots.
 const MAX_SLOTS: usize = 512;
 /// The initial width of a slot.
 const FIRST_WIDTH: Duration = Duration::from_millis(250);

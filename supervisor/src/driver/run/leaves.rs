@@ -35,7 +35,6 @@ pub struct Leaves {
     refused: BTreeSet<RunnerKey>,
 }
 
-/// The control groups of a run, if there are any.
 enum Groups {
     /// The text says why there are none.
     Absent(String),
@@ -94,7 +93,7 @@ impl Leaves {
         self
     }
 
-    /// Returns a name that no other live run has.
+    /// Returns the name of a run's groups, which depends only on its folder.
     pub fn key(folder: &Path) -> String {
         let digest = blake3::hash(folder.as_os_str().as_encoded_bytes()).to_hex();
         digest.chars().take(12).collect()

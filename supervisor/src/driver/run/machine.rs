@@ -27,7 +27,6 @@ use crate::memory::procfs;
 use crate::pool::{Pool, SpawnError, Unwatched, halt_descendants};
 use crate::record::{HostRecord, TimingConditions};
 
-/// The processes of a run, and what is measured on the machine.
 pub(crate) struct Machine {
     pub(crate) pool: Pool,
     /// This field is declared after the pool, so that it is dropped after the last worker has ended.
@@ -149,7 +148,7 @@ impl Machine {
         halt_descendants(pid, || self.sampler.descendants_of(Process::Runner(worker, pid)));
     }
 
-    /// Starts a worker. If this succeeds, later events report its progress.
+    /// Starts a worker. Its later events come from the pool.
     pub(crate) fn start_worker(&mut self, worker: WorkerId, role: Role) -> Result<u32, SpawnError> {
         self.started.insert(worker, Instant::now());
         self.pool.start(worker, role)

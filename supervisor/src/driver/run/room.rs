@@ -70,7 +70,6 @@ pub(crate) fn check_processes() -> Result<(), NoProcesses> {
 /// The latest reading, until it is taken.
 type Latest = Arc<Mutex<Option<Room>>>;
 
-/// A thread that reads the room again and again.
 pub(crate) struct RoomWatch {
     latest: Latest,
     /// The thread ends when this is dropped.

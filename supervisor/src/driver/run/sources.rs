@@ -131,9 +131,8 @@ impl Run<'_> {
         }
     }
 
-    /// Takes a sample now. This is also done at the end of an attempt or a worker, so that the next decision (recycle,
-    /// grant) and its record use current figures. It disturbs no timing there, because a timed step runs alone and has
-    /// just ended.
+    /// Takes a sample now. This is also done when an attempt or a worker ends, so that the next decision (recycle,
+    /// grant) and its record use current figures.
     fn sample_now(&mut self) -> Result<(), RunError> {
         (self.before_each_sample)();
         self.machine.sampler.longest_turn = self.watchdog.longest_turn();

@@ -11,8 +11,7 @@ use super::turn::TurnClock;
 use crate::core::event::Action;
 use crate::notify;
 
-/// A part that takes this long counts as a hang, unless it is the wait for events. Normally, no part takes nearly this
-/// long, even on a busy machine.
+/// A part that takes this long counts as a hang, unless it is the wait for events.
 const HANG_THRESHOLD: Duration = Duration::from_secs(2);
 /// The time between two checks. It is shorter if the service manager must be notified more often.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);

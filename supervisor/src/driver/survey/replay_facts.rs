@@ -15,7 +15,6 @@ use super::facts::{JobFacts, UsableEntry};
 use crate::core::predict::{self, Prediction};
 use crate::plan::{Plan, ReplayPlan};
 
-/// Facts about a replay that are known before anything runs, from headers alone.
 #[derive(Debug)]
 pub struct ReplayFacts {
     /// The job of each step, and the index of its entry in the job's facts.

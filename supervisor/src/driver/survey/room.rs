@@ -3,7 +3,7 @@
 use opt_shared::arguments::Entry;
 use opt_shared::capture::{Storage, Tensor, Value};
 
-/// The largest number of bytes for all entries of a job. This is enough for the metadata of a few hundred calls.
+/// The largest number of bytes for all entries of a job.
 const MAX_BYTES: usize = 1 << 20;
 
 /// The bytes that remain for a job's entries.

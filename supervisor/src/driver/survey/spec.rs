@@ -77,7 +77,7 @@ pub fn spec(plan: &Plan, facts: &[JobFacts], ceilings: Ceilings, floor: Bytes) -
     }
 }
 
-/// Returns the job of a replay. Each replay is a separate job, after the plan's jobs.
+/// Returns the job of a replay.
 pub fn job_of_replay(plan: &Plan, replay: usize) -> JobId {
     JobId(u32::try_from(plan.jobs.len() + replay).unwrap_or(u32::MAX))
 }
