@@ -13,7 +13,7 @@ use crate::waiting::{LONG, holds_within};
 
 /// The largest number of strikes in one run.
 const MAX_STRIKES: u64 = 3;
-/// The exit codes that this file understands, as in `docs/reference/cli.md`.
+/// The exit codes of `run` that this file understands.
 const GOOD: i32 = 0;
 const NONE_PASSED: i32 = 1;
 const HOST: i32 = 3;

@@ -204,7 +204,8 @@ fn unmet(case: Case, load: u32, threads: u32, series: &Series) -> Vec<String> {
                 MIN_CONTAINING * 100.0
             ));
         }
-        if MAX_HALF_WIDTH < series.half_width {
+        // An interval of kernels that may always be unsettled can be very wide.
+        if MAX_HALF_WIDTH < series.half_width && most_unsettled(load, threads) < 1.0 {
             unmet.push(format!(
                 "the median half-width of the intervals is {:.1} %, and at most {:.0} % is allowed",
                 series.half_width * 100.0,
@@ -298,6 +299,7 @@ mod tests {
         for (load, runs, count) in [(3, 20, 1), (4, 20, 0), (10, 20, 0), (0, 1, 1), (0, 0, 0)] {
             assert_eq!(unmet(Case::Half, load, 2, &unsettled(runs)).len(), count, "two threads, load {load}");
         }
+        assert!(unmet(Case::Half, 4, 2, &Series { half_width: 9.0, ..unsettled(20) }).is_empty());
         assert_eq!(unmet(Case::Copies, 10, 2, &Series { wrong: 1, ..GOOD }).len(), 1);
     }
 }

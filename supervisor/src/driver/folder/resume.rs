@@ -5,7 +5,7 @@
 //! | plan, signatures, captures | if one of them has changed, the run is refused |
 //! | submitted candidates | all that can still be read |
 //! | a candidate's end | kept if it was a verdict on its code, and code and library are unchanged |
-//! | a candidate's build | kept without the end if it passed, code and library are unchanged, and only its sources affect it |
+//! | a candidate's build | kept without the end if it passed, sources and library are unchanged, and nothing else affects it |
 //! | attempts | their numbers, so that a number is not used twice; their reports if the end or the build is kept |
 //! | a replay's result | kept if the same libraries would make its calls |
 

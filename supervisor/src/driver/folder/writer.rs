@@ -29,8 +29,8 @@ const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest number of waiting sample blocks. Samples keep arriving during a stall, so surplus blocks are dropped. No
 /// other row is.
 const MAX_SAMPLES: usize = 8;
-/// From this number of waiting rows on, requests that need the database are refused. All other rows come from running
-/// attempts. Their number is bounded, because no lease is granted once a row has waited too long.
+/// From this number of waiting rows on, requests that need the database are refused. No lease is granted once a
+/// row has waited too long, which bounds the rows of running attempts.
 const MAX_WAITING: usize = 2048;
 
 /// A read or a write of the database. It is called again if the database was locked or full.
