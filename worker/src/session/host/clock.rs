@@ -399,12 +399,12 @@ const MAX_THREADS: u32 = 1024;
 fn waited(runner: &Runner, threads: u32) -> Option<Duration> {
     let pid = runner.pid();
     let of_runner = match threads {
-        1 => run_delay(&format!("/proc/{pid}/schedstat"))?,
+        1 => run_delay(format!("/proc/{pid}/schedstat"))?,
         2..=MAX_THREADS => std::fs::read_dir(format!("/proc/{pid}/task"))
             .ok()?
             .filter_map(Result::ok)
             // A thread may have ended since the folder was read.
-            .filter_map(|task| run_delay(&task.path().join("schedstat")))
+            .filter_map(|task| run_delay(task.path().join("schedstat")))
             .sum(),
         _ => return None,
     };
