@@ -1,6 +1,7 @@
-//! A candidate gets its threads, both as root and as an ordinary user, no matter how many processes that user has.
+//! A candidate gets its threads, both as root and as an ordinary user, no matter how many processes that user has, and
+//! its threads keep their CPUs.
 //!
-//! The kernel fails if OpenMP starts fewer threads than requested. A limit on the user's processes would have that
+//! The first kernel fails if OpenMP starts fewer threads than requested. A limit on the user's processes would have that
 //! effect.
 
 use std::path::Path;
@@ -80,4 +81,25 @@ fn four_threads_run_beside_thirty_other_processes_of_the_user() {
         );
         outcome.expect_exit(0);
     }
+}
+
+#[test]
+fn threads_of_a_timed_kernel_keep_all_their_cpus() {
+    let scenario = Scenario::create();
+    if !has_openmp(scenario.path()) {
+        skipped("OpenMP (`cc -fopenmp` does not work)");
+        return;
+    }
+    scenario.copy_captures(&data(CAPTURES), "captures");
+    let kernel = data("kernels/openmp/keeps_its_cpus.c");
+    scenario.write("kernel.c", std::fs::read(kernel).expect("a kernel of the tests"));
+    scenario.write(
+        "plan.toml",
+        "[build]\nflags = [\"-O1\"]\nextra_flags = [\"-fopenmp\"]\n[profile]\nentry_timeout = \"1s\"\n\
+         [[job]]\nname = \"job\"\ncaptures = \"captures\"\ndtypes = [\"float32\"]\ncandidates = [\"kernel.c\"]\n",
+    );
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    let candidate = summary.candidate("job", "kernel");
+    outcome.expect_equal(candidate["status"].as_str(), Some("PASSED"), &candidate["detail"]);
+    outcome.expect(candidate["profile"]["runners"].as_u64().is_some(), "it was timed");
 }

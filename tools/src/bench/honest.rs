@@ -158,6 +158,8 @@ const MAX_UNSETTLED: [(u32, f64); 3] = [(0, 0.0), (4, 0.1), (u32::MAX, 0.4)];
 const MIN_CONTAINING: f64 = 0.95;
 /// The largest half-width of the median interval, relative to the speed-up, if the true ratio is 2.
 const MAX_HALF_WIDTH: f64 = 0.1;
+/// The largest difference between the median speed-up and 2, relative to 2, if all runs may be unsettled.
+const MAX_BIAS: f64 = 0.25;
 
 #[derive(Clone, Copy, Debug)]
 struct Series {
@@ -168,6 +170,8 @@ struct Series {
     /// The number of intervals that contain the true ratio.
     containing: usize,
     half_width: f64,
+    /// The median speed-up.
+    speedup: f64,
 }
 
 /// From this load on, kernels with more than one thread may always be unsettled.
@@ -204,8 +208,17 @@ fn unmet(case: Case, load: u32, threads: u32, series: &Series) -> Vec<String> {
                 MIN_CONTAINING * 100.0
             ));
         }
-        // An interval of kernels that may always be unsettled can be very wide.
-        if MAX_HALF_WIDTH < series.half_width && most_unsettled(load, threads) < 1.0 {
+        // If all runs may be unsettled, the intervals can be so wide that they contain anything, so the median speed-up
+        // is judged instead of their width.
+        if 1.0 <= most_unsettled(load, threads) {
+            if MAX_BIAS < (series.speedup / 2.0 - 1.0).abs() {
+                unmet.push(format!(
+                    "the median speed-up is {:.2}, and it must differ from 2 by at most {:.0} %",
+                    series.speedup,
+                    MAX_BIAS * 100.0
+                ));
+            }
+        } else if MAX_HALF_WIDTH < series.half_width {
             unmet.push(format!(
                 "the median half-width of the intervals is {:.1} %, and at most {:.0} % is allowed",
                 series.half_width * 100.0,
@@ -255,15 +268,15 @@ fn judge(arguments: &Arguments, runs: &[Value]) -> bool {
         .iter()
         .filter_map(|it| Some((figure(it, "ci_high")? - figure(it, "ci_low")?) / 2.0 / figure(it, "value")?))
         .collect();
-    let half_width = median(&mut widths);
+    let (half_width, speedup) = (median(&mut widths), median(&mut values));
     println!(
         "{containing} of {} intervals contain {truth}; median speed-up {:.3}; median half-width of the intervals {:.2} % of the speed-up",
         all.len(),
-        median(&mut values),
+        speedup,
         half_width * 100.0
     );
     let intervals = all.len();
-    let series = Series { runs: runs.len(), wrong, unsettled, intervals, containing, half_width };
+    let series = Series { runs: runs.len(), wrong, unsettled, intervals, containing, half_width, speedup };
     let unmet = unmet(arguments.case, arguments.load, arguments.threads, &series);
     unmet.iter().for_each(|requirement| println!("not met: {requirement}"));
     unmet.is_empty()
@@ -273,8 +286,15 @@ fn judge(arguments: &Arguments, runs: &[Value]) -> bool {
 mod tests {
     use super::*;
 
-    const GOOD: Series =
-        Series { runs: 20, wrong: 0, unsettled: 0, intervals: 20, containing: 19, half_width: 0.1 };
+    const GOOD: Series = Series {
+        runs: 20,
+        wrong: 0,
+        unsettled: 0,
+        intervals: 20,
+        containing: 19,
+        half_width: 0.1,
+        speedup: 2.0,
+    };
 
     #[test]
     fn series_must_be_right_settled_and_precise() {
@@ -299,7 +319,10 @@ mod tests {
         for (load, runs, count) in [(3, 20, 1), (4, 20, 0), (10, 20, 0), (0, 1, 1), (0, 0, 0)] {
             assert_eq!(unmet(Case::Half, load, 2, &unsettled(runs)).len(), count, "two threads, load {load}");
         }
-        assert!(unmet(Case::Half, 4, 2, &Series { half_width: 9.0, ..unsettled(20) }).is_empty());
+        for (speedup, count) in [(2.4, 0), (2.6, 1), (1.6, 0), (1.4, 1)] {
+            let series = Series { half_width: 9.0, speedup, ..unsettled(20) };
+            assert_eq!(unmet(Case::Half, 4, 2, &series).len(), count, "{speedup}");
+        }
         assert_eq!(unmet(Case::Copies, 10, 2, &Series { wrong: 1, ..GOOD }).len(), 1);
     }
 }

@@ -12,6 +12,9 @@ use super::laws::number_of;
 const SHORTEST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(30);
 
+/// The largest number of attempts of a unit that do not count as losses: seven in each of its two passes.
+const MAX_UNCOUNTED: u32 = 14;
+
 /// What the laws know of pauses.
 #[derive(Default)]
 pub(crate) struct TaskLaws {
@@ -51,6 +54,6 @@ impl TaskLaws {
 
     /// The number of attempts of a unit that do not count as losses.
     pub(crate) fn uncounted(&self, unit: UnitId) -> u32 {
-        self.repeated.get(&unit).copied().unwrap_or_default()
+        self.repeated.get(&unit).copied().unwrap_or_default().min(MAX_UNCOUNTED)
     }
 }

@@ -9,9 +9,6 @@ pub(crate) enum Scheduling {
     /// Needs no privilege. Threads that are started later inherit the setting. Before Linux 6.12, the setting is
     /// accepted but has no effect.
     Short,
-    /// The shortest slices, for the thread that times. When it wakes, it interrupts threads with longer slices at once,
-    /// so that a runner whose threads keep every CPU busy does not delay the second reading of the clock.
-    Shortest,
     /// Real-time priority (`SCHED_FIFO`): the thread runs before all threads of a lower priority. Needs
     /// `CAP_SYS_NICE`. Threads that are started later do not inherit it.
     RealTime(u32),
@@ -21,10 +18,7 @@ pub(crate) enum Scheduling {
 pub(crate) fn set_scheduling(thread: u32, scheduling: Scheduling) -> Result<(), Errno> {
     let attributes = match scheduling {
         Scheduling::Short => {
-            SchedulingAttributes { runtime: 2 * SHORTEST_SLICE_NS, ..SchedulingAttributes::default() }
-        }
-        Scheduling::Shortest => {
-            SchedulingAttributes { runtime: SHORTEST_SLICE_NS, ..SchedulingAttributes::default() }
+            SchedulingAttributes { runtime: SHORT_SLICE_NS, ..SchedulingAttributes::default() }
         }
         Scheduling::RealTime(priority) => SchedulingAttributes {
             policy: FIFO,
@@ -44,7 +38,7 @@ pub(crate) fn set_scheduling(thread: u32, scheduling: Scheduling) -> Result<(), 
 }
 
 /// The shortest slice that Linux grants.
-const SHORTEST_SLICE_NS: u64 = 100_000;
+const SHORT_SLICE_NS: u64 = 100_000;
 const SIZE_OF_ATTRIBUTES: u32 = 48;
 /// `SCHED_FIFO` and `SCHED_FLAG_RESET_ON_FORK` of `linux/sched.h`.
 const FIFO: u32 = 1;

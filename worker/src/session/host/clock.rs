@@ -8,16 +8,16 @@
 //! subtracted. An idle round begins like a block but requests no call, so any work in it is work outside the timed
 //! calls.
 
-use std::path::Path;
 use std::time::Duration;
 
 use opt_shared::settings::Priority;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::process::{Response, Runner, RunnerError};
+use super::process::{Response, RunnerError};
 use super::session::HostSession;
 use super::spread::Spread;
 use super::view::Element;
+use super::waits::Waits;
 use crate::machine::{avoid_cpu, cpus};
 use crate::runner::control::{FLAG_PLAN, FLAG_VARIED};
 use crate::sandbox::scheduling::{Scheduling, set_scheduling};
@@ -189,9 +189,11 @@ impl HostSession<'_> {
     ) -> Result<Answer<IdleRound>, RunnerError> {
         let entry = self.calls(entry);
         let Some(still) = self.prepare(inputs)? else { return Ok(Answer::Died) };
+        // As in a block, or threads could tell the two apart by their CPUs.
+        let spread = self.spread(&still);
         self.runner.command(entry, 0, 0, 0, Duration::ZERO);
         self.resume()?;
-        still.spread.undo();
+        drop(spread);
         match self.runner.wait_done(WAKE_SPIN, WAKE_TIMEOUT)? {
             Response::Done(_) => {}
             Response::Died => return Ok(Answer::Died),
@@ -268,7 +270,7 @@ impl HostSession<'_> {
             .and_then(|()| self.runner.set_scheduling(Scheduling::RealTime(RUNNER_PRIORITY)))
             .and_then(|()| self.time_block(block, offsets, seen, inputs));
         let lowered = self.runner.set_scheduling(Scheduling::Short);
-        set_scheduling(0, Scheduling::Shortest).map_err(RunnerError::Priority)?;
+        set_scheduling(0, Scheduling::Short).map_err(RunnerError::Priority)?;
         let timed = timed?;
         lowered?;
         Ok(timed)
@@ -289,20 +291,20 @@ impl HostSession<'_> {
         }
         let spin = if self.watch.may_spin { spin_for(block.expected) } else { Duration::ZERO };
         let flags = if block.plan { FLAG_PLAN } else { 0 } | if block.varied { FLAG_VARIED } else { 0 };
+        let spread = self.spread(&still);
         let start = now();
         self.runner.command(entry, block.calls, 0, flags, Duration::ZERO);
         self.resume()?;
-        still.spread.undo();
+        drop(spread);
         let response = self.runner.wait_done(spin, block.limit)?;
         // These elements are compared again once the runner is stopped, and a difference shows that it was not done.
         if let Some(view) = &self.view {
             seen.extend(offsets.iter().zip(block.looks).map(|(&offset, look)| view.read(offset, look.width)));
         }
         let end = now();
-        let waited = still
-            .waited
-            .zip(waited(&self.runner, still.cost.threads))
-            .map(|(before, after)| after.saturating_sub(before));
+        let several = 1 < still.cost.threads;
+        let pid = self.runner.pid();
+        let of_first = if several { None } else { Waits::of_first_thread(pid) };
         let called = match response {
             Response::Done(called) => called,
             Response::Died => return Ok(Response::Died),
@@ -312,13 +314,14 @@ impl HostSession<'_> {
             return Ok(Response::Died);
         }
         let awake = now().saturating_sub(start);
+        let after = if several { Waits::of_all_threads(pid) } else { of_first };
         let cpu = self.watch.stopped_at.saturating_sub(still.stopped_at);
         Ok(Response::Done(Block {
             elapsed: end.saturating_sub(start),
             called,
             wake: still.cost,
             cpus_busy: cpu.as_secs_f64() / awake.as_secs_f64().max(1e-9),
-            waited,
+            waited: after.zip(still.waited).map(|(after, before)| after.since(&before)),
             changed: None,
             on_device: None,
         }))
@@ -341,15 +344,22 @@ impl HostSession<'_> {
         // The runner gets the new inputs only now, so it could not use them when it was woken above.
         inputs.write();
         let counts = self.runner.counts();
-        if let Some(counts) = counts.filter(|_| self.watch.may_spin) {
-            // Spinning on the runner's own CPU would delay its calls until the scheduler's next tick.
+        if let Some(counts) = counts.filter(|counts| self.watch.may_spin || 1 < counts.threads) {
+            // Spinning on the runner's own CPU would delay its calls until the scheduler's next tick. If it has several
+            // threads, its first one should find its CPU free, while another one takes this CPU.
             avoid_cpu(counts.cpu);
         }
         let threads = counts.map_or(1, |counts| counts.threads);
         let cost = WakeCost { cpu: stopped_at.saturating_sub(before), threads };
-        let waited = waited(&self.runner, threads);
-        let spread = Spread::of(self.runner.pid(), threads);
-        Ok(Some(StoppedRunner { cost, stopped_at, waited, spread }))
+        let pid = self.runner.pid();
+        let waited = if threads < 2 { Waits::of_first_thread(pid) } else { Waits::of_all_threads(pid) };
+        Ok(Some(StoppedRunner { cost, stopped_at, waited }))
+    }
+
+    /// Spreads the threads of the stopped runner over its CPUs. If this process spins, its CPU does not become free, and
+    /// enough others are.
+    fn spread(&self, still: &StoppedRunner) -> Option<Spread> {
+        if self.watch.may_spin { None } else { Spread::of(self.runner.pid(), still.cost.threads) }
     }
 
     /// Returns false if the runner died.
@@ -385,36 +395,8 @@ struct StoppedRunner {
     cost: WakeCost,
     /// The runner's CPU time.
     stopped_at: Duration,
-    /// The time that the runner's threads and this thread have waited for a CPU so far.
-    waited: Option<Duration>,
-    /// The CPUs on which its threads wake.
-    spread: Spread,
-}
-
-/// The largest number of threads whose waiting time is read. Each takes some microseconds, twice for each block.
-const MAX_THREADS: u32 = 1024;
-
-/// Returns the total time that the runner's living threads and this thread have been ready to run but waited for a CPU.
-/// Returns `None` if Linux does not report it, or if there are too many threads.
-fn waited(runner: &Runner, threads: u32) -> Option<Duration> {
-    let pid = runner.pid();
-    let of_runner = match threads {
-        1 => run_delay(format!("/proc/{pid}/schedstat"))?,
-        2..=MAX_THREADS => std::fs::read_dir(format!("/proc/{pid}/task"))
-            .ok()?
-            .filter_map(Result::ok)
-            // A thread may have ended since the folder was read.
-            .filter_map(|task| run_delay(task.path().join("schedstat")))
-            .sum(),
-        _ => return None,
-    };
-    Some(of_runner + run_delay("/proc/thread-self/schedstat")?)
-}
-
-/// Reads the second field of a `schedstat` file: the time spent on a run queue, in nanoseconds.
-fn run_delay(path: impl AsRef<Path>) -> Option<Duration> {
-    let text = std::fs::read_to_string(path).ok()?;
-    Some(Duration::from_nanos(text.split_ascii_whitespace().nth(1)?.parse().ok()?))
+    /// `None` if they are not known.
+    waited: Option<Waits>,
 }
 
 /// On a busy machine, this process and the runner can end up on one CPU. If it then spun for longer, it would take a

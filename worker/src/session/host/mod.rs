@@ -16,6 +16,7 @@ mod session;
 mod spread;
 mod variants;
 mod view;
+mod waits;
 mod wire_call;
 mod zygotes;
 
@@ -114,7 +115,7 @@ impl Backend for HostBackend<'_> {
         how: TimedSession,
     ) -> Result<Box<dyn Session + 'b>, SessionError> {
         // If the operating system refuses this, timing still works.
-        let _ = set_scheduling(0, Scheduling::Shortest);
+        let _ = set_scheduling(0, Scheduling::Short);
         let slots = if how.in_turns { Slots::Separate } else { Slots::Ring };
         let mut session = HostSession::start(self.link, self.lease, candidate, entries, slots, varied)?;
         session.watch.set_priority(how.priority);

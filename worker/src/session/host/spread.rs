@@ -1,84 +1,62 @@
-//! Places the threads of a stopped runner on different CPUs for the moment in which it is resumed.
+//! Lets the threads of a stopped runner wake on different CPUs.
 //!
-//! All threads of a runner wake at once, while this process still occupies one of the CPUs. If the runner has as many
-//! threads as there are CPUs, Linux wakes two of them on the same CPU, and they stay there for several milliseconds,
-//! which is longer than a block. In an ordinary process, threads had that time long before. Right after they have
-//! woken, each thread may use its CPUs again.
+//! All of them wake at once, while this process still occupies a CPU. If there are as many threads as CPUs, Linux wakes
+//! two of them on the same CPU and leaves them there for several milliseconds, which is longer than a block. One thread
+//! is therefore made to wake on the CPU of this process, which then sleeps. As soon as it has been woken, the thread may
+//! use all its CPUs again. In these few microseconds, a thread that it starts would inherit the single CPU for good.
 
-use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-use crate::machine::cpus;
-
-/// The largest number of threads that are placed, for each CPU. Most of more threads would be asleep, so placing them
-/// would only take time.
-const MAX_THREADS_PER_CPU: usize = 4;
-
-/// The threads that were placed.
-#[derive(Default)]
+/// A thread that may use a single CPU until this is dropped.
 pub(super) struct Spread {
-    placed: Vec<Placed>,
-}
-
-/// A thread, the CPUs that it may use, and the one among them that it is to wake on.
-struct Placed {
     thread: Pid,
     allowed: CpuSet,
     wakes_on: CpuSet,
 }
 
 impl Spread {
-    /// Places the threads of the stopped process `pid`, unless CPUs remain for all of them and for this process. A thread
-    /// that may not use its CPU, because the candidate has chosen others, stays where it is.
-    pub(super) fn of(pid: u32, threads: u32) -> Self {
-        let (count, threads) = (cpus().len(), threads as usize);
-        if threads < count.max(2) || count * MAX_THREADS_PER_CPU < threads {
-            return Self::default();
+    /// Places a thread of the stopped process `pid`, if that is needed and possible. It is never the first thread, which
+    /// makes the calls.
+    pub(super) fn of(pid: u32, threads: u32) -> Option<Self> {
+        if threads < 2 {
+            return None;
         }
-        let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return Self::default() };
-        let mut threads: Vec<Pid> = tasks
-            .filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok())
-            .filter_map(Pid::from_raw)
-            .collect();
-        threads.sort_unstable_by_key(|thread| thread.as_raw_nonzero());
-        Self::over(&threads, &wake_order(&cpus(), sched_getcpu()))
+        let first = Pid::from_raw(i32::try_from(pid).ok()?)?;
+        let here = sched_getcpu();
+        if !is_needed(threads, &sched_getaffinity(Some(first)).ok()?, here) {
+            return None;
+        }
+        let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+        let threads = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
+        let other = threads.filter_map(Pid::from_raw).filter(|&thread| thread != first).last()?;
+        Self::place(other, here)
     }
 
-    fn over(threads: &[Pid], cpus: &[usize]) -> Self {
-        let pairs = threads.iter().zip(cpus.iter().cycle());
-        Self { placed: pairs.filter_map(|(&thread, &cpu)| place(thread, cpu)).collect() }
+    /// Returns `None` if the thread may not use this CPU, or may use no other.
+    fn place(thread: Pid, cpu: usize) -> Option<Self> {
+        let allowed = sched_getaffinity(Some(thread)).ok()?;
+        if !allowed.is_set(cpu) || allowed.count() < 2 {
+            return None;
+        }
+        let mut wakes_on = CpuSet::new();
+        wakes_on.set(cpu);
+        sched_setaffinity(Some(thread), &wakes_on).ok().map(|()| Self { thread, allowed, wakes_on })
     }
+}
 
-    /// Allows every thread its CPUs again. Called once the threads have been woken. A mask that the candidate has
-    /// changed since then is left as it is.
-    pub(super) fn undo(self) {
-        for Placed { thread, allowed, wakes_on } in self.placed {
-            if sched_getaffinity(Some(thread)).is_ok_and(|now| now == wakes_on) {
-                let _ = sched_setaffinity(Some(thread), &allowed);
-            }
+impl Drop for Spread {
+    fn drop(&mut self) {
+        // The candidate may have chosen other CPUs meanwhile.
+        if sched_getaffinity(Some(self.thread)).is_ok_and(|now| now == self.wakes_on) {
+            let _ = sched_setaffinity(Some(self.thread), &self.allowed);
         }
     }
 }
 
-/// The CPUs in the order in which threads get them. The first thread, which makes the calls, wakes at once, because it
-/// is not on the CPU that this process uses until it sleeps.
-fn wake_order(cpus: &[u32], here: usize) -> Vec<usize> {
-    let mut order: Vec<usize> = cpus.iter().map(|&cpu| cpu as usize).collect();
-    order.sort_by_key(|&cpu| cpu == here);
-    order
-}
-
-/// Lets a stopped thread wake on one CPU only. Returns `None` if that is not possible.
-fn place(thread: Pid, cpu: usize) -> Option<Placed> {
-    let allowed = sched_getaffinity(Some(thread)).ok()?;
-    if !allowed.is_set(cpu) || allowed.count() < 2 {
-        return None;
-    }
-    let mut wakes_on = CpuSet::new();
-    wakes_on.set(cpu);
-    let placed: Result<(), Errno> = sched_setaffinity(Some(thread), &wakes_on);
-    placed.ok().map(|()| Placed { thread, allowed, wakes_on })
+/// Returns true if a process with this many threads needs all CPUs that it may use, and this process is on one of them.
+fn is_needed(threads: u32, allowed: &CpuSet, here: usize) -> bool {
+    allowed.is_set(here) && allowed.count() == threads
 }
 
 #[cfg(test)]
@@ -88,11 +66,17 @@ mod tests {
     use rustix::thread::gettid;
 
     use super::*;
+    use crate::machine::cpus;
+
+    fn set_of(cpus: &[u32]) -> CpuSet {
+        let mut set = CpuSet::new();
+        cpus.iter().for_each(|&cpu| set.set(cpu as usize));
+        set
+    }
 
     /// Starts a thread that may use these CPUs and waits for the end of the test.
     fn waiting_thread(allowed: &[u32]) -> (Pid, Sender<()>) {
-        let mut set = CpuSet::new();
-        allowed.iter().for_each(|&cpu| set.set(cpu as usize));
+        let set = set_of(allowed);
         let (end, ended): (Sender<()>, Receiver<()>) = channel();
         let (said, number) = channel();
         std::thread::spawn(move || {
@@ -103,37 +87,38 @@ mod tests {
         (number.recv().expect("the thread runs"), end)
     }
 
-    fn mask(thread: Pid) -> Vec<u32> {
-        let set = sched_getaffinity(Some(thread)).expect("the thread lives");
-        cpus().into_iter().filter(|&cpu| set.is_set(cpu as usize)).collect()
+    fn mask(thread: Pid) -> CpuSet {
+        sched_getaffinity(Some(thread)).expect("the thread lives")
     }
 
     #[test]
-    fn threads_wake_on_different_cpus_and_may_use_all_of_them_afterwards() {
+    fn thread_may_use_its_cpus_again_unless_it_has_chosen_others() {
         let all = cpus();
         let [first, second, ..] = all[..] else { return println!("SKIPPED spreading: there is one CPU") };
-        let threads: Vec<(Pid, Sender<()>)> =
-            [&all[..], &all[..], &[first][..]].into_iter().map(waiting_thread).collect();
-        let pids: Vec<Pid> = threads.iter().map(|(pid, _)| *pid).collect();
-        let order = wake_order(&[first, second], first as usize);
-        assert_eq!(order, [second as usize, first as usize], "this thread's CPU comes last");
-        let spread = Spread::over(&pids, &order);
-        assert_eq!([mask(pids[0]), mask(pids[1]), mask(pids[2])], [vec![second], vec![first], vec![first]]);
-        // The second thread chooses CPUs itself before it is released.
-        let mut own = CpuSet::new();
-        own.set(second as usize);
-        sched_setaffinity(Some(pids[1]), &own).expect("it may use this CPU");
-        spread.undo();
-        assert_eq!([mask(pids[0]), mask(pids[1]), mask(pids[2])], [all, vec![second], vec![first]]);
+        let (thread, _end) = waiting_thread(&all);
+        let spread = Spread::place(thread, first as usize).expect("it may use this CPU");
+        assert!(mask(thread) == set_of(&[first]));
+        drop(spread);
+        assert!(mask(thread) == set_of(&all));
+        let spread = Spread::place(thread, first as usize).expect("it may use this CPU");
+        sched_setaffinity(Some(thread), &set_of(&[second])).expect("it may use this CPU");
+        drop(spread);
+        assert!(mask(thread) == set_of(&[second]));
+        assert!(Spread::place(thread, second as usize).is_none(), "it may use no other CPU");
+        assert!(Spread::place(thread, first as usize).is_none(), "it may not use this CPU");
     }
 
     #[test]
-    fn threads_are_left_alone_if_a_cpu_remains_or_if_there_are_too_many() {
-        let count = u32::try_from(cpus().len()).expect("few");
-        let most = count * 4;
-        for threads in [0, 1, count.saturating_sub(1), most + 1, u32::MAX] {
-            // The process does not exist, so nothing could be placed in any case; the number decides first.
-            assert!(Spread::of(u32::MAX, threads).placed.is_empty(), "{threads}");
+    fn spreading_is_needed_if_threads_need_all_cpus_and_one_is_taken() {
+        for (threads, allowed, here, needed) in [
+            (2, &[0, 1][..], 1, true),
+            (1, &[0, 1][..], 1, false),
+            (3, &[0, 1][..], 1, false),
+            (2, &[0, 1][..], 2, false),
+            (4, &[0, 2, 4, 6][..], 6, true),
+            (4, &[0, 2, 4, 6][..], 5, false),
+        ] {
+            assert_eq!(is_needed(threads, &set_of(allowed), here), needed, "{threads} {allowed:?} {here}");
         }
     }
 }

@@ -16,10 +16,10 @@ use super::pair::{Context, Draws, Made, Order, Pairing};
 use super::pairs::{Pairs, fastest, most_calls, net_times, note, note_estimates};
 use super::plausible::{implausible, works_unasked};
 use super::samples::Samples;
-use super::shortest::{Shortest, widened};
+use super::shortest::widened;
 use super::throttled::{Timed, is_throttled, least_clock};
 use super::vary::Variation;
-use super::{BASELINE, CANDIDATE, Side, Stop, handoff};
+use super::{CANDIDATE, Side, Stop, handoff};
 use crate::judge::{half_width, over_pairs, over_runners, quantile_of, summarise};
 use crate::recorded::allocated_bytes;
 use crate::session::{DeviceBlock, DeviceFacts, SessionError, VariantMemory};
@@ -128,7 +128,7 @@ impl Timing {
         let used = if timed.len() <= pairs.without_time { Vec::new() } else { believed(timed, least_clock) };
         // A runner without figures is replaced by another one.
         self.runners += u32::from(!used.is_empty());
-        self.disturbed |= used.iter().any(|pair| !pair.is_calm(least_clock) || pair.has_waited());
+        self.disturbed |= used.iter().any(|pair| !pair.is_calm(least_clock) || pair.threads_waited);
         self.throttled_pairs += count(
             timed.iter().filter(|pair| (0..pair.ms.len()).any(|side| is_throttled(pair, side, least_clock))),
         );
@@ -140,11 +140,9 @@ impl Timing {
             let ms: Vec<f64> = used.iter().map(|pair| pair.ms[side]).collect();
             medians.extend(quantile_of(&ms, 0.5));
             let samples = &mut self.samples[side];
-            for pair in &used {
-                let waited_ms = pair.waited_ms.get(side).copied().unwrap_or_default();
-                samples.shortest = Some(Shortest::of(samples.shortest, pair.ms[side], waited_ms));
-            }
             samples.ms.extend(ms);
+            let waited = |pair: &&Timed| pair.waited_ms.get(side).copied().unwrap_or_default();
+            samples.waited_ms.extend(used.iter().map(waited));
         }
         let ratios: Vec<f64> = used
             .iter()
@@ -186,10 +184,9 @@ impl Timing {
     fn speedup(&self) -> Option<Estimate> {
         let estimate =
             if self.pairs.is_empty() { over_runners(&self.ratios) } else { over_pairs(&self.pairs) }?;
-        let shortest = |side: usize| self.samples.get(side)?.shortest.filter(|_| self.disturbed);
-        Some(match shortest(CANDIDATE).zip(shortest(BASELINE)) {
-            Some((candidate, baseline)) => widened(estimate, candidate, baseline),
-            None => estimate,
+        Some(match &self.samples[..] {
+            [candidate, baseline] if self.disturbed => widened(estimate, candidate, baseline),
+            _ => estimate,
         })
     }
 
@@ -421,6 +418,7 @@ fn kernelforge<M: VariantMemory>(
         ms,
         preempted: vec![false; totals.len()],
         waited_ms: Vec::new(),
+        threads_waited: false,
         clocks: Vec::new(),
     });
     pairs.calls = calls.min(most);

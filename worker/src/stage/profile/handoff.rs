@@ -29,8 +29,8 @@ pub(super) fn measure_again(sides: &mut [Side<'_>]) -> Result<(), SessionError> 
 }
 
 /// Decides, after the warm-up, whether this process spins while it waits, for both sides or for neither: spinning would
-/// take time from a runner that needs all CPUs. Then settles the hand-off for that way of waiting, and for the threads
-/// that the warm-up has started: they wake in every block. `threads` and `cpus_busy` are the largest values of any side.
+/// take time from a runner that needs all CPUs. Then settles the hand-off for that way of waiting. `threads` and
+/// `cpus_busy` are the largest values of any side.
 pub(super) fn settle_waiting(
     sides: &mut [Side<'_>],
     threads: u32,
@@ -38,8 +38,5 @@ pub(super) fn settle_waiting(
 ) -> Result<(), SessionError> {
     let spin = sides.iter_mut().all(|side| side.session.clock().leaves_room(threads, cpus_busy));
     sides.iter_mut().for_each(|side| side.session.clock().wait_spinning(spin));
-    if 1 < threads {
-        sides.iter_mut().for_each(|side| side.session.clock().forget_handoff());
-    }
     settle(sides)
 }

@@ -11,7 +11,7 @@ use super::handoff;
 use super::late::is_late;
 use super::length::{calls_for_a_block, longest_call, too_short};
 use super::pair::{Order, Pairing, net};
-use super::samples::{Samples, was_preempted};
+use super::samples::{Samples, threads_waited, was_preempted};
 use super::throttled::{Timed, clock_of, least_clock};
 use crate::session::{Block, SessionError, VariantMemory};
 
@@ -143,6 +143,7 @@ pub(super) fn note<M: VariantMemory>(
     Timed {
         ms: nets.iter().map(|&net| ms_per_call(net, calls)).collect(),
         preempted: blocks.iter().map(was_preempted).collect(),
+        threads_waited: blocks.iter().any(threads_waited),
         waited_ms: blocks.iter().map(|block| ms_per_call(block.waited.unwrap_or_default(), calls)).collect(),
         clocks: blocks.iter().map(clock_of).collect(),
     }

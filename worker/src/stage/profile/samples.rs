@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use rand::Rng;
 
-use super::shortest::Shortest;
 use crate::session::{Block, DeviceBlock, IdleRound, Look, WIDEST_ELEMENT};
 
 /// The largest number of blocks that are kept.
@@ -14,8 +13,8 @@ const MAX_KEPT: usize = 24;
 pub(super) struct Samples {
     /// Milliseconds per call, without the hand-off.
     pub(super) ms: Vec<f64>,
-    /// The shortest of the blocks in `ms`.
-    pub(super) shortest: Option<Shortest>,
+    /// For each block in `ms`, the milliseconds per call for which threads waited for a CPU; 0 if they are not known.
+    pub(super) waited_ms: Vec<f64>,
     /// Milliseconds per call with the hand-off, which the calls cannot have exceeded. Includes disturbed blocks, and
     /// blocks that took no longer than the hand-off, which `ms` may leave out.
     pub(super) most_ms: Vec<f64>,
@@ -33,8 +32,8 @@ pub(super) struct Samples {
     pub(super) threads: u32,
     /// The total time of the timed blocks.
     elapsed: Duration,
-    /// The total time that the runner's threads and the worker's thread waited for a CPU in these blocks; `None` if the
-    /// operating system does not report it.
+    /// The total time that a thread of the runner waited for a CPU in these blocks, on average over its threads, with
+    /// the waits of the worker's thread; `None` if the operating system does not report it.
     waited: Option<Duration>,
     /// The readings of the device for each timed block; empty on a CPU.
     pub(super) on_device: Vec<DeviceBlock>,
@@ -57,7 +56,7 @@ impl Samples {
     pub(super) fn add(&mut self, block: &Block) {
         self.elapsed += block.elapsed;
         if let Some(waited) = block.waited {
-            *self.waited.get_or_insert_default() += waited;
+            *self.waited.get_or_insert_default() += waited / block.wake.threads.max(1);
         }
         self.on_device.extend(block.on_device);
     }
@@ -90,12 +89,19 @@ impl Samples {
 
 /// A block counts as preempted if runner and worker together waited for a CPU for more than this share (1/n) of its
 /// time.
-pub(super) const PREEMPTED_ONE_IN: u32 = 50;
+const PREEMPTED_ONE_IN: u32 = 50;
 
 /// Returns true if the runner or the worker's thread had to wait for a CPU during the block, because something else
 /// ran there. Known only for single-threaded runners, because several threads of one runner can wait for each other.
 pub(super) fn was_preempted(block: &Block) -> bool {
     block.wake.threads == 1 && block.waited.is_some_and(|waited| block.elapsed / PREEMPTED_ONE_IN < waited)
+}
+
+/// Returns true if a thread of a runner with several threads waited for a CPU, on average, for more than a fiftieth
+/// of the block. Such a block is not discarded, but it may be longer than the work.
+pub(super) fn threads_waited(block: &Block) -> bool {
+    let threads = block.wake.threads;
+    1 < threads && block.waited.is_some_and(|waited| block.elapsed / PREEMPTED_ONE_IN < waited / threads)
 }
 
 #[cfg(test)]
@@ -126,11 +132,18 @@ pub(super) mod tests {
         assert!(!was_preempted(&block(1, 4)));
         assert!(!was_preempted(&block(2, 150)), "threads can wait for each other");
         assert!(!was_preempted(&Block { waited: None, ..block(1, 150) }));
+        assert!(threads_waited(&block(2, 9)) && !threads_waited(&block(2, 8)));
+        assert!(!threads_waited(&block(1, 150)) && !threads_waited(&Block { waited: None, ..block(2, 150) }));
         let mut samples = Samples::default();
         assert_eq!(samples.wait_share(), None);
         samples.add(&block(1, 50));
         samples.add(&block(1, 150));
         assert_eq!(samples.wait_share(), Some(0.5));
+        samples.add(&block(4, 800));
+        assert!(
+            (samples.wait_share().expect("known") - 400.0 / 600.0).abs() < 1e-6,
+            "an average over threads"
+        );
         for clock_mhz in [Some(1980), None, Some(1200)] {
             let pace = Pace { clock_mhz, ..Pace::default() };
             samples.add(&Block { on_device: Some(DeviceBlock { pace, is_graph: false }), ..block(1, 0) });

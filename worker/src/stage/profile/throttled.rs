@@ -1,6 +1,5 @@
 //! A timed pair, and what disturbed it: another process, or a device that ran slower than usual. Pure.
 
-use super::samples::PREEMPTED_ONE_IN;
 use crate::session::Block;
 
 /// A block whose clock rate is below this share of the median clock rate is throttled.
@@ -14,6 +13,8 @@ pub(super) struct Timed {
     /// The milliseconds per call for which threads of the runner and the worker's thread waited for a CPU; 0 if they
     /// are not known.
     pub(super) waited_ms: Vec<f64>,
+    /// True if the threads of a side with several threads waited for a noticeable share of its block.
+    pub(super) threads_waited: bool,
     /// The device's clock rate in each side's block, in MHz.
     pub(super) clocks: Vec<Option<u32>>,
 }
@@ -23,11 +24,6 @@ impl Timed {
     /// device.
     pub(super) fn is_disturbed(&self, side: usize, least_clock: Option<f64>) -> bool {
         self.preempted.get(side) == Some(&true) || is_throttled(self, side, least_clock)
-    }
-
-    /// Returns true if threads waited for a CPU for a noticeable share of a block, for whatever reason.
-    pub(super) fn has_waited(&self) -> bool {
-        self.ms.iter().zip(&self.waited_ms).any(|(ms, waited)| ms / f64::from(PREEMPTED_ONE_IN) < *waited)
     }
 
     pub(super) fn is_calm(&self, least_clock: Option<f64>) -> bool {
@@ -78,6 +74,7 @@ mod tests {
             ms: vec![1.0; 2],
             preempted: vec![false; 2],
             waited_ms: vec![0.0; 2],
+            threads_waited: false,
             clocks: clocks.to_vec(),
         }
     }

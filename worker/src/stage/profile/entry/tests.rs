@@ -10,6 +10,7 @@ fn pairs(count: usize, candidate: usize, baseline: usize) -> Vec<Timed> {
             ms: vec![1.0, 1.0],
             preempted: vec![at < candidate, count - baseline <= at],
             waited_ms: vec![0.0; 2],
+            threads_waited: false,
             clocks: Vec::new(),
         })
         .collect()
@@ -51,6 +52,7 @@ fn paced(count: usize, candidate: usize, baseline: usize) -> Vec<Timed> {
             ms: vec![1.0, 1.0],
             preempted: vec![false; 2],
             waited_ms: vec![0.0; 2],
+            threads_waited: false,
             clocks: vec![clock(at < candidate), clock(count - baseline <= at)],
         })
         .collect()
