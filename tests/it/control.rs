@@ -56,7 +56,7 @@ fn commands_work_on_a_live_run() {
     assert_eq!(status["run"]["folder"], json!(run.folder()));
     ctl(&["status"]).expect_exit(0).expect_stdout(&["paused", "memory:", "softmax"]);
     ctl(&["why", "softmax/segfaults"]).expect_exit(0).expect_stdout(&[
-        "waits for its",
+        "waits for stage `",
         "the run is paused",
         "iB are charged",
     ]);

@@ -1,4 +1,4 @@
-//! Tests with hostile files. Each is either refused or read as valid, with memory in proportion to its size.
+//! Tests with hostile files. Each is refused or read as expected, and most must not need more memory than a fixed limit.
 
 mod chance;
 mod files;

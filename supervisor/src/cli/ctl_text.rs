@@ -128,8 +128,8 @@ pub(super) fn result(answer: &Value) -> String {
         if answer["stage"].is_null() {
             return format!("{name} has no result yet\n");
         }
-        let state = if answer["running"] == true { "is in its" } else { "waits for its" };
-        return format!("{name} {state} {}\n", text(&answer["stage"]));
+        let state = if answer["running"] == true { "is in" } else { "waits for" };
+        return format!("{name} {state} stage `{}`\n", text(&answer["stage"]));
     }
     let mut out = format!("{name}: {}", text(&answer["status"]));
     let speedup = &answer["speedup"];
@@ -244,7 +244,7 @@ mod tests {
             "softmax/fast: PASSED, 2.00x [1.90-2.10] against the baseline, rank 1 so far\n"
         );
         let waits = json!({ "candidate": "a/b", "done": false, "stage": "verify", "running": false });
-        assert_eq!(answer("result", &waits), "a/b waits for its verify\n");
+        assert_eq!(answer("result", &waits), "a/b waits for stage `verify`\n");
         let interrupted = json!({ "candidate": "a/b", "done": false });
         assert_eq!(answer("result", &interrupted), "a/b has no result yet\n");
         let replay = |name: &str, status: Value, running: bool, ms: Value| {

@@ -20,10 +20,12 @@ use super::print;
 use super::schema::table_of_key;
 use super::table::{TableReader, TomlValue, tables, take_with};
 
-/// The keys of a launch that a candidate's own table does not have. If one is there, the message says where it belongs.
+/// Keys that are valid only in a launch. If one is found in a candidate's own table, the error says that it belongs in a
+/// launch.
 pub(super) const LAUNCH_KEYS: [&str; 4] = ["grid", "block", "shared_mem", "args"];
 
 const EXPRESSION: &str = "a whole number, or an expression such as \"ceil_div(out.numel, 256)\"";
+const NUMBER: &str = "a whole number from 0 to 4294967295, or an expression";
 const EXTENT: &str =
     "a whole number, an expression such as \"ceil_div(out.numel, 256)\", or an array of up to three of them";
 
@@ -48,7 +50,7 @@ fn read_workspace(
     names: &mut BTreeSet<String>,
     findings: &mut Findings,
 ) -> Option<Workspace> {
-    const NAME: &str = "a name of letters, digits and `_`";
+    const NAME: &str = "a name of letters, digits and `_` that does not begin with a digit";
     let name = required(&mut table, "name", NAME, findings, |value, spot, findings| {
         let name = string(value, spot, NAME, findings)?;
         if !is_name(&name) {
@@ -146,7 +148,7 @@ fn expression(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Op
         let number = integer(value, spot, EXPRESSION, findings)?;
         let number = u32::try_from(number).ok();
         if number.is_none() {
-            findings.report(spot, "is out of range").expected(EXPRESSION);
+            findings.report(spot, "is out of range").expected(NUMBER);
         }
         return number.map(Expression::number);
     }

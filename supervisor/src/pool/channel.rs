@@ -75,7 +75,10 @@ impl Channel {
             .stack_size(STACK)
             .spawn(move || write(&take_sender, &to_write));
         if let Err(error) = reader.map(drop).and(writer.map(drop)) {
-            events.send(PoolEvent::NotReady { worker, why: format!("starting its threads: {error}") });
+            events.send(PoolEvent::NotReady {
+                worker,
+                why: format!("the supervisor could not start the threads of its channel: {error}"),
+            });
         }
         Self { outbox, server_name, connected }
     }
@@ -86,7 +89,8 @@ impl Channel {
         let _ = self.outbox.send(message);
     }
 
-    /// Lets the threads of a dead worker end.
+    /// Ends the two threads after the worker has died. If the worker never connected, this connects in its place, so that
+    /// `accept` returns.
     pub(super) fn close(self) {
         if self.connected.load(Ordering::SeqCst) {
             return;

@@ -1,4 +1,4 @@
-//! Composes the events for clients that listen on the control socket, as one JSON value each.
+//! Builds the notifications that clients of the control socket receive after `events`. Each is one JSON value.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::message::Role;
@@ -37,7 +37,7 @@ pub(crate) fn attempt_ended(
     })
 }
 
-/// Summarises a candidate's end. Clients that need more request the `result`.
+/// Summarises a candidate's end. A client that needs the other fields calls `result`.
 pub(crate) fn candidate(result: &Value) -> Value {
     let mut event = json!({ "kind": "candidate" });
     for field in ["candidate", "status", "blame", "detail", "failed_stage", "rank", "speedup"] {

@@ -202,9 +202,9 @@ impl View<'_> {
                         .map_or_else(|| "not recycled".to_owned(), |why| format!("recycled ({why})"));
                     let peak = record.peak_owed_bytes.unwrap_or_default();
                     let mut why = format!(
-                        "{} {id} has been gone since {}: {class}, {reason}, after {} and a peak of {peak} owed",
+                        "{} {id} ended {}: {class}, {reason}, after {} and a peak of {peak} owed",
                         record.role.name(),
-                        record.ended.map_or_else(|| "an unknown time".to_owned(), |at| at.to_string()),
+                        record.ended.map_or_else(|| "at an unknown time".to_owned(), |at| format!("at {at}")),
                         counted(record.leases, "lease"),
                     );
                     why.push_str(&self.latest_decision(latest.first()));
@@ -230,17 +230,21 @@ impl View<'_> {
             ),
             None => format!("is {}", it.state),
         };
-        let goes = if it.asked_to_go { ", and ends afterwards" } else { "" };
+        let goes = match (it.asked_to_go, it.lease.is_some()) {
+            (false, _) => "",
+            (true, true) => ", and ends after this lease at the latest",
+            (true, false) => ", and is ending",
+        };
         format!(
-            "{} {} {doing}{goes}: {} are charged for it, {} owed (peak {}), after {} and {} validated in {:.0} s{}",
+            "{} {} {doing}{goes}: {} are charged for it, {} owed (peak {}); {:.0} s old, {}, {} validated{}",
             it.role.name(),
             it.id,
             it.charged,
             it.owed,
             it.peak_owed,
+            it.age.as_secs_f64(),
             counted(it.leases, "lease"),
             it.validated,
-            it.age.as_secs_f64(),
             self.latest_decision(latest)
         )
     }
@@ -254,7 +258,7 @@ impl View<'_> {
             Some(UnitView::Waiting { stage, attempt }) => {
                 let name_of = |other| self.agenda.unit_name(other);
                 let what = unit.and_then(|unit| core.wait_reason(now, unit, name_of)).unwrap_or_default();
-                format!("{name} waits for its {} (attempt {attempt}): {what}", stage.name())
+                format!("{name} waits for stage `{}` (attempt {attempt}): {what}", stage.name())
             }
             Some(UnitView::Running { stage, attempt }) => {
                 let holder = core
@@ -262,8 +266,10 @@ impl View<'_> {
                     .into_iter()
                     .find(|it| it.lease.is_some_and(|lease| Some(lease.unit) == unit));
                 match holder {
-                    Some(it) => format!("{name} is in its {}: {}", stage.name(), self.sentence_of(&it, None)),
-                    None => format!("{name} is in its {} (attempt {attempt})", stage.name()),
+                    Some(it) => {
+                        format!("{name} is in stage `{}`: {}", stage.name(), self.sentence_of(&it, None))
+                    }
+                    None => format!("{name} is in stage `{}` (attempt {attempt})", stage.name()),
                 }
             }
             Some(UnitView::Done(status)) => {

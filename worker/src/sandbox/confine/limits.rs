@@ -1,4 +1,5 @@
-//! Sets resource limits. Linux refuses every request beyond them, so a process cannot exceed them even briefly.
+//! Sets resource limits. Linux refuses requests beyond them, so a process cannot exceed them even briefly. Only the limit
+//! on processes does not apply to uid 0.
 
 use opt_shared::message::Protection;
 use opt_shared::units::Bytes;
@@ -69,7 +70,7 @@ pub(super) fn limit_processes(
         protection(
             "process_limit",
             false,
-            "the kernel exempts uid 0; only the memory limit bounds each process",
+            "Linux exempts uid 0 from this limit; each process still has its memory limit",
         )
     } else {
         protection("process_limit", true, counted)
@@ -85,8 +86,8 @@ pub(super) fn is_counted_separately() -> bool {
     )
 }
 
-/// Decides from the id map and the version of Linux. Only the user namespace that a runner is cloned into has no id
-/// map.
+/// Decides from the id map and the version of Linux. The id map is empty only in the user namespace that a runner is
+/// cloned into.
 fn counts_separately(id_map: Option<&str>, release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|number| number.parse().ok());
     let version = numbers.next().zip(numbers.next());
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tasks_of_others_are_added_only_for_a_shared_user() {
+    fn other_tasks_of_the_user_count_only_if_the_user_is_shared() {
         let limit = ProcessLimit { own: 8, other_tasks: 120 };
         assert_eq!(counted(limit, true), (128, "8, in addition to 120 of its user".to_owned()));
         assert_eq!(counted(limit, false), (8, "8".to_owned()));

@@ -1,4 +1,4 @@
-//! Buffers between two guard bands, to which a kernel must not write, and descriptions of buffers for messages.
+//! Device buffers between guard bands, and messages that say where an address lies relative to them.
 
 use std::io;
 
@@ -8,9 +8,9 @@ use opt_shared::units::Bytes;
 use super::driver::{Card, Driver, DriverError, SharedDriver};
 use crate::judge::BytesSource;
 
-/// The value of the bytes in the bands of inputs, which a kernel is unlikely to write.
+/// The byte that fills the bands of inputs. A kernel is unlikely to write this value.
 pub(super) const BAND_BYTE: u8 = 0xb5;
-/// An access is attributed to a buffer within this distance.
+/// An illegal access that is at most this far from a buffer counts as out of bounds.
 const NEAR: u64 = 64 << 10;
 /// The size of the pieces in which bands are read.
 const PIECE: usize = 4096;
@@ -57,8 +57,8 @@ impl DeviceBuffer {
         self.address + self.bands.bytes
     }
 
-    /// The first byte that is not `expected`: its distance past the buffer's end or, if negative, before its start. The
-    /// band before the buffer is checked first.
+    /// Looks in the bands for a byte that is not `expected`. Returns its offset from the buffer's end (0 is the first byte
+    /// past it) or, if negative, from its start. The band before the buffer is checked first.
     pub(super) fn damage(&self, driver: &mut dyn Driver, expected: u8) -> Result<Option<i64>, DriverError> {
         let Bands { front, back, .. } = self.bands;
         let before = first_unlike(driver, self.address - front, front, expected)?;
@@ -81,10 +81,10 @@ impl DeviceBuffer {
     }
 }
 
-/// Also returns whether the nearest buffer is near.
+/// Describes an address relative to the nearest buffer. The flag is true if that buffer is within `NEAR`.
 pub(super) fn describe_address(buffers: &[DeviceBuffer], address: u64) -> (String, bool) {
     let nearest = buffers.iter().min_by_key(|buffer| buffer.past(address).unsigned_abs());
-    let Some(buffer) = nearest else { return ("no buffer is near".to_owned(), false) };
+    let Some(buffer) = nearest else { return ("there are no buffers".to_owned(), false) };
     let past = buffer.past(address);
     let distance = past.unsigned_abs();
     let text = match past {

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// The result of a simulation that follows only the rule in docs/explanation/replay.md, without use lists and running
-/// sums.
+/// What a simulation counted. It applies the rules in docs/explanation/replay.md literally: it searches for each next use
+/// and adds up the pool anew, where the planner keeps lists and running sums.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Simulated {
     moved: u64,
@@ -99,7 +99,7 @@ impl Case {
     }
 }
 
-/// Simulates the moves, and panics if one of them is wrong.
+/// Applies the moves to an empty pool. Panics if one of them is invalid, or if a step starts without one of its constants.
 fn walk(case: &Case, plan: &MovePlan, budget: u64) {
     let mut pool: BTreeSet<u32> = BTreeSet::new();
     let apply = |one: &Move, running: &[u32], pool: &mut BTreeSet<u32>| {
@@ -115,7 +115,7 @@ fn walk(case: &Case, plan: &MovePlan, budget: u64) {
     };
     for (set, moves) in case.sets.iter().zip(&plan.steps) {
         moves.before.iter().for_each(|one| apply(one, set, &mut pool));
-        assert!(set.iter().all(|it| pool.contains(it)), "something is missing");
+        assert!(set.iter().all(|it| pool.contains(it)), "a constant of the step is missing");
         moves.during.iter().for_each(|one| apply(one, set, &mut pool));
     }
 }
@@ -138,7 +138,7 @@ fn cases() -> impl Strategy<Value = Case> {
 
 proptest! {
     #[test]
-    fn moves_are_those_of_an_independent_simulator(case in cases(), depth in 0u32..4, share in 0.0f64..1.0) {
+    fn moves_are_valid_and_their_totals_match_an_independent_simulator(case in cases(), depth in 0u32..4, share in 0.0f64..1.0) {
         let (floor, whole) = (case.floor(), case.slots.iter().sum::<u64>());
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a share")]
         let between = floor + ((whole - floor) as f64 * share) as u64;
@@ -173,7 +173,11 @@ fn cycle_larger_than_the_pool_still_has_hits() {
     };
     let plan = case.plan(60, 0).expect("above the floor");
     let misses: u32 = plan.steps.iter().map(|step| step.misses).sum();
-    assert_eq!(misses, 10 + 40, "in the nine passes after the first, five of nine constants are in the pool");
+    assert_eq!(
+        misses,
+        10 + 40,
+        "after the first pass, each use finds five of the nine other constants in the pool"
+    );
     assert_eq!(case.plan(100, 0).expect("all of it").bytes_moved, Bytes::new(100));
     assert_eq!(case.floor(), 30);
 }
