@@ -50,7 +50,7 @@ fn prepare(
 ) -> Result<(Device, Function, Launch), Box<dyn std::error::Error>> {
     let mut device = Device::new(Config { memory: 1 << 26, threads, ..Config::default() });
     let module = device.load(text)?;
-    let function = module.function(name).ok_or("a kernel is missing")?;
+    let function = module.function(name).ok_or("the PTX text lacks the kernel")?;
     let sizes = function.param_sizes();
     let pointers = sizes.len() - numbers.len();
     let mut params = Vec::new();
@@ -68,7 +68,10 @@ fn prepare(
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if let [kernel, launches] = arguments.as_slice() {
-        let case = CASES.into_iter().find(|case| case.1 == kernel).ok_or("no case has this name")?;
+        let case = CASES
+            .into_iter()
+            .find(|case| case.1 == kernel)
+            .ok_or("this example has no kernel of this name")?;
         let (mut device, function, launch) = prepare(case, 1)?;
         let mut executed = 0;
         for _ in 0..launches.parse::<u32>()? {
@@ -78,8 +81,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Ok(());
     }
     println!(
-        "{:<20} {:>14} {:>22} {:>16}",
-        "kernel", "warp instr.", "million per CPU second", "per second, 2 t."
+        "{:<20} {:>18} {:>22} {:>24}",
+        "kernel", "warp instructions", "million per CPU second", "million/s on two threads"
     );
     for case in CASES {
         let mut rates = Vec::new();
@@ -94,7 +97,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let seconds = if threads == 1 { cpu_seconds() - cpu } else { wall.elapsed().as_secs_f64() };
             rates.push(millions(executed) / seconds);
         }
-        println!("{:<20} {executed:>14} {:>22.1} {:>16.1}", case.1, rates[0], rates[1]);
+        println!("{:<20} {executed:>18} {:>22.1} {:>24.1}", case.1, rates[0], rates[1]);
     }
     Ok(())
 }

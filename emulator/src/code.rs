@@ -412,7 +412,7 @@ impl WarpOp {
 pub enum BarrierMode {
     Sync,
     Arrive,
-    /// This barrier and the next two combine a predicate over all threads.
+    /// This mode and the next two combine a predicate of the threads that arrive.
     And,
     Or,
     Count,

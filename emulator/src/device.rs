@@ -26,8 +26,8 @@ pub struct Config {
     pub compute_capability: (u32, u32),
     /// The largest number of host threads that run the blocks of a launch.
     pub threads: usize,
-    /// Whether it is a fault to read memory that was never written: shared memory, local memory, and the global memory
-    /// that counts as never written.
+    /// Whether it is a fault if a kernel reads memory that was never written: shared memory, local memory, and the
+    /// global memory that counts as never written.
     pub check_uninitialised: bool,
     /// Whether each new allocation of global memory counts as never written. Otherwise only the memory for which
     /// `forget` was called does.
@@ -337,7 +337,7 @@ impl Device {
             all = bytes.saturating_add(all);
             if limits::MODULE_BYTES < all {
                 let what = format!(
-                    "`{}`: the variables of a module take more than {} bytes",
+                    "up to `{}`, the variables of the module take more than {} bytes",
                     clipped(variable.name),
                     limits::MODULE_BYTES
                 );
@@ -374,8 +374,9 @@ impl Device {
     /// Runs a kernel until it ends.
     ///
     /// # Errors
-    /// An impossible grid or block, or arguments that do not match the kernel (1); more threads than the kernel allows,
-    /// or too much memory (701); every fault of the kernel; an injected fault or an earlier sticky fault.
+    /// An impossible grid or block, a block other than the one that the kernel requires, or arguments that do not match
+    /// the kernel (1); more threads than the kernel allows, or too much shared memory or host memory (701); every fault
+    /// of the kernel; an injected fault or an earlier sticky fault.
     pub fn launch(&mut self, function: &Function, launch: &Launch) -> Result<Summary, Fault> {
         self.enter(Call::Launch)?;
         let kernel = function.kernel();
@@ -409,7 +410,7 @@ impl Device {
     }
 }
 
-/// Refuses a text that was compiled for a newer device.
+/// Refuses a text that has no target or was compiled for a newer device.
 fn check_target(source: &Source<'_>, device: u32) -> Result<(), LoadError> {
     let digits = source.target.trim_start_matches("sm_").trim_end_matches(|c: char| c.is_ascii_alphabetic());
     match digits.parse::<u32>() {
@@ -418,7 +419,10 @@ fn check_target(source: &Source<'_>, device: u32) -> Result<(), LoadError> {
             format!("the target `{}`, because its architecture is sm_{device}", source.target),
         )),
         Ok(_) => Ok(()),
-        Err(_) => Err(LoadError::syntax(1, "there is no `.target`".to_owned())),
+        Err(_) => {
+            let what = "`.target` is missing or does not name an architecture such as `sm_80`";
+            Err(LoadError::syntax(1, what.to_owned()))
+        }
     }
 }
 
@@ -433,15 +437,19 @@ fn check(kernel: &Kernel, launch: &Launch) -> Result<(Vec<u8>, u64), Fault> {
     let wrong = |what: String| Err(Fault::invalid(what));
     let limited = |what: String| Err(Fault::new(FaultKind::LaunchLimits(what)));
     if launch.grid.contains(&0) || launch.block.contains(&0) {
-        return wrong(format!("a grid of {:?} blocks of {:?} threads", launch.grid, launch.block));
+        return wrong(format!("the grid {:?} or the block {:?} has a size of 0", launch.grid, launch.block));
     }
     let threads = launch.block.iter().fold(1_u32, |all, size| all.saturating_mul(*size));
     let too_large = |sizes: [u32; 3], max: [u32; 3]| sizes.iter().zip(max).any(|(size, max)| max < *size);
     if too_large(launch.grid, limits::GRID) {
-        return wrong(format!("a grid of {:?} blocks", launch.grid));
+        return wrong(format!("the grid {:?} is larger than {:?}", launch.grid, limits::GRID));
     }
     if too_large(launch.block, limits::BLOCK) || limits::BLOCK_THREADS < threads {
-        return wrong(format!("a block of {:?} threads", launch.block));
+        let (max, axes) = (limits::BLOCK_THREADS, limits::BLOCK);
+        return wrong(format!(
+            "the block {:?} has more than {max} threads or is larger than {axes:?}",
+            launch.block
+        ));
     }
     if let Some(required) = kernel.required_block
         && required != launch.block
@@ -456,7 +464,7 @@ fn check(kernel: &Kernel, launch: &Launch) -> Result<(Vec<u8>, u64), Fault> {
     let shared_bytes = kernel.static_shared.saturating_add(launch.shared_bytes);
     if limits::SHARED_BYTES < shared_bytes {
         return limited(format!(
-            "{shared_bytes} bytes of shared memory, of at most {}",
+            "a block takes {shared_bytes} bytes of shared memory, but at most {} are allowed",
             limits::SHARED_BYTES
         ));
     }

@@ -102,7 +102,8 @@ pub struct Access {
     pub address: u64,
     /// The size of one thread's access, in bytes.
     pub bytes: u64,
-    /// The buffer nearest to the access. `None` unless a fault in global memory needs it.
+    /// The nearest buffer, for illegal and misaligned accesses to global memory, uses after free, and refused writes by
+    /// the host. `None` for other accesses, or if there is no buffer.
     pub nearest: Option<Nearest>,
 }
 
@@ -120,9 +121,10 @@ pub enum FaultKind {
     /// An access that begins in a freed buffer.
     UseAfterFree(Access),
     Misaligned(Access),
-    /// A write to constant memory, to a parameter, or to memory of the process that is mapped read-only.
+    /// A write or atomic operation on constant memory, on a parameter, or on memory of the process that is mapped
+    /// read-only.
     ReadOnly(Access),
-    /// A read of bytes that were never written.
+    /// A read or atomic operation that needs a value of which no byte was ever written.
     Uninitialised(Access),
     /// A read of bytes in shared memory that a copy has not yet written, because the copy's thread has not waited for
     /// it.
@@ -134,10 +136,11 @@ pub enum FaultKind {
     },
     /// Threads of one warp wait for a barrier at different instructions, although a warp must execute the same one.
     BarrierDivergence,
-    /// Lanes wait for other lanes that their instruction names but that will never reach it.
+    /// Lanes wait for other lanes that their instruction needs but that will never reach it.
     WarpDivergence,
     /// All remaining threads wait at barriers that no other thread will reach.
     Deadlock,
+    /// `trap` or `brkpt` was executed, or a branch through a table had an index outside the table.
     Trap,
     Assert(String),
     /// The launch exceeds a limit of the device.
@@ -269,7 +272,7 @@ impl fmt::Display for FaultKind {
             Self::IllegalAddress(access) => write!(f, "illegal {access}"),
             Self::UseAfterFree(access) => write!(f, "use after free: {access}"),
             Self::Misaligned(access) => write!(f, "misaligned {access}"),
-            Self::ReadOnly(access) => write!(f, "store to read-only memory: {access}"),
+            Self::ReadOnly(access) => write!(f, "write to read-only memory: {access}"),
             Self::Uninitialised(access) => write!(f, "read of bytes that were never written: {access}"),
             Self::Pending(access) => {
                 write!(
@@ -289,14 +292,14 @@ impl fmt::Display for FaultKind {
                 if let Some(source) = &site.source {
                     write!(f, ", {}:{}", source.file, source.line)?;
                 }
-                f.write_str(", which no barrier separates")
+                f.write_str("; no barrier or fence orders them")
             }
             Self::BarrierDivergence => f.write_str(
                 "threads of one warp wait for a barrier at different instructions, although a warp must execute the \
                  same one",
             ),
             Self::WarpDivergence => {
-                f.write_str("lanes wait for other lanes that their instruction names but that never reach it")
+                f.write_str("lanes wait for other lanes that their instruction needs but that never reach it")
             }
             Self::Deadlock => {
                 f.write_str("deadlock: all remaining threads wait at barriers that no other thread reaches")

@@ -1,6 +1,6 @@
 //! A CUDA device in software. It loads PTX, runs kernels on the CPU with the lanes of a warp in lock step, and checks
-//! every memory access. It refuses PTX that it does not support, with a message that names the instruction, instead of
-//! computing a wrong result.
+//! every memory access. It refuses PTX that it does not support, with a message that names the line and the unsupported
+//! feature, instead of computing a wrong result.
 //!
 //! It does not depend on the rest of the program. The worker's backend uses it in the same way as a card.
 

@@ -9,7 +9,8 @@ pub const REGISTERS: usize = 1 << 16;
 /// The largest number of items that are decoded for all kernels of a module: statements, declarations, operands and
 /// branch targets. The items of a function count again in every place where it is inlined.
 pub const DECODED: usize = 4 << 20;
-/// The largest total size of a module's variables in global and constant memory, in bytes. Leases do not include them.
+/// The largest total size of a module's variables in global and constant memory, in bytes. A worker's
+/// memory lease does not include them.
 pub const MODULE_BYTES: u64 = 64 << 20;
 /// The largest nesting depth of blocks and of initialisers.
 pub const NESTING: usize = 64;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use self::written::Written;
 use crate::fault::{Access, AccessKind, Fault, FaultKind, Memory, Nearest};
 
-/// The first address of the heap. The windows of shared and local memory are below it.
+/// The first address of the heap. The windows of shared, local and parameter memory are below it.
 const HEAP_START: u64 = 1 << 40;
 const HEAP_END: u64 = 1 << 47;
 /// The alignment of allocations, in bytes.

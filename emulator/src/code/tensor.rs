@@ -30,7 +30,7 @@ pub enum CopyOp {
     },
     /// Closes the group of copies that were started since the last commit.
     Commit,
-    /// Waits until at most this number of the newest groups is pending.
+    /// Waits until at most this number of the newest groups are pending.
     WaitForGroups(u32),
     WaitForAll,
 }

@@ -137,7 +137,11 @@ impl<'s, 'a> Builder<'s, 'a> {
     /// Subtracts `amount` from the budget `limits::DECODED`.
     pub fn spend(&mut self, amount: usize) -> Result<(), LoadError> {
         self.left = self.left.checked_sub(amount).ok_or_else(|| {
-            let what = "the kernels are too large after inlining".to_owned();
+            let what = format!(
+                "the kernels are too large: with all calls inlined, they have more than {} statements, declarations, \
+                 operands and branch targets",
+                limits::DECODED
+            );
             LoadError::limit(self.line, what)
         })?;
         Ok(())
@@ -151,11 +155,16 @@ impl<'s, 'a> Builder<'s, 'a> {
             Some((name, negated)) => Some(Guard { row: self.flag(name)?, negated }),
         };
         if limits::INSTRUCTIONS < self.kernel.code.len() {
-            return Err(LoadError::limit(self.line, "the kernel has too many instructions".to_owned()));
+            let most = limits::INSTRUCTIONS;
+            let what =
+                format!("the kernel has too many instructions: with all calls inlined, more than {most}");
+            return Err(LoadError::limit(self.line, what));
         }
         let rows = self.kernel.flag_rows + self.kernel.narrow_rows + self.kernel.wide_rows;
         if limits::REGISTERS < rows as usize {
-            return Err(LoadError::limit(self.line, "the kernel has too many registers".to_owned()));
+            let most = limits::REGISTERS;
+            let what = format!("the kernel has more than {most} registers, constants and special values");
+            return Err(LoadError::limit(self.line, what));
         }
         Ok(())
     }
@@ -166,7 +175,7 @@ impl<'s, 'a> Builder<'s, 'a> {
         self.kernel.locations.push(self.location);
     }
 
-    /// Emits an instruction for all lanes.
+    /// Emits an instruction without a guard.
     pub fn emit_plain(&mut self, op: Op) {
         let guard = self.guard.take();
         self.emit(op);
@@ -278,7 +287,11 @@ impl<'s, 'a> Builder<'s, 'a> {
         if limits::REGISTERS < rows.saturating_add(count) as usize {
             return Err(LoadError::limit(
                 line,
-                format!("`{}<{count}>` declares too many registers", clipped(name)),
+                format!(
+                    "with `{}<{count}>`, the kernel has too many registers (limit: {})",
+                    clipped(name),
+                    limits::REGISTERS
+                ),
             ));
         }
         let first = self.new_row(class);
@@ -314,14 +327,16 @@ impl<'s, 'a> Builder<'s, 'a> {
                 if limits::LOCAL_BYTES < used {
                     return Err(LoadError::limit(
                         variable.line,
-                        "too much local memory is declared".to_owned(),
+                        format!("a thread needs more than {} bytes of local memory", limits::LOCAL_BYTES),
                     ));
                 }
                 Name::Variable { space: Space::Local, address, dynamic: false }
             }
         };
         if limits::SHARED_BYTES < self.kernel.static_shared {
-            return Err(LoadError::limit(variable.line, "too much shared memory is declared".to_owned()));
+            let most = limits::STATIC_SHARED_BYTES;
+            let what = format!("the kernel declares too much shared memory (limit: {most} bytes)");
+            return Err(LoadError::limit(variable.line, what));
         }
         self.declare(variable.name, name);
         Ok(())

@@ -78,7 +78,7 @@ fn branch_table<'a>(
     };
     let index = builder.value(index, Type::U32)?.row;
     let Some(targets) = builder.frame().targets.get(list).cloned() else {
-        return Err(builder.syntax(format!("there is no preceding list of labels `{}`", clipped(list))));
+        return Err(builder.syntax(format!("`{}` is not a preceding `.branchtargets` list", clipped(list))));
     };
     builder.spend(targets.len())?;
     let line = builder.line();

@@ -159,7 +159,7 @@ fn convert<'a>(
     if sources.len() != 1 + usize::from(pair) {
         return Err(qualifiers.wrong_operands());
     }
-    let result = builder.wide_result(result)?;
+    let result = builder.result_of_any_size(result)?;
     if result.bits < to.bits() || result.file == File::Flag || (is_float(to) && result.bits != to.bits()) {
         return Err(qualifiers.wrong_operands());
     }

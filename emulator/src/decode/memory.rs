@@ -101,7 +101,7 @@ fn priority<'a>(
     Ok(())
 }
 
-/// A cache policy. Its value is opaque, and this device ignores policies, so it is the same for all of them.
+/// Creates a cache policy. All policies have the same value, because it is opaque and this device ignores policies.
 fn policy<'a>(
     builder: &mut Builder<'_, 'a>,
     space: Space,
@@ -244,7 +244,7 @@ fn load<'a>(
             slots.push(None);
             continue;
         }
-        let slot = builder.wide_result(part)?;
+        let slot = builder.result_of_any_size(part)?;
         if slot.file == File::Flag || slot.bits < ty.bits() {
             return Err(qualifiers.wrong_operands());
         }

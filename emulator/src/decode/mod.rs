@@ -53,7 +53,11 @@ pub fn kernel<'a>(
         if limits::PARAMETER_BYTES < offset {
             return Err(LoadError::limit(
                 param.line,
-                format!("`{}` has too many parameters", clipped(entry.name)),
+                format!(
+                    "the parameters of `{}` take more than {} bytes",
+                    clipped(entry.name),
+                    limits::PARAMETER_BYTES
+                ),
             ));
         }
     }

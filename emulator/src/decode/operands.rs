@@ -67,7 +67,7 @@ impl<'a> Builder<'_, 'a> {
         if *operand == Operand::Sink {
             return Ok(self.new_row(class_of(ty.bits())));
         }
-        let slot = self.wide_result(operand)?;
+        let slot = self.result_of_any_size(operand)?;
         if slot.bits != ty.bits() {
             return Err(self.wrong_size(operand, slot, ty));
         }
@@ -75,7 +75,7 @@ impl<'a> Builder<'_, 'a> {
     }
 
     /// A register of any size.
-    pub fn wide_result(&mut self, operand: &Operand<'a>) -> Result<Slot, LoadError> {
+    pub fn result_of_any_size(&mut self, operand: &Operand<'a>) -> Result<Slot, LoadError> {
         match operand {
             Operand::Name(name) => self.register(name),
             _ => Err(self.syntax("expected a register".to_owned())),
@@ -148,7 +148,7 @@ impl<'a> Builder<'_, 'a> {
                 Ok(Slot { file: File::Narrow, row: self.dynamic_constant(address, false), bits: 32 })
             }
             (32 | 64, false) => Ok(self.constant(address, ty)),
-            _ => Err(self.syntax("an address does not fit the register".to_owned())),
+            _ => Err(self.syntax("the address of a variable needs an operand of 32 or 64 bits".to_owned())),
         }
     }
 

@@ -5,7 +5,7 @@ use crate::fault::Fault;
 
 impl Device {
     /// Makes these bytes count as never written until they are written again. If `Config::check_uninitialised` is set,
-    /// it is a fault to read them meanwhile. Their values stay the same.
+    /// it is a fault if a kernel reads a value that consists only of such bytes. Their values stay the same.
     ///
     /// # Errors
     /// The bytes are not inside one allocation (1).

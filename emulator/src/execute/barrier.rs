@@ -37,14 +37,15 @@ impl Warp {
                 lanes(rest).filter(|lane| indices[*lane] as usize == index).fold(0, |m, l| m | 1_u32 << l);
             rest &= !mask;
             if limits::BARRIERS <= index {
-                let what = format!("barrier {index}, of {} barriers", limits::BARRIERS);
+                let what =
+                    format!("barrier {index} does not exist: a block has {} barriers", limits::BARRIERS);
                 return Err(Stop::new(FaultKind::InvalidValue(what), leader));
             }
             let barrier = &mut block.barriers[index];
             barrier.is_in_use = true;
             barrier.needed = barrier_op.threads.map(|row| self.registers.narrow[row as usize][leader]);
             if barrier.needed.is_some_and(|needed| needed == 0 || needed % 32 != 0) {
-                let what = "a barrier for a number of threads that is 0 or not a multiple of 32".to_owned();
+                let what = "a barrier's number of threads is 0 or not a multiple of 32".to_owned();
                 return Err(Stop::new(FaultKind::InvalidValue(what), leader));
             }
             // If a barrier is for a given number of threads, and all live lanes of a warp arrive together, then the

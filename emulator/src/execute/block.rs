@@ -81,7 +81,7 @@ impl<'j> BlockState<'j> {
         self.steps + u64::from(of_turn)
     }
 
-    /// Locks the 8 bytes at an address for a strong access, so that the access is not torn.
+    /// Locks the 8 bytes at an address for a strong access or an atomic operation, so that it is not torn.
     pub fn wide_order(&self, address: u64) -> MutexGuard<'j, ()> {
         self.progress.wide_order(address)
     }

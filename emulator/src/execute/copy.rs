@@ -67,7 +67,7 @@ impl Warp {
         CopyStart { lane, to, from, bytes, read, pc }: CopyStart,
     ) -> Result<(), Stop> {
         if bytes < read {
-            let what = format!("a copy of {bytes} bytes that reads {read} bytes");
+            let what = format!("`cp.async` reads {read} bytes for a copy of only {bytes} bytes");
             return Err(Stop::new(FaultKind::InvalidValue(what), lane));
         }
         let align = u64::from(bytes);

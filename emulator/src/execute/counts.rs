@@ -1,8 +1,8 @@
 //! Counts how the warps of a launch access memory: conflicts between the banks of shared memory, and sectors of global
 //! memory. It also counts branches at which the lanes of a warp diverge.
 //!
-//! Loads, stores and atomic operations are counted. Asynchronous copies, `ldmatrix` and branches through a table are
-//! not.
+//! Loads, stores and atomic operations on shared and global memory are counted. Asynchronous copies, `ldmatrix` and
+//! branches through a table are not.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! A launch: several threads take its blocks in order. If several blocks fail, the launch returns the fault of the
+//! A launch: several host threads take its blocks in order. If several blocks fail, the launch returns the fault of the
 //! block with the lowest number.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -57,7 +57,7 @@ pub struct Job<'k> {
     pub counts: bool,
 }
 
-/// The state that the threads of a launch share.
+/// The state that the host threads of a launch share.
 pub struct Progress {
     /// The number of the next block to run.
     next: AtomicU64,
@@ -66,7 +66,7 @@ pub struct Progress {
     failed: AtomicU64,
     fault: Mutex<Option<(u64, Fault)>>,
     pub started: Instant,
-    /// Locks for strong accesses of 8 bytes, by address.
+    /// Locks for strong accesses and atomic operations of 8 bytes, by address.
     wide: [Mutex<()>; 64],
     printed: Mutex<String>,
     counter: Mutex<Counter>,

@@ -85,7 +85,7 @@ impl Warp {
                 let target = self.resolve(block, reach, addresses[lane], lane, AccessKind::Read)?;
                 let memory = target.memory();
                 if memory != Memory::Shared {
-                    let what = "`ldmatrix` of memory that is not shared".to_owned();
+                    let what = "`ldmatrix` reads memory that is not shared".to_owned();
                     return Err(Stop::new(FaultKind::InvalidValue(what), lane));
                 }
                 for (column, value) in values.iter_mut().enumerate() {

@@ -1,4 +1,4 @@
-//! Runs a kernel: blocks on several threads, the warps of a block in turns, and the lanes of a warp in lock step.
+//! Runs a kernel: blocks on several host threads, the warps of a block in turns, and the lanes of a warp in lock step.
 
 mod access;
 mod atomic;

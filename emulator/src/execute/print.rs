@@ -50,7 +50,8 @@ impl Warp {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Formats like `printf`. Returns the text and the number of arguments.
+    /// Formats like `printf`, but ignores the flag for a space and the precision of integers, and writes the letters of
+    /// `%E` and `%G` in lower case. Returns the text and the number of arguments.
     fn formatted(
         &mut self,
         block: &BlockState<'_>,

@@ -106,7 +106,7 @@ impl<'a> Lexer<'a> {
             Token::Word(self.split(word_length(self.rest)))
         } else if first == '"' {
             let Some(end) = self.rest[1..].find('"') else {
-                return Err(LoadError::syntax(self.reached, "a string that does not end".to_owned()));
+                return Err(LoadError::syntax(self.reached, "a string has no closing quote".to_owned()));
             };
             let text = &self.rest[1..=end];
             self.reached = self.reached.saturating_add(lines(text));
@@ -136,7 +136,7 @@ impl<'a> Lexer<'a> {
                 self.split(end);
             } else if self.rest.starts_with("/*") {
                 let Some(end) = self.rest[2..].find("*/") else {
-                    return Err(LoadError::syntax(self.reached, "a comment that does not end".to_owned()));
+                    return Err(LoadError::syntax(self.reached, "a comment has no closing `*/`".to_owned()));
                 };
                 let comment = self.split(end + 4);
                 self.reached = self.reached.saturating_add(lines(comment));

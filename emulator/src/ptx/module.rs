@@ -16,7 +16,9 @@ use crate::limits;
 /// The first item that is not PTX, is not supported or exceeds a limit, with its line.
 pub fn parse(text: &str) -> Result<Source<'_>, LoadError> {
     if limits::PTX_BYTES < text.len() {
-        return Err(LoadError::limit(1, format!("a PTX text of {} bytes is too long", text.len())));
+        let what =
+            format!("the PTX text has {} bytes, but at most {} are allowed", text.len(), limits::PTX_BYTES);
+        return Err(LoadError::limit(1, what));
     }
     let mut lexer = Lexer::new(text)?;
     let mut source = Source::default();
@@ -55,10 +57,11 @@ pub fn parse(text: &str) -> Result<Source<'_>, LoadError> {
                 let found = function(&mut lexer, word == ".entry")?;
                 items += found.body.as_ref().map_or(0, Vec::len);
                 if 2 * limits::INSTRUCTIONS < items {
-                    return Err(LoadError::limit(
-                        line,
-                        "the functions have too many instructions".to_owned(),
-                    ));
+                    let what = format!(
+                        "the functions together have more than {} statements and declarations",
+                        2 * limits::INSTRUCTIONS
+                    );
+                    return Err(LoadError::limit(line, what));
                 }
                 source.functions.push(found);
                 is_extern = false;
@@ -107,7 +110,7 @@ pub fn declaration<'a>(lexer: &mut Lexer<'a>, space: Space) -> Result<Vec<Variab
 fn version(lexer: &mut Lexer<'_>) -> Result<(u32, u32), LoadError> {
     let line = lexer.line();
     let Token::Digits(digits) = lexer.take()? else {
-        return Err(LoadError::syntax(line, "`.version` without a number".to_owned()));
+        return Err(LoadError::syntax(line, "`.version` is not followed by a number".to_owned()));
     };
     let (major, minor) = digits.split_once('.').unwrap_or((digits, "0"));
     match (major.parse(), minor.parse()) {
@@ -215,7 +218,7 @@ fn parameters<'a>(
     }
     loop {
         let line = lexer.line();
-        let word = lexer.word("`.param`")?;
+        let word = lexer.word("`.param` or `.reg`")?;
         match word {
             ".param" => {
                 let head = head(lexer, Space::Param)?;

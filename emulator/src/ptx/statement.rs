@@ -15,7 +15,9 @@ pub fn body<'a>(lexer: &mut Lexer<'a>) -> Result<Vec<Item<'a>>, LoadError> {
     loop {
         let line = lexer.line();
         if 2 * limits::INSTRUCTIONS < items.len() {
-            return Err(LoadError::limit(line, "a function has too many instructions".to_owned()));
+            let what =
+                format!("a function has more than {} statements and declarations", 2 * limits::INSTRUCTIONS);
+            return Err(LoadError::limit(line, what));
         }
         match lexer.peek() {
             Token::Mark('{') => {
@@ -242,7 +244,7 @@ fn list<'a>(lexer: &mut Lexer<'a>, end: char, depth: usize) -> Result<Vec<Operan
             lexer.expect(',')?;
         }
         if 256 < found.len() {
-            return Err(LoadError::limit(lexer.line(), "a list is too long".to_owned()));
+            return Err(LoadError::limit(lexer.line(), "a list of operands is too long".to_owned()));
         }
         found.push(operand(lexer, depth + 1)?);
     }

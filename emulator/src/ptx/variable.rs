@@ -52,7 +52,7 @@ pub fn head(lexer: &mut Lexer<'_>, space: Space) -> Result<Head, LoadError> {
                 align = Some(valid.ok_or_else(|| {
                     LoadError::syntax(
                         line,
-                        format!("an alignment of {value} (expected a power of two up to 1048576)"),
+                        format!("the alignment {value} is not a power of two up to 1048576"),
                     )
                 })?);
             }
@@ -102,7 +102,11 @@ fn pointer_attributes(lexer: &mut Lexer<'_>) -> Result<(), LoadError> {
 pub fn variable<'a>(lexer: &mut Lexer<'a>, head: Head) -> Result<Variable<'a>, LoadError> {
     let line = lexer.line();
     let name = lexer.word("a name")?;
-    let too_large = || LoadError::limit(line, format!("`{}` is too large", clipped(name)));
+    let too_large = || {
+        let most = limits::VARIABLE_BYTES;
+        let what = format!("the size of `{}` is negative or too large (limit: {most} bytes)", clipped(name));
+        LoadError::limit(line, what)
+    };
     let mut bytes = head.element;
     let mut unsized_array = false;
     while lexer.accept('[')? {

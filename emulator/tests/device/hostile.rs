@@ -125,8 +125,8 @@ fn limits_are_named() {
     }
     text.push_str(".visible .entry k() { call f29, (); ret; }\n");
     limit(&text, "too many instructions");
-    limit(&module(".global .b8 g[4294967296];"), "variables of a module");
-    limit(&module(".global .b8 g[33554432];\n.const .b8 h[33554433];"), "variables of a module");
+    limit(&module(".global .b8 g[4294967296];"), "variables of the module");
+    limit(&module(".global .b8 g[33554432];\n.const .b8 h[33554433];"), "variables of the module");
     // Each kernel is within its own limits, but there are too many of them.
     let mut text = module(".func leaf () { ");
     text.push_str(&"membar.gl; ".repeat(1000));
@@ -158,7 +158,7 @@ fn limits_are_named() {
 }
 
 #[test]
-fn newer_devices_and_instructions_are_refused_by_name() {
+fn unsupported_targets_and_instructions_are_refused() {
     let text = kernel(0, "", "").replace("sm_80", "sm_90");
     assert!(load_error(&text).to_string().contains("`sm_90`, because its architecture is sm_80"));
     for instruction in [

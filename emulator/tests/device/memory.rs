@@ -128,7 +128,7 @@ fn read_of_forgotten_bytes_is_reported_until_they_are_written() {
     let add = "mov.u32 %r1, 1;\nred.global.add.u32 [%a+4], %r1;";
     let exchange = "mov.u32 %r1, 1;\natom.global.exch.b32 %r2, [%a+4], %r1;";
     let store_and_load = "mov.u32 %r1, 1;\nst.global.u32 [%a+4], %r1;\nld.global.u32 %r2, [%a+4];";
-    // The code, the forgotten bytes, and whether it reads a byte that was never written.
+    // The code, the forgotten bytes, and whether its access is reported.
     for (body, from, bytes, reported) in [
         (load, 0, 12, true),
         (load, 4, 4, true),
@@ -156,7 +156,7 @@ fn read_of_forgotten_bytes_is_reported_until_they_are_written() {
 }
 
 #[test]
-fn written_and_copied_bytes_are_not_forgotten() {
+fn forgotten_bytes_count_as_written_once_the_host_writes_them() {
     let mut bench = Bench::new(&kernel(1, REGISTERS, "ld.global.u64 %rd2, [%a];"));
     let buffer = bench.buffer(&[7; 8]);
     for write in [

@@ -66,7 +66,7 @@ const ONE: u64 = 0x3f80_0000;
 const LONG_MINUS_ONE: u64 = u64::MAX;
 
 #[test]
-fn sums_and_products_of_integers() {
+fn integer_arithmetic_matches_the_ptx_reference() {
     check(&[
         ("add.s32 $o, $a, $b", "rrr", &[0x7fff_ffff, 1], 0x8000_0000),
         ("add.sat.s32 $o, $a, $b", "rrr", &[0x7fff_ffff, 1], 0x7fff_ffff),
@@ -113,7 +113,7 @@ fn sums_and_products_of_integers() {
 }
 
 #[test]
-fn bits_and_shifts() {
+fn bit_operations_and_shifts_match_the_ptx_reference() {
     check(&[
         ("shl.b32 $o, $a, $b", "rrr", &[1, 31], 0x8000_0000),
         ("shl.b32 $o, $a, $b", "rrr", &[1, 32], 0),
@@ -174,7 +174,7 @@ fn bits_and_shifts() {
 }
 
 #[test]
-fn numbers_of_32_and_64_bits() {
+fn floats_of_32_and_64_bits_match_the_ptx_reference() {
     check(&[
         ("add.f32 $o, $a, $b", "rrr", &[INF, INF | 1 << 31], NAN),
         ("add.rn.f32 $o, $a, $b", "rrr", &[ONE, 0x3380_0000], ONE),
@@ -242,7 +242,7 @@ fn numbers_of_32_and_64_bits() {
 }
 
 #[test]
-fn numbers_of_16_bits() {
+fn floats_of_16_bits_match_the_ptx_reference() {
     check(&[
         ("add.f16 $o, $a, $b", "hhh", &[0x3c00, 0x3c00], 0x4000),
         ("add.rn.f16 $o, $a, $b", "hhh", &[0x7bff, 0x7bff], 0x7c00),
@@ -274,7 +274,7 @@ fn numbers_of_16_bits() {
 }
 
 #[test]
-fn conversions() {
+fn conversions_match_the_ptx_reference() {
     check(&[
         ("cvt.u32.u16 $o, $a", "rh", &[0xffff], 0xffff),
         ("cvt.s32.s16 $o, $a", "rh", &[0xffff], MINUS_ONE),
@@ -334,7 +334,7 @@ fn conversions() {
 }
 
 #[test]
-fn comparisons_and_selections() {
+fn comparisons_and_selections_match_the_ptx_reference() {
     check(&[
         ("setp.lt.s32 $o, $a, $b", "prr", &[MINUS_ONE, 0], 1),
         ("setp.lt.u32 $o, $a, $b", "prr", &[MINUS_ONE, 0], 0),
@@ -372,7 +372,7 @@ fn comparisons_and_selections() {
 }
 
 #[test]
-fn carries() {
+fn carries_reach_the_next_instruction() {
     check(&[
         ("add.cc.u32 $o, $a, $b; addc.u32 $o, 5, 0", "rrr", &[MINUS_ONE, 1], 6),
         ("sub.cc.u32 $o, $a, $b; subc.u32 $o, 5, 0", "rrr", &[0, 1], 4),
@@ -383,7 +383,7 @@ fn carries() {
 }
 
 #[test]
-fn reduction_of_a_barrier_is_over_the_threads_that_are_there() {
+fn barrier_reduction_covers_only_existing_threads() {
     // The second warp has 16 threads, but the barrier counts whole warps.
     for (name, predicate, wanted) in [("and", "and.pred", 1), ("or", "or.pred", 1), ("popc", "popc.u32", 48)]
     {

@@ -1,4 +1,4 @@
-//! Tests that PTX with a feature that the documentation lists as refused names the feature and its line.
+//! Tests that the message names the feature and its line if PTX uses a feature that the documentation lists as refused.
 
 use crate::kit::{line_of, load_error};
 

@@ -134,7 +134,7 @@ fn parameters_by_value_and_variables_match_the_reference() {
 }
 
 #[test]
-fn printf_formats_as_in_c() {
+fn printf_formats_integers_floats_and_strings() {
     let mut bench = Bench::new(TEXT);
     let summary = bench.run("prints", [1, 1, 1], [32, 1, 1], 0, &[Arg::I32(7), Arg::F32(2.5)]);
     let lines = "thread 0 of 7:  0.00 done -5000000000%\nthread 1 of 7:  2.50 done -5000000000%\n";

@@ -103,14 +103,17 @@ fn races_are_not_reported_when_the_race_detector_is_off() {
 }
 
 #[test]
-fn race_is_described_in_one_sentence() {
+fn race_message_names_both_accesses() {
     let text = run("no_barrier_after_store", 1).expect_err("a race").to_string();
     assert!(
         text.starts_with("race: write of 4 bytes at 0x80 in shared memory, and an earlier read"),
         "{text}"
     );
     assert!(text.contains("by thread (31, 0, 0) at PTX line "), "{text}");
-    assert!(text.contains(", races.cu:15, which no barrier separates (`no_barrier_after_store`"), "{text}");
+    assert!(
+        text.contains(", races.cu:15; no barrier or fence orders them (`no_barrier_after_store`"),
+        "{text}"
+    );
 }
 
 #[test]

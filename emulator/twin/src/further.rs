@@ -19,7 +19,7 @@ use super::{
 const VERSION: c_int = 12080;
 /// A PCI address that no machine has.
 const PCI_ADDRESS: &[u8] = b"ffff:ff:1f.7\0";
-/// The offset of `maxSize` in `CUmemPoolProps`: two enumerations, a location of two numbers, and a pointer.
+/// The offset of `maxSize` in `CUmemPoolProps`, after two enumerations, a location of two numbers, and a pointer.
 const MAX_SIZE: usize = 24;
 
 /// Pools by handle.

@@ -2,8 +2,8 @@
 //! backend for cards calls.
 //!
 //! Only tests use it. There is one device and one context. The effects of every operation are complete when its call
-//! returns, but the virtual clock may count it as complete later. As on a card, the fault of a kernel is reported late:
-//! the launch succeeds, and a later call fails.
+//! returns, but the virtual clock may count it as complete later. As on a card, a kernel's sticky fault is reported
+//! late: the launch succeeds, and a later call fails.
 
 #![expect(
     clippy::missing_safety_doc,

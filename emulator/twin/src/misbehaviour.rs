@@ -2,7 +2,7 @@
 //!
 //! An environment variable holds a list such as `hangs:cuMemPoolCreate,crashes:cuMemcpyDtoDAsync_v2,skips:packed`: the
 //! functions that never return, the functions that abort, and the kernels that are not run although their launch
-//! succeeds.
+//! succeeds. Only the two functions of this example can hang or abort.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ fn is_ordered(what: &str, name: &str) -> bool {
     orders.split(',').any(|order| order.split_once(':') == Some((what, name)))
 }
 
-/// Hangs or aborts in a function of the driver, if this was ordered.
+/// Hangs or aborts if the variable orders it for this function of the driver.
 pub(crate) fn misbehave(function: &str) {
     if is_ordered("crashes", function) {
         std::process::abort();

@@ -56,11 +56,11 @@ def main():
             path.write_text(text)
             print(path.stem, len(text), text.count(".entry"))
         elif release(kept) != release(text):
-            print(f"SKIPPED {path.name}: written by {release(kept)}, this is {release(text)}; it compiles")
+            print(f"SKIPPED {path.name}: its PTX is from {release(kept)}, not {release(text)}, but the source compiles")
         elif kept != text:
             different.append(path.name)
     if different:
-        raise SystemExit(f"not what their sources compile to (run compile.py): {', '.join(different)}")
+        raise SystemExit(f"these differ from what their sources compile to (run compile.py): {', '.join(different)}")
 
 
 if __name__ == "__main__":

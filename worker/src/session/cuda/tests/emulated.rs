@@ -70,8 +70,11 @@ fn race_makes_the_result_nondeterministic() {
         "st.shared.f32 [total], %f2;",
         "st.global.f32 [%rd7], %f2;",
     ];
-    let words =
-        ["race: write of 4 bytes", "and an earlier write by thread (0, 0, 0)", "no barrier separates"];
+    let words = [
+        "race: write of 4 bytes",
+        "and an earlier write by thread (0, 0, 0)",
+        "no barrier or fence orders them",
+    ];
     let device = ends_as(kernel(&lines.join("\n")), Status::Nondeterministic, &words);
     assert!(device.is_usable(), "another context replaces it");
 }
