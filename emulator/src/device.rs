@@ -337,7 +337,7 @@ impl Device {
             all = bytes.saturating_add(all);
             if limits::MODULE_BYTES < all {
                 let what = format!(
-                    "up to `{}`, the variables of the module take more than {} bytes",
+                    "the variables of the module up to `{}` take more than {} bytes",
                     clipped(variable.name),
                     limits::MODULE_BYTES
                 );

@@ -6,11 +6,12 @@ pub const PTX_BYTES: usize = 16 << 20;
 pub const INSTRUCTIONS: usize = 1 << 20;
 /// The largest number of registers, constants and special values of a kernel.
 pub const REGISTERS: usize = 1 << 16;
-/// The largest number of items that are decoded for all kernels of a module: statements, declarations, operands and
-/// branch targets. The items of a function count again in every place where it is inlined.
+/// The largest number of items that are decoded for all kernels of a module: among others, statements, declarations,
+/// source locations, operands and branch targets. The items of a function count again in every place where it is
+/// inlined.
 pub const DECODED: usize = 4 << 20;
-/// The largest total size of a module's variables in global and constant memory, in bytes. A worker's
-/// memory lease does not include them.
+/// The largest total size of a module's variables in global and constant memory, in bytes. A worker's memory lease does
+/// not include them.
 pub const MODULE_BYTES: u64 = 64 << 20;
 /// The largest nesting depth of blocks and of initialisers.
 pub const NESTING: usize = 64;

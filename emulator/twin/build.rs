@@ -1,5 +1,5 @@
-//! Gives the library the driver's soname. Once it has been loaded by its path, loading the driver by name returns this
-//! library.
+//! Gives the library the soname `libcuda.so`, so that loading `libcuda.so` by name returns it once it has been loaded
+//! by its path.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

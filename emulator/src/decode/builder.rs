@@ -74,7 +74,7 @@ pub struct Builder<'s, 'a> {
     pub frames: Vec<Frame<'a>>,
     /// The part of the budget `limits::DECODED` that is left.
     pub left: usize,
-    /// The functions that are being inlined, outermost first.
+    /// The entry and the functions that are being inlined, outermost first.
     pub called: Vec<&'a str>,
     pub location: Option<Location>,
     line: u32,
@@ -138,8 +138,8 @@ impl<'s, 'a> Builder<'s, 'a> {
     pub fn spend(&mut self, amount: usize) -> Result<(), LoadError> {
         self.left = self.left.checked_sub(amount).ok_or_else(|| {
             let what = format!(
-                "the kernels are too large: with all calls inlined, they have more than {} statements, declarations, \
-                 operands and branch targets",
+                "the kernels are too large: with all calls inlined, they have more than {} items, such as statements \
+                 and operands",
                 limits::DECODED
             );
             LoadError::limit(self.line, what)

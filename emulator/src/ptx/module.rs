@@ -58,7 +58,7 @@ pub fn parse(text: &str) -> Result<Source<'_>, LoadError> {
                 items += found.body.as_ref().map_or(0, Vec::len);
                 if 2 * limits::INSTRUCTIONS < items {
                     let what = format!(
-                        "the functions together have more than {} statements and declarations",
+                        "the functions together have more than {} items, such as statements",
                         2 * limits::INSTRUCTIONS
                     );
                     return Err(LoadError::limit(line, what));

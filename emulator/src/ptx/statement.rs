@@ -16,7 +16,7 @@ pub fn body<'a>(lexer: &mut Lexer<'a>) -> Result<Vec<Item<'a>>, LoadError> {
         let line = lexer.line();
         if 2 * limits::INSTRUCTIONS < items.len() {
             let what =
-                format!("a function has more than {} statements and declarations", 2 * limits::INSTRUCTIONS);
+                format!("a function has more than {} items, such as statements", 2 * limits::INSTRUCTIONS);
             return Err(LoadError::limit(line, what));
         }
         match lexer.peek() {

@@ -13,7 +13,7 @@ impl Random {
         (self.0 >> 33) % limit
     }
 
-    /// A multiple of 1/8 between -4 and 4. Products and short sums of such numbers are exact in every format.
+    /// A multiple of 1/8 between -4 and 4. Such numbers are exact in every format, and sums of their products in `f32`.
     fn eighth(&mut self) -> f64 {
         f64::from(u32::try_from(self.below(65)).expect("a small number")) / 8.0 - 4.0
     }
@@ -298,7 +298,7 @@ fn products_at_the_limits_of_their_types_round_saturate_or_wrap() {
 }
 
 #[test]
-fn float_is_rounded_to_tf32_away_from_zero() {
+fn conversion_to_tf32_rounds_ties_away_from_zero() {
     let values: [(u32, u32); 8] = [
         (0x3f80_0fff, 0x3f80_0000),
         (0x3f80_1000, 0x3f80_2000),
