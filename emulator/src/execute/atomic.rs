@@ -22,7 +22,7 @@ impl Warp {
         match op.space {
             MemorySpace::Shared => {
                 let Some(offsets) = self.shared_offsets(block, op, active) else { return false };
-                if !block.shared.allows_reads(&offsets, 0, 4, reads(block, atomic)) {
+                if !block.shared.allows_reads(&offsets, 0, 4, needs_written(block, atomic)) {
                     return false;
                 }
                 for lane in lanes(active) {
@@ -39,7 +39,10 @@ impl Warp {
                 let found = self.global_offsets(block, op, active);
                 let Some((allocation, offsets)) = found.filter(|(it, _)| !it.read_only) else { return false };
                 let is_written = |lane: usize| allocation.is_written(offsets.at[lane].into(), 4);
-                if allocation.tracks_writes() && reads(block, atomic) && !lanes(active).all(is_written) {
+                if allocation.tracks_writes()
+                    && needs_written(block, atomic)
+                    && !lanes(active).all(is_written)
+                {
                     return false;
                 }
                 for lane in lanes(active) {
@@ -71,7 +74,7 @@ impl Warp {
         let other = second.map_or(0, |slot| self.registers.get(slot, lane));
         let change = |old: u64| changed(atomic, kind, old, operand, other);
         let (found, state) = self.element(block, op.element, target, 0);
-        if !state.allows_read(reads(block, atomic)) {
+        if !state.allows_read(needs_written(block, atomic)) {
             let memory = target.memory();
             let bytes = u64::from(op.bytes);
             let access = Access { kind: AccessKind::Atomic, memory, address, bytes, nearest: None };
@@ -112,7 +115,7 @@ impl Warp {
 }
 
 /// Whether it is a fault if an operation finds a value that was never written.
-fn reads(block: &BlockState<'_>, op: AtomicOp) -> bool {
+fn needs_written(block: &BlockState<'_>, op: AtomicOp) -> bool {
     block.checks_reads && op != AtomicOp::Exchange
 }
 

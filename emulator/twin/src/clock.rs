@@ -37,6 +37,7 @@ fn queue(begun: Instant, takes: Duration) {
     *done = Some(done.map_or(begun, |done| done.max(begun)) + takes);
 }
 
+/// Queues the time of a kernel.
 pub(crate) fn ran(begun: Instant, warp_instructions: u64) {
     if let Some(model) = *MODEL {
         let instructions = u32::try_from(warp_instructions).unwrap_or(u32::MAX);
@@ -44,6 +45,7 @@ pub(crate) fn ran(begun: Instant, warp_instructions: u64) {
     }
 }
 
+/// Queues the time of a fill or of a copy within the device.
 pub(crate) fn moved(begun: Instant, bytes: u64) {
     if let Some(model) = *MODEL {
         queue(begun, Duration::from_micros(bytes.checked_div(model.bytes_per_us).unwrap_or(0)));

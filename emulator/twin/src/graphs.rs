@@ -48,7 +48,7 @@ pub extern "C" fn cuStreamBeginCapture_v2(_: *mut c_void, _: c_uint) -> u32 {
 pub unsafe extern "C" fn cuStreamEndCapture(_: *mut c_void, graph: *mut *mut c_void) -> u32 {
     let Some(recorded) = graphs().capture.take() else { return INVALID_VALUE };
     // SAFETY: see the caller's contract.
-    unsafe { made(graph, recorded) }
+    unsafe { give_recorded(graph, recorded) }
 }
 
 #[unsafe(no_mangle)]
@@ -59,10 +59,11 @@ pub unsafe extern "C" fn cuGraphInstantiateWithFlags(
 ) -> u32 {
     let Some(recorded) = graphs().made.get(&graph.addr()).cloned() else { return INVALID_HANDLE };
     // SAFETY: see the caller's contract.
-    unsafe { made(executable, recorded) }
+    unsafe { give_recorded(executable, recorded) }
 }
 
-unsafe fn made(handle: *mut *mut c_void, recorded: Recorded) -> u32 {
+/// Writes a new handle, under which the launches are kept.
+unsafe fn give_recorded(handle: *mut *mut c_void, recorded: Recorded) -> u32 {
     // SAFETY: see the caller's contract.
     let status = unsafe { give_handle(handle) };
     if status == 0 {
@@ -80,14 +81,14 @@ pub extern "C" fn cuGraphLaunch(executable: *mut c_void, _: *mut c_void) -> u32 
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGraphExecDestroy(executable: *mut c_void) -> u32 {
-    dropped(executable)
+    destroy(executable)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuGraphDestroy(graph: *mut c_void) -> u32 {
-    dropped(graph)
+    destroy(graph)
 }
 
-fn dropped(handle: *mut c_void) -> u32 {
+fn destroy(handle: *mut c_void) -> u32 {
     if graphs().made.remove(&handle.addr()).is_some() { 0 } else { INVALID_HANDLE }
 }
