@@ -1,5 +1,5 @@
-//! A virtual clock: kernels, fills and copies within the device take the time that a model gives, and the host has to
-//! wait for them as on a card.
+//! A virtual clock: kernels, fills and copies within the device take the time that a model gives. As on a card, events
+//! and synchronisation wait for them. Copies to and from the host neither take time nor wait.
 //!
 //! The model is in a file in one of the folders of `LD_LIBRARY_PATH`, because a worker gets this variable, but none
 //! that only the twin knows. The file has two numbers: the nanoseconds that an instruction of a warp takes, and the
