@@ -263,7 +263,7 @@ fn read_records(
         let bytes = entry.compressed_size_hint();
         if stored && bytes != entry.uncompressed_size_hint() {
             return Err(corrupt(format!(
-                "record {} is not compressed, but its compressed size differs",
+                "record {} is not compressed, but its two sizes differ",
                 quoted(name)
             )));
         }

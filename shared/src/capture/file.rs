@@ -1,8 +1,8 @@
 //! An opened capture: its values, the locations of its storages, and bounded reads of them.
 //!
-//! Opening reads the zip directory, the local headers and small records such as the pickle, but no tensor data. Of a file
-//! in torch's old format, it reads the beginning, which may include tensor data. All reads are positioned, so threads can
-//! share a capture.
+//! Opening reads the zip directory, the local headers and small records such as the pickle, but no tensor data. Of a
+//! file in torch's old format, it reads the beginning, which may include tensor data. All reads are positioned, so
+//! threads can share a capture.
 
 use std::fmt;
 use std::fs::File;
@@ -203,7 +203,8 @@ impl CaptureFile {
         let found = crc.finalize();
         let Some(expected) = storage.crc32.filter(|&expected| expected != found) else { return Ok(()) };
         let detail = format!(
-            "the CRC of record {} is {found:08x}, but the directory says {expected:08x} (the file is damaged: copy it or save it again)",
+            "the CRC of record {} is {found:08x}, but the directory says {expected:08x} (the file is damaged: copy it \
+             or save it again)",
             quoted(&storage.name)
         );
         Err(Fault::new(ErrorKind::CrcMismatch, detail).at(&self.path))

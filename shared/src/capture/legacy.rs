@@ -169,7 +169,7 @@ fn check_magic(bytes: &[u8]) -> Result<(), Fault> {
         Ok(Unpickled { root: Value::BigInt(number), .. }) if *number == BigInt::from(MAGIC_NUMBER) => Ok(()),
         _ => Err(Fault::new(
             ErrorKind::BadMagic,
-            "torch.save did not write it: it is another program's pickle, or it is damaged",
+            "it is not a torch.save file: it is another program's pickle, or it is damaged",
         )),
     }
 }

@@ -64,8 +64,8 @@ pub(super) const MAX_RECORDS: u64 = MAX_STORAGES as u64 + 64;
 /// The maximum number of bytes of the zip directory. Each record has 46 bytes and its name.
 pub(super) const MAX_DIRECTORY_BYTES: u64 = 16 << 20;
 
-/// The number of bytes at the end of a file that are searched for the end of the directory: room for the longest comment
-/// and the 22 bytes before it.
+/// The number of bytes at the end of a file that are searched for the end of the directory: room for the longest
+/// comment and the 22 bytes before it.
 pub(super) const DIRECTORY_SEARCH_BYTES: u64 = (64 << 10) + 22;
 
 /// The maximum number of end-of-directory signatures that are tried. A zip's comment may contain false ones.

@@ -85,8 +85,8 @@ pub enum Creation {
 }
 
 impl Object {
-    /// The value of an enum's member. Any object that a call made from one plain value, without further state, counts as
-    /// a member.
+    /// The value of an enum's member. Any object that a call made from one plain value, without further state, counts
+    /// as a member.
     pub fn member_value(&self) -> Option<&Value> {
         match &self.made {
             Creation::Called(arguments) if self.state.is_empty() => match &**arguments {

@@ -227,7 +227,7 @@ impl Machine {
             }
             Opcode::Extension => Err(Fault::new(
                 ErrorKind::UnsafeGlobal,
-                "the pickle names a global by its number in `copyreg`'s extension registry, which a capture must not do",
+                "the pickle names a global by its number in `copyreg`'s registry, which a capture must not do",
             )),
             Opcode::OutOfBand(name) => {
                 Err(Fault::bad_pickle(format!("opcode {name} needs something that is not in the file")))
