@@ -54,8 +54,8 @@ impl Machine {
     }
 
     /// Rebuilds a tensor with Python attributes: `_rebuild_from_type_v2(function, type, arguments, state)`. The
-    /// attributes are dropped. A subclass other than `Parameter` and `Buffer` is refused, because it could interpret the
-    /// tensor's bytes in any way.
+    /// attributes are dropped. A subclass other than `Parameter` and `Buffer` is refused, because it could interpret
+    /// the tensor's bytes in any way.
     pub(super) fn rebuild_from_type(&mut self, arguments: &[NodeId]) -> Result<NodeId, Fault> {
         let refuse = || mismatch(Global::RebuildFromType);
         let &[function, class, inner, _state] = arguments else { return Err(refuse()) };

@@ -46,8 +46,8 @@ impl Packed {
         let root = root_of(path).ok_or_else(|| {
             Fault::new(
                 ErrorKind::CorruptStore,
-                "it is an entry of a capture store, but is not in a finished store (leave it in its store; if `captures \
-                 pack` was interrupted there, run it again)",
+                "it is an entry of a capture store, but is not in a finished store (leave it in its store; if \
+                 `captures pack` was interrupted there, run it again)",
             )
         })?;
         if let Some(link) = link_below(&root, path) {
