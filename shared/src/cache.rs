@@ -47,7 +47,7 @@ impl CacheGuard {
     pub fn behind(&self, end: u64) {
         for range in self.drop.iter().take_while(|range| range.start < end) {
             let length = NonZeroU64::new(range.end.min(end) - range.start);
-            // The kernel drops clean pages that are not mapped. If it ignores the advice, the pages merely stay cached.
+            // Linux drops clean pages that are not mapped. If it ignores the advice, the pages merely stay cached.
             let _ = fadvise(&*self.file, range.start, length, Advice::DontNeed);
         }
     }
@@ -112,7 +112,7 @@ pub fn cached_pages(descriptor: BorrowedFd<'_>) -> Option<u64> {
 }
 
 /// Counts the cached pages among the `length` bytes that begin at `offset`. Fails with `ENOSYS` before Linux 6.5. Newer
-/// kernels report the number only to the file's owner and to users who may write to the file.
+/// versions report the number only to the file's owner and to users who may write to the file.
 pub fn cached_pages_in(descriptor: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<u64> {
     #[repr(C)]
     struct Range {
@@ -151,7 +151,7 @@ mod tests {
         let file = Arc::new(file);
         fadvise(&file, 0, None, Advice::DontNeed).expect("advised");
         let Some(before) = cached_pages(file.as_fd()) else {
-            println!("skipped: this kernel has no cachestat");
+            println!("skipped: cachestat does not report cached pages here");
             return;
         };
         let read_all = || {
@@ -166,7 +166,7 @@ mod tests {
         {
             let _guard = CacheGuard::watch(file.clone(), true);
             read_all();
-            assert!(0 < cached_pages(file.as_fd()).expect("the kernel counts cached pages"));
+            assert!(0 < cached_pages(file.as_fd()).expect("Linux counts cached pages"));
         }
         assert_eq!(cached_pages(file.as_fd()), Some(0));
         read_all();
@@ -178,7 +178,7 @@ mod tests {
         let page = rustix::param::page_size() as u64;
         fadvise(&file, 3 << 20, None, Advice::DontNeed).expect("advised");
         fadvise(&file, 0, NonZeroU64::new(1 << 20), Advice::DontNeed).expect("advised");
-        let cached_bytes = cached_pages(file.as_fd()).expect("the kernel counts cached pages") * page;
+        let cached_bytes = cached_pages(file.as_fd()).expect("Linux counts cached pages") * page;
         let guard = CacheGuard::watch(file.clone(), true);
         read_all();
         let (before, after) = CacheGuard::release_all(vec![guard])[0];

@@ -80,8 +80,9 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
     kind(
         CGROUP_LEAF,
         false,
-        "the memory of a runner and its children taken together, including page tables and kernel memory",
-        "filled memory past its group's memory limit; the kernel killed it and counted the kill in the group",
+        "the memory of a runner and its children taken together, including page tables and what Linux itself \
+         allocates for them",
+        "filled memory past its group's memory limit; Linux killed it and counted the kill in the group",
         "start in a delegated group: systemd-run --user --scope -p Delegate=yes opt-supervisor …",
         &[],
     ),
@@ -224,7 +225,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         false,
         "access to files that the candidate was not given",
         "tried to read a world-readable file, and to create one",
-        "enable Landlock (Linux 5.13; add `landlock` to the kernel's lsm= parameter)",
+        "enable Landlock (Linux 5.13; add `landlock` to the boot parameter `lsm=`)",
         &[("read_file", &["EACCES"]), ("make_file", &["EACCES", "EPERM"])],
     ),
     kind(
@@ -232,7 +233,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         false,
         "network connections",
         "tried to open a socket",
-        "run Linux 6.7 or later (on older kernels, the system call filter refuses sockets)",
+        "run Linux 6.7 or later (in older versions, the system call filter refuses sockets)",
         &[("socket", REFUSED)],
     ),
     kind(
@@ -240,7 +241,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         false,
         "signals to processes outside its sandbox",
         "tried to signal the process that started it",
-        "run Linux 6.12 or later (on older kernels, the system call filter refuses every pid but its own)",
+        "run Linux 6.12 or later (in older versions, the system call filter refuses every pid but its own)",
         &[("signal_parent", &["EPERM", "ESRCH"])],
     ),
     kind(
@@ -248,7 +249,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         true,
         "fork, exec, sockets, new memory files, System V memory, changes of limits",
         "tried each; all were refused",
-        "run a kernel with seccomp filters",
+        "run a Linux that was built with seccomp filters (CONFIG_SECCOMP_FILTER)",
         &[
             ("fork", REFUSED),
             ("exec", REFUSED),

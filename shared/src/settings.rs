@@ -106,7 +106,7 @@ pub enum Vary {
     /// All inputs whose values may change.
     Auto,
     None,
-    /// The inputs of these parameters, if their values may change.
+    /// The inputs with these parameters or paths, if their values may change.
     Only(Vec<String>),
 }
 
@@ -147,7 +147,7 @@ pub struct LimitSettings {
     pub memory: Option<Bytes>,
     /// `None` is `"cores"`.
     pub threads: Option<u32>,
-    /// `None` is `"auto"`: 4 × threads. If the kernel counts the user's other processes too, their number is added.
+    /// `None` is `"auto"`: 4 × threads. If Linux counts the user's other processes too, their number is added.
     pub processes: Option<u32>,
     pub open_files: u32,
     /// How much is kept of the beginning of stdout, and as much of stderr.

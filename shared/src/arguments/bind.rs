@@ -16,7 +16,7 @@ use crate::capture::{Tensor, Value};
 /// A mismatch between an entry and its job's signature, or a value that cannot be passed or compared.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BindError {
-    #[error("the entry has {found} positional arguments, the signature has {known} parameters")]
+    #[error("the entry has {found} positional arguments, but the signature has {known} parameters")]
     TooManyPositional { found: usize, known: usize },
     #[error("parameter `{parameter}` is not in the signature")]
     UnknownKeyword { parameter: String },

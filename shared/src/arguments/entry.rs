@@ -72,9 +72,9 @@ pub enum EntryError {
         /// ` for `NAME`` if the descriptor has a name; otherwise empty.
         name: String,
     },
-    #[error("schema_version {found} is not understood (known: 1 to {NEWEST_SCHEMA})")]
+    #[error("`schema_version` is {found}, and this program reads 1 to {NEWEST_SCHEMA}")]
     Schema { found: String },
-    #[error("`{path}` is too deep or too large to be searched")]
+    #[error("`{path}` is nested too deeply, or the capture has too many values to be searched")]
     Unsearchable { path: String },
 }
 
@@ -294,7 +294,7 @@ pub(super) fn kind_name(value: &Value) -> &'static str {
         Value::Float(_) => "a float",
         Value::Complex { .. } => "a complex number",
         Value::Str(_) => "a string",
-        Value::Bytes(_) | Value::ByteArray(_) => "a bytes object",
+        Value::Bytes(_) | Value::ByteArray(_) => "a bytes or bytearray object",
         Value::Sequence { kind: SequenceKind::List, .. } => "a list",
         Value::Sequence { kind: SequenceKind::Tuple, .. } => "a tuple",
         Value::Sequence { kind: SequenceKind::Size, .. } => "a torch.Size",

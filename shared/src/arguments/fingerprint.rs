@@ -67,7 +67,7 @@ fn hash_integer(hash: &mut Sha256, integer: &BigInt) {
 }
 
 /// Feeds a value's structure into `hash`. Every part is preceded by its kind, and by its length if that varies, so that
-/// different values have different digests.
+/// different values have different digests. Bytes and a bytearray with the same contents count as equal.
 fn hash_structure(
     value: &Value,
     depth: usize,

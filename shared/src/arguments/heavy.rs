@@ -25,8 +25,8 @@ const MAX_READS_OF_STORAGE: u64 = 4;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HeavyView {
     #[error(
-        "it is a view of {elements} elements, more than its storage has, and would take too long to read (the limit \
-         is {MAX_REPEATED_ELEMENTS}: record a contiguous copy, or a smaller call)"
+        "it is a view of {elements} elements, more than its part of the storage has, and would take too long to read \
+         (the limit is {MAX_REPEATED_ELEMENTS}: record a contiguous copy, or a smaller call)"
     )]
     Repeated { elements: u64 },
     #[error(

@@ -13,7 +13,7 @@ use super::element::half;
 use super::heavy::HeavyView;
 use crate::capture::{SequenceKind, Value};
 
-/// Largest number of values visited in one argument. A list of a million numbers should be a tensor.
+/// Largest number of values visited in one walk. A list of a million numbers should be a tensor.
 const MAX_VALUES: usize = 1 << 20;
 /// Deepest nesting of lists. Real arguments have two levels; the limit keeps recursion from overflowing the stack.
 const MAX_DEPTH: usize = 64;
@@ -43,9 +43,9 @@ pub enum Refusal {
          kernel needs, or leave it out with `params` if it is the same in every entry)"
     )]
     Object(String),
-    #[error("torch.{0} is not a dtype of dense tensors")]
+    #[error("torch.{0} is a dtype that kernels cannot take")]
     OtherDType(String),
-    #[error("the integer {0} does not fit in 64 bits")]
+    #[error("the integer {0} does not fit into an int64")]
     IntRange(String),
     #[error("the integer {0} is in a list of floats, and no float has exactly this value")]
     InexactInt(i64),
@@ -240,7 +240,7 @@ fn number(value: &Value) -> Result<Number, Refusal> {
         Value::Tensor(_) => Err(Refusal::Tensor),
         Value::Ellipsis => Err(Refusal::Kind("an Ellipsis")),
         Value::Complex { .. } => Err(Refusal::Kind("a complex number")),
-        Value::Bytes(_) | Value::ByteArray(_) => Err(Refusal::Kind("a bytes object")),
+        Value::Bytes(_) | Value::ByteArray(_) => Err(Refusal::Kind("a bytes or bytearray object")),
         Value::Sequence { .. } => Err(Refusal::Kind("a set")),
         Value::Slice(_) => Err(Refusal::Kind("a slice")),
         Value::Range(_) => Err(Refusal::Kind("a range")),

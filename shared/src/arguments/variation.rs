@@ -33,13 +33,13 @@ impl VaryChoice<'_> {
         } else if *self.vary == Vary::Auto && self.repeated.contains(&argument.path) {
             Some("other entries have the same values")
         } else if tensor.parameter {
-            Some("it is a parameter")
+            Some("it is a torch.nn.Parameter")
         } else if tensor.elements() == 0 {
             Some("it has no elements")
         } else if !may_vary(tensor) {
             Some("it is boolean, or a lazy conjugate or negative")
         } else if VARIED.get() < range.end - range.start {
-            Some("too large to get new values for each call")
+            Some("it is too large to get new values for each call")
         } else {
             None
         }

@@ -12,7 +12,7 @@ use rawzip::{CompressionMethod, RECOMMENDED_BUFFER_SIZE, ReaderAt, ZipArchive, Z
 use super::body::Body;
 use super::error::{ErrorKind, Fault, quoted};
 use super::limits::{
-    DIRECTORY_SEARCH_BYTES, MAX_DIRECTORY_BYTES, MAX_FALSE_DIRECTORIES, MAX_PICKLE_BYTES, MAX_RECORDS,
+    DIRECTORY_SEARCH_BYTES, MAX_DIRECTORY_BYTES, MAX_PICKLE_BYTES, MAX_RECORDS, MAX_TRIED_DIRECTORIES,
 };
 use super::pickle::StorageName;
 use crate::units::Bytes;
@@ -30,7 +30,7 @@ const MAX_VERSION_BYTES: u64 = 16;
 /// Room for `byteorder`, whose known values have at most 6 bytes.
 const MAX_BYTEORDER_BYTES: u64 = 16;
 
-/// Size of a local header without its name.
+/// Size of a local header without its name and its extra field.
 const LOCAL_HEADER_BYTES: usize = 30;
 
 /// In a header, this size means that the zip64 extra field has the actual one.
@@ -89,17 +89,17 @@ impl<'a> Archive<'a> {
         Ok(Self { file, records, prefix, has_crcs })
     }
 
-    /// Reads the pickle, after checking that this reader supports the other records.
+    /// Reads the pickle, after checking that this reader supports the kind of archive, its byte order and its version.
     pub(super) fn pickle(&self) -> Result<Vec<u8>, Fault> {
         if self.has("constants.pkl") {
-            return Err(Fault::unsupported("it is a TorchScript archive (record with torch.save instead)"));
+            return Err(Fault::unsupported("it is a TorchScript archive (record the call with torch.save)"));
         }
         if self.has("byteorder") {
             let order = self.read("byteorder", MAX_BYTEORDER_BYTES)?;
             if order != b"little" {
                 let order = String::from_utf8_lossy(&order);
                 return Err(Fault::unsupported(format!(
-                    "the byte order of its storages is {}",
+                    "its storages have the byte order {}, and this program reads only `little`",
                     quoted(&order)
                 )));
             }
@@ -109,7 +109,7 @@ impl<'a> Archive<'a> {
         if self.has_crcs && crc32fast::hash(&bytes) != self.record("data.pkl")?.crc32 {
             return Err(Fault::new(
                 ErrorKind::CrcMismatch,
-                "the CRC of data.pkl does not match (the file is damaged: save it again)",
+                "the CRC of data.pkl does not match (the file is damaged: copy it or save it again)",
             ));
         }
         Ok(bytes)
@@ -146,7 +146,7 @@ impl<'a> Archive<'a> {
             return Err(Fault::new(
                 ErrorKind::OutOfBounds,
                 format!(
-                    "record {} has {} bytes for a storage of {}",
+                    "record {} has {} bytes, but its storage has {}",
                     quoted(&name),
                     record.bytes,
                     storage.bytes
@@ -168,7 +168,7 @@ impl<'a> Archive<'a> {
     /// Finds a record by its name below the prefix.
     fn record(&self, name: &str) -> Result<&Record, Fault> {
         let record = self.records.get(&format!("{}/{name}", self.prefix)).ok_or_else(|| {
-            Fault::new(ErrorKind::MissingRecord, format!("there is no record {}", quoted(name)))
+            Fault::new(ErrorKind::MissingRecord, format!("the zip has no record {}", quoted(name)))
         })?;
         if record.encrypted {
             return Err(Fault::unsupported(format!("record {} is encrypted", quoted(name))));
@@ -176,7 +176,10 @@ impl<'a> Archive<'a> {
         if !record.stored {
             return Err(Fault::new(
                 ErrorKind::UnsupportedCompression,
-                format!("record {} is compressed (save it with torch.save, which stores)", quoted(name)),
+                format!(
+                    "record {} is compressed (save it with torch.save, which does not compress)",
+                    quoted(name)
+                ),
             ));
         }
         Ok(record)
@@ -185,6 +188,7 @@ impl<'a> Archive<'a> {
     fn read(&self, name: &str, limit: u64) -> Result<Vec<u8>, Fault> {
         let record = self.record(name)?;
         if record.bytes > limit {
+            let limit = format!("{limit} bytes");
             return Err(Fault::limit(&format!("record {name} has {} bytes", record.bytes), limit));
         }
         let mut bytes = vec![0; Bytes::new(record.bytes).to_usize()];
@@ -199,7 +203,7 @@ fn locate<'a>(file: &'a Body, file_bytes: u64, buffer: &mut [u8]) -> Result<ZipA
     let locator = ZipLocator::new().max_search_space(DIRECTORY_SEARCH_BYTES);
     let mut end = file_bytes;
     let mut first = None;
-    for _ in 0..MAX_FALSE_DIRECTORIES {
+    for _ in 0..MAX_TRIED_DIRECTORIES {
         let found = locator.locate_in_reader(Reader(file), buffer, end);
         let signature = match &found {
             Ok(zip) if zip.end_offset() == file_bytes => return found.map_err(|_| no_directory()),
@@ -223,8 +227,11 @@ fn locate<'a>(file: &'a Body, file_bytes: u64, buffer: &mut [u8]) -> Result<ZipA
     first.unwrap_or_else(|| Err(no_directory()))
 }
 
+const NO_DIRECTORY: &str =
+    "the zip has no directory, so the end of the file is probably missing (copy it or save it again)";
+
 fn no_directory() -> Fault {
-    Fault::new(ErrorKind::Truncated, "the zip has no directory: its end is missing (copy or save it again)")
+    Fault::new(ErrorKind::Truncated, NO_DIRECTORY)
 }
 
 fn read_records(
@@ -235,10 +242,10 @@ fn read_records(
     let corrupt = |detail: String| Fault::new(ErrorKind::CorruptZip, detail);
     let directory = zip.directory_offset();
     if directory > zip.eocd_offset() {
-        return Err(corrupt("its directory is beyond its end, according to its header".to_owned()));
+        return Err(corrupt("its directory begins after its end-of-directory record".to_owned()));
     }
     if zip.eocd_offset().saturating_sub(directory) > MAX_DIRECTORY_BYTES {
-        return Err(Fault::limit("the directory of the zip is too long", MAX_DIRECTORY_BYTES));
+        return Err(Fault::limit("the directory of the zip is too long", Bytes::new(MAX_DIRECTORY_BYTES)));
     }
     if zip.entries_hint() > MAX_RECORDS {
         return Err(Fault::limit("the zip has too many records", MAX_RECORDS));
@@ -248,18 +255,21 @@ fn read_records(
     let mut entries = zip.entries(buffer);
     while let Some(entry) = entries.next_entry().map_err(|source| zip_fault("its directory", source))? {
         if records.len() as u64 >= zip.entries_hint() {
-            return Err(corrupt("the directory has more records than its header says".to_owned()));
+            return Err(corrupt("the zip's directory lists more records than its end says".to_owned()));
         }
         let name = std::str::from_utf8(entry.file_path().as_bytes())
             .map_err(|source| corrupt("the name of a record is not UTF-8".to_owned()).because(source))?;
         let stored = entry.compression_method() == CompressionMethod::STORE;
         let bytes = entry.compressed_size_hint();
         if stored && bytes != entry.uncompressed_size_hint() {
-            return Err(corrupt(format!("the sizes of record {} differ", quoted(name))));
+            return Err(corrupt(format!(
+                "record {} is not compressed, but its two sizes differ",
+                quoted(name)
+            )));
         }
         let header = entry.local_header_offset();
         let reaches_too_far =
-            || corrupt(format!("record {} reaches into the directory or past it", quoted(name)));
+            || corrupt(format!("record {} does not end before the zip's directory", quoted(name)));
         if header >= directory {
             return Err(reaches_too_far());
         }
@@ -283,7 +293,7 @@ fn read_records(
         }
     }
     if records.len() as u64 != zip.entries_hint() {
-        return Err(corrupt("the directory has fewer records than its header says".to_owned()));
+        return Err(corrupt("the zip's directory lists fewer records than its end says".to_owned()));
     }
     ranges.sort_unstable();
     if ranges.windows(2).any(|pair| pair[0].1 > pair[1].0) {
@@ -313,11 +323,14 @@ impl LocalHeader {
             || usize::from(u16_at(26)) != name.len()
             || bytes[LOCAL_HEADER_BYTES..] != *name.as_bytes()
         {
-            return Err(Fault::new(ErrorKind::CorruptZip, format!("{} is not where it should be", shown())));
+            return Err(Fault::new(
+                ErrorKind::CorruptZip,
+                format!("{} is not where the directory says", shown()),
+            ));
         }
-        let data_offset = offset
-            .checked_add(LOCAL_HEADER_BYTES as u64 + lengths)
-            .ok_or_else(|| Fault::new(ErrorKind::CorruptZip, format!("{} is out of range", shown())))?;
+        let data_offset = offset.checked_add(LOCAL_HEADER_BYTES as u64 + lengths).ok_or_else(|| {
+            Fault::new(ErrorKind::CorruptZip, format!("{} ends beyond the largest offset", shown()))
+        })?;
         Ok(Self {
             data_offset,
             method: u16_at(8),
@@ -353,10 +366,7 @@ fn prefix(records: &HashMap<String, Record>) -> Result<String, Fault> {
 fn zip_fault(what: &str, source: rawzip::Error) -> Fault {
     use rawzip::ErrorKind as Zip;
     let (kind, detail) = match source.kind() {
-        Zip::MissingEndOfCentralDirectory => (
-            ErrorKind::Truncated,
-            "the zip has no directory: its end is missing (copy or save it again)".into(),
-        ),
+        Zip::MissingEndOfCentralDirectory => (ErrorKind::Truncated, NO_DIRECTORY.into()),
         Zip::Eof => (ErrorKind::Truncated, format!("the zip ends inside {what}")),
         Zip::IO(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
             (ErrorKind::Truncated, format!("the zip ends inside {what}"))
@@ -366,7 +376,7 @@ fn zip_fault(what: &str, source: rawzip::Error) -> Fault {
             (ErrorKind::CorruptZip, format!("{what} is at an offset beyond the largest possible file"))
         }
         Zip::IO(_) => (ErrorKind::Io, format!("could not read {what}")),
-        Zip::BufferTooSmall { .. } => (ErrorKind::Limit, format!("a record of {what} is too long")),
+        Zip::BufferTooSmall { .. } => (ErrorKind::Limit, format!("a part of {what} is too long to be read")),
         _ => (ErrorKind::CorruptZip, format!("the zip is damaged in {what}")),
     };
     Fault::new(kind, detail).because(source)

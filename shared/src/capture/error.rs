@@ -103,7 +103,7 @@ impl Fault {
     }
 
     pub(super) fn bad_pickle(detail: impl Into<String>) -> Self {
-        Self::new(ErrorKind::BadPickle, detail)
+        Self::new(ErrorKind::BadPickle, format!("its pickle is malformed: {}", detail.into()))
     }
 
     pub(super) fn unsupported(detail: impl Into<String>) -> Self {

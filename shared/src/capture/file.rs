@@ -1,6 +1,7 @@
 //! An opened capture: its values, the locations of its storages, and bounded reads of them.
 //!
-//! Opening reads the zip directory, the local headers and the pickle, but no tensor data. All reads are positioned, so
+//! Opening reads the zip directory, the local headers and small records such as the pickle, but no tensor data. Of a
+//! file in torch's old format, it reads the beginning, which may include tensor data. All reads are positioned, so
 //! threads can share a capture.
 
 use std::fmt;
@@ -93,8 +94,9 @@ impl CaptureFile {
         let used = contents.storages.iter().map(|(_, place)| place);
         let records = records(used.chain(&contents.unused));
         for (number, (name, place)) in contents.storages.into_iter().enumerate() {
-            let id =
-                StorageId(u32::try_from(number).map_err(|_| Fault::limit("too many storages", u32::MAX))?);
+            let id = StorageId(
+                u32::try_from(number).map_err(|_| Fault::limit("it has too many storages", u32::MAX))?,
+            );
             let (blob, file_offset) = match &body {
                 Body::Packed(packed) if place.record_bytes != 0 => {
                     packed.locate(place.offset, place.record_bytes)?
@@ -201,7 +203,8 @@ impl CaptureFile {
         let found = crc.finalize();
         let Some(expected) = storage.crc32.filter(|&expected| expected != found) else { return Ok(()) };
         let detail = format!(
-            "the CRC of record {} is {found:08x}, but the directory says {expected:08x} (the file is damaged: save it again)",
+            "the CRC of record {} is {found:08x}, but the directory says {expected:08x} (the file is damaged: copy it \
+             or save it again)",
             quoted(&storage.name)
         );
         Err(Fault::new(ErrorKind::CrcMismatch, detail).at(&self.path))
@@ -234,7 +237,7 @@ impl CaptureFile {
         let end = offset_in_storage.checked_add(buffer.len() as u64);
         if end.is_none_or(|end| end > storage.bytes.get()) {
             let detail = format!(
-                "{} bytes at {offset_in_storage} leave storage {} of {} bytes",
+                "a read of {} bytes at offset {offset_in_storage} goes beyond storage {}, which has {} bytes",
                 buffer.len(),
                 quoted(&storage.name),
                 storage.bytes.get()
@@ -283,13 +286,14 @@ fn read_contents(file: &Body, file_bytes: u64) -> Result<Contents, Fault> {
         return read_legacy(file, file_bytes);
     }
     let what = foreign::what_it_is(&start, file_bytes).unwrap_or("neither a zip nor in torch's old format");
-    Err(Fault::new(ErrorKind::BadMagic, format!("torch.save did not write it: it is {what}")))
+    Err(Fault::new(ErrorKind::BadMagic, format!("it is not a torch.save file: it is {what}")))
 }
 
 fn read_archive(file: &Body, file_bytes: u64) -> Result<Contents, Fault> {
     let archive = Archive::open(file, file_bytes)?;
     let pickle = archive.pickle()?;
-    // The directory gave the record's length. If the pickle needs more bytes, the file is not truncated but wrong.
+    // The directory gave the record's length. If the pickle needs more bytes, it is malformed, and the file is not
+    // truncated.
     let unpickled = unpickle(&pickle).map_err(|mut fault| {
         if fault.kind == ErrorKind::Truncated {
             fault.kind = ErrorKind::BadPickle;
@@ -311,7 +315,10 @@ fn read_legacy(file: &Body, file_bytes: u64) -> Result<Contents, Fault> {
     let mut locations = legacy.locations(&object)?;
     let mut take = |name: &StorageName| {
         locations.remove(&name.key).ok_or_else(|| {
-            Fault::new(ErrorKind::MissingRecord, format!("there is no storage {}", quoted(&name.key)))
+            Fault::new(
+                ErrorKind::MissingRecord,
+                format!("its pickle names storage {}, which is not in the file", quoted(&name.key)),
+            )
         })
     };
     let unused = object.unused.iter().map(&mut take).collect::<Result<_, _>>()?;

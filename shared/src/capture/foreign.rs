@@ -5,35 +5,37 @@ pub(super) const LOOKED_AT_BYTES: usize = 512;
 
 /// Marks at the start of a file.
 const MARKS: [(&[u8], &str); 12] = [
-    (b"\x93NUMPY", "a numpy array (.npy): record the call with torch.save"),
-    (b"\x1f\x8b", "compressed with gzip: decompress it first"),
-    (b"\x28\xb5\x2f\xfd", "compressed with zstd: decompress it first"),
-    (b"\xfd7zXZ\0", "compressed with xz: decompress it first"),
-    (b"BZh", "compressed with bzip2: decompress it first"),
-    (b"version https://git-lfs.github.com/spec/", "a git-lfs pointer: fetch the file with `git lfs pull`"),
-    (b"\x89HDF\r\n\x1a\n", "an HDF5 file: record the call with torch.save"),
+    (b"\x93NUMPY", "a numpy .npy file (record the call with torch.save)"),
+    (b"\x1f\x8b", "compressed with gzip (decompress it first)"),
+    (b"\x28\xb5\x2f\xfd", "compressed with zstd (decompress it first)"),
+    (b"\xfd7zXZ\0", "compressed with xz (decompress it first)"),
+    (b"BZh", "compressed with bzip2 (decompress it first)"),
+    (b"version https://git-lfs.github.com/spec/", "a git-lfs pointer (fetch the file with `git lfs pull`)"),
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file (record the call with torch.save)"),
     (b"\x7fELF", "a program or a library"),
-    (b"PAR1", "a Parquet file: record the call with torch.save"),
-    (b"GGUF", "a GGUF file: record the call with torch.save"),
-    (b"7z\xbc\xaf\x27\x1c", "a 7z archive: unpack it first"),
+    (b"PAR1", "a Parquet file (record the call with torch.save)"),
+    (b"GGUF", "a GGUF file (record the call with torch.save)"),
+    (b"7z\xbc\xaf\x27\x1c", "a 7z archive (unpack it first)"),
     (b"%PDF-", "a PDF"),
 ];
 
 const TAR_MARK_AT: usize = 257;
 
-/// Names the kind of a file that does not begin like a capture; `None` if unknown.
+/// Names the kind of a file that does not begin like a capture, and where it helps, says what to do; `None` if unknown.
 pub(super) fn what_it_is(start: &[u8], file_bytes: u64) -> Option<&'static str> {
     let marked = MARKS.iter().find(|(mark, _)| start.starts_with(mark)).map(|(_, what)| *what);
     marked
         .or_else(|| {
-            is_safetensors(start, file_bytes).then_some("a safetensors file: record the call with torch.save")
+            is_safetensors(start, file_bytes)
+                .then_some("a safetensors file (record the call with torch.save)")
         })
         .or_else(|| {
-            is_html(start).then_some("an HTML page, perhaps from a failed download: download the file again")
+            is_markup(start)
+                .then_some("an HTML or XML page, perhaps from a failed download (download the file again)")
         })
         .or_else(|| {
             let is_tar = start.get(TAR_MARK_AT..).is_some_and(|rest| rest.starts_with(b"ustar"));
-            is_tar.then_some("a tar archive: unpack it first")
+            is_tar.then_some("a tar archive (unpack it first)")
         })
         .or_else(|| is_text(start).then_some("text"))
 }
@@ -45,7 +47,7 @@ fn is_safetensors(start: &[u8], file_bytes: u64) -> bool {
     rest.first() == Some(&b'{') && (2..=file_bytes.saturating_sub(8)).contains(&length)
 }
 
-fn is_html(start: &[u8]) -> bool {
+fn is_markup(start: &[u8]) -> bool {
     let text = start.trim_ascii_start().to_ascii_lowercase();
     [&b"<!doctype html"[..], b"<html", b"<head", b"<?xml"].iter().any(|mark| text.starts_with(mark))
 }

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
-/// The identity of a file. It changes if the file is written, replaced or truncated.
+/// The identity of a file. It changes if the file is written, replaced or truncated, unless the file keeps its inode,
+/// its size and its modification time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileIdentity {
     device: u64,

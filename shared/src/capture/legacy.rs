@@ -13,6 +13,7 @@ use super::error::{ErrorKind, Fault, quoted};
 use super::limits::{FIRST_LEGACY_READ_BYTES, MAX_PICKLE_BYTES, MAX_STORAGES};
 use super::pickle::{StorageName, Unpickled, pickle_length, unpickle};
 use super::value::{SequenceKind, Value};
+use crate::units::Bytes;
 
 /// The first byte of every pickle since protocol 2.
 pub(super) const MAGIC: u8 = 0x80;
@@ -59,7 +60,7 @@ impl<'a> Legacy<'a> {
                 break;
             }
             if wanted >= MAX_PICKLE_BYTES {
-                return Err(Fault::limit("the pickles are too long", MAX_PICKLE_BYTES));
+                return Err(Fault::limit("its pickles are too long", Bytes::new(MAX_PICKLE_BYTES)));
             }
             wanted *= 2;
         }
@@ -74,7 +75,9 @@ impl<'a> Legacy<'a> {
     /// Reads the object, after checking that this reader supports the version and the system of the file.
     pub(super) fn object(&self) -> Result<Unpickled, Fault> {
         if self.pickle(1)?.root != Value::Int(FORMAT_VERSION) {
-            return Err(Fault::unsupported(format!("its format version is not {FORMAT_VERSION}")));
+            return Err(Fault::unsupported(format!(
+                "its version of torch's old format is not {FORMAT_VERSION}"
+            )));
         }
         let Value::Dict { items: system, .. } = self.pickle(2)?.root else {
             return Err(Fault::bad_pickle("the description of the system is not a dict"));
@@ -84,7 +87,9 @@ impl<'a> Legacy<'a> {
             .find(|(key, _)| matches!(key, Value::Str(key) if &**key == "little_endian"))
             .is_none_or(|(_, value)| *value == Value::Bool(true));
         if !is_little_endian {
-            return Err(Fault::unsupported("it was written on a big-endian machine"));
+            return Err(Fault::unsupported(
+                "it was written on a big-endian machine, and this program reads only little-endian storages",
+            ));
         }
         self.pickle(3)
     }
@@ -105,9 +110,9 @@ impl<'a> Legacy<'a> {
             let Value::Str(key) = key else {
                 return Err(Fault::bad_pickle("a storage key is not a string"));
             };
-            let storage = named
-                .get(&**key)
-                .ok_or_else(|| Fault::bad_pickle(format!("storage {} belongs to no object", quoted(key))))?;
+            let storage = named.get(&**key).ok_or_else(|| {
+                Fault::bad_pickle(format!("storage {} is listed, but no object uses it", quoted(key)))
+            })?;
             let location = self.location(storage, offset)?;
             // Locations are checked against the length of the file, so the sum does not overflow.
             offset = location.offset + location.record_bytes;
@@ -131,7 +136,10 @@ impl<'a> Legacy<'a> {
             .ok_or_else(|| {
                 Fault::new(
                     ErrorKind::OutOfBounds,
-                    format!("{shown} has {count} elements, but the pickle gives it {} bytes", storage.bytes),
+                    format!(
+                        "{shown} has {count} elements, but has {} bytes according to the pickle",
+                        storage.bytes
+                    ),
                 )
             })?;
         start.checked_add(bytes).filter(|&end| end <= self.file_bytes).ok_or_else(truncated)?;
@@ -161,7 +169,7 @@ fn check_magic(bytes: &[u8]) -> Result<(), Fault> {
         Ok(Unpickled { root: Value::BigInt(number), .. }) if *number == BigInt::from(MAGIC_NUMBER) => Ok(()),
         _ => Err(Fault::new(
             ErrorKind::BadMagic,
-            "torch.save did not write it: it is another program's pickle, or it is damaged",
+            "it is not a torch.save file: it is another program's pickle, or it is damaged",
         )),
     }
 }

@@ -1,13 +1,13 @@
 //! The limits of the capture reader, with their reasons.
 //!
-//! The limits bound what a hostile file can cost, and are far above what real captures need. A file that exceeds one
-//! gets an error of kind `limit`.
+//! The limits bound what a hostile file can cost, and are far above what real captures need. Unless a limit says
+//! otherwise, a file that exceeds it gets an error of kind `limit`.
 
 /// The maximum number of bytes of a pickle. Tensors are stored outside it, so only a capture with huge numpy arrays
 /// comes close.
 pub(super) const MAX_PICKLE_BYTES: u64 = 64 << 20;
 
-/// The maximum number of bytes of a string or bytes object: half of the largest pickle.
+/// The maximum number of bytes of a string, bytes or bytearray object: half of the largest pickle.
 pub(super) const MAX_STRING_BYTES: u64 = 32 << 20;
 
 /// The maximum number of bytes of a text opcode's line: for example, the module of a global, an integer in decimal, or
@@ -18,7 +18,7 @@ pub(super) const MAX_LINE_BYTES: usize = 64 << 10;
 /// digits.
 pub(super) const MAX_INTEGER_BYTES: usize = 1786;
 
-/// The maximum number of digits of an integer written in decimal, for the same reason as `MAX_INTEGER_BYTES`.
+/// The maximum number of characters of an integer written in decimal, for the same reason as `MAX_INTEGER_BYTES`.
 pub(super) const MAX_INTEGER_DIGITS: usize = 4300;
 
 /// The maximum number of objects created while a pickle is read. Each takes some 50 bytes, and the same again when it
@@ -41,7 +41,7 @@ pub(super) const MAX_STACK: usize = MAX_SLOTS;
 /// The maximum number of open marks, that is, of nested containers that are not closed yet.
 pub(super) const MAX_MARKS: usize = 1 << 12;
 
-/// The maximum number of entries of the memo. The pickler makes one for each object.
+/// The maximum number of entries of the memo. The pickler makes at most one for each object.
 pub(super) const MAX_MEMO: usize = MAX_NODES;
 
 /// The maximum depth of nested containers. Values are visited and dropped by recursion, which must fit into the
@@ -64,12 +64,12 @@ pub(super) const MAX_RECORDS: u64 = MAX_STORAGES as u64 + 64;
 /// The maximum number of bytes of the zip directory. Each record has 46 bytes and its name.
 pub(super) const MAX_DIRECTORY_BYTES: u64 = 16 << 20;
 
-/// The number of bytes at the end of a file in which the end of the directory is searched: room for the longest comment
-/// and the 22 bytes before it.
+/// The number of bytes at the end of a file that are searched for the end of the directory: room for the longest
+/// comment and the 22 bytes before it.
 pub(super) const DIRECTORY_SEARCH_BYTES: u64 = (64 << 10) + 22;
 
-/// The maximum number of false end-of-directory signatures that are skipped. A zip's comment may contain one.
-pub(super) const MAX_FALSE_DIRECTORIES: usize = 16;
+/// The maximum number of end-of-directory signatures that are tried. A zip's comment may contain false ones.
+pub(super) const MAX_TRIED_DIRECTORIES: usize = 16;
 
 /// The size of the first read of a file in torch's old format. It is doubled until the pickles are complete.
 pub(super) const FIRST_LEGACY_READ_BYTES: u64 = 64 << 10;
@@ -92,8 +92,8 @@ pub(super) const MAX_JSON_NODES: usize = 1 << 17;
 /// The maximum number of bytes of text and hexadecimal digits in a JSON rendering, for the same reason.
 pub(super) const MAX_JSON_TEXT_BYTES: usize = 64 << 20;
 
-/// The maximum number of bytes of a tensor with digests. A tensor with stride 0 can have more logical bytes than any
-/// disk.
+/// The maximum number of bytes of a tensor with digests. A larger tensor has none, which is not an error. A tensor with
+/// stride 0 can have more logical bytes than any disk.
 pub(super) const MAX_DIGESTED_TENSOR_BYTES: u64 = 64 << 20;
 
 /// The maximum number of bytes of values digested for a document, in addition to four times the file's size. A storage

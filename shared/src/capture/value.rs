@@ -13,8 +13,8 @@ use super::store::BlobId;
 use crate::ids::StorageId;
 use crate::units::Bytes;
 
-/// A value of a pickle. Objects that are shared in the pickle are shared here too (`Arc`), so a small file cannot
-/// become a large tree.
+/// A value of a pickle. Objects that are shared in the pickle are shared here too (`Arc`), except around cycles, so a
+/// small file cannot become a large tree.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     None,
@@ -42,7 +42,7 @@ pub enum Value {
     Slice(Arc<[Value; 3]>),
     Range(Arc<[Value; 3]>),
     DType(DType),
-    /// The name of a torch dtype that dense tensors cannot have, such as `quint8`.
+    /// The name of a torch dtype that kernels cannot take, such as `quint8`.
     OtherDType(Arc<str>),
     Device(Arc<str>),
     Layout(Arc<str>),
@@ -85,7 +85,8 @@ pub enum Creation {
 }
 
 impl Object {
-    /// The value of an enum's member. A call with one plain value counts as a member.
+    /// The value of an enum's member. Any object that a call made from one plain value, without further state, counts
+    /// as a member.
     pub fn member_value(&self) -> Option<&Value> {
         match &self.made {
             Creation::Called(arguments) if self.state.is_empty() => match &**arguments {
@@ -102,7 +103,7 @@ impl Object {
         }
     }
 
-    /// The items of a named tuple.
+    /// The items of a named tuple. Any object that `__new__` made from arguments, without further state, counts as one.
     pub fn tuple_items(&self) -> Option<&[Value]> {
         match &self.made {
             Creation::New(items) if self.state.is_empty() && !items.is_empty() => Some(items),
@@ -249,7 +250,8 @@ pub struct Storage {
     pub file_offset: u64,
     /// In a store, the blob that contains it; `None` if the manifest contains it, and without a store.
     pub blob: Option<BlobId>,
-    /// CRC of the whole record. `None` if the writer did not compute one, and for torch's old format.
+    /// CRC of the whole record. `None` if the writer did not compute one, in torch's old format, and for an empty
+    /// storage without a record.
     pub crc32: Option<u32>,
     /// The record's name (`data/0`), or the key in torch's old format.
     pub name: String,

@@ -15,7 +15,7 @@ pub fn values(varied: Bytes) -> Bytes {
 }
 
 /// The number of variants for blocks of at most `calls` calls, if the inputs of one call take `one` bytes; 0 if not
-/// even one variant fits.
+/// even one variant fits, or if `one` is 0.
 pub fn variants(one: Bytes, calls: u32) -> u32 {
     let fit = VARIED.get().checked_div(one.get()).unwrap_or(0);
     u32::try_from(fit).unwrap_or(u32::MAX).min(calls)

@@ -44,7 +44,7 @@ pub enum Problem {
     NotANumber { found: String },
     #[error("{found} has no `{attribute}`")]
     NoAttribute { found: String, attribute: &'static str },
-    #[error("there is no element {index} of {length}")]
+    #[error("index {index} is out of range: the length is {length}")]
     OutOfRange { index: i64, length: usize },
     #[error("it is None in this entry")]
     IsNone,

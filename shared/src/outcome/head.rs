@@ -16,8 +16,8 @@ pub struct Head {
     pub failures: Vec<EntryFailure>,
     /// The death of the runner that determined the status.
     pub end: Option<RunnerEnd>,
-    /// Highest owed memory of a runner or compiler that the worker observed. `None` if nothing ran, or if the kernel
-    /// did not report a value.
+    /// Highest owed memory of a runner or compiler that the worker observed. `None` if nothing ran, or if Linux did
+    /// not report a value.
     pub peak_owed: Option<Bytes>,
     #[serde(with = "crate::nonfinite")]
     pub ms: f64,

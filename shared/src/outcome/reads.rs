@@ -13,14 +13,14 @@ pub struct ReadReport {
     pub turned: u32,
     /// Bytes of the inputs read ahead that had been touched before reading ahead began.
     pub turned_after_bytes: Bytes,
-    /// Number of large inputs left to the kernel's read-ahead, because the kernel does not report what is in the cache.
+    /// Number of large inputs left to Linux's read-ahead, because Linux does not report what is in the cache.
     pub left_to_kernel: u32,
     /// Bytes that were read page by page: candidates touched them, and they were not in the cache.
     pub touched_bytes: Bytes,
     /// Bytes read ahead of candidates.
     pub ahead_bytes: Bytes,
     /// Bytes of the captures' files in the page cache before and after each group of entries (in a profile, each
-    /// batch), summed over groups or batches. `None` if the kernel does not report them. The difference is what the
+    /// batch), summed over groups or batches. `None` if Linux does not report them. The difference is what the
     /// entries left behind.
     pub cached_before_bytes: Option<Bytes>,
     pub cached_after_bytes: Option<Bytes>,

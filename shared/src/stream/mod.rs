@@ -46,7 +46,7 @@ pub trait StreamFile: Sync {
 
 /// A range that could not be read.
 #[derive(Debug, thiserror::Error)]
-#[error("reading {length} at byte {offset} (was the file truncated while it was read?)")]
+#[error("could not read {length} at byte {offset}")]
 pub struct ReadFault {
     pub offset: u64,
     pub length: Bytes,

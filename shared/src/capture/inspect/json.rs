@@ -29,7 +29,7 @@ const HEAD_BYTES: usize = 16;
 
 /// Returns the output of `inspect --json`: `outcome`, `error_kind`, `storages`, `root`, and `message` if there is an
 /// error. With `digests`, every storage is checked as in `check_crc`, and digests of storages, arrays and tensors are
-/// added, except those of tensors that are too large. Otherwise no tensor data is read.
+/// added, except those of tensors that are too large. Otherwise no tensor data is read after the file is opened.
 pub fn document(path: &Path, digests: bool) -> Json {
     match rendered(path, digests) {
         Ok((storages, root)) => {
@@ -134,7 +134,7 @@ fn bits(value: f64) -> String {
 }
 
 impl Renderer<'_> {
-    fn limit(&self, what: &str, limit: usize) -> CaptureError {
+    fn limit(&self, what: &str, limit: impl std::fmt::Display) -> CaptureError {
         Fault::new(ErrorKind::Limit, format!("as a JSON document, {what} (the limit is {limit})"))
             .at(self.capture.path())
     }
@@ -151,7 +151,7 @@ impl Renderer<'_> {
         self.text_left = self
             .text_left
             .checked_sub(bytes)
-            .ok_or_else(|| self.limit("it has too much text", MAX_JSON_TEXT_BYTES))?;
+            .ok_or_else(|| self.limit("it has too much text", Bytes::from(MAX_JSON_TEXT_BYTES)))?;
         Ok(())
     }
 
@@ -317,12 +317,18 @@ impl Renderer<'_> {
         }
         self.charge_digested(bytes)?;
         self.bytes_left = self.bytes_left.checked_sub(bytes_read(tensor).get()).ok_or_else(|| {
-            Fault::limit("the rows of its views are too interleaved to digest them", MAX_DIGESTED_READ_BYTES)
-                .at(self.capture.path())
+            Fault::limit(
+                "the digests of its tensors need too many bytes to be read, because rows of views are interleaved",
+                Bytes::new(MAX_DIGESTED_READ_BYTES),
+            )
+            .at(self.capture.path())
         })?;
         self.reads_left = self.reads_left.checked_sub(tensor.scattered_reads()).ok_or_else(|| {
-            Fault::limit("the elements of its views lie too far apart to digest them", MAX_DIGESTED_READS)
-                .at(self.capture.path())
+            Fault::limit(
+                "the digests of its tensors need too many reads, because elements of views lie far apart",
+                MAX_DIGESTED_READS,
+            )
+            .at(self.capture.path())
         })?;
         let mut hashing = Hashing::default();
         logical_values(self.capture, tensor, &mut |chunk| -> Result<(), CaptureError> {

@@ -17,6 +17,7 @@ use crate::capture::limits::{
 use crate::capture::python::{float_text, quoted_text};
 use crate::capture::{NumpyArray, NumpyContents, Object, Tensor, Value, value};
 use crate::ids::StorageId;
+use crate::units::Bytes;
 
 pub(super) struct Converter<'a> {
     arena: &'a Arena,
@@ -112,7 +113,11 @@ impl<'a> Converter<'a> {
             Node::NumpyScalar { dtype, bytes } => {
                 Value::NumpyScalar { dtype: descr(dtype), bytes: bytes.clone() }
             }
-            Node::NumpyDType(_) => return Err(Fault::unsupported("a numpy dtype is used as a value")),
+            Node::NumpyDType(_) => {
+                return Err(Fault::unsupported(
+                    "it contains a numpy dtype as a value, which this program does not support",
+                ));
+            }
             Node::Tensor(_)
             | Node::Object(_)
             | Node::Sequence(..)
@@ -296,7 +301,7 @@ impl<'a> Converter<'a> {
             if path.len() > MAX_CYCLE_PATH_BYTES {
                 return Err(Fault::limit(
                     "the path by which a container contains itself is too long",
-                    MAX_CYCLE_PATH_BYTES,
+                    Bytes::from(MAX_CYCLE_PATH_BYTES),
                 ));
             }
         }
@@ -326,7 +331,9 @@ fn named(global: Global) -> Result<Value, Fault> {
         Global::OtherDType(name) => Ok(Value::OtherDType(name.into())),
         Global::Layout(name) => Ok(Value::Layout(name.into())),
         Global::MemoryFormat(name) => Ok(Value::MemoryFormat(name.into())),
-        _ => Err(Fault::unsupported(format!("a type or function is used as a value ({global:?})"))),
+        _ => Err(Fault::unsupported(format!(
+            "it contains a type or function as a value ({global:?}), which this program does not support"
+        ))),
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::capture::DType;
 use crate::capture::error::{ErrorKind, Fault, quoted};
 
-/// The meaning of a name that a pickle uses. Most names are meaningful only in a call that `machine` performs.
+/// The meaning of a name that a pickle uses. Most names are meaningful only in a call (`calls`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Global {
     RebuildTensor,
@@ -52,7 +52,7 @@ pub(super) enum Global {
     MemoryFormat(&'static str),
 }
 
-/// Torch's dtypes that dense tensors cannot have.
+/// Torch's dtypes that kernels cannot take.
 const OTHER_DTYPES: [&str; 25] = [
     "quint8",
     "qint8",

@@ -14,8 +14,8 @@ use crate::capture::SequenceKind;
 use crate::capture::error::Fault;
 use crate::capture::limits::MAX_DEPTH;
 
-/// A key in a form that is equal exactly when Python's keys are, except for integers and floats of 9e18 and more, and
-/// for values that are compared by identity here.
+/// A key in a form that is equal exactly when Python's keys are, except for integers and floats of 9e18 and more,
+/// complex numbers with a NaN, and values that are compared by identity here.
 #[derive(Debug, PartialEq, Eq, Hash)]
 enum Key {
     Int(i64),
@@ -109,5 +109,5 @@ fn float_key(value: f64, id: NodeId) -> Key {
 }
 
 fn unhashable(what: &str) -> Fault {
-    Fault::bad_pickle(format!("{what} is used as a key"))
+    Fault::bad_pickle(format!("{what} is used as a key of a dict or a member of a set"))
 }

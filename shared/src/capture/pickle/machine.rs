@@ -168,7 +168,7 @@ impl Machine {
             Opcode::Object => {
                 let mut arguments = self.pop_mark()?;
                 if arguments.is_empty() {
-                    return Err(Fault::bad_pickle("an object without a class"));
+                    return Err(Fault::bad_pickle("an object has no class"));
                 }
                 let class = arguments.remove(0);
                 self.push_call(class, arguments, MadeNode::Called)
@@ -190,7 +190,11 @@ impl Machine {
                     (_, Node::Dict(keywords)) if keywords.items.is_empty() => {}
                     // The keywords are kept as one more argument and not interpreted.
                     (Node::Object(_), Node::Dict(_)) => arguments.push(parts[2]),
-                    _ => return Err(Fault::unsupported("an object is made with keyword arguments")),
+                    _ => {
+                        return Err(Fault::unsupported(
+                            "its pickle makes an object with keyword arguments, which this program does not support",
+                        ));
+                    }
                 }
                 self.push_call(parts[0], arguments, MadeNode::New)
             }
@@ -223,7 +227,7 @@ impl Machine {
             }
             Opcode::Extension => Err(Fault::new(
                 ErrorKind::UnsafeGlobal,
-                "the pickle names a global by its number in the extension registry",
+                "the pickle names a global by its number in `copyreg`'s registry, which a capture must not do",
             )),
             Opcode::OutOfBand(name) => {
                 Err(Fault::bad_pickle(format!("opcode {name} needs something that is not in the file")))
@@ -284,7 +288,7 @@ impl Machine {
                 let object = ObjectNode { name, made: made(arguments), state: Vec::new() };
                 self.arena.add(Node::Object(Box::new(object)))?
             }
-            _ => return Err(Fault::bad_pickle("a call of something that is not a global")),
+            _ => return Err(Fault::bad_pickle("something is called that is not a global")),
         };
         self.push(result)
     }
@@ -304,11 +308,11 @@ impl Machine {
                 object.state.extend_from_slice(items);
                 Ok(())
             }
-            _ => Err(Fault::bad_pickle("state is set on a name")),
+            _ => Err(Fault::bad_pickle("state is set on a name, of which no object was made")),
         }
     }
 
-    /// Height of the last mark. Values below it may not be taken.
+    /// Height of the innermost open mark. Values below it may not be taken.
     fn floor(&self) -> usize {
         self.marks.last().copied().unwrap_or(0)
     }
@@ -332,7 +336,8 @@ impl Machine {
     }
 
     fn pop_mark(&mut self) -> Result<Vec<NodeId>, Fault> {
-        let mark = self.marks.pop().ok_or_else(|| Fault::bad_pickle("a mark is missing"))?;
+        let mark =
+            self.marks.pop().ok_or_else(|| Fault::bad_pickle("an opcode needs a mark, and none is open"))?;
         Ok(self.stack.split_off(mark))
     }
 
@@ -379,7 +384,9 @@ impl Machine {
             return Err(malformed());
         }
         if rest.iter().any(|&view| !matches!(self.arena.get(view), Node::None)) {
-            return Err(Fault::unsupported("a storage is a view of another (written by a torch before 0.4)"));
+            return Err(Fault::unsupported(
+                "a storage is a view of another, as before torch 0.4 (save the file again with a newer torch)",
+            ));
         }
         let dtype = match self.arena.get(class) {
             Node::Global(Global::Storage(dtype)) => dtype.unwrap_or(DType::UInt8),
@@ -397,7 +404,12 @@ impl Machine {
             .size(elements)
             .and_then(|elements| elements.checked_mul(dtype.size()))
             .filter(|&bytes| i64::try_from(bytes).is_ok())
-            .ok_or_else(|| Fault::bad_pickle(format!("storage {} has a bad size", quoted(&key))))?;
+            .ok_or_else(|| {
+                Fault::bad_pickle(format!(
+                    "the size of storage {} is not a number, or too large",
+                    quoted(&key)
+                ))
+            })?;
         let index = match self.by_key.get(&key) {
             Some(&index) => index,
             None => {
@@ -424,5 +436,5 @@ impl Machine {
 }
 
 fn underflow() -> Fault {
-    Fault::bad_pickle("the pickle takes a value from an empty stack")
+    Fault::bad_pickle("it takes a value from an empty stack")
 }

@@ -1,7 +1,7 @@
 //! numpy's arrays, scalars and dtypes in pickles. They are kept as bytes with a description, or as a list of objects.
 //! Nothing is computed, but some bytes are swapped to little-endian order.
 //!
-//! Only plain dtypes are supported. Structured dtypes and dates have further fields, and no kernel here takes them.
+//! Only plain dtypes are supported. Structured dtypes and dates have further fields, and no kernel takes them.
 
 use std::sync::Arc;
 
@@ -67,7 +67,9 @@ impl Machine {
                 let (&[_version, order, subdtype, names, fields], _) =
                     state.split_first_chunk::<5>().ok_or_else(malformed)?;
                 if [subdtype, names, fields].iter().any(|&part| !matches!(self.arena.get(part), Node::None)) {
-                    return Err(Fault::unsupported("a numpy dtype has fields"));
+                    return Err(Fault::unsupported(
+                        "it contains a numpy dtype with fields, which this program does not support",
+                    ));
                 }
                 let order = match self.arena.text(order).map(|order| &**order) {
                     Some("<" | "=") => '<',
@@ -126,7 +128,8 @@ impl Machine {
         fortran_order: bool,
         data: NodeId,
     ) -> Result<ArrayNode, Fault> {
-        let malformed = || Fault::bad_pickle("the data of a numpy array does not fit its shape");
+        let malformed =
+            || Fault::bad_pickle("the dtype, shape and data of a numpy array do not fit together");
         let Node::NumpyDType(dtype) = self.arena.get(dtype) else { return Err(malformed()) };
         let dtype = dtype.clone();
         let shape = self.sizes(shape)?;
@@ -168,7 +171,12 @@ fn dtype_of(name: &str) -> Result<NumpyDType, Fault> {
         'S' | 'V' => Some(units),
         'U' => units.checked_mul(4),
         'O' => Some(8),
-        'M' | 'm' => return Err(Fault::unsupported(format!("numpy dtype {}", quoted(name)))),
+        'M' | 'm' => {
+            return Err(Fault::unsupported(format!(
+                "it contains the numpy dtype {} of dates or durations, which this program does not support",
+                quoted(name)
+            )));
+        }
         _ => None,
     };
     let one_byte = item_bytes == Some(1) || matches!(kind, 'S' | 'V' | 'O');

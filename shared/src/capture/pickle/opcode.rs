@@ -9,6 +9,7 @@ use crate::capture::error::{ErrorKind, Fault, quoted};
 use crate::capture::limits::{
     MAX_INTEGER_BYTES, MAX_INTEGER_DIGITS, MAX_LINE_BYTES, MAX_PICKLE_BYTES, MAX_STRING_BYTES,
 };
+use crate::units::Bytes;
 
 /// The newest protocol.
 const NEWEST_PROTOCOL: u8 = 5;
@@ -99,7 +100,9 @@ impl<'a> Decoder<'a> {
             0x80 => {
                 let [version] = self.array()?;
                 if version > NEWEST_PROTOCOL {
-                    return Err(Fault::bad_pickle(format!("pickle protocol {version} is not known")));
+                    return Err(Fault::bad_pickle(format!(
+                        "its protocol is {version}, and this program reads 0 to {NEWEST_PROTOCOL}"
+                    )));
                 }
                 Opcode::Protocol
             }
@@ -108,7 +111,10 @@ impl<'a> Decoder<'a> {
                 let length = u64::from_le_bytes(self.array()?);
                 self.require(length)?;
                 if length > MAX_PICKLE_BYTES {
-                    return Err(Fault::limit("a frame of the pickle is too long", MAX_PICKLE_BYTES));
+                    return Err(Fault::limit(
+                        "a frame of the pickle is too long",
+                        Bytes::new(MAX_PICKLE_BYTES),
+                    ));
                 }
                 if length > self.remaining() {
                     return Err(self.ended());
@@ -149,7 +155,7 @@ impl<'a> Decoder<'a> {
             }
             b'S' => Opcode::EscapedStr(unquote(self.line()?)?),
             b'V' => Opcode::EscapedStr(unescape(self.line()?)?),
-            // These are Python 2 strings, which torch reads as text.
+            // `T` and `U` are strings of Python 2, which torch reads as text.
             b'T' => {
                 let length = u32::from_le_bytes(self.array()?);
                 self.text(length.into())?
@@ -246,8 +252,9 @@ impl<'a> Decoder<'a> {
         if length <= available {
             return Ok(());
         }
-        let detail =
-            format!("the pickle ends too early: it announces {length} bytes, and {available} are left");
+        let detail = format!(
+            "the pickle ends too early: it announces a part of {length} bytes, and {available} are left"
+        );
         Err(Fault::new(ErrorKind::Truncated, detail))
     }
 
@@ -268,7 +275,7 @@ impl<'a> Decoder<'a> {
     fn string(&mut self, length: u64) -> Result<&'a [u8], Fault> {
         self.require(length)?;
         if length > MAX_STRING_BYTES {
-            return Err(Fault::limit("a string of the pickle is too long", MAX_STRING_BYTES));
+            return Err(Fault::limit("a string of the pickle is too long", Bytes::new(MAX_STRING_BYTES)));
         }
         self.take(usize::try_from(length).unwrap_or(usize::MAX))
     }
@@ -315,14 +322,14 @@ impl<'a> Decoder<'a> {
         let window = &rest[..rest.len().min(MAX_LINE_BYTES)];
         let Some(length) = window.iter().position(|&byte| byte == b'\n') else {
             return Err(if rest.len() > MAX_LINE_BYTES {
-                Fault::limit("a line of the pickle is too long", MAX_LINE_BYTES)
+                Fault::limit("a line of the pickle is too long", Bytes::from(MAX_LINE_BYTES))
             } else {
                 self.ended()
             });
         };
         self.position += length + 1;
         std::str::from_utf8(&window[..length])
-            .map_err(|source| Fault::bad_pickle("a line of the pickle is not UTF-8").because(source))
+            .map_err(|source| Fault::bad_pickle("a line is not UTF-8").because(source))
     }
 }
 
@@ -338,7 +345,10 @@ fn unquote(line: &str) -> Result<String, Fault> {
         .find_map(|&quote| line.strip_prefix(quote)?.strip_suffix(quote))
         .ok_or_else(|| Fault::bad_pickle(format!("{} is not a quoted string", quoted(line))))?;
     if inner.contains('\\') {
-        return Err(Fault::unsupported(format!("the escapes of {} are not supported", quoted(line))));
+        return Err(Fault::unsupported(format!(
+            "the string {} has escapes, which this program does not read",
+            quoted(line)
+        )));
     }
     Ok(inner.to_owned())
 }
@@ -365,7 +375,9 @@ fn unescape(line: &str) -> Result<String, Fault> {
             .filter(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()))
             .and_then(|hex| u32::from_str_radix(hex, 16).ok())
             .and_then(char::from_u32)
-            .ok_or_else(|| Fault::bad_pickle(format!("{} has a bad escape", quoted(line))))?;
+            .ok_or_else(|| {
+                Fault::bad_pickle(format!("the string {} has a malformed escape", quoted(line)))
+            })?;
         text.push(character);
         rest = &rest[end..];
     }

@@ -54,7 +54,8 @@ impl Machine {
     }
 
     /// Rebuilds a tensor with Python attributes: `_rebuild_from_type_v2(function, type, arguments, state)`. The
-    /// attributes are dropped. A subclass is refused, because it could interpret the tensor's bytes in any way.
+    /// attributes are dropped. A subclass other than `Parameter` and `Buffer` is refused, because it could interpret
+    /// the tensor's bytes in any way.
     pub(super) fn rebuild_from_type(&mut self, arguments: &[NodeId]) -> Result<NodeId, Fault> {
         let refuse = || mismatch(Global::RebuildFromType);
         let &[function, class, inner, _state] = arguments else { return Err(refuse()) };
@@ -165,14 +166,19 @@ impl Machine {
             match &**name {
                 "conj" => tensor.conjugate = set,
                 "neg" => tensor.negative = set,
-                _ => return Err(Fault::unsupported(format!("a tensor has the bit {}", quoted(name)))),
+                _ => {
+                    return Err(Fault::unsupported(format!(
+                        "a tensor has the attribute {}, which this program does not know",
+                        quoted(name)
+                    )));
+                }
             }
         }
         if tensor.conjugate && tensor.dtype.kind() != Kind::Complex {
             return Err(Fault::bad_pickle("a tensor that is not complex has its conj bit set"));
         }
-        // Bools have no negatives, fnuz floats have no negative zero whose sign bit could be flipped, scales have no
-        // sign, and torch does not negate packed values.
+        // Bools have no negatives, a zero of a fnuz float whose sign bit is flipped is a NaN, scales have no sign, and
+        // torch does not negate packed values.
         let no_sign = [
             DType::Bool,
             DType::Float8E4M3FnUz,
@@ -191,7 +197,12 @@ impl Machine {
 /// Checks that all elements are within a storage of this size. Sizes whose products or sums overflow are refused here,
 /// so no later code has to check.
 fn fits(tensor: &TensorNode, storage_bytes: u64) -> Result<bool, Fault> {
-    let overflow = || Fault::new(ErrorKind::OutOfBounds, "the size of a tensor overflows");
+    let overflow = || {
+        Fault::new(
+            ErrorKind::OutOfBounds,
+            "the size or offset of a tensor in bytes does not fit into 64 bits",
+        )
+    };
     let element = tensor.dtype.size();
     // Zeros are replaced by ones, because products are also computed for an empty tensor.
     tensor

@@ -1,4 +1,4 @@
-//! Blobs, the distinct storages of a store: their names, their paths, and opening them without leaving the store.
+//! Blobs, the files with a store's bulk data: their names, their paths, and opening them without leaving the store.
 
 use std::fmt;
 use std::fs::File;

@@ -59,8 +59,8 @@ pub enum IndexError {
     )]
     Read { file: &'static str, source: io::Error },
     #[error(
-        "{INDEX} has more than {MAX_INDEX_BYTES} bytes, or {INDEX_DIGEST} more than one line (pack the captures \
-         again, in several stores if there are very many)"
+        "{INDEX} has more than {MAX_INDEX_BYTES} bytes, or {INDEX_DIGEST} more than {MAX_DIGEST_LINE_BYTES} (pack \
+         the captures again, in several stores if there are very many)"
     )]
     TooLong,
     #[error(
@@ -79,11 +79,11 @@ pub enum IndexError {
         "{INDEX} is of format `{format}`, version {version}; this program reads `{FORMAT}`, version {VERSION}"
     )]
     Version { format: String, version: u32 },
-    #[error("it has too many entries (the limit is {MAX_STORE_ENTRIES})")]
+    #[error("{INDEX} lists too many entries (the limit is {MAX_STORE_ENTRIES})")]
     TooMany,
-    #[error("{0:?} is not a valid name of an entry")]
+    #[error("{INDEX} lists {0:?}, which is not a valid name of an entry")]
     Name(String),
-    #[error("entry {0:?} is listed twice")]
+    #[error("{INDEX} lists entry {0:?} twice")]
     Twice(String),
 }
 
@@ -151,8 +151,8 @@ fn read_bounded(root: &Path, file: &'static str, limit: u64) -> Result<Vec<u8>, 
     Ok(bytes)
 }
 
-/// True if `name` is a normalised relative path that ends in `.pt`. It has no `..`, no empty part and no control
-/// characters.
+/// True if `name` is a normalised relative path that ends in `.pt` and is short enough for a store. It has no `..`, no
+/// empty part and no control characters.
 pub fn is_entry_name(name: &str) -> bool {
     let parts = name.split('/');
     name.len() <= MAX_NAME_BYTES

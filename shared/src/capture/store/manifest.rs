@@ -9,8 +9,8 @@
 //!     64  segments
 //! ```
 //!
-//! Numbers are little-endian. The reader accepts arbitrary bytes as input, and refuses all that do not have exactly
-//! this form.
+//! Numbers are little-endian. The reader can be given arbitrary bytes, and refuses all that do not have exactly this
+//! form.
 
 use super::BlobId;
 
@@ -20,8 +20,8 @@ const HEAD_BYTES: usize = 64;
 const SEGMENT_BYTES: usize = 48;
 const DIGEST_BYTES: usize = 32;
 
-/// Largest number of blobs of an entry. The descriptor of each is passed to a runner in one message, and Linux
-/// allows 253 in a message. An entry with more storages keeps its smallest ones in the manifest.
+/// Largest number of blobs of an entry. All their descriptors are passed to a runner in one message, and Linux allows
+/// 253 in a message. An entry with more storages keeps its smallest ones in the manifest.
 pub const MAX_BLOBS: usize = 200;
 /// Largest number of literal bytes. Zip structure and pickle take a few KiB. An entry with more becomes a single blob.
 pub const MAX_LITERAL_BYTES: u64 = 4 << 20;

@@ -1,4 +1,4 @@
-//! An opened entry of a store. It reads bytes by their offset in the packed file, and says where each can be mapped.
+//! An opened entry of a store. It reads bytes by their offset in the packed file, and says which file contains a range.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -34,7 +34,7 @@ fn link_below(root: &Path, entry: &Path) -> Option<PathBuf> {
 
 /// A blob that existed when the entry was opened, but cannot be opened any more.
 #[derive(Debug, thiserror::Error)]
-#[error("blob {}", path.display())]
+#[error("could not open blob {}", path.display())]
 struct Unopened {
     path: PathBuf,
     source: io::Error,
@@ -46,7 +46,8 @@ impl Packed {
         let root = root_of(path).ok_or_else(|| {
             Fault::new(
                 ErrorKind::CorruptStore,
-                "it is an entry of a capture store, but is not in a store (finish the store with `captures pack`)",
+                "it is an entry of a capture store, but is not in a finished store (leave it in its store; if \
+                 `captures pack` was interrupted there, run it again)",
             )
         })?;
         if let Some(link) = link_below(&root, path) {
@@ -115,7 +116,7 @@ impl Packed {
             }),
             None => Err(Fault::new(
                 ErrorKind::CorruptStore,
-                "a storage is spread over several pieces of the store",
+                "a storage is divided between several blobs of the store (pack the captures again)",
             )),
         }
     }
