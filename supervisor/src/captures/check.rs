@@ -63,7 +63,9 @@ fn check_top_level(store: &Path, checked: &mut Checked) -> Result<(), CapturesEr
         let name = entry.file_name();
         let kind = entry.file_type().map_err(failed("reading the metadata of", &entry.path()))?;
         if name == PARTIAL {
-            checked.found(format!("{PARTIAL}: packing was interrupted (run the interrupted `captures pack` or `captures add` again)"));
+            checked.found(format!(
+                "{PARTIAL}: packing was interrupted (run that `captures pack` or `captures add` again)"
+            ));
         } else if !(kind.is_file() && (name == INDEX || name == INDEX_DIGEST)
             || kind.is_dir() && (name == ENTRIES || name == BLOBS))
         {

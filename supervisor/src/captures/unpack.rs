@@ -30,8 +30,8 @@ pub struct Unpacked {
     pub failed: Vec<String>,
 }
 
-/// Restores the entries named in `only`, such as `op/entry_000003.pt`, with or without the suffix; all entries if `only`
-/// is empty.
+/// Restores the entries in `only`, such as `op/entry_000003.pt`, with or without the suffix. If `only` is empty,
+/// restores all entries.
 pub fn unpack(
     store: &Path,
     folder: &Path,

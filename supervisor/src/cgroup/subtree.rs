@@ -127,8 +127,8 @@ impl Subtree {
         }
     }
 
-    /// Removes a leaf that a live process may have entered: at once if the leaf is empty, otherwise when the process has
-    /// ended.
+    /// Removes a leaf that a live process may have entered. If the leaf is not empty, it is removed when the process
+    /// has ended.
     pub fn put_aside(&mut self, leaf: Leaf) {
         if let Err(busy) = leaf.remove() {
             self.dying.push(busy);

@@ -75,8 +75,8 @@ impl Client {
         Ok(Self { reader: BufReader::new(socket), next: 1, timeout, waits: false })
     }
 
-    /// Removes the timeout of all later answers, because they can take arbitrarily long. A stopped supervisor still ends
-    /// the wait.
+    /// Removes the timeout of all later answers, because they can take arbitrarily long. If the supervisor is stopped,
+    /// a wait still ends after the timeout.
     pub fn wait_forever(&mut self) {
         self.waits = true;
     }

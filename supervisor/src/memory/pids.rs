@@ -24,8 +24,8 @@ pub fn left(root: &Path) -> Result<Option<u64>, SampleError> {
     Ok(machine.chain(groups).min())
 }
 
-/// Returns how many tasks are left of the limit that `ulimit -u` shows; `root` is `/`. Returns `None` if no limit applies
-/// to this process, if `/proc` cannot be listed, or if so many are left that counting is not worth its time.
+/// Returns how many tasks are left of the limit that `ulimit -u` shows; `root` is `/`. Returns `None` if no limit
+/// applies to this process, if `/proc` cannot be listed, or if so many are left that counting is not worth its time.
 pub fn left_for_user(root: &Path) -> Option<u64> {
     // Linux exempts processes with one of these capabilities.
     let exempt = CapabilitySet::SYS_RESOURCE | CapabilitySet::SYS_ADMIN;
