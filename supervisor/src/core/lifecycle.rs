@@ -149,8 +149,8 @@ impl Core {
         }
     }
 
-    /// Reports killed workers that do not die, and stops the run. Such a worker is stuck in uninterruptible sleep, and
-    /// this run cannot get its memory back.
+    /// Reports killed workers that do not die, and ends the run unless everything is being killed already. Such a
+    /// worker is stuck in uninterruptible sleep, and this run cannot get its memory back.
     pub(super) fn death_overdue(&mut self, now: Moment) {
         let overdue: Vec<WorkerId> = self
             .workers

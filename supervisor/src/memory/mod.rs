@@ -50,7 +50,7 @@ pub enum SampleError {
     },
     #[error("{path}: `{line}` is not {wanted} (this version of Linux is not supported)")]
     Line { path: PathBuf, line: String, wanted: &'static str },
-    #[error("{path}: longer than {limit} bytes (this version of Linux is not supported)")]
+    #[error("{path}: longer than {limit} bytes (longer files are not read)")]
     TooLong { path: PathBuf, limit: usize },
     #[error("{path}: has no `{wanted}` (this version of Linux is not supported)")]
     Absent { path: PathBuf, wanted: &'static str },
