@@ -258,7 +258,7 @@ pub struct VerifyRecord {
     pub emulated_kernels: Vec<opt_shared::outcome::EmulatedKernel>,
 }
 
-/// A candidate's times per call: over all timed entries, and for each of them.
+/// A candidate's times: over all timed entries, and for each of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProfileRecord {
     /// The stage that measured the times: a screen, a profile, or a confirmation. `None` for runs of older

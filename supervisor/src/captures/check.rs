@@ -63,7 +63,9 @@ fn check_top_level(store: &Path, checked: &mut Checked) -> Result<(), CapturesEr
         let name = entry.file_name();
         let kind = entry.file_type().map_err(failed("reading the metadata of", &entry.path()))?;
         if name == PARTIAL {
-            checked.found(format!("{PARTIAL}: packing was interrupted (run `captures pack` again)"));
+            checked.found(format!(
+                "{PARTIAL}: packing was interrupted (run that `captures pack` or `captures add` again)"
+            ));
         } else if !(kind.is_file() && (name == INDEX || name == INDEX_DIGEST)
             || kind.is_dir() && (name == ENTRIES || name == BLOBS))
         {
@@ -115,7 +117,7 @@ fn check_manifests(
     Ok(wanted)
 }
 
-/// The error says how it differs from what the index promises.
+/// The error says why the manifest cannot be read, or how it differs from what the index says.
 fn read_intact_manifest(folder: &Path, entry: &IndexEntry) -> Result<Manifest, String> {
     let bytes = read_manifest(&folder.join(&entry.name))
         .map_err(|error| format!("{:#}", anyhow::Error::from(error)))?;

@@ -19,7 +19,7 @@ use super::{CHUNK, CapturesError, Tick, failed};
 const FLUSH_EVERY: u64 = 256 << 20;
 const DROP_EVERY: u64 = 16 << 20;
 
-/// `seek` goes back to a part that must be read again.
+/// A file that is read from start to end, except where `seek` goes back to a part that must be read again.
 pub(super) struct Stream {
     path: PathBuf,
     file: Arc<File>,
@@ -80,7 +80,7 @@ impl Stream {
     }
 }
 
-/// Dropping it removes the file, unless it was renamed to its final name.
+/// A file that is being written. Dropping it removes the file, unless it was renamed to its final name.
 pub(super) struct Draft {
     path: PathBuf,
     file: File,

@@ -55,7 +55,9 @@ pub(super) fn earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> 
     let mut complete = next(&mut line)? as u64;
     let provenance = serde_json::from_slice(&line).map_err(|error| CapturesError::Damaged {
         path: path.clone(),
-        what: format!("its first line does not describe a store: {error}"),
+        what: format!(
+            "the journal is damaged, because its first line does not describe a store: {error} (pack into another folder)"
+        ),
     })?;
     let mut done = BTreeMap::new();
     while next(&mut line)? != 0 && line.ends_with(b"\n") {

@@ -47,7 +47,7 @@ pub enum CapturesError {
     Index { path: PathBuf, source: IndexError },
     #[error("reading the manifest {}", path.display())]
     Manifest { path: PathBuf, source: ManifestError },
-    #[error("{} is damaged: {what} (run `captures check`)", path.display())]
+    #[error("{}: {what}", path.display())]
     Damaged { path: PathBuf, what: String },
     #[error("stopped because another thread failed")]
     GivenUp,
@@ -69,7 +69,7 @@ impl CapturesError {
 }
 
 impl CapturesError {
-    /// `None` if the error is not about a single one, or is about free space.
+    /// Returns the path that the error is about. `None` for refusals, missing space and stopped threads.
     fn path(&self) -> Option<&Path> {
         match self {
             Self::Io { path, .. }
@@ -100,7 +100,7 @@ pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS)
 }
 
-/// The first error stops all threads.
+/// The first error stops all threads, and is returned.
 fn in_parallel<T: Sync>(
     items: &[T],
     work: impl Fn(&T, &AtomicBool) -> Result<(), CapturesError> + Sync,

@@ -32,7 +32,7 @@ pub use self::add::{Added, add};
 
 /// The mode of blobs: read-only, because they never change.
 const BLOB_MODE: u32 = 0o444;
-/// What a file takes on disk in addition to its content.
+/// An estimate of what a file takes on disk in addition to its content.
 const BLOCK: u64 = 4096;
 
 #[derive(Clone, Debug, Default)]
@@ -292,7 +292,7 @@ impl Packing {
         Ok(())
     }
 
-    /// Writes nothing if the store already has the record, which is usually read only once.
+    /// Adds no blob if the store already has the record. A record is usually read only once.
     fn write_blob(
         &self,
         reading: &mut Reading,
@@ -429,7 +429,7 @@ fn used_blobs(store: &Path, entries: &[IndexEntry]) -> Result<BTreeSet<(BlobId, 
     Ok(used)
 }
 
-/// `None` unless the last run was interrupted while it removed temporary files.
+/// Finishes a run that was interrupted while it removed temporary files. `None` if there is none.
 fn finish_tidying(store: &Path) -> Result<Option<Packed>, CapturesError> {
     let partial = store.join(PARTIAL);
     if form_of(store) != FolderForm::Store || !partial.is_dir() {

@@ -18,7 +18,7 @@ pub(super) struct Source {
     pub(super) stamp: Stamp,
 }
 
-/// A change of either means that the file has changed.
+/// The size and the modification time of a file. If one of them differs, the file has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub(super) struct Stamp {
     pub(super) bytes: u64,

@@ -17,7 +17,7 @@ use opt_shared::units::Bytes;
 use super::files::{Draft, Stream, make_folder, read_manifest, require_space};
 use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
 
-/// The longest file name in bytes that Linux's file systems allow.
+/// The longest file name, in bytes, that most of Linux's file systems allow.
 const MAX_FILE_NAME: usize = 255;
 
 #[derive(Clone, Debug, Default)]
@@ -30,7 +30,8 @@ pub struct Unpacked {
     pub failed: Vec<String>,
 }
 
-/// `only`: `op/entry_000003.pt`, with or without the suffix.
+/// Restores the entries in `only`, such as `op/entry_000003.pt`, with or without the suffix. If `only` is empty,
+/// restores all entries.
 pub fn unpack(
     store: &Path,
     folder: &Path,
@@ -102,7 +103,10 @@ pub(super) fn read_index(store: &Path) -> Result<Index, CapturesError> {
     match form_of(store) {
         FolderForm::Store => {}
         FolderForm::Unfinished => {
-            let detail = format!("{} is not finished (continue with `captures pack`)", store.display());
+            let detail = format!(
+                "{} is not finished (finish it with `captures pack`, or with `captures add` if that made it)",
+                store.display()
+            );
             return Err(CapturesError::Refused(detail));
         }
         FolderForm::Files => {
@@ -110,7 +114,10 @@ pub(super) fn read_index(store: &Path) -> Result<Index, CapturesError> {
         }
     }
     if store.join(PARTIAL).exists() {
-        let detail = format!("{} still has temporary files (run its `captures pack` again)", store.display());
+        let detail = format!(
+            "{} still has temporary files (run the `captures pack` or `captures add` that made it again)",
+            store.display()
+        );
         return Err(CapturesError::Refused(detail));
     }
     Index::read(store).map_err(|source| CapturesError::Index { path: store.to_owned(), source })
@@ -140,7 +147,7 @@ fn is_already_restored(path: &Path, entry: &IndexEntry, bytes: u64) -> Result<bo
     Ok(BlobId::from(hasher.finalize()) == entry.blake3)
 }
 
-/// The name is the same in each run, so that what an interrupted run left is found.
+/// The draft's name is the same in each run, so that what an interrupted run left is found.
 fn draft_path(target: &Path) -> PathBuf {
     const SUFFIX: &str = ".part";
     let name = target.file_name().unwrap_or_default();
@@ -168,7 +175,8 @@ impl Restoring<'_> {
         if BlobId::from(blake3::hash(&bytes)) != entry.manifest {
             return Err(CapturesError::Damaged {
                 path,
-                what: "its digest differs from the one in the index".to_owned(),
+                what: "the manifest is damaged: its digest differs from the one in the index (run `captures check`)"
+                    .to_owned(),
             });
         }
         let manifest = Manifest::parse(&bytes)
@@ -193,7 +201,9 @@ impl Restoring<'_> {
         }
         let found = BlobId::from(hasher.finalize());
         if found != manifest.file_digest || found != entry.blake3 {
-            let what = "the restored file differs from the packed one, so a blob is damaged".to_owned();
+            let what =
+                "the restored file differs from the packed one, so a blob is damaged (run `captures check`)"
+                    .to_owned();
             return Err(CapturesError::Damaged { path, what });
         }
         draft.place_new(target, 0o644)
@@ -210,7 +220,9 @@ impl Restoring<'_> {
         let file = open_blob(self.store, id).map_err(failed("opening the blob", &path))?;
         let found = file.metadata().map_err(failed("reading the size of the blob", &path))?.len();
         if found != bytes {
-            let what = format!("it has {found} bytes instead of {bytes}");
+            let what = format!(
+                "the blob is damaged: it has {found} bytes instead of {bytes} (run `captures check`)"
+            );
             return Err(CapturesError::Damaged { path, what });
         }
         let stop = self.stop;

@@ -42,7 +42,7 @@ impl Leaf {
         self.group.events()
     }
 
-    /// As far as the leaf's files show it.
+    /// Returns whether a limit above the leaf refused tasks, as far as the leaf's files show it.
     pub fn was_refused_tasks_from_above(&self) -> Result<bool, CgroupError> {
         self.group.was_refused_tasks_from_above(self.limits.tasks)
     }
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn kill_ends_all_members() {
+    fn kill_writes_cgroup_kill_or_forbids_new_processes() {
         let folder = tempfile::tempdir().expect("folder");
         let [(one, leaf), (_, two)] = leaves(folder.path());
         two.kill().expect("kills");
@@ -140,7 +140,7 @@ mod tests {
             write(file, "oom_kill many\n");
             assert!(leaf.events().expect_err("nonsense").to_string().contains(file));
             write(file, "");
-            assert_eq!(leaf.events().expect("an old kernel").oom_kill, 0);
+            assert_eq!(leaf.events().expect("an old version of Linux").oom_kill, 0);
         }
     }
 
@@ -152,7 +152,7 @@ mod tests {
                 let pids = group.folders().last().expect("a folder");
                 std::fs::write(pids.join(name), text).expect("writes");
             };
-            assert!(!leaf.was_refused_tasks_from_above().expect("an old kernel"));
+            assert!(!leaf.was_refused_tasks_from_above().expect("an old version of Linux"));
             // The limit is 8.
             for (events, peak, from_above) in [
                 ("max 0\n", "3\n", false),

@@ -50,8 +50,8 @@ impl Mark {
     }
 }
 
-/// A process that was forked meanwhile also has it open, until it executes a program. Closing it would therefore not
-/// unlock it yet.
+/// A locked folder. A process that was forked meanwhile also has the folder open, until it executes a program. Until
+/// then, closing the folder here would not unlock it.
 #[derive(Debug)]
 struct Locked(File);
 

@@ -7,7 +7,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::{CgroupError, read};
 
-/// Each needs a file descriptor meanwhile.
+/// The number of members killed in one round. Each needs a file descriptor meanwhile.
 const AT_A_TIME: usize = 64;
 /// The largest number of rounds, each of which kills at most `AT_A_TIME` members.
 const MAX_LISTS: usize = 256;
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_listed_processes_are_killed() {
+    fn listed_processes_are_killed_except_on_an_incomplete_last_line() {
         let folder = tempfile::tempdir().expect("folder");
         let sleep = || Command::new("sleep").arg("600").stdin(Stdio::null()).spawn().expect("starts");
         let (mut one, mut other, mut outside) = (sleep(), sleep(), sleep());

@@ -127,7 +127,8 @@ impl Subtree {
         }
     }
 
-    /// A live process may have entered it. It is removed when the process has ended.
+    /// Removes a leaf that a live process may have entered. If the leaf is not empty, it is removed when the process
+    /// has ended.
     pub fn put_aside(&mut self, leaf: Leaf) {
         if let Err(busy) = leaf.remove() {
             self.dying.push(busy);
@@ -361,7 +362,7 @@ mod tests {
         if rustix::process::geteuid().is_root() {
             assert!(matches!(taken, Err(CgroupError::NotDelegated { .. })), "{taken:?}");
         } else {
-            assert!(taken.is_ok(), "the kernel decides: {taken:?}");
+            assert!(taken.is_ok(), "Linux decides: {taken:?}");
         }
         drop(taken);
         let topmost = StartGroup { topmost: true, ..start };

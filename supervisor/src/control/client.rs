@@ -75,8 +75,8 @@ impl Client {
         Ok(Self { reader: BufReader::new(socket), next: 1, timeout, waits: false })
     }
 
-    /// Removes the timeout of all later answers, because they can take arbitrarily long. A stopped supervisor still ends
-    /// the wait.
+    /// Removes the timeout of all later answers, because they can take arbitrarily long. If the supervisor is stopped,
+    /// a wait still ends after the timeout.
     pub fn wait_forever(&mut self) {
         self.waits = true;
     }
@@ -154,8 +154,7 @@ impl Client {
     /// Returns the error for an answer that did not come in time.
     fn silence(&self) -> ClientError {
         let timeout = self.timeout;
-        // The process that listens on the socket.
-        // It is 0 if that process is in another namespace.
+        // The pid of the process that listens on the socket; 0 if that process is in another namespace.
         match getsockopt(self.reader.get_ref(), PeerCredentials).map(|peer| peer.pid()) {
             Ok(pid) if is_stopped(pid) => ClientError::Stopped { timeout, pid },
             _ => ClientError::Silent { timeout },
@@ -176,7 +175,8 @@ fn socket_within(path: &Path, timeout: Duration) -> rustix::io::Result<OwnedFd> 
     Ok(socket)
 }
 
-/// Returns whether a process was stopped by a signal. A debugger stops a process again and again, for a moment.
+/// Returns whether a process was stopped by a signal. A stop by a debugger does not count, because it may last only a
+/// moment.
 fn is_stopped(pid: i32) -> bool {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The state follows the name, which is in parentheses.

@@ -204,8 +204,9 @@ fn typed<T: DeserializeOwned>(method: &str, params: Option<&str>) -> Result<T, R
     if text.starts_with('[') {
         return Err(Refusal::new(Code::InvalidParams, format!("`{method}` takes its parameters by name")));
     }
-    serde_json::from_str(text)
-        .map_err(|error| Refusal::new(Code::InvalidParams, format!("the parameters of `{method}`: {error}")))
+    serde_json::from_str(text).map_err(|error| {
+        Refusal::new(Code::InvalidParams, format!("the parameters of `{method}` are not valid: {error}"))
+    })
 }
 
 /// Refuses a request that has both of two parameters, or neither.
@@ -213,5 +214,8 @@ fn require_one(method: &str, one: &str, has_one: bool, other: &str, has_other: b
     if has_one != has_other {
         return Ok(());
     }
-    Err(Refusal::new(Code::InvalidParams, format!("`{method}` takes one of `{one}` and `{other}`")))
+    Err(Refusal::new(
+        Code::InvalidParams,
+        format!("`{method}` needs either `{one}` or `{other}`, and not both"),
+    ))
 }

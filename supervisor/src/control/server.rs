@@ -22,7 +22,7 @@ use super::socket::{RunSocket, SocketError};
 /// The maximum number of connections. A client needs one or two.
 const MAX_CONNECTIONS: usize = 32;
 /// The maximum number of connections accepted or refused in one step.
-const MAX_REFUSED_AT_ONCE: usize = 64;
+const MAX_ACCEPTED_PER_STEP: usize = 64;
 /// The number of connections that Linux holds until they are accepted.
 const BACKLOG: i32 = 128;
 /// How long no connection is accepted after the process has run out of descriptors. Without this pause, the waiting
@@ -270,7 +270,7 @@ impl Server {
             return;
         }
         self.accepts_from = None;
-        for _ in 0..MAX_REFUSED_AT_ONCE {
+        for _ in 0..MAX_ACCEPTED_PER_STEP {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = match accept_with(&self.listener, flags) {
                 Ok(socket) => socket,

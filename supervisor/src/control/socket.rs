@@ -107,7 +107,7 @@ pub struct Found {
     pub socket: PathBuf,
 }
 
-/// Returns all runs with a link in one of the folders, running or not.
+/// Returns the runs with a link in one of the folders, running or not.
 pub fn runs() -> Vec<Found> {
     let mut found = Vec::new();
     for folder in folders() {

@@ -16,13 +16,13 @@ use super::unit::{Progress, Unit};
 use super::worker::{State, Worker};
 use super::{Core, Ending};
 
-/// It doubles with each further failed start, up to `MAX_BACKOFF`.
+/// The delay after a failed start. It doubles with each further failed start, up to `MAX_BACKOFF`.
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
 
 pub(super) enum Fit {
     Worker(WorkerId),
-    /// For example, all of them are starting, being replaced or holding a lease.
+    /// No worker is free yet. For example, all of them are starting, being replaced or holding a lease.
     Coming,
 }
 
@@ -176,8 +176,8 @@ impl Core {
         }
     }
 
-    /// While verifiers work. Otherwise the first profile would wait for the old profiler to end and for a new one to
-    /// start.
+    /// Replaces an idle profiler that is due while verifiers work. Otherwise the first profile would wait for the old
+    /// profiler to end and for a new one to start.
     fn replace_profiler_if_due(&mut self, now: Moment, index: usize) {
         // There is at most one profiler. If it is idle, all leases are held by verifiers.
         let verifying = self.workers.values().any(|it| it.lease().is_some());
@@ -226,7 +226,7 @@ impl Core {
         self.workers.values().any(|it| it.role == role && matches!(it.state, State::Starting { .. }))
     }
 
-    /// Once per job and subject, because the same decision is made at every step.
+    /// Writes a policy row once per job and subject, because the same decision is made at every step.
     pub(super) fn policy_once(
         &mut self,
         subject: PolicySubject,

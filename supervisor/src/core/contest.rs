@@ -17,7 +17,7 @@ use super::event::Stage;
 use super::roster::Roster;
 use super::unit::Unit;
 
-/// Only candidates that are faster than the baseline count.
+/// How many of the fastest candidates are confirmed. Only candidates that are faster than the baseline count.
 pub(super) const MAX_CONFIRMED: usize = 3;
 
 pub(super) struct Contest {
@@ -49,7 +49,7 @@ impl Contest {
         }
     }
 
-    /// Returns an empty text for a unit that is not confirmed.
+    /// Says why a unit is not profiled. Returns an empty text for a unit that is not confirmed.
     pub(super) fn why_not(&self, unit: &Unit) -> String {
         match (unit.step().stage, unit.speedup) {
             (Stage::Profile, Some(speedup)) => format!(

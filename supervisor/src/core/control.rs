@@ -208,7 +208,11 @@ impl Core {
             ("ceiling_bytes", ceiling.get()),
             ("charged_bytes", charged.get()),
         ];
-        self.accept("set_ceiling", format!("{ceiling} instead of {before}, {charged} are charged"), numbers)
+        self.accept(
+            "set_ceiling",
+            format!("the ceiling is {ceiling} instead of {before}, and {charged} are charged"),
+            numbers,
+        )
     }
 
     // Requests about units.

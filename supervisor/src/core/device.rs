@@ -193,7 +193,7 @@ impl Core {
             let took = now.saturating_sub(since).as_millis();
             self.policy(
                 "device_returned",
-                "the device's memory has been returned, so the device is in use again".to_owned(),
+                "the device's memory has been returned, so the device is used again".to_owned(),
                 vec![("worker", u64::from(worker.0)), ("took_ms", u64::try_from(took).unwrap_or(u64::MAX))],
             );
         }

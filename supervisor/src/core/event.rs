@@ -25,13 +25,13 @@ pub enum Event {
     WorkerReady {
         worker: WorkerId,
     },
-    /// Not started, no valid hello, or not watched. If `alive`, `WorkerGone` follows.
+    /// A worker was not started, sent no valid hello, or could not be watched. If `alive`, `WorkerGone` follows.
     WorkerNotReady {
         worker: WorkerId,
         why: String,
         alive: bool,
     },
-    /// `Returned` follows if some of its runners are still alive.
+    /// A worker has died. `Returned` follows if some of its runners are still alive.
     WorkerGone {
         worker: WorkerId,
         how: String,
@@ -73,7 +73,7 @@ pub enum Event {
     DeviceLost {
         why: String,
     },
-    /// `Action::Replied` follows.
+    /// A source offers units. `Action::Replied` follows.
     Offered {
         job: JobId,
         units: Vec<UnitSpec>,
@@ -90,7 +90,7 @@ pub enum Event {
     Control(Control),
     /// The user interrupted the run. The first interrupt drains, the second kills.
     Interrupt,
-    /// The reason is on record, and the signal has been sent.
+    /// The reason for killing a worker is on record, and the signal has been sent.
     KillSent {
         worker: WorkerId,
     },

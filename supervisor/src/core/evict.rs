@@ -36,7 +36,7 @@ impl Core {
         self.send_drain_order(now, worker, Some(reason));
     }
 
-    /// In the order in which they are ended: spares first.
+    /// Returns the idle workers in the order in which they are ended: spares first.
     pub(super) fn dispensable(&self) -> Vec<WorkerId> {
         let mut idle = self.idle(|_| true);
         idle.sort_by_key(|worker| self.workers.get(worker).is_some_and(|it| !it.is_spare()));

@@ -76,7 +76,7 @@ impl Core {
         }
     }
 
-    /// Returns false if there are none, or if something is running or waits for room.
+    /// Returns false if no unit was put off, or if something is running or waits for room.
     fn begin_the_second_pass(&mut self) -> bool {
         if self.jobs.iter().any(|job| job.roster.has_running()) || self.held_builds().is_some() {
             return false;
@@ -213,7 +213,8 @@ impl Core {
     fn does_not_fit(&mut self, unit: UnitId, stage: Stage, demand: Demand) {
         let Some((scope, least, ceiling)) = self.ledger.never_fits(demand) else { return };
         let stage = stage.name();
-        let detail = format!("its {stage} needs a ceiling of {least}, but it is {ceiling} ({})", scope.key());
+        let detail =
+            format!("its {stage} needs a ceiling of {least}, but the ceiling is {ceiling} ({})", scope.key());
         self.policy(
             "does_not_fit",
             detail.clone(),

@@ -189,18 +189,18 @@ impl std::fmt::Display for Refusal {
             Self::Ceiling { scope, charged, wanted, ceiling } => {
                 write!(
                     f,
-                    "{charged} are charged, {wanted} wanted, the ceiling is {ceiling} ({})",
+                    "{charged} are charged, {wanted} more are needed, and the ceiling is {ceiling} ({})",
                     scope.key()
                 )
             }
             Self::Floor { available, wanted, floor } => {
                 write!(
                     f,
-                    "{available} are available, {wanted} wanted, the floor is {floor} ([memory] host_floor)"
+                    "{available} are available, {wanted} are needed, and the floor is {floor} ([memory] host_floor)"
                 )
             }
             Self::DeviceInUse { free, wanted } => {
-                write!(f, "{free} are free on the device, {wanted} wanted")
+                write!(f, "{free} are free on the device, and {wanted} are needed")
             }
         }
     }
@@ -290,7 +290,7 @@ impl Ledger {
         self.accounts.get(&worker).map_or(Demand::default(), |account| account.measured - account.reserved)
     }
 
-    /// The ledger would get it back if the worker ended.
+    /// Returns what a worker is charged. The ledger would get it back if the worker ended.
     pub fn charge(&self, worker: WorkerId) -> Demand {
         self.accounts.get(&worker).map_or(Demand::default(), |account| account.charge())
     }

@@ -116,7 +116,7 @@ impl Core {
         }
     }
 
-    /// What remains is what its runners owe and what the device has not returned.
+    /// Charges a dead worker only for what its runners owe and what the device has not returned.
     pub(super) fn settle_account(&mut self, worker: WorkerId) {
         let host = self.returning.get(&worker).map(|it| owed_by(&it.runners));
         let device = self.device.unreturned_by(worker);
@@ -149,7 +149,8 @@ impl Core {
         }
     }
 
-    /// Such a worker is stuck in uninterruptible sleep, and this run cannot get its memory back.
+    /// Reports killed workers that do not die, and ends the run unless everything is being killed already. Such a
+    /// worker is stuck in uninterruptible sleep, and this run cannot get its memory back.
     pub(super) fn death_overdue(&mut self, now: Moment) {
         let overdue: Vec<WorkerId> = self
             .workers

@@ -1,7 +1,7 @@
 //! All decisions of a run, as a pure function: `handle(now, event)` returns actions.
 //!
-//! Owns the state of jobs, units of work, workers, leases and the ledger. It has no clock, thread, file, log or
-//! channel: `now` comes with every event, and everything to be done is returned as an action. `check_invariants`
+//! The core owns the state of jobs, units of work, workers, leases and the ledger. It has no clock, thread, file, log
+//! or channel: `now` comes with every event, and everything to be done is returned as an action. `check_invariants`
 //! checks the laws that hold after every step.
 
 mod assign;
@@ -143,8 +143,8 @@ pub struct Core {
 }
 
 impl Core {
-    /// It does nothing before the first event, which should be `Event::Tick`. After that, samples must arrive even if
-    /// nothing changes, because a profile waits until the idle verifier has been sampled.
+    /// The core does nothing before the first event, which should be `Event::Tick`. After that, samples must arrive
+    /// even if nothing changes, because a profile waits until the idle verifier has been sampled.
     pub fn new(spec: RunSpec, first_worker: WorkerId, first_lease: LeaseId) -> Self {
         let jobs = vec![Job::default(); spec.jobs.len()];
         let ledger = Ledger::new(spec.ceilings, spec.floor, spec.supervisor);
@@ -323,9 +323,9 @@ impl Core {
                 (format!("{} did not finish in time", lease.id), lease.deadline.saturating_sub(lease.started))
             }
             State::Starting { deadline } => {
-                ("it was not ready in time".to_owned(), deadline.saturating_sub(it.born))
+                ("the worker was not ready in time".to_owned(), deadline.saturating_sub(it.born))
             }
-            _ => ("it did not end in time after its shutdown order".to_owned(), DRAIN_DEADLINE),
+            _ => ("the worker did not end in time after its shutdown order".to_owned(), DRAIN_DEADLINE),
         };
         let mut numbers = vec![("worker", u64::from(worker.0)), ("deadline_ms", ms(given))];
         if let Some(lease) = it.lease() {

@@ -108,8 +108,8 @@ pub fn verify(
     let group = worst.map_or(0..0, |index| groups[index].clone());
     let heaviest = largest(entries[group.clone()].iter().map(|entry| entry.unmapped + entry.outputs));
     // Each entry may need a separate runner, which loads the candidate and makes a plan call, the repeats and, if a
-    // right call was followed by a wrong one, two more. An entry that fails in a shared runner is repeated in a
-    // separate one.
+    // right call was followed by a wrong one, two more. One further call is allowed for. An entry that fails in a
+    // shared runner is repeated in a separate one.
     let calls = call_limit(settings).saturating_mul(settings.repeats.saturating_add(4));
     let per_runner = calls.saturating_add(load_limit(settings)).saturating_add(RUNNER_OVERHEAD);
     let per_entry = if groups.len() < entries.len() { per_runner.saturating_mul(2) } else { per_runner };
@@ -213,7 +213,7 @@ pub fn profile_on_device(
     Prediction { decides: worst.map(|_| batch.start), batches: cut, ..prediction }
 }
 
-/// The pool, its bookkeeping and staging memory, O of the step with the largest outputs, and 2c.
+/// Predicts a replay: the pool, its bookkeeping and staging memory, O of the step with the largest outputs, and 2c.
 pub fn replay(
     pool: Bytes,
     bookkeeping: Bytes,
@@ -246,8 +246,8 @@ pub struct Sides<'a> {
     pub baseline: Option<RunnerTerms<'a>>,
 }
 
-/// Each way reserves less than the one before. The first uses batches of up to `batch_bytes`, the next ones smaller and
-/// smaller batches, down to one entry each.
+/// Returns the ways to profile. Each reserves less than the one before. The first uses batches of up to `batch_bytes`,
+/// the next ones smaller and smaller batches, down to one entry each.
 ///
 /// Each way's prediction is `formula::profile` of its largest batch.
 pub fn profile(
@@ -334,7 +334,7 @@ fn largest_inputs(entries: &[EntryNumbers]) -> Bytes {
     entries.iter().map(|entry| entry.inputs).max().unwrap_or_default()
 }
 
-/// The first of them if several are equal.
+/// Returns the index of the largest size, the first one if several are equal.
 fn largest(sizes: impl Iterator<Item = Bytes>) -> Option<usize> {
     sizes.enumerate().max_by_key(|&(index, size)| (size, std::cmp::Reverse(index))).map(|(index, _)| index)
 }

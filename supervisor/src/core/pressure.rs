@@ -22,9 +22,10 @@ use super::worker::{Runner, Worker};
 const WORTH_KILLING: Bytes = Bytes::mib(64);
 /// An idle worker that owes less than this is ended only if it is a spare.
 const WORTH_RECYCLING: Bytes = Bytes::mib(16);
-/// Until a gap is reported. Freed pages stay in per-CPU lists for seconds before Linux counts them as available.
+/// How long a gap must last before it is reported. Freed pages stay in per-CPU lists for seconds before Linux counts
+/// them as available.
 const GAP_TIMEOUT: Duration = Duration::from_secs(10);
-/// For so long, no spare is started, and the policy row `pressure` is not repeated. Linux repeats its report every two
+/// How long no spare is started, and the policy row `pressure` is not repeated. Linux repeats its report every two
 /// seconds while it is short of memory.
 const PRESSURE_QUIET: Duration = Duration::from_secs(60);
 /// The wait for the memory of an idle worker that was told to end.
@@ -91,7 +92,7 @@ impl Core {
         self.machine.gap_reported = true;
         self.policy(
             "attribution_gap",
-            "the machine has lost memory that no process of this run owes; another program or the kernel holds it"
+            "the machine has lost memory that no process of this run owes; another program or Linux itself holds it"
                 .to_owned(),
             vec![
                 ("gap_bytes", gap.get()),
@@ -245,7 +246,7 @@ impl Core {
         }
     }
 
-    /// Returns true if there were any.
+    /// Ends spares, and idle workers that owe enough. Returns true if there were any.
     fn recycle_the_dispensable(&mut self, now: Moment) -> bool {
         let mut any_ended = false;
         for worker in self.dispensable() {

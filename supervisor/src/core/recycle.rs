@@ -55,7 +55,7 @@ pub struct Usage {
     pub owed: Bytes,
 }
 
-/// Growth comes before leases, and leases before age. A worker that has held no lease is never replaced: its
+/// Growth comes before leases, and leases before age. There is no reason for a worker that has held no lease: its
 /// successor would be no better, and replacing could go on indefinitely.
 pub fn reason_to_replace(settings: &RecycleSettings, usage: &Usage) -> Option<RecycleReason> {
     if usage.leases == 0 {

@@ -68,7 +68,7 @@ impl Core {
         for (worker, pid, owed, limit) in over {
             self.policy(
                 "kill_runner",
-                "it owes more than its limit".to_owned(),
+                "the runner owes more than its limit".to_owned(),
                 vec![
                     ("worker", u64::from(worker.0)),
                     ("pid", u64::from(pid)),
@@ -83,8 +83,9 @@ impl Core {
         let exceeded = self.over_ceiling().or_else(|| self.below_floor(sample));
         self.handle_exceeded_limit(now, exceeded);
     }
-    /// Nothing else should be active while a candidate is timed. But processes that were to end before may still be
-    /// there.
+
+    /// Nothing else should be active while a candidate is timed, but processes that should have ended before may still
+    /// be there.
     fn note_breaches(&mut self) {
         let is_timing = |it: &Worker| it.lease().is_some_and(|lease| lease.order.stage.is_timed());
         let Some((&timed, _)) = self.workers.iter().find(|(_, it)| is_timing(it)) else { return };

@@ -194,7 +194,7 @@ impl Core {
             let Supply::Asked { since } = self.jobs[index].supply else { continue };
             if since + SOURCE_TIMEOUT <= now {
                 self.jobs[index].supply = Supply::Exhausted;
-                let text = format!("its source was asked {SOURCE_TIMEOUT:?} ago and has not answered");
+                let text = format!("the job's source was asked {SOURCE_TIMEOUT:?} ago and has not answered");
                 self.policy("source_silent", text, vec![("job", u64::from(self.spec.jobs[index].id.0))]);
             }
         }

@@ -7,7 +7,7 @@ use super::Core;
 use super::event::Moment;
 use super::worker::Lease;
 
-/// It doubles with each further attempt of a unit that was refused a process.
+/// It doubles with each further attempt of a unit that was refused a process, up to `LONGEST_PAUSE`.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// So many attempts of a unit do not count as losses; a second pass counts from zero. Their pauses take a minute in

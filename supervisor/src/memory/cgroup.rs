@@ -72,7 +72,8 @@ pub fn pids_left(root: &Path) -> Result<Option<u64>, SampleError> {
     Ok(least)
 }
 
-/// The files count what was refused at the groups' limits or at the limit of a group above; `root` is `/`.
+/// Returns the files that count refused processes and threads. Depending on the version of Linux, a file counts those
+/// refused at its group's own limit, or those refused in its group at any limit; `root` is `/`.
 pub fn pids_refusal_files(root: &Path) -> Result<Vec<PathBuf>, SampleError> {
     let folders = groups_with(root, "pids")?;
     let file = |folder: PathBuf| {
@@ -83,7 +84,7 @@ pub fn pids_refusal_files(root: &Path) -> Result<Vec<PathBuf>, SampleError> {
     Ok(folders.into_iter().map(|(_, folder)| file(folder)).filter(|file| file.exists()).collect())
 }
 
-/// A file that cannot be read counts as 0.
+/// Returns the sum of the counts in these files. A file that cannot be read counts as 0.
 pub fn pids_refusals(files: &[PathBuf]) -> u64 {
     let count = |file: &PathBuf| {
         let text = read_small(file, EVENTS_BYTES).ok()??;
@@ -138,7 +139,7 @@ pub fn own_groups(root: &Path) -> Result<OwnGroups, SampleError> {
         let (version, group) = lines(&groups)
             .filter_map(|line| group_with(line, controller))
             .find(|(version, _)| *version == wanted)?;
-        // A group outside the mounted part of the tree is somebody else's.
+        // A group outside the mounted part of the tree cannot be used.
         is_visible(&mounts, version, &group, controller).then_some(())?;
         let (mount_point, below) = locate(root, &mounts, version, &group, controller)?;
         Some(OwnGroup {

@@ -7,11 +7,12 @@ use std::path::Path;
 /// A field is `None` if the machine does not report it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Disturbance {
-    /// Each named once. Empty if the machine reports none, as is usual in virtual machines.
+    /// The frequency governors of all CPUs, each named once. Empty if the machine reports none, as is usual in virtual
+    /// machines.
     pub governors: Vec<String>,
     /// Whether two hardware threads share a core.
     pub smt: Option<bool>,
-    /// Of the last minute: the number of threads that ran, or waited for a CPU or a disk.
+    /// The load average of the last minute: how many threads ran, or waited for a CPU or a disk.
     pub load: Option<f64>,
     /// CPU time of all CPUs since the machine started, and the part that the host took away (steal).
     ticks: Option<(u64, u64)>,

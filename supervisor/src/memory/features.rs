@@ -1,4 +1,4 @@
-//! Detects which of Linux's interfaces for watching memory exist on this machine, by trying them.
+//! Detects which of Linux's interfaces for watching memory exist here, and whether NVIDIA's driver is loaded.
 
 use std::fs::OpenOptions;
 use std::io::Write as _;

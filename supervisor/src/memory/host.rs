@@ -10,6 +10,7 @@ pub struct Host {
     /// The number of CPUs that this process can use.
     pub cores: Option<u32>,
     pub ram: Option<Bytes>,
+    /// The version of Linux.
     pub kernel: Option<String>,
 }
 
@@ -39,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn detect_finds_cores_memory_and_kernel() {
+    fn detect_finds_cores_memory_and_the_version_of_linux() {
         let host = Host::detect();
         assert!(host.cores.is_some_and(|cores| cores > 0));
         assert!(host.ram.is_some_and(|ram| ram > Bytes::mib(64)));

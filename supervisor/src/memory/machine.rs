@@ -11,7 +11,7 @@ use super::{SampleError, page_size};
 
 /// The size limit of `/proc/meminfo`, which has about 1.5 KiB.
 const MEMINFO_BYTES: usize = 16 << 10;
-/// The file has about 4 KiB: one line for each counter that Linux was built with.
+/// The size limit of `/proc/vmstat`, which has about 4 KiB: one line for each counter that Linux was built with.
 const VMSTAT_BYTES: usize = 64 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

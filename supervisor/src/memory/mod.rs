@@ -41,20 +41,20 @@ impl<T> Seen<T> {
 /// The end of a process is not an error: it is [`Seen::NoMemory`] or [`Seen::Gone`].
 #[derive(Debug, thiserror::Error)]
 pub enum SampleError {
-    #[error("{path}: could not {operation} (is it mounted, and may this user read it?)")]
+    #[error("{path}: could not {operation} (check that it is mounted and that this user may read it)")]
     Io {
         path: PathBuf,
         operation: &'static str,
         #[source]
         source: std::io::Error,
     },
-    #[error("{path}: `{line}` is not {wanted} (a kernel that writes it differently is not supported)")]
+    #[error("{path}: `{line}` is not {wanted} (this version of Linux is not supported)")]
     Line { path: PathBuf, line: String, wanted: &'static str },
-    #[error("{path}: longer than {limit} bytes (the kernel writes less)")]
+    #[error("{path}: longer than {limit} bytes (longer files are not read)")]
     TooLong { path: PathBuf, limit: usize },
-    #[error("{path}: has no `{wanted}` (kernels without it are not supported)")]
+    #[error("{path}: has no `{wanted}` (this version of Linux is not supported)")]
     Absent { path: PathBuf, wanted: &'static str },
-    #[error("{path}: more than {limit} processes (the others are not counted)")]
+    #[error("{path}: more than {limit} processes (too many to list)")]
     TooMany { path: PathBuf, limit: usize },
 }
 

@@ -13,7 +13,7 @@ use super::text::{number, read_small, words};
 const BYTES: usize = 256;
 
 /// `root` is `/`. Returns `None` if neither the machine nor a control group has a limit that can be read.
-/// `left_for_user` has the user's own limit.
+/// The user's own limit does not count here; see `left_for_user`.
 pub fn left(root: &Path) -> Result<Option<u64>, SampleError> {
     let proc = root.join("proc");
     let groups = pids_left(root)?;
@@ -24,8 +24,8 @@ pub fn left(root: &Path) -> Result<Option<u64>, SampleError> {
     Ok(machine.chain(groups).min())
 }
 
-/// As `ulimit -u` shows it; `root` is `/`. Returns `None` if there is no limit, or if so much is left that counting is
-/// not worth its time.
+/// Returns how many tasks are left of the limit that `ulimit -u` shows; `root` is `/`. Returns `None` if no limit
+/// applies to this process, if `/proc` cannot be listed, or if so many are left that counting is not worth its time.
 pub fn left_for_user(root: &Path) -> Option<u64> {
     // Linux exempts processes with one of these capabilities.
     let exempt = CapabilitySet::SYS_RESOURCE | CapabilitySet::SYS_ADMIN;
@@ -53,7 +53,7 @@ fn left_under(limit: u64, proc: &Path, user: u32) -> Option<u64> {
     Some(limit.saturating_sub(used))
 }
 
-/// Its files in `/proc` may belong to root, as those of workers do.
+/// Read from `status`, because the files of a process in `/proc` may belong to root, as those of workers do.
 fn real_user(process: &Path) -> Option<u32> {
     let status = std::fs::read_to_string(process.join("status")).ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;

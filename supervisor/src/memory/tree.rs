@@ -19,9 +19,9 @@ use super::text::{number, words};
 
 /// The maximum number of descendants. Only a fork bomb should exceed it.
 pub const MAX_DESCENDANTS: usize = 16 << 10;
-/// Twice Linux's default limit of pids on a machine with up to 32 CPUs.
+/// The maximum number of processes on the machine: twice Linux's default limit of pids with up to 32 CPUs.
 pub const MAX_PROCESSES: usize = 64 << 10;
-/// At 8 bytes for each pid.
+/// The size of the buffer for a list of children, with 8 bytes for each pid.
 const CHILDREN_BYTES: usize = MAX_DESCENDANTS * 8;
 /// The size of the buffer for folder entries.
 const FOLDER_BYTES: usize = 8 << 10;
@@ -69,7 +69,7 @@ impl TreeWalker {
         self.method == Method::Listed
     }
 
-    /// Returns all descendants of a process, sorted.
+    /// Returns the descendants of a process, sorted.
     pub fn descendants(&mut self, pid: u32) -> Result<&[u32], SampleError> {
         if self.method == Method::Listed {
             match self.by_lists(pid) {
@@ -181,7 +181,7 @@ impl TreeWalker {
     }
 }
 
-/// Sorted. Reads the parents of all processes.
+/// Returns the children of a process, sorted. Reads the parents of all processes.
 pub fn children(proc: &Path, pid: u32) -> Result<Vec<u32>, SampleError> {
     let mut children = Vec::new();
     parents(proc, |child, parent| {
@@ -193,7 +193,7 @@ pub fn children(proc: &Path, pid: u32) -> Result<Vec<u32>, SampleError> {
     Ok(children)
 }
 
-/// Processes that end meanwhile are skipped.
+/// Passes the pid and the parent of each process to `visit`. Processes that end meanwhile are skipped.
 fn parents(proc: &Path, mut visit: impl FnMut(u32, u32)) -> Result<(), SampleError> {
     let entries = std::fs::read_dir(proc).map_err(|error| SampleError::io(proc, "list it", error))?;
     let mut seen = 0;

@@ -157,7 +157,7 @@ fn answer(request: &[u8], page: &dyn Fn() -> Option<String>) -> Vec<u8> {
     let mut words = line.split(|&byte| byte == b' ');
     let (method, target, version) = (words.next(), words.next(), words.next());
     if !version.is_some_and(|version| version.starts_with(b"HTTP/1.")) || words.next().is_some() {
-        return plain("400 Bad Request", "the request is not HTTP/1.1\n");
+        return plain("400 Bad Request", "the request is not valid HTTP/1.1\n");
     }
     if method != Some(b"GET") {
         return plain("405 Method Not Allowed", "only GET is supported\n");

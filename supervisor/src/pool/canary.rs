@@ -78,7 +78,7 @@ impl Canary {
         if !self.ends_within(timeout) {
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                format!("the canary did not end within {timeout:?}"),
+                format!("it did not end within {timeout:?}"),
             ));
         }
         let mut output = String::new();

@@ -307,7 +307,7 @@ impl Pool {
         let (how, orderly) = describe_end(&pidfd);
         // If the worker died before the handshake, the reader thread is still waiting, and this ends it.
         channel.close();
-        // Runners of a dead worker become children of this subreaper. The kernel kills them when their worker dies.
+        // Runners of a dead worker become children of this subreaper. Linux kills them when their worker dies.
         // They are killed again, to be sure.
         let mut remaining: Vec<(u32, OwnedFd)> =
             runners.into_iter().map(|(pid, runner)| (pid, runner.pidfd)).collect();
@@ -343,7 +343,7 @@ impl Pool {
             let _ = pidfd_send_signal(&pidfd, Signal::KILL);
             self.orphans.push(Orphan { worker, pid, pidfd });
         }
-        // The kernel killed most of them with the worker, so these can be reaped now.
+        // Linux killed most of them with the worker, so these can be reaped now.
         self.orphans.retain(|orphan| !reap_if_dead(&orphan.pidfd));
     }
 
@@ -351,7 +351,7 @@ impl Pool {
         self.orphans.iter().any(|orphan| orphan.worker == worker)
     }
 
-    /// Reaps dead orphans without waiting, because a process stuck in the kernel must not block the run.
+    /// Reaps dead orphans without waiting, because a process that is stuck in a system call must not block the run.
     fn reap_orphans(&mut self) -> Vec<PoolEvent> {
         self.orphans.retain(|orphan| !reap_if_dead(&orphan.pidfd));
         let back: Vec<WorkerId> =

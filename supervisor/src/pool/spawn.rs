@@ -29,7 +29,7 @@ impl Executable {
 
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
-    #[error("creating a one-shot server for a worker below {}", std::env::temp_dir().display())]
+    #[error("creating the socket to which a worker connects, in {}", std::env::temp_dir().display())]
     Server(#[source] io::Error),
     #[error("opening the worker's log {path}")]
     Log { path: String, source: io::Error },

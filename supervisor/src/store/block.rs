@@ -28,12 +28,14 @@ pub enum BlockError {
     TooLong { length: usize },
     #[error("its checksum is wrong")]
     Checksum,
-    #[error("its format is {found}, but this program reads {FORMAT}")]
+    #[error("its format is {found}, but this program reads format {FORMAT}")]
     Format { found: u8 },
     #[error("it ends in the middle of {what}")]
     Short { what: &'static str },
     #[error("{what} is out of range")]
     Range { what: &'static str },
+    #[error("a track occurs twice")]
+    Twice,
     #[error("{count} bytes follow its end")]
     Trailing { count: usize },
 }
@@ -100,7 +102,7 @@ pub fn decode(bytes: &[u8]) -> Result<Block, BlockError> {
         }
         let it = reader.series(start, points)?;
         if series.insert(track, it).is_some() {
-            return Err(BlockError::Range { what: "a track that occurs twice" });
+            return Err(BlockError::Twice);
         }
     }
     match reader.rest.len() {
@@ -109,7 +111,7 @@ pub fn decode(bytes: &[u8]) -> Result<Block, BlockError> {
     }
 }
 
-/// Converts a size to whole KiB. This is exact, because the kernel counts pages.
+/// Converts a size to whole KiB. This is exact, because Linux counts memory in pages.
 fn kib(bytes: Bytes) -> u64 {
     bytes.get() / 1024
 }
@@ -255,10 +257,7 @@ mod tests {
         assert_eq!(refused(&[1, 1, 0, 1, 7]), BlockError::Range { what: "a kind of track" });
         assert_eq!(refused(&[1, 1, 0, 0, 5]), BlockError::Trailing { count: 1 });
         assert_eq!(refused(&[1, 1, 0, 1, 0, 1, 0, 1]), BlockError::Range { what: "a figure" });
-        assert_eq!(
-            refused(&[1, 1, 0, 2, 0, 0, 0, 0, 0, 0]),
-            BlockError::Range { what: "a track that occurs twice" }
-        );
+        assert_eq!(refused(&[1, 1, 0, 2, 0, 0, 0, 0, 0, 0]), BlockError::Twice);
         assert!(matches!(decode(&vec![0; MAX_BYTES + 1]), Err(BlockError::TooLong { .. })));
     }
 

@@ -36,8 +36,8 @@ pub enum StoreError {
     )]
     Version { path: PathBuf, found: i64, expected: i64 },
     #[error(
-        "{path}: damaged, could not {operation}: {what} (summary.json beside it is the last complete state; \
-         keep the folder for its contents and start a new run with --dir)"
+        "{path}: damaged, could not {operation}: {what} (summary.json beside it, if there is one, is the \
+         last complete state; keep the folder for its contents and start a new run with --dir)"
     )]
     Corrupt { path: PathBuf, operation: &'static str, what: String },
     #[error("{path}: in use by another process, could not {operation} (end the other run, or wait for it)")]

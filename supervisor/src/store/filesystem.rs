@@ -16,7 +16,7 @@ pub enum Journal {
     Delete,
 }
 
-/// The `f_type` of file systems that are or may be remote, from `statfs(2)` and the kernel's `magic.h`. FUSE may be
+/// The `f_type` of file systems that are or may be remote, from `statfs(2)` and Linux's `magic.h`. FUSE may be
 /// local or remote. It is listed because DELETE costs little, whereas WAL could lose the run.
 const REMOTE: &[(u32, &str)] = &[
     (0x6969, "NFS"),

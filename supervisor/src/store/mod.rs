@@ -6,7 +6,8 @@
 //! There are two kinds of writes. *Synced* writes are on disk when the call returns; examples are the end of a
 //! candidate, and the reason for a kill, which is written before the signal. *Ordered* writes survive `kill -9` of
 //! every process, and reach the disk with the next synced write; examples are starts, ends of stages, samples and
-//! policy rows. A resumed run may write any existing row again.
+//! policy rows. A resumed run may write existing rows again, except policy rows, samples and phases of replays, which
+//! would be added twice.
 
 mod block;
 mod bound;

@@ -49,7 +49,7 @@ pub struct ReplayEnd {
 }
 
 impl Store {
-    /// Records a replay. If it is already recorded, its end is kept.
+    /// Records a replay. If it is already recorded, its budget and its end are kept.
     pub fn replay(&mut self, replay: &ReplayRow) -> Result<(), StoreError> {
         self.ordered("record a replay", |transaction| {
             transaction.execute(

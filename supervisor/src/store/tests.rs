@@ -174,7 +174,7 @@ fn killed_writer_loses_no_acknowledged_row() {
 }
 
 #[test]
-fn resumed_run_may_repeat_every_row() {
+fn resumed_run_may_repeat_its_start_and_an_ended_attempt() {
     let folder = tempfile::tempdir().expect("folder");
     drop(store_with_events(folder.path()));
     // The documents are compared as texts, because a NaN is not equal to itself.
@@ -278,7 +278,7 @@ fn memory_peaks_only_rise() {
 }
 
 #[test]
-fn row_of_an_unknown_candidate_is_refused() {
+fn row_of_an_unrecorded_job_attempt_or_worker_is_refused() {
     let folder = tempfile::tempdir().expect("folder");
     let mut store = Store::create(folder.path()).expect("creates");
     let orphan = store.candidate(&candidate(0, 0, "x")).expect_err("no such job");
@@ -314,7 +314,7 @@ fn long_texts_are_cut_and_long_names_refused() {
 }
 
 #[test]
-fn foreign_databases_are_refused_with_a_reason() {
+fn unusable_database_is_refused_with_its_reason() {
     let folder = tempfile::tempdir().expect("folder");
     let path = folder.path().join(FILE_NAME);
     let refusal = || Store::open(folder.path()).expect_err("refuses").to_string();

@@ -207,7 +207,7 @@ fn owed(memory: &mut ProcessSampler) -> Result<Option<Bytes>> {
 /// Writes the same rows as the product before it kills a runner.
 fn record_kill(store: &mut Store, owed: Bytes, limit: Bytes) -> Result<()> {
     let (now, worker) = (UtcTime::now(), WorkerId(1));
-    store.policy(now, "kill_runner", "it owes more than its limit", &Numbers::new())?;
+    store.policy(now, "kill_runner", "the runner owes more than its limit", &Numbers::new())?;
     store.kill_intended(now, ProcessKind::Runner, worker, None, KillReason::RunnerMemory { owed, limit })?;
     Ok(())
 }

@@ -161,7 +161,8 @@ impl Core {
         })
     }
 
-    /// As part of a sentence, with the size of the unit's lease. `name_of` names other units.
+    /// Returns why a unit waits, as part of a sentence, with the size of the lease that it needs. `name_of` names other
+    /// units.
     pub fn wait_reason(&self, now: Moment, id: UnitId, name_of: impl Fn(UnitId) -> String) -> Option<String> {
         let UnitView::Waiting { stage, .. } = self.unit_view(id)? else { return None };
         let unit = self.unit(id);

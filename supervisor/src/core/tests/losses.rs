@@ -229,7 +229,7 @@ fn worker_that_reports_a_fault_is_killed() {
 }
 
 #[test]
-fn start_has_a_deadline() {
+fn worker_start_has_a_deadline() {
     let mut harness = Harness::new(plan(1));
     assert_eq!(harness.core.next_deadline(), Some(Duration::from_millis(30_001)));
     let actions = harness.pass_time(Duration::from_secs(30));

@@ -98,7 +98,7 @@ fn late_worker_is_killed_with_its_deadline_in_the_log() {
     let deadline = harness.core.next_deadline().expect("a starting worker has a deadline");
     harness.pass_time(deadline - harness.now);
     let row = only_row(&harness, "kill_worker");
-    assert_eq!((row.reason.as_str(), number(&row, "lease")), ("it was not ready in time", None));
+    assert_eq!((row.reason.as_str(), number(&row, "lease")), ("the worker was not ready in time", None));
     assert!(number(&row, "deadline_ms").is_some_and(|ms| 0 < ms));
 }
 

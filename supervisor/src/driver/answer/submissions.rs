@@ -241,8 +241,8 @@ fn write_record(submission_folder: &Path, record: &SubmissionRecord) -> std::io:
     submission_folder.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
-/// Adds the submissions of earlier parts of a run to its plan. Submissions that cannot be read, or that no longer fit
-/// the plan, are reported and left out.
+/// Adds the submissions of earlier parts of a run to its plan. Submissions that cannot be read, or whose job no longer
+/// accepts them, are reported and left out. If the plan no longer has their job, they are left out silently.
 pub fn restore(plan: &mut Plan, run: &Path) {
     // Candidates get absolute paths, because the earlier part may have had another working folder.
     let run = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());

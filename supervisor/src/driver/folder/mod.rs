@@ -328,7 +328,7 @@ impl TemporaryFolder {
             return Err(FolderError::Io { action: "using", path: parent, source });
         }
         fs::set_permissions(&parent, fs::Permissions::from_mode(0o700))
-            .map_err(io_error("making private", &parent))?;
+            .map_err(io_error("restricting access to", &parent))?;
         // Only one supervisor at a time may create a folder, because a new folder looks abandoned until it is locked.
         // The parent folder serves as the lock, so that no lock file remains.
         let gate = File::open(&parent).map_err(io_error("opening", &parent))?;

@@ -12,7 +12,7 @@ pub(crate) fn policy_row(candidate: CandidateId, report: &Report) -> Option<Poli
     let reads = verified.reads;
     let reason = match (reads.page_by_page, reads.left_to_kernel, reads.turned) {
         (0, 0, _) => return None,
-        (0, ..) => "left to the kernel, which does not report what is in the cache",
+        (0, ..) => "left to Linux, which does not report what is in the cache",
         (_, _, 0) => "page by page, because no input was read as a whole",
         _ => "page by page at first, then ahead for inputs that were read as a whole",
     };

@@ -117,7 +117,7 @@ impl Run<'_> {
         }
     }
 
-    /// Checks the control group of a dead runner. If the kernel killed the runner at the group's limit, records that
+    /// Checks the control group of a dead runner. If Linux killed the runner at the group's limit, records that
     /// and returns the reason.
     fn group_evidence(
         &mut self,
@@ -128,7 +128,7 @@ impl Run<'_> {
         let Some((limit, events)) = self.machine.leaves.evidence(worker, pid) else { return Ok(None) };
         self.policy(&PolicyRow {
             decision: "group_memory",
-            reason: "the kernel ended a runner at the limit of its control group".to_owned(),
+            reason: "Linux killed a runner at the limit of its control group".to_owned(),
             numbers: vec![
                 ("worker", u64::from(worker.0)),
                 ("limit_bytes", limit.get()),

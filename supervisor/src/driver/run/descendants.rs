@@ -1,6 +1,6 @@
 //! Measures the memory that the descendants of a compiler (such as cc1, as and ld) owe.
 //!
-//! It also decides how often the process tree is walked. If the kernel lists children, a walk takes microseconds.
+//! It also decides how often the process tree is walked. If Linux lists children, a walk takes microseconds.
 //! Otherwise a walk reads every process of the machine, so the next one has to wait. Between walks, only known
 //! descendants are sampled.
 

@@ -205,7 +205,7 @@ impl Leaves {
     }
 
     /// Returns whether a group above the runner's own refused a process or thread while the runner was alive. Without a
-    /// leaf, and on kernels that count in the group at its limit, it may have been another process that was refused.
+    /// leaf, or if Linux counts refusals only in the group at its limit, another process may have been refused instead.
     pub fn were_tasks_refused(&self, worker: WorkerId, pid: u32) -> bool {
         let runner = (worker, pid);
         let before = self.refusals_before.get(&runner);
@@ -336,7 +336,7 @@ mod tests {
         assert_eq!(file(format!("memory/{name}/cgroup.procs")), "5");
         let limit = Bytes::mib(100) + Bytes::mib(2) + UNCOUNTED;
         assert_eq!(file(format!("memory/{name}/memory.limit_in_bytes")), limit.get().to_string());
-        assert_eq!(leaves.evidence(WORKER, 5), None, "the kernel has killed nothing");
+        assert_eq!(leaves.evidence(WORKER, 5), None, "Linux has killed nothing");
         // A second leaf cannot have the same name.
         leaves.announce(WORKER, 5, Bytes::mib(100), LIMITS);
         assert_eq!(leaves.enclose(WORKER, 5), MayBegin::Later);

@@ -16,8 +16,8 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::cgroup::{Leaf, LeafLimits, Subtree};
 
-/// How long the end of a run waits for the thread. The thread needs at most a few seconds to remove groups, unless the
-/// kernel hangs.
+/// How long the end of a run waits for the thread. The thread needs at most a few seconds to remove groups, unless a
+/// system call hangs.
 const END_TIMEOUT: Duration = Duration::from_secs(15);
 /// The stack size of the thread, in bytes.
 const STACK: usize = 256 * 1024;

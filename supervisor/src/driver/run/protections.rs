@@ -101,7 +101,7 @@ fn fill_a_leaf(executable: &Executable, leaves: &mut Leaves) -> Result<String, S
         let events = leaf.events().map_err(|error| opt_shared::causes::chain(&error))?;
         if ended && canary.was_killed() == Some(true) && 0 < events.oom_kill && 0 < events.at_limit {
             let file = leaves.limit_file();
-            Ok(format!("{file} {LIMIT}: ended by the kernel, oom_kill {}", events.oom_kill))
+            Ok(format!("{file} {LIMIT}: ended by Linux, oom_kill {}", events.oom_kill))
         } else {
             Err(format!(
                 "a canary took {FILL_MIB} MiB in a leaf of {LIMIT} (oom_kill {}, at its limit {} times)",

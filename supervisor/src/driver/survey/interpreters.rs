@@ -58,10 +58,10 @@ fn answer(named: &str, arguments: &[&str]) -> Result<String, String> {
                 .and_then(|mut canary| canary.output(TIMEOUT))
                 .map_err(|error| error.to_string())
         })
-        .map_err(|error| format!("the process that asks `{named}` failed: {error}"))?;
+        .map_err(|error| format!("the process that asks about the interpreter `{named}` failed: {error}"))?;
     match output.trim().split_once(' ') {
         Some(("yes", what)) => Ok(what.to_owned()),
         Some(("no", why)) => Err(why.to_owned()),
-        _ => Err(format!("the process that asks `{named}` gave no answer")),
+        _ => Err(format!("the process that asks about the interpreter `{named}` gave no answer")),
     }
 }

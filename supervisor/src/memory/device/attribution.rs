@@ -9,7 +9,7 @@ use opt_shared::units::Bytes;
 
 use super::Reading;
 
-/// With its pid in our namespace, followed by its pids in the namespaces within ours.
+/// One of our processes. Its first pid is that in our namespace; the others are those in the namespaces within ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnProcess<P> {
     pub process: P,
@@ -19,7 +19,7 @@ pub struct OwnProcess<P> {
 /// A reading, split by whose memory it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attribution<P> {
-    /// `None` if NVML lists it without a figure.
+    /// Our processes with their memory, which is `None` if NVML lists a process without a figure.
     pub ours: Vec<(P, Option<Bytes>)>,
     /// Memory of other processes on this machine, and their number.
     pub others: Bytes,
@@ -64,7 +64,7 @@ fn owner<P: Copy>(pid: u32, ours: &[OwnProcess<P>]) -> Option<P> {
     others.next().is_none().then_some(found.process)
 }
 
-/// Only `pid` if Linux does not list them.
+/// Returns a process's pids in our namespace and in the namespaces within it; only `pid` if Linux does not list them.
 pub fn pids(proc: &Path, pid: u32) -> Vec<u32> {
     let status = std::fs::read_to_string(proc.join(pid.to_string()).join("status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or_default();

@@ -56,7 +56,7 @@ pub enum DeviceError {
         "the device is lost: NVML says `{why}` during {operation} (reset it with nvidia-smi -r, or restart the machine)"
     )]
     Lost { operation: &'static str, why: String },
-    #[error("there is no device {wanted}: NVML lists {count}")]
+    #[error("there is no device {wanted}: NVML lists {count} devices, numbered from 0")]
     NoSuchDevice { wanted: u32, count: u32 },
     #[error(
         "NVML does not list the card {uuid} among its {count} devices, so its memory cannot be watched (instances of a \
@@ -65,7 +65,8 @@ pub enum DeviceError {
     NotListed { uuid: String, count: usize },
 }
 
-/// As a share of the larger total. The driver and Linux each reserve some memory.
+/// The largest difference between two totals that count as equal, as a share of the larger one. The driver and Linux
+/// each reserve some memory.
 const SAME_MEMORY: f64 = 0.05;
 
 /// A guess: NVML reports no totals, or the device has about as much memory as the machine. Only the card's driver knows

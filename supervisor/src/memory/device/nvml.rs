@@ -38,8 +38,8 @@ impl Nvml {
         (0..count).map(|index| self.identity(index)).collect()
     }
 
-    /// A number cannot identify it, because a CUDA driver may count in another order, and `CUDA_VISIBLE_DEVICES` hides
-    /// cards from that driver.
+    /// Finds a card by its UUID. A number cannot identify a card, because a CUDA driver may count in another order, and
+    /// `CUDA_VISIBLE_DEVICES` hides cards from that driver.
     pub fn device_of(&self, uuid: &str) -> Result<DeviceIdentity, DeviceError> {
         let devices = self.devices()?;
         let count = devices.len();
