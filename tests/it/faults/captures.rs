@@ -61,8 +61,8 @@ fn no_candidate_is_blamed(outcome: &Outcome, summary: &Summary) {
     }
 }
 
-/// Runs the plan on a disk that fails, and checks the verdicts. Then repairs the disk, and checks that the run continues
-/// with `--resume` and that every candidate passes.
+/// Runs the plan on a disk that fails, and checks the verdicts. Then repairs the disk, and checks that the run
+/// continues with `--resume` and that every candidate passes.
 #[track_caller]
 fn fails_and_heals(scenario: &Scenario, disk: &FaultyDisk, code: i32, verdict: (&str, &str), says: &str) {
     let (outcome, summary) = scenario.run_plan(code, &["--quiet"]);
