@@ -73,8 +73,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         println!("| {strike} | {} | {} |", total.drawn, total.took_effect);
     }
     println!(
-        "\n{} runs: {wrong} with a wrong end or with processes or files left over, {without_verdict} candidates without \
-         a verdict after the run's own second pass, {retried} attempts repeated.",
+        "\n{} runs: {wrong} with a wrong end or with processes or files left over, {without_verdict} candidates \
+         without a verdict after the run's own second pass, {retried} attempts repeated.",
         arguments.runs
     );
     Ok(wrong == 0)
