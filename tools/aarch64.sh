@@ -7,8 +7,8 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-# The settings need a separate folder. Most crates are not optimised, because that takes longer than their tests. The
-# others do most of the work in the tests, which is slow under qemu.
+# These settings are not those of other builds, so they need a build folder of their own. Most crates are not optimised,
+# because that takes longer than their tests. The others do most of the work in the tests, which is slow under qemu.
 export CARGO_TARGET_DIR="$PWD/target/aarch64"
 readonly SETTINGS=(
     --locked --target aarch64-unknown-linux-gnu

@@ -216,7 +216,7 @@ fn ctl_finds_a_run_by_folder_socket_or_default() {
     let first = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
     first.ctl(&["status"]).expect_exit(0);
     scenario.run(&["ctl", "status"]).expect_exit(0);
-    // A user with another runtime folder does not see the run, but can name its folder.
+    // With another runtime folder, `ctl` does not find the run by itself, but the run's folder can be named.
     let elsewhere = |arguments: &[&str]| {
         let mut command = scenario.command(arguments);
         command.env("OPT_SUPERVISOR_RUNTIME_DIR", scenario.path().join("elsewhere"));
@@ -233,8 +233,7 @@ fn ctl_finds_a_run_by_folder_socket_or_default() {
     let socket = socket.to_str().expect("UTF-8");
     let one = scenario.run(&["ctl", "status", "--json", "--socket", socket]).expect_exit(0).json();
     assert_eq!(one["run"]["pid"], first.pid());
-    // A killed supervisor leaves a socket and a link behind. `ctl` recognises them as stale, and the next run removes
-    // them.
+    // A killed supervisor leaves its socket behind. `ctl` recognises it as stale, and the next run removes it.
     first.kill();
     scenario.run(&["ctl", "status"]).expect_exit(0);
     scenario

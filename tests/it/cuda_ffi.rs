@@ -1,6 +1,6 @@
-//! Host launchers for tvm-ffi in CUDA, on the emulated device. The tests need nvcc. They build a minimal replacement
-//! for `libtvm_ffi.so`. If OPT_TVM_FFI names a folder with the real headers in `include` and the real library in `lib`,
-//! launchers written with its C++ interface are tried too.
+//! Host launchers for tvm-ffi in CUDA, on the emulated device. The tests need nvcc. Launchers in C run with a minimal
+//! replacement for `libtvm_ffi.so`, which the test builds. If OPT_TVM_FFI names a folder with the real headers in
+//! `include` and the real library in `lib`, launchers written with its C++ interface are tried with these.
 
 use std::path::{Path, PathBuf};
 

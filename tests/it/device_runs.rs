@@ -178,7 +178,7 @@ fn ceiling_of_unified_memory_covers_host_and_device() {
 }
 
 #[test]
-fn next_candidate_waits_for_memory_that_is_freed_late() {
+fn memory_that_is_freed_late_does_not_quarantine_the_card() {
     let lingering =
         Process { listed_after_death_ms: 700, held_after_death_ms: 700, ..with_context(&[(0, HELD)]) };
     let scenario = Scenario::with_plan(&plan("cuda:0", &[TRAPS, GOOD]));

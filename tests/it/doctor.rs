@@ -144,9 +144,9 @@ fn run_reports_the_protections_of_the_doctor() {
     }
 }
 
-/// The figures depend on the machine, so only their form is tested.
+/// The figures depend on the machine, so only their order and a wide limit are tested.
 #[test]
-fn timing_trial_has_bounds_over_its_copies() {
+fn timing_trial_reports_plausible_bounds_and_needs_a_compiler() {
     let scenario = Scenario::create();
     let outcome = scenario.run(&["doctor", "--timing", "--json"]);
     outcome.expect_equal(outcome.code, Some(0), "an answer");

@@ -169,7 +169,7 @@ fn results_that_cannot_be_printed_are_an_error() {
 }
 
 #[test]
-fn client_of_a_stopped_supervisor_says_so() {
+fn ctl_reports_that_the_supervisor_is_stopped() {
     use rustix::process::{Pid, Signal, kill_process};
     let scenario = scenario();
     let run = started(&scenario);
@@ -181,7 +181,7 @@ fn client_of_a_stopped_supervisor_says_so() {
     run.finish(0);
 }
 
-/// Runs the plan from a shell that has set a soft and a hard limit with these arguments of `ulimit`.
+/// Runs the plan from a shell that has called `ulimit` with these arguments.
 fn limited(limit: &str) -> (Scenario, Outcome) {
     let scenario = scenario();
     let script = format!("ulimit {limit} && exec \"$0\" run plan.toml --quiet");
@@ -201,7 +201,7 @@ fn run_names_a_resource_limit_that_is_too_low() {
         outcome.expect_stderr(&["the hard limit on", option]);
         outcome.expect(!scenario.run_folder().exists(), "nothing was started");
     }
-    // A stack that is too small for any command, and one that is raised at once.
+    // 256 KiB of stack are too few for any command. A soft limit alone is raised.
     limited("-s 256").1.expect_exit(3).expect_stderr(&["the hard limit on the stack", "ulimit -Hs"]);
     limited("-Ss 64").1.expect_exit(0);
     let (scenario, outcome) = limited("-n 64");

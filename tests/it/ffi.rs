@@ -1,5 +1,5 @@
-//! Kernels built for tvm-ffi run unchanged: the loader finds the tvm-ffi library in any folder, feedback shows the
-//! kernels' errors, and load failures are explained.
+//! Kernels built for tvm-ffi run unchanged: the loader finds the tvm-ffi library in a private folder that the plan
+//! names, feedback shows the kernels' errors, and load failures are explained.
 //!
 //! The tests build a minimal replacement for `libtvm_ffi.so`. If OPT_TVM_FFI names a folder with the real headers in
 //! `include` and the real library in `lib` (such as the `tvm_ffi` folder of the Python package), they use those too.

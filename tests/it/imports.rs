@@ -164,7 +164,7 @@ fn kernelforge_project_is_imported_and_verified() {
     let (outcome, summary) = run(&scenario, &["--set", VERIFY]);
     expect_passed(&outcome, &summary, op, "kernel");
     expect_passed(&outcome, &summary, op, "torch");
-    // Nothing is overwritten.
+    // A second import is refused, because the plan exists.
     import(&scenario, &python, &["kernelforge", "project"]).expect_exit(1).expect_stderr(&["plan.toml"]);
 }
 

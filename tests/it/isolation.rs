@@ -142,7 +142,7 @@ fn assert_endings<'a>(run: &Run, rows: impl Iterator<Item = Row<'a>>) {
     let mut mismatch = Vec::new();
     for (name, statuses, says) in rows {
         if !sealed && SEALED_ONLY.contains(&name) {
-            eprintln!("not shown: `{name}`, because this Linux has no mseal");
+            eprintln!("not checked: `{name}`, because this Linux has no mseal");
         } else {
             mismatch.extend(run.mismatch(name, statuses, says));
         }

@@ -49,7 +49,7 @@ fn run_under(scenario: &Scenario, ceiling: u64, exit: i32) -> (Outcome, Summary)
 }
 
 #[test]
-fn run_fits_its_ceiling_or_is_refused_before_anything_starts() {
+fn run_stays_under_its_ceiling_and_refuses_a_candidate_that_does_not_fit() {
     let scenario = Scenario::with_plan(&plan("", &workspace()));
     let smallest = smallest_ceiling(&scenario);
     let mut peak = 0;

@@ -18,7 +18,10 @@ fn assert_snapshot(name: &str, found: &str) {
     if std::fs::read_to_string(&snapshot).unwrap_or_default() != found {
         let new = snapshot.with_extension("txt.new");
         std::fs::write(&new, found).unwrap_or_else(|error| panic!("{}: {error}", new.display()));
-        panic!("texts have changed: {} replaces {name} if they read well", new.display());
+        panic!(
+            "the texts of {name} have changed (if those in {} read well, move it over {name})",
+            new.display()
+        );
     }
 }
 

@@ -102,7 +102,7 @@ fn mistakes_on_the_command_line_are_reported() {
     }
 }
 
-/// A run never writes into a folder that has files already.
+/// Without `--resume`, a run does not write into a folder that has files already.
 #[test]
 fn run_refuses_non_empty_folder() {
     let scenario = Scenario::with_plan(&job());

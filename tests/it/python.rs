@@ -1,4 +1,5 @@
-//! Runs the tests of the Python packages, with the interpreter of the environment that `.ci/run` creates for torch.
+//! Runs the tests of the Python packages, with the interpreter of the environment that `.ci/run` creates for torch, or
+//! else with `python3`.
 
 use std::path::Path;
 

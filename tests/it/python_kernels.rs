@@ -1,5 +1,5 @@
-//! Kernels written in Python: correct ones in every form, and the demo's misbehaviours. They need an interpreter
-//! with torch: OPT_TEST_PYTHON, the environment that `.ci/run` makes, or `python3`.
+//! Kernels written in Python: correct ones in every form, and ones that misbehave. They need an interpreter with torch:
+//! the one that OPT_TEST_PYTHON names, that of the environment that `.ci/run` makes, or `python3`.
 
 mod clock;
 mod zygotes;
@@ -63,7 +63,7 @@ pub fn interpreter() -> Option<PathBuf> {
     found
 }
 
-/// The interpreter, or `None` if this user cannot run it.
+/// The interpreter; `None` if there is none, or if this user cannot run it.
 fn interpreter_of(user: User) -> Option<PathBuf> {
     let python = interpreter()?;
     let mut command = Command::new(&python);

@@ -14,7 +14,7 @@ use rustix::fs::{Advice, fadvise};
 
 use crate::report::browser::skipped;
 
-/// Generates captures of two tables of about 100 MB and 20 MB.
+/// Generates captures of two tables of about 142 MB and 25 MB.
 fn captures(scenario: &Scenario) -> Vec<PathBuf> {
     let program = binary().with_file_name("gen-captures");
     assert!(
@@ -70,7 +70,9 @@ fn reads(user: User) {
     let program = user.program(&scenario);
     user.take_ownership(&scenario);
     let Some(before) = drop_from_cache(&files) else {
-        skipped("the page cache was not looked at: this Linux does not report which pages are cached");
+        skipped(
+            "the page cache was not examined: this Linux does not report what is cached, or does not drop it",
+        );
         return;
     };
     let mut command = scenario.command_of(&program, &["run", "plan.toml"]);
@@ -142,7 +144,9 @@ fn profile_from_a_store_leaves_the_cache_unchanged() {
         .map(|blob| blob.expect("a blob").path())
         .collect();
     let Some(before) = drop_from_cache(&blobs) else {
-        skipped("the page cache was not looked at: this Linux does not report which pages are cached");
+        skipped(
+            "the page cache was not examined: this Linux does not report what is cached, or does not drop it",
+        );
         return;
     };
     let (outcome, summary) = scenario.run_plan(0, &[]);

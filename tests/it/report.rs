@@ -1,4 +1,4 @@
-//! `report` in every format: each agrees with `summary.json`, and the HTML page is valid in a real browser.
+//! `report` in its formats: figures agree with `summary.json`, and a browser shows the HTML page without errors.
 
 pub mod browser;
 
@@ -50,7 +50,7 @@ fn folder_without_a_run_is_a_usage_error() {
 }
 
 #[test]
-fn every_format_agrees_with_the_summary() {
+fn text_formats_agree_with_the_summary() {
     let scenario = mixed();
     let (_, summary) = scenario.run_plan(0, &[]);
     let candidates = list(&summary.job(SOFTMAX)["candidates"]);
@@ -125,7 +125,7 @@ fn page_is_complete_in_a_browser() {
     let bytes = std::fs::metadata(&page).expect("the page").len();
     outcome.expect(bytes < 2 << 20, format_args!("{bytes} bytes are a small page"));
     let Some(browser) = Browser::find() else {
-        browser::skipped("the HTML report was not opened in a browser: chromium is not installed");
+        browser::skipped("the HTML report was not opened: neither chromium nor google-chrome is installed");
         return;
     };
     let shown = browser.open(&scenario, &page);

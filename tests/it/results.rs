@@ -24,7 +24,7 @@ fn good_run_exits_with_0_and_prints_one_document_everywhere() {
     // On a busy machine `fast` may look slower than the baseline, and is then not timed a second time.
     let all = ["build", "verify", "profile", "confirm"];
     outcome.expect(3 <= stages.len() && all.starts_with(&stages), format_args!("its attempts: {stages:?}"));
-    // If its confidence interval includes the baseline, there is no winner.
+    // If the confidence interval of `fast` includes the baseline, there is no winner.
     let job = summary.job(SOFTMAX);
     let confirmed = job["winner_confirmed"].as_bool();
     outcome.expect_equal(confirmed, Some(!job["winner"].is_null()), "winner_confirmed");
@@ -263,7 +263,7 @@ fn candidates_that_cannot_be_timed_are_not_reported_as_failed() {
 }
 
 #[test]
-fn cache_states_are_reached_and_reported() {
+fn planned_cache_state_is_reported() {
     for state in ["cold", "rotate"] {
         let plan = Plan::softmax(&["fast"]);
         let plan = Plan { profile: format!("{}cache_state = \"{state}\"\n", plan.profile), ..plan };

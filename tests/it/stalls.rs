@@ -94,7 +94,7 @@ fn interrupted_run_with_unread_results_ends_after_one_signal() {
         answer["jobs"][0]["passed"].as_u64().is_some_and(|passed| 0 < passed)
     });
     terminate(&run);
-    // Its first line still waits for a reader.
+    // The run's first line still waits for a reader.
     run.finish_any().expect_exit(4);
     drop(stdout);
 }

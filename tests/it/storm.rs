@@ -1,5 +1,5 @@
-//! Law 8, nothing is lost: after kills and interrupts at random moments, every verdict is right, finished work is not
-//! repeated, and no process or temporary file is left.
+//! Law 8, nothing is lost: after kills at random moments and after interrupts, every verdict is right, finished work is
+//! not repeated, and no process or temporary file is left.
 
 pub(crate) mod record;
 
@@ -50,7 +50,7 @@ fn everything_is_in_order(fixture: &Fixture) -> Checked {
     fixture.no_process_is_left()?;
     fixture.no_file_is_left()?;
     fixture.verdicts_are_right()?;
-    Record::read(&fixture.run).no_stage_succeeded_twice()
+    Record::read(&fixture.run).no_stage_has_two_results()
 }
 
 /// Measures how long a run takes on this machine. Random moments are drawn from this span.

@@ -190,10 +190,10 @@ fn triton_kernels_in_two_launches_share_a_workspace() {
     }
 }
 
-/// Kernels that cannot be compiled as the plan launches them, each with a part of its detail.
 #[test]
 fn triton_kernel_that_does_not_fit_its_launch_is_explained() {
     let Some(python) = interpreter() else { return };
+    // The name, the kernel and the launch of each candidate, and a part of its detail.
     let mistakes: [(&str, &str, &str, &str); 5] = [
         ("constant", "has_no_constant", BY_128, "-DBLOCK="),
         (

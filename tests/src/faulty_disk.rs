@@ -31,7 +31,7 @@ const LARGEST_READ: u64 = 4 << 20;
 pub enum Fault {
     /// It returns EIO.
     Refused,
-    /// It does not return until the disk is well again.
+    /// It does not return until `heal` is called.
     Hangs,
 }
 
@@ -89,7 +89,7 @@ impl FaultyDisk {
         Ok(Self { path: at.to_owned(), shared })
     }
 
-    /// Lets reads of a file fail that touch these bytes. The file is named relative to the root of the disk.
+    /// Makes every read fail that touches these bytes of a file. The file is named relative to the root of the disk.
     pub fn fail(&self, file: &str, bytes: Range<u64>, fault: Fault) {
         self.shared.state().faults.push((file.into(), bytes, fault));
         self.forget_pages(file);
@@ -243,8 +243,8 @@ impl Shared {
         })
     }
 
-    /// Lists a folder from its entry number `offset` on. All entries fit into one answer of the folders of tests; the
-    /// kernel asks again after the last one.
+    /// Lists a folder from its entry number `offset` on. The folders of tests are so small that one answer has all
+    /// entries. The kernel asks again after the last one.
     fn list(&self, node: u64, offset: u64) -> io::Result<Vec<u8>> {
         let folder = self.source.join(self.state().path(node)?);
         let mut names: Vec<(Vec<u8>, bool)> = Vec::new();

@@ -97,7 +97,7 @@ fn expect_parts(outcome: &Outcome, stream: &str, text: &str, parts: &[&str]) {
     let flat = text.split_whitespace().collect::<Vec<_>>().join(" ");
     for part in parts {
         if !flat.contains(part) {
-            outcome.fail(format_args!("{stream} does not say {part:?}"));
+            outcome.fail(format_args!("{stream} does not contain {part:?}"));
         }
     }
 }

@@ -243,7 +243,7 @@ impl Fixture {
             status = child.try_wait().ok().flatten();
             status.is_some()
         })?;
-        status.ok_or_else(|| "no status".to_owned())
+        status.ok_or_else(|| "the supervisor ended without an exit status".to_owned())
     }
 
     /// Waits until a supervisor ends, and checks its exit code.
@@ -323,7 +323,7 @@ impl Fixture {
     pub fn summary(&self) -> Result<serde_json::Value, String> {
         let text = fs::read_to_string(self.run.join("summary.json"))
             .map_err(|error| format!("reading the summary: {error}\n{}", self.state()))?;
-        serde_json::from_str(&text).map_err(|error| format!("the summary is torn: {error}"))
+        serde_json::from_str(&text).map_err(|error| format!("summary.json is not valid JSON: {error}"))
     }
 
     /// Checks that every candidate has the required verdict, and that no attempt that counts failed in another way.

@@ -107,7 +107,7 @@ fn hostile_store_does_not_affect_files_outside_it() {
         refused.expect_stderr(&["is not a valid name of an entry"]);
     }
     with_index(&index);
-    // Replace a blob with a link to a file of the same length. A run must not map that file.
+    // Replace a blob with a link to a file of the same length. No command may read that file.
     let blob = blobs(&store).remove(0);
     let secret = scenario.write("secret", vec![7; to_index(std::fs::metadata(&blob).expect("a blob").len())]);
     std::fs::remove_file(&blob).expect("removed");

@@ -1,4 +1,5 @@
-//! Kills `captures pack` fifty times: the files written so far are always valid, and continuing gives the same store.
+//! Kills `captures pack` fifty times: every blob with its final name is complete, and the store that is continued
+//! equals one that was packed without interruption. Also tests the messages about unfinished stores.
 
 use std::path::Path;
 

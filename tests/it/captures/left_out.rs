@@ -74,7 +74,7 @@ fn unpack_continues_after_a_damaged_entry() {
     unpacked.expect_equal(tree(&scenario.path().join("out")).len(), file_count - 1, "files");
 }
 
-/// Links at paths that `unpack` writes to, or to one of its folders, are not followed.
+/// If there is a link at the path of a file or folder that `unpack` writes, nothing is written through the link.
 #[test]
 fn unpack_follows_no_link() {
     let scenario = Scenario::create();
@@ -134,7 +134,7 @@ fn fifos_and_links_in_a_store_are_refused() {
     refused.expect_stderr(&["not a regular file"]);
 }
 
-/// 255 bytes are the longest name of a file, so nothing can be appended to it.
+/// A file's name has at most 255 bytes, so the name of an unfinished file cannot be a longer version of this one.
 #[test]
 fn unpack_restores_a_file_with_the_longest_name() {
     let scenario = Scenario::create();

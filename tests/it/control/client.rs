@@ -82,7 +82,7 @@ impl<'s> LiveRun<'s> {
         names.iter().map(of).sum()
     }
 
-    /// Waits until the run has ended with this exit code, and returns its summary.
+    /// Waits until the run has ended. Checks its exit code and that nothing is left behind.
     pub fn finish(self, code: i32) -> (Outcome, Summary) {
         let outcome = self.scenario.finish(self.child, &self.arguments).expect_exit(code);
         let summary = Summary::read(&self.folder, &outcome);

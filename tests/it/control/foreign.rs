@@ -108,8 +108,8 @@ fn documented_socat_command_can_call_every_method() {
             !request.contains('\''),
             "the command line puts the request in single quotes, so it must contain none: {request}"
         );
-        // The documented command waits two seconds for more output (`-t 2`). Waiting for a result takes longer, and the
-        // stream of events does not end.
+        // The documented command waits at most two seconds for output (`-t 2`). That ends the stream of events, but is
+        // too short for a result.
         let line = match method {
             "result" => line.replace("-t 2", "-t 120"),
             _ => line.clone(),

@@ -1,4 +1,4 @@
-//! Compares the metrics that a run serves with its database, and checks the dashboard and the systemd unit.
+//! Compares the metrics that a run serves with its summary, and checks the dashboard and the systemd unit.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -67,7 +67,7 @@ for family in read(sys.stdin.read()):
 }
 
 #[test]
-fn every_metric_of_the_dashboard_is_served() {
+fn dashboard_uses_served_metrics_and_all_served_metrics_are_documented() {
     let text = std::fs::read_to_string(repository().join("configs/grafana.json")).expect("the dashboard");
     let dashboard: Value = serde_json::from_str(&text).expect("it is JSON");
     let mut queries = Vec::new();
@@ -142,7 +142,7 @@ fn systemd_accepts_the_unit_file() {
 }
 
 #[test]
-fn counters_agree_with_the_store() {
+fn counters_agree_with_the_summary() {
     let scenario = slow(&["fast", "bad/segfaults"]);
     let run = LiveRun::start(&scenario, &["--quiet", "--keep-open", "--metrics", "127.0.0.1:0"]);
     let mut client = run.client();

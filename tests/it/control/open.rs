@@ -199,7 +199,7 @@ fn language_and_symbol_are_given_on_the_command_line() {
 }
 
 #[test]
-fn service_manager_is_notified_when_the_run_is_ready() {
+fn service_manager_is_notified_when_the_run_is_ready_and_when_it_stops() {
     let scenario = scenario();
     let path = scenario.path().join("notify");
     let manager = std::os::unix::net::UnixDatagram::bind(&path).expect("a socket");

@@ -1,5 +1,5 @@
 //! Captures on a disk that fails while they are in use. No candidate is blamed, and `--resume` continues when the disk
-//! is well again.
+//! works again.
 
 use std::ops::Range;
 
@@ -51,7 +51,7 @@ fn pages(output: bool) -> Range<u64> {
 }
 
 /// Checks that neither a candidate nor one of its attempts has a verdict that blames the candidate.
-fn nobody_is_blamed(outcome: &Outcome, summary: &Summary) {
+fn no_candidate_is_blamed(outcome: &Outcome, summary: &Summary) {
     for candidate in list(&summary.job(SOFTMAX)["candidates"]) {
         outcome.expect(candidate["blame"] != "candidate", format_args!("no blame: {candidate:#}"));
         for attempt in list(&candidate["attempts"]) {
@@ -61,13 +61,13 @@ fn nobody_is_blamed(outcome: &Outcome, summary: &Summary) {
     }
 }
 
-/// Runs the plan on a disk that fails. Checks the verdicts, then lets the disk be well again, and checks that the run
+/// Runs the plan on a disk that fails, and checks the verdicts. Then repairs the disk, and checks that the run
 /// continues with `--resume` and that every candidate passes.
 #[track_caller]
 fn fails_and_heals(scenario: &Scenario, disk: &FaultyDisk, code: i32, verdict: (&str, &str), says: &str) {
     let (outcome, summary) = scenario.run_plan(code, &["--quiet"]);
     outcome.expect(0 < disk.met(), "a read has failed");
-    nobody_is_blamed(&outcome, &summary);
+    no_candidate_is_blamed(&outcome, &summary);
     for candidate in CANDIDATES {
         let (status, blame) = verdict;
         outcome.expect_equal(summary.verdict(SOFTMAX, candidate), (Some(status), Some(blame)), candidate);
@@ -115,14 +115,14 @@ fn capture_that_is_cut_short_during_a_run_blames_no_candidate() {
     run.ctl(&["resume"]).expect_exit(0);
     let outcome = run.finish_any();
     let summary = Summary::read(&scenario.run_folder(), &outcome);
-    nobody_is_blamed(&outcome, &summary);
+    no_candidate_is_blamed(&outcome, &summary);
     disk.heal();
     let (outcome, summary) = scenario.run_plan(0, &["--resume", "--quiet"]);
     all_pass(&outcome, &summary);
 }
 
 #[test]
-fn run_continues_when_a_disk_that_hung_answers() {
+fn run_continues_when_a_hung_disk_answers() {
     let Some((scenario, disk)) = with_disk("") else { return };
     disk.fail(ENTRY, pages(false), Fault::Hangs);
     let run = LiveRun::start(&scenario, &["--quiet"]);
@@ -130,7 +130,7 @@ fn run_continues_when_a_disk_that_hung_answers() {
     run.ctl(&["status"]).expect_exit(0);
     disk.heal();
     let (outcome, summary) = run.finish(0);
-    nobody_is_blamed(&outcome, &summary);
+    no_candidate_is_blamed(&outcome, &summary);
     all_pass(&outcome, &summary);
 }
 
@@ -148,6 +148,6 @@ fn call_that_waits_for_a_disk_that_hangs_blames_no_candidate() {
     disk.heal();
     let outcome = run.finish_any();
     let summary = Summary::read(&scenario.run_folder(), &outcome);
-    nobody_is_blamed(&outcome, &summary);
+    no_candidate_is_blamed(&outcome, &summary);
     all_pass(&outcome, &summary);
 }

@@ -1,5 +1,5 @@
-//! Memory bombs, at least one for each kind of owed memory. Each is refused its memory or stopped near the limit of its
-//! runner, and gets the right status. The run continues.
+//! Memory bombs, at least one for each kind of owed memory. Each is refused its memory or threads, or is stopped near
+//! the limit of its runner, and gets the right status. The run continues.
 
 use opt_tests::Scenario;
 use opt_tests::users::{User, users};

@@ -1,5 +1,5 @@
-//! A build sees its own sources and headers and the folders that the plan names. Even in such a folder, it never sees a
-//! capture, a result or the plan.
+//! Of the user's files, a build sees its own sources and headers and the folders that the plan names. Even in such a
+//! folder, it never sees a capture, a result or the plan.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ const SECRETS: [&str; 7] = [
     "kernels/other.c",
 ];
 
-/// A scenario with kernels and their headers. Its folder is private and in no include path.
+/// A scenario with kernels and their headers, the secrets, and the folder `given` for include paths.
 fn scenario() -> Scenario {
     let scenario = Scenario::create();
     generate(&scenario, "softmax", "64,256", 1);
@@ -89,7 +89,7 @@ fn build_reads_only_what_it_was_given() {
         }
         let run = run_as(user, &scenario, &plan);
         if !run.has_protection("files") {
-            eprintln!("not shown: this Linux has no Landlock, so builds read what their user may read");
+            eprintln!("not checked: this Linux has no Landlock, so builds read what their user may read");
             return;
         }
         assert_endings(&run, expected.iter().map(|(name, statuses)| (name.as_str(), *statuses, "")));

@@ -1,5 +1,5 @@
-//! Markers: byte strings taken from every part of a capture that is not an input. No candidate may ever see one. One
-//! more, from an input, shows that the scanner works.
+//! Markers: byte strings taken from the expected outputs and from all parts of a capture that are not tensors. No
+//! candidate may ever see one. One more, from an input, shows that the scanner works.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};

@@ -122,7 +122,7 @@ fn kernels_cannot_leave_the_sandbox() {
         let run = run_as(user, &scenario, &plan());
         if !run.has_protection("files") {
             eprintln!(
-                "not shown as {user:?}: this Linux has no Landlock, so files that all may read can be read"
+                "not checked as {user:?}: this Linux has no Landlock, so kernels can read what all users may read"
             );
             continue;
         }

@@ -128,7 +128,7 @@ impl Run {
             return None;
         }
         Some(format!(
-            "`{name}` must end as {statuses:?} saying `{says}`, but ended as {status}, blame {}: {texts}",
+            "`{name}` must end as one of {statuses:?} with the text `{says}`, but ended as {status}, blame {}: {texts}",
             candidate["blame"]
         ))
     }

@@ -30,7 +30,7 @@ const EXPLOITS: &[(&str, &[&str])] = &[
 ];
 
 #[test]
-fn clock_exploits_in_python_are_caught() {
+fn clock_exploits_in_python_end_as_expected() {
     let Some(python) = interpreter() else { return };
     let scenario = Scenario::create();
     let captures = generate(&scenario, "softmax", "64,256", 1);

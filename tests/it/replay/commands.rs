@@ -1,5 +1,5 @@
-//! Other commands on plans and runs with replays: `eval`, `repro`, every format of `report`, comparisons of two runs,
-//! and `check`, which reports all mistakes at once.
+//! Other commands on plans and runs with replays: `eval`, `repro`, `report` in Markdown and HTML, comparisons of two
+//! runs, and `check`, which reports all mistakes at once.
 
 use opt_tests::{Scenario, repository};
 
@@ -25,7 +25,7 @@ fn eval_and_repro_ignore_replays() {
 }
 
 #[test]
-fn every_report_format_shows_replays() {
+fn reports_and_comparisons_show_replays() {
     let scenario = Scenario::create();
     captures(&scenario);
     let (min, whole) = floor(&scenario, "lookups");

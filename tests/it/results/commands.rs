@@ -133,7 +133,7 @@ fn failing_call_is_reproduced_alone() {
     unknown.expect_exit(2).expect_stderr(&["softmax/nobody"]);
 }
 
-/// The name of a capture is foreign text.
+/// The name of a capture is untrusted text.
 #[test]
 fn check_prints_names_without_control_characters() {
     let scenario = Scenario::create();

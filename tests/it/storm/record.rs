@@ -65,13 +65,13 @@ impl Record {
 
     /// Checks that no stage of a candidate ended twice with a status other than INFRA_ERROR. Superseded attempts do not
     /// count.
-    pub fn no_stage_succeeded_twice(&self) -> Result<(), String> {
+    pub fn no_stage_has_two_results(&self) -> Result<(), String> {
         for (name, attempts) in &self.attempts {
-            let mut succeeded_stages = BTreeSet::new();
+            let mut stages_with_result = BTreeSet::new();
             for attempt in attempts.iter().filter(|it| !it.superseded) {
-                let succeeded = attempt.status.as_deref().is_some_and(|status| status != "INFRA_ERROR");
-                if succeeded && !succeeded_stages.insert(&attempt.stage) {
-                    return Err(format!("{name}: {} succeeded twice: {attempts:?}", attempt.stage));
+                let has_result = attempt.status.as_deref().is_some_and(|status| status != "INFRA_ERROR");
+                if has_result && !stages_with_result.insert(&attempt.stage) {
+                    return Err(format!("{name}: {} has two results: {attempts:?}", attempt.stage));
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! Checks that no two modules, and no two files of a module, depend on each other, except for known circles.
+//! Checks that the modules of `shared`, `supervisor` and `worker` form no circles of dependencies except known ones.
 //!
 //! The check runs at each level of a crate's module tree, where a module includes all its descendants. Dependencies are
 //! found in the text: `use`, and paths that begin with `crate`, `self`, `super`, a child or an imported name. A

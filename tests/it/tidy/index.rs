@@ -17,7 +17,7 @@ fn index_of_files_has_the_first_sentence_of_every_file() {
     if index != expected {
         let new = root().join("ARCHITECTURE.md.new");
         std::fs::write(&new, format!("{before}{HEADING}{expected}")).expect("the page is written");
-        panic!("files or their first sentences have changed: {} replaces ARCHITECTURE.md", new.display());
+        panic!("files or their first sentences have changed (move {} over ARCHITECTURE.md)", new.display());
     }
 }
 

@@ -28,9 +28,9 @@ pub enum Strike {
     KillProfiler,
     /// A runner, a compiler, or a process that a compiler started.
     KillRunner,
-    /// The run is resumed.
+    /// The run is then resumed.
     KillSupervisor,
-    /// SIGTERM to every process of the run at once, which is then resumed.
+    /// SIGTERM to every process of the run at once. If this ends the run early, it is resumed.
     TerminateEverything,
     /// A worker is replaced, at once or after its lease, over the control socket.
     Recycle,
@@ -81,7 +81,7 @@ pub fn draw(chance: &mut Chance, span: Duration) -> Vec<(Duration, Strike)> {
 pub struct Struck {
     /// The strikes that took effect. The others found no such process, or came too late.
     pub strikes: Vec<Strike>,
-    /// The number of candidates that had no verdict after the pass that the run makes by itself.
+    /// The number of candidates that had no verdict after the second pass, which a run makes by itself.
     pub without_verdict: u64,
 }
 
@@ -134,7 +134,7 @@ impl Fixture {
                     let at = usize::try_from(chance.below(others.len() as u64)).unwrap_or(0);
                     let (name, ..) = others[at];
                     let done = self.ctl(&["cancel", &format!("softmax/{name}")]);
-                    // Also if there was no answer: the order may have arrived.
+                    // Even if there was no answer, the run may have received the request.
                     cancelled.push(name);
                     done.is_some_and(|it| it.status.success())
                 }
@@ -187,7 +187,8 @@ impl Fixture {
         done && killed
     }
 
-    /// Asks the run over its control socket. Returns `None` if there was no answer in time.
+    /// Sends a command to the run over its control socket. If the client does not end in time, it is killed, and its
+    /// status is no success. Returns `None` if the client cannot be started.
     fn ctl(&self, arguments: &[&str]) -> Option<Output> {
         let mut command = self.command();
         command

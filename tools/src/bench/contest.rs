@@ -15,8 +15,10 @@ use super::verify_large::tempdir;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
+    /// How many candidates to compare with the baseline, including the one that must win
     #[arg(long, default_value_t = 100)]
     candidates: u32,
+    /// How many captures to generate, all of which are timed
     #[arg(long, default_value_t = 3)]
     entries: u32,
     /// Builds of opt-supervisor to compare, in this order; by default, the program beside this one
@@ -25,6 +27,7 @@ pub(crate) struct Arguments {
     /// More lines for the plan's `[profile]`, only for the program beside this one
     #[arg(long, default_value = "")]
     profile: String,
+    /// How many rounds to make; each runs every product once
     #[arg(long, default_value_t = 1)]
     rounds: u32,
     #[arg(long)]

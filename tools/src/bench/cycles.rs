@@ -22,6 +22,7 @@ pub(crate) struct Arguments {
     /// How many cycles each run has. A cycle is one job, and a plan has at most a thousand jobs
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     count: u32,
+    /// How many verifiers work in parallel
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     verifiers: u32,
     /// How many runs to make with and without a spare, alternating
@@ -161,9 +162,10 @@ fn print(arguments: &Arguments, switches: &[Figures; 2], ratio: &Figures, rows: 
         println!("\nWithout a spare a switch takes {:.2} times as long (median of pairs).", ratio.median());
     }
     println!(
-        "\n| spare | s | samples | verifier at work | profiler at work | both | idle verifier, profiler MiB |"
+        "\n| spare | s | right, passed | samples | verifier at work | profiler at work | both | \
+         idle verifier, profiler MiB |"
     );
-    println!("|---|---|---|---|---|---|---|");
+    println!("|---|---|---|---|---|---|---|---|");
     for row in rows {
         let idle = |role: &str| row["idle_owed_bytes"][role].as_u64().map_or(f64::NAN, mib);
         println!(

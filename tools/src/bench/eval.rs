@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The maximum ratio of an answer's time to the time of its build and calls.
+/// The maximum ratio of an answer's time to the time of its build and calls, if a run is open.
 const MAX_RATIO: f64 = 1.5;
 const TIMEOUT: Duration = Duration::from_secs(60);
 

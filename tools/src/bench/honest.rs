@@ -39,7 +39,8 @@ enum Case {
     /// A kernel that is 1.05 times as fast as the baseline (20/21 of its work); it must win, or the ranking must be
     /// `unsettled`
     Twentieth,
-    /// A kernel that does half the work; it must win, and 95 % of its intervals must contain 2
+    /// A kernel that does half the work; it must win, or the ranking must be `unsettled`, and 95 % of its intervals
+    /// must contain 2
     Half,
 }
 

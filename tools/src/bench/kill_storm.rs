@@ -14,6 +14,7 @@ use super::product::binary;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
+    /// How many runs to make
     #[arg(long, default_value_t = 100)]
     runs: u32,
     /// The seed of the strikes and their moments; without it, one is drawn from the clock
@@ -72,8 +73,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         println!("| {strike} | {} | {} |", total.drawn, total.took_effect);
     }
     println!(
-        "\n{} runs: {wrong} wrong or with something left over, {without_verdict} candidates without a verdict after the \
-         run's own second pass, {retried} attempts repeated.",
+        "\n{} runs: {wrong} with a wrong end or with processes or files left over, {without_verdict} candidates \
+         without a verdict after the run's own second pass, {retried} attempts repeated.",
         arguments.runs
     );
     Ok(wrong == 0)

@@ -35,7 +35,7 @@ use opt_shared::device::Device;
 use opt_shared::message::WORKER_ARGUMENT;
 
 #[derive(Parser)]
-#[command(name = "bench", about = "Benchmarks of opt-supervisor, as Markdown")]
+#[command(name = "bench", about = "Benchmarks of opt-supervisor. Most print Markdown, or JSON with --json")]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -64,7 +64,7 @@ enum Command {
     Timing(timing::Arguments),
     /// Time kernels with known ratios under load: different kernels must be told apart, and equal ones must not
     Honest(honest::Arguments),
-    /// Time kernels that cheat and still pass, beside an honest kernel: none may look faster
+    /// Time kernels that cheat and can pass, beside an honest kernel: none may look faster
     Exploits(exploits::Arguments),
     /// Time kernels with and without new inputs in every call: time, ratio, memory
     Varied(varied::Arguments),

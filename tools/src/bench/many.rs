@@ -15,6 +15,7 @@ use super::verify_large::{captures, tempdir};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
+    /// How many candidates to verify
     #[arg(long, default_value_t = 200)]
     candidates: u32,
     /// How many rounds to make; each runs every product once

@@ -18,11 +18,13 @@ use super::spawn::{WorkerPool, owed_mib, sampler};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
+    /// How many idle workers to sample
     #[arg(long, default_value_t = 16)]
     workers: u32,
     /// Samples per second
     #[arg(long, default_value_t = 10)]
     rate: u32,
+    /// How long to sample
     #[arg(long, default_value_t = 20)]
     seconds: u32,
     #[arg(long)]

@@ -28,6 +28,7 @@ pub(crate) struct Arguments {
     /// The rows of the input, for the chain with long calls
     #[arg(long, default_value_t = 64)]
     rows: u32,
+    /// How many steps ahead tensors are loaded
     #[arg(long, default_value_t = 4)]
     prefetch: u32,
     /// The number of budgets between the floor and everything, both included

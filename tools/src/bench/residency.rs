@@ -180,8 +180,9 @@ impl Job {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
-    /// When it is needed, as in the product.
+    /// Buffers are allocated when they are needed, as in the product.
     Lazy,
+    /// All buffers are allocated at once.
     Eager,
 }
 

@@ -10,6 +10,7 @@ use super::verify_large::{median, tempdir};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
+    /// How many runs to make
     #[arg(long, default_value_t = 10)]
     runs: u32,
     /// Also time a kernel whose calls take several seconds

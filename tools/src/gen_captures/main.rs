@@ -64,6 +64,7 @@ enum Set {
     Embedding {
         #[command(flatten)]
         common: Common,
+        /// The number of captures
         #[arg(long, default_value_t = 20)]
         entries: u32,
         /// The approximate size of the set, such as 8GB or 512MiB; determines the number of rows of the tables
@@ -83,9 +84,10 @@ enum Set {
         /// The width of linear's output; by default, that of the input
         #[arg(long)]
         out_features: Option<u64>,
+        /// The number of captures
         #[arg(long, default_value_t = 4)]
         entries: u32,
-        /// Multiplies the length of the first axis of the shape
+        /// The factor by which the first axis of the shape is made longer or shorter
         #[arg(long, default_value_t = 1.0)]
         scale: f64,
     },

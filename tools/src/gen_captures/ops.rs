@@ -68,7 +68,7 @@ impl OpSet {
             let elements = rows_and_width.iter().try_fold(1_u64, |product, &size| product.checked_mul(size));
             ensure!(
                 elements.is_some_and(|elements| elements > 0 && elements < MAX_ELEMENTS),
-                "the {what} would have a shape of {rows_and_width:?} (every axis at least 1, and fewer than 2^40 elements)"
+                "the {what} would have the shape {rows_and_width:?} (no axis can be 0, and 2^40 elements are too many)"
             );
         }
         Ok(Self { op, shape, out_features, seed })

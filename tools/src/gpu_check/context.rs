@@ -104,7 +104,8 @@ pub(crate) fn kill_rows(arguments: &Arguments) -> Result<Vec<Row>> {
     Ok(vec![Row::measured(CHECK, answer, figures)])
 }
 
-/// In the child: creates a context, allocates memory, reports that it is ready, and waits to be killed.
+/// In the child: creates a context, allocates memory if asked to, reports that it is ready, and waits until it is
+/// killed or its standard input is closed.
 pub(crate) fn hold(what: Hold, arguments: &Arguments) -> Result<()> {
     let open = Device::open(arguments)?;
     if what == Hold::Memory {

@@ -40,7 +40,7 @@ use crate::steps::{STEPS, Step};
 const DRY_RUN_FACTOR: u32 = 3;
 /// The exit code if a check failed or gave no answer.
 const FAILED: u8 = 1;
-/// The exit code if there is no driver to check, or if `--dry-run` does not match the driver.
+/// The exit code if there is no driver or no such device, or if `--dry-run` does not match the driver.
 const NO_DRIVER: u8 = 3;
 
 /// Check a card and its driver: kernels, faults, memory limits and times, beside the emulated device. Exits with status
@@ -51,7 +51,7 @@ struct Arguments {
     /// The number of the device
     #[arg(long, default_value_t = 0)]
     device: u32,
-    /// A folder in which a file of 512 MiB can be written and read; the file is removed afterwards
+    /// A folder with 1 GiB of free space, for a test file of 512 MiB, which is removed afterwards
     #[arg(long, default_value = ".")]
     dir: PathBuf,
     /// Write the results to this file as JSON
@@ -163,7 +163,7 @@ fn check(arguments: &Arguments) -> ExitCode {
     let device = match cuda::Description::of(arguments) {
         Ok(device) => device,
         Err(error) => {
-            eprintln!("gpu-check: no CUDA driver to check: {error:#}");
+            eprintln!("gpu-check: there is no CUDA driver, or no device {}: {error:#}", arguments.device);
             return ExitCode::from(NO_DRIVER);
         }
     };

@@ -101,7 +101,11 @@ impl Scratch {
         buffer: &mut [u8],
         mut take: impl FnMut(&[u8]) -> Result<()>,
     ) -> Result<f64> {
-        let file = OpenOptions::new().read(true).custom_flags(flags).open(&self.path).context("opening")?;
+        let file = OpenOptions::new()
+            .read(true)
+            .custom_flags(flags)
+            .open(&self.path)
+            .context("opening the test file")?;
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
         let started = Instant::now();
         let mut at = 0;

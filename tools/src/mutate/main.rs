@@ -63,7 +63,8 @@ struct Current {
 
 fn main() -> anyhow::Result<()> {
     let arguments = Arguments::parse();
-    std::fs::create_dir_all(&arguments.folder).context("making the folder")?;
+    std::fs::create_dir_all(&arguments.folder)
+        .with_context(|| format!("making {}", arguments.folder.display()))?;
     let chosen: Vec<&Target> = match &arguments.target[..] {
         [] => TARGETS.iter().collect(),
         names => names.iter().map(|name| target(name)).collect(),
@@ -124,8 +125,10 @@ fn each(target: &Target, arguments: &Arguments, current: &Current) -> anyhow::Re
         let most = BASE_MEMORY + MEMORY_PER_BYTE * input.len();
         let what = match end {
             Err(panic) => Some(format!("it panics: {}", panic_text(&*panic))),
-            Ok(()) if took > MAX_CPU_TIME => Some(format!("it takes {took:?}")),
-            Ok(()) if peak > most => Some(format!("{} bytes take {peak}", input.len())),
+            Ok(()) if took > MAX_CPU_TIME => Some(format!("it takes {took:?} of CPU time")),
+            Ok(()) if peak > most => {
+                Some(format!("it allocates {peak} bytes for an input of {} bytes", input.len()))
+            }
             Ok(()) => None,
         };
         if let Some(what) = what {
@@ -160,8 +163,14 @@ fn watch(current: &Arc<Current>, folder: &Path) -> anyhow::Result<()> {
                 (known, cpu, wall) = (number, memory::cpu_time(), Instant::now());
             } else if memory::cpu_time() - cpu > MAX_CPU_TIME || wall.elapsed() > MAX_WALL_TIME {
                 let input = current.input.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                let path = write_input(&folder, FINDING, &input);
-                eprintln!("no answer after {MAX_CPU_TIME:?} of CPU time or {MAX_WALL_TIME:?}: {path:?}");
+                let where_it_is = match write_input(&folder, FINDING, &input) {
+                    Ok(path) => format!("the input is in {}", path.display()),
+                    Err(error) => format!("the input could not be written: {error:#}"),
+                };
+                eprintln!(
+                    "no answer after {MAX_CPU_TIME:?} of CPU time or {MAX_WALL_TIME:?} of wall-clock time; \
+                     {where_it_is}"
+                );
                 std::process::exit(1);
             }
         }

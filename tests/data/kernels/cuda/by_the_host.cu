@@ -2,13 +2,13 @@
 
 __constant__ float floor_value;
 
-// Copies to the host and back, and sets a variable on the device.
 static __global__ void at_least(float *out, long long count)
 {
     long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
     if (i < count) out[i] = out[i] < floor_value ? floor_value : out[i];
 }
 
+// Copies to the host and back, and sets a variable on the device.
 OPT_EXPORT int run(void *, const OptAny *args, int32_t n, OptAny *)
 {
     Call call = call_of(args, n);

@@ -1,4 +1,4 @@
-/* Every way to lock memory is refused, so it locks none. Then it fills memory with maps that are populated at once. */
+/* Tries every way to lock memory; all should be refused. Then fills memory with maps that are populated at once. */
 #include "hostile.h"
 
 RUN

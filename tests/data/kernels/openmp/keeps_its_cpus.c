@@ -1,5 +1,5 @@
-/* relu over contiguous float32 after a meeting of a thread for each CPU. Fails if one of them may still not use every
-   CPU after two seconds. The first thread decides how many CPUs there are. */
+/* relu over contiguous float32, on one thread. Before it, starts a thread for each CPU that the calling thread may use,
+   and fails if one of them may still not use all of these CPUs after two seconds. */
 #define _GNU_SOURCE
 #include <omp.h>
 #include <sched.h>
@@ -8,7 +8,7 @@
 
 static const double MOST_SECONDS = 2.0;
 
-/* The code that is returned if a thread may not use every CPU. */
+/* The code that is returned if a thread may not use all of these CPUs. */
 enum { CONFINED = 41 };
 
 static int cpus_of_this_thread(void)

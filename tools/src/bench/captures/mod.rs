@@ -22,15 +22,16 @@ use super::verify_large::{captures as files_of, tempdir};
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// A folder of captures; by default, a smaller version of the incident's set is generated
+    /// A folder of captures; by default, a set is generated with `gen-captures --incident`
     #[arg(long)]
     captures: Option<PathBuf>,
-    /// The scale of the generated set: 0.02 is 1 GiB
+    /// The scale of the generated set; 0.02 makes about 1 GiB
     #[arg(long, default_value_t = 0.02)]
     scale: f64,
+    /// How often to measure each operation with each state of the cache
     #[arg(long, default_value_t = 3)]
     runs: u32,
-    /// Skip the runs whose files are in the cache
+    /// Measure only with files that are not in the page cache
     #[arg(long)]
     cold_only: bool,
     #[arg(long)]

@@ -180,7 +180,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
         println!("| as a copy of a zygote | {} | {} |", copied.count(), copied.cells(1));
         println!("| with its own interpreter | {} | {} |", started.count(), started.cells(0));
         println!("\n{candidates} candidates, {} entries, {parallel} at a time", ENTRIES.len());
-        println!("verifiers, one after the other, each with its own zygote: {zygotes}");
+        println!("verifiers that the last run started, each with its own zygote: {zygotes}");
         println!("\n| what | s: median | p95 | max |\n|---|---|---|---|");
         println!("| opt-supervisor | {} |\n| pool | {} |", ours.cells(2), pool.cells(2));
         println!("\nours ÷ pool: {ratio:.2}");
