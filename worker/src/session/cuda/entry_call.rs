@@ -76,9 +76,9 @@ impl EntryCall {
         self.inputs.iter().chain(&self.outputs).chain(&self.workspaces)
     }
 
-    /// The parts of device memory that are filled before a call: outputs and workspaces with their bands. Of an argument
-    /// that the call changes, only the bands are filled, because the fills and the write that restores its value are in
-    /// no fixed order.
+    /// The parts of device memory that are filled before a call: outputs and workspaces with their bands. Of an
+    /// argument that the call changes, only the bands are filled, because the fills and the write that restores its
+    /// value are in no fixed order.
     pub(super) fn poisoned(&self, entry: &OnDevice) -> Vec<(u64, Bytes)> {
         let outputs = &entry.as_ref().outputs;
         let is_changed =
