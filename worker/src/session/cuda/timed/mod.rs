@@ -1,8 +1,9 @@
 //! A session whose calls are timed with the device's clock.
 //!
-//! ```text poison: ring, workspaces ──▶ block: new inputs ──▶ [flush, reading, launches, reading] × calls ──▶ outputs
-//! to the host                                                     the host's clock bounds all of it            ──▶
-//! digests of inputs ```
+//! ```text
+//! poison: ring, workspaces ──▶ block: new inputs ──▶ [flush, reading, launches, reading] × calls ──▶ outputs to the host
+//!                                                     the host's clock bounds all of it            ──▶ digests of inputs
+//! ```
 //!
 //! Every call has its own inputs, if they vary, and its own slot of the ring. Only a cold block has flushes of the L2
 //! cache, which are not part of its time. A warm block has two readings, before its first launch and after its last.
