@@ -76,7 +76,9 @@ impl std::fmt::Display for ByteSource {
 pub enum CompareError {
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    #[error("cannot read {length} at byte {offset} of the {side} (was the file truncated meanwhile?)")]
+    #[error(
+        "cannot read {length} at byte {offset} of the {side} (if it was recorded: was its file truncated meanwhile?)"
+    )]
     Read {
         side: ByteSource,
         offset: u64,

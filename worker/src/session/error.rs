@@ -36,20 +36,20 @@ pub(crate) enum SessionError {
     #[error("comparing the outputs of {entry}")]
     Compare { entry: String, source: CompareError },
     #[error(
-        "timing {entry}: whole blocks took no longer than the hand-off, {handoff:?} (run it again when the machine is calmer)"
+        "timing {entry}: whole blocks took no longer than the hand-off, {handoff:?} (profile again when the machine is less busy)"
     )]
     NoTime { entry: String, handoff: Duration },
     #[error(
-        "timing {entry}: the device's clock shows {device:?} for a block that took {host:?} on the host, so its times cannot be \
-         believed (restart the machine, or update its driver)"
+        "timing {entry}: the device's clock shows {device:?} for a block that took {host:?} on the host, so the device's \
+         times cannot be believed (restart the machine, or update the device's driver)"
     )]
     DeviceClock { entry: String, device: Duration, host: Duration },
     #[error(
-        "timing {entry}: too few blocks took longer than the hand-off (run it again when the machine is calmer)"
+        "timing {entry}: too few blocks took longer than the hand-off (profile again when the machine is less busy)"
     )]
     NoFigures { entry: String },
     #[error(
-        "timing {entry}: CPU time was used in {exceeded} of {rounds} rounds in which there was nothing to do: too few to blame the candidate, and too many to trust its times (run it again when the machine is calmer)"
+        "timing {entry}: a runner used CPU time in {exceeded} of {rounds} idle rounds, in which it had nothing to do: too few to blame its candidate, and too many to trust the times (profile again when the machine is less busy)"
     )]
     NeverIdle { entry: String, exceeded: usize, rounds: usize },
 }

@@ -184,7 +184,8 @@ pub(crate) struct PoolSlot {
     pub(crate) bytes: Bytes,
 }
 
-/// Every session that was started with it can read it, but no candidate on the CPU can write to it.
+/// Memory for inputs that differ in every timed call. Sessions that are started with it can read it, but no candidate
+/// on the CPU can write to it.
 pub(crate) trait VariantMemory {
     fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
 
@@ -309,7 +310,8 @@ pub(crate) trait Session {
     /// Call it only if the candidate has a plan call.
     fn plan(&mut self, entry: usize, limit: Duration) -> Result<Answer<Called>, SessionError>;
 
-    /// Fills every output and the bytes beside it with `poison`, and restores each argument that the call changes.
+    /// Fills every output and the bytes beside it with `poison`, restores each argument that the call changes, and then
+    /// calls the candidate.
     fn call(
         &mut self,
         entry: usize,
@@ -408,7 +410,8 @@ pub(crate) struct Look {
     pub(crate) width: usize,
 }
 
-/// If a candidate leaves a fiftieth of its output undone, five blocks miss it with a probability of about 1 in 600.
+/// The number of elements that are read at the end of a block. If a candidate leaves a fiftieth of its output undone,
+/// five blocks miss it with a probability of about 1 in 600.
 pub(crate) const LOOKS: u32 = 64;
 
 /// The size of the largest element: two 64-bit floats.
@@ -422,10 +425,10 @@ pub(crate) struct Block {
     pub(crate) wake: WakeCost,
     /// The average number of CPUs that the candidate kept busy, from stop to stop.
     pub(crate) cpus_busy: f64,
-    /// The total time that the candidate's threads and this thread waited for a CPU; `None` if Linux does not report
-    /// it.
+    /// The total time that the candidate's threads and this thread waited for a CPU, without threads that have ended;
+    /// `None` if Linux does not report it, or if there are too many threads.
     pub(crate) waited: Option<Duration>,
-    /// The index of the first look whose element changed after the second reading.
+    /// The index of the first look whose element had another value once the candidate was stopped.
     pub(crate) changed: Option<usize>,
     /// Present if a device's clock timed the block. `called.claimed` is then the time that the host saw.
     pub(crate) on_device: Option<DeviceBlock>,

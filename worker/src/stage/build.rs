@@ -138,13 +138,13 @@ fn keep_for(
     match keep(source, library, &task.artifacts, kind, limit.min(task.artifacts_room))? {
         Kept::Artifact(artifact) => built.artifact = Some(artifact),
         Kept::TooLarge { bytes } if limit < bytes => {
-            let why = format!("the library has {bytes}, but the limit is {limit} ([build] max_artifact)");
+            let why = format!("the artifact has {bytes}, but the limit is {limit} ([build] max_artifact)");
             head.end_as(Status::LimitExceeded, why);
         }
         Kept::TooLarge { bytes } => {
             let room = task.artifacts_room;
             let why = format!(
-                "the library has {bytes}, but only {room} remain of the limit on all libraries of a run ([run] max_artifacts)"
+                "the artifact has {bytes}, but only {room} remain of the limit on all artifacts of a run ([run] max_artifacts)"
             );
             head.end_as(Status::DoesNotFit, why);
         }
@@ -189,7 +189,7 @@ fn compile(
             files: &folders.files.root,
         },
         memory: task.memory,
-        // A compiler also writes assembly text, which is many times as long as the library.
+        // A compiler also writes assembly text, which is many times as long as the artifact.
         largest_file: task.build.max_artifact.saturating_mul(LARGEST_FILE),
         runs_source: task.source.language.build_runs_source(),
     };
@@ -224,7 +224,7 @@ fn compile(
         }
         (Some(KillReason::GroupMemory { limit }), _) => out_of_memory(
             task,
-            &format!("the kernel ended the compiler: its control group reached its limit of {limit}"),
+            &format!("Linux ended the compiler: its control group reached its limit of {limit}"),
         ),
         (Some(KillReason::Stopped), _) => (
             Status::InfraError,
@@ -242,7 +242,7 @@ fn compile(
                 keep_for(task, output, &step.output, step.artifact, head, built)?;
                 return Ok(());
             }
-            None => (Status::CompileError, "the compiler exited with code 0 but wrote no library".to_owned()),
+            None => (Status::CompileError, "the compiler exited with code 0 but wrote no artifact".to_owned()),
         },
         (None, end @ End::Signalled { .. }) if task.source.language.build_runs_source() => (
             Status::CompileError,
@@ -384,8 +384,8 @@ fn nvrtc_version(built: fs::File) -> String {
     version.map_or_else(|| "NVRTC".to_owned(), |version| format!("NVRTC {version}"))
 }
 
-/// Returns the first line of `--version`, requested once for each program. It may be a script and may hang, so it is
-/// confined like a build. `None` if it does not answer.
+/// Returns the first line of `--version`, requested once for each program. The program may be a script that hangs, so
+/// it is confined like a build. `None` if it does not answer, or exits with an error.
 fn version(link: &Link, build: &CompilerSpec<'_>) -> Result<Option<String>, CompilerError> {
     static KNOWN: Mutex<BTreeMap<PathBuf, Option<String>>> = Mutex::new(BTreeMap::new());
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -14,7 +14,7 @@ pub(super) const SYMBOL: &str = "opt_digest";
 /// The size of a word, in bytes.
 const WORD: u64 = 8;
 const THREADS: u32 = 256;
-/// The largest number of blocks. For larger inputs, each thread processes several words.
+/// The largest number of blocks. If an input has more words than their threads, each thread processes several.
 const MAX_BLOCKS: u64 = 4096;
 /// The time limit of each launch, and of waiting for all digests of an entry. The emulated device takes some seconds
 /// for a gigabyte.

@@ -30,15 +30,15 @@ pub(super) enum Outputs {
 }
 
 /// A buffer that has not been allocated yet.
-pub(super) struct Wanted {
+pub(super) struct WantedBuffer {
     pub(super) name: String,
     pub(super) bands: Bands,
 }
 
-pub(super) fn outputs_of(entry: &OnDevice, card: &Card) -> Vec<Wanted> {
+pub(super) fn outputs_of(entry: &OnDevice, card: &Card) -> Vec<WantedBuffer> {
     let outputs = entry.as_ref().outputs.iter();
     outputs
-        .map(|output| Wanted {
+        .map(|output| WantedBuffer {
             name: format!(
                 "the {} `{}`",
                 if output.arguments.is_empty() { "output" } else { "argument" },
@@ -76,8 +76,9 @@ impl EntryCall {
         self.inputs.iter().chain(&self.outputs).chain(&self.workspaces)
     }
 
-    /// An argument that the call changes is left out (but not its bands), because the fills and the write that restores
-    /// its value are in no fixed order.
+    /// The parts of device memory that are filled before a call: outputs and workspaces with their bands. Of an
+    /// argument that the call changes, only the bands are filled, because the fills and the write that restores its
+    /// value are in no fixed order.
     pub(super) fn poisoned(&self, entry: &OnDevice) -> Vec<(u64, Bytes)> {
         let outputs = &entry.as_ref().outputs;
         let is_changed =

@@ -23,7 +23,7 @@ pub(super) enum During {
 impl During {
     fn text(&self) -> String {
         match self {
-            Self::Load => "while it was being loaded".to_owned(),
+            Self::Load => "while the candidate was being loaded".to_owned(),
             Self::Launch { number, symbol } => format!("in launch {number} (`{symbol}`)"),
             Self::Ours(what) => format!("while {what}"),
         }
@@ -64,7 +64,7 @@ pub(super) fn of_error(error: &DriverError, during: &During, buffers: &[DeviceBu
         Subject::Memory => verdict(
             Status::InfraError,
             format!(
-                "the device had no memory left {what}, although the run is below its cap: another process uses the memory ({error})"
+                "the device had no memory left {what}, although the lease is below its cap: another process probably uses the memory ({error})"
             ),
         ),
         _ => verdict(Status::InfraError, format!("the device failed {what}: {error}")),
@@ -95,8 +95,9 @@ fn of_kernel(error: &DriverError, what: &str, buffers: &[DeviceBuffer]) -> Verdi
         let _ = write!(detail, ": {place}");
     }
     if error.site.is_none() {
-        detail
-            .push_str(" (a card does not report the place: the same plan with `device = \"emulated\"` does)");
+        detail.push_str(
+            " (a card does not report the place: to find it, run the plan with `device = \"emulated\"`)",
+        );
     }
     Verdict { status, detail }
 }

@@ -14,7 +14,7 @@ use super::driver::{Driver, NoDriver};
 pub(crate) enum OpenError {
     #[error(transparent)]
     Driver(#[from] NoDriver),
-    #[error("{0} runs no kernels without host code")]
+    #[error("the device `{0}` cannot run kernels without host code")]
     NoDevice(Device),
 }
 

@@ -16,7 +16,7 @@ use crate::residency::budget::Budget;
 use crate::residency::device::{Buffer, Device, DeviceError, Event, Marks};
 
 const NAME: &str = "the device";
-/// The bus moves gigabytes per second, so a copy that takes longer than this will not end.
+/// The bus moves gigabytes per second, so an operation that takes longer than this will not end.
 const COPY_LIMIT: Duration = Duration::from_secs(60);
 /// The first and the longest pause between two polls. Pauses start short, for operations that end at once, and double
 /// each time.
@@ -119,7 +119,9 @@ impl CudaMemory {
             let waited = wait_for(&self.driver, first.mark, COPY_LIMIT);
             match waited {
                 Ok(true) => {}
-                Ok(false) => return Err(self.poison(format!("a copy was not over after {COPY_LIMIT:?}"))),
+                Ok(false) => {
+                    return Err(self.poison(format!("a copy or fill was not over after {COPY_LIMIT:?}")));
+                }
                 Err(error) => return Err(self.poison(error.to_string())),
             }
         }
@@ -150,7 +152,7 @@ impl CudaMemory {
             order(&mut **driver, buffer.address() + at.get(), slot.as_mut())
                 .and_then(|()| driver.mark(Queue::Copies))
         };
-        // After an error, the copy may still have been queued. Its end cannot be observed, so its slot is leaked.
+        // The copy may have been queued in spite of the error. Its end cannot be observed, so its slot is leaked.
         let mark = match ordered {
             Ok(mark) => mark,
             Err(error) => {
@@ -236,7 +238,7 @@ impl Device for CudaMemory {
             unsafe { driver.upload(to, from, bytes.to_usize()) }
         })?;
         if at + bytes == to.bytes() {
-            self.points.look(MemoryPoint::Uploaded, self.budget.marks().placed, &self.driver);
+            self.points.note(MemoryPoint::Uploaded, self.budget.marks().placed, &self.driver);
         }
         Ok(event)
     }

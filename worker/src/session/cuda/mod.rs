@@ -101,18 +101,18 @@ impl<'d> CudaBackend<'d> {
         &self.device.driver
     }
 
-    /// Records the memory in use at a named point.
-    fn look(&self, point: MemoryPoint) {
+    /// Raises the high-water marks of a named point to the memory in use now.
+    fn note_memory(&self, point: MemoryPoint) {
         let mut state = self.state.borrow_mut();
         let placed = state.residency.as_mut().map_or(Bytes::ZERO, |it| it.device().marks().placed);
-        self.points.look(point, placed, self.driver());
+        self.points.note(point, placed, self.driver());
     }
 
     fn clear(&self) {
         *self.state.borrow_mut() = State::default();
     }
 
-    fn context_failed(&self) {
+    fn replace_context(&self) {
         let replaced = self.driver().borrow_mut().replace();
         if replaced.is_err() {
             self.device.lost.set(true);

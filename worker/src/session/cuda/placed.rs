@@ -24,15 +24,16 @@ pub(super) enum Key {
     Content { blob: BlobId, begins: u64, start: u64, end: u64 },
     /// A part of a storage in the entry's own file.
     Own { entry: EntryId, storage: u32, start: u64 },
-    /// A lazy conjugate or negative, so the file does not contain them.
+    /// The values of a lazy conjugate or negative, which no file contains.
     Values { entry: EntryId, argument: usize },
 }
 
-/// Its inputs are placed on the device when its session starts.
+/// A recorded call whose inputs are placed on the device when its session starts.
 pub(crate) struct OnDevice {
     recorded: Recorded,
     pub(super) inputs: Vec<Input>,
-    /// `None` if the argument is not a tensor or has no elements.
+    /// For each argument, the index of its input and its offset in it, in bytes. `None` if the argument is not a tensor
+    /// or has no elements.
     pub(super) places: Vec<Option<(usize, u64)>>,
 }
 

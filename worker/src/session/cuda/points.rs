@@ -14,7 +14,7 @@ pub(super) struct Points(Rc<RefCell<Vec<DevicePoint>>>);
 
 impl Points {
     /// If the driver does not answer, its figure is zero, and the next operation reports the error.
-    pub(super) fn look(&self, point: MemoryPoint, placed: Bytes, driver: &SharedDriver) {
+    pub(super) fn note(&self, point: MemoryPoint, placed: Bytes, driver: &SharedDriver) {
         let memory = driver.borrow_mut().memory().ok();
         let seen = DevicePoint {
             point,

@@ -1,8 +1,10 @@
 //! A session on the device: loads one candidate, launches it for its entries, and checks every call.
 //!
 //! ```text
-//! start: inputs uploaded ──▶ outputs, workspaces allocated ──▶ load: module, kernels ──▶ call* ──▶ finish: all released
-//! call:  outputs filled ──▶ launches, each waited for ──▶ bands beside inputs and workspaces ──▶ digests of inputs
+//! start:  inputs uploaded ──▶ outputs, workspaces allocated ──▶ digests of inputs
+//! load:   module loaded ──▶ kernels found, their parameters compared
+//! call:   outputs, workspaces filled ──▶ launches, each waited for ──▶ bands checked ──▶ digests of inputs compared
+//! finish: all but the inputs released, which the next session may use
 //! ```
 
 use std::io;
@@ -17,7 +19,7 @@ use super::candidate::DeviceCode;
 use super::digest::{Digester, Part, SUM_BYTES};
 use super::driver::SharedDriver;
 use super::driver::{DriverError, Launch, ModuleId, Queue};
-use super::entry_call::{EntryCall, Outputs, Wanted, outputs_of, params, sizes};
+use super::entry_call::{EntryCall, Outputs, WantedBuffer, outputs_of, params, sizes};
 use super::fault::{self, During};
 use super::memory::wait_for;
 use super::placed::{Key, OnDevice};
@@ -68,9 +70,9 @@ impl<'b> DeviceSession<'b> {
             context_failed: false,
             spoiled: false,
         };
-        backend.look(MemoryPoint::Start);
+        backend.note_memory(MemoryPoint::Start);
         session.place_inputs_and_outputs(outputs)?;
-        backend.look(MemoryPoint::BeforeWorkspace);
+        backend.note_memory(MemoryPoint::BeforeWorkspace);
         session.place_workspaces()?;
         if session.ended.is_none() {
             session.note_digests()?;
@@ -88,7 +90,7 @@ impl<'b> DeviceSession<'b> {
         let storages: Vec<(Key, &dyn Origin)> =
             origins.iter().map(|(key, origin)| (key.clone(), origin as &dyn Origin)).collect();
         let tensors: Vec<usize> = (0..storages.len()).collect();
-        let outputs: Vec<Vec<Wanted>> = match outputs {
+        let outputs: Vec<Vec<WantedBuffer>> = match outputs {
             Outputs::OfOneCall => self.entries.iter().map(|entry| outputs_of(entry, &card)).collect(),
             Outputs::Elsewhere => self.entries.iter().map(|_| Vec::new()).collect(),
         };
@@ -154,8 +156,8 @@ impl<'b> DeviceSession<'b> {
             let names = launch.workspaces.iter().map(|it| format!("the workspace `{}`", it.name));
             let wanted = names
                 .zip(&call.resolved.workspaces)
-                .map(|(name, bytes)| Wanted { name, bands: Bands::of(&card, bytes.get(), 0) });
-            let wanted: Vec<Wanted> = wanted.collect();
+                .map(|(name, bytes)| WantedBuffer { name, bands: Bands::of(&card, bytes.get(), 0) });
+            let wanted: Vec<WantedBuffer> = wanted.collect();
             let after: Vec<(Kind, Bytes)> =
                 wanted.iter().map(|it| (Kind::Workspace, it.bands.allocated())).collect();
             let mut state = self.backend.state.borrow_mut();
@@ -236,7 +238,8 @@ impl<'b> DeviceSession<'b> {
         self.end(fault::of_error(error, during, buffers))
     }
 
-    /// Returns the reason if the plan's arguments do not match a kernel's parameters.
+    /// Loads the module and finds its kernels. Returns the reason if the plan's arguments do not match a kernel's
+    /// parameters.
     fn load_module(&mut self) -> Result<Option<String>, DriverError> {
         let mut driver = self.backend.device.driver.borrow_mut();
         let module = driver.load(&self.candidate.image)?;
@@ -261,10 +264,11 @@ impl<'b> DeviceSession<'b> {
         Ok(None)
     }
 
-    /// Returns the duration; `None` if the session ended.
+    /// Fills the outputs and makes the launches of one call. Returns the duration of the launches; `None` if the
+    /// session ended.
     fn launch_all(&mut self, entry: usize, poison: u8, limit: Duration) -> Option<Duration> {
         if let Err(error) = self.poison_all(entry, poison) {
-            let _: Answer<()> = self.fail(&error, &During::Ours("filling its outputs"), &[]);
+            let _: Answer<()> = self.fail(&error, &During::Ours("filling the candidate's outputs"), &[]);
             return None;
         }
         let started = Instant::now();
@@ -356,7 +360,7 @@ impl<'b> DeviceSession<'b> {
         if std::mem::take(&mut self.context_failed) {
             self.allocated.clear();
             self.module = None;
-            return self.backend.context_failed();
+            return self.backend.replace_context();
         }
         if let Some(module) = self.module.take() {
             let _ = self.driver().borrow_mut().unload(module);
@@ -372,7 +376,7 @@ impl<'b> DeviceSession<'b> {
             self.allocated.clear();
             self.backend.clear();
         }
-        self.backend.look(MemoryPoint::Released);
+        self.backend.note_memory(MemoryPoint::Released);
     }
 }
 
@@ -431,7 +435,7 @@ impl Session for DeviceSession<'_> {
     ) -> Result<Answer<Called>, SessionError> {
         self.restore(entry)?;
         let Some(elapsed) = self.launch_all(entry, poison, limit) else { return Ok(Answer::Died) };
-        self.backend.look(MemoryPoint::Called);
+        self.backend.note_memory(MemoryPoint::Called);
         let verdict = match self.look_over(entry, poison) {
             Ok(None) => {
                 return Ok(Answer::Done(Called {
@@ -442,7 +446,9 @@ impl Session for DeviceSession<'_> {
                 }));
             }
             Ok(Some(verdict)) => verdict,
-            Err(error) => return Ok(self.fail(&error, &During::Ours("checking its inputs"), &[])),
+            Err(error) => {
+                return Ok(self.fail(&error, &During::Ours("checking the candidate's inputs"), &[]));
+            }
         };
         self.spoiled = true;
         Ok(self.end(verdict))

@@ -18,7 +18,7 @@ use crate::residency::device::Device as _;
 
 /// The kernel with which a session detects changed inputs, as PTX, and its name.
 pub const DIGEST: (&[u8], &str) = (include_bytes!("digest.ptx"), "opt_digest");
-/// The bytes after each buffer that no kernel may change. On a card only.
+/// The number of bytes after each buffer that no kernel may change. On a card only.
 const BAND: usize = 256;
 /// The value of bytes that no kernel has written.
 const POISON: u8 = 0xa5;
@@ -75,7 +75,7 @@ pub enum TrialEnd {
     /// All launches are complete.
     Over {
         buffers: Vec<Vec<u8>>,
-        /// The first buffer with a store beyond its end.
+        /// The index of the first buffer with a store beyond its end. On a card only.
         stores_beyond: Option<usize>,
     },
     Fault(TrialFault),
@@ -197,7 +197,7 @@ impl TrialDevice {
         Ok(TrialEnd::Over { buffers: contents, stores_beyond })
     }
 
-    /// Fails after a fault that ended the context.
+    /// Allocates memory and frees it. Fails after a fault that ended the context.
     pub fn allocate(&self, bytes: Bytes) -> Result<(), TrialFault> {
         let mut driver = self.driver.borrow_mut();
         let address = driver.allocate(bytes)?;

@@ -29,20 +29,22 @@ use crate::session::{
 /// slowing down its empty blocks, because the shorter of the two hand-offs is subtracted from both sides. Without a
 /// baseline, it gains at most `MAX_HANDOFF` per block.
 const HANDOFF_BLOCKS: usize = 51;
-/// For a brief session, such as a screen.
+/// The same for a brief session, such as a screen's.
 const BRIEF_HANDOFF_BLOCKS: usize = 15;
-/// After this time, no further empty block is started, because a candidate could make each of them slow.
+/// After this time, `MIN_HANDOFF_BLOCKS` empty blocks are enough, because a candidate could make each of them slow.
 const HANDOFF_TIME: Duration = Duration::from_millis(100);
 /// One disturbed block must not determine the hand-off.
 const MIN_HANDOFF_BLOCKS: usize = 9;
+/// After this time, no further empty block is started in any case.
 const MAX_HANDOFF_TIME: Duration = Duration::from_secs(1);
 /// The longest hand-off that is ever subtracted. Longer ones are caused by a busy machine, or by a candidate that slows
 /// down empty blocks to make its calls look fast.
 const MAX_HANDOFF: Duration = Duration::from_micros(100);
-/// If blocks are short, a thread that works during the whole round uses several times the CPU time that is allowed.
+/// The length of an idle round after the runner's answer. If blocks are short, a thread that works during the whole
+/// round uses several times the CPU time that is allowed.
 const IDLE_TIME: Duration = Duration::from_millis(1);
 const WAKE_SPIN: Duration = Duration::from_micros(200);
-/// At the start of a block. (An empty block takes microseconds.)
+/// The shortest and the longest time that this process spins in a block. (An empty block takes microseconds.)
 const MIN_SPIN: Duration = Duration::from_micros(200);
 const MAX_SPIN: Duration = Duration::from_secs(1);
 /// A candidate that keeps this share of all CPUs busy, or more, is assumed to need the last one too.
@@ -63,7 +65,7 @@ pub(super) struct Stopwatch {
     may_spin: bool,
     /// True if the candidate's limits leave a CPU. If not, the numbers of threads and of busy CPUs decide.
     leaves_a_cpu: bool,
-    /// `None` if the hand-off has not been measured or was forgotten.
+    /// Whether this process spun when the hand-off was measured. `None` if it was not measured, or was forgotten.
     handoff_spun: Option<bool>,
     /// The runner's CPU time when it was last stopped.
     stopped_at: Duration,
@@ -177,7 +179,8 @@ impl HostSession<'_> {
         Ok(())
     }
 
-    /// Waking from sleep takes many times as long as noticing a store while spinning.
+    /// Measures the hand-off, unless it is known for the current way of waiting: waking from sleep takes many times as
+    /// long as noticing a store while spinning.
     fn ensure_handoff(&mut self) -> Result<(), RunnerError> {
         if self.watch.handoff_spun == Some(self.watch.may_spin) { Ok(()) } else { self.measure_handoff() }
     }
@@ -187,7 +190,7 @@ impl HostSession<'_> {
         entry: usize,
         inputs: &mut InputWriter<'_>,
     ) -> Result<Answer<IdleRound>, RunnerError> {
-        let entry = self.calls(entry);
+        let entry = self.set_called(entry);
         let Some(still) = self.prepare(inputs)? else { return Ok(Answer::Died) };
         // As in a block, or threads could tell the two apart by their CPUs.
         let spread = self.spread(&still);
@@ -284,7 +287,7 @@ impl HostSession<'_> {
         seen: &mut Vec<Element>,
         inputs: &mut InputWriter<'_>,
     ) -> Result<Response<Block>, RunnerError> {
-        let entry = self.calls(block.entry);
+        let entry = self.set_called(block.entry);
         let Some(still) = self.prepare(inputs)? else { return Ok(Response::Died) };
         if block.cold {
             self.evict(block.entry).map_err(RunnerError::Evict)?;
@@ -356,8 +359,8 @@ impl HostSession<'_> {
         Ok(Some(StoppedRunner { cost, stopped_at, waited }))
     }
 
-    /// Spreads the threads of the stopped runner over its CPUs. If this process spins, its CPU does not become free, and
-    /// enough others are.
+    /// Spreads the threads of the stopped runner over its CPUs. If this process spins, its CPU does not become free,
+    /// but enough others are, so nothing is spread.
     fn spread(&self, still: &StoppedRunner) -> Option<Spread> {
         if self.watch.may_spin { None } else { Spread::of(self.runner.pid(), still.cost.threads) }
     }
@@ -395,12 +398,12 @@ struct StoppedRunner {
     cost: WakeCost,
     /// The runner's CPU time.
     stopped_at: Duration,
-    /// `None` if they are not known.
+    /// How long its threads and this one have waited for a CPU so far; `None` if that is not known.
     waited: Option<Waits>,
 }
 
-/// On a busy machine, this process and the runner can end up on one CPU. If it then spun for longer, it would take a
-/// whole time slice from the runner in every block.
+/// The time for which this process spins. On a busy machine, it can end up on the runner's CPU, and would then take a
+/// whole time slice from the runner in every block if it spun for longer.
 fn spin_for(expected: Duration) -> Duration {
     (expected * 3 / 2).clamp(MIN_SPIN, MAX_SPIN)
 }

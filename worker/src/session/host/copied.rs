@@ -147,18 +147,19 @@ fn piece_of<'a>(
     })
 }
 
-/// The extra bytes belong to the same storage, and no runner can see them.
+/// A part of a storage, read from `first` on. Bytes between `first` and the part belong to the same storage, and no
+/// runner can see them.
 struct PieceOrigin<'a> {
     entry: &'a Recorded,
     number: usize,
     piece: Piece,
-    /// The offset in the storage at which the part starts.
+    /// The offset in the storage at which reading starts.
     first: u64,
     /// Set to `number` if a read fails.
     failed: &'a Cell<Option<usize>>,
 }
 
-/// The opened file of a part, which starts at `begins` in it.
+/// The opened file of a part, which is read from `begins` on.
 struct PieceSource<'a> {
     origin: &'a PieceOrigin<'a>,
     disk: FileDisk,

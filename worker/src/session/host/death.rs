@@ -41,7 +41,7 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
             KillReason::GroupMemory { limit } => verdict(
                 Status::HostMemoryLimit,
                 format!(
-                    "ended {during} by the kernel: its control group reached its limit of {limit} (limits.memory)"
+                    "ended {during} by Linux: its control group reached its limit of {limit} (limits.memory)"
                 ),
             ),
             KillReason::Timeout { limit } => {
@@ -58,11 +58,17 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
             ),
             KillReason::HostFloor { available, floor } => verdict(
                 Status::InfraError,
-                format!("killed {during} to protect the machine: {available} available, floor {floor}"),
+                format!(
+                    "killed {during} to protect the machine: only {available} of memory were available, and the floor is \
+                     {floor} (memory.host_floor)"
+                ),
             ),
             KillReason::HostCeiling { owed, ceiling } => verdict(
                 Status::InfraError,
-                format!("killed {during} to keep the ceiling of the run: {owed} owed, ceiling {ceiling}"),
+                format!(
+                    "killed {during} to keep the ceiling of the run: the run owed {owed}, and its ceiling is {ceiling} \
+                     (memory.host_ceiling)"
+                ),
             ),
             KillReason::DeviceCeiling { owed, ceiling } => verdict(
                 Status::DeviceMemoryLimit,

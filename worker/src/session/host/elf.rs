@@ -93,8 +93,8 @@ impl Dynamic {
         Ok(Self { needed, soname, strings })
     }
 
-    /// True if a string of the dynamic section starts so. The names of all symbols that the library exports or needs
-    /// are among these strings.
+    /// Returns true if a string of the dynamic section starts with `prefix`. The names of all symbols that the library
+    /// exports or needs are among these strings.
     pub(crate) fn mentions(&self, prefix: &str) -> bool {
         self.strings.split(|&byte| byte == 0).any(|name| name.starts_with(prefix.as_bytes()))
     }

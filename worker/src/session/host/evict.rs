@@ -11,10 +11,10 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 /// The smallest cache line, in bytes, of the processors that we support.
 const LINE: usize = 64;
-/// So much is mapped at a time. Resident pages of the mapping count as this process's memory.
+/// The number of bytes that are mapped at a time. Resident pages of the mapping count as this process's memory.
 const WINDOW: u64 = 1 << 20;
 
-/// A range beyond the end of the file is ignored.
+/// Evicts a range of a file. The part beyond the end of the file is ignored.
 pub(super) fn evict(file: BorrowedFd<'_>, from: u64, bytes: u64) -> Result<(), Errno> {
     let page = rustix::param::page_size() as u64;
     let length = u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0);

@@ -43,7 +43,8 @@ pub(crate) struct Libraries {
 }
 
 impl Libraries {
-    /// Copies a library to `copies` if a runner's own user could not read it.
+    /// Finds the libraries that an artifact needs, in these folders. Copies a library to `copies` if a runner's own
+    /// user could not read it.
     pub(crate) fn find(artifact: &File, folders: &[PathBuf], copies: &Path) -> Self {
         let mut search = Search { folders, copies, seen: Vec::new(), libraries: Self::default() };
         if folders.is_empty() {
@@ -74,7 +75,7 @@ impl Libraries {
     pub(crate) fn advice(&self, loader: &str) -> String {
         for (path, error) in &self.refused {
             if path.file_name().is_some_and(|name| loader.contains(&*name.to_string_lossy())) {
-                return format!(" ({} exists, but: {error})", path.display());
+                return format!(" ({} exists, but cannot be used: {error})", path.display());
             }
         }
         if loader.contains("cannot open shared object file") {
@@ -132,14 +133,14 @@ impl Search<'_> {
     }
 }
 
-/// Other kinds of file are refused, because opening or reading them might block.
+/// Opens a regular file. Other kinds of file are refused, because opening or reading them might block.
 fn open(path: &Path) -> io::Result<File> {
     let file = std::fs::OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
-/// The loader opens the descriptor's path again as the runner's user. A file that only root may read is copied into an
-/// unnamed file, which disappears with its last descriptor.
+/// The loader opens the descriptor's path again as the runner's user. A file that not all users may read is copied into
+/// an unnamed file, which disappears with its last descriptor.
 fn readable_by_runners(file: File, copies: &Path) -> io::Result<File> {
     let metadata = file.metadata()?;
     let own_user = rustix::process::geteuid().is_root();

@@ -189,7 +189,8 @@ impl Outputs {
         Ok(())
     }
 
-    /// Used only with `AgainstGuards`.
+    /// Returns the first byte beside an output in this slot that is no longer the pattern. Used only with
+    /// `AgainstGuards`.
     pub(crate) fn damaged_slack(&self, slot: u32, pattern: u8) -> io::Result<Option<StrayWrite>> {
         for (index, output_span) in self.output_spans.iter().enumerate() {
             let Some(region) = output_span.regions.get(slot as usize) else { continue };

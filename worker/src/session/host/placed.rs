@@ -28,7 +28,7 @@ use crate::recorded::{Recorded, RecordedError, is_materialised};
 use crate::runner::frame::{EntrySetup, InputRange, VariantRange, WireArgument, WireOutput, WireType};
 use crate::session::{PoolSlot, Variants, VariedInput};
 
-/// The materialised values come after all files, and the number of files is not known at first.
+/// The source of materialised values until the number of files is known, because they come after all files.
 const MATERIALISED: u8 = u8::MAX;
 
 const UNREADABLE_STEP: u64 = 256 * 1024;
@@ -40,7 +40,7 @@ pub(crate) struct StoragePart {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum InputMemory {
+enum InputLocation {
     /// The capture's own files, or materialised values.
     Files,
     /// Copies in this worker's memory.
@@ -68,7 +68,7 @@ pub(crate) struct Placed {
     materialised: Option<OwnedFd>,
     materialised_bytes: Bytes,
     input_bytes: Bytes,
-    memory: InputMemory,
+    memory: InputLocation,
     /// True if a runner maps the inputs without Linux's read-ahead.
     pub(super) page_by_page: bool,
     /// The thread that reads ahead of the runner, if there is one.
@@ -111,7 +111,7 @@ impl Placed {
             materialised: memfd,
             materialised_bytes: Bytes::new(written),
             input_bytes,
-            memory: InputMemory::Files,
+            memory: InputLocation::Files,
             page_by_page: false,
             watch: RefCell::new(None),
             learned: RefCell::default(),
@@ -135,7 +135,7 @@ impl Placed {
         };
         self.inputs = self.inputs.iter().zip(&self.storage_parts).map(moved).collect::<Option<_>>()?;
         self.files = vec![Arc::clone(arena)];
-        self.memory = InputMemory::Copied;
+        self.memory = InputLocation::Copied;
         Some(())
     }
 
@@ -158,7 +158,7 @@ impl Placed {
         self.inputs = inputs;
         self.files = vec![Arc::clone(arena)];
         (self.materialised, self.materialised_bytes) = (None, Bytes::ZERO);
-        self.memory = InputMemory::Pool;
+        self.memory = InputLocation::Pool;
     }
 
     pub(crate) fn inputs(&self) -> &[InputRange] {
@@ -173,7 +173,7 @@ impl Placed {
         })
     }
 
-    /// The name of the argument that an input range belongs to.
+    /// The name of the first argument that an input range belongs to.
     pub(crate) fn argument_of(&self, input: u32) -> Option<&str> {
         let shows =
             |wire: &WireArgument| matches!(wire, WireArgument::Tensor { range, .. } if *range == input);
@@ -181,12 +181,12 @@ impl Placed {
         self.recorded.arguments.get(at).map(|argument| argument.path.as_str())
     }
 
-    /// Reads the input up to the first error.
+    /// Returns true if an input cannot be read from its file. Reads it up to the first error.
     pub(super) fn is_unreadable(&self, input: u32) -> bool {
         let Some((range, file)) = self
             .inputs
             .get(input as usize)
-            .filter(|_| self.memory == InputMemory::Files)
+            .filter(|_| self.memory == InputLocation::Files)
             .and_then(|range| Some((range, self.files.get(usize::from(range.source))?)))
         else {
             return false;
@@ -209,8 +209,8 @@ impl Placed {
             arguments: self.wire.clone(),
             outputs,
             page_by_page: self.page_by_page,
-            resident: self.memory != InputMemory::Files,
-            pooled: self.memory == InputMemory::Pool,
+            resident: self.memory != InputLocation::Files,
+            pooled: self.memory == InputLocation::Pool,
             variants: Vec::new(),
             call: None,
         }
@@ -263,12 +263,12 @@ impl Placed {
 
     /// Zero for a pool.
     pub(super) fn mapped_bytes(&self) -> Bytes {
-        if self.memory == InputMemory::Pool { Bytes::ZERO } else { self.input_bytes() }
+        if self.memory == InputLocation::Pool { Bytes::ZERO } else { self.input_bytes() }
     }
 
     /// These bytes need private pages in the runner, because they fill a page only in part or are not aligned.
     pub(super) fn unmapped_bytes(&self) -> Bytes {
-        if self.memory == InputMemory::Pool {
+        if self.memory == InputLocation::Pool {
             return Bytes::ZERO;
         }
         let page = rustix::param::page_size() as u64;
@@ -305,14 +305,15 @@ impl Placed {
     }
 }
 
-/// Of copies, only whole pages are mapped, and an input that several entries share is mapped once. Of a pool, every
-/// mapping of a slot counts, because Linux counts each of them for the runner.
+/// The size of a runner's mappings of memory that this worker is charged for. Of copies, only whole pages are mapped,
+/// and an input that several entries share is mapped once. Of a pool, every mapping of a slot counts, because Linux
+/// counts each of them for the runner.
 pub(super) fn of_worker(entries: &[Placed]) -> Bytes {
-    let pooled = entries.iter().filter(|entry| entry.memory == InputMemory::Pool);
+    let pooled = entries.iter().filter(|entry| entry.memory == InputLocation::Pool);
     let pooled: Bytes = pooled.flat_map(|entry| &entry.inputs).map(|range| Bytes::new(range.bytes)).sum();
     let copied: BTreeSet<(usize, InputRange)> = entries
         .iter()
-        .filter(|entry| entry.memory == InputMemory::Copied)
+        .filter(|entry| entry.memory == InputLocation::Copied)
         .flat_map(|entry| entry.inputs.iter().zip(&entry.storage_parts).enumerate())
         .filter_map(|(index, (range, storage_part))| storage_part.as_ref().map(|_| (index, *range)))
         .collect();
@@ -409,7 +410,7 @@ impl<'a> Ranges<'a> {
             }
         };
         let source = u8::try_from(at).ok().filter(|&source| source < MATERIALISED);
-        source.ok_or_else(|| io::Error::other("its inputs lie in too many files"))
+        source.ok_or_else(|| io::Error::other("the inputs lie in too many files"))
     }
 
     fn add(&mut self, range: InputRange, storage_part: Option<StoragePart>) -> u32 {

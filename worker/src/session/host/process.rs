@@ -117,7 +117,8 @@ pub(crate) struct Death {
     pub(crate) refused: Option<Bytes>,
     pub(crate) fault: Option<Fault>,
     pub(crate) phase: Phase,
-    /// This can be trusted: only our code had run before the report.
+    /// True if the runner reported that it was locked down. This can be trusted: only our code had run before the
+    /// report.
     pub(crate) locked: bool,
     pub(crate) namespaced: bool,
 }
@@ -130,7 +131,7 @@ pub(crate) struct Fault {
     pub(crate) signal: i32,
 }
 
-/// It runs our own code and waits for its setup. Dropping it kills and reaps it.
+/// A runner's process, which runs our own code and waits for its setup. Dropping it kills and reaps the process.
 pub(crate) struct Process {
     handle: RunnerHandle,
     /// The memory that it owes before its candidate runs.
@@ -390,8 +391,8 @@ impl Runner {
         Ok(self.handle.cont()?)
     }
 
-    /// Includes ended threads. It is exact while the runner is stopped. While it runs, the time since the last
-    /// scheduler tick is missing for threads on other CPUs.
+    /// The CPU time of the runner, including threads that have ended. It is exact while the runner is stopped. While it
+    /// runs, the time since the last scheduler tick is missing for threads on other CPUs.
     pub(crate) fn cpu_time(&self) -> Result<Duration, RunnerError> {
         Ok(self.handle.cpu_time()?)
     }
@@ -429,7 +430,8 @@ impl Runner {
         if self.handle.wait_dead(DEATH_TIMEOUT)? { Ok(()) } else { Err(RunnerError::Undead) }
     }
 
-    /// The supervisor records the reason first. If the runner is not dead in time, it is killed here.
+    /// Asks the supervisor to kill the runner, so that it records the reason first. If the runner is not dead in time,
+    /// it is killed here.
     pub(crate) fn end_for(&mut self, link: &Link, reason: KillReason) -> Result<(), RunnerError> {
         link.kill_wanted(self.handle.pid(), reason)?;
         if !self.handle.wait_dead(link.answer_timeout())? {

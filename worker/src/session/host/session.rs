@@ -39,6 +39,7 @@ pub(super) struct HostSession<'b> {
     variants: Option<(OwnedFd, Bytes)>,
     /// True if the runner has stopped and has not been continued since.
     pub(super) stopped: bool,
+    /// The entry that was called last.
     called: usize,
     pub(super) watch: Stopwatch,
 }
@@ -128,7 +129,7 @@ impl<'b> HostSession<'b> {
         evict(outputs.descriptor(), 0, outputs.memfd_bytes().get())
     }
 
-    /// The supervisor records the reason first.
+    /// Has the supervisor kill the runner, which records the time limit as the reason.
     pub(super) fn end_for<T>(&mut self, limit: Duration) -> Result<Answer<T>, RunnerError> {
         self.runner.end_for(self.link, timeout::reason(self.runner.pid(), limit, StopScope::Process))?;
         Ok(Answer::Died)
@@ -172,7 +173,7 @@ impl<'b> HostSession<'b> {
         }
     }
 
-    /// Also restores each argument that the call changes.
+    /// Fills outputs, and restores in these slots each argument that the call changes.
     fn refill(
         &self,
         entry: usize,
@@ -180,7 +181,7 @@ impl<'b> HostSession<'b> {
         fill: impl FnOnce(&Outputs) -> io::Result<()>,
     ) -> Result<(), SessionError> {
         let (outputs, recorded) = (&self.outputs[entry], self.entries[entry].as_ref());
-        // For a returned tensor, there is no value before the call.
+        // A returned tensor has no value before the call, so nothing is restored.
         let restore = |(number, output)| {
             recorded.before(output, |at, bytes| outputs.write(number, slots.clone(), at, bytes))
         };
@@ -190,7 +191,7 @@ impl<'b> HostSession<'b> {
     }
 
     /// Records that an entry is called. Returns its number in the runner.
-    pub(super) fn calls(&mut self, entry: usize) -> u32 {
+    pub(super) fn set_called(&mut self, entry: usize) -> u32 {
         self.called = entry;
         number(entry)
     }

@@ -15,7 +15,7 @@ use crate::session::WIDEST_ELEMENT;
 /// The bytes of one element. Unused bytes at the end are zero.
 pub(super) type Element = [u8; WIDEST_ELEMENT];
 
-/// It is sealed against resizing, so no read of it can raise SIGBUS.
+/// A mapping of the outputs' memfd, which is sealed against resizing, so no read of it can raise SIGBUS.
 pub(super) struct View {
     start: NonNull<u8>,
     bytes: usize,
@@ -32,8 +32,8 @@ impl View {
         Ok(Self { start, bytes })
     }
 
-    /// Uses write faults, because a read fault would also map neighbouring pages, which would count as this process's
-    /// memory.
+    /// Maps the pages of these elements. Uses write faults, because a read fault would also map neighbouring pages,
+    /// which would count as this process's memory.
     pub(super) fn prepare(&self, elements: impl Iterator<Item = u64>) {
         let page = rustix::param::page_size();
         for offset in elements.map(to_index).filter(|&offset| offset < self.bytes) {
@@ -47,7 +47,7 @@ impl View {
         }
     }
 
-    /// The candidate may be writing them. Bytes outside the memfd read as zero.
+    /// Reads an element, which the candidate may be writing at the same time. Bytes outside the memfd read as zero.
     pub(super) fn read(&self, offset: u64, width: usize) -> Element {
         let mut element = Element::default();
         let from = to_index(offset);
@@ -62,7 +62,7 @@ impl View {
         element
     }
 
-    /// The pages then no longer count as this process's memory.
+    /// Unmaps all pages, so that they no longer count as this process's memory.
     pub(super) fn forget(&self) {
         // SAFETY: our own shared mapping; its content stays in the memfd.
         let _ = unsafe { madvise(self.at(0), self.bytes, Advice::LinuxDontNeed) };

@@ -13,6 +13,7 @@ pub(crate) enum Play {
     Right,
     /// Writes the recorded output, even if the inputs have other values.
     Remembered,
+    /// Writes the right output, with this number added to every element.
     OffBy(f32),
     /// Writes the right output, but wrong values from this element on.
     WrongFrom(usize),
@@ -25,6 +26,7 @@ pub(crate) enum Play {
     /// Writes the right output, and the worker's read of it fails.
     Unreadable,
     Dies,
+    /// Makes the worker's call end with an error.
     Fails,
 }
 
@@ -49,7 +51,7 @@ pub(crate) struct BlockPlay {
 }
 
 impl BlockPlay {
-    /// The candidate claims almost the time that they took.
+    /// A block of calls that take this long. The candidate claims almost the time that they took.
     pub(crate) fn honest(per_call: Duration) -> Self {
         Self {
             play: |_| Play::Right,
@@ -95,6 +97,7 @@ pub(crate) struct Script {
     pub(crate) slots: u32,
     /// The time by which a block takes longer than its calls.
     pub(crate) handoff: Duration,
+    /// The hand-off that is reported until it is forgotten, in place of `handoff`.
     pub(crate) measured_first: Option<Duration>,
     pub(crate) blocks: Vec<BlockPlay>,
     /// True if a CPU is left on which this process may spin.

@@ -35,7 +35,8 @@ pub(super) fn works_unasked(
         Idleness::Idle => Ok(None),
         Idleness::Works { least, rounds } => {
             let detail = format!(
-                "at least {least:?} of CPU time was used in three quarters of {rounds} rounds in which there was nothing to do"
+                "its runner used at least {least:?} of CPU time in three quarters or more of {rounds} idle rounds, in which \
+                 it had nothing to do"
             );
             Ok(Some(stop(context, Status::DeferredWork, detail)))
         }
@@ -44,8 +45,8 @@ pub(super) fn works_unasked(
                 && share(samples).stands_out_from(other)
             {
                 let detail = format!(
-                    "CPU time was used in {exceeded} of {rounds} rounds in which there was nothing to do, but only in {} of \
-                     {} such rounds of the kernel that is timed beside it",
+                    "its runner used CPU time in {exceeded} of {rounds} idle rounds, in which it had nothing to do, but the \
+                     runner of the kernel that is timed beside it only in {} of {}",
                     other.exceeded, other.rounds
                 );
                 return Ok(Some(stop(context, Status::DeferredWork, detail)));

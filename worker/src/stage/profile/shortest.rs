@@ -11,8 +11,8 @@ use super::samples::Samples;
 const MIN_WORK: f64 = 0.01;
 /// Among the blocks that are at most this much longer than the shortest, the one with the shortest waits tells most.
 const SIMILAR: f64 = 1.02;
-/// A candidate whose threads waited for a share of its blocks more than this many times as large as the baseline's share
-/// made them wait itself, and gains nothing by it.
+/// If the candidate's threads waited for more than this many times the baseline's share of the time, the candidate
+/// caused these waits itself, and gains nothing by them.
 const MAX_SHARES: f64 = 2.0;
 
 /// The bounds of the time of a call in milliseconds.

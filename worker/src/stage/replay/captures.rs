@@ -191,10 +191,9 @@ impl Locations {
     }
 
     fn open(&self, constant: &Constant, drop_cache: bool) -> io::Result<FileSource> {
-        let location = self
-            .of
-            .get(&constant.key)
-            .ok_or_else(|| io::Error::other("no entry of this replay has it (were the captures changed?)"))?;
+        let location = self.of.get(&constant.key).ok_or_else(|| {
+            io::Error::other("no entry of this replay contains this tensor (were the captures changed?)")
+        })?;
         let capture = CaptureFile::open(&location.capture).map_err(io::Error::other)?;
         let storage = capture.storages().get(location.storage.index()).ok_or(io::ErrorKind::UnexpectedEof)?;
         let file = capture.file_of(storage.blob)?;

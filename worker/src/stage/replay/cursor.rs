@@ -9,7 +9,7 @@ use opt_shared::replay::{Key, Need, Recording, Step};
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the schedule differs from the actual uses at use {index}: expected {expected}, actual {actual} (if the captures were changed, make the recording again)"
+    "the schedule differs from the actual uses at use {index}: expected {expected}, actual {actual} (if the captures were changed, remove the recording: the next run makes a new one)"
 )]
 pub struct Disagreement {
     /// The position of the use in the schedule.
@@ -20,7 +20,7 @@ pub struct Disagreement {
 
 /// An event of a replay, as it was scheduled or as it happens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum ScheduledUse {
+enum ScheduleEvent {
     Use {
         id: u32,
         step: u32,
@@ -41,7 +41,7 @@ enum ScheduledUse {
     Over,
 }
 
-impl std::fmt::Display for ScheduledUse {
+impl std::fmt::Display for ScheduleEvent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Use { id, step, epoch, name, key, bytes } => {
@@ -74,18 +74,18 @@ impl<'a> Cursor<'a> {
 
     /// Checks that the next step is this one, with these uses in this order. Returns the numbers of their constants.
     pub fn step(&mut self, name: &Step, needs: &[Need]) -> Result<Vec<u32>, Disagreement> {
-        let begins = |it: &Step| ScheduledUse::Begins {
+        let begins = |it: &Step| ScheduleEvent::Begins {
             step: self.step,
             job: it.job.clone(),
             entry: it.entry.clone(),
         };
-        let expected = self.recording.steps.get(self.step as usize).map_or(ScheduledUse::Over, begins);
+        let expected = self.recording.steps.get(self.step as usize).map_or(ScheduleEvent::Over, begins);
         let actual = begins(name);
         self.compare(expected, actual)?;
         let mut constants = Vec::with_capacity(needs.len());
         for need in needs {
             let epoch = self.epochs.get(&need.key).copied().unwrap_or(0);
-            let actual = ScheduledUse::Use {
+            let actual = ScheduleEvent::Use {
                 id: u32::try_from(self.at).unwrap_or(u32::MAX),
                 step: self.step,
                 epoch,
@@ -101,9 +101,9 @@ impl<'a> Cursor<'a> {
         let expected = match self.recording.uses.get(self.at) {
             // The next step checks that the next use belongs to it.
             Some(it) if it.step == self.step => self.expected(),
-            _ => ScheduledUse::StepEnds { step: self.step },
+            _ => ScheduleEvent::StepEnds { step: self.step },
         };
-        self.compare(expected, ScheduledUse::StepEnds { step: self.step })?;
+        self.compare(expected, ScheduleEvent::StepEnds { step: self.step })?;
         self.step += 1;
         Ok(constants)
     }
@@ -112,12 +112,12 @@ impl<'a> Cursor<'a> {
     pub fn finish(&mut self) -> Result<(), Disagreement> {
         if let Some(left) = self.recording.steps.get(self.step as usize) {
             let (job, entry) = (left.job.clone(), left.entry.clone());
-            self.compare(ScheduledUse::Begins { step: self.step, job, entry }, ScheduledUse::Over)?;
+            self.compare(ScheduleEvent::Begins { step: self.step, job, entry }, ScheduleEvent::Over)?;
         }
-        self.compare(self.expected(), ScheduledUse::Over)
+        self.compare(self.expected(), ScheduleEvent::Over)
     }
 
-    fn compare(&mut self, expected: ScheduledUse, actual: ScheduledUse) -> Result<(), Disagreement> {
+    fn compare(&mut self, expected: ScheduleEvent, actual: ScheduleEvent) -> Result<(), Disagreement> {
         if let Some(disagreement) = &self.disagreement {
             return Err(disagreement.clone());
         }
@@ -130,12 +130,12 @@ impl<'a> Cursor<'a> {
         Err(disagreement)
     }
 
-    fn expected(&self) -> ScheduledUse {
-        let Some(it) = self.recording.uses.get(self.at) else { return ScheduledUse::Over };
+    fn expected(&self) -> ScheduleEvent {
+        let Some(it) = self.recording.uses.get(self.at) else { return ScheduleEvent::Over };
         let constant = self.recording.constants.get(it.constant as usize);
         let name = self.recording.names.get(it.name as usize).cloned().unwrap_or_default();
         // A use of a different size is not a use of this constant.
         let key = constant.filter(|constant| constant.bytes == it.bytes).map(|constant| constant.key);
-        ScheduledUse::Use { id: it.id, step: it.step, epoch: it.epoch, name, key, bytes: it.bytes.get() }
+        ScheduleEvent::Use { id: it.id, step: it.step, epoch: it.epoch, name, key, bytes: it.bytes.get() }
     }
 }

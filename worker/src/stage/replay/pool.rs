@@ -18,14 +18,14 @@ use crate::residency::staging::{Ring, Source, StagingError};
 use crate::session::PoolSlot;
 
 /// The poison: NaN in every float type of at least 16 bits, -1 in every signed integer type, and not a valid bool, so
-/// that a kernel hardly mistakes it for a weight.
+/// that a kernel is unlikely to mistake it for a weight.
 pub const POISON: u8 = 0xff;
 
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     #[error("placing a tensor in the pool")]
     Place(#[from] StagingError),
-    #[error("evicting a tensor from the pool")]
+    #[error("moving a tensor into the pool or out of it")]
     Device(#[from] DeviceError),
     #[error("finding the bytes of `{name}`")]
     Find {

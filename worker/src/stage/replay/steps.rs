@@ -1,6 +1,6 @@
 //! Runs a replay from its first step to its last, and synchronises the cursor, the pool and the calls.
 //!
-//! Owns the clock of a replay. A replay has a result only if its last step agreed with the schedule and nothing failed.
+//! Owns the clock of a replay. A replay has a result only if every step agreed with the schedule and nothing failed.
 
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};

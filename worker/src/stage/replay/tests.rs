@@ -248,7 +248,7 @@ fn replay_blames_the_worker_for_its_own_errors() {
 }
 
 #[test]
-fn replay_refuses_a_budget_below_its_floor_and_names_the_floor() {
+fn replay_refuses_a_budget_below_its_floor() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut task = task(&folder, &[0]);
     task.budget = Bytes::new(1);

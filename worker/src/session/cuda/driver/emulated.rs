@@ -14,10 +14,10 @@ use super::{
 
 /// The size of the device's memory. Allocations take it from the host's memory.
 const MEMORY: Bytes = Bytes::gib(8);
-/// The most text printed by kernels that is kept for a session, in bytes.
+/// The largest amount of text printed by kernels that is kept for a session, in bytes.
 const PRINTED: usize = 64 << 10;
 
-/// Limits the size of the outcome's message.
+/// The largest number of kernels that are counted. It limits the size of the outcome's message.
 const MAX_COUNTED: usize = 64;
 /// The largest number of characters that are reported of a name from PTX.
 const MAX_NAME: usize = 200;
@@ -183,7 +183,10 @@ impl Driver for EmulatedDriver {
             DriverError { call: CALL, code, site }
         };
         let text = std::str::from_utf8(image).map_err(|_| {
-            refused(Code::NOT_SUPPORTED, "a binary for a card: the emulated device runs PTX".to_owned())
+            refused(
+                Code::NOT_SUPPORTED,
+                "this is a binary for a card, and the emulated device runs only PTX".to_owned(),
+            )
         })?;
         let module = self.device.load(text).map_err(|error| match error {
             LoadError::Device(it) => fault(CALL, *it),

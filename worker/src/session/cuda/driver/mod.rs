@@ -41,7 +41,7 @@ pub(crate) struct Card {
     pub(crate) grain: Bytes,
     /// The size of its L2 cache; zero if the driver does not report it.
     pub(crate) l2: Bytes,
-    /// Every access is checked against live buffers, which then need no bands.
+    /// True if the device checks every access against its live buffers, which then need no bands.
     pub(crate) checks_accesses: bool,
 }
 
@@ -83,7 +83,7 @@ pub(crate) struct Launch {
     pub(crate) limit: Duration,
 }
 
-/// Page-locked: the device copies from and to it without the CPU.
+/// Host memory for copies. For a card it is page-locked, so that the card copies from and to it without the CPU.
 pub(crate) struct Pinned(pub(crate) Box<dyn HostBytes>);
 
 pub(crate) trait HostBytes: AsRef<[u8]> + AsMut<[u8]> + Send {}
@@ -102,7 +102,8 @@ impl AsMut<[u8]> for Pinned {
     }
 }
 
-/// Fields that the device does not report are empty. A card reports only `text`, and only if a module cannot be loaded.
+/// The place of an error, and what the device says about it. Fields that the device does not report are empty. A card
+/// reports only `text`, and only if a module cannot be loaded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Site {
     pub(crate) block: Option<[u32; 3]>,
@@ -202,6 +203,7 @@ pub(crate) trait Driver {
         Instant::now()
     }
 
+    /// The reason why calls cannot be timed; `None` if they can.
     fn cannot_time(&self) -> Option<&'static str> {
         Some("the device has no clock")
     }
@@ -245,7 +247,7 @@ pub(crate) trait Driver {
         Pace::default()
     }
 
-    /// What kernels have printed since the last call.
+    /// What kernels have printed since the last call. Empty if the driver does not report it.
     fn printed(&mut self) -> String {
         String::new()
     }

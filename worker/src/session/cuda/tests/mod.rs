@@ -231,7 +231,7 @@ fn errors_of_a_launch_have_their_statuses() {
         (1, Status::RuntimeError, "the device refused the request in launch 1"),
         (701, Status::RuntimeError, "OUT_OF_RESOURCES"),
         (801, Status::Unsupported, ""),
-        (2, Status::InfraError, "another process uses the memory"),
+        (2, Status::InfraError, "another process probably uses the memory"),
         (46, Status::InfraError, "DEVICE_UNAVAILABLE"),
         (100, Status::InfraError, "NO_DEVICE"),
         (214, Status::InfraError, "ECC"),

@@ -43,7 +43,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
-    /// 100,000 steps in all.
+    /// Takes 100,000 steps in all.
     #[test]
     fn cap_is_kept_under_errors_of_the_driver(steps in steps(), polls in 0_u32..3) {
         let (driver, script) = ScriptedDriver::new();

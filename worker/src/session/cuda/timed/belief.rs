@@ -7,13 +7,13 @@ use std::time::Duration;
 const DRIFT_PARTS: u32 = 50;
 const STEP: Duration = Duration::from_micros(20);
 
-/// Allows for both tolerances.
+/// Returns true if the device shows more time than the host, beyond both tolerances.
 pub(super) fn is_too_long(device: Duration, host: Duration) -> bool {
     host + host / DRIFT_PARTS + STEP < device
 }
 
-/// Without the flushes. `flush` is the usual time of one. A quarter is added to it, because a flush after a call also
-/// writes back what the call has left in the cache.
+/// The host's time of a block without its flushes. `flush` is the usual time of one. A quarter is added to it, because
+/// a flush after a call also writes back what the call has left in the cache.
 pub(super) fn host_share(host: Duration, flushes: u32, flush: Duration) -> Duration {
     host.saturating_sub(flush.saturating_mul(flushes).saturating_mul(5) / 4)
 }

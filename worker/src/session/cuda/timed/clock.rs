@@ -17,9 +17,9 @@ use crate::session::{
 };
 
 /// If calls are shorter, all calls of a block are launched as one graph, because the host cannot launch them as fast as
-/// they run. (If the cache is flushed before each call, they are launched one by one.)
+/// they run. (They are launched one by one if the cache is flushed before each, or if the driver has no graphs.)
 const SHORT_CALL: Duration = Duration::from_micros(20);
-/// The end of a block is polled without pauses for so long, beyond twice its expected duration.
+/// The end of a block is polled without pauses for twice its expected duration and this long.
 const SPIN: Duration = Duration::from_millis(2);
 /// The time limit for filling outputs before a block. Filling takes milliseconds.
 const FILL_LIMIT: Duration = Duration::from_secs(60);
@@ -146,7 +146,7 @@ impl TimedDevice<'_> {
         let steps = self.inner.calls[entry].resolved.steps.iter().enumerate();
         let first =
             steps.filter(|(_, step)| !step.is_empty()).map(|(number, step)| (number, &step.symbol)).next();
-        first.map_or(During::Ours("timing its calls"), |(number, symbol)| During::Launch {
+        first.map_or(During::Ours("timing the candidate's calls"), |(number, symbol)| During::Launch {
             number: number + 1,
             symbol: symbol.clone(),
         })
@@ -210,7 +210,7 @@ impl TimedDevice<'_> {
         Ok(Ok(Measured { device, host, is_graph: graph.is_some() }))
     }
 
-    /// At first without pauses, so that the host notices the end at once. Returns false after the time limit.
+    /// Polls without pauses at first, so that the host notices the end at once. Returns false after the time limit.
     fn wait(&self, end: Mark, order: &BlockOrder<'_>) -> Result<bool, DriverError> {
         let (shared, started) = (self.inner.driver(), Instant::now());
         let spin = (order.expected * 2 + SPIN).min(order.limit);
@@ -246,7 +246,9 @@ impl TimedDevice<'_> {
                 self.inner.spoiled = true;
                 Some(self.inner.end(verdict))
             }
-            Err(error) => Some(self.inner.fail(&error, &During::Ours("reading its outputs"), &[])),
+            Err(error) => {
+                Some(self.inner.fail(&error, &During::Ours("reading the candidate's outputs"), &[]))
+            }
         }
     }
 }

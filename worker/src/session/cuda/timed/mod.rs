@@ -5,8 +5,8 @@
 //!                                                     the host's clock bounds all of it            ──▶ digests of inputs
 //! ```
 //!
-//! Every call has its own inputs, if they vary, and its own slot of the ring. The time of a block is the time between
-//! the readings before and after its launches, without the flushes of the L2 cache.
+//! Every call has its own inputs, if they vary, and its own slot of the ring. Only a cold block has flushes of the L2
+//! cache, which are not part of its time. A warm block has two readings, before its first launch and after its last.
 
 mod belief;
 mod clock;
@@ -42,16 +42,17 @@ use crate::session::{
     Variants, Varied,
 };
 
-const ONLY_BLOCKS: &str = "a timed session makes blocks only";
+const ONLY_BLOCKS: &str = "a timed session makes calls only in blocks";
 
 pub(super) struct TimedDevice<'b> {
     inner: DeviceSession<'b>,
     varied: Option<Varied<'b, DeviceVariants>>,
-    /// For each entry and argument, the index of its variants.
+    /// For each entry and argument, the index of its variants; `None` if it does not vary.
     variants_of: Vec<Vec<Option<usize>>>,
     layouts: Vec<Layout>,
     ring: u64,
-    /// If entries are not called in turns, only those of the entry that was called last are kept.
+    /// The outputs of each entry's last block. If entries are not called in turns, only those of the entry that was
+    /// called last are kept.
     kept: Vec<KeptOutputs>,
     in_turns: bool,
     /// The poison in workspaces and their bands.

@@ -131,7 +131,7 @@ impl ReadAhead {
         it
     }
 
-    /// False if all large inputs are cached already, or if Linux does not report the cached pages of one of them.
+    /// Returns true if a large input is not wholly in the cache, and Linux reports the cached pages of all large inputs.
     pub fn page_by_page(&self) -> bool {
         !self.inputs.is_empty() && self.unseen == 0
     }
@@ -214,7 +214,8 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Until the runner can be observed, new pages in the cache count as touches.
+    /// Names the process that maps the inputs. Until its touches can be observed, new pages in the cache count as
+    /// touches.
     pub fn set_runner(&self, pid: u32) {
         if let Some((_, tell)) = &self.thread {
             let _ = tell.send(Command::Runner(pid));

@@ -217,7 +217,7 @@ impl ReadaheadPolicy {
         due
     }
 
-    /// Returns the pages to read as a result.
+    /// Advances the streams whose tripwires the candidate has reached. Returns the pages to read.
     pub(super) fn follow(&mut self, mut is_reached: impl FnMut(Tripwire) -> bool) -> Vec<Range<u64>> {
         let mut due = Vec::new();
         let (mut still, mut moved) = (Vec::new(), Vec::new());

@@ -124,8 +124,8 @@ fn profile_asks_for_memory_only_if_inputs_may_vary() {
 
 #[test]
 fn disturbed_profile_widens_its_interval_to_the_shortest_blocks() {
-    // Every block waits for a CPU for a tenth of its time. The candidate's blocks take 1 ms, the baseline's 3 ms and once
-    // 1.2 ms. A call of the baseline takes 1.08 ms at least.
+    // Every block waits for a CPU for a tenth of its time. The candidate's blocks take 1 ms, the baseline's 3 ms and
+    // once 1.2 ms. A call of the baseline takes 1.08 ms at least.
     let waiting = |us: u32| BlockPlay { waited: us * US / 10, ..BlockPlay::honest(us * US) };
     let mut baseline = vec![waiting(3000); 30];
     baseline.extend([waiting(1200), waiting(3000)]);
@@ -144,7 +144,7 @@ fn disturbed_profile_widens_its_interval_to_the_shortest_blocks() {
 
 #[test]
 fn profile_with_several_threads_widens_its_interval_if_they_waited() {
-    // Pairs of such processes always count. The baseline's blocks are three times as long, and waited for half of it.
+    // Pairs of such processes always count. The baseline's blocks are three times as long as the candidate's.
     let blocks = |us: u32, waited: u32| {
         Script::timed(&[BlockPlay { waited: waited * US, threads: 2, ..BlockPlay::honest(us * US) }])
     };
@@ -157,7 +157,7 @@ fn profile_with_several_threads_widens_its_interval_if_they_waited() {
     }
 }
 
-/// Otherwise, its interval would be so wide that it could not be ruled out, and its job could not settle.
+/// If it did, its interval would be so wide that it could not be ruled out, and its job could not settle.
 #[test]
 fn candidate_does_not_widen_its_interval_upwards_by_waiting() {
     let blocks = |us: u32, waited: u32| {

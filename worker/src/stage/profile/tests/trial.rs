@@ -114,7 +114,7 @@ fn trial_uses_the_first_choice_that_works() {
 
 #[test]
 fn trial_requires_that_all_parts_of_an_output_depend_on_the_inputs() {
-    let hardly = Some("an output, or a part of one, hardly depends on it");
+    let hardly = Some("an output, or a part of one, hardly depends on the inputs' values");
     // The output has 150 elements, in parts of 16.
     let table: [(&str, Kernel, Option<&str>); 7] = [
         ("all elements", dense, None),
@@ -149,7 +149,7 @@ fn trial_checks_small_outputs() {
     assert_eq!(report.body.entries[0].varied.len(), 2, "{:?}", report.body.entries[0].unvaried_because);
     let report = profile(&computing(|_, _| 0), &varying("torch_matmul", &[5]));
     let why = report.body.entries[0].unvaried_because.as_deref();
-    assert_eq!(why, Some("an output, or a part of one, hardly depends on it"));
+    assert_eq!(why, Some("an output, or a part of one, hardly depends on the inputs' values"));
 }
 
 #[test]
@@ -160,7 +160,9 @@ fn trial_keeps_inputs_from_which_a_plan_call_prepares_something() {
         ..honest(120_000 * US)
     };
     let recent: Kernel = |shown, output| dense(&Shown { planned: &[], ..*shown }, output);
-    for (kernel, why) in [(recent, None), (dense, Some("the plan call prepares something from it"))] {
+    for (kernel, why) in
+        [(recent, None), (dense, Some("the plan call prepares something from the inputs' values"))]
+    {
         let backend = with_baseline(planned(kernel), planned(kernel));
         let report = profile(&backend, &varying(RELU, &[0]));
         assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);

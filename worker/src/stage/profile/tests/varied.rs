@@ -71,7 +71,7 @@ fn profile_keeps_inputs_if_the_baseline_fails_with_new_ones() {
     for (play, why) in [
         (once(|_| Play::code(3)), "the kernel that tries other values refuses them"),
         (once(|_| Play::Dies), "the kernel that tries other values does not survive them"),
-        (once(|_| Play::Remembered), "an output, or a part of one, hardly depends on it"),
+        (once(|_| Play::Remembered), "an output, or a part of one, hardly depends on the inputs' values"),
     ] {
         let backend = ScriptedBackend::playing_each(&[
             ("naive", play),

@@ -55,7 +55,7 @@ impl Variation {
         }
     }
 
-    /// Like `none`, for a process that ended before this was certain.
+    /// Like `none`, for an entry whose process ended before this was certain.
     fn none_for_now(why: impl Into<String>) -> Self {
         Self { decision: None, ..Self::none(why) }
     }
@@ -194,7 +194,7 @@ fn variation_of(recorded: &Recorded, eligible: &[Eligible], chosen: &[usize]) ->
 
 fn unvaried_because(kept: &[(String, Kept)]) -> String {
     match kept {
-        [] => "it has no tensor among its inputs".to_owned(),
+        [] => "the entry has no tensor among its inputs".to_owned(),
         kept => kept.iter().map(|(name, why)| format!("`{name}`: {why}")).collect::<Vec<_>>().join("; "),
     }
 }

@@ -113,7 +113,7 @@ impl Source {
     }
 }
 
-/// Returns true if an output may contain positions, like those of `argmax` and `topk`. Such inputs are shuffled,
+/// Returns true if an output may contain positions, like those of `argmax` and `topk`. All inputs are then shuffled,
 /// because drawn values repeat, and any position of equal values would be right.
 fn gives_places(outputs: &[OutputTensor]) -> bool {
     outputs.iter().any(|output| output.tensor.dtype.kind() == Kind::Integer)

@@ -268,7 +268,7 @@ impl TrialEntry<'_> {
             }
         }
         if !changed.is_everywhere() {
-            return Ok(Trial::Fails("an output, or a part of one, hardly depends on it"));
+            return Ok(Trial::Fails("an output, or a part of one, hardly depends on the inputs' values"));
         }
         if self.has_plan {
             let first = self.elements(session, 0)?;
@@ -279,7 +279,7 @@ impl TrialEntry<'_> {
                 return Ok(trial);
             }
             if !self.same(&self.elements(session, 0)?, &first) {
-                return Ok(Trial::Fails("the plan call prepares something from it"));
+                return Ok(Trial::Fails("the plan call prepares something from the inputs' values"));
             }
         }
         Ok(Trial::Works)
