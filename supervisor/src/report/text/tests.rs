@@ -63,7 +63,7 @@ run demo: FINISHED, runs/demo/summary.json
 }
 
 #[test]
-fn unsettled_ranking_comes_first() {
+fn unsettled_ranking_is_stated_below_the_headline() {
     let mut run = RunRecord { replays: Vec::new(), ..sample() };
     run.jobs[0].ranking = Some(Ranking::Unsettled);
     run.jobs[0].unsettled_because = Some("the times do not settle it".to_owned());
@@ -119,7 +119,7 @@ fn figures_from_inputs_that_did_not_vary_are_marked_and_not_green() {
 }
 
 #[test]
-fn entries_that_are_not_ranked_are_named() {
+fn entries_that_count_only_if_slower_are_named() {
     let text = rendered(&with_varied(2, 1), Style { width: 120, ..Style::default() });
     assert!(text.contains("0.8 %   31.0 MiB\n"), "{text}");
     assert!(
