@@ -45,7 +45,8 @@ struct Arguments {
 const EXIT_CODES: &str = "Exit codes of `run`: 0 every job that was not skipped has a candidate other than its \
 baseline that passed and, if the plan times it, was timed (in a job with only a baseline, the baseline counts); 1 \
 finished, but some job has none, a baseline or a replay failed, or all jobs were skipped; 2 usage or plan error; 3 \
-host error, or a candidate or a replay has no verdict because of the host; 4 interrupted, `run --resume` continues it.";
+host error, no job fits into memory, or a candidate or a replay has no verdict because of the host; 4 interrupted, \
+`run --resume` continues it.";
 
 const EVAL_CODES: &str = "Exit codes: 0 the candidate PASSED; 1 it did not; 2 usage or plan error; 3 host error, or \
 the candidate has no verdict because of the host; 4 interrupted.";

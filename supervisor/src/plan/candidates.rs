@@ -256,7 +256,7 @@ fn from_pattern(
     if let Some(first) = unknown.first() {
         let which = format!("{} of {total} matching files, such as `{}`", unknown.len(), quote(first));
         findings
-            .report(&pattern.spot, format!("the language of {which} is not clear from the suffix"))
+            .report(&pattern.spot, format!("the language of {which}, is not clear from the suffix"))
             .expected(suffixes())
             .help("narrow the pattern, for example to `**/*.{c,cpp}`");
     }
