@@ -142,7 +142,9 @@ impl Drain<Change> for Screen {
     }
 
     fn lost(&mut self, items: u64) {
-        let _ = self.bars.println(format!("{items} changes are not shown because the terminal was blocked"));
+        let _ = self.bars.println(format!(
+            "progress updates that are not shown, because the terminal was blocked: {items}"
+        ));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Delivers SIGINT, SIGTERM and SIGHUP through a readable descriptor. Exceeding the file size limit counts as SIGTERM.
 //!
-//! The signals are blocked before the first thread starts, so they never interrupt a thread. Workers inherit the
-//! blocked signals and unblock them.
+//! These three signals are blocked before the first thread starts (SIGHUP only if it is not ignored), so they never
+//! interrupt a thread. Workers inherit the blocked signals and unblock them.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -68,8 +68,8 @@ impl Signals {
         Ok(Self { descriptor })
     }
 
-    /// Returns the number of signals read since the last call. Signals of one kind that arrive together can count as
-    /// one.
+    /// Returns the number of signals that have arrived since the last call. Signals of one kind that arrive together
+    /// can count as one.
     pub fn take(&self) -> u32 {
         let mut count = 0;
         while let Ok(Some(_)) = self.descriptor.read_signal() {

@@ -115,7 +115,7 @@ pub(super) fn captures(arguments: &CapturesArguments) -> CommandResult {
                 dir.display()
             );
             print_out(&if *json { format!("{document:#}\n") } else { text })?;
-            Ok(complete(&unpacked.failed))
+            Ok(exit_of(&unpacked.failed))
         }
         CapturesCommand::Check { store, json } => {
             let bar = bar("checking");
@@ -185,11 +185,11 @@ fn print_packed(packed: &Packed, store: &Path, json: bool) -> CommandResult {
         store.display()
     );
     print_out(&if json { format!("{document:#}\n") } else { text })?;
-    Ok(complete(&packed.left_out))
+    Ok(exit_of(&packed.left_out))
 }
 
 /// Returns the exit code: good if nothing was left out or failed.
-fn complete(failed: &[String]) -> Exit {
+fn exit_of(failed: &[String]) -> Exit {
     if failed.is_empty() { Exit::Good } else { Exit::NonePassed }
 }
 

@@ -1,4 +1,4 @@
-//! `opt-supervisor check`: reports everything that can be known about a plan without running it.
+//! `opt-supervisor check`: reports what can be known about a plan before its candidates run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,7 +11,7 @@ use opt_shared::settings::{ToleranceProfile, VerifySettings};
 use opt_shared::units::Bytes;
 use serde_json::json;
 
-use super::check_machine::{CheckedMachine, launches_of};
+use super::check_machine::{CheckedMachine, text_of_launches};
 use super::check_replays::{CheckedReplay, checked};
 use super::memory_plan::{self, JobMemory};
 use super::{CheckArguments, CommandResult, Failure, load_plan, print_out};
@@ -115,7 +115,7 @@ fn page(
             "    smallest ceiling for this job: {} (its largest reservation and {} for the supervisor)\n",
             memory.smallest_ceiling, spec.supervisor
         ));
-        text.push_str(&launches_of(launches));
+        text.push_str(&text_of_launches(launches));
         for lint in &findings.lints {
             let warning = format!("{}: {} ({})", lint.entry, lint.message, code(lint));
             text.push_str(&format!("  {}\n", one_line(&warning)));

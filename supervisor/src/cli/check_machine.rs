@@ -1,5 +1,5 @@
-//! Prints the part of `check` about the machine that a plan needs: device, compilers and interpreters, and the launches
-//! of the first entry.
+//! Prints the part of `check` about this machine: whether it has the device, compilers and interpreters that the plan
+//! needs, and the launches of the first entry.
 
 use std::collections::BTreeMap;
 
@@ -120,7 +120,7 @@ impl CheckedMachine {
     }
 }
 
-pub(super) fn launches_of(launches: &[FirstLaunch]) -> String {
+pub(super) fn text_of_launches(launches: &[FirstLaunch]) -> String {
     let mut text = String::new();
     if !launches.is_empty() {
         text.push_str("  launches in the first entry\n");

@@ -60,9 +60,9 @@ enum Verb {
         /// JOB or JOB/CANDIDATE
         what: String,
     },
-    /// Change a limit: `host_ceiling=8GiB`, or a share of the machine
+    /// Change the memory ceiling: `host_ceiling=8GiB`, or a share, `60%`
     Set {
-        /// Takes effect at the next grant
+        /// The new ceiling, which applies at once
         #[arg(value_name = "host_ceiling=VALUE")]
         what: String,
     },
@@ -73,7 +73,7 @@ enum Verb {
     },
     /// Show the latest decisions; with --follow, all events as they happen
     Events {
-        /// Continue until the run ends
+        /// Print all events as they happen, until the run ends
         #[arg(long)]
         follow: bool,
     },
@@ -94,7 +94,8 @@ enum Verb {
         /// The candidate's name [default: the first file's name without its suffix]
         #[arg(long)]
         name: Option<String>,
-        /// The candidate's language [default: from the suffix]; required for `torch-extension` and `triton`
+        /// The candidate's language [default: from the suffix]; required for `torch-extension`, `triton` and
+        /// `triton-device`
         #[arg(long, value_parser = Language::runnable)]
         language: Option<Language>,
         /// The function to call [default: the language's, `run` or `launch`]
@@ -200,7 +201,11 @@ fn request(verb: &Verb) -> Result<(&'static str, Value), Failure> {
         },
         Verb::Set { what } => match what.split_once('=') {
             Some(("host_ceiling", value)) => ("set", json!({ "host_ceiling": value })),
-            _ => return Err(Failure::usage(anyhow::anyhow!("`{what}` is not host_ceiling=VALUE"))),
+            _ => {
+                return Err(Failure::usage(anyhow::anyhow!(
+                    "cannot set `{what}`: only `host_ceiling=VALUE` can be set"
+                )));
+            }
         },
         Verb::Why { what } => match worker_number(what) {
             Some(worker) => ("why", json!({ "worker": worker })),
@@ -230,7 +235,7 @@ pub(super) fn absolute(file: &Path) -> Result<String, Failure> {
         .map_err(|error| Failure::usage(anyhow::anyhow!("cannot find {}: {error}", file.display())))?;
     path.into_os_string()
         .into_string()
-        .map_err(|path| Failure::usage(anyhow::anyhow!("{} is not UTF-8", path.display())))
+        .map_err(|path| Failure::usage(anyhow::anyhow!("the path {} is not UTF-8", path.display())))
 }
 
 fn events(client: &mut Client, follow: bool, json: bool) -> CommandResult {

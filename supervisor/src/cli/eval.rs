@@ -1,7 +1,7 @@
 //! `opt-supervisor eval`: submits one candidate and prints its result.
 //!
-//! The file goes to a live run of the plan, whose workers and baseline are warm. If there is none, `eval` makes a short
-//! run of the baseline and this candidate.
+//! The file goes to a live run of the plan, which may already have workers and a timed baseline. If there is none,
+//! `eval` makes a short run of the baseline and this candidate.
 
 use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,8 @@ pub(super) struct EvalArguments {
     /// The candidate's job; required if the plan has several
     #[arg(long)]
     job: Option<String>,
-    /// The candidate's language [default: from the suffix]; required for `torch-extension` and `triton`
+    /// The candidate's language [default: from the suffix]; required for `torch-extension`, `triton` and
+    /// `triton-device`
     #[arg(long, value_parser = Language::runnable)]
     language: Option<Language>,
     /// The function to call [default: the language's, `run` or `launch`]
@@ -110,12 +111,10 @@ fn by_short_run(arguments: &EvalArguments, file: &Path) -> Result<(Exit, Value),
         false,
     )?;
     let record = Store::read(&folder).and_then(|store| store.load()).map_err(Failure::host)?;
-    let candidate = record
-        .jobs
-        .into_iter()
-        .flat_map(|job| job.candidates)
-        .nth(id.index())
-        .ok_or_else(|| Failure::host(anyhow::anyhow!("{} has no result", folder.display())))?;
+    let candidate =
+        record.jobs.into_iter().flat_map(|job| job.candidates).nth(id.index()).ok_or_else(|| {
+            Failure::host(anyhow::anyhow!("the run in {} has no result for the candidate", folder.display()))
+        })?;
     let mut result = json!({ "candidate": full_name, "done": candidate.status.is_some() });
     let fields = serde_json::to_value(candidate).map_err(Failure::host)?;
     if let (Some(result), Value::Object(fields)) = (result.as_object_mut(), fields) {
@@ -135,7 +134,10 @@ fn reduce(plan: &mut Plan, arguments: &EvalArguments, file: &Path) -> Result<Can
         None if plan.jobs.len() == 1 => 0,
         None => {
             let names: Vec<&str> = plan.jobs.iter().map(|job| job.name.as_str()).collect();
-            return Err(Failure::usage(anyhow::anyhow!("give a --job: one of {}", names.join(", "))));
+            return Err(Failure::usage(anyhow::anyhow!(
+                "the plan has several jobs (name one with --job: {})",
+                names.join(", ")
+            )));
         }
     };
     let mut job = plan.jobs.swap_remove(index);

@@ -22,7 +22,7 @@ use crate::exit::Exit;
 const PROGRAM: &str = "OPT_SUPERVISOR";
 
 const CODES: &str = "Exit codes: 0 imported; 1 nothing could be imported, or a file exists; 2 usage error; 3 host error, \
-such as an interpreter without PyTorch.";
+such as an interpreter without PyTorch; 4 interrupted.";
 
 #[derive(Args)]
 #[command(after_help = CODES)]

@@ -73,7 +73,7 @@ fn print_left_out(left_out: &[String]) {
 /// Writes a new file; never overwrites an existing one.
 fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
     let failed = |error: std::io::Error| {
-        Failure::usage(anyhow::Error::new(error).context(format!("writing {}", path.display())))
+        Failure::usage(anyhow::Error::new(error).context(format!("writing the new file {}", path.display())))
     };
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder).map_err(failed)?;

@@ -111,7 +111,7 @@ pub(super) fn captures_in(path: &Path) -> Result<Vec<PathBuf>, Failure> {
         .collect();
     files.sort();
     if files.is_empty() {
-        return Err(Failure::usage(anyhow::anyhow!("no .pt file in {}", path.display())));
+        return Err(Failure::usage(anyhow::anyhow!("there is no `.pt` file in {}", path.display())));
     }
     Ok(files)
 }

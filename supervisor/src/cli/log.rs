@@ -51,8 +51,9 @@ static BACKGROUND: OnceLock<[Outlet<Vec<u8>>; 2]> = OnceLock::new();
 const STDERR: usize = 0;
 const RUN_FILE: usize = 1;
 
-/// Starts the log. `RUST_LOG` filters the shown lines (`debug`, or `opt_supervisor=trace`); the file gets this crate's
-/// lines from level debug up, and all others from level info up.
+/// Starts the log. `RUST_LOG` filters the shown lines (`debug`, or `opt_supervisor=trace`). If it is not set or not
+/// valid, lines from level warn up are shown. The file gets this crate's lines from level debug up, and all others from
+/// level info up.
 pub(super) fn start() {
     let shown = std::env::var("RUST_LOG")
         .ok()

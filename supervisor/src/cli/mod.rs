@@ -42,13 +42,14 @@ struct Arguments {
     command: Command,
 }
 
-const EXIT_CODES: &str = "Exit codes of `run`: 0 every job has a candidate other than its baseline that passed and \
-was timed (in a job with only a baseline, the baseline counts); 1 finished, but some job has none, or a \
-baseline or a replay failed; 2 usage or plan error; 3 host error, or a candidate or a replay has no verdict because of \
-the host; 4 interrupted, `run --resume` continues it.";
+const EXIT_CODES: &str = "Exit codes of `run`: 0 every job that was not skipped has a candidate other than its \
+baseline that passed and, if the plan times it, was timed (in a job with only a baseline, the baseline counts); 1 \
+finished, but some job has none, a baseline or a replay failed, or all jobs were skipped; 2 usage or plan error; 3 \
+host error, no job fits into memory, or a candidate or a replay has no verdict because of the host; 4 interrupted, \
+`run --resume` continues it.";
 
-const EVAL_CODES: &str =
-    "Exit codes: 0 the candidate PASSED; 1 it did not; 2 usage or plan error; 3 host error.";
+const EVAL_CODES: &str = "Exit codes: 0 the candidate PASSED; 1 it did not; 2 usage or plan error; 3 host error, or \
+the candidate has no verdict because of the host; 4 interrupted.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -58,7 +59,7 @@ enum Command {
     Check(CheckArguments),
     /// Build, verify and time the candidates of a plan
     Run(RunArguments),
-    /// Repeat one failing call of a run
+    /// Call a candidate of a run again, with a single entry
     Repro(ReproArguments),
     /// Show the contents of a capture, or the signature classes of a folder of captures
     Inspect(InspectArguments),
@@ -148,7 +149,7 @@ struct RunArguments {
     /// Print the result as one JSON document instead of a table
     #[arg(long, conflicts_with = "jsonl")]
     json: bool,
-    /// Print one JSON line as each candidate ends, and nothing else
+    /// Print one JSON line as each candidate ends, and neither progress nor a table
     #[arg(long)]
     jsonl: bool,
     /// Print neither progress nor a table
@@ -161,7 +162,7 @@ struct RunArguments {
 
 #[derive(Args)]
 struct ReproArguments {
-    /// The folder of the run in which the call failed, such as `runs/latest`
+    /// The folder of the run, such as `runs/latest`
     run_dir: PathBuf,
     /// JOB/CANDIDATE, or just the candidate if only one job has it
     candidate: String,
@@ -177,7 +178,7 @@ struct InspectArguments {
     /// Print one JSON document
     #[arg(long)]
     json: bool,
-    /// Also read the data of a file: check its CRCs, print digests
+    /// Print JSON with digests of the data of a file, and check its CRCs
     #[arg(long)]
     digests: bool,
 }
@@ -191,7 +192,7 @@ struct ReportArguments {
     /// What to print
     #[arg(long, default_value = "text")]
     format: ReportFormat,
-    /// Write to this file instead of standard output; an incomplete file is never left
+    /// Write to this file instead of standard output; it is replaced only once the report is complete
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// With jsonl: the `workloads.json` of an imported data set, which describes the entries
@@ -243,8 +244,8 @@ impl Failure {
         self.exit.code()
     }
 
-    /// Returns the failure for an error while reading a run folder: a usage error if it is not a run folder, a host
-    /// error if it is damaged.
+    /// Returns the failure for an error while reading a run folder: a usage error if it is not a run folder, otherwise
+    /// a host error.
     fn reading(error: StoreError) -> Self {
         match error {
             StoreError::Missing { .. } | StoreError::Foreign { .. } => Self::usage(error),
@@ -263,7 +264,7 @@ pub fn main() -> u8 {
     }
 }
 
-/// Does what `main` says. It is a function of its own because its variables need more stack than may be there before the
+/// The rest of `main`. It is a separate function, because its variables may need more stack than there is before the
 /// limit is raised.
 #[inline(never)]
 fn run_command() -> u8 {

@@ -59,7 +59,7 @@ fn workloads(arguments: &ReportArguments) -> Result<Workloads, Failure> {
         anyhow::ensure!(text.len() <= MAX_WORKLOADS.to_usize(), "it is larger than {MAX_WORKLOADS}");
         Ok(serde_json::from_slice(&text)?)
     };
-    let help = "`python -m opt_captures flashinfer-trace` writes such a file beside its plan";
+    let help = "`opt-supervisor import flashinfer-trace` writes such a file beside its plan";
     read()
         .with_context(|| format!("cannot read the workloads in `{}` ({help})", path.display()))
         .map_err(Failure::usage)

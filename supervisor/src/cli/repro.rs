@@ -26,7 +26,7 @@ pub(super) fn repro(arguments: &ReproArguments) -> CommandResult {
     let facts = JobFacts::read(&job, &files);
     let signature = facts.signature.ok_or_else(|| {
         Failure::usage(anyhow::anyhow!(
-            "the captures can no longer be read: {}",
+            "the captures can no longer be used: {}",
             facts.broken.unwrap_or_default()
         ))
     })?;

@@ -48,8 +48,8 @@ pub(super) fn write_solutions(run: &Path, folder: &Path, wanted: Option<&str>) -
         written += &format!("{full_name}: {}\n", path.display());
     }
     if written.is_empty() {
-        let what = wanted.map_or("a winner".to_owned(), |wanted| format!("a candidate `{wanted}`"));
-        return Err(Failure::usage(anyhow::anyhow!("{} has no job with {what}", run.display())));
+        let what = wanted.map_or("winner".to_owned(), |wanted| format!("candidate `{wanted}`"));
+        return Err(Failure::usage(anyhow::anyhow!("the run in {} has no {what}", run.display())));
     }
     print_out(&written)
 }
@@ -126,7 +126,7 @@ fn names(language: Language) -> anyhow::Result<(&'static str, Option<&'static st
         | Language::Cubin
         | Language::Torch
         | Language::TritonDevice => {
-            anyhow::bail!("the format has no place for `{}`", language.name())
+            anyhow::bail!("the FlashInfer-Trace format cannot contain kernels in `{}`", language.name())
         }
     })
 }

@@ -63,7 +63,7 @@ pub(super) fn list_candidates(job: &RawJob, max: usize, findings: &mut Findings)
         if let Some(why) = drafts[index].source.language.not_timed() {
             findings
                 .report(&baseline.spot, format!("a baseline must be timed, but this one cannot be: {why}"))
-                .help("`torch` is the recorded function in eager mode");
+                .help("use another baseline, such as `torch`, the recorded function in eager mode");
         }
         Some(index)
     });
@@ -251,12 +251,12 @@ fn from_pattern(
     // One message per pattern and kind of mistake, however many files the pattern matched.
     if let Some((why, first)) = missing.first() {
         let which = format!("{} of {total} matching files, such as `{}`", missing.len(), quote(first));
-        findings.report(&pattern.spot, format!("{why}: {which}")).help("narrow the pattern");
+        findings.report(&pattern.spot, format!("{which}: {why}")).help("narrow the pattern");
     }
     if let Some(first) = unknown.first() {
         let which = format!("{} of {total} matching files, such as `{}`", unknown.len(), quote(first));
         findings
-            .report(&pattern.spot, format!("the language is not clear from the suffix: {which}"))
+            .report(&pattern.spot, format!("the language of {which}, is not clear from the suffix"))
             .expected(suffixes())
             .help("narrow the pattern, for example to `**/*.{c,cpp}`");
     }
@@ -264,7 +264,7 @@ fn from_pattern(
 
 /// The reason why a file of this language cannot be a candidate by itself.
 fn unusable_file(language: Language) -> Option<&'static str> {
-    let no_launch = "device code needs launches: describe it in a `[[job.candidate]]`";
+    let no_launch = "device code needs launches, which only a `[[job.candidate]]` can have";
     language.kind().missing.or_else(|| language.is_device_code().then_some(no_launch))
 }
 
@@ -272,7 +272,10 @@ fn hint(error: &super::glob::GlobError) -> Option<String> {
     use super::glob::GlobError;
     match error {
         GlobError::Empty => Some("patterns are relative to the plan; `**` matches any folders".to_owned()),
-        GlobError::NoFolder(_) | GlobError::NoFile(_) => Some("paths are relative to the plan".to_owned()),
+        GlobError::NoFolder(_) => Some("paths are relative to the plan".to_owned()),
+        GlobError::NoFile(_) => {
+            Some("paths are relative to the plan; for the files in a folder, write `FOLDER/*`".to_owned())
+        }
         GlobError::TooMany(_) | GlobError::TooManyMatches { .. } => Some("narrow the pattern".to_owned()),
         _ => None,
     }
@@ -348,7 +351,7 @@ fn find_baseline(
                 &baseline.spot,
                 "`torch.compile` starts compilers while it runs, which this version does not allow",
             )
-            .help("`torch` is the recorded function in eager mode");
+            .help("use `torch`, the recorded function in eager mode");
         return None;
     }
     let path = findings.absolute(&baseline.value);

@@ -38,7 +38,7 @@ impl Codec for Text {
     fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<String> {
         let text = string(value, spot, "a string", findings)?;
         if text.contains('\0') {
-            findings.report(spot, "contains a NUL character");
+            findings.report(spot, "this string contains a NUL character");
             return None;
         }
         Some(text)
@@ -58,7 +58,7 @@ impl Codec for NonEmptyText {
     fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<String> {
         let text = Text::read(value, spot, findings)?;
         if text.trim().is_empty() {
-            findings.report(spot, "is empty").expected("a name");
+            findings.report(spot, "this string is empty or has only spaces");
             return None;
         }
         Some(text)

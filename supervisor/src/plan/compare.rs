@@ -6,7 +6,7 @@ use toml::{Table, Value};
 
 /// The keys whose values differ between two texts of `resolved_toml`, sorted by name. Keys of jobs and candidates
 /// include their names: `job.embedding.candidate.naive.symbol`. A table, job or candidate that only one text has counts
-/// as one key.
+/// as one key, and so does a changed order: `job (order)`.
 pub fn changed_keys(old: &str, new: &str) -> Vec<String> {
     if old == new {
         return Vec::new();

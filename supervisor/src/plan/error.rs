@@ -10,18 +10,18 @@ use std::sync::Arc;
 /// The maximum length of a name or value quoted in a message, in characters. More would fill a terminal.
 const MAX_QUOTE_CHARS: usize = 80;
 
-/// One mistake. Its message is a lowercase fragment; the key is put in front of it when it is shown.
+/// One mistake. Its message begins in lower case, because a shown message begins with the key, if there is one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanError {
     /// The source: the plan's path, `configs/default.toml`, or the `--set` argument.
     pub file: String,
     /// The line, from 1; 0 means the whole file.
     pub line: usize,
-    /// The column in characters, from 1.
+    /// The column in characters, from 1; 0 if `line` is 0.
     pub column: usize,
     /// The key, such as `job.verify.repeats`; empty if the mistake is not about a key.
     pub key: String,
-    /// The text at that position.
+    /// The text at that position, as `quote` shortens it.
     pub text: String,
     pub message: String,
     pub expected: Option<String>,
@@ -80,7 +80,7 @@ impl Source {
     }
 }
 
-/// All mistakes of a plan, in order of position. They lead to exit code 2.
+/// The mistakes found in a plan, sorted by source and position. They lead to exit code 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanErrors {
     /// Never empty.
@@ -277,7 +277,7 @@ pub(super) fn printable(text: &str, max: usize) -> String {
     quoted
 }
 
-/// The known word that the user most likely meant by `word`.
+/// The known word that the user most likely meant by `word`; `None` if no known word is near.
 pub(super) fn nearest<'k>(word: &str, known: impl IntoIterator<Item = &'k str>) -> Option<&'k str> {
     // Up to a third of the letters may be wrong, or one letter of a short word; more would suggest unrelated words.
     // Long words are not compared, because the cost is the product of the lengths.

@@ -13,7 +13,8 @@ const MAX_PATTERN_BYTES: usize = 1024;
 /// and would take very long.
 const MAX_VISITED: usize = 1_000_000;
 
-/// The maximum depth of nested folders. It guards against trees that a faulty program created.
+/// The maximum depth to which `**` searches. It guards against trees that a faulty program created; deeper files
+/// are not found.
 const MAX_DEPTH: usize = 64;
 
 #[derive(Debug, thiserror::Error)]
@@ -22,13 +23,13 @@ pub(super) enum GlobError {
     TooLong,
     #[error("this is not a pattern: {0}")]
     Malformed(String),
-    #[error("`..` after a wildcard")]
+    #[error("a pattern cannot have `..` after a wildcard")]
     ParentAfterWildcard,
     #[error("cannot find the folder `{0}`")]
     NoFolder(String),
     #[error("cannot find the file `{0}`")]
     NoFile(String),
-    #[error("no file matches")]
+    #[error("no file matches this pattern")]
     Empty,
     #[error("more than {MAX_VISITED} files and folders lie below `{0}`")]
     TooMany(String),

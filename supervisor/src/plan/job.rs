@@ -107,7 +107,7 @@ fn read_candidate(mut table: TableReader<'_, '_>, findings: &mut Findings) -> Ra
     let sources = take_with(&mut table, "sources", findings, |value, spot, findings| {
         let sources = located_list::<NonEmptyText>(value, spot, findings)?;
         if sources.is_empty() {
-            findings.report(spot, "has no file").expected("at least one source");
+            findings.report(spot, "the list is empty").expected("at least one source");
         }
         Some(sources)
     });
@@ -166,12 +166,12 @@ fn read_entries(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> 
     let patterns = located_list::<NonEmptyText>(value, spot, findings)?;
     let before = findings.count();
     if patterns.is_empty() {
-        findings.report(spot, "has no pattern").help("leave the key out to take every entry");
+        findings.report(spot, "the list is empty").help("leave the key out to take every entry");
     }
     for pattern in &patterns {
         if pattern.value.contains('/') {
             findings
-                .report(&pattern.spot, "contains a `/`")
+                .report(&pattern.spot, "this pattern contains a `/`")
                 .expected("a pattern of file names in the folder of `captures`");
         } else if let Err(error) = super::glob::compile(&pattern.value) {
             findings.report(&pattern.spot, error.to_string());
@@ -183,7 +183,7 @@ fn read_entries(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> 
 fn read_dtypes(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<Vec<DType>> {
     let dtypes = List::<DTypeName>::read(value, spot, findings)?;
     if dtypes.is_empty() {
-        findings.report(spot, "has no data type").help("leave the key out to take entries of every type");
+        findings.report(spot, "the list is empty").help("leave the key out to take entries of every type");
         return None;
     }
     Some(dtypes)
@@ -229,7 +229,7 @@ fn read_defaults(
         } else if let Some(params) = params.filter(|params| !params.iter().any(|param| param == name)) {
             let parameters: Vec<&str> = params.iter().map(String::as_str).collect();
             findings
-                .report(&key_spot, "a default for a parameter that is not among `params`")
+                .report(&key_spot, "this parameter is not among `params`")
                 .help(super::error::suggest(name, &parameters));
         }
         if let Some(value) = Plain::read(value, &spot, findings) {

@@ -93,7 +93,7 @@ fn read_step(mut table: TableReader<'_, '_>, findings: &mut Findings) -> Option<
         let args = List::<Arg>::read(value, spot, findings)?;
         if args.len() > MAX_ARGS {
             findings
-                .report(spot, format!("has {} arguments", args.len()))
+                .report(spot, format!("this launch has {} arguments", args.len()))
                 .expected(format!("{MAX_ARGS} at most"));
             return None;
         }
@@ -130,7 +130,7 @@ fn extents(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Optio
         return Some(extents);
     };
     if array.is_empty() || extents.len() < array.len() {
-        findings.report(spot, format!("has {} elements", array.len())).expected(EXTENT);
+        findings.report(spot, format!("this array has {} elements", array.len())).expected(EXTENT);
         return None;
     }
     let mut all_valid = true;
@@ -148,7 +148,7 @@ fn expression(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Op
         let number = integer(value, spot, EXPRESSION, findings)?;
         let number = u32::try_from(number).ok();
         if number.is_none() {
-            findings.report(spot, "is out of range").expected(NUMBER);
+            findings.report(spot, "this number is out of range").expected(NUMBER);
         }
         return number.map(Expression::number);
     }

@@ -166,7 +166,8 @@ pub(super) fn complete<S: Section>(layer: S, findings: &mut Findings, spot: &Spo
     match layer.settle() {
         Ok(settings) => Some(settings),
         Err(key) => {
-            // A test ensures that every key has a default, so a value is missing only after a reported mistake.
+            // Every key has a default (a test ensures this), or gets a value from `resolve`. A value is therefore
+            // missing only after a reported mistake.
             if findings.count() == 0 {
                 findings.report(spot, format!("`{}.{key}` has no value and no default", S::TABLE));
             }
@@ -200,7 +201,7 @@ fn read_top(table: Option<&DeTable<'_>>, source: usize, findings: &mut Findings)
     layers
 }
 
-/// Reads the arguments of `--set`. Later arguments override earlier ones.
+/// Reads the arguments of `--set`. Each argument is a stronger layer than those before it.
 pub(super) fn read_set(arguments: &[String], findings: &mut Findings) -> TopLayers {
     let mut layers = TopLayers::default();
     for argument in arguments {
@@ -216,7 +217,7 @@ fn read_one_set(argument: &str, findings: &mut Findings) -> TopLayers {
     let whole_argument = Spot { source, span: 0..argument.len(), key: String::new() };
     let Some((key, value)) = argument.split_once('=').filter(|_| !argument.contains(['\n', '\r'])) else {
         findings
-            .report(&whole_argument, "is not a setting")
+            .report(&whole_argument, "this argument is not a setting")
             .expected("KEY=VALUE on one line, such as verify.repeats=3");
         return TopLayers::default();
     };

@@ -37,7 +37,8 @@ pub enum LintCode {
     NoOutput,
     /// The entry's arguments do not fit the job's signature in number or name.
     DifferingArity,
-    /// The call has an argument that no kernel can take, an output that cannot be compared, or too many arguments.
+    /// The call has an argument that no kernel can take, too many or too large arguments, or an output that cannot be
+    /// compared.
     UnusableValue,
     /// The capture has keys that are ignored.
     UnknownKeys,
@@ -51,7 +52,7 @@ pub enum LintCode {
     EmptyOutput,
     /// All elements of an output are equal, or nearly so. A kernel that ignores its inputs could pass.
     ConstantOutput,
-    /// An output of zeros would be within the tolerance.
+    /// Zeros would be within the absolute tolerance of an output.
     TinyOutput,
     /// An output contains NaNs or infinities.
     NonfiniteOutput,
@@ -135,14 +136,19 @@ pub fn of_headers(subject: &Subject<'_>, facts: &EntryFacts) -> Vec<Lint> {
     }
     if !subject.entry.unknown_keys.is_empty() {
         let keys = subject.entry.unknown_keys.join("`, `");
-        lints.push(Lint::new(name, LintCode::UnknownKeys, format!("keys that are ignored: `{keys}`")));
+        lints.push(Lint::new(
+            name,
+            LintCode::UnknownKeys,
+            format!("the capture has keys that are ignored: `{keys}`"),
+        ));
     }
     for output in subject.outputs.iter().filter(|output| output.tensor.elements() == 0) {
-        let message = format!("`{}` has no elements: verified, but not scored", output.path);
+        let message = format!("`{}` has no elements, so the entry is verified but not timed", output.path);
         lints.push(Lint::new(name, LintCode::EmptyOutput, message));
     }
     if facts.aliased {
-        let message = "an output shares memory with an input: verified, but not scored".to_owned();
+        let message =
+            "an output shares memory with an input, so the entry is verified but not timed".to_owned();
         lints.push(Lint::new(name, LintCode::AliasedOutput, message));
     }
     let judged = |parameter: &str| subject.entry.mutates.iter().any(|(name, _)| **name == *parameter);
@@ -238,7 +244,7 @@ fn bloat(subject: &Subject<'_>) -> Vec<Lint> {
         paths.sort_unstable();
         paths.dedup();
         let message = format!(
-            "`{}`: only {reached} used of a storage of {} (capture a compact copy: `tensor.clone()`)",
+            "`{}`: only {reached} are used of a storage of {} (capture a compact copy: `tensor.clone()`)",
             paths.join("`, `"),
             storage.bytes
         );

@@ -48,7 +48,7 @@ pub(super) fn located_list<C: Codec>(
     };
     if array.len() > MAX_LIST_ITEMS {
         findings
-            .report(spot, format!("has {} elements", array.len()))
+            .report(spot, format!("this array has {} elements", array.len()))
             .expected(format!("{MAX_LIST_ITEMS} at most"));
         return None;
     }
@@ -155,8 +155,8 @@ impl Codec for Environment {
         for (name, value, spot, key_spot) in table.entries() {
             if name.is_empty() || name.contains(['=', '\0']) {
                 findings
-                    .report(&key_spot, "is not a valid name of an environment variable")
-                    .expected("no `=` and no NUL in it");
+                    .report(&key_spot, "this name cannot be that of an environment variable")
+                    .expected("at least one character, and no `=` or NUL");
             }
             if let Some(text) = Text::read(value, &spot, findings) {
                 variables.insert(name.to_owned(), text);

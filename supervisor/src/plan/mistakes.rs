@@ -1,4 +1,4 @@
-//! Tests every kind of mistake in a plan. Each mistake must give one message at one position.
+//! Tests mistakes in a plan. Each mistake must give one message at one position.
 
 use std::path::Path;
 
@@ -82,7 +82,7 @@ fn each_mistake_gives_one_message_at_its_position() {
             5,
             9,
             "build.env.\"A=B\"",
-            "not a valid name of an environment variable",
+            "cannot be that of an environment variable",
         ),
         ("[profile]\nmax_noise = \"0%\"", 5, 13, "profile.max_noise", "above \"0%\""),
         ("[profile]\nmax_noise = 0.01", 5, 13, "profile.max_noise", "expected a percentage"),
@@ -479,6 +479,11 @@ fn only_the_first_100_of_many_mistakes_are_shown() {
     let text = JOB.to_owned() + &(0..101).map(|number| format!("x{number} = 1\n")).collect::<String>();
     let errors = Plan::parse(&text, &folder.path().join("plan.toml"), &[]).unwrap_err();
     assert!(errors.render(false).ends_with("… and 1 more mistake\n"));
+}
+
+#[test]
+fn more_than_1000_jobs_are_refused() {
+    let folder = fixture_folder();
     let jobs = "[[job]]\ncaptures = \"cap\"\n".repeat(1001);
     let errors = Plan::parse(&jobs, &folder.path().join("plan.toml"), &[]).unwrap_err();
     assert!(errors.errors[0].to_string().contains("1000 at most"), "{errors}");

@@ -103,14 +103,15 @@ pub struct ReplayPlan {
     pub budget: Bytes,
     /// Names of tensors that never leave the pool.
     pub pin: Vec<String>,
-    /// How many steps ahead of the running step tensors are fetched, if the pool has room.
+    /// The number of steps after the running one whose tensors are loaded in advance, if the pool has room.
     pub prefetch: u32,
 }
 
 /// The candidates that make the calls of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayCandidates {
-    /// The winner of each job, or the baseline if there is no winner or it does not support all entries of the replay.
+    /// The winner of each job; the baseline, if there is no winner, or if the winner does not support all of the job's
+    /// entries in the replay.
     Winners,
     Baseline,
 }
@@ -203,7 +204,7 @@ pub struct JobPlan {
     pub id: JobId,
     /// The name, unique in the plan.
     pub name: String,
-    /// The capture folder, which exists.
+    /// The capture folder or store. It existed when the plan was read.
     pub captures: PathBuf,
     /// Patterns of file names in `captures`; [`entry_files`] applies them.
     pub entries: Vec<String>,
@@ -345,7 +346,7 @@ pub enum EntriesError {
     None { job: String, captures: PathBuf, patterns: String },
 }
 
-/// The files of a job's capture set, or the manifests of its capture store, sorted by name.
+/// The files of a job's capture set, or the manifests of its capture store, that match `entries`, sorted by name.
 pub fn entry_files(job: &JobPlan) -> Result<Vec<PathBuf>, EntriesError> {
     let folder = opt_shared::capture::store::entries_folder(&job.captures);
     let listing =

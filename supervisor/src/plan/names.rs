@@ -40,7 +40,8 @@ pub(super) fn objection(name: &str, of: NameOf) -> Option<&'static str> {
     None
 }
 
-/// Returns false for control characters, for invisible ones, and for those that change how the rest of a line is shown.
+/// Returns false for control characters, for most invisible ones, and for those that change how the rest of a line is
+/// shown.
 pub(super) fn is_printable(c: char) -> bool {
     let invisible = matches!(c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'

@@ -1,8 +1,8 @@
 //! Parses and prints the amounts of a plan: shares (`"60%"`), amounts that are a size or a share, `max(a, b)`, and
 //! durations.
 //!
-//! A printed value reads back as exactly the same value. [`Bytes`] parses plain sizes, and the schema decides which
-//! key takes which kind of amount.
+//! Every value that a plan can express is printed so that it reads back unchanged. [`Bytes`] parses plain sizes, and
+//! the schema decides which key takes which kind of amount.
 
 use std::time::Duration;
 
@@ -227,7 +227,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_panics(text in ".{0,20}") {
+        fn parsers_do_not_panic(text in ".{0,20}") {
             let _ = (parse_duration(&text), Floor::parse(&text), parse_share(&text));
         }
     }

@@ -21,7 +21,7 @@ use super::schema::table_of_key;
 use super::table::{TableReader, TomlValue, describe, tables, take_with};
 use super::{JobPlan, ReplayCandidates, ReplayPlan, entry_files};
 
-/// The maximum number of replays in a plan. Each runs as a separate stage at the end, and its result has up to a
+/// The maximum number of replays in a plan. Each runs as a separate stage at the end, and its result lists up to a
 /// thousand steps.
 pub const MAX_REPLAYS: usize = 16;
 /// The maximum of `prefetch`. Hardly any pool has room for the tensors of more steps.
@@ -29,7 +29,7 @@ const MAX_PREFETCH: u32 = 64;
 /// The default of `prefetch`: one step ahead, in the memory that the running step leaves free.
 const DEFAULT_PREFETCH: u32 = 1;
 const RECORDED: &str = "recorded";
-const STEPS: &str = "[JOB, ENTRY] pairs in their order, or `recorded`";
+const STEPS: &str = "an array of pairs `[\"JOB\", \"ENTRY\"]`, or \"recorded\"";
 
 /// A `[[replay]]` as written. Its jobs and entries have not been looked up.
 pub(super) struct RawReplay {
@@ -65,7 +65,7 @@ impl Codec for Pair {
         let texts: Vec<Option<String>> =
             array.iter().map(|item| NonEmptyText::read(item, &spot.at(item.span()), findings)).collect();
         let [job, entry] = &texts[..] else {
-            findings.report(spot, "is not a pair").expected("a step: `[\"JOB\", \"ENTRY\"]`");
+            findings.report(spot, "this element is not a pair").expected("a step: `[\"JOB\", \"ENTRY\"]`");
             return None;
         };
         Some((job.clone()?, entry.clone()?))
@@ -119,7 +119,7 @@ fn read_steps(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Op
     }
     let pairs = located_list::<Pair>(value, spot, findings)?;
     if pairs.is_empty() {
-        findings.report(spot, "names no step").expected(STEPS);
+        findings.report(spot, "the list names no step").expected(STEPS);
         return None;
     }
     Some(Steps::Pairs(pairs))
@@ -212,7 +212,7 @@ fn steps_of(
         Steps::Pairs(pairs) => {
             if let Some(job) = &raw.job {
                 findings
-                    .report(&job.spot, "has no effect if `steps` are pairs")
+                    .report(&job.spot, "this key has no effect if `steps` is a list of pairs")
                     .help("remove it, or write `steps = \"recorded\"`");
             }
             let mut steps = Vec::with_capacity(pairs.len());

@@ -59,11 +59,13 @@ pub(super) fn resolve(text: &str, path: &Path, set: &[String]) -> Result<Plan, P
 /// paths.
 fn absolute(path: &Path) -> Result<(PathBuf, PathBuf), PlanErrors> {
     let refuse = |message: &str| PlanErrors::of_file(label(path), message.to_owned(), None);
-    let source_path = std::path::absolute(path).map_err(|_| refuse("this is not the path of a file"))?;
+    let source_path =
+        std::path::absolute(path).map_err(|_| refuse("the path of the plan does not name a file"))?;
     if source_path.to_str().is_none() {
         return Err(refuse("the path of the plan is not UTF-8"));
     }
-    let base_dir = source_path.parent().ok_or_else(|| refuse("this is not the path of a file"))?.to_owned();
+    let base_dir =
+        source_path.parent().ok_or_else(|| refuse("the path of the plan does not name a file"))?.to_owned();
     Ok((source_path, base_dir))
 }
 
@@ -240,12 +242,12 @@ fn report_unfit(roster: &Roster, device: Option<Device>, findings: &mut Findings
         if reported.is_some_and(|spot| Rc::ptr_eq(spot, &draft.spot)) {
             continue;
         }
-        findings.report(&draft.spot, format!("{why}: `{}`", quote(&draft.name)));
+        findings.report(&draft.spot, format!("candidate `{}`: {why}", quote(&draft.name)));
         reported = Some(&draft.spot);
     }
 }
 
-/// The capture folder of a job. Reports a folder that does not exist, and patterns that match no file in it.
+/// The capture folder of a job. Reports a folder that cannot be used, and patterns that match no file in it.
 fn captures_of(raw: &RawJob, findings: &mut Findings) -> Option<PathBuf> {
     let captures = raw.captures.as_ref()?;
     let path = findings.absolute(&captures.value);

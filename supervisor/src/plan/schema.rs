@@ -334,7 +334,9 @@ impl Codec for StageList {
             (_, false, true) => Some(("profile", "verify")),
             (false, true, _) => Some(("verify", "build")),
             (false, false, false) => {
-                findings.report(spot, "names no stage").expected("`build`, then `verify`, then `profile`");
+                findings
+                    .report(spot, "the list names no stage")
+                    .expected("`build`, then `verify`, then `profile`");
                 return None;
             }
             _ => None,

@@ -26,7 +26,8 @@ pub struct Submission {
     /// The language. If there is none, the suffixes of the files decide.
     pub language: Option<Language>,
     pub symbol: Option<String>,
-    /// The launches of a kernel without host code. Other kernels have no steps.
+    /// The launches of a kernel without host code. [`JobPlan::admit`] ignores them for other kernels, but takes a `.cu`
+    /// file for one without host code if there are any.
     pub launch: Arc<Launch>,
 }
 
@@ -58,9 +59,9 @@ pub enum SubmissionError {
 }
 
 impl JobPlan {
-    /// Returns the launches for a submitted kernel without host code. They come from the candidate `like`; without
-    /// `like`, from the baseline, or else from the first candidate that has launches. The result has no steps if no
-    /// candidate has launches.
+    /// Returns the launches for a submitted kernel without host code. They come from the candidate `like`, which must
+    /// have launches. Without `like`, they come from the baseline, or else from the first candidate that has launches;
+    /// if no candidate has any, the result has no steps.
     pub fn launch_like(&self, like: Option<&str>) -> Result<Arc<Launch>, SubmissionError> {
         let launched = |it: &&CandidatePlan| !it.launch.steps.is_empty();
         let found = match like {
@@ -83,7 +84,7 @@ impl JobPlan {
         let language = match submission.language {
             Some(language) => language,
             None => match common_language(&submission.sources)? {
-                // If the job's kernels have launches, a `.cu` file contains only kernels.
+                // If there are launches, a `.cu` file is assumed to have no host code.
                 Language::Cuda if !submission.launch.steps.is_empty() => Language::CudaDevice,
                 language => language,
             },

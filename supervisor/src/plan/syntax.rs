@@ -20,7 +20,7 @@ pub(super) fn parse<'t>(text: &'t str, source: usize, findings: &mut Findings) -
             "string values must be quoted" => "a string must be quoted",
             // The parser takes any word that begins with `t` or `f` for a boolean.
             parser_message if parser_message.starts_with("invalid boolean") => {
-                "a string must be quoted, a boolean is `true` or `false`"
+                "a string must be quoted, and a boolean is `true` or `false`"
             }
             "duplicate key" => "this key appears twice",
             other => other,

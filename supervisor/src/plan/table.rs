@@ -74,8 +74,8 @@ impl<'v, 't> TableReader<'v, 't> {
             }
             if reserved.contains(&key) {
                 findings
-                    .report(&spot, "is reserved for a later version of opt-supervisor")
-                    .help("remove it; this version does nothing with it");
+                    .report(&spot, "this name is reserved for a later version of opt-supervisor")
+                    .help("remove it, because this version cannot use it");
                 continue;
             }
             let table = if self.spot.key.is_empty() {
@@ -110,7 +110,7 @@ pub(super) fn tables<'v, 't>(
     };
     if array.len() > max {
         findings
-            .report(spot, format!("there are {} of these", array.len()))
+            .report(spot, format!("there are {} `{header}` tables", array.len()))
             .expected(format!("{max} at most"));
         return Vec::new();
     }

@@ -27,7 +27,7 @@ pub struct ComparedRun {
     pub run: RunInfo,
     pub host: HostRecord,
     jobs: Vec<RunJob>,
-    /// All replays. A plan has at most a few.
+    /// All replays. A plan has at most 16.
     pub replays: Vec<ReplayRecord>,
 }
 
@@ -89,7 +89,7 @@ pub enum Change {
     NoLongerPassed,
     /// The candidate passed in neither run, and its statuses differ.
     OtherStatus,
-    /// The status is the same in both runs, and there is no ratio.
+    /// The status is the same in both runs, and there is no ratio with an interval.
     None,
 }
 
@@ -155,7 +155,7 @@ pub struct Comparison {
 pub fn compare(first: ComparedRun, second: ComparedRun) -> Comparison {
     let mut later: BTreeMap<String, RunJob> =
         second.jobs.into_iter().map(|job| (job.job.name.clone(), job)).collect();
-    let later_order: Vec<String> = later.keys().cloned().collect();
+    let later_names: Vec<String> = later.keys().cloned().collect();
     let (mut jobs, mut only_in_first) = (Vec::new(), Vec::new());
     for job in first.jobs {
         match later.remove(&job.job.name) {
@@ -170,7 +170,7 @@ pub fn compare(first: ComparedRun, second: ComparedRun) -> Comparison {
         runs: [first.run, second.run],
         jobs,
         jobs_only_in_first: only_in_first,
-        jobs_only_in_second: later_order.into_iter().filter(|name| later.contains_key(name)).collect(),
+        jobs_only_in_second: later_names.into_iter().filter(|name| later.contains_key(name)).collect(),
         replays: compared_replays.both,
         replays_only_in_first: compared_replays.only_in_first,
         replays_only_in_second: compared_replays.only_in_second,

@@ -62,7 +62,7 @@ pub struct Digest {
     pub decisions: BTreeMap<String, usize>,
     pub phases: WorstPhases,
     pub timeline: Timeline,
-    /// All replays. A plan has at most a few.
+    /// All replays. A plan has at most 16.
     pub replays: Vec<ReplayRecord>,
     limits: Limits,
 }

@@ -15,11 +15,11 @@ use crate::record::Stage;
 
 /// Longest feedback, in bytes.
 pub const MAX_FEEDBACK: usize = 2 << 10;
-/// Longest excerpt of the compiler's output or of standard error. The rest of the space is for our own findings.
+/// Longest excerpt of the compiler's output or of standard error, in bytes. The rest is for our own findings.
 const MAX_EXCERPT: usize = 1200;
-/// Longest line, unless a list of arguments needs more. The larger of the two limits applies to every line.
+/// Longest line, in bytes. If the longest list of arguments needs more, the limit of every line is raised for it.
 const MAX_LINE: usize = 400;
-/// Longest list of an entry's arguments.
+/// Longest list of an entry's arguments, in bytes.
 const MAX_ARGUMENTS: usize = 500;
 
 /// The feedback for a stage that reported.
@@ -156,7 +156,9 @@ fn passed(facts: &Facts<'_>, text: &mut Text) {
 
 fn compilation(facts: &Facts<'_>, text: &mut Text) {
     if facts.status == Status::CompileTimeout {
-        text.line("The compiler was stopped. Less template recursion, fewer unrolled loops or a lower -O level help.");
+        text.line(
+            "The compiler was stopped. Less template recursion, fewer unrolled loops or a lower -O level may help.",
+        );
     } else {
         text.line("Fix the first error; the others often follow from it.");
     }
@@ -165,8 +167,8 @@ fn compilation(facts: &Facts<'_>, text: &mut Text) {
 
 fn loading(facts: &Facts<'_>, text: &mut Text) {
     text.line(
-        "It was built but could not be loaded: an undefined symbol, a missing library or module, or code that runs \
-         during loading (a constructor of a global object, the body of a module) and failed.",
+        "The candidate was built but could not be loaded. Usual causes are an undefined symbol, a missing library or \
+         module, and code that runs during loading (a constructor of a global object, the body of a module) and fails.",
     );
     ending(facts, text);
 }
@@ -194,15 +196,16 @@ fn crashed(facts: &Facts<'_>, text: &mut Text) {
     let signal = facts.end.and_then(|end| end.signal.as_deref());
     text.line(match signal {
         Some("SIGSEGV" | "SIGBUS") => {
-            "It touched memory that is not mapped: check every index against the shapes above, null data of \
-             zero-size tensors, and strides of inputs that are not contiguous."
+            "The candidate accessed memory that is not mapped: check every index against the shapes above, null data \
+             of zero-size tensors, and strides of inputs that are not contiguous."
         }
         Some("SIGABRT") => "The code aborted. The cause may be an assertion, an exception that escaped, or a damaged heap.",
         Some("SIGFPE") => "An integer was divided by zero, or the smallest integer by -1.",
         Some("SIGILL") => {
-            "It executed a trap, or an instruction that this CPU does not have. Check -march and unreachable code."
+            "The candidate executed a trap, or an instruction that this CPU does not have. Check -march and \
+             unreachable code."
         }
-        Some("SIGSYS") => "It made a system call that candidates may not make.",
+        Some("SIGSYS") => "The candidate made a system call that candidates may not make.",
         _ => "The process ended inside the call. A candidate must return from its calls.",
     });
     ending(facts, text);
@@ -342,7 +345,7 @@ fn refused_time(facts: &Facts<'_>, text: &mut Text) {
     entry(facts, text);
     text.line(match facts.status {
         Status::TooFast => "No machine moves this many bytes in this time: the work was skipped, or an earlier result was kept. Every call must do its work.",
-        Status::DeferredWork => "It worked while no call was running. Every call must do its own work and finish it, in all threads, before it returns. Threads that wait must sleep, not spin.",
+        Status::DeferredWork => "The candidate worked while no call was running. Every call must do its own work and finish it, in all threads, before it returns. Threads that wait must sleep, not spin.",
         _ => "The times measured inside and outside of the call differ: do not change clocks, and do the work within the call.",
     });
 }
@@ -351,7 +354,7 @@ fn not_the_candidate(facts: &Facts<'_>, text: &mut Text) {
     text.line(match facts.status {
         Status::CaptureError => "The capture could not be used. This is not the candidate's fault, and there is nothing to change in it.",
         Status::DoesNotFit => "The job does not fit under the memory ceiling. `check` shows the smallest sufficient ceiling; there is nothing to change in the candidate.",
-        Status::Skipped => "It was not run.",
+        Status::Skipped => "The candidate was skipped, so it has no verdict.",
         _ => "A worker or the host failed, not the candidate, so there is nothing to change in the candidate. `run --resume` tries again.",
     });
 }
@@ -370,8 +373,8 @@ fn entry(facts: &Facts<'_>, text: &mut Text) {
 fn ending(facts: &Facts<'_>, text: &mut Text) {
     let Some(end) = facts.end else { return };
     match (&end.signal, end.exit_code) {
-        (Some(signal), _) => text.line(&format!("It was ended by {}.", one_line(signal))),
-        (None, Some(code)) => text.line(&format!("It ended with exit code {code}.")),
+        (Some(signal), _) => text.line(&format!("The process was ended by {}.", one_line(signal))),
+        (None, Some(code)) => text.line(&format!("The process ended with exit code {code}.")),
         (None, None) => {}
     }
     text.excerpt("standard error", &end.stderr_tail);

@@ -153,7 +153,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn time_has_three_digits_and_a_unit() {
+    fn figures_have_few_digits_and_a_unit() {
         for (ms, text) in [
             (12.345, "12.3 ms"),
             (0.012_345, "12.3 µs"),

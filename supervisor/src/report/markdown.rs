@@ -36,7 +36,7 @@ pub fn render(digest: &Digest) -> String {
     }
     if left_out > 0 {
         let jobs = counted(left_out, "job", "jobs");
-        line(&mut page, &format!("{jobs} more are left out here; the HTML and JSON reports have them."));
+        line(&mut page, &format!("{jobs} more are left out here; `report --format json` has them."));
         page.push('\n');
     }
     page.push_str(&replay_section);

@@ -5,15 +5,16 @@ use opt_shared::outcome::Status;
 use super::figures::{counted, one_line};
 use crate::record::{CandidateRecord, EntryTimingRecord, Stage};
 
-const UNSETTLED: &str = "! ended by entry_timeout or budget before the noise was below max_noise";
+const NOT_CONVERGED: &str = "! not timed until the noise was at most max_noise";
 const BRIEF: &str = "~ timed briefly: another is clearly faster";
 pub(super) const UNVARIED: &str =
     "= every call had the same inputs, so a kernel may have remembered its results";
 
-/// The marks beside the candidate's noise: `!` or `~` if its timing was cut short, `=` if its inputs did not vary.
+/// The marks beside the candidate's noise: `~` if it was timed briefly, `!` if its timing did not converge, `=` if its
+/// inputs did not vary.
 pub(super) fn marks(candidate: &CandidateRecord) -> String {
     let unvaried = is_unvaried(candidate).then_some('=');
-    short_timing(candidate).into_iter().chain(unvaried).collect()
+    timing_mark(candidate).into_iter().chain(unvaried).collect()
 }
 
 /// True if the candidate's figures mean less than they seem to: its interval is wide (unless it was only screened), or
@@ -22,7 +23,7 @@ pub(super) fn is_doubtful(candidate: &CandidateRecord) -> bool {
     const WIDEST: f64 = 0.15;
     let times = candidate.profile.as_ref().map(|profile| &profile.times);
     let wide = times.and_then(|times| times.noise).is_some_and(|noise| WIDEST < noise);
-    (wide && short_timing(candidate) != Some('~')) || is_unvaried(candidate)
+    (wide && timing_mark(candidate) != Some('~')) || is_unvaried(candidate)
 }
 
 /// True if no timed entry of the candidate had inputs that vary.
@@ -44,7 +45,7 @@ pub(super) fn is_unvaried_entry(entry: &EntryTimingRecord) -> bool {
 pub(super) fn legend<'a>(candidates: impl Iterator<Item = &'a CandidateRecord> + Clone) -> Vec<String> {
     let has = |mark| candidates.clone().any(|candidate| marks(candidate).contains(mark));
     let mut lines = Vec::new();
-    lines.extend(has('!').then(|| UNSETTLED.to_owned()));
+    lines.extend(has('!').then(|| NOT_CONVERGED.to_owned()));
     lines.extend(has('~').then(|| BRIEF.to_owned()));
     if let Some(candidate) = candidates.clone().find(|candidate| is_unvaried(candidate)) {
         let why = unvaried_entries(candidate).find_map(|entry| entry.unvaried_because.as_deref());
@@ -76,8 +77,8 @@ fn unvaried_entries(candidate: &CandidateRecord) -> impl Iterator<Item = &EntryT
     profile.into_iter().flat_map(|it| &it.entries).filter(|entry| is_unvaried_entry(entry))
 }
 
-/// The mark of a timing that was cut short.
-fn short_timing(candidate: &CandidateRecord) -> Option<char> {
+/// The mark of a screen, or of a timing that did not converge.
+fn timing_mark(candidate: &CandidateRecord) -> Option<char> {
     let profile = timed(candidate)?;
     match profile.stage {
         Some(Stage::Screen) => Some('~'),

@@ -162,9 +162,9 @@ pub(super) fn headline_of<'a, Candidates>(
             format!("no winner, the baseline {} failed{status}", baseline.unwrap_or_default())
         }
         JobStatus::Passed if others == 0 => {
-            "the baseline passed, there is nothing to compare it with".to_owned()
+            "the baseline passed, but there is nothing to compare it with".to_owned()
         }
-        JobStatus::Passed if job.ranking.is_none() => "passed, nothing is ranked".to_owned(),
+        JobStatus::Passed if job.ranking.is_none() => "passed, but nothing is ranked".to_owned(),
         JobStatus::Passed => "no winner: no candidate is certainly faster".to_owned(),
         // The detail says how far the candidates got.
         JobStatus::NonePassed if job.detail.is_some() => "no winner".to_owned(),

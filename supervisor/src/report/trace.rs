@@ -3,7 +3,7 @@
 //!
 //! That format has seven statuses and forbids times for failures. Information that does not fit into it, such as the
 //! status in this project's words, the weight of the entry and intervals, is written to `correctness.extra` or to the
-//! start of the `log`. A candidate that ended without a verdict has no evaluation.
+//! start of the `log`. A candidate without a verdict has no evaluation.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

@@ -5,7 +5,7 @@ use serde_json::Value;
 
 /// Length of the longest text, in characters. Names of candidates are paths, and reasons are sentences.
 const MAX_TEXT: usize = 400;
-/// Largest number of rows in any list. A run accepts 10,000 submissions.
+/// Largest number of rows in any list. Further rows are not shown. A run accepts 10,000 submissions.
 pub(super) const MAX_ROWS: usize = 20_000;
 
 /// Shortens a text, and replaces control characters and marks of writing direction with spaces, because names and

@@ -122,7 +122,7 @@ fn title(model: &Model, pane: Pane) -> String {
         }
         Pane::Workers => "workers and runners".to_owned(),
         Pane::Candidates => format!("candidates: {} of {} have ended", model.ended(), model.run.candidates),
-        Pane::Policy if 0 < model.back => format!("policy, {} back", model.back),
+        Pane::Policy if 0 < model.back => format!("policy, scrolled back by {}", model.back),
         Pane::Policy => "policy (UTC)".to_owned(),
     }
 }

@@ -110,7 +110,7 @@ fn recycle(model: &mut Model, now: bool) {
     let question = match (doing, now) {
         (Some(doing), false) => format!("Recycle {role} worker-{id} after its lease ({doing})?"),
         (Some(doing), true) => {
-            format!("Kill {role} worker-{id} now? The next worker repeats the {doing}.")
+            format!("Kill {role} worker-{id} now? The next worker repeats stage {doing}.")
         }
         (None, _) => format!("Recycle {role} worker-{id}?"),
     };

@@ -371,7 +371,7 @@ fn keys(model: &mut Model, keys: &[KeyCode]) -> Option<Command> {
 }
 
 #[test]
-fn keys_match_their_help() {
+fn each_key_makes_its_request() {
     use KeyCode::{BackTab, Char, Down, End, Enter, Esc, Home, PageDown, Tab, Up};
     let cancel =
         |candidate: &str| Command::Cancel { job: "softmax".to_owned(), candidate: candidate.to_owned() };

@@ -37,7 +37,7 @@ impl Devices {
     pub(super) fn text(&self, machine: Option<Bytes>) -> String {
         match &self.0 {
             Err(why) => format!("none: {why}"),
-            Ok(devices) if devices.is_empty() => "none: NVML lists none".to_owned(),
+            Ok(devices) if devices.is_empty() => "none: NVML lists no device".to_owned(),
             Ok(devices) => devices.iter().map(|device| device.text(machine)).collect::<Vec<_>>().join("; "),
         }
     }
@@ -78,7 +78,7 @@ impl Device {
             Ok(reading) => {
                 let memory = match reading.totals {
                     Some(totals) => format!("{} of {} in use", totals.used, totals.total),
-                    None => "no totals".to_owned(),
+                    None => "an unknown amount in use".to_owned(),
                 };
                 let unified =
                     if self.is_unified(machine) == Some(true) { ", shares the host's memory" } else { "" };

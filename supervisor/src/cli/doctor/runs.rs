@@ -1,4 +1,4 @@
-//! The runs that are alive on this machine, with the memory that each holds and has held at most.
+//! The user's live runs on this machine, with the memory that each owes and has owed at most.
 
 use opt_shared::units::Bytes;
 use serde_json::{Value, json};
@@ -55,8 +55,9 @@ impl LiveRun {
     pub(super) fn text(&self) -> String {
         let known =
             |bytes: Option<Bytes>| bytes.map_or_else(|| "an unknown amount".to_owned(), |it| it.to_string());
-        let device = self.device_peak.map(|peak| format!(", at most {peak} on the card")).unwrap_or_default();
-        format!("{}: owes {}, at most {}{device}", self.folder, known(self.owed), known(self.peak_owed))
+        let device =
+            self.device_peak.map(|peak| format!(", {peak} on the card at its peak")).unwrap_or_default();
+        format!("{}: owes {}, {} at its peak{device}", self.folder, known(self.owed), known(self.peak_owed))
     }
 }
 
@@ -68,13 +69,13 @@ mod tests {
     fn status_of_a_run_shows_its_peaks() {
         let memory = json!({ "owed_bytes": 1 << 20, "peak_owed_bytes": 3 << 20 });
         let run = LiveRun::of("/r".to_owned(), &json!({ "memory": memory, "device": null }));
-        assert_eq!(run.text(), "/r: owes 1.00 MiB, at most 3.00 MiB");
+        assert_eq!(run.text(), "/r: owes 1.00 MiB, 3.00 MiB at its peak");
         assert_eq!(run.document()["device_peak_bytes"], Value::Null);
         let on_a_card = json!({ "memory": {}, "device": { "device_peak_bytes": 5 << 20 } });
         let run = LiveRun::of("/r".to_owned(), &on_a_card);
         assert_eq!(
             run.text(),
-            "/r: owes an unknown amount, at most an unknown amount, at most 5.00 MiB on the card"
+            "/r: owes an unknown amount, an unknown amount at its peak, 5.00 MiB on the card at its peak"
         );
     }
 }

@@ -74,16 +74,16 @@ impl Trial {
         let summary = match self.differences() {
             (Some(detectable), Some(hidden)) => {
                 format!(
-                    "this machine can rank differences of {}, but not of {}",
+                    "this machine can detect differences of {}, but not of {}",
                     percent(detectable),
                     percent(hidden)
                 )
             }
             (Some(detectable), None) => {
-                format!("this machine can rank differences of {}", percent(detectable))
+                format!("this machine can detect differences of {}", percent(detectable))
             }
             (None, _) => {
-                format!("this machine cannot rank differences of {} now", percent(STEPS[STEPS.len() - 1]))
+                format!("this machine cannot detect differences of {} now", percent(STEPS[STEPS.len() - 1]))
             }
         };
         let waited = self.wait_share.filter(|&share| 0.005 < share);

@@ -60,7 +60,7 @@ fn of_statistics(entry: &str, output: &OutputTensor, found: &Statistics, atol: f
         push(
             LintCode::TinyOutput,
             format!(
-                "no value of `{path}` is larger than {largest:e}: zeros are within the absolute tolerance {atol:e}"
+                "no magnitude in `{path}` is larger than {largest:e}: zeros are within the absolute tolerance {atol:e}"
             ),
         );
     } else if many && found.is_constant() {
@@ -72,8 +72,8 @@ fn of_statistics(entry: &str, output: &OutputTensor, found: &Statistics, atol: f
         push(
             LintCode::ConstantOutput,
             format!(
-                "`{path}` varies by {:e} around {:e}, within the absolute tolerance {atol:e}: a kernel that ignores \
-                 its inputs could pass",
+                "`{path}` has a standard deviation of {:e} around {:e}, within the absolute tolerance {atol:e}: a \
+                 kernel that ignores its inputs could pass",
                 found.standard_deviation, found.mean
             ),
         );

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn deviation_is_exact_for_large_values_that_differ_little() {
+    fn deviation_is_precise_for_large_values_that_differ_little() {
         let constant = statistics(DType::Float32, vec![floats(&[12_345.678; 1000]); 50]);
         assert!(constant.is_constant());
         assert_eq!(constant.standard_deviation, 0.0);
@@ -163,7 +163,7 @@ mod tests {
         }
 
         #[test]
-        fn mean_lies_between_minimum_and_maximum(values in prop::collection::vec(-1e6..1e6_f32, 1..200)) {
+        fn mean_and_deviation_stay_within_the_range_of_values(values in prop::collection::vec(-1e6..1e6_f32, 1..200)) {
             let found = statistics(DType::Float32, [floats(&values)]);
             prop_assert!(found.minimum <= found.mean + 1e-6 && found.mean <= found.maximum + 1e-6);
             prop_assert!(found.standard_deviation <= found.maximum - found.minimum + 1e-6);

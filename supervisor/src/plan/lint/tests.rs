@@ -232,7 +232,7 @@ fn lint_reports_the_unused_bytes_of_a_large_storage() {
     );
     assert_eq!(codes(&found), [LintCode::StorageBloat]);
     assert_eq!(found[0].bytes, Some(Bytes::new((2 * 65_535 - 96) * 4)));
-    assert!(found[0].message.starts_with("`xs[0]`, `xs[1]`: only 384 B used of"), "{found:?}");
+    assert!(found[0].message.starts_with("`xs[0]`, `xs[1]`: only 384 B are used of"), "{found:?}");
 }
 
 #[test]

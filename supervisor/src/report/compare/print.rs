@@ -196,7 +196,10 @@ pub fn markdown(comparison: &Comparison) -> String {
     lines.extend(replays::markdown(comparison));
     for (what, which, only) in alone(comparison) {
         if !only.is_empty() {
-            lines.extend([String::new(), format!("Only in the {which}, {what}: {}.", names(only, code))]);
+            lines.extend([
+                String::new(),
+                format!("Only the {which} run has these {what}: {}.", names(only, code)),
+            ]);
         }
     }
     lines.push(String::new());

@@ -75,7 +75,7 @@ fn drawing(timeline: &Timeline) -> Result<Markup, PlotError> {
             }
         }
         figure {
-            figcaption { "Each worker with its runners and stages. All have the same scale." }
+            figcaption { "Each worker with its runners and stages. All workers have the same scale." }
             div.scroll.plot { (PreEscaped(plot::lanes(timeline)?)) }
             ul.legend {
                 li { span.swatch.build {} "build" }

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use opt_shared::outcome::{Blame, Estimate, Status};
 
 use super::super::digest::JobDigest;
-use super::super::figures::{median, one_line, percent, three_digits, time};
+use super::super::figures::{counted, median, one_line, percent, three_digits, time};
 use super::super::marks::{is_doubtful, is_unvaried_entry, legend, marks};
 use crate::record::CandidateRecord;
 
@@ -263,7 +263,8 @@ pub(super) fn heat(digest: &JobDigest) -> Markup {
                     tr {
                         th { "candidate" }
                         @for (name, weight) in &names {
-                            th.number title={ (one_line(name)) ", represents " (weight) " entries" } {
+                            th.number
+                                title={ (one_line(name)) ", represents " (counted(*weight, "entry", "entries")) } {
                                 (one_line(name).trim_start_matches("entry_").to_owned())
                                 @if *weight > 1 { span.muted { " ×" (weight) } }
                             }

@@ -13,7 +13,7 @@ fn rendered(run: &RunRecord, style: Style) -> String {
 }
 
 #[test]
-fn full_text_fits_eighty_columns() {
+fn full_text_matches_its_snapshot() {
     let wanted = "\
 embedding: fast.c wins, 2.31x [2.25–2.38] against naive.c, confirmed
   20 entries, 51.0 GiB captured, 5.00 GiB without repeats, from a store
@@ -63,7 +63,7 @@ run demo: FINISHED, runs/demo/summary.json
 }
 
 #[test]
-fn unsettled_ranking_comes_first() {
+fn unsettled_ranking_is_stated_below_the_headline() {
     let mut run = RunRecord { replays: Vec::new(), ..sample() };
     run.jobs[0].ranking = Some(Ranking::Unsettled);
     run.jobs[0].unsettled_because = Some("the times do not settle it".to_owned());
@@ -101,7 +101,7 @@ fn tied_candidates_are_sorted_by_speed_up_and_brief_ones_marked() {
     assert!(at("\n   1  fast.c") < at("\n   2  brief.c") && at("\n   2  brief.c") < at("\n   2  naive.c"));
     at("30 %~   31.0 MiB");
     at("~ timed briefly: another is clearly faster");
-    assert!(!text.contains("! ended"), "{text}");
+    assert!(!text.contains("! not timed"), "{text}");
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn figures_from_inputs_that_did_not_vary_are_marked_and_not_green() {
 }
 
 #[test]
-fn entries_that_are_not_ranked_are_named() {
+fn entries_that_count_only_if_slower_are_named() {
     let text = rendered(&with_varied(2, 1), Style { width: 120, ..Style::default() });
     assert!(text.contains("0.8 %   31.0 MiB\n"), "{text}");
     assert!(
@@ -193,7 +193,7 @@ fn every_job_says_why_it_has_no_winner() {
 }
 
 #[test]
-fn unknown_figure_is_a_dash_and_unsettled_one_is_marked() {
+fn unknown_figure_is_a_dash_and_unconverged_one_is_marked() {
     let mut run = sample();
     let job = &mut run.jobs[0];
     job.candidates.truncate(2);
