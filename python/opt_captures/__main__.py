@@ -49,7 +49,7 @@ def arguments() -> argparse.ArgumentParser:
     problem.add_argument("files", type=Path, nargs="+", metavar="file", help="the problems")
     problem.add_argument("out", type=Path, help="the folder for captures, a plan and kernels to fill in")
     problem.add_argument("--kernel", type=Path, action="append", default=[], help="a file with ModelNew; repeatable")
-    problem.add_argument("--calls", type=int, default=kernelbench.DEFAULT_CALLS, help="calls to record (%(default)s)")
+    problem.add_argument("--calls", type=int, default=kernelbench.DEFAULT_CALLS, help="calls per problem (%(default)s)")
     problem.add_argument("--seed", type=int, default=42, help="the seed of the model and its inputs (%(default)s)")
     problem.add_argument("--training", action="store_true", help="record the model in training mode, not in eval mode")
     project = commands.add_parser("kernelforge", help="write a plan for a project with its captures and kernels")
@@ -67,14 +67,14 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def _recording_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ops", default="auto", help="full names with commas, or auto (the default)")
+    parser.add_argument("--ops", default="auto", help="names of functions, separated by commas, or auto (the default)")
     parser.add_argument("--out", default="captures", help="a new or empty folder (captures)")
     parser.add_argument(
         "--per-class", type=int, default=DEFAULT_PER_CLASS, help="calls of each signature class to keep (%(default)s)"
     )
     parser.add_argument("--per-op", type=int, default=DEFAULT_PER_OP, help="calls of an op to keep (%(default)s)")
     parser.add_argument("--max-bytes", type=size, default=DEFAULT_MAX_BYTES, help="limit of the total size (4GiB)")
-    parser.add_argument("--seed", type=int, default=0, help="decides which calls are kept")
+    parser.add_argument("--seed", type=int, default=0, help="decides which calls are kept (%(default)s)")
     parser.add_argument("--in-place", action="store_true", help="record in-place calls as such, not out of place")
     parser.add_argument("--store", action="store_true", help="write a capture store: no tensor is stored twice")
 

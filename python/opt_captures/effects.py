@@ -42,7 +42,7 @@ def treat(op: OpName, given: Mapping[str, Any], out: object, *, in_place: bool =
     set. Arguments that a call changes besides computing its result are recorded before and after the call.
 
     Raises:
-        NotRecordable: it writes to an argument that shares memory with another one.
+        NotRecordable: the call writes to an argument that shares memory with another one.
     """
     values = dict(given)
     state = updated_state(op, values)

@@ -23,7 +23,7 @@ from .values import Holder, check
 
 #: The number of workloads that are recorded of each definition, from the first on.
 DEFAULT_CALLS = 5
-#: Random integers are smaller than this, so that they are valid indices of a small table.
+#: Random integers are smaller than this, so that they are valid indices of a table with as many rows.
 RANDOM_INTEGERS = 128
 BASELINE = "reference"
 #: The file with the workloads of all entries, for `opt-supervisor report --workloads`.
@@ -45,7 +45,7 @@ def _in_order(function, names=%r):
 
 %s = _in_order(%s)
 """
-#: In bytes. A larger header is refused.
+#: The largest header of a safetensors file that is read, in bytes.
 LARGEST_HEAD = 64 << 20
 STORED_DTYPES = {
     "F64": torch.float64,
@@ -174,7 +174,7 @@ def read_tensor(path: Path, key: str) -> torch.Tensor:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if length > LARGEST_HEAD:
-                raise ValueError(f"a header of {length} bytes")
+                raise ValueError(f"its header has {length} bytes, more than {LARGEST_HEAD}")
             entry = json.loads(file.read(length))[key]
             dtype, shape = STORED_DTYPES[entry["dtype"]], entry["shape"]
             start, end = entry["data_offsets"]

@@ -95,7 +95,7 @@ def _owners(files: Sequence[Path], kernels: Sequence[Path]) -> dict[Path, Path]:
     stems = [file.stem for file in files]
     twice = next((stem for stem in stems if stems.count(stem) > 1), None)
     if twice is not None:
-        raise RecordError(f"importing {len(files)} problems: two are called `{twice}` (import them to two folders)")
+        raise RecordError(f"importing {len(files)} problems: two are called `{twice}` (import them into two folders)")
     owners = {}
     for kernel in kernels:
         fitting = [file for file in files if len(files) == 1 or kernel.stem.startswith(file.stem)]

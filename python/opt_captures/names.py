@@ -143,7 +143,7 @@ def selected(ops: Iterable[str] | str) -> frozenset[str] | None:
         op = canonical(given) or canonical(FUNCTIONAL + given)
         if op is None:
             raise RecordError(
-                f"choosing the ops to record: there is no function `{given}` in torch or torch.nn.functional "
+                f"choosing the ops to record: `{given}` is not a function of PyTorch that can be recorded "
                 '(write the full name, such as "torch.nn.functional.softmax", or ops="auto" to see what a model calls)'
             )
         names.add(op.name)

@@ -1,4 +1,4 @@
-"""Writes a first plan as text."""
+"""Writes plans and the other files of an import."""
 
 from __future__ import annotations
 

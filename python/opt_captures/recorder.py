@@ -40,12 +40,13 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
     Args:
         folder: the folder for captures, which must be new or empty.
         ops: names (``torch.linalg.norm``, ``torch.nn.functional.softmax`` or just ``softmax``), or ``"auto"`` for all
-            functions that are called.
+            functions that are called with a tensor.
         per_class: how many calls are kept, chosen at random, that have the same shapes, strides, dtypes and plain
             values.
         per_op: how many calls are kept in one folder.
         max_bytes: the limit of the bytes that are written in total. A call whose inputs no longer fit is counted but
-            not kept. The last call that is kept may exceed the limit.
+            not kept. The last call that is kept may exceed the limit. With `store`, calls are
+            kept until the limit is reached, because the store may have their inputs already.
         seed: decides which calls of a class are kept.
         in_place: True to record in-place calls as such: under names that end with an underscore, or with
             ``inplace=True``. Captures contain the changed argument before and after the call. Otherwise, and for calls

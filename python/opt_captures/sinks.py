@@ -42,11 +42,11 @@ def refuse_nonempty_folder(folder: Path) -> None:
     """Refuses a folder that is not empty.
 
     Raises:
-        RecordError: the folder is not empty.
+        RecordError: it is not empty, or is a file.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RecordError(
-            f"recording into {folder}: the folder is not empty, and nothing is overwritten (name another "
+            f"recording into {folder}: it is not an empty folder, and nothing is overwritten (name another "
             "folder, or remove this one)"
         )
 

@@ -45,7 +45,7 @@ class Summary:
             lines += [f"  {note}" for note in sorted(op.notes)]
             lines += [f"  left out {count}: {reason}" for reason, count in op.left_out.most_common()]
         lines += list(self.notes)
-        return "\n".join(lines) or "these ops were not called"
+        return "\n".join(lines) or "no call that can be recorded was seen"
 
 
 def _op(op: OpRecord) -> dict[str, Any]:

@@ -35,7 +35,7 @@ class Result:
     Attributes:
         candidate: ``JOB/NAME``.
         status: such as ``PASSED`` or ``INCORRECT_NUMERICAL``. The reference page of results lists all of them.
-        blame: the cause of a failure; None if nothing went wrong.
+        blame: what caused the failure, such as ``candidate`` or ``host``; None if nothing went wrong.
         detail: one line that says what happened, if the status does not say everything.
         feedback: text for the person or program that writes the next version.
         rank: its current rank among the job's candidates; None if it is not ranked.

@@ -318,13 +318,13 @@ class ModelBehaviour(RecordingTest):
 
 class Mistakes(RecordingTest):
     def test_unknown_op_is_refused(self) -> None:
-        with self.assertRaisesRegex(RecordError, "no function `torch.nn.functional.sofmax`"):
+        with self.assertRaisesRegex(RecordError, "`torch.nn.functional.sofmax` is not a function"):
             self.record(["torch.nn.functional.sofmax"])
 
     def test_existing_files_are_not_overwritten(self) -> None:
         self.captures.mkdir()
         (self.captures / "mine").write_text("x")
-        with self.assertRaisesRegex(RecordError, "the folder is not empty"), self.record(["relu"]):
+        with self.assertRaisesRegex(RecordError, "it is not an empty folder"), self.record(["relu"]):
             pass
         self.assertEqual((self.captures / "mine").read_text(), "x")
 

@@ -1,8 +1,9 @@
 /* The candidate interface of opt-supervisor, for kernels written without tvm-ffi or DLPack headers.
  *
  * A candidate exports one function of type OptFunction, whose name is the plan's `symbol`, optionally with the prefix
- * `__tvm_ffi_`. It gets the inputs in the order of the signature, then one tensor for each output, allocated with the
- * captured strides. It writes the outputs and returns OPT_OK. Inputs are read-only, and `ret` must not be changed.
+ * `__tvm_ffi_`. It gets the inputs in the order of the signature, then one tensor for each returned output, allocated
+ * with the captured strides. It writes the outputs and returns OPT_OK. Inputs are read-only, except those that the
+ * recorded call changed: the candidate must change them too. `ret` must not be changed.
  *
  * OptAny has the layout of TVMFFIAny, and OptTensor that of DLTensor. Code built with their headers is called in the same
  * way, and this header can be included together with them. */

@@ -83,7 +83,7 @@ inline const char *type_name(const OptAny &any) {
 }
 
 [[noreturn]] inline void expected(const char *what, const OptAny &any) {
-    refuse(std::string("a parameter is ") + what + ", and the capture has " + type_name(any));
+    refuse(std::string("a parameter is ") + what + ", but its argument in the capture is " + type_name(any));
 }
 
 inline bool is_number(const OptAny &any) { return any.type_index == OPT_INT || any.type_index == OPT_BOOL; }
@@ -271,11 +271,12 @@ template <class R, class... P> struct Parameters<R (*)(P...)> { static constexpr
 template <class R, class... P, size_t... I>
 void call(R (*function)(P...), const OptAny *args, int32_t count, std::index_sequence<I...>) {
     constexpr int32_t parameters = sizeof...(P);
-    if (count < parameters) refuse("it has more parameters than the call has arguments");
+    if (count < parameters) refuse("the function has more parameters than the call has arguments");
     // A named variable, because a parameter may be a reference. Braces, so that arguments are converted in order.
     [[maybe_unused]] std::tuple<Held<P>...> values{As<Plain<P>>::of(args[I])...};
     if constexpr (std::is_void_v<R>) {
-        if (count != parameters) refuse("it returns nothing and takes no outputs: return them, or take them after the inputs");
+        if (count != parameters)
+            refuse("the function returns nothing and takes no outputs (return them, or take them after the inputs)");
         function(passed<P>(std::get<I>(values))...);
     } else if (count == parameters) {
         // It has written its outputs, so the returned value is ignored.

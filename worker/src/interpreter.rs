@@ -1,7 +1,7 @@
 //! Finds the Python interpreter that a plan names, and the paths of its libraries.
 //!
-//! `find` keeps the interpreters that it found for the worker's life. The query runs outside the sandbox, because the
-//! interpreter is the user's own program and imports nothing of a candidate.
+//! `find` keeps each interpreter that it has found until the worker ends. The query runs outside the sandbox, because
+//! the interpreter is the user's own program, and the query imports no code of a candidate.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -16,23 +16,23 @@ use opt_shared::child;
 use serde::Deserialize;
 
 const QUERY: &str = include_str!("interpreter.py");
-/// The time limit of a query, long enough for a sleeping disk.
+/// The time limit of a query, long enough for a disk that must first spin up.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
-/// The most bytes that are read from an interpreter's output.
+/// The most bytes that are read from each output stream of an interpreter.
 const MAX_ANSWER: u64 = 256 << 10;
 /// The most characters of an interpreter's standard error that are reported.
 const MAX_COMPLAINT: usize = 300;
 /// The most interpreters on PATH that are tried.
-const MAX_CANDIDATES: usize = 16;
+const MAX_TRIED: usize = 16;
 /// The oldest Python version whose vectorcall protocol the runner can use.
 const MIN_VERSION: (u32, u32) = (3, 9);
 
-/// An interpreter with torch.
+/// An interpreter that can run candidates: it has torch and a shared library.
 #[derive(Clone, Debug)]
 pub(crate) struct Interpreter {
     pub(crate) executable: PathBuf,
     pub(crate) library: PathBuf,
-    /// The existing folders of its `sys.path`, and the `lib` folders of its prefixes.
+    /// The folders of its `sys.path`, and the `lib` folders of its prefixes, without those that do not exist.
     pub(crate) folders: Vec<PathBuf>,
     pub(crate) libtorch: Libtorch,
     /// The version of its Triton, if it has one.
@@ -100,7 +100,7 @@ pub(crate) fn describe(named: &str, path: &OsStr, triton: bool) -> String {
     found.map_or_else(|why| format!("no {why}"), |description| format!("yes {description}"))
 }
 
-/// Like `describe`, but returns only the interpreter's path, or the reason without advice.
+/// Like `describe`, but `yes` is followed by only the interpreter's path, and `no` by a reason without advice.
 pub(crate) fn locate(named: &str, path: &OsStr) -> String {
     let found = search_quietly(named, path);
     found.map_or_else(|why| format!("no {why}"), |found| format!("yes {}", found.executable.display()))
@@ -121,7 +121,7 @@ fn search_quietly(named: &str, path: &OsStr) -> Result<Interpreter, String> {
     }
     let mut refused = Vec::new();
     let programs = std::env::split_paths(path).map(|folder| folder.join(named)).filter(|it| it.is_file());
-    for program in programs.take(MAX_CANDIDATES) {
+    for program in programs.take(MAX_TRIED) {
         match ask(&program) {
             Ok(interpreter) => return Ok(interpreter),
             Err(why) => refused.push(format!("{}: {why}", program.display())),
@@ -142,7 +142,7 @@ fn ask(program: &Path) -> Result<Interpreter, String> {
         Err(error) => return Err(format!("it cannot be waited for: {error}")),
     }
     let (stdout, stderr) = (drain(child.stdout.take()), drain(child.stderr.take()));
-    let last_line = stderr.trim().lines().last().unwrap_or("it printed nothing");
+    let last_line = stderr.trim().lines().last().unwrap_or("its standard error is empty");
     let complaint: String = last_line.chars().take(MAX_COMPLAINT).collect();
     let answer: Answer = serde_json::from_str(&stdout)
         .map_err(|_| format!("it does not answer like a Python interpreter: {complaint}"))?;
@@ -173,7 +173,9 @@ fn interpreter_of(program: &Path, answer: Answer) -> Result<Interpreter, String>
         ));
     }
     if answer.free_threaded {
-        return Err("it is built without its global lock, which is not supported yet".to_owned());
+        return Err(
+            "it is a free-threaded build (without the global lock), which is not supported yet".to_owned()
+        );
     }
     let Some(library) = answer.libraries.into_iter().find(|library| library.is_file()) else {
         return Err(format!(

@@ -31,7 +31,7 @@ pub(crate) enum LinkError {
     Channel(#[source] std::io::Error),
     #[error("sending to the supervisor")]
     Send(#[source] ipc_channel::IpcError),
-    #[error("the supervisor is gone")]
+    #[error("the supervisor has ended, or has told this worker to end")]
     Gone,
     #[error("the supervisor did not answer within {ANSWER_TIMEOUT:?}")]
     Silent,
@@ -217,7 +217,8 @@ impl Link {
         self.tasks_refused.take()
     }
 
-    /// Waits for a message for which `pick` returns an answer. Other messages are kept in `early`.
+    /// Waits until `pick` returns an answer for a message, but not longer than `ANSWER_TIMEOUT`. Other messages are
+    /// kept in `early`.
     fn wait_for<T>(&self, pick: impl Fn(&ToWorker) -> Option<T>) -> Result<T, LinkError> {
         let mut early = self.early.borrow_mut();
         if let Some(at) = early.iter().position(|message| pick(message).is_some()) {

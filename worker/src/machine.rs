@@ -1,10 +1,10 @@
-//! Finds the CPUs that a worker may use, and moves threads between them.
+//! Finds the CPUs that a worker may use, and moves a thread off one of them.
 
 use std::sync::OnceLock;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// The CPUs that this process was given at its start.
+/// The CPUs that the calling thread may use when this function is called for the first time.
 pub(crate) fn cpus() -> Vec<u32> {
     // Queried once, because `avoid_cpu` changes the mask of a thread.
     static GIVEN: OnceLock<Vec<u32>> = OnceLock::new();

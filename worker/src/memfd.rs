@@ -1,4 +1,4 @@
-//! Creates memory files and seals them, so that the end of a mapping never moves.
+//! Creates memory files, and seals them so that their size never changes.
 
 use std::os::fd::OwnedFd;
 

@@ -1,5 +1,5 @@
-//! Sets which processes Linux kills first when the machine runs out of memory: runners and compilers, then workers, and
-//! the supervisor last.
+//! Makes Linux prefer to kill runners and compilers, then workers, and the supervisor last when the machine runs out of
+//! memory.
 
 use std::io;
 

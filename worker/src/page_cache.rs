@@ -1,8 +1,8 @@
-//! Records which pages of captures are in the page cache before a lease reads them, and drops the pages that the lease
-//! added.
+//! Records which pages of captures are in the page cache before a lease reads them, and for a large job drops the pages
+//! that the lease added.
 //!
-//! Owns the guards of one entry, or of the entries that are opened together: one guard per file, even if the file has
-//! several entries. The supervisor decides whether a job is so large that pages are dropped; `opt_shared::cache`
+//! Owns the guards of one entry, or of the entries that are opened together: one guard per file, even if several
+//! entries are in it. The supervisor decides whether a job is so large that pages are dropped; `opt_shared::cache`
 //! decides which pages a guard drops.
 
 use std::collections::BTreeMap;
@@ -69,8 +69,7 @@ impl EntryGuards {
         }
     }
 
-    /// Drops the pages that the last entry added, and stops watching it. Used if that entry is not called with the
-    /// others.
+    /// Ends the guards of the entry that was added last. Used if that entry is not called with the others.
     pub(crate) fn forget_newest(&mut self) {
         let forgotten = self.newest.drain(..).filter_map(|name| self.guards.remove(&name)).collect();
         CacheGuard::release_all(forgotten);

@@ -23,7 +23,7 @@ use rustix::fs::{Advice, fadvise};
 use crate::judge::check::tolerance_of;
 use crate::judge::{BytesSource, CompareError, Tolerance};
 
-/// The number of bytes of a recorded output that are requested while the piece before them is compared.
+/// The number of bytes of a recorded output that are requested from the disk while the piece before them is compared.
 const NEXT_PIECE: u64 = 1 << 20;
 /// The size of the pieces in which `Recorded::before` reads a value, in bytes.
 const BEFORE_PIECE: u64 = 256 << 10;
@@ -54,7 +54,7 @@ pub(crate) enum RecordedError {
     Bind { name: String, source: opt_shared::arguments::BindError },
     #[error("sampling the recorded output of {name}")]
     Scale { name: String, source: CompareError },
-    #[error("materialising an argument of {name}")]
+    #[error("storing the values of a conjugate or negative argument of {name}")]
     Materialise { name: String, source: io::Error },
 }
 
@@ -183,6 +183,7 @@ impl Recorded {
             .collect()
     }
 
+    /// Returns true if no output has an element.
     pub(crate) fn has_no_elements(&self) -> bool {
         self.outputs.iter().all(|output| output.tensor.elements() == 0)
     }
@@ -195,7 +196,7 @@ impl Recorded {
     }
 }
 
-/// The allocated size of an output, with the captured strides.
+/// The allocated size of an output with the captured strides, in bytes.
 pub(crate) fn allocated_bytes(tensor: &Tensor) -> u64 {
     tensor.extent_elements() * tensor.dtype.size()
 }

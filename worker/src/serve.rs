@@ -1,7 +1,7 @@
 //! The main loop of a worker: takes a task, carries it out and reports, until the supervisor ends it.
 //!
-//! If the worker itself fails, it reports the attempt as INFRA_ERROR and continues. The supervisor decides what to do
-//! next.
+//! An attempt that the worker cannot carry out is reported as INFRA_ERROR, and the worker continues. It ends with an
+//! error if it cannot reach the supervisor.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
@@ -29,7 +29,7 @@ const EXECUTABLE_FD: i32 = 0;
 pub enum WorkerError {
     #[error("{0} is not set: a worker is started by the supervisor, not by hand")]
     Environment(&'static str),
-    #[error("arranging that this worker ends with the supervisor")]
+    #[error("arranging that this worker ends with the supervisor and adopts orphaned processes")]
     ParentDeath(#[source] std::io::Error),
     #[error("the supervisor ended before this worker was ready")]
     Orphaned,

@@ -187,7 +187,7 @@ impl HostDevice {
             self.returned.push_back(slot);
         }
         if let Err(error) = end.result {
-            self.poison(format!("a copy failed: {error}"));
+            self.poison(format!("a copy or fill failed: {error}"));
         }
     }
 

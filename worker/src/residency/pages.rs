@@ -31,7 +31,7 @@ impl Pages {
             )
         }?;
         let start = NonNull::new(start.cast())
-            .ok_or_else(|| io::Error::other("the kernel mapped the memory at address 0"))?;
+            .ok_or_else(|| io::Error::other("Linux mapped the memory at address 0"))?;
         Ok(Self { start, length: bytes.to_usize(), mapped })
     }
 }

@@ -1,6 +1,6 @@
 //! Copies bytes from a source to a device, in chunks, through at most k slots of s bytes.
 //!
-//! While one slot is being filled, the others are being copied. Slots are freed only when the ring is dissolved. The
+//! While one slot is being filled, the others can be copied. Slots are freed only when the ring is dissolved. The
 //! ring reclaims its slots itself, so no other code may use slots of its device.
 
 use std::io;

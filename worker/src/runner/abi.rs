@@ -150,7 +150,8 @@ impl Arguments {
                     any(type_index::DEVICE, Payload { device: Device { kind: *kind, index: *index } })
                 }
                 WireArgument::Tensor { range, dtype, shape, stride } => {
-                    let offsets = tensors[index].as_ref().ok_or("no memory for a tensor")?;
+                    let offsets =
+                        tensors[index].as_ref().ok_or("a tensor has no place in the argument block")?;
                     let data = if shape.contains(&0) {
                         std::ptr::null_mut()
                     } else {
@@ -160,7 +161,8 @@ impl Arguments {
                     block.tensor(offsets, data, *dtype, shape, stride, device)
                 }
                 WireArgument::Array { dtype, elements, bytes } => {
-                    let offsets = tensors[index].as_ref().ok_or("no memory for an array")?;
+                    let offsets =
+                        tensors[index].as_ref().ok_or("an array has no place in the argument block")?;
                     let data = block.bytes(offsets, bytes);
                     let elements = i64::try_from(*elements).map_err(|_| "an array is too long")?;
                     let data = if elements == 0 { std::ptr::null_mut() } else { data };
@@ -183,7 +185,7 @@ impl Arguments {
                 output_data.push(OutputWords { words: words.collect(), changed: true });
                 continue;
             }
-            let offsets = tensors[index].as_ref().ok_or("no memory for an output")?;
+            let offsets = tensors[index].as_ref().ok_or("an output has no place in the argument block")?;
             let WireOutput { dtype, shape, stride, .. } = output;
             let any = block.tensor(offsets, std::ptr::null_mut(), *dtype, shape, stride, device);
             block.put_any(any_at + index * words::<Any>(), any);

@@ -8,7 +8,7 @@ use std::ffi::{CStr, c_char, c_void};
 
 /// `kTVMFFIError`.
 const ERROR_TYPE_INDEX: i32 = 67;
-/// The number of bytes of a kind or message that are read. Fewer are shown.
+/// The most bytes of a kind or message that are read. The control page holds fewer.
 const MAX_PART: usize = 4096;
 
 /// `TVMFFIErrorMoveFromRaised`: takes the error of this thread; null if none was raised.

@@ -31,13 +31,13 @@ pub const MAX_DESCRIPTORS: usize = 253;
 const _: () = assert!(MAX_LIBRARIES < MAX_DESCRIPTORS && MAX_BLOBS + 4 <= MAX_DESCRIPTORS);
 /// The longest text of a reply, in bytes.
 pub const MAX_REPLY_TEXT: usize = 2048;
-/// The text of a reply that means "outputs are returned".
+/// The text of a `Loaded` reply if the candidate returns its outputs.
 const RETURNED: &str = "returned";
 const REPLY_BYTES: usize = 8 + MAX_REPLY_TEXT;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToRunner {
-    /// The first frame. Descriptor 0 is the artifact, followed by its libraries.
+    /// The first frame to a runner. Descriptor 0 is the artifact, followed by its libraries.
     Setup(Setup),
     /// One entry. Descriptor 0 is the outputs' memory file. The files with inputs follow, then materialised values and
     /// variants, if there are any.
@@ -185,11 +185,11 @@ pub enum FrameError {
     Receive(#[source] rustix::io::Errno),
     #[error("the other process closed the socket")]
     Closed,
-    #[error("a frame of {bytes} bytes is over the limit of {MAX_FRAME}")]
+    #[error("a frame of {bytes} bytes is over the limit of {MAX_FRAME} bytes")]
     TooLong { bytes: usize },
     #[error("encoding or decoding a frame")]
     Encoding(#[source] postcard::Error),
-    #[error("a malformed frame ({what})")]
+    #[error("the frame is malformed: {what}")]
     Malformed { what: &'static str },
 }
 
@@ -219,7 +219,7 @@ pub(crate) fn send_frame<T: Serialize>(
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(FrameError::Malformed { what: "too many descriptors" });
+        return Err(FrameError::Malformed { what: "it has too many descriptors" });
     }
     sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).map(drop).map_err(|errno| {
         match errno {
@@ -314,12 +314,12 @@ pub fn receive_reply(socket: BorrowedFd<'_>, timeout: Duration) -> Result<Option
 fn parse_reply(frame: &[u8]) -> Result<Reply, FrameError> {
     let malformed = |what| FrameError::Malformed { what };
     if frame.len() != REPLY_BYTES {
-        return Err(malformed("length"));
+        return Err(malformed("its length is wrong"));
     }
     let word = |at: usize| u32::from_le_bytes([frame[at], frame[at + 1], frame[at + 2], frame[at + 3]]);
     let length = usize::try_from(word(4)).unwrap_or(usize::MAX);
     if MAX_REPLY_TEXT < length {
-        return Err(malformed("text length"));
+        return Err(malformed("its text is too long"));
     }
     let text = String::from_utf8_lossy(&frame[8..8 + length]).into_owned();
     match word(0) {
@@ -327,7 +327,7 @@ fn parse_reply(frame: &[u8]) -> Result<Reply, FrameError> {
         3 => Ok(Reply::LoadFailed { text }),
         4 => Ok(Reply::Failed { text }),
         5 => Ok(Reply::Locked { protections: text }),
-        _ => Err(malformed("kind")),
+        _ => Err(malformed("its kind is unknown")),
     }
 }
 

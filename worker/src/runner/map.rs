@@ -1,9 +1,10 @@
 //! Maps a runner's inputs and outputs. Data is copied only if it cannot be mapped.
 //!
 //! An input that is mapped from a capture shows only its byte range. Pages that lie within the range are mapped from
-//! the file, private and read-only. A page that also contains other bytes is replaced by an anonymous page into which
-//! only the range is read: a private copy-on-write page would show the file's bytes again after `MADV_DONTNEED`. Every
-//! input has a guard page on either side, and is sealed before the candidate is loaded if Linux can do that.
+//! the file, private and read-only, if the range has its recorded alignment there. A page that also contains other
+//! bytes is replaced by an anonymous page into which only the range is read: a private copy-on-write page would show
+//! the file's bytes again after `MADV_DONTNEED`. Every input has a guard page on either side, and is sealed before the
+//! candidate is loaded if Linux can do that.
 //!
 //! Outputs are shared mappings of a sealed memfd between guard pages. This module knows bytes, not tensors.
 
@@ -20,13 +21,13 @@ const ALIGNMENT: usize = to_index(opt_shared::formula::ALIGNMENT);
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MapError {
-    #[error("reserving {bytes} bytes of addresses for {what}")]
+    #[error("reserving {bytes} bytes of address space for {what}")]
     Reserve { what: &'static str, bytes: usize, source: rustix::io::Errno },
     #[error("mapping {what} at file offset {offset}")]
     Map { what: &'static str, offset: u64, source: rustix::io::Errno },
     #[error("reading {bytes} bytes of an input at file offset {offset}")]
     Read { bytes: usize, offset: u64, source: std::io::Error },
-    #[error("an input or output of {bytes} bytes does not fit the address space")]
+    #[error("an input or output of {bytes} bytes does not fit into the address space")]
     TooLarge { bytes: u64 },
 }
 

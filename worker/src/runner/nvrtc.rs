@@ -27,7 +27,7 @@ const MACHINE_CODE: &str = "cubin";
 /// A compiler's exit code for an error in the source.
 const SOURCE_ERROR: i32 = 1;
 
-/// Returns the exit code, or the reason why the library cannot be used.
+/// Returns the exit code, or the reason why nothing could be compiled.
 pub(super) fn compile(library: &Path, arguments: &[OsString]) -> Result<i32, String> {
     let order = Order::read(arguments)?;
     let source = std::fs::read(&order.source)
@@ -87,7 +87,11 @@ impl Library {
     fn symbol(&self, name: &CStr) -> Result<*mut c_void, String> {
         // SAFETY: the library of this handle is open.
         let found = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
-        if found.is_null() { Err(format!("NVRTC has no {}", name.to_string_lossy())) } else { Ok(found) }
+        if found.is_null() {
+            Err(format!("this NVRTC library has no function {}", name.to_string_lossy()))
+        } else {
+            Ok(found)
+        }
     }
 
     /// Compiles the source and prints the log. Returns `None` if the source has an error, which the log describes.

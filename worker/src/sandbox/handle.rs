@@ -67,7 +67,9 @@ pub enum HandleError {
         #[source]
         source: io::Error,
     },
-    #[error("runner {pid}: still running {waited:?} after SIGSTOP (one of its threads hangs in the kernel)")]
+    #[error(
+        "runner {pid}: still running {waited:?} after SIGSTOP (one of its threads is stuck in a system call)"
+    )]
     WouldNotStop { pid: u32, waited: Duration },
 }
 

@@ -173,7 +173,7 @@ pub(crate) fn add_present_usage(mut confinement: Confinement) -> Confinement {
     confinement
 }
 
-/// Address space and private writable memory of this process.
+/// Address space and private writable memory of this process. If /proc cannot be read, returns estimates.
 fn present() -> (Bytes, Bytes) {
     let Ok(text) = std::fs::read_to_string("/proc/self/statm") else {
         return (Bytes::gib(1), Bytes::mib(64));

@@ -58,18 +58,20 @@ pub struct SpawnedRunner {
 
 #[derive(Debug, thiserror::Error)]
 pub enum SpawnError {
-    #[error("preparing a runner: {action} (raise the limit of open files, or free memory)")]
+    #[error(
+        "preparing a sandboxed process: {action} (raise the limit on open files if it is reached, or free memory)"
+    )]
     Prepare {
         action: &'static str,
         #[source]
         source: io::Error,
     },
-    #[error("starting a runner: clone was refused (raise the limit of processes, or free memory)")]
+    #[error("starting a sandboxed process: clone was refused (raise the limit on processes, or free memory)")]
     Clone {
         #[source]
         source: io::Error,
     },
-    #[error("starting a runner: {step} failed in the new process")]
+    #[error("starting a sandboxed process: {step} failed in it")]
     Child {
         step: &'static str,
         #[source]
@@ -104,7 +106,8 @@ struct ChildPlan<'a> {
     default_action: &'a libc::sigaction,
 }
 
-/// Starts `executable` with exactly the descriptors in `inherited`, each at the given number.
+/// Starts `executable` with the descriptors in `inherited`, each at the given number. Before Linux 5.9, it also
+/// inherits descriptors that are not close-on-exec.
 ///
 /// The runner's parent-death signal is tied to the calling *thread*, so call this from a thread that lives as long as
 /// the worker. The caller also provides the standard streams, as numbers 0, 1 and 2 of `inherited`.

@@ -80,6 +80,7 @@ impl Timeout {
     }
 }
 
+/// The reason for which a process is killed that has reached its limit.
 pub(crate) fn reason(pid: u32, limit: Duration, scope: StopScope) -> KillReason {
     if is_stopped(pid, scope) { KillReason::Stopped } else { KillReason::Timeout { limit } }
 }
@@ -161,7 +162,7 @@ mod tests {
     #[test]
     fn stopped_child_stops_a_tree_but_not_its_process() {
         if !std::path::Path::new("/proc/thread-self/children").exists() {
-            eprintln!("not tested: this kernel does not list children");
+            eprintln!("not tested: Linux does not list children on this machine");
             return;
         }
         let mut shell = std::process::Command::new("sh")
@@ -208,7 +209,7 @@ mod tests {
         if std::path::Path::new("/proc/self/schedstat").exists() {
             assert!(queued(std::process::id()).is_some());
         } else {
-            eprintln!("not tested: this kernel has no schedstat");
+            eprintln!("not tested: Linux has no schedstat on this machine");
         }
         assert_eq!(queued(0), None);
     }

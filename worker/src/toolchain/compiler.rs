@@ -46,7 +46,7 @@ pub(crate) enum CompilerError {
     Link(#[from] LinkError),
     #[error("its process could not be set up: {text}")]
     Setup { text: String },
-    #[error("stopping or killing its process")]
+    #[error("observing or ending its process")]
     Handle(#[from] HandleError),
 }
 

@@ -48,7 +48,8 @@ pub(crate) enum Recipe {
     Run(Step),
     /// The sources cannot be built. The reason is for the candidate's author.
     Refused(String),
-    /// This machine lacks a program or a library. The reason is for the user who runs it.
+    /// A program or a library is missing on this machine, or a file cannot be read or written. The reason is for the
+    /// user who runs the plan.
     Unavailable(String),
 }
 

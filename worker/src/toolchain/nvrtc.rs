@@ -13,7 +13,8 @@ use opt_shared::message::BuildTask;
 
 use super::{Folders, Program, Recipe, Step, Toolchain};
 
-/// An architecture whose code every recent card and the emulated device can run.
+/// The architecture of the PTX that is built by default. Cards of compute capability 8.0 or higher and the emulated
+/// device can run it.
 pub(super) const PTX_FOR: &str = "compute_80";
 /// The usual folders of toolkits.
 const KNOWN_FOLDERS: [&str; 5] =
@@ -35,11 +36,12 @@ pub(super) struct Nvrtc;
 impl Toolchain for Nvrtc {
     fn recipe(&self, task: &BuildTask, folders: &Folders<'_>) -> Recipe {
         let [source] = folders.files.sources.as_slice() else {
-            return Recipe::Refused("a kernel without host code is one source file".to_owned());
+            return Recipe::Refused("a kernel without host code must be one source file".to_owned());
         };
         let target = Target::of(task);
         if task.device == Device::Emulated && target.artifact == ArtifactKind::Cubin {
-            let why = format!("the emulated device runs PTX: `{}` asks for machine code", target.flag);
+            let why =
+                format!("the emulated device runs only PTX, and `{}` asks for machine code", target.flag);
             return Recipe::Refused(why);
         }
         let Some(compiler) = find(&task.build.toolchain) else {

@@ -28,7 +28,7 @@ impl Toolchain for Triton {
 /// the interpreter lacks.
 fn keep(task: &BuildTask, describe: impl FnOnce(&Interpreter) -> Result<String, String>) -> Recipe {
     let [module] = task.source.sources.as_slice() else {
-        return Recipe::Refused("a Python kernel is one file".to_owned());
+        return Recipe::Refused("a Python kernel must be one file".to_owned());
     };
     match interpreter::find(&task.build.python).and_then(|found| describe(&found)) {
         Ok(by) => Recipe::Keep { artifact: module.clone(), by: Some(by) },

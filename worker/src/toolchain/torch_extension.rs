@@ -27,10 +27,13 @@ impl Toolchain for TorchExtension {
             Err(why) => return Recipe::Unavailable(why),
         };
         let Some((first, others)) = folders.files.sources.split_first() else {
-            return Recipe::Refused("a torch-extension is made of at least one source".to_owned());
+            return Recipe::Refused("a torch-extension needs at least one source".to_owned());
         };
         let Some(source) = first.relative.to_str().filter(|name| !name.contains(['"', '\\'])) else {
-            return Recipe::Refused("the name of the first source cannot be written in C++".to_owned());
+            return Recipe::Refused(
+                "the name of the first source contains a quotation mark or a backslash, or is not UTF-8"
+                    .to_owned(),
+            );
         };
         let symbol = &task.source.symbol;
         let entry = format!("__tvm_ffi_{symbol}");

@@ -31,7 +31,7 @@ pub(super) struct Triton;
 impl Toolchain for Triton {
     fn recipe(&self, task: &BuildTask, folders: &Folders<'_>) -> Recipe {
         let [source] = folders.files.sources.as_slice() else {
-            return Recipe::Refused("Triton kernels for a device are one Python file".to_owned());
+            return Recipe::Refused("Triton kernels for a device must be in one Python file".to_owned());
         };
         let interpreter = match interpreter::find(&task.build.python) {
             Ok(found) => found,
@@ -115,7 +115,9 @@ enum Failed {
 /// Returns the request for all kernels that the plan launches, as JSON.
 fn request(task: &BuildTask, folders: &[PathBuf]) -> Result<String, Failed> {
     let Some(first) = &task.first else {
-        return Err(Failed::Entry("the job has no entry that shows the types of the kernels".to_owned()));
+        return Err(Failed::Entry(
+            "the job has no entry that shows the types of the kernels' parameters".to_owned(),
+        ));
     };
     let (arguments, outputs) = call(first).map_err(Failed::Entry)?;
     let resolved = resolve(&task.launch, &arguments, &outputs)
@@ -128,8 +130,8 @@ fn request(task: &BuildTask, folders: &[PathBuf]) -> Result<String, Failed> {
             Some(known) if *known == kernel => {}
             Some(_) => {
                 let why = format!(
-                    "`{}` has launches with different types, blocks or shared memory, and is compiled once (write a second \
-                     kernel that calls the same function)",
+                    "`{}` has launches with different types, blocks or shared memory, but is compiled only once \
+                     (write a second kernel that calls the same function)",
                     kernel.symbol
                 );
                 return Err(Failed::Candidate(why));

@@ -2,7 +2,7 @@
 //! and the order of allocations, uploads and releases.
 
 pub(crate) mod jobs;
-mod kernel;
+mod linux;
 
 use std::os::unix::fs::FileExt;
 

@@ -168,8 +168,8 @@ pub(super) unsafe fn launch(
     let most = runtime.dynamic_shared(host.addr(), function.static_shared_bytes());
     if most < shared as u64 {
         let what = format!(
-            "a launch of `{name}` has {shared} bytes of dynamic shared memory, of {most} (cudaFuncSetAttribute with \
-             cudaFuncAttributeMaxDynamicSharedMemorySize raises the limit)"
+            "a launch of `{name}` requests {shared} bytes of dynamic shared memory; the limit is {most} \
+             (cudaFuncSetAttribute with cudaFuncAttributeMaxDynamicSharedMemorySize raises the limit)"
         );
         return runtime.refused(INVALID_VALUE, what);
     }

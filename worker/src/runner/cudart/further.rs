@@ -61,7 +61,10 @@ pub(super) unsafe extern "C" fn __wrap_cudaLaunchKernelExC(
     let Some(config) = (unsafe { config.as_ref() }) else { return runtime().result(INVALID_VALUE) };
     let count = usize::try_from(config.count).unwrap_or(usize::MAX);
     if count > MAX_ATTRIBUTES || (count > 0 && config.attributes.is_null()) {
-        return runtime().refused(INVALID_VALUE, format!("a launch has {count} attributes"));
+        return runtime().refused(
+            INVALID_VALUE,
+            format!("a launch claims {count} attributes, which are too many or missing"),
+        );
     }
     if count > 0 {
         // SAFETY: the runtime requires as many attributes as the configuration says.
@@ -146,7 +149,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaFuncSetAttribute(
         }
         None => {
             let what = format!(
-                "a block of this kernel has at most {most} bytes of dynamic shared memory, not {value}"
+                "a block of this kernel can have at most {most} bytes of dynamic shared memory, not {value}"
             );
             runtime.refused(INVALID_VALUE, what)
         }

@@ -25,6 +25,7 @@ pub(in crate::runner) fn show_output(data: *mut u8, bytes: usize, index: usize) 
 }
 
 impl Runtime {
+    /// Returns the device's address of these bytes; null if there are none or the device cannot map them.
     fn show(
         &mut self,
         data: *mut u8,
@@ -39,7 +40,7 @@ impl Runtime {
         let key = (data.addr(), bytes);
         let known = self.mapped.get(&key).copied();
         let address = known.or_else(|| {
-            // SAFETY: inputs and outputs are whole pages of this process that stay mapped as long as it lives. The
+            // SAFETY: inputs and outputs lie in pages of this process that stay mapped as long as it lives. The
             // candidate runs in the thread that makes the device's calls; if it writes from others, only this process
             // is harmed.
             let address = unsafe { self.device.map(data, bytes as u64, phase, read_only) }.ok()?;
@@ -66,7 +67,12 @@ impl Runtime {
             TO_HOST => (false, true),
             ON_DEVICE => (true, true),
             BY_ADDRESS => (self.is_on_device(to), self.is_on_device(from)),
-            _ => return self.refused(INVALID_VALUE, format!("{kind} is not a kind of copy")),
+            _ => {
+                return self.refused(
+                    INVALID_VALUE,
+                    format!("a copy has the kind {kind}, which is no cudaMemcpyKind"),
+                );
+            }
         };
         let source = std::ptr::with_exposed_provenance::<u8>(from);
         let target = std::ptr::with_exposed_provenance_mut::<u8>(to);

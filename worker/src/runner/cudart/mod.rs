@@ -161,18 +161,25 @@ impl Runtime {
                 self.images[image].module = Some(module.clone());
                 Ok(module)
             }
-            Err(LoadError::Device(fault)) => Err(self.fault(&fault, "while its kernels were being loaded")),
+            Err(LoadError::Device(fault)) => {
+                Err(self.fault(&fault, "while the kernels of the library were being loaded"))
+            }
             Err(error @ LoadError::Unsupported { .. }) => {
                 self.errors.unsupported(&error.to_string());
                 Err(self.result(error.code()))
             }
-            Err(error) => Err(self.refused(error.code(), format!("its PTX cannot be loaded: {error}"))),
+            Err(error) => {
+                Err(self.refused(error.code(), format!("the PTX of the library cannot be loaded: {error}")))
+            }
         }
     }
 
     fn function(&mut self, host: usize) -> Result<(Function, String), u32> {
         let Some(Symbol { image, name }) = self.symbols.get(&host).cloned() else {
-            return Err(self.refused(INVALID_FUNCTION, "the launched function is not a kernel".to_owned()));
+            return Err(self.refused(
+                INVALID_FUNCTION,
+                "a function that was launched or queried is not a kernel".to_owned(),
+            ));
         };
         match self.module(image)?.function(&name) {
             Some(function) => Ok((function, name)),

@@ -209,7 +209,8 @@ pub(super) unsafe extern "C" fn __wrap_cudaDeviceGetAttribute(
     match properties::attribute(attribute) {
         // SAFETY: the caller keeps the contract of the runtime's function.
         Some(value) => unsafe { give(to, value) },
-        None => runtime().unsupported(&format!("the emulated device has no attribute {attribute}")),
+        None => runtime()
+            .unsupported(&format!("the emulated device does not know the device attribute {attribute}")),
     }
 }
 

@@ -149,7 +149,7 @@ unsafe fn read_answer(
     }
 }
 
-/// Calls an entry.
+/// Makes the ordinary call of an entry.
 ///
 /// # Safety
 /// The requirements of `call` apply.

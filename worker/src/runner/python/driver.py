@@ -71,7 +71,7 @@ def encodable(text):
 
 
 def explain(error):
-    """Describes an exception in one line, with its locations in the candidate."""
+    """Describes an exception, and the places where it was raised."""
     try:
         text = "".join(traceback.format_exception_only(type(error), error)).strip()
         frames = traceback.extract_tb(error.__traceback__)
@@ -83,7 +83,7 @@ def explain(error):
 
 
 def exit_process(end):
-    """Exits the process with the code of a SystemExit, wherever it was raised."""
+    """Exits the process with the code of a SystemExit that a candidate raised."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -135,7 +135,7 @@ def function_of(module, symbol):
         others = " and no `ModelNew`" if symbol == "run" else ""
         raise LookupError(f"the module has no `{symbol}`{others} (define it, or name another one with `symbol`)")
     if isinstance(found, type):
-        # A model may draw its weights. They are replaced by those of the captures, if these have any.
+        # A model may draw random weights. Those of the captures replace them, if the captures contain any.
         initial = module.get_init_inputs() if hasattr(module, "get_init_inputs") else []
         found = found(*initial)
         if isinstance(found, torch.nn.Module):
@@ -237,7 +237,7 @@ def arity(function):
 
 
 def takes_outputs(function, symbol, inputs, outputs):
-    """Returns True if a function takes its outputs after its inputs; otherwise it returns them."""
+    """Returns True if a function takes its outputs after its inputs, and False if it returns them. Raises TypeError if neither fits."""
     try:
         least, most = arity(function)
     except (TypeError, ValueError):
@@ -341,7 +341,7 @@ class Text:
 
 
 def caller(function, entry, destination, state=None, kept=True):
-    """Returns a function that makes the call of an entry. If `kept` is true, values that it returns are its outputs."""
+    """Returns a function that makes the call of an entry. If `kept` is true, outputs that it returns are checked and copied."""
     text = Text(entry["tensors"])
     arguments = text.arguments(entry["call"], state.places if state else ())
     outputs = entry["outputs"]

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! torch is imported before the lock-down, because it reads folders that the sandboxed runner may not be able to enter.
-//! No code of a candidate has run by then; torch is trusted like a compiler. The interpreter's lock is held whenever
+//! No code of a candidate has run by then, and torch is the user's own. The interpreter's lock is held whenever
 //! our code runs, so threads of a candidate cannot run Python code between its calls. As with a library, calls go
 //! through the C candidate interface: a function of this module makes the Python call.
 
@@ -90,7 +90,7 @@ pub(super) fn host(python: &Python, continuation: Continuation) -> i32 {
     match CONTINUATION.take() {
         // The interpreter ended before it called back.
         Some((_, continuation)) => continuation(Err(format!(
-            "the interpreter {} ended with code {code}",
+            "the interpreter {} ended with code {code} before it was ready",
             python.executable.display()
         ))),
         None => code,

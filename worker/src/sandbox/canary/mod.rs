@@ -1,4 +1,4 @@
-//! Canaries: our own processes that try, before a run, to break the protections that confine a candidate.
+//! Canaries: our own processes that test, before a run, the protections against candidates.
 //!
 //! Owns the hidden command and its three parts:
 //! - `confine` starts a process in a candidate's sandbox, compares the results of its attempts with the expected ones,

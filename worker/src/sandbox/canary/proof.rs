@@ -34,7 +34,7 @@ pub(super) fn protections() -> Vec<Protection> {
         Err(why) => PROTECTIONS
             .iter()
             .filter(|kind| !kind.attempts.is_empty())
-            .map(|kind| Protection::new(kind.name, false, format!("no canary could be started: {why}")))
+            .map(|kind| Protection::new(kind.name, false, format!("the canary could not be run: {why}")))
             .collect(),
     }
 }
@@ -68,10 +68,11 @@ fn run_canary() -> Result<CanaryOutput, String> {
     let executable =
         File::open("/proc/self/exe").map_err(|error| format!("opening our executable: {error}"))?;
     let null = File::open("/dev/null").map_err(|error| format!("opening /dev/null: {error}"))?;
-    let (read, write) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(text("a pipe"))?;
+    let (read, write) =
+        rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(text("opening a pipe"))?;
     let (_ours, socket) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-        .map_err(text("a socket"))?;
-    let growing = memfd_create("opt-canary", MemfdFlags::CLOEXEC).map_err(text("a memory file"))?;
+        .map_err(text("opening a socket"))?;
+    let growing = memfd_create("opt-canary", MemfdFlags::CLOEXEC).map_err(text("creating a memory file"))?;
     let segment = Segment::create();
     let arguments = [
         CANARY_ARGUMENT.to_owned(),

@@ -1,8 +1,8 @@
 //! A hand-written seccomp program that refuses system calls regardless of their arguments.
 //!
-//! Linux runs a new program once for each call number. `seccompiler` needs five instructions for each refused call, and
-//! this program only two, so runners start faster. x32 calls fail with ENOSYS, and calls of another architecture kill
-//! the process.
+//! When a program is installed, Linux runs it once for each call number. `seccompiler` needs five instructions for each
+//! refused call, and this program only two, so runners start faster. x32 calls fail with ENOSYS, and calls of another
+//! architecture kill the process.
 
 use seccompiler::{BpfProgram, sock_filter};
 

@@ -2,8 +2,8 @@
 //! purpose.
 //!
 //! Both columns are written out. A test on one architecture therefore also finds a number that occurs twice on the
-//! other, and a call can be refused before the C library's headers define it. `calls` refuses further calls depending
-//! on their arguments.
+//! other, and a call can be refused before the C library's headers define it. `calls` decides which groups are refused
+//! to which processes, and refuses further calls depending on their arguments.
 
 /// A system call. A number is `None` if the architecture never had the call.
 #[derive(Clone, Copy, Debug)]
@@ -189,8 +189,7 @@ pub(super) const ADMINISTRATION: &[Call] = &[
 /// is timed.
 pub(super) const TIMERS_AND_LIMITS: &[Call] = &[both("timer_create", 222, 107), both("setrlimit", 160, 164)];
 
-/// Calls that allocate kernel memory, or keep pages alive that were unmapped, in amounts that no limit on a process
-/// counts.
+/// Calls that make Linux allocate memory, or keep unmapped pages alive, in amounts that no limit on a process counts.
 pub(super) const UNLIMITED_MEMORY_CALLS: &[Call] = &[
     both("vmsplice", 278, 75),
     both("splice", 275, 76),

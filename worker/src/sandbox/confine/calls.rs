@@ -24,7 +24,7 @@ const ARCHITECTURE: TargetArch = TargetArch::x86_64;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: TargetArch = TargetArch::aarch64;
 
-/// `fcntl` commands that lock a range of a file. Each lock takes kernel memory, and the number of locks is not limited.
+/// `fcntl` commands that lock a range of a file. Each lock takes memory of Linux, and their number is not limited.
 const FCNTL_LOCKS: [u64; 4] =
     [libc::F_SETLK as u64, libc::F_SETLKW as u64, libc::F_OFD_SETLK as u64, libc::F_OFD_SETLKW as u64];
 
@@ -65,7 +65,7 @@ const PRCTL_REFUSED: [u64; 7] = [
     libc::PR_SCHED_CORE as u64,
     // Would have Linux scan and merge the process's memory, even while others are timed.
     PR_SET_MEMORY_MERGE,
-    // Would allocate up to a gigabyte of kernel memory for the process (since Linux 6.16).
+    // Would make Linux allocate up to a gigabyte of its own memory (since 6.16).
     PR_FUTEX_HASH,
 ];
 const PR_SET_MEMORY_MERGE: u64 = 67;
@@ -163,7 +163,8 @@ fn programs(confinement: &Confinement, own_pid: u32) -> Result<Vec<BpfProgram>, 
     match confinement.kind {
         SandboxKind::Candidate => {
             add_candidate_refusals(&mut refused, own_pid)?;
-            // A candidate with device nodes must be able to open them for writing, so only Landlock restricts it.
+            // A candidate with device nodes must be able to open them for writing, so only Landlock restricts
+            // what it opens.
             if confinement.file_access.writable.is_empty() {
                 refuse_opening_for_writing(&mut refused)?;
                 // A candidate with device nodes may make shared anonymous mappings, because a driver shares memory with

@@ -57,7 +57,7 @@ const TOOL_SINKS: [&str; 1] = ["/dev/null"];
 const MAX_RULES_PER_FOLDER: usize = 16_384;
 
 /// The part of a file name that marks a library, as in `libm.so` and `libm.so.6`.
-const LIBRARY_SUFFIX: &str = ".so";
+const LIBRARY_MARK: &str = ".so";
 /// The offset of an ELF file's type (`e_type`), and the type of a shared library (`ET_DYN`), in the machine's byte
 /// order.
 const ELF_TYPE_AT: usize = 16;
@@ -77,7 +77,7 @@ impl Rules {
         confinement: &Confinement,
         descriptors: &Descriptors<'_>,
     ) -> Result<Self, ConfineError> {
-        let number = match kernel_abi() {
+        let number = match landlock_abi() {
             Ok(number) => number,
             Err(error) => return Ok(Self { ruleset: Err(error) }),
         };
@@ -186,8 +186,8 @@ enum Absent {
     IsAnError,
 }
 
-/// Makes rules for folders except the hidden paths in them. Landlock rules can only allow access, so a folder that
-/// contains a hidden path gets no rule. Instead, each file and folder in it gets one that neither is hidden nor
+/// Makes rules that allow folders, except the hidden paths in them. Landlock rules can only allow access, so a folder
+/// that contains a hidden path gets no rule. Instead, each file and folder in it gets one that neither is hidden nor
 /// contains a hidden path.
 struct RulesExceptHidden<'a> {
     hidden: Vec<&'a PathBuf>,
@@ -254,7 +254,7 @@ impl<'a> RulesExceptHidden<'a> {
                 return Err(ConfineError::Crowded { path: folder.to_owned(), max: MAX_RULES_PER_FOLDER });
             }
             let path = entry.path();
-            let named = entry.file_name().to_string_lossy().contains(LIBRARY_SUFFIX);
+            let named = entry.file_name().to_string_lossy().contains(LIBRARY_MARK);
             if named
                 && !self.is_hidden(&path)
                 && let Some(library) = open_library(&path)
@@ -270,8 +270,8 @@ impl<'a> RulesExceptHidden<'a> {
     }
 }
 
-/// Opens a file if it is a shared library. Returns `None` if it cannot be read, because then the loader could not read
-/// it either.
+/// Opens a file if it is a shared library. Returns `None` for other files, and for a file that cannot be read, because
+/// the loader could not read it either.
 fn open_library(path: &Path) -> Option<File> {
     // Opening a pipe or a device might block.
     let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
@@ -325,7 +325,7 @@ impl RuleWriter {
 }
 
 /// The running Linux's Landlock ABI, or the reason why there is none.
-fn kernel_abi() -> io::Result<i32> {
+fn landlock_abi() -> io::Result<i32> {
     const CREATE_RULESET_VERSION: u32 = 1;
     // SAFETY: with this flag the call takes no attributes and only returns a number.
     let answer = unsafe {

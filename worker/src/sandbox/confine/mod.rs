@@ -68,7 +68,8 @@ pub struct FileAccess {
     /// `toolchain` or `writable` may list a path inside a hidden folder, which is then accessible. Libraries in a
     /// hidden folder are not readable. Absolute paths without links.
     pub hidden: Vec<PathBuf>,
-    /// Folders of the user that stay inaccessible even if they are in a system folder. Absolute paths without links.
+    /// Folders of the user that stay inaccessible even in a system folder, unless they contain a system folder or
+    /// another list names them. Absolute paths without links.
     pub homes: Vec<PathBuf>,
     /// Files and folders that may be written: a compiler's scratch folder, or a candidate's device nodes.
     pub writable: Vec<PathBuf>,
@@ -232,7 +233,7 @@ pub(crate) fn library_folders() -> impl Iterator<Item = PathBuf> {
     files::library_folders()
 }
 
-/// Applies only Landlock, for a probe that finds out which protection a driver does not tolerate.
+/// Applies only Landlock and no_new_privs, for a probe that finds out which protection a driver does not tolerate.
 pub fn restrict_files(
     confinement: &Confinement,
     descriptors: &Descriptors<'_>,
@@ -242,7 +243,7 @@ pub fn restrict_files(
     files.enforce()
 }
 
-/// Applies only the system call filter, for the same probe.
+/// Applies only the system call filter and no_new_privs, for the same probe.
 pub fn restrict_calls(confinement: &Confinement) -> Result<Protection, ConfineError> {
     identity::refuse_new_privileges()?;
     calls::restrict(confinement)

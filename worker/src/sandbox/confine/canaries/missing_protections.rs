@@ -18,7 +18,7 @@ use super::scenario::{WORKER_FD, as_every_user, confinement, folder, inherited, 
 use crate::sandbox::handle::End;
 use crate::sandbox::spawn::Namespaces;
 
-/// The number of `close_range`, which is the same on every architecture.
+/// The number of `close_range`, which is the same on both architectures.
 const SYS_CLOSE_RANGE: i64 = 436;
 
 /// Makes these calls fail with ENOSYS, as in a version of Linux that lacks them.
@@ -33,7 +33,7 @@ fn missing_landlock_is_reported_and_nothing_can_be_written() {
     as_every_user(|| {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::fs::write(folder.path().join("neighbour"), "secret").expect("the folder is writable");
-        let (answers, end) = start("old_kernel", folder.path(), None, Namespaces::ALL).finish();
+        let (answers, end) = start("old_linux", folder.path(), None, Namespaces::ALL).finish();
         assert_eq!(end, End::Exited { code: 0 }, "{answers:?}");
         for (name, expected) in [
             ("protection files", "false"),
@@ -50,7 +50,7 @@ fn missing_landlock_is_reported_and_nothing_can_be_written() {
     });
 }
 
-pub(super) fn on_an_old_kernel() {
+pub(super) fn on_an_old_linux() {
     const STRAY: i32 = 50;
     pretend_missing(&[libc::SYS_landlock_create_ruleset, SYS_CLOSE_RANGE]);
     // SAFETY: duplicates a descriptor that stays open.

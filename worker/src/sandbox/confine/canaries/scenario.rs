@@ -43,7 +43,7 @@ extern "C" fn run_scenario_if_requested() {
         "one_cpu" => candidate::one_cpu,
         #[cfg(target_arch = "x86_64")]
         "32_bit_call" => candidate::make_32_bit_call,
-        "old_kernel" => missing_protections::on_an_old_kernel,
+        "old_linux" => missing_protections::on_an_old_linux,
         "no_namespaces" => missing_protections::worker_without_namespaces,
         "sealed" => missing_protections::sealed,
         "compiler" => compiler::builds_and_leaves_its_folder,
@@ -53,7 +53,7 @@ extern "C" fn run_scenario_if_requested() {
         "two_spinning_threads" => start_and_stop::two_spinning_threads,
         "orphan" => start_and_stop::orphan,
         "waits_until_killed" => start_and_stop::waits_until_killed,
-        "worker_with_a_runner" => start_and_stop::worker_with_a_runner,
+        "worker_with_two_runners" => start_and_stop::worker_with_two_runners,
         "descriptors" => start_and_stop::descriptors,
         other => panic!("there is no scenario `{other}`"),
     };

@@ -51,7 +51,7 @@ fn stopped_runner_does_not_run_until_continued() {
                 assert_eq!(
                     score.expect("the file is in /proc").trim(),
                     "1000",
-                    "the kernel kills it first when memory runs out"
+                    "Linux kills it first when memory runs out"
                 );
                 assert!(running.runner.start_time().expect("the file is in /proc") > 0);
                 running.runner.cont().expect("the runner continues");
@@ -125,7 +125,7 @@ fn runner_dies_with_its_worker() {
     as_every_user(|| {
         let folder = tempfile::tempdir().expect("a temporary folder");
         // The worker must not be in its own PID namespace, whose end would end the runner anyway.
-        let mut worker = start("worker_with_a_runner", folder.path(), None, Namespaces::NONE);
+        let mut worker = start("worker_with_two_runners", folder.path(), None, Namespaces::NONE);
         let mut output = BufReader::new(worker.output);
         let mut line = String::new();
         // Each locked-down runner reports through the pipe that it shares with the worker.
@@ -151,7 +151,7 @@ fn runner_dies_with_its_worker() {
 }
 
 /// Starts two runners, one in namespaces and one without. Both keep our output open.
-pub(super) fn worker_with_a_runner() {
+pub(super) fn worker_with_two_runners() {
     let runners = [Namespaces::ALL, Namespaces::NONE].map(|namespaces| {
         let stdout = std::io::stdout();
         let null = File::open("/dev/null").expect("/dev/null opens");
@@ -175,7 +175,7 @@ pub(super) fn waits_until_killed() {
 }
 
 #[test]
-fn runner_without_its_worker_does_not_start() {
+fn lock_down_fails_if_the_worker_is_gone() {
     for namespaces in [Namespaces::ALL, Namespaces::NONE] {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (worker, socket) = socket_pair();

@@ -116,7 +116,7 @@ fn ledger_agrees_with_linux() {
         return CASES.iter().for_each(|case| measure(case.0, case.1));
     }
     let this = std::env::current_exe().expect("this program");
-    let name = "residency::tests::kernel::ledger_agrees_with_linux";
+    let name = "residency::tests::linux::ledger_agrees_with_linux";
     let child = Command::new(this)
         .args([name, "--exact", "--test-threads=1", "--nocapture"])
         .env(ALONE, "1")
