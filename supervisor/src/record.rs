@@ -331,7 +331,7 @@ impl CandidateTimes {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EntryTimingRecord {
     pub entry: String,
-    /// The number of entries of the capture set in this signature class.
+    /// The number of entries that this one stands for: those of its signature class or, if every entry is timed, 1.
     pub weight: u64,
     #[serde(flatten)]
     pub times: TimeSummary,
@@ -353,7 +353,7 @@ pub struct EntryTimingRecord {
     pub plan_ms: Option<f64>,
     #[serde(with = "nonfinite")]
     pub handoff_us: f64,
-    /// The number of the candidate's timed runners. A baseline that is timed beside it has as many.
+    /// The number of runners of each side whose times were used.
     pub runners: u32,
     /// The share of the timed blocks that was spent waiting for a CPU, by the candidate or by its baseline, whichever
     /// waited more.
