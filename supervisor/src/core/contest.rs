@@ -20,6 +20,10 @@ use super::unit::Unit;
 /// How many of the fastest candidates are confirmed. Only candidates that are faster than the baseline count.
 pub(super) const MAX_CONFIRMED: usize = 3;
 
+/// A candidate whose first interval has a larger relative half-width is not confirmed. The machine was so busy that
+/// second times would not settle the job either, but would take as long again.
+const MAX_HALF_WIDTH_TO_CONFIRM: f64 = 0.5;
+
 pub(super) struct Contest {
     /// At least one candidate is at least this fast.
     highest_lower_bound: f64,
@@ -44,7 +48,11 @@ impl Contest {
         let Some(speedup) = unit.speedup else { return true };
         match unit.step().stage {
             Stage::Profile => self.highest_lower_bound <= speedup.ci_high,
-            Stage::Confirm => 1.0 < speedup.value && self.last.is_none_or(|last| last <= speedup.value),
+            Stage::Confirm => {
+                1.0 < speedup.value
+                    && self.last.is_none_or(|last| last <= speedup.value)
+                    && speedup.ci_high - speedup.ci_low <= 2.0 * MAX_HALF_WIDTH_TO_CONFIRM * speedup.value
+            }
             Stage::Build | Stage::Verify | Stage::Screen | Stage::Replay => true,
         }
     }

@@ -108,6 +108,12 @@ fn candidate_slower_than_the_baseline_is_not_confirmed() {
 }
 
 #[test]
+fn candidate_with_a_very_wide_interval_is_not_confirmed() {
+    let figures = |unit, _| Ok(if unit == 1 { (3.0, 0.6) } else { (2.0, 0.4) });
+    assert_eq!(timed(&contest(3, &figures)), "P0 S1/0 S2/0 P1/0 P2/0 C2/0");
+}
+
+#[test]
 fn job_without_a_baseline_is_neither_screened_nor_confirmed() {
     let harness = contest(3, &|unit, _| if unit == 0 { Err(Status::Crashed) } else { Ok((2.0, 0.1)) });
     assert_eq!(timed(&harness), "P0 P1 P2");
