@@ -28,6 +28,8 @@ def write(captures: Path, out: Path) -> str | None:
             done = subprocess.run(command, capture_output=True, text=True, timeout=WRITE_SECONDS, check=False)
         except OSError as error:
             raise RecordError(f"starting {program}: {error.strerror}") from error
+        except subprocess.TimeoutExpired as error:
+            raise RecordError(f"writing a kernel to fill in for {captures} takes more than {WRITE_SECONDS} s") from error
         if done.returncode != 0:
             raise RecordError(f"writing a kernel to fill in for {captures}: {done.stderr.strip()}")
         path = Path("kernels", f"{captures.name}.c")

@@ -79,14 +79,17 @@ class StoreSink:
             torch.save(capture, file)
             file.flush()
             command = [self._program, "captures", "add", str(self.folder / STORE), f"/proc/self/fd/{descriptor}"]
-            done = subprocess.run(
-                [*command, "--name", f"{op_folder}/{entry}", "--replace", "--json"],
-                capture_output=True,
-                text=True,
-                pass_fds=[descriptor],
-                timeout=ADD_SECONDS,
-                check=False,
-            )
+            try:
+                done = subprocess.run(
+                    [*command, "--name", f"{op_folder}/{entry}", "--replace", "--json"],
+                    capture_output=True,
+                    text=True,
+                    pass_fds=[descriptor],
+                    timeout=ADD_SECONDS,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired as error:
+                raise OSError(f"`captures add` took more than {ADD_SECONDS} s") from error
         if done.returncode != 0:
             raise OSError(f"`captures add` ended with {done.returncode}: {done.stderr.strip()}")
         before, self._blob_bytes = self._blob_bytes, int(json.loads(done.stdout)["blob_bytes"])

@@ -8,7 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -128,8 +128,21 @@ fn copy(from: &Path, to: &Path, room: u64) -> Result<Option<u64>, CopyError> {
         fs::create_dir_all(parent).map_err(write)?;
     }
     let mut target = File::options().write(true).create_new(true).open(to).map_err(write)?;
-    let copied = io::copy(&mut source.take(room.saturating_add(1)), &mut target).map_err(read)?;
-    Ok(room.checked_sub(copied))
+    let mut source = source.take(room.saturating_add(1));
+    let mut buffer = vec![0; 64 << 10];
+    let mut left = Some(room);
+    loop {
+        // `io::copy` would not tell which of the two files failed.
+        match source.read(&mut buffer) {
+            Ok(0) => return Ok(left),
+            Ok(length) => {
+                target.write_all(&buffer[..length]).map_err(write)?;
+                left = left.and_then(|left| left.checked_sub(length as u64));
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(read(error)),
+        }
+    }
 }
 
 fn has_includes(language: Language) -> bool {

@@ -160,6 +160,9 @@ fn location<'a>(lexer: &mut Lexer<'a>, items: &mut Vec<Item<'a>>) -> Result<(), 
     Ok(())
 }
 
+/// The maximum number of operands of an instruction.
+const MAX_OPERANDS: usize = 64;
+
 fn statement<'a>(
     lexer: &mut Lexer<'a>,
     line: u32,
@@ -171,7 +174,7 @@ fn statement<'a>(
         if !operands.is_empty() {
             lexer.expect(',')?;
         }
-        if 64 < operands.len() {
+        if MAX_OPERANDS <= operands.len() {
             return Err(LoadError::limit(line, "an instruction has too many operands".to_owned()));
         }
         let operand = operand(lexer, 0).map_err(|error| match error {

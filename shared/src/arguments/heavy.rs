@@ -98,6 +98,9 @@ mod tests {
             walkable(&view(&[1 << 10, 1 << 22], &[1, 1 << 10])),
             Err(HeavyView::Interleaved { bytes })
         );
+        // Two axes with the same stride: each step of the first one reads nearly all of the second one's 1 MiB again.
+        let bytes = bytes_read(&view(&[1024, 1024], &[256, 256]));
+        assert!(Bytes::mib(1000) < bytes && bytes < Bytes::mib(1100), "{bytes}");
         // With 4,096 rows, neighbours in a row are more than a page apart, so the bytes between them are not read.
         assert_eq!(walkable(&view(&[1 << 12, 1 << 22], &[1, 1 << 12])), Ok(()));
     }

@@ -3,8 +3,9 @@
 
 use super::{Argument, may_vary};
 use crate::capture::Tensor;
-use crate::formula::VARIED;
+use crate::formula::{VARIED, variant};
 use crate::settings::Vary;
+use crate::units::Bytes;
 
 /// The plan's choice: `[profile] vary` and `[job] constant`.
 #[derive(Clone, Copy, Debug)]
@@ -38,7 +39,7 @@ impl VaryChoice<'_> {
             Some("it has no elements")
         } else if !may_vary(tensor) {
             Some("it is boolean, or a lazy conjugate or negative")
-        } else if VARIED.get() < range.end - range.start {
+        } else if VARIED < variant(Bytes::new(range.end - range.start)) {
             Some("it is too large to get new values for each call")
         } else {
             None

@@ -181,10 +181,18 @@ fn division(sizes: Sizes, axes: &[Axis], element: u64) -> (usize, u64) {
 fn block_bytes(sizes: Sizes, axes: &[Axis], element: u64) -> u64 {
     let extent = extent(axes).saturating_mul(element);
     match axes.split_first() {
-        Some((first, rest))
-            if extent > sizes.chunk_bytes && first.stride * element > sizes.worth_skipping_bytes =>
-        {
-            first.size.saturating_mul(block_bytes(sizes, rest, element))
+        Some((first, _)) if extent > sizes.chunk_bytes => {
+            let steps = steps_per_read(sizes, axes, element);
+            let part = |size: u64| {
+                let mut part = axes.to_vec();
+                part[0].size = size;
+                block_bytes(sizes, if size == 1 { &part[1..] } else { &part }, element)
+            };
+            let last = match first.size % steps {
+                0 => 0,
+                size => part(size),
+            };
+            (first.size / steps).saturating_mul(part(steps)).saturating_add(last)
         }
         _ => extent,
     }

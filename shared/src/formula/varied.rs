@@ -21,11 +21,16 @@ pub fn variants(one: Bytes, calls: u32) -> u32 {
     u32::try_from(fit).unwrap_or(u32::MAX).min(calls)
 }
 
+/// The memory that one variant of an input of this size takes. The added `ALIGNMENT` is space for its phase: its first
+/// byte lies as in the recorded storage, modulo `ALIGNMENT`.
+pub fn variant(extent: Bytes) -> Bytes {
+    whole_grains(extent, Bytes::new(ALIGNMENT)) + Bytes::new(ALIGNMENT)
+}
+
 /// V for inputs of these sizes, all of which may vary. A later trial decides which of them do vary, so this is the
 /// largest possible size.
 pub fn varied(inputs: impl Iterator<Item = Bytes>, calls: u32, page: Bytes) -> Bytes {
-    let slot = |extent: Bytes| whole_grains(extent, Bytes::new(ALIGNMENT)) + Bytes::new(ALIGNMENT);
-    let slots: Vec<Bytes> = inputs.map(slot).filter(|&bytes| bytes <= VARIED).collect();
+    let slots: Vec<Bytes> = inputs.map(variant).filter(|&bytes| bytes <= VARIED).collect();
     let all: Bytes = slots.iter().copied().sum();
     if slots.is_empty() {
         return Bytes::ZERO;

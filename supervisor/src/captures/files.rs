@@ -10,7 +10,7 @@ use std::sync::Arc;
 use opt_shared::cache::CacheGuard;
 use opt_shared::capture::store::{MAX_MANIFEST_BYTES, open_plain};
 use opt_shared::units::Bytes;
-use rustix::fs::{Advice, CWD, OFlags, RenameFlags, fadvise, renameat_with};
+use rustix::fs::{Advice, CWD, FlockOperation, OFlags, RenameFlags, fadvise, flock, renameat_with};
 use rustix::io::Errno;
 
 use super::{CHUNK, CapturesError, Tick, failed};
@@ -214,6 +214,17 @@ pub(super) fn read_manifest(path: &Path) -> Result<Vec<u8>, CapturesError> {
         .read_to_end(&mut bytes)
         .map_err(failed("reading the manifest", path))?;
     Ok(bytes)
+}
+
+/// Locks an open folder for this process, so that no other one packs into it.
+pub(super) fn lock_exclusively(folder: &File, path: &Path) -> Result<(), CapturesError> {
+    match flock(folder, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(()),
+        Err(Errno::WOULDBLOCK) => {
+            Err(CapturesError::Refused(format!("another process is packing into {}", path.display())))
+        }
+        Err(error) => Err(failed("locking", path)(error.into())),
+    }
 }
 
 pub(super) fn require_space(folder: &Path, needed: Bytes) -> Result<(), CapturesError> {

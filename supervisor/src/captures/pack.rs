@@ -19,10 +19,11 @@ use opt_shared::capture::store::{
 };
 use opt_shared::causes::chain;
 use opt_shared::units::Bytes;
-use rustix::fs::{FlockOperation, flock};
 
 use super::claims::Claims;
-use super::files::{Draft, Stream, make_folder, read_manifest, require_space, resolved, sync_folder};
+use super::files::{
+    Draft, Stream, lock_exclusively, make_folder, read_manifest, require_space, resolved, sync_folder,
+};
 use super::journal::{self, Journal, Line};
 use super::layout::{self, Layout};
 use super::sources::{self, Found, Source, Stamp};
@@ -74,9 +75,7 @@ pub fn pack(
         return Err(store_is_inside());
     }
     let lock = File::open(&store).map_err(failed("opening", &store))?;
-    flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-        CapturesError::Refused(format!("another process is packing into {}", store.display()))
-    })?;
+    lock_exclusively(&lock, &store)?;
     if let Some(packed) = finish_tidying(&store)? {
         return Ok(Packed { left_out, ..packed });
     }

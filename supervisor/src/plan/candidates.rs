@@ -272,10 +272,7 @@ fn hint(error: &super::glob::GlobError) -> Option<String> {
     use super::glob::GlobError;
     match error {
         GlobError::Empty => Some("patterns are relative to the plan; `**` matches any folders".to_owned()),
-        GlobError::NoFolder(_) => Some("paths are relative to the plan".to_owned()),
-        GlobError::NoFile(_) => {
-            Some("paths are relative to the plan; for the files in a folder, write `FOLDER/*`".to_owned())
-        }
+        GlobError::NoFolder(_) | GlobError::NoFile(_) => Some("paths are relative to the plan".to_owned()),
         GlobError::TooMany(_) | GlobError::TooManyMatches { .. } => Some("narrow the pattern".to_owned()),
         _ => None,
     }

@@ -29,6 +29,8 @@ pub(super) enum GlobError {
     NoFolder(String),
     #[error("cannot find the file `{0}`")]
     NoFile(String),
+    #[error("`{0}` is a folder (to name its files, append a pattern such as `/*.c`)")]
+    Folder(String),
     #[error("no file matches this pattern")]
     Empty,
     #[error("more than {MAX_VISITED} files and folders lie below `{0}`")]
@@ -56,6 +58,8 @@ pub(super) fn expand(pattern: &str, base: &Path, max: usize) -> Result<Vec<Match
         let path = root.join(&rest);
         return if path.is_file() {
             Ok(vec![Match { path, relative: rest }])
+        } else if path.is_dir() {
+            Err(GlobError::Folder(super::render::label(&path)))
         } else {
             Err(GlobError::NoFile(super::render::label(&path)))
         };

@@ -158,7 +158,11 @@ fn card(digest: &JobDigest) -> Markup {
 fn reason(digest: &JobDigest) -> String {
     let headline = headline_of(&digest.job, |name| digest.named(name), digest.others);
     let rest = headline.strip_prefix(&format!("{}: ", one_line(&digest.job.name))).unwrap_or(&headline);
-    rest.strip_prefix("no winner, ").unwrap_or(rest).to_owned()
+    ["no winner, ", "no winner: "]
+        .into_iter()
+        .find_map(|known| rest.strip_prefix(known))
+        .unwrap_or(rest)
+        .to_owned()
 }
 
 /// Writes a name as part of a link. ASCII letters and digits stay, other bytes are replaced by their codes, and long

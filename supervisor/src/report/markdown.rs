@@ -205,7 +205,6 @@ fn failures(page: &mut String, digest: &JobDigest) {
     line(page, "|:--|:--|:--|");
     for candidate in &digest.failed {
         let detail = candidate.detail.as_deref().map(one_line).unwrap_or_default();
-        let detail: String = detail.chars().take(MAX_DETAIL).collect();
         let blame = candidate.blame.map(|blame| format!(" ({})", blame.name())).unwrap_or_default();
         line(
             page,

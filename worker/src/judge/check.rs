@@ -10,7 +10,6 @@ use super::compare::{
 };
 use super::scale::estimate_scale;
 use super::tolerance::Tolerance;
-use super::unwritten::Poison;
 
 /// Returns the tolerance of an output. Reads the expected values, or a sample of them, if the tolerance depends on
 /// their scale.
@@ -59,7 +58,7 @@ impl OutputCheck<'_> {
         let rules = Rules {
             tolerance: self.tolerance,
             nonfinite: self.settings.nonfinite,
-            poison: self.poison.map(Poison::byte),
+            poison: self.poison,
             chunk: COMPARE_CHUNK,
         };
         compare(expected, actual, &subject, &rules)

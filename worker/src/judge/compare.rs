@@ -27,7 +27,6 @@ use super::feed::Feed;
 use super::layout::{LayoutError, Walk};
 use super::tally::Tally;
 use super::tolerance::Tolerance;
-use super::unwritten::Poison;
 
 pub use opt_shared::formula::COMPARE_CHUNK;
 
@@ -56,9 +55,6 @@ impl BytesSource for &[u8] {
 pub enum ByteSource {
     Expected,
     Actual,
-    /// The output of the first of two calls with different poisons.
-    FirstCall,
-    SecondCall,
 }
 
 impl std::fmt::Display for ByteSource {
@@ -66,8 +62,6 @@ impl std::fmt::Display for ByteSource {
         f.write_str(match self {
             Self::Expected => "expected output",
             Self::Actual => "actual output",
-            Self::FirstCall => "output of the first call",
-            Self::SecondCall => "output of the second call",
         })
     }
 }
@@ -98,8 +92,6 @@ pub enum CompareError {
          (capture it again, or write `nonfinite = \"match\"`)"
     )]
     ExpectedNotFinite { output: String, index: Vec<u64>, value: String },
-    #[error("cannot detect unwritten elements: both calls had the same poison (use two different bytes)")]
-    SamePoison,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -126,9 +118,9 @@ impl Subject<'_> {
 pub struct Rules {
     pub tolerance: Tolerance,
     pub nonfinite: Nonfinite,
-    /// The poison that filled the output before the call. It affects the reported pattern of a mismatch, not the
+    /// The byte that filled the output before the call. It affects the reported pattern of a mismatch, not the
     /// verdict.
-    pub poison: Option<Poison>,
+    pub poison: Option<u8>,
     /// The size of the read buffer for each of the two tensors.
     pub chunk: Bytes,
 }

@@ -139,7 +139,8 @@ pub(super) fn gather(
             let position = walk.position(tile, inside);
             if fails {
                 bad.take(position);
-                bad.written = bad.written || !rules.poison.is_some_and(|poison| poison.is_in(pair[1]));
+                bad.written = bad.written
+                    || !rules.poison.is_some_and(|poison| pair[1].iter().all(|&byte| byte == poison));
             }
             // If only the norm is too large, no element fails, and the worst one is shown.
             let wanted = if fails {

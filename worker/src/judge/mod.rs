@@ -17,7 +17,6 @@ mod scale;
 mod statistics;
 mod tally;
 mod tolerance;
-mod unwritten;
 
 #[cfg(test)]
 mod agreement;
@@ -28,6 +27,5 @@ pub use compare::{
 };
 pub use layout::LayoutError;
 pub use scale::estimate_scale;
-pub use statistics::{balanced_order, half_width, over_pairs, over_runners, quantile_of, summarise};
+pub use statistics::{half_width, over_pairs, over_runners, quantile_of, summarise};
 pub use tolerance::Tolerance;
-pub use unwritten::{Poison, Unwritten, is_poisoned, scan_unwritten};

@@ -5,8 +5,7 @@
 
 use opt_shared::outcome::{Estimate, TimeSummary};
 use rand::rngs::SmallRng;
-use rand::seq::SliceRandom;
-use rand::{Rng, RngCore, SeedableRng};
+use rand::{Rng, SeedableRng};
 
 /// The number of resamples of a bootstrap. Beyond each bound of a 95 % interval there are then 25 resamples.
 const RESAMPLES: usize = 1000;
@@ -106,17 +105,6 @@ pub fn quantile_of(samples: &[f64], share: f64) -> Option<f64> {
 pub fn half_width(estimate: &Estimate) -> f64 {
     let share = (estimate.ci_high - estimate.ci_low) / 2.0 / estimate.value.abs();
     if share.is_finite() { share } else { f64::INFINITY }
-}
-
-/// Returns, for each of `pairs` pairs of blocks, true if the baseline goes first. The order is random, and each side
-/// goes first in half of the pairs (if `pairs` is odd, a random side once more).
-pub fn balanced_order(pairs: usize, rng: &mut impl RngCore) -> Vec<bool> {
-    let mut order: Vec<bool> = (0..pairs).map(|pair| pair % 2 == 0).collect();
-    if pairs % 2 == 1 && rng.random() {
-        order[pairs - 1] = false;
-    }
-    order.shuffle(rng);
-    order
 }
 
 fn sorted(samples: &[f64]) -> Option<Vec<f64>> {
@@ -271,20 +259,6 @@ mod tests {
         assert_eq!(half_width(&estimate(2.0, 1.5, 2.5)), 0.25);
         assert_eq!(half_width(&estimate(0.0, 0.0, 0.0)), f64::INFINITY);
         assert_eq!(half_width(&estimate(1.0, 0.5, f64::INFINITY)), f64::INFINITY);
-    }
-
-    #[test]
-    fn orders_are_balanced_seeded_and_varied() {
-        let order = |pairs, seed| balanced_order(pairs, &mut SmallRng::seed_from_u64(seed));
-        for seed in 0..20 {
-            assert_eq!(order(20, seed).iter().filter(|&&first| first).count(), 10);
-            let odd = order(21, seed).iter().filter(|&&first| first).count();
-            assert!(odd == 10 || odd == 11);
-            assert_eq!(order(20, seed), order(20, seed));
-        }
-        assert_ne!(order(20, 0), order(20, 1));
-        assert!((0..20).any(|seed| order(1, seed)[0]) && (0..20).any(|seed| !order(1, seed)[0]));
-        assert!(order(0, 0).is_empty());
     }
 
     proptest! {

@@ -9,6 +9,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 
+use super::load::loader_error;
+
 // The signatures of NVRTC's functions.
 type Create = unsafe extern "C" fn(
     *mut *mut c_void,
@@ -77,9 +79,7 @@ impl Library {
         // SAFETY: the name is NUL-terminated; the library's constructors run in the compiler sandbox.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
-            // SAFETY: after a failure, dlerror returns a message that lives until the next call of the loader.
-            let why = unsafe { CStr::from_ptr(libc::dlerror()) };
-            return Err(format!("loading NVRTC: {}", why.to_string_lossy()));
+            return Err(format!("loading NVRTC: {}", loader_error()));
         }
         Ok(Self { handle })
     }

@@ -11,11 +11,10 @@ use std::sync::atomic::AtomicBool;
 
 use opt_shared::capture::store::{ENTRIES, FolderForm, INDEX, Index, PARTIAL, form_of, is_entry_name};
 use opt_shared::units::Bytes;
-use rustix::fs::{FlockOperation, flock};
 
 use super::{Origin, Packed, Packing, blobs_of, remove_partial};
 use crate::captures::claims::Claims;
-use crate::captures::files::{make_folder, sync_folder};
+use crate::captures::files::{lock_exclusively, make_folder, sync_folder};
 use crate::captures::journal::{self, Journal, Line};
 use crate::captures::sources::{Source, Stamp};
 use crate::captures::{CapturesError, Tick, failed};
@@ -42,9 +41,7 @@ pub fn add(
     make_folder(store)?;
     let store = fs::canonicalize(store).map_err(failed("resolving", store))?;
     let lock = File::open(&store).map_err(failed("opening", &store))?;
-    flock(&lock, FlockOperation::NonBlockingLockExclusive).map_err(|_| {
-        CapturesError::Refused(format!("another process is packing into {}", store.display()))
-    })?;
+    lock_exclusively(&lock, &store)?;
     if !replace {
         let existing = sources.iter().find(|source| store.join(ENTRIES).join(&source.name).exists());
         if let Some(source) = existing {

@@ -94,7 +94,7 @@ fn standard() -> VerifySettings {
 }
 
 fn rules(tolerance: Tolerance) -> Rules {
-    Rules { tolerance, nonfinite: Nonfinite::Match, poison: Some(Poison::byte(0x5a)), chunk: COMPARE_CHUNK }
+    Rules { tolerance, nonfinite: Nonfinite::Match, poison: Some(0x5a), chunk: COMPARE_CHUNK }
 }
 
 fn floats() -> impl Iterator<Item = DType> {

@@ -91,7 +91,8 @@ fn open_library(library: &OwnedFd, flags: i32, name: &str) -> Result<*mut libc::
     if handle.is_null() { Err(loader_error().replace(&descriptor_path, name)) } else { Ok(handle) }
 }
 
-fn loader_error() -> String {
+/// The reason why the last `dlopen` of this thread failed.
+pub(in crate::runner) fn loader_error() -> String {
     // SAFETY: dlerror returns null or a NUL-terminated text that stays until the next dl call of this thread.
     let text = unsafe { libc::dlerror() };
     if text.is_null() {

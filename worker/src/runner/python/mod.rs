@@ -20,6 +20,7 @@ use std::path::Path;
 use self::api::{Api, Object};
 pub(super) use self::calls::{load, plan, run, take_raised};
 use super::frame::Python;
+use super::load::loader_error;
 
 const DRIVER: &str = include_str!("driver.py");
 
@@ -103,7 +104,11 @@ fn open(library: &Path) -> Result<&'static Api, String> {
     // SAFETY: a NUL-terminated path; the library is the user's own interpreter.
     let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     if handle.is_null() {
-        return Err(format!("the interpreter's library {} cannot be loaded", library.display()));
+        return Err(format!(
+            "the interpreter's library {} cannot be loaded: {}",
+            library.display(),
+            loader_error()
+        ));
     }
     Ok(Box::leak(Box::new(Api::find(handle)?)))
 }

@@ -19,9 +19,8 @@ pub(super) struct Extent {
 /// and at most one for each call. None if not even one fits.
 pub(super) fn lay_out(extents: &[Extent], calls: u32, page: u64) -> Variants {
     let stride = |extent: &Extent| extent.bytes.next_multiple_of(ALIGNMENT);
-    // The added `ALIGNMENT` is space for the phase.
-    let bytes_per_call: u64 = extents.iter().map(|extent| stride(extent) + ALIGNMENT).sum();
-    let count = formula::variants(Bytes::new(bytes_per_call), calls);
+    let of_one_call = extents.iter().map(|extent| formula::variant(Bytes::new(extent.bytes))).sum();
+    let count = formula::variants(of_one_call, calls);
     if count == 0 {
         return Variants::default();
     }
