@@ -200,7 +200,7 @@ fn flashinfer_trace_data_set_is_imported_and_verified() {
     expect_passed(&outcome, &summary, "twice", "reference");
     // Without timing, there is no winner to write.
     let report = ["report", "imported/runs/plan", "--solutions", "winners"];
-    scenario.run(&report).expect_exit(2).expect_stderr(&["no job with a winner"]);
+    scenario.run(&report).expect_exit(2).expect_stderr(&["has no winner"]);
     let named = [&report[..], &["--candidate", "twice/twice-cpp"]].concat();
     scenario.run(&named).expect_exit(0).expect_stdout(&["twice/twice-cpp: winners/twice/twice-cpp.json"]);
     let written = std::fs::read(scenario.path().join("winners/twice/twice-cpp.json")).expect("a solution");

@@ -211,10 +211,15 @@ impl Packing {
         Ok(())
     }
 
-    /// The need is estimated from headers: storages of equal size and CRC count once.
+    /// The need is estimated from headers: storages of equal size and CRC count once. Each blob of the store is taken
+    /// for a storage of its size, if there is one, because the store does not keep CRCs.
     fn require_space(&self, todo: &[&Source]) -> Result<(), CapturesError> {
         let mut seen = HashSet::new();
         let mut needed = Bytes::ZERO;
+        let mut present: HashMap<u64, usize> = HashMap::new();
+        for bytes in blobs_of(&self.store)?.into_values() {
+            *present.entry(bytes).or_default() += 1;
+        }
         for source in todo {
             // A file that cannot be read is reported when it is packed.
             let Ok(Layout { blobs, .. }) = layout::of_file(&source.path, source.stamp.bytes) else {
@@ -223,13 +228,16 @@ impl Packing {
             let in_blobs: Bytes = blobs.iter().map(|record| Bytes::new(record.bytes)).sum();
             needed += Bytes::new(source.stamp.bytes) - in_blobs + Bytes::new(2 * BLOCK);
             for record in blobs {
-                if record.crc32.is_none_or(|crc| seen.insert((record.bytes, crc))) {
-                    needed += Bytes::new(record.bytes) + Bytes::new(BLOCK);
+                if record.crc32.is_some_and(|crc| !seen.insert((record.bytes, crc))) {
+                    continue;
+                }
+                match present.get_mut(&record.bytes).filter(|left| 0 < **left) {
+                    Some(left) => *left -= 1,
+                    None => needed += Bytes::new(record.bytes) + Bytes::new(BLOCK),
                 }
             }
         }
-        let present: Bytes = blobs_of(&self.store)?.into_values().map(Bytes::new).sum();
-        require_space(&self.store, needed - present)
+        require_space(&self.store, needed)
     }
 
     fn pack_entry(&self, source: &Source, stop: &AtomicBool, tick: Tick<'_>) -> Result<(), CapturesError> {
