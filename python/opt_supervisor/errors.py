@@ -4,18 +4,23 @@ from __future__ import annotations
 
 
 class SupervisorError(Exception):
-    """There is no result, or no answer to a request."""
+    """There is no result, or no answer to a request. The base class of the package's other exceptions."""
 
 
 class ProgramError(SupervisorError):
-    """The program was not found, or ended without a result. The message contains its output."""
+    """The program was not found, did not start a run in time, or ended without a result.
+
+    If it ran, the message contains its error output. If that is empty, it contains the exit code, or says that the
+    program did not answer.
+    """
 
 
 class RefusedError(SupervisorError):
     """The run refused the request.
 
     Attributes:
-        code: the error's ``data.code``, such as ``not_found``.
+        code: the word that names the reason, such as ``not_found``: `data.code` in the answer of the control socket
+            (its reference page lists the words).
     """
 
     def __init__(self, code: str, message: str) -> None:

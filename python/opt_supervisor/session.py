@@ -35,7 +35,7 @@ class Session:
                 print(session.evaluate(path))
 
     Raises:
-        ProgramError: the run did not start. The message contains its output.
+        ProgramError: the run did not start, or not in time. The message contains its error output.
     """
 
     def __init__(self, plan: str | Path) -> None:

@@ -89,8 +89,8 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// A file that an interrupted run left under this name is removed, not overwritten, because it could be a link to
-    /// another user's file.
+    /// A file that an interrupted command left under this name is removed, not overwritten, because it could be a link
+    /// to another user's file.
     pub(super) fn create(path: PathBuf) -> Result<Self, CapturesError> {
         match fs::remove_file(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}

@@ -119,7 +119,7 @@ impl Journal {
     }
 }
 
-/// Removes the drafts that an interrupted run left: everything except the journal.
+/// Removes the drafts that an interrupted command left: everything except the journal.
 pub(super) fn remove_drafts(partial: &Path) -> Result<(), CapturesError> {
     for entry in fs::read_dir(partial).map_err(failed("listing", partial))?.flatten() {
         if entry.file_name() != NAME {

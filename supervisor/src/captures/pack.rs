@@ -1,8 +1,9 @@
 //! `captures pack`: turns a folder of `.pt` files into a store.
 //!
-//! Each file is read from start to end, usually once, hashed as a whole, and split into literals and blobs. A storage
-//! that was seen before is only hashed. For each entry, the blobs are written first, then the manifest that names them,
-//! then the line in the journal. The index is written last. The files on disk are therefore valid at any moment.
+//! Each file is read from start to end, usually once, hashed as a whole, and split into blobs (its storages, the blocks
+//! of data behind its tensors) and literals (the bytes between them). A storage that was seen before is hashed, but not
+//! written again. For each entry, the blobs are written first, then the manifest that names them, then the line in the
+//! journal. The index is written last. The files on disk are therefore valid at any moment.
 
 mod add;
 
@@ -34,23 +35,24 @@ pub use self::add::{Added, add};
 /// The mode of blobs: read-only, because they never change.
 const BLOB_MODE: u32 = 0o444;
 /// An estimate of what a file takes on disk in addition to its content.
-const BLOCK: u64 = 4096;
+const OVERHEAD_PER_FILE: u64 = 4096;
 
 #[derive(Clone, Debug, Default)]
 pub struct Packed {
     pub entries: u64,
-    /// The number of entries that an earlier, interrupted run had finished.
+    /// The number of entries that an earlier, interrupted `pack` had finished.
     pub found_done: u64,
     pub bytes: Bytes,
     pub blobs: u64,
     pub blob_bytes: Bytes,
-    /// The entries that are a single blob, with reasons.
+    /// The entries that this call kept as a single blob, with reasons.
     pub kept_whole: Vec<String>,
     /// The files and folders that were not packed, with reasons.
     pub left_out: Vec<String>,
 }
 
-/// `origin` is stored in the index; `begin` is called with the number of bytes to process.
+/// Packs `folder` into `store`, or continues an unfinished store. `origin` goes into the index of a new store; an
+/// unfinished one keeps its own. `begin` is called with the number of bytes to process.
 pub fn pack(
     folder: &Path,
     store: &Path,
@@ -133,7 +135,7 @@ struct Packing {
     done: BTreeMap<String, Line>,
     journal: Mutex<(Journal, Vec<Line>, Vec<String>)>,
     claims: Claims,
-    /// The sizes of blobs that an earlier run left. A storage of such a size is hashed before it is written.
+    /// The sizes of blobs that an earlier command left. A storage of such a size is hashed before it is written.
     sizes: HashSet<u64>,
     /// The next draft's name.
     drafts: AtomicU64,
@@ -221,12 +223,12 @@ impl Packing {
             *present.entry(bytes).or_default() += 1;
         }
         for source in todo {
-            // A file that cannot be read is reported when it is packed.
+            // If the file cannot be read, that is reported when it is packed.
             let Ok(Layout { blobs, .. }) = layout::of_file(&source.path, source.stamp.bytes) else {
                 continue;
             };
             let in_blobs: Bytes = blobs.iter().map(|record| Bytes::new(record.bytes)).sum();
-            needed += Bytes::new(source.stamp.bytes) - in_blobs + Bytes::new(2 * BLOCK);
+            needed += Bytes::new(source.stamp.bytes) - in_blobs + Bytes::new(2 * OVERHEAD_PER_FILE);
             for record in blobs {
                 if record.crc32.is_some_and(|crc| !seen.insert((record.bytes, crc))) {
                     continue;
@@ -261,12 +263,12 @@ impl Packing {
             if stop.load(Ordering::Relaxed) {
                 return Err(CapturesError::GivenUp);
             }
-            literal(&mut reading, &mut segments, &mut literals, at, record.offset, tick)?;
+            read_literal(&mut reading, &mut segments, &mut literals, at, record.offset, tick)?;
             let id = self.write_blob(&mut reading, record, stop, tick)?;
             segments.push(Segment { start: record.offset, bytes: record.bytes, content: Content::Blob(id) });
             at = record.offset + record.bytes;
         }
-        literal(&mut reading, &mut segments, &mut literals, at, source.stamp.bytes, tick)?;
+        read_literal(&mut reading, &mut segments, &mut literals, at, source.stamp.bytes, tick)?;
         unchanged(&reading)?;
         let manifest = Manifest {
             file_bytes: source.stamp.bytes,
@@ -299,7 +301,7 @@ impl Packing {
         Ok(())
     }
 
-    /// Adds no blob if the store already has the record. A record is usually read only once.
+    /// Reads a storage, usually only once, and returns its blob's id. Writes the blob unless the store has it.
     fn write_blob(
         &self,
         reading: &mut Reading,
@@ -436,7 +438,7 @@ fn used_blobs(store: &Path, entries: &[IndexEntry]) -> Result<BTreeSet<(BlobId, 
     Ok(used)
 }
 
-/// Finishes a run that was interrupted while it removed temporary files. `None` if there is none.
+/// Finishes an earlier `pack` that was interrupted after it wrote the index. Returns its figures; `None` if none was.
 fn finish_tidying(store: &Path) -> Result<Option<Packed>, CapturesError> {
     let partial = store.join(PARTIAL);
     if form_of(store) != FolderForm::Store || !partial.is_dir() {
@@ -460,8 +462,8 @@ struct Reading {
     buffer: Vec<u8>,
 }
 
-/// The `at` of the literals stays 0, because readers compute it.
-fn literal(
+/// Reads the bytes `from..to` and adds them as a literal segment. Its `at` stays 0; `Manifest::parse` computes it.
+fn read_literal(
     reading: &mut Reading,
     segments: &mut Vec<Segment>,
     literals: &mut Vec<u8>,
@@ -481,7 +483,7 @@ fn literal(
     })
 }
 
-/// Files whose names are not blob ids are ignored.
+/// The blobs of a store, with their sizes. Files whose names are not blob ids are ignored.
 fn blobs_of(store: &Path) -> Result<BTreeMap<BlobId, u64>, CapturesError> {
     let blobs = store.join(BLOBS);
     let mut found = BTreeMap::new();

@@ -147,7 +147,7 @@ fn is_already_restored(path: &Path, entry: &IndexEntry, bytes: u64) -> Result<bo
     Ok(BlobId::from(hasher.finalize()) == entry.blake3)
 }
 
-/// The draft's name is the same in each run, so that what an interrupted run left is found.
+/// The draft's name is always the same, so that what an interrupted `unpack` left is found.
 fn draft_path(target: &Path) -> PathBuf {
     const SUFFIX: &str = ".part";
     let name = target.file_name().unwrap_or_default();

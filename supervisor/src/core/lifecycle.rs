@@ -1,6 +1,7 @@
 //! The start and end of workers and runners, and the classification of their ends.
 //!
-//! Only this file kills processes. Each process is killed at most once, and the first reason is recorded.
+//! Of the core's files, only this one orders kills (`driver` carries them out). A kill of each process is ordered at
+//! most once, and the first reason is recorded.
 
 use opt_shared::ids::{LeaseId, WorkerId};
 use opt_shared::message::{KillReason, Role};
@@ -65,7 +66,8 @@ impl Core {
         self.actions.push(Action::KillWorker { worker, reason });
     }
 
-    /// Starts the timeout. Until this event, the reason for the kill was still being written to disk.
+    /// Starts the wait of `RETURN_TIMEOUT` for its death. Until this event, the reason for the kill was still being
+    /// written to disk.
     pub(super) fn kill_sent(&mut self, now: Moment, worker: WorkerId) {
         if let Some(it) = self.workers.get_mut(&worker) {
             it.killed_at.get_or_insert(now);
@@ -96,11 +98,11 @@ impl Core {
             overdue: false,
         };
         if left_runners {
-            // The worker is dead, so its reservation is free.
+            // The worker is dead, so only its runners are still charged, and what the device has not returned.
             self.returning.insert(worker, returning);
             self.settle_account(worker);
         } else {
-            self.memory_is_back(now, worker, &returning);
+            self.tree_is_gone(now, worker, &returning);
         }
         if let State::Leased(lease) = &it.state {
             self.attempt_lost(now, worker, &it, lease.clone(), how);
@@ -112,7 +114,7 @@ impl Core {
 
     pub(super) fn returned(&mut self, now: Moment, worker: WorkerId) {
         if let Some(returning) = self.returning.remove(&worker) {
-            self.memory_is_back(now, worker, &returning);
+            self.tree_is_gone(now, worker, &returning);
         }
     }
 
@@ -128,8 +130,9 @@ impl Core {
         self.ledger.measure(worker, measured);
     }
 
-    /// If the worker was recycled, reports how much memory that freed.
-    fn memory_is_back(&mut self, now: Moment, worker: WorkerId, returning: &Returning) {
+    /// Settles the account of a dead worker whose runners are dead too. If it was recycled, also reports how much
+    /// memory that freed.
+    fn tree_is_gone(&mut self, now: Moment, worker: WorkerId, returning: &Returning) {
         let before = self.ledger.charged();
         self.settle_account(worker);
         if let Some(DrainOrder { at, reason: Some(reason), owed }) = returning.drain_order {
@@ -172,7 +175,7 @@ impl Core {
         }
     }
 
-    /// Reported once. The processes stay charged until they are gone.
+    /// Reports, once, dead workers whose child processes are still alive. These stay charged until they are gone.
     pub(super) fn memory_overdue(&mut self, now: Moment) {
         let overdue: Vec<WorkerId> = self
             .returning
@@ -281,7 +284,7 @@ impl Core {
     }
 }
 
-/// Also returns whether it counts as a failure of the host.
+/// Returns the class of a worker's end, and whether it counts towards `MAX_FAILURES`.
 fn classify_end(it: &Worker) -> (WorkerEndClass, bool) {
     match it.killed {
         // The worker was healthy.

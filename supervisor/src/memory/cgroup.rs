@@ -16,9 +16,9 @@ use super::text::{lines, number, read_small, words};
 const MOUNTINFO_BYTES: usize = 8 << 20;
 /// `/proc/self/cgroup` has a line with a path for each hierarchy.
 const CGROUP_BYTES: usize = 64 << 10;
-/// The size limit of a file that contains one number.
+/// The most that is read of a file that contains one number.
 const LIMIT_BYTES: usize = 64;
-/// The size limit of a file with a few counts.
+/// The most that is read of a file with a few counts.
 const EVENTS_BYTES: usize = 256;
 /// Numbers from this one on mean "no limit". Version 1 writes a number near 2^63, rounded to a page; no machine has an
 /// exbibyte of memory.

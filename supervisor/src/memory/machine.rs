@@ -9,9 +9,9 @@ use opt_shared::units::Bytes;
 use super::text::{KeptFile, kilobytes, lines, name_and_value, number, words};
 use super::{SampleError, page_size};
 
-/// The size limit of `/proc/meminfo`, which has about 1.5 KiB.
+/// The most that is read of `/proc/meminfo`, which has about 1.5 KiB. A longer file is an error.
 const MEMINFO_BYTES: usize = 16 << 10;
-/// The size limit of `/proc/vmstat`, which has about 4 KiB: one line for each counter that Linux was built with.
+/// The most that is read of `/proc/vmstat`, which has about 4 KiB: one line for each counter that Linux was built with.
 const VMSTAT_BYTES: usize = 64 << 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,12 +20,12 @@ pub struct MachineSample {
     /// Linux's estimate of the memory available without swapping.
     pub available: Bytes,
     pub free: Bytes,
-    /// `None` if Linux was built without swap.
+    /// `None` if `/proc/meminfo` has no such line. Linux always writes one, with 0 if there is no swap.
     pub swap_total: Option<Bytes>,
     pub swap_free: Option<Bytes>,
 }
 
-/// Bytes since boot. `None` if Linux was built without swap, or if a container hides `/proc/vmstat`.
+/// Bytes since boot. `None` if Linux was built without event counters, or if a container hides `/proc/vmstat`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwapTraffic {
     pub read: Option<Bytes>,
@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn linux_without_swap_has_no_swap_figures() {
+    fn swap_figures_are_none_if_the_files_lack_them() {
         let root = fake("MemTotal: 8 kB\nMemFree: 4 kB\nMemAvailable: 6 kB\n", None);
         let mut sampler = MachineSampler::open(root.path()).expect("opens");
         let sample = sampler.sample().expect("reads");

@@ -11,11 +11,11 @@ use opt_shared::units::Bytes;
 use super::text::{KeptFile, kilobytes, lines, name_and_value, number, read_small, words};
 use super::{SampleError, Seen, page_size};
 
-/// The size limit of `statm`: seven numbers of at most 20 digits.
+/// The most that is read of `statm`: seven numbers of at most 20 digits.
 const STATM_BYTES: usize = 512;
 /// The file has about 1.5 KiB. Its lists of CPUs and memory nodes grow with the machine.
 const STATUS_BYTES: usize = 64 << 10;
-/// The size limit of `stat`: 52 numbers and a name.
+/// The most that is read of `stat`: 52 numbers and a name.
 const STAT_BYTES: usize = 4 << 10;
 
 /// A figure that Linux does not report is `None`.

@@ -81,6 +81,11 @@ impl Codec for Time {
     }
 }
 
+/// For `Percentage`: 0% is not allowed.
+pub(super) const ABOVE_ZERO: bool = false;
+/// For `Percentage`: 0% is allowed.
+pub(super) const FROM_ZERO: bool = true;
+
 /// A percentage, stored as a fraction. `ZERO` says whether 0% is allowed.
 pub(super) struct Percentage<const ZERO: bool>;
 

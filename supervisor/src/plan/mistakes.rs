@@ -86,6 +86,7 @@ fn each_mistake_gives_one_message_at_its_position() {
         ),
         ("[profile]\nmax_noise = \"0%\"", 5, 13, "profile.max_noise", "above \"0%\""),
         ("[profile]\nmax_noise = 0.01", 5, 13, "profile.max_noise", "expected a percentage"),
+        ("[profile]\nvary = \"x\"", 5, 8, "profile.vary", "write [\"x\"]"),
         ("[memory]\nhost_ceiling = \"120%\"", 5, 16, "memory.host_ceiling", "not a valid amount"),
         ("[memory]\nhost_floor = \"max(1GiB)\"", 5, 14, "memory.host_floor", "max(1GiB, 5%)"),
         ("[memory]\nspare = \"yes\"", 5, 9, "memory.spare", "`true` or `false`"),

@@ -1,7 +1,7 @@
-//! Prints a resolved plan as TOML. `check` shows this text, and `--resume` compares it.
+//! Prints a resolved plan as TOML. `check` shows this text, and `--resume` compares it with what the run stored.
 //!
-//! The text reads back as the same plan. The top has every setting; jobs and candidates have only the settings that
-//! differ from the level above. Each file that a pattern matched is printed as a candidate.
+//! The text reads back as the same plan. Its top-level tables have every setting, and jobs and candidates have only the
+//! settings that differ from the level above. Each file that a pattern matched is printed as a candidate.
 
 use std::fmt::Write;
 
@@ -20,7 +20,6 @@ use super::schema::{
 };
 use super::{CandidatePlan, JobPlan, Plan};
 
-/// Prints `plan` as TOML that reads back as the same plan.
 pub fn resolved_toml(plan: &Plan) -> String {
     let mut text = String::new();
     table("", RunLayer::TABLE, RunLayer::print(&plan.run), &mut text);
@@ -92,12 +91,12 @@ fn print_candidate(candidate: &CandidatePlan, partial: bool, above: &Settings, t
     if !sources.is_empty() {
         line("sources", &List::<NonEmptyText>::print(&sources), text);
     }
-    let by_suffix = candidate
+    let suffixes_name_the_language = candidate
         .source
         .sources
         .iter()
         .all(|path| Language::of_path(path) == Some(candidate.source.language));
-    if !by_suffix || sources.is_empty() {
+    if !suffixes_name_the_language || sources.is_empty() {
         line("language", &Word::print(&candidate.source.language), text);
     }
     line("symbol", &string(&candidate.source.symbol), text);

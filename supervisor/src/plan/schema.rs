@@ -1,7 +1,7 @@
 //! The schema: every table of settings with its keys, and the kind of value that each key takes.
 //!
-//! From one description, a macro derives the layers (the keys that one table sets), how layers are merged, and how
-//! final values are printed. `job` reads the other keys of `[[job]]`.
+//! From this one description, a macro derives the layers (a layer has the keys that one table sets), how layers are
+//! merged, and how final values are printed. `job` reads the other keys of `[[job]]`.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -18,12 +18,12 @@ use opt_shared::stage::Stage;
 use toml::Spanned;
 use toml::de::DeValue;
 
-use super::amounts::{Ceiling, FloorExpression, Kibibytes, Percentage, Size, Time};
+use super::amounts::{ABOVE_ZERO, Ceiling, FROM_ZERO, FloorExpression, Kibibytes, Percentage, Size, Time};
 use super::codec::{
     AutoWord, Codec, CoresWord, Flag, NonEmptyText, NonNegative, Number, OrWord, Ratio, Seed, Text, Word,
     Words, string, unknown_word,
 };
-use super::error::{Findings, Spot};
+use super::error::{Findings, Spot, nearest, quote};
 use super::lists::{Appended, Environment, Folder, List, Program, located_list};
 use super::names::{NameOf, objection};
 use super::print;
@@ -100,7 +100,7 @@ macro_rules! sections {
         }
     )*
 
-        /// All tables with their keys, to say where a misplaced key belongs.
+        /// All tables with their keys. A message about a misplaced key says where it belongs.
         pub(super) const TABLES: &[(&str, &[&str])] = &[$(($table, $layer::KEYS),)*];
     };
 }
@@ -162,10 +162,10 @@ sections! {
         "batch_bytes" => batch_bytes: Size<1>,
         "cache_state" => cache_state: Word<CacheState>,
         "inputs" => inputs: Word<InputMemory>,
-        "max_noise" => max_noise: Percentage<false>,
+        "max_noise" => max_noise: Percentage<ABOVE_ZERO>,
         "entry_timeout" => entry_timeout: Time,
         "budget" => budget: Time,
-        "min_improvement" => min_improvement: Percentage<true>,
+        "min_improvement" => min_improvement: Percentage<FROM_ZERO>,
         "vary" => vary: VaryChoice,
         "priority" => priority: Word<Priority>,
     }
@@ -283,7 +283,12 @@ impl Codec for VaryChoice {
             "auto" => Some(Vary::Auto),
             "none" => Some(Vary::None),
             other => {
-                unknown_word(other, &["auto", "none"], spot, "a choice of inputs", findings);
+                let quoted = quote(other);
+                let help = nearest(other, ["auto", "none"]).map_or_else(
+                    || format!("to vary only this parameter, write [{}]", print::string(&quoted)),
+                    |near| format!("did you mean `{near}`?"),
+                );
+                findings.report(spot, format!("`{quoted}` is neither `auto` nor `none`")).help(help);
                 None
             }
         }
@@ -336,14 +341,14 @@ impl Codec for StageList {
             (false, false, false) => {
                 findings
                     .report(spot, "the list names no stage")
-                    .expected("`build`, then `verify`, then `profile`");
+                    .expected("at least `build`; `verify` needs `build`, and `profile` needs `verify`");
                 return None;
             }
             _ => None,
         };
         if let Some((stage, needed)) = missing {
             findings
-                .report(spot, format!("the stage `{stage}` needs the stage `{needed}` before it"))
+                .report(spot, format!("the stage `{stage}` needs the stage `{needed}`"))
                 .help(format!("add \"{needed}\""));
             return None;
         }
@@ -406,7 +411,7 @@ impl Codec for DTypeOverrides {
     }
 
     fn difference(weaker: &Self::Value, value: &Self::Value) -> Option<Self::Value> {
-        // Layers never remove a figure, so printing a changed data type completely restores it.
+        // Layers never remove a figure. If a data type has changed, it is therefore enough to print all of its figures.
         let changed: Self::Value = value
             .iter()
             .filter(|(dtype, figures)| weaker.get(dtype) != Some(figures))
@@ -475,6 +480,7 @@ fn read_section_at<S: Section>(
 ) -> S {
     let Some(mut table) = TableReader::of(value, spot, findings) else { return S::default() };
     let section = S::read(&mut table, findings);
+    // A later version may have the key `run.jobs`.
     let reserved: &[&str] = if S::TABLE == "run" { &["jobs"] } else { &[] };
     table.finish(findings, reserved, table_of_key);
     section

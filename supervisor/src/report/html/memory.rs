@@ -49,7 +49,7 @@ fn tile(name: &str, bytes: Option<Bytes>) -> Markup {
 
 fn drawing(timeline: &Timeline) -> Result<Markup, PlotError> {
     let peak = timeline.tree.peak();
-    let above = timeline.ceiling.filter(|ceiling| !plot::shows(*ceiling, peak));
+    let above = timeline.ceiling.filter(|ceiling| !plot::is_drawn(*ceiling, peak));
     let kinds = [
         Group::Runners(Kind::Verifier),
         Group::Runners(Kind::Profiler),

@@ -1,7 +1,7 @@
 //! Plots of a run's memory, as SVG that gets its colours from the page.
 //!
 //! The plotting library (plotters) knows only fixed colours. Each kind of line or area is therefore drawn in a
-//! different fixed colour, which `style.css` replaces by one colour for light pages and another for dark pages.
+//! different fixed colour, which `style.css` replaces with one colour for light pages and another for dark pages.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::record::timeline::{Group, Kind, Lane, MarkKind, PhaseSpan, Series, Ti
 /// Largest number of workers with a lane. The ones with the highest peaks are drawn.
 pub const MAX_LANES: usize = 16;
 /// Largest number of marks in one plot.
-const MAX_DRAWN: usize = 400;
+const MAX_MARKS: usize = 400;
 
 /// Sizes of the plots, in pixels.
 const WIDTH: u32 = 1080;
@@ -28,9 +28,9 @@ const LEFT: u32 = 118;
 const RIGHT: u32 = 14;
 /// Number of steps of a drawn line. Each is about three pixels wide.
 const COLUMNS: usize = 320;
-/// A limit that is more than this many times as high as the peak is not drawn, because everything else would be flat.
-/// Such a ceiling is stated in words.
-const HIGHEST: u64 = 3;
+/// A limit of more than this many times the peak is not drawn, because everything else would be flat. Such a ceiling is
+/// stated in words.
+const MAX_TIMES_PEAK: u64 = 3;
 
 const INK: RGBColor = RGBColor(0x10, 0x10, 0x10);
 const GRID: RGBColor = RGBColor(0x20, 0x20, 0x20);
@@ -91,8 +91,8 @@ impl<E: std::error::Error + Send + Sync> From<DrawingAreaErrorKind<E>> for PlotE
 }
 
 /// Decides whether a limit is drawn together with a peak.
-pub fn shows(line: Bytes, peak: Bytes) -> bool {
-    line <= peak.saturating_mul(HIGHEST)
+pub fn is_drawn(limit: Bytes, peak: Bytes) -> bool {
+    limit <= peak.saturating_mul(MAX_TIMES_PEAK)
 }
 
 /// A unit in which numbers are short, and its size in base units.
@@ -117,7 +117,7 @@ fn time_unit(milliseconds: u64) -> Unit {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "for a plot: a thousandth of a pixel")]
+#[expect(clippy::cast_precision_loss, reason = "the lost precision is far below a pixel")]
 fn float(number: u64) -> f64 {
     number as f64
 }
@@ -128,15 +128,15 @@ fn tick(value: f64, unit: &str) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// Plots the memory owed by the tree, with stacked groups. Each column shows the moment when all groups together owed
-/// most.
+/// Plots the memory that the run's process tree owes, with its groups stacked. Each column is as high as the most that
+/// was owed in its time, and is divided as at the moment that represents it.
 pub fn tree(timeline: &Timeline) -> Result<String, PlotError> {
     let (from, to) = (timeline.from, timeline.to.max(timeline.from + 1));
     let peak = timeline.tree.peak();
     let lines: Vec<(Bytes, RGBColor, &str)> =
         [(timeline.ceiling, CEILING, "ceiling"), (timeline.predicted, PREDICTED, "predicted")]
             .into_iter()
-            .filter_map(|(line, color, name)| Some((line.filter(|line| shows(*line, peak))?, color, name)))
+            .filter_map(|(line, color, name)| Some((line.filter(|line| is_drawn(*line, peak))?, color, name)))
             .collect();
     let highest = lines.iter().map(|(line, ..)| *line).fold(peak, Bytes::max).max(Bytes::mib(1));
     let (size, time) = (size_unit(highest), time_unit(to - from));
@@ -207,12 +207,13 @@ pub fn tree(timeline: &Timeline) -> Result<String, PlotError> {
     Ok(svg)
 }
 
-/// For each column, returns the moment when most memory was owed, and the amount.
+/// For each column, returns the most memory that was owed, and the moment that represents the column.
 fn worst_moments(series: &Series, from: u64, to: u64) -> Vec<Option<(u64, Bytes)>> {
     let mut worst: Vec<Option<(u64, Bytes)>> = vec![None; COLUMNS];
     let span = u128::from(to - from);
     for (index, owed) in series.columns(from, to, COLUMNS).into_iter().enumerate() {
-        // If nothing changes within the column, its middle represents it.
+        // If the highest value began before the column, the middle of the column represents it, even if less is owed
+        // there.
         let middle =
             from + u64::try_from(span * (2 * index as u128 + 1) / (2 * COLUMNS as u128)).unwrap_or(0);
         worst[index] = owed.map(|owed| (middle, owed));
@@ -321,7 +322,7 @@ pub fn lanes(timeline: &Timeline) -> Result<String, PlotError> {
             chart.draw_series(LineSeries::new([(0.0, bottom), (end, bottom)], GRID))?;
             name_lane(&area, index, lane)?;
         }
-        for mark in timeline.marks.iter().take(MAX_DRAWN) {
+        for mark in timeline.marks.iter().take(MAX_MARKS) {
             let Some(index) = lanes.iter().position(|lane| lane.worker == mark.worker) else { continue };
             let position = (float(mark.at.clamp(from, to) - from) / time.size, float(index as u64) + 0.2);
             match mark.kind {
@@ -350,23 +351,23 @@ fn name_lane(area: &DrawingArea<SVGBackend<'_>, Shift>, index: usize, lane: &Lan
 type StageRuns = BTreeMap<WorkerId, Vec<(Stage, f64, f64)>>;
 
 /// The phases of each worker, with start and end in milliseconds. Phases of one stage at the same place of the plot are
-/// merged, and phases too short to be visible beside others are left out. Ten thousand candidates therefore become at
-/// most as many rectangles as the plot has pixels.
+/// merged, and phases too short to be visible beside others are left out. However many candidates there are, a lane has
+/// at most one rectangle for every two pixels of the plot's width.
 fn stage_runs(timeline: &Timeline, lanes: &[&Lane], from: u64, to: u64) -> StageRuns {
-    let pixel = (to - from) * 2 / u64::from(WIDTH) + 1;
+    let two_pixels = (to - from) * 2 / u64::from(WIDTH) + 1;
     let mut runs: StageRuns = lanes.iter().map(|lane| (lane.worker, Vec::new())).collect();
     let mut phases: Vec<&PhaseSpan> = timeline.phases.iter().collect();
     phases.sort_by_key(|phase| phase.started);
     for phase in phases {
         let Some(runs) = runs.get_mut(&phase.worker) else { continue };
         let start = float(phase.started.clamp(from, to) - from);
-        let end = float(phase.ended.clamp(from, to) - from).max(start + float(pixel));
+        let end = float(phase.ended.clamp(from, to) - from).max(start + float(two_pixels));
         match runs.last_mut() {
-            Some((stage, _, last)) if *stage == phase.stage && start <= *last + float(pixel) => {
+            Some((stage, _, last)) if *stage == phase.stage && start <= *last + float(two_pixels) => {
                 *last = last.max(end)
             }
             // This phase is too short to be visible beside its neighbour.
-            Some((_, _, last)) if end < *last + float(pixel) => {}
+            Some((_, _, last)) if end < *last + float(two_pixels) => {}
             Some((_, _, last)) => {
                 let start = start.max(*last);
                 runs.push((phase.stage, start, end));

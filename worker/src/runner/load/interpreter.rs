@@ -8,7 +8,8 @@ use crate::runner::control::{ControlPage, Phase};
 use crate::runner::frame::{Setup, WireCall};
 use crate::runner::python::{self, Interpreter};
 
-/// Loads the module for entries with these calls and argument counts. The error is the exception's text.
+/// Loads the module for entries with these calls and argument counts. The error says what failed; for an exception
+/// in the module, it is the exception's text.
 pub(super) fn load(
     interpreter: Interpreter,
     setup: &Setup,

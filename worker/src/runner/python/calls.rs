@@ -1,4 +1,6 @@
 //! Loads a candidate's module, and wraps the calls of its entries as functions of the C candidate interface.
+//!
+//! The *driver* is `driver.py`, the Python code that the interpreter runs. Its class `Driver` loads the module.
 
 use std::cell::RefCell;
 use std::ffi::{c_int, c_long, c_void};
@@ -20,6 +22,7 @@ const MAX_SOURCE: Bytes = Bytes::mib(16);
 const UNSUPPORTED_TEXT: &str = "opt.Unsupported";
 const UNSUPPORTED: c_int = -2;
 const FAILED: c_int = 1;
+const OUT_OF_MEMORY_TEXT: &str = "the interpreter has no memory left to load the module";
 
 thread_local! {
     /// The error text of the last failed call.
@@ -53,14 +56,16 @@ struct EntryCalls {
 }
 
 pub(in crate::runner) struct Calls {
-    /// The `self` argument for each entry.
+    /// For each entry, the first argument of `run` and `plan`.
     pub(in crate::runner) entries: Vec<*mut c_void>,
+    /// True if the module has a plan function (`<symbol>_plan`).
     pub(in crate::runner) has_plan: bool,
-    /// True if it returns its outputs, which are then copied.
+    /// True if the candidate returns its outputs, which are then copied.
     pub(in crate::runner) returned: bool,
 }
 
-/// Loads the module for these entries. The error is the exception's text.
+/// Loads the module for these entries, given with their numbers of arguments before the outputs. The error says what
+/// failed; for an exception in the module, it is the exception's text.
 pub(in crate::runner) fn load(
     interpreter: Interpreter,
     setup: &Setup,
@@ -70,8 +75,9 @@ pub(in crate::runner) fn load(
     let source = read(&File::from(artifact)).map_err(|error| format!("reading the module: {error}"))?;
     let name = setup.module.as_deref().unwrap_or_default();
     let Interpreter { api, driver } = interpreter;
-    // SAFETY: the lock has been held since `ready`. Every object is released once or given away. Null is passed on only
-    // where the next function checks for it.
+    // SAFETY: the lock has been held since `ready`. No null is passed on, and no object is released twice. Not released
+    // are the answer, because entries refer to its parts, and what exists at an early error, because the process then
+    // ends.
     unsafe {
         let bytes = |bytes: &[u8]| (api.bytes)(bytes.as_ptr().cast(), length(bytes.len()));
         let text = |text: &str| (api.text)(text.as_ptr().cast(), length(text.len()));
@@ -88,7 +94,11 @@ pub(in crate::runner) fn load(
             return Err(OUT_OF_MEMORY_TEXT.to_owned());
         }
         for (at, (call, _)) in entries.iter().enumerate() {
-            (api.set_item)(texts, length(at), text(&call.text));
+            let entry_text = text(&call.text);
+            if entry_text.is_null() {
+                return Err(OUT_OF_MEMORY_TEXT.to_owned());
+            }
+            (api.set_item)(texts, length(at), entry_text);
         }
         let answer = (api.call)(method, arguments.as_ptr(), arguments.len(), std::ptr::null_mut());
         for argument in arguments.into_iter().chain([method]) {
@@ -113,18 +123,17 @@ fn read(artifact: &File) -> io::Result<Vec<u8>> {
     Ok(source)
 }
 
-const OUT_OF_MEMORY_TEXT: &str = "the interpreter has no memory left to load the module";
-
-/// Reads what the driver's `load` returned. The answer is never released, because entries refer to its parts.
+/// Reads what `Driver.load` returned. The answer must never be released, because entries refer to its parts.
 ///
 /// # Safety
-/// The lock must be held, and `answer` must be the result of the driver's `load`.
+/// The lock must be held, and `answer` must be the result of `Driver.load`.
 unsafe fn read_answer(
     api: &'static Api,
     answer: *mut Object,
     entries: &[(WireCall, usize)],
 ) -> Result<Calls, String> {
-    // SAFETY: a tuple of four; the driver decides what its items are.
+    // SAFETY: `Driver.load` returns a tuple of four: an error text or None, an int, the calls, and the plan calls. The
+    // calls are a tuple of one function for each entry; the plan calls are the same, or an empty tuple.
     unsafe {
         let error = (api.item)(answer, 0);
         if error != api.none {
@@ -163,7 +172,8 @@ pub(in crate::runner) unsafe extern "C" fn run(
     unsafe { call(this, arguments, count, false) }
 }
 
-/// Makes the plan call of an entry.
+/// Makes the plan call of an entry: calls the candidate's optional `<symbol>_plan`, once, before the entry's other
+/// calls.
 ///
 /// # Safety
 /// The requirements of `call` apply.
@@ -177,7 +187,8 @@ pub(in crate::runner) unsafe extern "C" fn plan(
     unsafe { call(this, arguments, count, true) }
 }
 
-/// Makes a call in Python, with a DLPack capsule for each tensor. Returns the code of the candidate interface.
+/// Calls the driver's function for an entry, with a DLPack capsule for each tensor. Returns a code of the candidate
+/// interface.
 ///
 /// # Safety
 /// `this` must be one of `Calls::entries`, the arguments must be that entry's, and the interpreter's lock must be
@@ -195,14 +206,15 @@ unsafe fn call(this: *mut c_void, arguments: *const Any, count: i32, planned: bo
     }
     entry.capsules.clear();
     for managed in &mut entry.managed {
-        // SAFETY: the structure stays in place until the next call; it is read when a tensor is made from the
-        // capsule.
+        // SAFETY: the structure is read when a tensor is made from the capsule, and its `deleter` again when that
+        // tensor is freed, perhaps after later calls. The vector does not reallocate once a capsule refers to it,
+        // because every call of an entry has the same number of tensors.
         let capsule =
             unsafe { (api.capsule)((&raw mut *managed).cast(), c"dltensor".as_ptr(), std::ptr::null()) };
         entry.capsules.push(capsule);
     }
     let function = if planned { entry.plan } else { entry.call };
-    // SAFETY: live objects; if a capsule could not be made it is null, and the call fails.
+    // SAFETY: the objects are alive. If a capsule could not be made and is null, nothing is called.
     let answer = unsafe {
         if entry.capsules.iter().any(|capsule| capsule.is_null()) {
             std::ptr::null_mut()
@@ -223,7 +235,7 @@ unsafe fn call(this: *mut c_void, arguments: *const Any, count: i32, planned: bo
     let done = answer == api.none;
     // SAFETY: a live object.
     let text = if done { None } else { unsafe { api.read(answer) } };
-    // SAFETY: our own reference, released once.
+    // SAFETY: the reference is this function's own, and is released once.
     unsafe { (api.release)(answer) };
     match text {
         None if done => 0,

@@ -28,6 +28,7 @@ const DRIVER: &str = include_str!("driver.py");
 #[derive(Clone, Copy)]
 pub(super) struct Interpreter {
     api: &'static Api,
+    /// The `Driver` object of `driver.py`.
     driver: *mut Object,
 }
 
@@ -113,7 +114,8 @@ fn open(library: &Path) -> Result<&'static Api, String> {
     Ok(Box::leak(Box::new(Api::find(handle)?)))
 }
 
-/// Called by the driver with the interpreter's lock held. `error` is the text of an error, or None.
+/// `driver.py` calls this with the interpreter's lock held. `driver` is its `Driver` object, and `error` is the text of
+/// an error or None.
 extern "C" fn ready(driver: *mut Object, error: *mut Object) -> c_int {
     let Some((api, continuation)) = CONTINUATION.take() else { return 2 };
     if error == api.none {
