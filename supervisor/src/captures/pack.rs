@@ -235,7 +235,7 @@ impl Packing {
                 }
                 match present.get_mut(&record.bytes).filter(|left| 0 < **left) {
                     Some(left) => *left -= 1,
-                    None => needed += Bytes::new(record.bytes) + Bytes::new(BLOCK),
+                    None => needed += Bytes::new(record.bytes) + Bytes::new(OVERHEAD_PER_FILE),
                 }
             }
         }

@@ -24,10 +24,15 @@ pub(super) const MAX_CONFIRMED: usize = 3;
 /// second times would not settle the job either, but would take as long again.
 const MAX_HALF_WIDTH_TO_CONFIRM: f64 = 0.5;
 
+/// Returns true if second times could settle the job.
+pub(super) fn is_worth_confirming(speedup: &Estimate) -> bool {
+    speedup.ci_high - speedup.ci_low <= 2.0 * MAX_HALF_WIDTH_TO_CONFIRM * speedup.value
+}
+
 pub(super) struct Contest {
     /// At least one candidate is at least this fast.
     highest_lower_bound: f64,
-    /// Candidates below it are not confirmed. `None` if fewer than `MAX_CONFIRMED` candidates have a speed-up.
+    /// Candidates below it are not confirmed. `None` if fewer than `MAX_CONFIRMED` candidates are worth confirming.
     last: Option<f64>,
 }
 
@@ -51,7 +56,7 @@ impl Contest {
             Stage::Confirm => {
                 1.0 < speedup.value
                     && self.last.is_none_or(|last| last <= speedup.value)
-                    && speedup.ci_high - speedup.ci_low <= 2.0 * MAX_HALF_WIDTH_TO_CONFIRM * speedup.value
+                    && is_worth_confirming(&speedup)
             }
             Stage::Build | Stage::Verify | Stage::Screen | Stage::Replay => true,
         }

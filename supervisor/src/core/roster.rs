@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use opt_shared::ids::UnitId;
 
+use super::contest::is_worth_confirming;
 use super::event::Stage;
 use super::unit::{Progress, Unit};
 
@@ -31,9 +32,9 @@ pub(crate) struct Roster {
     alone: usize,
     /// The number of baselines that other units may be timed beside.
     baselines: usize,
-    /// The speed-ups of the units that others are compared with.
+    /// The speed-ups of the units that others are compared with, and whose speed-up is worth confirming.
     speedups: BTreeSet<(Number, UnitId)>,
-    /// The lower bounds of the same units' speed-ups.
+    /// The lower bounds of the speed-ups of all units that others are compared with.
     lower_bounds: BTreeSet<(Number, UnitId)>,
 }
 
@@ -112,7 +113,9 @@ impl Roster {
             Progress::Running { .. } | Progress::Done(_) => {}
         }
         if let Some(speedup) = unit.speedup.filter(|_| unit.is_compared()) {
-            self.speedups.insert((Number(speedup.value), id));
+            if is_worth_confirming(&speedup) {
+                self.speedups.insert((Number(speedup.value), id));
+            }
             self.lower_bounds.insert((Number(speedup.ci_low), id));
         }
         if !unit.is_done() {
@@ -229,7 +232,7 @@ impl Roster {
         self.lower_bounds.last().map(|(bound, _)| bound.0)
     }
 
-    /// Returns the speed-ups, the highest first.
+    /// Returns the speed-ups that are worth confirming, the highest first.
     pub(crate) fn speedups(&self) -> impl Iterator<Item = f64> {
         self.speedups.iter().rev().map(|(speedup, _)| speedup.0)
     }

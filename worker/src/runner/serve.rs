@@ -384,10 +384,12 @@ impl Runner {
         let first_slot = page.first_slot.load(Ordering::Relaxed);
         let function = if flags & FLAG_PLAN == 0 { Some(self.loaded.run) } else { self.loaded.plan };
         let number = page.entry.load(Ordering::Relaxed) as usize;
-        // The entries of a batch map the same pages for their outputs. Drop those that the previous entry touched, or
-        // they would count once for each entry.
+        // Entries may map the same pages for their outputs. Drop those that the previous entry touched, or they would
+        // count once for each entry. Entries that are timed in turns have pages of their own, which stay: otherwise,
+        // each block would begin with page faults, and a candidate could gain by preventing them.
         if let Some(last) = self.last.replace(number).filter(|last| *last != number)
-            && let Some(former) = self.entries.get(last)
+            && let (Some(former), Some(next)) = (self.entries.get(last), self.entries.get(number))
+            && former.shares_outputs_with(next)
         {
             former.unmap_outputs();
         }
@@ -451,11 +453,24 @@ impl Runner {
 }
 
 impl Entry {
+    fn shares_outputs_with(&self, other: &Self) -> bool {
+        self.output_regions().any(|(_, one)| {
+            other.output_regions().any(|(_, other)| {
+                one.file_offset < other.file_offset + other.bytes
+                    && other.file_offset < one.file_offset + one.bytes
+            })
+        })
+    }
+
+    fn output_regions(&self) -> impl Iterator<Item = &(Mapped, super::frame::OutputRegion)> {
+        self.outputs.iter().flat_map(|output| &output.regions)
+    }
+
     /// Drops the output pages from this process's page tables. They then count only once, for the worker's memfd. The
     /// mappings stay.
     fn unmap_outputs(&self) {
         let page = rustix::param::page_size();
-        for (mapped, region) in self.outputs.iter().flat_map(|output| &output.regions) {
+        for (mapped, region) in self.output_regions() {
             let bytes = usize::try_from(region.bytes).unwrap_or(0);
             if 0 < bytes {
                 // SAFETY: this is our own shared mapping, without its guard pages; its content stays in the memfd.

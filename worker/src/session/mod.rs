@@ -328,9 +328,6 @@ pub(crate) trait Session {
     /// Returns the first byte beside an output that is no longer `poison`.
     fn damage(&self, entry: usize, slot: u32, poison: u8) -> Result<Option<StrayWrite>, SessionError>;
 
-    /// Fills and restores as `call` does, for the slots that a block of `calls` calls will write.
-    fn poison(&mut self, entry: usize, calls: u32, poison: u8) -> Result<(), SessionError>;
-
     fn clock(&mut self) -> &mut dyn Clock;
 
     /// Every session must end with this, except after an error.
@@ -393,6 +390,9 @@ pub(crate) struct BlockOrder<'b> {
     pub(crate) varied: bool,
     /// True if inputs and outputs are evicted from the caches before the block; on a device, before each call.
     pub(crate) cold: bool,
+    /// Right before the block, the slots that it will write are filled with this byte, and restored as by
+    /// [`Session::call`]. `None` if outputs stay as they are.
+    pub(crate) poison: Option<u8>,
     /// Elements that are read when the candidate reports that it is done, before the clock stops.
     pub(crate) looks: &'b [Look],
     /// The expected duration; it bounds how long this process spins.

@@ -474,11 +474,6 @@ impl Session for DeviceSession<'_> {
         Ok(None)
     }
 
-    fn poison(&mut self, entry: usize, _: u32, poison: u8) -> Result<(), SessionError> {
-        self.restore(entry)?;
-        self.poison_all(entry, poison).map_err(|error| self.outputs_error(entry, error))
-    }
-
     fn clock(&mut self) -> &mut dyn Clock {
         self
     }

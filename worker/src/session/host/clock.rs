@@ -155,6 +155,7 @@ impl HostSession<'_> {
             plan: false,
             varied: false,
             cold: false,
+            poison: None,
             looks: &looks,
             expected: Duration::ZERO,
             limit: WAKE_TIMEOUT,
@@ -191,7 +192,7 @@ impl HostSession<'_> {
         inputs: &mut InputWriter<'_>,
     ) -> Result<Answer<IdleRound>, RunnerError> {
         let entry = self.set_called(entry);
-        let Some(still) = self.prepare(inputs)? else { return Ok(Answer::Died) };
+        let Some(still) = self.prepare(&mut |_| Ok(()), inputs)? else { return Ok(Answer::Died) };
         // As in a block, or threads could tell the two apart by their CPUs.
         let spread = self.spread(&still);
         self.runner.command(entry, 0, 0, 0, Duration::ZERO);
@@ -288,7 +289,10 @@ impl HostSession<'_> {
         inputs: &mut InputWriter<'_>,
     ) -> Result<Response<Block>, RunnerError> {
         let entry = self.set_called(block.entry);
-        let Some(still) = self.prepare(inputs)? else { return Ok(Response::Died) };
+        let mut fill = |session: &Self| {
+            block.poison.map_or(Ok(()), |poison| session.poison_slots(block.entry, block.calls, poison))
+        };
+        let Some(still) = self.prepare(&mut fill, inputs)? else { return Ok(Response::Died) };
         if block.cold {
             self.evict(block.entry).map_err(RunnerError::Evict)?;
         }
@@ -330,8 +334,13 @@ impl HostSession<'_> {
         }))
     }
 
-    /// Returns `None` if the runner died.
-    fn prepare(&mut self, inputs: &mut InputWriter<'_>) -> Result<Option<StoppedRunner>, RunnerError> {
+    /// Wakes the runner and stops it again, and then fills its outputs and writes its inputs. Returns `None` if the
+    /// runner died.
+    fn prepare(
+        &mut self,
+        fill: &mut dyn FnMut(&Self) -> Result<(), SessionError>,
+        inputs: &mut InputWriter<'_>,
+    ) -> Result<Option<StoppedRunner>, RunnerError> {
         // The runner may have been stopped without its CPU time being read.
         if !self.stop_and_read_cpu_time()? {
             return Ok(None);
@@ -344,7 +353,9 @@ impl HostSession<'_> {
             return Ok(None);
         }
         let stopped_at = self.watch.stopped_at;
-        // The runner gets the new inputs only now, so it could not use them when it was woken above.
+        // Only now, so that nothing that the runner wrote when it was woken above is left in the outputs, and it could not
+        // read the new inputs.
+        inputs.result = std::mem::replace(&mut inputs.result, Ok(())).and_then(|()| fill(self));
         inputs.write();
         let counts = self.runner.counts();
         if let Some(counts) = counts.filter(|counts| self.watch.may_spin || 1 < counts.threads) {

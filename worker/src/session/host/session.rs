@@ -190,6 +190,11 @@ impl<'b> HostSession<'b> {
             .map_err(|source| outputs_error(self.entries, entry, source))
     }
 
+    /// Fills the slots that a block of `calls` calls will write.
+    pub(super) fn poison_slots(&self, entry: usize, calls: u32, poison: u8) -> Result<(), SessionError> {
+        self.refill(entry, 0..calls, |outputs| outputs.poison_slots(calls, poison))
+    }
+
     /// Records that an entry is called. Returns its number in the runner.
     pub(super) fn set_called(&mut self, entry: usize) -> u32 {
         self.called = entry;
@@ -251,10 +256,6 @@ impl Session for HostSession<'_> {
         self.outputs[entry]
             .damaged_slack(slot, poison)
             .map_err(|source| outputs_error(self.entries, entry, source))
-    }
-
-    fn poison(&mut self, entry: usize, calls: u32, poison: u8) -> Result<(), SessionError> {
-        self.refill(entry, 0..calls, |outputs| outputs.poison_slots(calls, poison))
     }
 
     fn clock(&mut self) -> &mut dyn Clock {

@@ -38,6 +38,9 @@ impl Clock for ScriptedSession<'_> {
     fn block(&mut self, order: &BlockOrder<'_>, renew: Renew<'_>) -> Result<Answer<Block>, SessionError> {
         assert!(!self.dead, "a dead candidate is timed");
         let before = self.shown(order.entry, 0);
+        if let Some(poison) = order.poison {
+            (0..order.calls).for_each(|slot| self.fill(order.entry, slot, poison));
+        }
         renew()?;
         self.asked.borrow_mut().push(Asked::Block(AskedBlock {
             candidate: self.candidate.to_owned(),

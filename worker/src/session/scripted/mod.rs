@@ -428,11 +428,6 @@ impl Session for ScriptedSession<'_> {
         Ok(self.stray_write)
     }
 
-    fn poison(&mut self, entry: usize, calls: u32, poison: u8) -> Result<(), SessionError> {
-        (0..calls).for_each(|slot| self.fill(entry, slot, poison));
-        Ok(())
-    }
-
     fn clock(&mut self) -> &mut dyn Clock {
         self
     }

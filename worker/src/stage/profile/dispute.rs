@@ -126,11 +126,11 @@ fn again(
         plan,
         varied: true,
         cold: false,
+        poison: (!plan).then_some(poison),
         looks: &[],
         expected: std::time::Duration::ZERO,
         limit: context.task.verify.call_timeout.saturating_mul(calls),
     };
-    session.poison(context.index, calls, poison)?;
     let steps = [(true, 1, Calls::TimedPlan), (false, calls, Calls::Timed)];
     for (plan, calls, what) in steps.into_iter().filter(|(plan, ..)| has_plan || !plan) {
         match session.clock().block(&order(plan, calls), &mut nothing_new)? {

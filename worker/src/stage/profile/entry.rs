@@ -309,7 +309,7 @@ pub(super) fn warm_up<M: VariantMemory>(
         if pairing.sides[number].has_plan {
             // These input values differ from those of every timed call.
             let seed = pairing.draws.random.random();
-            match pairing.block(number, 1, Calls::TimedPlan, &[], seed)? {
+            match pairing.block(number, 1, Calls::TimedPlan, None, &[], seed)? {
                 Ok(block) => pairing.samples[number].plan_ms = Some(block.elapsed.as_secs_f64() * 1e3),
                 Err(stop) => return Ok(Err(stop)),
             }

@@ -165,8 +165,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
             }
         }
         let looks = looks::draw(&self.context.recorded.outputs, calls, &mut self.draws.random);
-        self.sides[number].session.poison(self.context.index, calls, pair.poison)?;
-        let block = match self.block(number, calls, Calls::Timed, &looks, pair.seed)? {
+        let block = match self.block(number, calls, Calls::Timed, Some(pair.poison), &looks, pair.seed)? {
             Ok(block) => block,
             Err(stop) => return Ok(Err(stop)),
         };
@@ -232,6 +231,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         number: usize,
         calls: u32,
         what: Calls,
+        poison: Option<u8>,
         looks: &[Look],
         seed: u64,
     ) -> Result<Made<Block>, SessionError> {
@@ -241,6 +241,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
             plan: what == Calls::TimedPlan,
             varied: self.variation.varies(),
             cold: self.context.is_cold() && what == Calls::Timed,
+            poison,
             looks,
             expected: self.samples[number].estimate * calls,
             limit: self.limit(number, calls, what),

@@ -67,6 +67,11 @@ impl Clock for TimedDevice<'_> {
         if self.inner.ended.is_some() {
             return Ok(Answer::Died);
         }
+        if let Some(poison) = order.poison {
+            self.poison = poison;
+            self.fill_slots(order.entry, order.calls, poison)
+                .map_err(|source| self.outputs_failed(order.entry, source))?;
+        }
         renew()?;
         let before = self.inner.driver().borrow_mut().pace();
         let Some(Measured { device, host, is_graph }) = self.measured(order) else { return Ok(Answer::Died) };

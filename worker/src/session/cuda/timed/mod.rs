@@ -278,14 +278,6 @@ impl Session for TimedDevice<'_> {
         Ok(None)
     }
 
-    fn poison(&mut self, entry: usize, calls: u32, poison: u8) -> Result<(), SessionError> {
-        if self.inner.ended.is_some() {
-            return Ok(());
-        }
-        self.poison = poison;
-        self.fill_slots(entry, calls, poison).map_err(|source| self.outputs_failed(entry, source))
-    }
-
     fn clock(&mut self) -> &mut dyn Clock {
         self
     }

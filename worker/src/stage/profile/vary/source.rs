@@ -1,7 +1,8 @@
 //! The sources of an input's new values, and the reasons why some inputs keep their captured values.
 //!
-//! Floats are drawn element by element from captured values, and so stay in the captured range. Each variant favours
-//! larger or smaller values to a different degree, because means and norms would otherwise hardly change. Integers are
+//! Floats are drawn element by element from captured values, and so stay in the captured range. Runs of elements favour
+//! larger or smaller values to different degrees, because the means and norms of calls, and of the rows of one call,
+//! would otherwise hardly differ. Integers are
 //! shuffled: indices stay in range, and unique values stay unique. So are floats if an output may contain their
 //! positions. Either way, the results of one call are wrong for the next.
 
@@ -24,6 +25,9 @@ use crate::session::WIDEST_ELEMENT;
 /// The smallest number of values that are shuffled. Fewer values have so few orders (seven have 5,040) that a kernel
 /// could know the results of all.
 const MIN_SHUFFLED: u64 = 8;
+
+/// The length of the shortest runs of elements that favour larger values to the same degree.
+const MIN_RUN: u64 = 64;
 
 #[derive(Debug)]
 pub(super) enum Source {
@@ -97,13 +101,14 @@ impl Source {
                 write(0, order)
             }
             Self::Drawn { values, width, bytes, fresh } => {
-                let larger = random.random_range(25..=230);
+                let elements = (*bytes / *width as u64).max(1);
+                let mut run = Run { left: 0, larger: 0 };
                 let mut buffer = vec![0; to_index((*bytes).min(PIECE))];
                 let mut at = 0;
                 while at < *bytes {
                     let length = to_index((*bytes - at).min(PIECE));
                     let piece = &mut buffer[..length];
-                    by_width!(*width, draw(values, piece, larger, *fresh, random));
+                    by_width!(*width, draw_runs(values, piece, &mut run, elements, *fresh, random));
                     write(at, piece)?;
                     at += length as u64;
                 }
@@ -117,6 +122,47 @@ impl Source {
 /// because drawn values repeat, and any position of equal values would be right.
 fn gives_places(outputs: &[OutputTensor]) -> bool {
     outputs.iter().any(|output| output.tensor.dtype.kind() == Kind::Integer)
+}
+
+/// Elements that favour larger values to the same degree.
+struct Run {
+    /// The number of its elements that have not been drawn.
+    left: usize,
+    /// The degree, as in [`draw`].
+    larger: u64,
+}
+
+impl Run {
+    /// Begins a run of an input of so many elements. Its length is uniform on a logarithmic scale, so rows of any length
+    /// differ from each other.
+    fn begin(&mut self, elements: u64, random: &mut SmallRng) {
+        let doublings = (elements / MIN_RUN).max(1).ilog2();
+        let longest = MIN_RUN << random.random_range(0..=doublings);
+        self.left = to_index(random.random_range(longest..=2 * longest));
+        self.larger = random.random_range(25..=230);
+    }
+}
+
+/// Fills `piece`, the next bytes of an input of so many elements, with runs of drawn elements.
+fn draw_runs<const WIDTH: usize>(
+    values: &[u8],
+    piece: &mut [u8],
+    run: &mut Run,
+    elements: u64,
+    fresh: bool,
+    random: &mut SmallRng,
+) {
+    let mut rest = piece;
+    while !rest.is_empty() {
+        if run.left == 0 {
+            run.begin(elements, random);
+        }
+        let length = run.left.min(rest.len() / WIDTH).max(1);
+        let (now, later) = rest.split_at_mut((length * WIDTH).min(rest.len()));
+        draw::<WIDTH>(values, now, run.larger, fresh, random);
+        run.left = run.left.saturating_sub(length);
+        rest = later;
+    }
 }
 
 /// Fills `piece` with elements drawn from sorted values. For each, draws two random values, and takes the larger one
@@ -233,6 +279,20 @@ mod tests {
                     "variants {number} and {other} have the same mean"
                 );
             }
+        }
+    }
+
+    #[test]
+    fn rows_of_one_variant_have_different_norms() {
+        for row in [256, 4096, 16_384] {
+            let (rows, bytes) = (32, 32 * row * 4);
+            let values: Vec<u8> = (0..1024u16).flat_map(|at| f32::from(at).to_le_bytes()).collect();
+            let mut source = Source::Drawn { values, width: 4, bytes: bytes as u64, fresh: false };
+            let variant = floats(&written(&mut source, 7, bytes));
+            let norm = |row: &[f32]| row.iter().map(|it| f64::from(*it).powi(2)).sum::<f64>().sqrt();
+            let norms: Vec<f64> = variant.chunks(row).map(norm).collect();
+            let alike = norms.iter().filter(|norm| (*norm / norms[0] - 1.0).abs() < 0.01).count();
+            assert!(alike <= rows / 2, "{alike} of {rows} rows of {row} elements have nearly the same norm");
         }
     }
 

@@ -292,15 +292,13 @@ impl TrialEntry<'_> {
         calls: u32,
         plan: bool,
     ) -> Result<Option<Trial>, SessionError> {
-        if !plan {
-            session.poison(self.number, calls, POISONS[0])?;
-        }
         let order = BlockOrder {
             entry: self.number,
             calls,
             plan,
             varied: true,
             cold: false,
+            poison: (!plan).then_some(POISONS[0]),
             looks: &[],
             expected: std::time::Duration::ZERO,
             limit: self.task.verify.call_timeout * calls,
