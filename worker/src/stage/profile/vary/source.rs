@@ -1,10 +1,10 @@
 //! The sources of an input's new values, and the reasons why some inputs keep their captured values.
 //!
-//! Floats are drawn element by element from captured values, and so stay in the captured range. Runs of elements favour
-//! larger or smaller values to different degrees, because the means and norms of calls, and of the rows of one call,
-//! would otherwise hardly differ. Integers are
-//! shuffled: indices stay in range, and unique values stay unique. So are floats if an output may contain their
-//! positions. Either way, the results of one call are wrong for the next.
+//! Floats are drawn element by element from captured values, and so stay in the captured range. Variants, and runs of
+//! elements in each, favour larger or smaller values to different degrees, because the means and norms of calls, and of
+//! the rows of one call, would otherwise hardly differ. Integers are shuffled: indices stay in range, and unique values
+//! stay unique. So are floats if an output may contain their positions. Either way, the results of one call are wrong
+//! for the next.
 
 use std::io;
 
@@ -102,7 +102,7 @@ impl Source {
             }
             Self::Drawn { values, width, bytes, fresh } => {
                 let elements = (*bytes / *width as u64).max(1);
-                let mut run = Run { left: 0, larger: 0 };
+                let mut run = Run { left: 0, larger: 0, of_variant: random.random_range(64..=192) };
                 let mut buffer = vec![0; to_index((*bytes).min(PIECE))];
                 let mut at = 0;
                 while at < *bytes {
@@ -130,6 +130,8 @@ struct Run {
     left: usize,
     /// The degree, as in [`draw`].
     larger: u64,
+    /// The average degree of this variant's runs.
+    of_variant: u64,
 }
 
 impl Run {
@@ -139,7 +141,7 @@ impl Run {
         let doublings = (elements / MIN_RUN).max(1).ilog2();
         let longest = MIN_RUN << random.random_range(0..=doublings);
         self.left = to_index(random.random_range(longest..=2 * longest));
-        self.larger = random.random_range(25..=230);
+        self.larger = random.random_range(self.of_variant - 64..=self.of_variant + 64);
     }
 }
 
