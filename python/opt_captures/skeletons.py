@@ -29,7 +29,9 @@ def write(captures: Path, out: Path) -> str | None:
         except OSError as error:
             raise RecordError(f"starting {program}: {error.strerror}") from error
         except subprocess.TimeoutExpired as error:
-            raise RecordError(f"writing a kernel to fill in for {captures} takes more than {WRITE_SECONDS} s") from error
+            raise RecordError(
+                f"writing a kernel to fill in for {captures} takes more than {WRITE_SECONDS} s"
+            ) from error
         if done.returncode != 0:
             raise RecordError(f"writing a kernel to fill in for {captures}: {done.stderr.strip()}")
         path = Path("kernels", f"{captures.name}.c")
