@@ -375,7 +375,7 @@ mod tests {
                 "`signature.params` names `x` twice",
             ),
             (dict([("kwargs", dict([(long.as_str(), int(1))]))]), "longer than 255 bytes"),
-            (dict([("args", list([])), ("schema_version", int(3))]), "schema_version 3"),
+            (dict([("args", list([])), ("schema_version", int(3))]), "`schema_version` is 3"),
             (dict([("args", list((0..1025).map(int)))]), "has 1025 values"),
         ] {
             let message = Entry::from_value(&root).unwrap_err().to_string();
