@@ -214,7 +214,7 @@ impl Packing {
     }
 
     /// The need is estimated from headers: storages of equal size and CRC count once. Each blob of the store is taken
-    /// for a storage of its size, if there is one, because the store does not keep CRCs.
+    /// for a storage of its size, because the store does not keep CRCs. The need is then too small, but never too large.
     fn require_space(&self, todo: &[&Source]) -> Result<(), CapturesError> {
         let mut seen = HashSet::new();
         let mut needed = Bytes::ZERO;

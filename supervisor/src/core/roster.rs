@@ -32,7 +32,7 @@ pub(crate) struct Roster {
     alone: usize,
     /// The number of baselines that other units may be timed beside.
     baselines: usize,
-    /// The speed-ups of the units that others are compared with, and whose speed-up is worth confirming.
+    /// The speed-ups of the units that others are compared with, and that have ended or are worth confirming.
     speedups: BTreeSet<(Number, UnitId)>,
     /// The lower bounds of the speed-ups of all units that others are compared with.
     lower_bounds: BTreeSet<(Number, UnitId)>,
@@ -113,7 +113,8 @@ impl Roster {
             Progress::Running { .. } | Progress::Done(_) => {}
         }
         if let Some(speedup) = unit.speedup.filter(|_| unit.is_compared()) {
-            if is_worth_confirming(&speedup) {
+            // A confirmed unit keeps its place, whatever its second times are.
+            if unit.is_done() || is_worth_confirming(&speedup) {
                 self.speedups.insert((Number(speedup.value), id));
             }
             self.lower_bounds.insert((Number(speedup.ci_low), id));
@@ -232,7 +233,7 @@ impl Roster {
         self.lower_bounds.last().map(|(bound, _)| bound.0)
     }
 
-    /// Returns the speed-ups that are worth confirming, the highest first.
+    /// Returns the speed-ups that have been confirmed or are worth it, the highest first.
     pub(crate) fn speedups(&self) -> impl Iterator<Item = f64> {
         self.speedups.iter().rev().map(|(speedup, _)| speedup.0)
     }

@@ -285,7 +285,7 @@ impl Codec for VaryChoice {
             other => {
                 let quoted = quote(other);
                 let help = nearest(other, ["auto", "none"]).map_or_else(
-                    || format!("to vary only this parameter, write [{}]", print::string(&quoted)),
+                    || format!("to vary only this parameter, write [{}]", print::string(other)),
                     |near| format!("did you mean `{near}`?"),
                 );
                 findings.report(spot, format!("`{quoted}` is neither `auto` nor `none`")).help(help);

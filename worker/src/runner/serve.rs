@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -129,6 +130,8 @@ struct Runner {
 struct Entry {
     arguments: Arguments,
     outputs: Vec<OutputMaps>,
+    /// The part of the outputs' memfd that its outputs lie in.
+    output_range: Range<u64>,
     variants: Vec<VariantMap>,
 }
 
@@ -339,7 +342,10 @@ fn map_entry(
         }
     }
     let arguments = Arguments::build(entry, &inputs, device).map_err(failure)?;
-    Ok(Entry { arguments, outputs, variants })
+    let regions = || entry.outputs.iter().flat_map(|output| &output.regions);
+    let start = regions().map(|region| region.file_offset).min().unwrap_or_default();
+    let end = regions().map(|region| region.file_offset + region.bytes).max().unwrap_or_default();
+    Ok(Entry { arguments, outputs, output_range: start..end, variants })
 }
 
 /// The size of an output from its first element to its last, in bytes.
@@ -403,7 +409,7 @@ impl Runner {
         page.phase.store(phase as u32, Ordering::Relaxed);
         let start = Instant::now();
         for call in 0..calls {
-            let Entry { arguments, outputs, variants } = &mut *entry;
+            let Entry { arguments, outputs, variants, .. } = &mut *entry;
             let planned = flags & FLAG_PLAN != 0;
             let on_device = self.on_device;
             let slots = outputs.iter().enumerate().map(|(index, output)| {
@@ -454,12 +460,7 @@ impl Runner {
 
 impl Entry {
     fn shares_outputs_with(&self, other: &Self) -> bool {
-        self.output_regions().any(|(_, one)| {
-            other.output_regions().any(|(_, other)| {
-                one.file_offset < other.file_offset + other.bytes
-                    && other.file_offset < one.file_offset + one.bytes
-            })
-        })
+        self.output_range.start < other.output_range.end && other.output_range.start < self.output_range.end
     }
 
     fn output_regions(&self) -> impl Iterator<Item = &(Mapped, super::frame::OutputRegion)> {

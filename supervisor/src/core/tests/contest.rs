@@ -114,6 +114,10 @@ fn candidate_with_a_very_wide_interval_is_not_confirmed() {
     // Nor does it take the place of one that is.
     let figures = |unit, _| Ok(if unit <= 3 { (3.0, 0.6) } else { (2.0, 0.4) });
     assert!(timed(&contest(5, &figures)).ends_with(" C4/0"));
+    // One whose second interval is wide keeps its place.
+    let figures =
+        |unit, stage| Ok((3.0 - f64::from(unit) / 10.0, if stage == Stage::Confirm { 0.6 } else { 0.4 }));
+    assert!(timed(&contest(5, &figures)).ends_with(" C1/0 C2/0 C3/0"));
 }
 
 #[test]

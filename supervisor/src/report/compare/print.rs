@@ -186,7 +186,10 @@ pub fn markdown(comparison: &Comparison) -> String {
         }
         for (which, only) in [("first", &job.only_in_first), ("second", &job.only_in_second)] {
             if !only.is_empty() {
-                lines.extend([String::new(), format!("Only in the {which}: {}.", names(only, code))]);
+                lines.extend([
+                    String::new(),
+                    format!("Only the {which} run has these: {}.", names(only, code)),
+                ]);
             }
         }
     }

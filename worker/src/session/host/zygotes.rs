@@ -191,7 +191,7 @@ impl Zygote {
 
     fn lost_zygote(&self, error: &(dyn std::error::Error + 'static)) -> ZygoteError {
         let printed = self.printed.tail(PRINTED);
-        let last = printed.trim().lines().last().unwrap_or("it printed nothing");
+        let last = printed.trim().lines().last().unwrap_or("its standard error is empty");
         ZygoteError::Lost(format!("{} ({last})", opt_shared::causes::chain(error)))
     }
 

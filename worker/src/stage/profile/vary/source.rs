@@ -139,8 +139,8 @@ impl Run {
     /// differ from each other.
     fn begin(&mut self, elements: u64, random: &mut SmallRng) {
         let doublings = (elements / MIN_RUN).max(1).ilog2();
-        let longest = MIN_RUN << random.random_range(0..=doublings);
-        self.left = to_index(random.random_range(longest..=2 * longest));
+        let shortest = MIN_RUN << random.random_range(0..=doublings);
+        self.left = to_index(random.random_range(shortest..=2 * shortest));
         self.larger = random.random_range(self.of_variant - 64..=self.of_variant + 64);
     }
 }
