@@ -349,10 +349,10 @@ fn prefix(records: &HashMap<String, Record>) -> Result<String, Fault> {
     let prefix = prefixes.next().ok_or_else(|| {
         let ends = |suffix: &str| records.keys().any(|name| name.ends_with(suffix));
         let what = match () {
-            () if ends(".npy") => "it is a numpy archive (.npz): record the call with torch.save",
+            () if ends(".npy") => "it is a numpy archive (.npz; record the call with torch.save)",
             () if records.contains_key("META-INF/MANIFEST.MF") => "it is a Java archive",
             () if ends("model.json") || ends("/constants.pkl") => "it is a TorchScript archive",
-            () if ends(".pt") => "it is an archive of captures: unpack it first",
+            () if ends(".pt") => "it is an archive of captures; unpack it first",
             () => "torch.save did not write it",
         };
         Fault::new(ErrorKind::MissingRecord, format!("the zip has no data.pkl ({what})"))

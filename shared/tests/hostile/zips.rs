@@ -216,7 +216,7 @@ fn file_of_another_kind_is_named() {
     ]
     .concat();
     for (bytes, what) in [
-        (&b"\x93NUMPY\x01\0v\0{'descr': '<f4'"[..], "numpy array"),
+        (&b"\x93NUMPY\x01\0v\0{'descr': '<f4'"[..], "numpy .npy file"),
         (&zip(&[("arr_0.npy", b"\x93NUMPY")]), "npz"),
         (&zip(&[("entry_000000.pt", b"")]), "archive of captures"),
         (&zip(&[("a/code/__torch__.py", b""), ("a/constants.pkl", b"")]), "TorchScript"),
