@@ -80,9 +80,12 @@ fn every_candidate_of_the_demo_ends_as_expected() {
 
     for (job, names) in GOOD {
         outcome.expect_equal(summary.job(job)["status"].as_str(), Some("PASSED"), job);
-        // On a busy machine there may be no winner. No candidate except `fast` may win.
-        let winner = &summary.job(job)["winner"];
-        outcome.expect(winner.is_null() || winner == "fast", format_args!("{job}'s winner is {winner}"));
+        // On a busy machine, there may be no winner, or another candidate may be ahead. The ranking is then unsettled.
+        let (winner, ranking) = (&summary.job(job)["winner"], &summary.job(job)["ranking"]);
+        outcome.expect(
+            winner.is_null() || winner == "fast" || ranking == "unsettled",
+            format_args!("{job}'s winner is {winner}, and its ranking is {ranking}"),
+        );
         let rank = |name: &str| {
             let rank = &summary.candidate(job, name)["rank"];
             rank.as_u64().unwrap_or_else(|| outcome.fail(format_args!("{job}/{name} has the rank {rank}")))
