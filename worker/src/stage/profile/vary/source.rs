@@ -1,10 +1,10 @@
 //! The sources of an input's new values, and the reasons why some inputs keep their captured values.
 //!
 //! Floats are drawn element by element from captured values, and so stay in the captured range. Variants, and runs of
-//! elements in each, favour larger or smaller values to different degrees, because the means and norms of calls, and of
-//! the rows of one call, would otherwise hardly differ. Integers are shuffled: indices stay in range, and unique values
-//! stay unique. So are floats if an output may contain their positions. Either way, the results of one call are wrong
-//! for the next.
+//! elements in each, favour large, small, extreme or average values to different degrees, because the means and norms
+//! of calls, and of the rows of one call, would otherwise hardly differ. Integers are shuffled: indices stay in range,
+//! and unique values stay unique. So are floats if an output may contain their positions. Either way, the results of one
+//! call are wrong for the next.
 
 use std::io;
 
@@ -26,7 +26,7 @@ use crate::session::WIDEST_ELEMENT;
 /// could know the results of all.
 const MIN_SHUFFLED: u64 = 8;
 
-/// The length of the shortest runs of elements that favour larger values to the same degree.
+/// The length of the shortest runs of elements that favour the same values.
 const MIN_RUN: u64 = 64;
 
 #[derive(Debug)]
@@ -102,7 +102,8 @@ impl Source {
             }
             Self::Drawn { values, width, bytes, fresh } => {
                 let elements = (*bytes / *width as u64).max(1);
-                let mut run = Run { left: 0, larger: 0, of_variant: random.random_range(64..=192) };
+                let of_variant = Favours::of_variant(random);
+                let mut run = Run { left: 0, favours: of_variant, of_variant };
                 let mut buffer = vec![0; to_index((*bytes).min(PIECE))];
                 let mut at = 0;
                 while at < *bytes {
@@ -124,24 +125,44 @@ fn gives_places(outputs: &[OutputTensor]) -> bool {
     outputs.iter().any(|output| output.tensor.dtype.kind() == Kind::Integer)
 }
 
-/// Elements that favour larger values to the same degree.
+/// Elements that favour the same values to the same degree.
 struct Run {
     /// The number of its elements that have not been drawn.
     left: usize,
-    /// The degree, as in [`draw`].
+    favours: Favours,
+    /// The average degrees of this variant's runs.
+    of_variant: Favours,
+}
+
+/// Which of two random values an element takes: with these probabilities, in 128, the larger one (half of the elements)
+/// or the one farther from the median (the other half). Larger values alone would leave the norm of symmetric values as
+/// it is.
+#[derive(Clone, Copy)]
+struct Favours {
     larger: u64,
-    /// The average degree of this variant's runs.
-    of_variant: u64,
+    distant: u64,
+}
+
+impl Favours {
+    /// What elements on average favour in a variant.
+    fn of_variant(random: &mut SmallRng) -> Self {
+        Self { larger: random.random_range(32..=96), distant: random.random_range(32..=96) }
+    }
+
+    fn near(self, random: &mut SmallRng) -> Self {
+        let mut near = |degree| random.random_range(degree - 32..=degree + 32);
+        Self { larger: near(self.larger), distant: near(self.distant) }
+    }
 }
 
 impl Run {
-    /// Begins a run of an input of so many elements. Its length is uniform on a logarithmic scale, so rows of any length
-    /// differ from each other.
+    /// Begins a run of an input of so many elements. Its length is uniform on a logarithmic scale, up to half of the
+    /// input, so rows of any length differ from each other.
     fn begin(&mut self, elements: u64, random: &mut SmallRng) {
-        let doublings = (elements / MIN_RUN).max(1).ilog2();
+        let doublings = (elements / MIN_RUN / 4).max(1).ilog2();
         let shortest = MIN_RUN << random.random_range(0..=doublings);
         self.left = to_index(random.random_range(shortest..=2 * shortest));
-        self.larger = random.random_range(self.of_variant - 64..=self.of_variant + 64);
+        self.favours = self.of_variant.near(random);
     }
 }
 
@@ -161,18 +182,18 @@ fn draw_runs<const WIDTH: usize>(
         }
         let length = run.left.min(rest.len() / WIDTH).max(1);
         let (now, later) = rest.split_at_mut((length * WIDTH).min(rest.len()));
-        draw::<WIDTH>(values, now, run.larger, fresh, random);
+        draw::<WIDTH>(values, now, run.favours, fresh, random);
         run.left = run.left.saturating_sub(length);
         rest = later;
     }
 }
 
-/// Fills `piece` with elements drawn from sorted values. For each, draws two random values, and takes the larger one
-/// with a probability of `larger` in 256. If `fresh`, the element lies between the taken value and the next.
+/// Fills `piece` with elements drawn from sorted values. For each, draws two random values, and takes one of them. If
+/// `fresh`, the element lies between the taken value and the next.
 fn draw<const WIDTH: usize>(
     values: &[u8],
     piece: &mut [u8],
-    larger: u64,
+    favours: Favours,
     fresh: bool,
     random: &mut SmallRng,
 ) {
@@ -183,7 +204,13 @@ fn draw<const WIDTH: usize>(
     for element in piece.as_chunks_mut::<WIDTH>().0 {
         let bits: u64 = random.random();
         let (one, other) = (place(bits), place(bits >> 28));
-        let at = if (bits >> 56) < larger { one.max(other) } else { one.min(other) };
+        let (by_distance, chance) = ((bits >> 56) & 1 == 1, bits >> 57);
+        let (is_other, degree) = if by_distance {
+            (one.abs_diff(values.len() / 2) < other.abs_diff(values.len() / 2), favours.distant)
+        } else {
+            (one < other, favours.larger)
+        };
+        let at = if is_other == (chance < degree) { other } else { one };
         *element = match values.get(at + 1) {
             Some(&high) if fresh => between(values[at], high, random.random()),
             _ => values[at],
@@ -288,7 +315,7 @@ mod tests {
     fn rows_of_one_variant_have_different_norms() {
         for row in [256, 4096, 16_384] {
             let (rows, bytes) = (32, 32 * row * 4);
-            let values: Vec<u8> = (0..1024u16).flat_map(|at| f32::from(at).to_le_bytes()).collect();
+            let values: Vec<u8> = (-512..512i16).flat_map(|at| f32::from(at).to_le_bytes()).collect();
             let mut source = Source::Drawn { values, width: 4, bytes: bytes as u64, fresh: false };
             let variant = floats(&written(&mut source, 7, bytes));
             let norm = |row: &[f32]| row.iter().map(|it| f64::from(*it).powi(2)).sum::<f64>().sqrt();
