@@ -14,20 +14,11 @@
 use opt_shared::outcome::{Body, Estimate, Report};
 
 use super::event::Stage;
-use super::roster::Roster;
+use super::roster::{Roster, is_worth_confirming};
 use super::unit::Unit;
 
 /// How many of the fastest candidates are confirmed. Only candidates that are faster than the baseline count.
 pub(super) const MAX_CONFIRMED: usize = 3;
-
-/// A candidate whose first interval has a larger relative half-width is not confirmed. The machine was so busy that
-/// second times would not settle the job either, but would take as long again.
-const MAX_HALF_WIDTH_TO_CONFIRM: f64 = 0.5;
-
-/// Returns true if second times could settle the job.
-pub(super) fn is_worth_confirming(speedup: &Estimate) -> bool {
-    speedup.ci_high - speedup.ci_low <= 2.0 * MAX_HALF_WIDTH_TO_CONFIRM * speedup.value
-}
 
 pub(super) struct Contest {
     /// At least one candidate is at least this fast.
