@@ -9,6 +9,7 @@ mod fault;
 mod ffi_error;
 pub mod frame;
 mod load;
+mod loader;
 pub(crate) mod map;
 mod nvrtc;
 mod python;

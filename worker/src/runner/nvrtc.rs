@@ -9,7 +9,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 
-use super::load::loader_error;
+use super::loader::loader_error;
 
 // The signatures of NVRTC's functions.
 type Create = unsafe extern "C" fn(

@@ -9,6 +9,7 @@ use crate::runner::abi::Function;
 use crate::runner::control::{ControlPage, Phase};
 use crate::runner::ffi_error::RaisedErrors;
 use crate::runner::frame::Setup;
+use crate::runner::loader::loader_error;
 
 /// Loads the artifact and looks up its functions. The error is the loader's message.
 pub(super) fn load(
@@ -89,15 +90,4 @@ fn open_library(library: &OwnedFd, flags: i32, name: &str) -> Result<*mut libc::
     // SAFETY: a NUL-terminated path; constructors of the library run here, in a process made for that.
     let handle = unsafe { libc::dlopen(path.as_ptr(), flags) };
     if handle.is_null() { Err(loader_error().replace(&descriptor_path, name)) } else { Ok(handle) }
-}
-
-/// The reason why the last `dlopen` of this thread failed.
-pub(in crate::runner) fn loader_error() -> String {
-    // SAFETY: dlerror returns null or a NUL-terminated text that stays until the next dl call of this thread.
-    let text = unsafe { libc::dlerror() };
-    if text.is_null() {
-        return "dlopen failed without a message".to_owned();
-    }
-    // SAFETY: as above, not null.
-    unsafe { std::ffi::CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }

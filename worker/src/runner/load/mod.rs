@@ -8,7 +8,6 @@ use std::os::fd::OwnedFd;
 
 use opt_shared::language::{Launcher, NO_CUDA};
 
-pub(super) use self::dlopen::loader_error;
 use super::abi::Function;
 use super::control::ControlPage;
 use super::cudart;

@@ -20,7 +20,7 @@ use std::path::Path;
 use self::api::{Api, Object};
 pub(super) use self::calls::{load, plan, run, take_raised};
 use super::frame::Python;
-use super::load::loader_error;
+use super::loader::loader_error;
 
 const DRIVER: &str = include_str!("driver.py");
 
