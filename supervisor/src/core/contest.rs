@@ -53,13 +53,20 @@ impl Contest {
         }
     }
 
-    /// Says why a unit is not profiled. Returns an empty text for a unit that is not confirmed.
+    /// Says why a unit is not profiled, or why its interval is too wide for it to be confirmed. Returns an empty text for
+    /// a unit that is not confirmed because it is not among the fastest.
     pub(super) fn why_not(&self, unit: &Unit) -> String {
         match (unit.step().stage, unit.speedup) {
             (Stage::Profile, Some(speedup)) => format!(
                 "timed briefly: it is at most {:.2} times as fast as the baseline, and another candidate at least {:.2} times",
                 speedup.ci_high, self.highest_lower_bound
             ),
+            (Stage::Confirm, Some(speedup)) if 1.0 < speedup.value && !is_worth_confirming(&speedup) => {
+                format!(
+                    "not confirmed: its speed-up is only known to lie between {:.2} and {:.2}",
+                    speedup.ci_low, speedup.ci_high
+                )
+            }
             _ => String::new(),
         }
     }

@@ -13,6 +13,15 @@ use opt_shared::outcome::Estimate;
 use super::event::Stage;
 use super::unit::{Progress, Unit};
 
+/// A candidate whose first interval has a larger relative half-width is not confirmed. The machine was so busy that
+/// second times would not settle the job either, but would take as long again.
+const MAX_HALF_WIDTH_TO_CONFIRM: f64 = 0.5;
+
+/// Returns true if second times could settle the job.
+pub(super) fn is_worth_confirming(speedup: &Estimate) -> bool {
+    speedup.ci_high - speedup.ci_low <= 2.0 * MAX_HALF_WIDTH_TO_CONFIRM * speedup.value
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Roster {
     /// In the order in which they are served, without those that were put off.
@@ -72,15 +81,6 @@ impl Ord for Number {
     fn cmp(&self, other: &Self) -> Ordering {
         self.0.total_cmp(&other.0)
     }
-}
-
-/// A candidate whose first interval has a larger relative half-width is not confirmed. The machine was so busy that
-/// second times would not settle the job either, but would take as long again.
-const MAX_HALF_WIDTH_TO_CONFIRM: f64 = 0.5;
-
-/// Returns true if second times could settle the job.
-pub(super) fn is_worth_confirming(speedup: &Estimate) -> bool {
-    speedup.ci_high - speedup.ci_low <= 2.0 * MAX_HALF_WIDTH_TO_CONFIRM * speedup.value
 }
 
 impl QueueKey {
