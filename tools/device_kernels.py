@@ -1,6 +1,6 @@
-"""Compares kernels on the emulated device with torch on the CPU, with random inputs.
+"""Compares kernels on the emulated device, or on a GPU, with torch on the CPU, with random inputs.
 
-    python tools/device_kernels.py target/debug/opt-supervisor --calls 6 [--seed 1] [--keep FOLDER]
+    python tools/device_kernels.py target/debug/opt-supervisor --calls 6 [--seed 1] [--device cuda:0] [--keep FOLDER]
 
 Needs torch. Records calls of each op, and runs the correct kernels of the CUDA demo and those of kernel_table.py on
 them. Exits with 1 if a kernel does not pass. With `--keep`, the captures and the run are kept in the folder.
@@ -95,10 +95,10 @@ def candidate(name, source, parts):
     return text
 
 
-def plan(folder, correct, further):
+def plan(folder, correct, further, device):
     """Returns a plan with the demo's correct kernels, further jobs, and the captures in the folder."""
     demo = tomllib.loads(DEMO.read_text())
-    text = "[run]\n" + keys(demo["run"]) + "[verify]\n" + keys(demo["verify"])
+    text = "[run]\n" + keys(demo["run"] | {"device": device}) + "[verify]\n" + keys(demo["verify"])
     for job in demo["job"]:
         name = job["name"]
         for old, new in RENAMED.get(name, {}).items():
@@ -119,6 +119,7 @@ def main():
     parser.add_argument("binary", type=pathlib.Path)
     parser.add_argument("--calls", type=int, default=6)
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--device", default="emulated")
     parser.add_argument("--keep", type=pathlib.Path)
     arguments = parser.parse_args()
     rng = random.Random(arguments.seed)
@@ -134,7 +135,7 @@ def main():
                     call(rng)
         expected = json.loads(EXPECTED.read_text())
         correct = {name for name, (status, _) in expected.items() if status == "PASSED"}
-        (folder / "plan.toml").write_text(plan(folder, correct, further))
+        (folder / "plan.toml").write_text(plan(folder, correct, further, arguments.device))
         command = [arguments.binary.resolve(), "run", "plan.toml", "--dir", "run"]
         ended = subprocess.run(command, cwd=folder, timeout=TIMEOUT, capture_output=True, text=True)
         if not (folder / "run/summary.json").exists():

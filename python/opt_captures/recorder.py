@@ -126,8 +126,8 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         self._sink.close(self.summary)
         if self._failure is not None and kind is None:
             raise RecordError(
-                f"writing captures to {self._sink.folder}: {self._failure} (if the disk is full, make room or lower `max_bytes`; all "
-                "calls recorded before are complete)"
+                f"writing captures to {self._sink.folder}: {self._failure} (if the disk is full, make room or lower "
+                "`max_bytes`; all calls recorded before are complete)"
             ) from self._failure
 
     def _summary(self) -> Summary:
