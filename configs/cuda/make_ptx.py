@@ -17,6 +17,9 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 OPTIONS = [b"--gpu-architecture=compute_80", b"-lineinfo"]
+# A driver refuses PTX of a version that is newer than the driver, and NVRTC writes the newest version that it knows. The
+# kernels need 7.2 at most, so they are declared as PTX of CUDA 11.4, which all drivers since 470 can load.
+PTX_VERSION = "7.4"
 
 
 def load_nvrtc():
@@ -43,7 +46,8 @@ def compile_to_ptx(nvrtc, source):
     ptx = ctypes.create_string_buffer(size.value)
     check(nvrtc, nvrtc.nvrtcGetPTX(program, ptx))
     # NVRTC puts its working folder before the name of the source.
-    return ptx.value.decode().replace(f'"{os.getcwd()}/', '"')
+    text = ptx.value.decode().replace(f'"{os.getcwd()}/', '"')
+    return re.sub(r"^\.version .*", f".version {PTX_VERSION}", text, flags=re.MULTILINE)
 
 
 def check(nvrtc, code):

@@ -25,7 +25,16 @@ pub enum DeviceKind {
     Emulated,
 }
 
+/// The compute capability of a card, which says what its machine code is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ComputeCapability {
+    pub major: u8,
+    pub minor: u8,
+}
+
 const CUDA_PREFIX: &str = "cuda:";
+/// The first major version with instructions that only code for exactly this capability may use, such as `wgmma`.
+const FIRST_WITH_OWN_INSTRUCTIONS: u8 = 9;
 
 impl Device {
     pub const fn kind(self) -> DeviceKind {
@@ -87,9 +96,48 @@ impl DeviceKind {
     }
 }
 
+impl ComputeCapability {
+    /// Parses a version such as `9.0`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let (major, minor) = name.split_once('.')?;
+        let found = Self { major: major.parse().ok()?, minor: minor.parse().ok()? };
+        Some(found).filter(|found| found.to_string() == name)
+    }
+
+    /// The name of this capability's machine code with all of its instructions, such as `sm_80` or `sm_90a`.
+    pub fn machine_code(self) -> String {
+        let own = if self.major >= FIRST_WITH_OWN_INSTRUCTIONS { "a" } else { "" };
+        format!("sm_{}{}{own}", self.major, self.minor)
+    }
+
+    /// The number by which compilers know this capability, such as 90.
+    pub fn number(self) -> u32 {
+        u32::from(self.major) * 10 + u32::from(self.minor)
+    }
+}
+
+impl fmt::Display for ComputeCapability {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn compute_capabilities_parse_and_name_their_machine_code() {
+        for (name, code, number) in
+            [("7.5", "sm_75", 75), ("8.0", "sm_80", 80), ("9.0", "sm_90a", 90), ("12.1", "sm_121a", 121)]
+        {
+            let found = ComputeCapability::from_name(name).expect("a capability");
+            assert_eq!((found.to_string(), found.machine_code(), found.number()), (name.into(), code.into(), number));
+        }
+        for name in ["", "9", "9.", ".0", "9.00", "9.0a", "-1.0", "300.0"] {
+            assert_eq!(ComputeCapability::from_name(name), None, "{name}");
+        }
+    }
 
     #[test]
     fn device_names_parse_back() {

@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::arguments::{Form, Signature};
 use crate::batch::Share;
 use crate::capture::FileIdentity;
-use crate::device::Device;
+use crate::device::{ComputeCapability, Device};
 use crate::ids::{EntryId, LeaseId};
 use crate::language::Launcher;
 use crate::launch::Launch;
@@ -173,6 +173,8 @@ pub struct BuildTask {
     pub candidate: String,
     pub source: CandidateSource,
     pub device: Device,
+    /// That of the card; `None` on another device.
+    pub capability: Option<ComputeCapability>,
     pub build: BuildSettings,
     /// The launches, if the compiler needs them; otherwise empty.
     pub launch: Launch,

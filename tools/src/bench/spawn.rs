@@ -143,6 +143,7 @@ impl Drop for WorkerPool {
 /// A build task whose prebuilt library does not exist, so a worker refuses it.
 fn nothing_to_build(folder: &Path) -> BuildTask {
     BuildTask {
+        capability: None,
         candidate: "nothing".to_owned(),
         source: CandidateSource {
             sources: vec![folder.join("nothing.so")],

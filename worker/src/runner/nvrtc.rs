@@ -22,6 +22,8 @@ type Create = unsafe extern "C" fn(
 ) -> c_int;
 type Compile = unsafe extern "C" fn(*mut c_void, c_int, *const *const c_char) -> c_int;
 type Size = unsafe extern "C" fn(*mut c_void, *mut usize) -> c_int;
+/// Of `nvrtcGetNumSupportedArchs` and of `nvrtcGetSupportedArchs`.
+type Numbers = unsafe extern "C" fn(*mut c_int) -> c_int;
 type Text = unsafe extern "C" fn(*mut c_void, *mut c_char) -> c_int;
 
 /// The suffix of an output file that selects machine code instead of PTX.
@@ -39,6 +41,7 @@ pub(super) fn compile(library: &Path, arguments: &[OsString]) -> Result<i32, Str
         return Ok(SOURCE_ERROR);
     };
     let nvrtc = Library::open(library)?;
+    nvrtc.knows(&order.options)?;
     let Some(built) = nvrtc.build(&order, &source)? else { return Ok(SOURCE_ERROR) };
     std::fs::write(&order.output, built)
         .map_err(|error| format!("writing {}: {error}", order.output.display()))?;
@@ -92,6 +95,45 @@ impl Library {
         } else {
             Ok(found)
         }
+    }
+
+    /// Returns an error if an option asks for machine code that this NVRTC does not know. Its own message would read
+    /// like a mistake in the source.
+    fn knows(&self, options: &[CString]) -> Result<(), String> {
+        let flag = options.iter().rev().filter_map(|option| option.to_str().ok()).find_map(|option| {
+            let (name, value) = option.split_once('=')?;
+            ["-arch", "--gpu-architecture"].contains(&name).then_some(value)
+        });
+        let Some(wanted) = flag.and_then(|flag| flag.strip_prefix("sm_")) else { return Ok(()) };
+        let Some(known) = self.architectures() else { return Ok(()) };
+        let digits = wanted.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        if digits.parse().is_ok_and(|number: c_int| known.contains(&number)) {
+            return Ok(());
+        }
+        Err(format!(
+            "this version of NVRTC cannot compile for sm_{wanted}, only for {} (install another version, or name an \
+             architecture in extra_flags, such as `-arch=compute_80`)",
+            known.iter().map(|number| format!("sm_{number}")).collect::<Vec<_>>().join(", ")
+        ))
+    }
+
+    /// The architectures that this NVRTC knows; `None` if it cannot say.
+    fn architectures(&self) -> Option<Vec<c_int>> {
+        // SAFETY: these are the types of the library's interface.
+        let (count, get) = unsafe {
+            (
+                std::mem::transmute::<*mut c_void, Numbers>(self.symbol(c"nvrtcGetNumSupportedArchs").ok()?),
+                std::mem::transmute::<*mut c_void, Numbers>(self.symbol(c"nvrtcGetSupportedArchs").ok()?),
+            )
+        };
+        let mut found = 0;
+        // SAFETY: the number is written by the call.
+        if unsafe { count(&mut found) } != 0 {
+            return None;
+        }
+        let mut known = vec![0; usize::try_from(found).ok()?];
+        // SAFETY: the call writes as many numbers as it said.
+        (unsafe { get(known.as_mut_ptr()) } == 0).then_some(known)
     }
 
     /// Compiles the source and prints the log. Returns `None` if the source has an error, which the log describes.

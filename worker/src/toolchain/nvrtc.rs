@@ -1,7 +1,8 @@
 //! Builds kernels without host code with NVRTC (a library that a separate process loads), or with nvcc if NVRTC is
 //! missing.
 //!
-//! Both produce PTX, which every device compiles for itself, or machine code if a flag names a card's architecture.
+//! Both produce machine code for the run's card, or for the architecture that a flag names, and PTX for the emulated
+//! device.
 
 use std::ffi::OsString;
 use std::fs;
@@ -13,8 +14,8 @@ use opt_shared::message::BuildTask;
 
 use super::{Folders, Program, Recipe, Step, Toolchain};
 
-/// The architecture of the PTX that is built by default. Cards of compute capability 8.0 or higher and the emulated
-/// device can run it.
+/// The architecture of the PTX that is built by default for the emulated device. Cards of compute capability 8.0 or
+/// higher can run it as well.
 pub(super) const PTX_FOR: &str = "compute_80";
 /// The usual folders of toolkits.
 const KNOWN_FOLDERS: [&str; 5] =
@@ -98,7 +99,8 @@ struct Target {
 }
 
 impl Target {
-    /// Returns the target that the plan's flags name, by default PTX.
+    /// Returns the target that the plan's flags name. By default, it is the machine code of the run's card, because
+    /// a card's driver refuses PTX that is newer than the driver, or else PTX.
     fn of(task: &BuildTask) -> Self {
         let named = task.build.extra_flags.iter().rev().find_map(|flag| {
             let (name, value) = flag.split_once('=')?;
@@ -109,7 +111,12 @@ impl Target {
                 Self { flag: flag.clone(), artifact: ArtifactKind::Cubin }
             }
             Some((flag, _)) => Self { flag: flag.clone(), artifact: ArtifactKind::Ptx },
-            None => Self { flag: format!("-arch={PTX_FOR}"), artifact: ArtifactKind::Ptx },
+            None => match task.capability {
+                Some(card) => {
+                    Self { flag: format!("-arch={}", card.machine_code()), artifact: ArtifactKind::Cubin }
+                }
+                None => Self { flag: format!("-arch={PTX_FOR}"), artifact: ArtifactKind::Ptx },
+            },
         }
     }
 }

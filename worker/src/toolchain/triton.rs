@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use opt_shared::arguments::{Argument, ArgumentValue, Entry, OutputTensor, bind, judged};
 use opt_shared::capture::{CaptureFile, DType};
 use opt_shared::causes::chain;
+use opt_shared::device::ComputeCapability;
 use opt_shared::language::ArtifactKind;
 use opt_shared::launch::{Pointer, ResolvedStep, ScalarType, Value, resolve};
 use opt_shared::message::{BuildTask, FirstCall};
@@ -89,6 +90,8 @@ struct Request<'a> {
     constants: BTreeMap<String, String>,
     /// The folders from which the interpreter imports modules.
     folders: &'a [PathBuf],
+    /// The compute capability of the run's card, such as 90; `None` for the emulated device.
+    card: Option<u32>,
 }
 
 /// A kernel to compile.
@@ -139,7 +142,8 @@ fn request(task: &BuildTask, folders: &[PathBuf]) -> Result<String, Failed> {
         }
     }
     let constants = constants(&task.build.extra_flags).map_err(Failed::Candidate)?;
-    serde_json::to_string(&Request { kernels, constants, folders })
+    let card = task.capability.map(ComputeCapability::number);
+    serde_json::to_string(&Request { kernels, constants, folders, card })
         .map_err(|error| Failed::Entry(error.to_string()))
 }
 

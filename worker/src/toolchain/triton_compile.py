@@ -1,7 +1,8 @@
 """Compiles Triton kernels ahead of time to PTX that can be launched like a CUDA kernel.
 
 Arguments: the source, the file to write, and a JSON object with `kernels` (each with `symbol`, `types`, `threads` and
-`shared`), `constants` (strings by name) and `folders` (from which modules are imported). A launch knows nothing about
+`shared`), `constants` (strings by name), `folders` (from which modules are imported) and `card` (its compute capability,
+such as 90, or null for the emulated device). A launch knows nothing about
 Triton, so the PTX is changed in three ways: shared memory gets its size, parameters that Triton adds and the kernel does
 not use are removed, and positions in inlined functions are replaced by the positions of the calls.
 """
@@ -14,6 +15,8 @@ import sys
 
 # The limit of a kernel's static shared memory, in bytes.
 STATIC_SHARED = 48 * 1024
+# The compute capability of the emulated device.
+EMULATED = 80
 
 
 def fail(text):
@@ -85,7 +88,7 @@ def signature(function, name, types, constants):
     return found, values
 
 
-def compile_one(module, kernel, constants):
+def compile_one(module, kernel, constants, card):
     """Returns the PTX of one kernel."""
     import triton
     from triton.backends.compiler import GPUTarget
@@ -102,12 +105,12 @@ def compile_one(module, kernel, constants):
     given = {key: literal(text) for key, text in constants.items()}
     types, values = signature(function, name, kernel["types"], {**tuned, **given})
     # With fused operations, the lanes of a warp end a reduction with sums that differ in the last bit, and store them to
-    # the same address. Which of them remains is undefined, so the device reports a race.
-    options = {"num_warps": warps, "enable_fp_fusion": False}
+    # the same address. Which of them remains is undefined, so the emulated device reports a race.
+    options = {"num_warps": warps, "enable_fp_fusion": card is not None}
     if "num_stages" in given or stages:
         options["num_stages"] = given.get("num_stages", stages)
     source = ASTSource(fn=function, signature=types, constexprs=values)
-    built = triton.compile(source, target=GPUTarget("cuda", 80, 32), options=options)
+    built = triton.compile(source, target=GPUTarget("cuda", card or EMULATED, 32), options=options)
     count = sum(kind != "constexpr" for kind in types.values())
     return finish(built.asm["ptx"], built.metadata.name, name, count, built.metadata.shared, kernel["shared"])
 
@@ -188,7 +191,7 @@ def main():
     # The device runs PTX, so the last stage, ptxas, is left out.
     CUDABackend.make_cubin = lambda *_: b""
     module = load(source)
-    done = [compile_one(module, kernel, request["constants"]) for kernel in request["kernels"]]
+    done = [compile_one(module, kernel, request["constants"], request["card"]) for kernel in request["kernels"]]
     with open(output, "w") as file:
         file.write(join(done))
 

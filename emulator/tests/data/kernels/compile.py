@@ -8,6 +8,9 @@ import pathlib
 import re
 import sys
 
+# Drivers refuse PTX of a newer version than theirs. All of the kernels need less than this version, that of CUDA 11.4.
+PTX_VERSION = "7.4"
+
 
 def compiled(library, source, name, include, options):
     program = ctypes.c_void_p()
@@ -33,9 +36,11 @@ def texts(library, include):
             print(f"SKIPPED {path.name}: the headers are not installed (pip install nvidia-cuda-runtime)")
             continue
         text = compiled(library, source, path.name, include or path.parent, [])
-        # Keep the line information of our own files only, and no debug sections.
+        # Keep the line information of our own files only, and no debug sections, which have the names of functions.
         text = re.sub(r'\.file\s+(\d+) "[^"]*/([^"/]+)"', r'.file \1 "\2"', text)
+        text = re.sub(r", function_name [^\n]*", "", text)
         text = re.sub(r"\n[ \t]*\.section.*", "", text, flags=re.S) + "\n"
+        text = re.sub(r"^\.version .*", f".version {PTX_VERSION}", text, flags=re.M)
         yield path.with_suffix(".ptx"), re.sub(r"\n(?:[ \t]*\n)+", "\n", text)
 
 

@@ -1,5 +1,6 @@
 //! The work of a run: plan, captures, candidates and replays. It also finds the names that belong to ids.
 
+use opt_shared::device::ComputeCapability;
 use opt_shared::ids::{CandidateId, UnitId};
 use opt_shared::units::Bytes;
 use serde_json::{Value, json};
@@ -23,6 +24,8 @@ pub(crate) struct Agenda<'a> {
     pub(crate) units: Units,
     pub(crate) folder: &'a RunFolder,
     pub(crate) cores: u32,
+    /// That of the run's card; `None` on another device.
+    pub(crate) capability: Option<ComputeCapability>,
     /// The total size up to which a job's captures are kept in the page cache.
     pub(crate) cache_budget: Bytes,
     /// The random seed for candidates for which the plan sets none.

@@ -41,6 +41,7 @@ impl Agenda<'_> {
                     candidate: candidate.name.clone(),
                     source: candidate.source.clone(),
                     device: self.plan.device(),
+                    capability: self.capability,
                     build: (*candidate.build).clone(),
                     launch,
                     first,

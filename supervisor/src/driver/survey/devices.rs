@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use opt_shared::device::Device;
+use opt_shared::device::{ComputeCapability, Device};
 use opt_shared::language::Toolchain;
 use opt_shared::message::{ASK_DEVICE, ASK_NVCC, ASK_NVRTC, DISCRETE, INTEGRATED};
 
@@ -27,6 +27,7 @@ pub struct Card {
     pub uuid: String,
     /// Whether it shares its memory with the CPU.
     pub is_integrated: bool,
+    pub capability: ComputeCapability,
     /// Its name and compute capability.
     pub description: String,
 }
@@ -44,16 +45,18 @@ pub fn present(device: Device) -> Result<Option<Card>, String> {
     }
 }
 
-/// Parses `UUID integrated|discrete DESCRIPTION`.
+/// Parses `UUID integrated|discrete MAJOR.MINOR NAME`.
 fn card(answer: &str) -> Option<Card> {
-    let mut words = answer.splitn(3, ' ');
-    let (uuid, memory, description) = (words.next()?, words.next()?, words.next()?);
+    let mut words = answer.splitn(4, ' ');
+    let (uuid, memory) = (words.next()?, words.next()?);
+    let (capability, name) = (ComputeCapability::from_name(words.next()?)?, words.next()?);
     let is_integrated = match memory {
         INTEGRATED => true,
         DISCRETE => false,
         _ => return None,
     };
-    Some(Card { uuid: uuid.to_owned(), is_integrated, description: description.to_owned() })
+    let description = format!("{name}, compute capability {capability}");
+    Some(Card { uuid: uuid.to_owned(), is_integrated, capability, description })
 }
 
 /// Returns the compiler that a build with these folders finds for kernels without host code. The error says why there
@@ -129,11 +132,11 @@ mod tests {
     #[test]
     fn card_is_read_from_the_answer_of_its_driver() {
         let found =
-            card("GPU-1-2 integrated Tegra with a long name, compute capability 8.7").expect("a card");
+            card("GPU-1-2 integrated 8.7 Tegra with a long name").expect("a card");
         assert_eq!((found.uuid.as_str(), found.is_integrated), ("GPU-1-2", true));
         assert_eq!(found.description, "Tegra with a long name, compute capability 8.7");
-        assert!(!card("GPU-1 discrete A").expect("a card").is_integrated);
-        for answer in ["", "GPU-1", "GPU-1 discrete", "GPU-1 shared A"] {
+        assert!(!card("GPU-1 discrete 9.0 A").expect("a card").is_integrated);
+        for answer in ["", "GPU-1", "GPU-1 discrete 9.0", "GPU-1 discrete A 9.0", "GPU-1 shared 9.0 A"] {
             assert_eq!(card(answer), None, "{answer}");
         }
     }

@@ -31,7 +31,7 @@ KERNELS = [
 ]
 
 for file, symbol, types, threads in KERNELS:
-    request = {"kernels": [{"symbol": symbol, "types": types, "threads": threads, "shared": 0}], "constants": {}, "folders": []}
+    request = {"kernels": [{"symbol": symbol, "types": types, "threads": threads, "shared": 0}], "constants": {}, "folders": [], "card": None}
     output = HERE / f"ptx/{symbol}.ptx"
     command = [sys.executable, "-I", COMPILE, f"{file}.py", output, json.dumps(request)]
     subprocess.run(command, cwd=HERE, check=True)

@@ -11,7 +11,7 @@ use super::functions::{Functions, NoDriver, ok};
 const COMPUTE_CAPABILITY_MAJOR: u32 = 75;
 const COMPUTE_CAPABILITY_MINOR: u32 = 76;
 
-/// Returns `yes UUID integrated|discrete NAME, compute capability N.N`, or `no` and the reason.
+/// Returns `yes UUID integrated|discrete MAJOR.MINOR NAME`, or `no` and the reason.
 pub(crate) fn tell(device: &str) -> String {
     let Some(Device::Cuda(ordinal)) = Device::from_name(device) else {
         return format!("no `{device}` is not a card");
@@ -41,7 +41,7 @@ fn ask(ordinal: u32) -> Result<String, NoDriver> {
         }
         let memory = if card.integrated { INTEGRATED } else { DISCRETE };
         let uuid = card.uuid.unwrap_or_default();
-        Ok(format!("{uuid} {memory} {}, compute capability {major}.{minor}", card.name))
+        Ok(format!("{uuid} {memory} {major}.{minor} {}", card.name))
     };
     ask().map_err(|error| NoDriver::Device { ordinal, error })
 }
