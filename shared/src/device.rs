@@ -132,7 +132,10 @@ mod tests {
             [("7.5", "sm_75", 75), ("8.0", "sm_80", 80), ("9.0", "sm_90a", 90), ("12.1", "sm_121a", 121)]
         {
             let found = ComputeCapability::from_name(name).expect("a capability");
-            assert_eq!((found.to_string(), found.machine_code(), found.number()), (name.into(), code.into(), number));
+            assert_eq!(
+                (found.to_string(), found.machine_code(), found.number()),
+                (name.into(), code.into(), number)
+            );
         }
         for name in ["", "9", "9.", ".0", "9.00", "9.0a", "-1.0", "300.0"] {
             assert_eq!(ComputeCapability::from_name(name), None, "{name}");

@@ -15,6 +15,7 @@ use crate::arguments::{Form, Signature};
 use crate::batch::Share;
 use crate::capture::FileIdentity;
 use crate::device::{ComputeCapability, Device};
+use crate::formula;
 use crate::ids::{EntryId, LeaseId};
 use crate::language::Launcher;
 use crate::launch::Launch;
@@ -284,6 +285,25 @@ pub struct ProfileTask {
     /// The seed for the order of blocks, the choice of slots, poisons and new inputs. Every candidate and stage has its
     /// own.
     pub seed: [u8; 32],
+}
+
+impl ProfileTask {
+    fn is_on_card(&self) -> bool {
+        self.device_cap != Bytes::ZERO
+    }
+
+    /// The largest size of the inputs of one call that vary.
+    pub fn largest_varied(&self) -> Bytes {
+        formula::largest_varied(self.is_on_card())
+    }
+
+    /// V of the entry that needs most.
+    pub fn varied(&self) -> Bytes {
+        let of_entry = |numbers: &EntryNumbers| {
+            if self.is_on_card() { numbers.varied_on_card } else { numbers.varied }
+        };
+        self.entries.iter().map(|entry| of_entry(&entry.numbers)).max().unwrap_or_default()
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

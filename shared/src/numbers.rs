@@ -21,6 +21,8 @@ pub struct EntryNumbers {
     pub buffers: u32,
     /// V: bytes of all variants of the inputs that may change between timed calls.
     pub varied: Bytes,
+    /// V on a card.
+    pub varied_on_card: Bytes,
     /// U: input bytes that cannot be mapped in place and are owed.
     pub unmapped: Bytes,
     /// The memory that copies of the inputs take.

@@ -22,6 +22,8 @@ pub struct EntryFacts {
     pub ring_bytes: Bytes,
     /// Bytes of all variants of the inputs that may change between timed calls (V).
     pub varied_bytes: Bytes,
+    /// The same on a card.
+    pub varied_on_card_bytes: Bytes,
     /// Bytes of the expected outputs' values, which are streamed and compared.
     pub expected_bytes: Bytes,
     /// Input bytes that cannot be mapped in place and are owed (U): pages at the edges of a range, misaligned
@@ -69,15 +71,20 @@ impl EntryFacts {
             .flat_map(|(id, ranges)| ranges.into_iter().map(move |range| (id, range)))
             .map(|(id, range)| unmapped_of(find(storages, id), &range, page))
             .sum();
+        let varied_bytes = |on_card| {
+            formula::varied(
+                inputs.iter().filter(|tensor| may_vary(tensor)).map(|tensor| extent_bytes(tensor)),
+                formula::ring_slots(tensors.iter().map(|tensor| extent_bytes(tensor))),
+                page,
+                formula::largest_varied(on_card),
+            )
+        };
         Self {
             input_bytes: all.values().flatten().map(length).sum(),
             output_bytes: formula::guarded(tensors.iter().map(|tensor| extent_bytes(tensor)), page),
             ring_bytes: formula::ring(tensors.iter().map(|tensor| extent_bytes(tensor)), page),
-            varied_bytes: formula::varied(
-                inputs.iter().filter(|tensor| may_vary(tensor)).map(|tensor| extent_bytes(tensor)),
-                formula::ring_slots(tensors.iter().map(|tensor| extent_bytes(tensor))),
-                page,
-            ),
+            varied_bytes: varied_bytes(false),
+            varied_on_card_bytes: varied_bytes(true),
             expected_bytes: tensors.iter().map(|tensor| tensor.logical_bytes()).sum(),
             unmapped_bytes: unmapped + resolved + lists,
             copied_bytes: pieces.iter().map(|piece| piece.placed(page)).sum(),

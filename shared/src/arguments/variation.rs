@@ -3,7 +3,7 @@
 
 use super::{Argument, may_vary};
 use crate::capture::Tensor;
-use crate::formula::{VARIED, variant};
+use crate::formula::variant;
 use crate::settings::Vary;
 use crate::units::Bytes;
 
@@ -16,6 +16,8 @@ pub struct VaryChoice<'a> {
     pub repeated: &'a [String],
     /// Paths of the arguments that the call changes.
     pub changed: &'a [String],
+    /// The largest size of an input that varies, which depends on the device (`formula::largest_varied`).
+    pub largest: Bytes,
 }
 
 impl VaryChoice<'_> {
@@ -39,7 +41,7 @@ impl VaryChoice<'_> {
             Some("it has no elements")
         } else if !may_vary(tensor) {
             Some("it is boolean, or a lazy conjugate or negative")
-        } else if VARIED < variant(Bytes::new(range.end - range.start)) {
+        } else if self.largest < variant(Bytes::new(range.end - range.start)) {
             Some("it is too large to get new values for each call")
         } else {
             None
@@ -64,7 +66,13 @@ impl VaryChoice<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use super::super::ArgumentValue;
+    use super::super::fixture::dense;
     use super::*;
+    use crate::capture::DType;
+    use crate::formula::largest_varied;
 
     #[test]
     fn unknown_parameter_is_found_with_its_key() {
@@ -77,8 +85,39 @@ mod tests {
             (Vary::Only(names(&["input", "inputs"])), names(&["x"]), Some(("vary", "inputs"))),
             (Vary::None, names(&["tensors1"]), Some(("constant", "tensors1"))),
         ] {
-            let choice = VaryChoice { vary: &vary, constant: &constant, repeated: &[], changed: &[] };
+            let choice = VaryChoice {
+                vary: &vary,
+                constant: &constant,
+                repeated: &[],
+                changed: &[],
+                largest: Bytes::ZERO,
+            };
             assert_eq!(choice.unknown(&params), found, "{vary:?} {constant:?}");
+        }
+    }
+    #[test]
+    fn inputs_of_real_sizes_vary_on_a_card_only() {
+        let kept = |elements: u64, on_card: bool| {
+            let tensor = Arc::new(dense(DType::Float32, &[elements], 0));
+            let argument = Argument {
+                parameter: "input".to_owned(),
+                path: "input".to_owned(),
+                value: ArgumentValue::Tensor(Arc::clone(&tensor)),
+            };
+            let choice = VaryChoice {
+                vary: &Vary::Auto,
+                constant: &[],
+                repeated: &[],
+                changed: &[],
+                largest: largest_varied(on_card),
+            };
+            choice.kept_because(&argument, &tensor)
+        };
+        let too_large = Some("it is too large to get new values for each call");
+        for (elements, on_the_cpu, on_a_card) in
+            [(1 << 20, None, None), (1 << 22, too_large, None), (1 << 25, too_large, too_large)]
+        {
+            assert_eq!((kept(elements, false), kept(elements, true)), (on_the_cpu, on_a_card), "{elements}");
         }
     }
 }

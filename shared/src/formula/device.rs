@@ -2,8 +2,9 @@
 
 use crate::units::Bytes;
 
-/// Memory reserved on a card for the context of a worker. This is an assumption: no card has been measured.
-pub const DEVICE_CONTEXT: Bytes = Bytes::mib(512);
+/// Memory reserved on a card for the context of a worker. On an H100 with driver 580, a context takes 524 MiB
+/// (`gpu-check`, step `context`).
+pub const DEVICE_CONTEXT: Bytes = Bytes::mib(640);
 /// The size of the pages in which a card's driver allocates memory.
 pub const CARD_GRAIN: Bytes = Bytes::mib(2);
 /// The alignment of allocations on the emulated device.

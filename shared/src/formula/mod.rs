@@ -32,7 +32,7 @@ pub use self::stages::{
     verify,
 };
 pub use self::time::{MAX_RUNNERS, MAX_STRETCH, MIN_RUNNERS, load_timeout, stretched};
-pub use self::varied::{VALUES, VARIED, values, variant, variants, varied};
+pub use self::varied::{VALUES, largest_varied, values, variant, variants, varied};
 use crate::units::Bytes;
 
 /// The alignment of whole storages and of outputs, in bytes (`docs/reference/candidates.md`). Because of it, a view has

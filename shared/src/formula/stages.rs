@@ -58,13 +58,15 @@ pub fn profile_on_device(
     let host = vec![
         term("staging (k\u{b7}s)", STAGING_SLOT.saturating_mul(LOAD_SLOTS)),
         term("output rings (R)", ring.saturating_mul(sides)),
-        term("values of varied inputs", of_all(|entry| values(entry.varied)).sum()),
+        term("values of varied inputs", of_all(|entry| values(entry.varied_on_card)).sum()),
+        // Whether an input may vary depends on all of its captured values.
+        term("an input that may vary", of_all(|entry| entry.varied_on_card).max().unwrap_or_default()),
         chunks(),
     ];
     let device = vec![
         term("inputs (I)", batch.iter().map(|entry| entry.inputs).sum()),
         term("output ring (R)", ring),
-        term("varied inputs (V)", of_all(|entry| entry.varied).max().unwrap_or_default()),
+        term("varied inputs (V)", of_all(|entry| entry.varied_on_card).max().unwrap_or_default()),
         term("flush of the L2 cache", DEVICE_FLUSH),
     ];
     (host, device)

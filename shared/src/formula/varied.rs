@@ -4,8 +4,12 @@ use super::ALIGNMENT;
 use crate::placement::whole_grains;
 use crate::units::Bytes;
 
-/// The largest size of all variants of an entry's inputs. An input that alone is larger does not vary.
+/// The largest size of all variants of an entry's inputs, unless `largest_varied` is larger.
 pub const VARIED: Bytes = Bytes::mib(8);
+/// The largest size of the inputs of one call that vary on a card. Kernels for cards are usually tried with larger inputs
+/// than fit into `VARIED`, and cards have the memory. If the inputs of one call exceed `VARIED`, there is one variant, so
+/// each block is a single call. Writing it takes the host about a tenth of a second.
+const VARIED_ON_CARD: Bytes = Bytes::mib(64);
 /// The largest size of an entry's captured values from which new values are drawn.
 pub const VALUES: Bytes = Bytes::mib(1);
 
@@ -14,10 +18,16 @@ pub fn values(varied: Bytes) -> Bytes {
     varied.min(VALUES)
 }
 
+/// The largest size of the inputs of one call that vary. An input that alone is larger does not vary.
+pub const fn largest_varied(on_card: bool) -> Bytes {
+    if on_card { VARIED_ON_CARD } else { VARIED }
+}
+
 /// The number of variants for blocks of at most `calls` calls, if the inputs of one call take `one` bytes; 0 if not
 /// even one variant fits, or if `one` is 0.
-pub fn variants(one: Bytes, calls: u32) -> u32 {
+pub fn variants(one: Bytes, calls: u32, largest: Bytes) -> u32 {
     let fit = VARIED.get().checked_div(one.get()).unwrap_or(0);
+    let fit = if fit == 0 && one != Bytes::ZERO && one <= largest { 1 } else { fit };
     u32::try_from(fit).unwrap_or(u32::MAX).min(calls)
 }
 
@@ -29,14 +39,20 @@ pub fn variant(extent: Bytes) -> Bytes {
 
 /// V for inputs of these sizes, all of which may vary. A later trial decides which of them do vary, so this is the
 /// largest possible size.
-pub fn varied(inputs: impl Iterator<Item = Bytes>, calls: u32, page: Bytes) -> Bytes {
-    let slots: Vec<Bytes> = inputs.map(variant).filter(|&bytes| bytes <= VARIED).collect();
+pub fn varied(inputs: impl Iterator<Item = Bytes>, calls: u32, page: Bytes, largest: Bytes) -> Bytes {
+    let slots: Vec<Bytes> = inputs.map(variant).filter(|&bytes| bytes <= largest).collect();
     let all: Bytes = slots.iter().copied().sum();
     if slots.is_empty() {
         return Bytes::ZERO;
     }
     let pages = page.saturating_mul(slots.len() as u64);
-    if VARIED < all { VARIED + pages } else { all.saturating_mul(u64::from(variants(all, calls))) + pages }
+    // If not all vary together, some of them may, with as many variants as fit.
+    let most = if VARIED < all {
+        all.min(largest).max(VARIED)
+    } else {
+        all.saturating_mul(u64::from(variants(all, calls, largest)))
+    };
+    most + pages
 }
 
 #[cfg(test)]
@@ -52,17 +68,28 @@ mod tests {
             (Bytes::mib(9), 100, 0),
             (Bytes::ZERO, 100, 0),
         ] {
-            assert_eq!(variants(one, calls), expected, "{one}");
+            assert_eq!(variants(one, calls, VARIED), expected, "{one}");
+        }
+        for (one, expected) in [(8, 1), (9, 1), (64, 1), (65, 0)] {
+            assert_eq!(variants(Bytes::mib(one), 100, largest_varied(true)), expected, "{one} MiB on a card");
         }
     }
 
     #[test]
     fn too_large_inputs_need_no_memory_for_variants() {
         let page = Bytes::kib(4);
-        let of = |inputs: &[Bytes]| varied(inputs.iter().copied(), 4, page);
+        let of = |inputs: &[Bytes]| varied(inputs.iter().copied(), 4, page, VARIED);
+        let on_card = |inputs: &[Bytes]| varied(inputs.iter().copied(), 4, page, largest_varied(true));
         assert_eq!(of(&[]), Bytes::ZERO);
         assert_eq!(of(&[Bytes::mib(9)]), Bytes::ZERO);
         assert_eq!(of(&[Bytes::new(128), Bytes::gib(1)]), Bytes::new(4 * 192) + page);
         assert_eq!(of(&[Bytes::mib(5), Bytes::mib(6)]), VARIED + page + page);
+        assert_eq!(on_card(&[Bytes::mib(9)]), variant(Bytes::mib(9)) + page);
+        assert_eq!(on_card(&[Bytes::mib(64)]), Bytes::ZERO);
+        assert_eq!(on_card(&[Bytes::mib(40), Bytes::mib(41)]), largest_varied(true) + page + page);
+        assert_eq!(
+            on_card(&[Bytes::mib(1), Bytes::mib(80)]),
+            variant(Bytes::mib(1)).saturating_mul(4) + page
+        );
     }
 }

@@ -7,6 +7,8 @@ use opt_shared::arguments::{
     ArgumentValue, Entry, EntryFacts, Observed, VaryChoice, bind, c_skeleton, changed_paths, judged, table,
 };
 use opt_shared::capture::{CaptureFile, DType};
+use opt_shared::device::{Device, DeviceKind};
+use opt_shared::formula;
 use opt_shared::settings::{ToleranceProfile, VerifySettings};
 use opt_shared::units::Bytes;
 use serde_json::json;
@@ -44,7 +46,7 @@ pub(super) fn check(arguments: &CheckArguments) -> CommandResult {
         .collect();
     let mut all_findings = Vec::new();
     for (job, facts) in plan.jobs.iter().zip(&facts) {
-        all_findings.push(examine(job, facts)?);
+        all_findings.push(examine(job, facts, plan.device())?);
     }
     let machine = CheckedMachine::of(&plan, &facts);
     let replays = checked(&plan, &facts, &replay_facts, cores);
@@ -255,12 +257,12 @@ impl JobFindings {
 }
 
 /// Reads all captures of a job, including the data of their outputs, and collects warnings about them.
-fn examine(job: &JobPlan, facts: &JobFacts) -> Result<JobFindings, Failure> {
+fn examine(job: &JobPlan, facts: &JobFacts, device: Device) -> Result<JobFindings, Failure> {
     let files = crate::plan::entry_files(job).map_err(Failure::usage)?;
     let mut findings = JobFindings::default();
     let Some(signature) = &facts.signature else { return Ok(findings) };
     for path in &files {
-        examine_entry(job, facts, (path, signature), &mut findings);
+        examine_entry(job, facts, device, (path, signature), &mut findings);
     }
     Ok(findings)
 }
@@ -269,6 +271,7 @@ fn examine(job: &JobPlan, facts: &JobFacts) -> Result<JobFindings, Failure> {
 fn examine_entry(
     job: &JobPlan,
     facts: &JobFacts,
+    device: Device,
     (path, signature): (&Path, &opt_shared::arguments::Signature),
     findings: &mut JobFindings,
 ) {
@@ -292,7 +295,13 @@ fn examine_entry(
     let usable_entry = facts.entries.iter().find(|fact| fact.entry.name == name);
     let repeated = usable_entry.map_or(&[][..], |fact| fact.entry.repeated.as_slice());
     let changed = changed_paths(&output_tensors, &arguments);
-    let choice = VaryChoice { vary: &job.profile.vary, constant: &job.constant, repeated, changed: &changed };
+    let choice = VaryChoice {
+        vary: &job.profile.vary,
+        constant: &job.constant,
+        repeated,
+        changed: &changed,
+        largest: formula::largest_varied(device.kind() == DeviceKind::Cuda),
+    };
     for argument in &arguments {
         if let ArgumentValue::Tensor(tensor) = &argument.value {
             let why = choice.kept_because(argument, tensor);

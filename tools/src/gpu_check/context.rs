@@ -5,6 +5,7 @@ use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use opt_shared::formula::DEVICE_CONTEXT;
 
 use crate::Arguments;
 use crate::cuda::Device;
@@ -52,10 +53,14 @@ pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
             format!("{:.0} ms", created.as_secs_f64() * 1e3),
             format!("of which cuInit: {:.0} ms", initialised.as_secs_f64() * 1e3),
         ),
-        Row::measured(
+        Row::new(
             "device memory of a context",
+            Judgement::of(taken <= DEVICE_CONTEXT.get()),
             mib(taken),
-            "free memory before a second process starts, minus free memory while it runs; predictions assume 512 MiB",
+            format!(
+                "free memory before a second process starts, minus free memory while it runs; predictions reserve {}",
+                mib(DEVICE_CONTEXT.get())
+            ),
         ),
         Row::measured("host memory of a context", host, "/proc/self/status"),
     ])

@@ -76,6 +76,7 @@ fn entry(file: u64, inputs: u64, outputs: u64, unmapped: u64) -> EntryNumbers {
         ring: if outputs == 0 { Bytes::ZERO } else { ring([Bytes::mib(outputs)].into_iter(), Bytes::kib(4)) },
         buffers: 3,
         varied: Bytes::ZERO,
+        varied_on_card: Bytes::ZERO,
         unmapped: Bytes::mib(unmapped),
         // Copied inputs take two MiB more than their bytes.
         copied: Bytes::mib(inputs + 2),

@@ -131,8 +131,7 @@ mod tests {
 
     #[test]
     fn card_is_read_from_the_answer_of_its_driver() {
-        let found =
-            card("GPU-1-2 integrated 8.7 Tegra with a long name").expect("a card");
+        let found = card("GPU-1-2 integrated 8.7 Tegra with a long name").expect("a card");
         assert_eq!((found.uuid.as_str(), found.is_integrated), ("GPU-1-2", true));
         assert_eq!(found.description, "Tegra with a long name, compute capability 8.7");
         assert!(!card("GPU-1 discrete 9.0 A").expect("a card").is_integrated);

@@ -175,6 +175,7 @@ impl JobFacts {
                     ring: facts.ring_bytes,
                     buffers: u32::try_from(arguments.len() + outputs.len()).unwrap_or(u32::MAX),
                     varied: facts.varied_bytes,
+                    varied_on_card: facts.varied_on_card_bytes,
                     unmapped: facts.unmapped_bytes,
                     copied: facts.copied_bytes,
                     constants: Arc::default(),

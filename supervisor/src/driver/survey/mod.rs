@@ -19,6 +19,7 @@ pub mod seed;
 pub mod spec;
 
 use opt_shared::arguments::VaryChoice;
+use opt_shared::units::Bytes;
 
 use self::facts::JobFacts;
 use super::error::RunError;
@@ -44,7 +45,13 @@ pub fn read_facts(plan: &Plan) -> Result<Vec<JobFacts>, RunError> {
 /// or the reverse.
 fn check_parameter_names(job: &JobPlan, facts: &JobFacts) -> Result<(), RunError> {
     let Some(signature) = &facts.signature else { return Ok(()) };
-    let choice = VaryChoice { vary: &job.profile.vary, constant: &job.constant, repeated: &[], changed: &[] };
+    let choice = VaryChoice {
+        vary: &job.profile.vary,
+        constant: &job.constant,
+        repeated: &[],
+        changed: &[],
+        largest: Bytes::ZERO,
+    };
     match choice.unknown(&signature.params) {
         None => Ok(()),
         Some((key, name)) => Err(RunError::UnknownParameter {

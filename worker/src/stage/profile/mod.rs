@@ -70,7 +70,7 @@ pub(crate) fn run<B: Backend>(
         drop_cache: task.drop_cache,
     };
     let mut groups = backend.groups(&wanted)?;
-    let room = task.entries.iter().map(|entry| entry.numbers.varied).max().unwrap_or_default();
+    let room = task.varied();
     let memory = match room {
         Bytes::ZERO => None,
         _ if task.profile.vary == Vary::None => None,

@@ -83,7 +83,7 @@ impl Race {
     fn run(self) -> (Head, Result<Profiled, SessionError>, Rc<RefCell<Script>>) {
         let folder = tempfile::tempdir().expect("a folder");
         let (mut entries, signature) = entries_of(self.op, &[self.number]);
-        entries[0].numbers.varied = Bytes::mib(9);
+        entries[0].numbers.varied_on_card = Bytes::mib(9);
         let callee = |symbol: &str| {
             let own = folder.path().join(symbol);
             std::fs::create_dir(&own).expect("made");

@@ -133,8 +133,13 @@ fn eligible(recorded: &Recorded, task: &ProfileTask) -> Result<(Vec<Eligible>, K
     let repeated = task.entries.iter().find(|entry| entry.name == recorded.name);
     let repeated = repeated.map_or(&[][..], |entry| entry.repeated.as_slice());
     let changed = changed_paths(&recorded.outputs, &recorded.arguments);
-    let choice =
-        VaryChoice { vary: &task.profile.vary, constant: &task.constant, repeated, changed: &changed };
+    let choice = VaryChoice {
+        vary: &task.profile.vary,
+        constant: &task.constant,
+        repeated,
+        changed: &changed,
+        largest: task.largest_varied(),
+    };
     let room = source::room(tensors.iter().filter(|(_, tensor)| may_vary(tensor)).count());
     let (mut found, mut kept) = (Vec::new(), Vec::new());
     for (number, &(argument, tensor)) in tensors.iter().enumerate() {
@@ -186,10 +191,16 @@ fn slots(recorded: &Recorded) -> u32 {
 }
 
 /// The layout of the chosen inputs; `None` if they do not all fit into the memory.
-fn variation_of(recorded: &Recorded, eligible: &[Eligible], chosen: &[usize]) -> Option<Variants> {
+fn variation_of(
+    recorded: &Recorded,
+    task: &ProfileTask,
+    eligible: &[Eligible],
+    chosen: &[usize],
+) -> Option<Variants> {
     let extents: Vec<Extent> = chosen.iter().map(|&at| eligible[at].extent).collect();
     let page = rustix::param::page_size() as u64;
-    Some(lay_out(&extents, slots(recorded), page)).filter(|variants| variants.count != 0)
+    Some(lay_out(&extents, slots(recorded), page, task.largest_varied()))
+        .filter(|variants| variants.count != 0)
 }
 
 fn unvaried_because(kept: &[(String, Kept)]) -> String {
@@ -280,7 +291,10 @@ mod tests {
         let recorded = Recorded::open(&entries[0], &signature).expect("a capture");
         // 50,000 bytes are not a multiple of the number that is written at a time.
         let extents = [50_000, 400].map(|bytes| Extent { tensor: 0, bytes, phase: 12 });
-        let variation = Variation { variants: lay_out(&extents, 4, 4096), ..Variation::none("") };
+        let variation = Variation {
+            variants: lay_out(&extents, 4, 4096, formula::largest_varied(false)),
+            ..Variation::none("")
+        };
         let end = variation.variants.inputs[1].region.start + variation.variants.inputs[1].region.bytes;
         for calls in [0, 1, 3, 4, 5] {
             let memory = Ones(vec![1; to_index(end)].into());

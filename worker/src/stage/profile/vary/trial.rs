@@ -68,12 +68,16 @@ pub(in super::super) fn decide<B: Backend>(
     let mut open = Vec::new();
     for (number, entry) in placed.iter().enumerate() {
         let recorded: &Recorded = entry.as_ref();
-        if let Some(why) = without_trial(recorded, task, memory.is_some()) {
+        if let Some(why) = without_trial(recorded, task) {
             decided.push(Some(Variation::none(why)));
             continue;
         }
         decided.push(None);
         match eligible(recorded, task) {
+            // Memory is reserved unless every input of every entry is too large or may not vary.
+            Ok((_, kept)) if memory.is_none() => {
+                decided[number] = Some(Variation::none(unvaried_because(&kept)));
+            }
             Ok((eligible, kept)) => {
                 let choices = choices(&eligible).into_iter();
                 open.push(Undecided { number, eligible, kept, choices, dropped: None, uncertain: false });
@@ -92,7 +96,7 @@ pub(in super::super) fn decide<B: Backend>(
         for mut it in open.drain(..) {
             let recorded: &Recorded = placed[it.number].as_ref();
             let next = it.choices.find_map(|choice| {
-                variation_of(recorded, &it.eligible, &choice).map(|variants| (choice, variants))
+                variation_of(recorded, task, &it.eligible, &choice).map(|variants| (choice, variants))
             });
             match next {
                 Some((choice, variants)) => {
@@ -166,7 +170,7 @@ pub(in super::super) fn recall(
         };
         let (eligible, kept) = eligible(recorded, task).ok()?;
         let fits = choice.iter().all(|&at| at < eligible.len());
-        let variants = fits.then(|| variation_of(recorded, &eligible, choice)).flatten()?;
+        let variants = fits.then(|| variation_of(recorded, task, &eligible, choice)).flatten()?;
         let none = Vec::new().into_iter();
         let mut it = Undecided { number: 0, eligible, kept, choices: none, dropped: None, uncertain: false };
         let variation = chosen(&mut it, choice, variants);
@@ -176,10 +180,10 @@ pub(in super::super) fn recall(
 }
 
 /// The reason why no input of an entry varies, if that is known without a trial.
-fn without_trial(recorded: &Recorded, task: &ProfileTask, has_memory: bool) -> Option<&'static str> {
+fn without_trial(recorded: &Recorded, task: &ProfileTask) -> Option<&'static str> {
     match task.profile.vary {
         Vary::None => Some("the plan says vary = \"none\""),
-        _ if !has_memory || recorded.has_no_elements() => Some("no input may vary"),
+        _ if recorded.has_no_elements() => Some("its outputs have no elements"),
         _ => None,
     }
 }
