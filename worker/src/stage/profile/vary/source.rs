@@ -7,13 +7,14 @@
 //! call are wrong for the next.
 
 use std::io;
+use std::num::NonZero;
 
 use opt_shared::arguments::OutputTensor;
 use opt_shared::capture::{CaptureError, DType, Kind, Tensor};
 use opt_shared::formula::VALUES;
 use opt_shared::units::to_index;
-use rand::Rng;
 use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
 
 use super::PIECE;
 use super::fresh::{between, is_fresh};
@@ -25,6 +26,13 @@ use crate::session::WIDEST_ELEMENT;
 /// The smallest number of values that are shuffled. Fewer values have so few orders (seven have 5,040) that a kernel
 /// could know the results of all.
 const MIN_SHUFFLED: u64 = 8;
+
+/// An input of more bytes is drawn by several threads. Only inputs on a card are that large.
+const DRAWN_BY_ONE: u64 = 8 << 20;
+/// The part of an input that one thread draws at a time, in bytes.
+const STRIPE: u64 = 1 << 20;
+/// The most threads that draw one input. Together, their stripes take less memory than the input.
+const MOST_THREADS: usize = 8;
 
 /// The length of the shortest runs of elements that favour the same values.
 const MIN_RUN: u64 = 64;
@@ -104,6 +112,16 @@ impl Source {
                 let elements = (*bytes / *width as u64).max(1);
                 let of_variant = Favours::of_variant(random);
                 let mut run = Run { left: 0, favours: of_variant, of_variant };
+                if DRAWN_BY_ONE < *bytes {
+                    let draw = |stripe: &mut [u8], seed| {
+                        let random = &mut SmallRng::seed_from_u64(seed);
+                        by_width!(
+                            *width,
+                            draw_runs(values, stripe, &mut run.clone(), elements, *fresh, random)
+                        );
+                    };
+                    return write_stripes(*bytes, random, draw, write);
+                }
                 let mut buffer = vec![0; to_index((*bytes).min(PIECE))];
                 let mut at = 0;
                 while at < *bytes {
@@ -125,7 +143,34 @@ fn gives_places(outputs: &[OutputTensor]) -> bool {
     outputs.iter().any(|output| output.tensor.dtype.kind() == Kind::Integer)
 }
 
+/// Fills so many bytes with stripes that threads draw with a seed each, and writes them in their order. The number of
+/// threads does not change what is written.
+fn write_stripes(
+    bytes: u64,
+    random: &mut SmallRng,
+    draw: impl Fn(&mut [u8], u64) + Sync,
+    mut write: impl FnMut(u64, &[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS);
+    let mut buffer = vec![0; to_index(STRIPE) * threads];
+    let mut at = 0;
+    while at < bytes {
+        let length = to_index(bytes - at).min(buffer.len());
+        let now = &mut buffer[..length];
+        std::thread::scope(|scope| {
+            for stripe in now.chunks_mut(to_index(STRIPE)) {
+                let (draw, seed) = (&draw, random.random());
+                scope.spawn(move || draw(stripe, seed));
+            }
+        });
+        write(at, now)?;
+        at += length as u64;
+    }
+    Ok(())
+}
+
 /// Elements that favour the same values to the same degree.
+#[derive(Clone)]
 struct Run {
     /// The number of its elements that have not been drawn.
     left: usize,
@@ -269,8 +314,6 @@ fn kept_because(structure: Structure) -> Kept {
 
 #[cfg(test)]
 mod tests {
-    use rand::SeedableRng;
-
     use super::*;
 
     fn floats(bytes: &[u8]) -> Vec<f32> {
@@ -309,6 +352,21 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn large_inputs_are_drawn_whole_and_alike_for_the_same_seed() {
+        let values: Vec<u8> = (1..1000u16).flat_map(|at| f32::from(at).to_le_bytes()).collect();
+        // Neither a whole number of stripes nor of rounds.
+        let bytes = to_index(DRAWN_BY_ONE + STRIPE / 2 + 4);
+        let mut source = Source::Drawn { values, width: 4, bytes: bytes as u64, fresh: false };
+        let [one, same, other] = [1, 1, 2].map(|seed| written(&mut source, seed, bytes));
+        assert!(floats(&one).iter().all(|value| (1.0..1000.0).contains(value)));
+        assert!(one == same);
+        let kept = floats(&one).iter().zip(floats(&other)).filter(|(one, other)| **one == *other).count();
+        assert!(kept < bytes / 4 / 100, "{kept} elements are the same in two variants");
+        let stripes: Vec<&[u8]> = one.chunks(to_index(STRIPE)).collect();
+        assert!(stripes[..8].windows(2).all(|pair| pair[0] != pair[1]), "two stripes are the same");
     }
 
     #[test]
