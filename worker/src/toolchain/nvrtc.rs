@@ -8,7 +8,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use opt_shared::device::Device;
+use opt_shared::device::{ComputeCapability, Device};
 use opt_shared::language::ArtifactKind;
 use opt_shared::message::BuildTask;
 
@@ -39,7 +39,7 @@ impl Toolchain for Nvrtc {
         let [source] = folders.files.sources.as_slice() else {
             return Recipe::Refused("a kernel without host code must be one source file".to_owned());
         };
-        let target = Target::of(task);
+        let target = Target::of(&task.build.extra_flags, task.capability);
         if task.device == Device::Emulated && target.artifact == ArtifactKind::Cubin {
             let why =
                 format!("the emulated device runs only PTX, and `{}` asks for machine code", target.flag);
@@ -101,8 +101,8 @@ struct Target {
 impl Target {
     /// Returns the target that the plan's flags name. By default, it is the machine code of the run's card, because
     /// a card's driver refuses PTX that is newer than the driver, or else PTX.
-    fn of(task: &BuildTask) -> Self {
-        let named = task.build.extra_flags.iter().rev().find_map(|flag| {
+    fn of(flags: &[String], capability: Option<ComputeCapability>) -> Self {
+        let named = flags.iter().rev().find_map(|flag| {
             let (name, value) = flag.split_once('=')?;
             ["-arch", "--gpu-architecture"].contains(&name).then_some((flag, value))
         });
@@ -111,7 +111,7 @@ impl Target {
                 Self { flag: flag.clone(), artifact: ArtifactKind::Cubin }
             }
             Some((flag, _)) => Self { flag: flag.clone(), artifact: ArtifactKind::Ptx },
-            None => match task.capability {
+            None => match capability {
                 Some(card) => {
                     Self { flag: format!("-arch={}", card.machine_code()), artifact: ArtifactKind::Cubin }
                 }
@@ -213,6 +213,26 @@ mod tests {
     fn touch(path: &Path) {
         fs::create_dir_all(path.parent().expect("a folder")).expect("made");
         fs::write(path, "").expect("written");
+    }
+
+    #[test]
+    fn kernels_are_built_for_the_named_architecture_or_else_for_the_card() {
+        let hopper = ComputeCapability { major: 9, minor: 0 };
+        for (flags, card, flag, artifact) in [
+            (&[][..], None, "-arch=compute_80", ArtifactKind::Ptx),
+            (&[], Some(hopper), "-arch=sm_90a", ArtifactKind::Cubin),
+            (&["-arch=compute_80"], Some(hopper), "-arch=compute_80", ArtifactKind::Ptx),
+            (
+                &["--gpu-architecture=sm_80", "-lineinfo"],
+                None,
+                "--gpu-architecture=sm_80",
+                ArtifactKind::Cubin,
+            ),
+        ] {
+            let flags: Vec<String> = flags.iter().map(|&flag| flag.to_owned()).collect();
+            let target = Target::of(&flags, card);
+            assert_eq!((target.flag.as_str(), target.artifact), (flag, artifact), "{flags:?} {card:?}");
+        }
     }
 
     #[test]

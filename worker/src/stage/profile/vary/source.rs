@@ -31,7 +31,7 @@ const MIN_SHUFFLED: u64 = 8;
 const DRAWN_BY_ONE: u64 = 8 << 20;
 /// The part of an input that one thread draws at a time, in bytes.
 const STRIPE: u64 = 1 << 20;
-/// The most threads that draw one input. Together, their stripes take less memory than the input.
+/// The most threads that draw one input. Their stripes take less memory than the input.
 const MOST_THREADS: usize = 8;
 
 /// The length of the shortest runs of elements that favour the same values.
