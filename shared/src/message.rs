@@ -294,7 +294,7 @@ impl ProfileTask {
 
     /// The largest size of the inputs of one call that vary.
     pub fn largest_varied(&self) -> Bytes {
-        formula::largest_varied(self.is_on_card())
+        formula::largest_varied(self.is_on_card(), self.profile.cache_state)
     }
 
     /// V of the entry that needs most.

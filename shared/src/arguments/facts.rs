@@ -9,6 +9,7 @@ use super::{Argument, ArgumentValue, OutputTensor, PlainValue};
 use crate::capture::{Kind, Storage, Tensor};
 use crate::formula;
 use crate::placement::whole_grains;
+use crate::settings::CacheState;
 use crate::units::Bytes;
 
 /// Sizes and other facts about one entry.
@@ -76,7 +77,7 @@ impl EntryFacts {
                 inputs.iter().filter(|tensor| may_vary(tensor)).map(|tensor| extent_bytes(tensor)),
                 formula::ring_slots(tensors.iter().map(|tensor| extent_bytes(tensor))),
                 page,
-                formula::largest_varied(on_card),
+                formula::largest_varied(on_card, CacheState::Auto),
             )
         };
         Self {

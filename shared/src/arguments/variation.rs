@@ -73,6 +73,7 @@ mod tests {
     use super::*;
     use crate::capture::DType;
     use crate::formula::largest_varied;
+    use crate::settings::CacheState;
 
     #[test]
     fn unknown_parameter_is_found_with_its_key() {
@@ -109,14 +110,17 @@ mod tests {
                 constant: &[],
                 repeated: &[],
                 changed: &[],
-                largest: largest_varied(on_card),
+                largest: largest_varied(on_card, CacheState::Auto),
             };
             choice.kept_because(&argument, &tensor)
         };
         let too_large = Some("it is too large to get new values for each call");
-        for (elements, on_the_cpu, on_a_card) in
-            [(1 << 20, None, None), (1 << 22, too_large, None), (1 << 25, too_large, too_large)]
-        {
+        for (elements, on_the_cpu, on_a_card) in [
+            (1 << 21, None, None),
+            (1 << 22, too_large, None),
+            (1 << 24, too_large, None),
+            (1 << 25, too_large, too_large),
+        ] {
             assert_eq!((kept(elements, false), kept(elements, true)), (on_the_cpu, on_a_card), "{elements}");
         }
     }

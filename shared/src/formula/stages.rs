@@ -46,27 +46,29 @@ pub fn on_device(entry: &EntryNumbers) -> Vec<Term> {
 
 /// The memory of profiling a batch of kernels without host code. The first list is the worker's host memory: staging,
 /// the outputs of each side's last block, the values from which new inputs are drawn, and 2c. The second list is device
-/// memory. All sides share it: the inputs, the ring, the varied inputs and the memory of a flush.
+/// memory. All sides share it: the inputs, the ring, the varied inputs and the memory of a flush. The ring and the varied
+/// inputs are those of the entries that need most, because they are allocated once for `all` entries of the profile.
 pub fn profile_on_device(
     batch: &[EntryNumbers],
+    all: &[EntryNumbers],
     settings: &ProfileSettings,
     sides: u64,
 ) -> (Vec<Term>, Vec<Term>) {
-    let ring = batch.iter().map(|entry| device_ring(entry.outputs)).max().unwrap_or_default();
+    let ring = all.iter().map(|entry| device_ring(entry.outputs)).max().unwrap_or_default();
     let varies = settings.vary != Vary::None;
-    let of_all = |of: fn(&EntryNumbers) -> Bytes| batch.iter().filter(|_| varies).map(of);
+    let varied = all.iter().filter(|_| varies).map(|entry| entry.varied_on_card).max().unwrap_or_default();
     let host = vec![
         term("staging (k\u{b7}s)", STAGING_SLOT.saturating_mul(LOAD_SLOTS)),
         term("output rings (R)", ring.saturating_mul(sides)),
-        term("values of varied inputs", of_all(|entry| values(entry.varied_on_card)).sum()),
+        term("values of varied inputs", values(varied).saturating_mul(batch.len() as u64)),
         // Whether an input may vary depends on all of its captured values.
-        term("an input that may vary", of_all(|entry| entry.varied_on_card).max().unwrap_or_default()),
+        term("an input that may vary", varied),
         chunks(),
     ];
     let device = vec![
         term("inputs (I)", batch.iter().map(|entry| entry.inputs).sum()),
         term("output ring (R)", ring),
-        term("varied inputs (V)", of_all(|entry| entry.varied_on_card).max().unwrap_or_default()),
+        term("varied inputs (V)", varied),
         term("flush of the L2 cache", DEVICE_FLUSH),
     ];
     (host, device)

@@ -2,14 +2,20 @@
 
 use super::ALIGNMENT;
 use crate::placement::whole_grains;
+use crate::settings::CacheState;
 use crate::units::Bytes;
 
 /// The largest size of all variants of an entry's inputs, unless `largest_varied` is larger.
-pub const VARIED: Bytes = Bytes::mib(8);
+pub const VARIED: Bytes = with_room_for_phases(8);
 /// The largest size of the inputs of one call that vary on a card. Kernels for cards are usually tried with larger inputs
 /// than fit into `VARIED`, and cards have the memory. If the inputs of one call exceed `VARIED`, there is one variant, so
 /// each block is a single call. Writing it takes the host about a tenth of a second.
-const VARIED_ON_CARD: Bytes = Bytes::mib(64);
+const VARIED_ON_CARD: Bytes = with_room_for_phases(64);
+/// So many MiB of inputs, and the space for the phases of 64 inputs (`variant`).
+const fn with_room_for_phases(mib: u64) -> Bytes {
+    Bytes::new((mib << 20) + 64 * ALIGNMENT)
+}
+
 /// The largest size of an entry's captured values from which new values are drawn.
 pub const VALUES: Bytes = Bytes::mib(1);
 
@@ -18,9 +24,10 @@ pub fn values(varied: Bytes) -> Bytes {
     varied.min(VALUES)
 }
 
-/// The largest size of the inputs of one call that vary. An input that alone is larger does not vary.
-pub const fn largest_varied(on_card: bool) -> Bytes {
-    if on_card { VARIED_ON_CARD } else { VARIED }
+/// The largest size of the inputs of one call that vary. An input that alone is larger does not vary. If they exceed
+/// `VARIED`, a block is a single call, which is too short to be timed from warm caches.
+pub fn largest_varied(on_card: bool, state: CacheState) -> Bytes {
+    if on_card && state != CacheState::Warm { VARIED_ON_CARD } else { VARIED }
 }
 
 /// The number of variants for blocks of at most `calls` calls, if the inputs of one call take `one` bytes; 0 if not
@@ -46,11 +53,11 @@ pub fn varied(inputs: impl Iterator<Item = Bytes>, calls: u32, page: Bytes, larg
         return Bytes::ZERO;
     }
     let pages = page.saturating_mul(slots.len() as u64);
-    // If not all vary together, some of them may, with as many variants as fit.
+    // If only some of them vary, more of their variants fit.
     let most = if VARIED < all {
         all.min(largest).max(VARIED)
     } else {
-        all.saturating_mul(u64::from(variants(all, calls, largest)))
+        all.saturating_mul(u64::from(calls)).min(VARIED)
     };
     most + pages
 }
@@ -70,8 +77,12 @@ mod tests {
         ] {
             assert_eq!(variants(one, calls, VARIED), expected, "{one}");
         }
-        for (one, expected) in [(8, 1), (9, 1), (64, 1), (65, 0)] {
-            assert_eq!(variants(Bytes::mib(one), 100, largest_varied(true)), expected, "{one} MiB on a card");
+        for (one, on_the_cpu, on_a_card) in
+            [(4, 2, 2), (5, 1, 1), (8, 1, 1), (9, 0, 1), (64, 0, 1), (65, 0, 0)]
+        {
+            let of =
+                |on_card| variants(variant(Bytes::mib(one)), 100, largest_varied(on_card, CacheState::Auto));
+            assert_eq!((of(false), of(true)), (on_the_cpu, on_a_card), "{one} MiB");
         }
     }
 
@@ -79,14 +90,20 @@ mod tests {
     fn too_large_inputs_need_no_memory_for_variants() {
         let page = Bytes::kib(4);
         let of = |inputs: &[Bytes]| varied(inputs.iter().copied(), 4, page, VARIED);
-        let on_card = |inputs: &[Bytes]| varied(inputs.iter().copied(), 4, page, largest_varied(true));
+        let on_card = |inputs: &[Bytes]| {
+            varied(inputs.iter().copied(), 4, page, largest_varied(true, CacheState::Auto))
+        };
         assert_eq!(of(&[]), Bytes::ZERO);
         assert_eq!(of(&[Bytes::mib(9)]), Bytes::ZERO);
         assert_eq!(of(&[Bytes::new(128), Bytes::gib(1)]), Bytes::new(4 * 192) + page);
         assert_eq!(of(&[Bytes::mib(5), Bytes::mib(6)]), VARIED + page + page);
         assert_eq!(on_card(&[Bytes::mib(9)]), variant(Bytes::mib(9)) + page);
-        assert_eq!(on_card(&[Bytes::mib(64)]), Bytes::ZERO);
-        assert_eq!(on_card(&[Bytes::mib(40), Bytes::mib(41)]), largest_varied(true) + page + page);
+        assert_eq!(on_card(&[Bytes::mib(64)]), variant(Bytes::mib(64)) + page);
+        assert_eq!(on_card(&[Bytes::mib(65)]), Bytes::ZERO);
+        assert_eq!(
+            on_card(&[Bytes::mib(40), Bytes::mib(41)]),
+            largest_varied(true, CacheState::Auto) + page + page
+        );
         assert_eq!(
             on_card(&[Bytes::mib(1), Bytes::mib(80)]),
             variant(Bytes::mib(1)).saturating_mul(4) + page

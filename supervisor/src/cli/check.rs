@@ -300,7 +300,7 @@ fn examine_entry(
         constant: &job.constant,
         repeated,
         changed: &changed,
-        largest: formula::largest_varied(device.kind() == DeviceKind::Cuda),
+        largest: formula::largest_varied(device.kind() == DeviceKind::Cuda, job.profile.cache_state),
     };
     for argument in &arguments {
         if let ArgumentValue::Tensor(tensor) = &argument.value {

@@ -186,7 +186,7 @@ pub fn profile_on_device(
     let shares: Vec<Share<'_>> = entries.iter().map(EntryNumbers::share).collect();
     let cut = batches(&shares, Bytes::ZERO);
     let terms = |range: &Range<usize>| {
-        formula::profile_on_device(&entries[range.clone()], settings, sides.len() as u64)
+        formula::profile_on_device(&entries[range.clone()], entries, settings, sides.len() as u64)
     };
     let worst = largest(cut.iter().map(|range| total(&terms(range).1)));
     let batch = worst.map_or(0..0, |index| cut[index].clone());

@@ -129,8 +129,16 @@ fn start(what: Attempted, arguments: &Arguments) -> Result<Child> {
     command.spawn().context("starting a child")
 }
 
+/// The end of the wait for a child.
+enum Waited {
+    Answered(Found),
+    /// It ended without an answer.
+    Ended,
+    TooLong,
+}
+
 /// Waits for a child's answer, then kills it. Returns the answer, and how long it took to end the child.
-fn finish(mut child: Child, limit: Duration) -> Result<(Option<Found>, Duration)> {
+fn finish(mut child: Child, limit: Duration) -> Result<(Waited, Duration)> {
     let out = child.stdout.take().context("a child without output")?;
     let (send, received) = mpsc::channel();
     std::thread::spawn(move || {
@@ -139,19 +147,23 @@ fn finish(mut child: Child, limit: Duration) -> Result<(Option<Found>, Duration)
         // The receiver is gone if the time was up.
         let _ = send.send(found);
     });
-    let found = received.recv_timeout(limit).ok().flatten();
+    let waited = match received.recv_timeout(limit) {
+        Ok(Some(found)) => Waited::Answered(found),
+        Ok(None) => Waited::Ended,
+        Err(_) => Waited::TooLong,
+    };
     let started = Instant::now();
     child.kill().context("ending a child")?;
     child.wait().context("reaping a child")?;
-    Ok((found, started.elapsed()))
+    Ok((waited, started.elapsed()))
 }
 
 /// Returns whether another process can still compute, and its answer.
 fn afterwards(arguments: &Arguments) -> Result<(bool, String)> {
-    let (found, _) = finish(start(Attempted::Good, arguments)?, arguments.limit(ANSWER))?;
-    Ok(match found {
-        Some(found) => (found.is_over, format!("a new process: {}", found.text)),
-        None => (false, "a new process gave no answer".to_owned()),
+    let (waited, _) = finish(start(Attempted::Good, arguments)?, arguments.limit(ANSWER))?;
+    Ok(match waited {
+        Waited::Answered(found) => (found.is_over, format!("a new process: {}", found.text)),
+        Waited::Ended | Waited::TooLong => (false, "a new process gave no answer".to_owned()),
     })
 }
 
@@ -166,11 +178,11 @@ fn emulated(kernel: &'static str, limit: Duration) -> (Option<u32>, String) {
 
 pub(crate) fn rows(what: Attempted, arguments: &Arguments) -> Result<Vec<Row>> {
     let (kernel, documented) = what.kernel();
-    let (found, _) = finish(start(what, arguments)?, arguments.limit(ANSWER))?;
+    let (waited, _) = finish(start(what, arguments)?, arguments.limit(ANSWER))?;
     let (works, after) = afterwards(arguments)?;
     let (emulated_code, emulated) = emulated(kernel, limit_of(what, arguments));
     let fault = format!("the fault of `{kernel}`");
-    let Some(found) = found else {
+    let Waited::Answered(found) = waited else {
         return Ok(vec![Row::no_answer(&fault, "its process said nothing").emulated(emulated)]);
     };
     let is_documented = found.code == Some(documented);
@@ -198,13 +210,16 @@ pub(crate) fn rows(what: Attempted, arguments: &Arguments) -> Result<Vec<Row>> {
 
 pub(crate) fn endless(arguments: &Arguments) -> Result<Vec<Row>> {
     let (kernel, watchdog) = Attempted::Endless.kernel();
-    let (found, reaped) = finish(start(Attempted::Endless, arguments)?, ENDLESS_ANSWER)?;
+    let (waited, reaped) = finish(start(Attempted::Endless, arguments)?, ENDLESS_ANSWER)?;
     let (works, after) = afterwards(arguments)?;
     let (_, emulated) = emulated(kernel, LIMIT);
     // A driver with a watchdog, or the twin, may end the kernel itself.
-    let (is_endless, text) = match found {
-        Some(found) => (!found.is_over && found.code.is_none_or(|code| code == watchdog), found.text),
-        None => (true, format!("its process said nothing for {} s", ENDLESS_ANSWER.as_secs())),
+    let (is_endless, text) = match waited {
+        Waited::Answered(found) => {
+            (!found.is_over && found.code.is_none_or(|code| code == watchdog), found.text)
+        }
+        Waited::TooLong => (true, format!("its process said nothing for {} s", ENDLESS_ANSWER.as_secs())),
+        Waited::Ended => (false, "its process ended without an answer".to_owned()),
     };
     Ok(vec![
         Row::new(format!("the end of `{kernel}`"), Judgement::of(is_endless), text, "").emulated(emulated),

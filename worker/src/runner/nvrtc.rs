@@ -106,8 +106,10 @@ impl Library {
         });
         let Some(wanted) = flag.and_then(|flag| flag.strip_prefix("sm_")) else { return Ok(()) };
         let Some(known) = self.architectures() else { return Ok(()) };
-        let digits = wanted.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-        if digits.parse().is_ok_and(|number: c_int| known.contains(&number)) {
+        let Ok(number) = wanted.trim_end_matches(|c: char| c.is_ascii_lowercase()).parse::<c_int>() else {
+            return Ok(());
+        };
+        if known.contains(&number) {
             return Ok(());
         }
         Err(format!(

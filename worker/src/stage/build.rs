@@ -45,6 +45,8 @@ const PLENTY_OF_FILES: u64 = 2;
 const PLENTY_OF_INODES: u64 = 10_000;
 /// The number of bytes of a compiler's output that the result keeps.
 const LOG_HEAD: usize = 4096;
+/// The part of an artifact in which its compiler's version is looked for, in bytes.
+const SEARCHED: u64 = 4 << 20;
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The number of characters of a version that are kept.
 const MAX_VERSION: usize = 200;
@@ -374,14 +376,16 @@ fn locate(step: &Step, toolchain: &[PathBuf]) -> Result<Result<PathBuf, String>,
     })
 }
 
-/// The version that NVRTC writes into its output, such as `NVRTC 13.0.88`.
-fn nvrtc_version(built: fs::File) -> String {
-    let mut head = Vec::new();
-    let read = built.take(LOG_HEAD as u64).read_to_end(&mut head);
-    let head = String::from_utf8_lossy(&head);
-    let release = read.ok().and_then(|_| head.lines().find(|line| line.contains("compilation tools")));
-    let version = release.and_then(|line| line.rsplit_once(", V")).map(|(_, version)| version.trim());
-    version.map_or_else(|| "NVRTC".to_owned(), |version| format!("NVRTC {version}"))
+/// The version that NVRTC writes into its output, such as `NVRTC 13.0.88`. PTX has it in its first lines, machine code
+/// in a note.
+fn nvrtc_version(built: impl Read) -> String {
+    let mut bytes = Vec::new();
+    let read = built.take(SEARCHED).read_to_end(&mut bytes);
+    let text = String::from_utf8_lossy(&bytes);
+    let release = read.ok().and_then(|_| text.split_once("compilation tools, release "));
+    let version = release.and_then(|(_, rest)| rest.split_once(", V")).map_or("", |(_, version)| version);
+    let length = version.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(version.len());
+    if length == 0 { "NVRTC".to_owned() } else { format!("NVRTC {}", &version[..length]) }
 }
 
 /// Returns the first line of `--version`, requested once for each program. The program may be a script that hangs, so
@@ -445,6 +449,24 @@ mod tests {
 
     fn room(disk: Bytes, inodes: u64) -> Option<Room> {
         Some(Room { disk: Some(disk), inodes: Some(inodes), pids: None })
+    }
+
+    #[test]
+    fn version_of_nvrtc_is_found_in_ptx_and_in_machine_code() {
+        for (built, expected) in [
+            (
+                &b"//\n// Cuda compilation tools, release 13.5, V13.5.37\n// Based on NVVM\n"[..],
+                "NVRTC 13.5.37",
+            ),
+            (
+                b"\x7fELF\xff\x00Cuda compilation tools, release 13.0, V13.0.88\0Build system\0",
+                "NVRTC 13.0.88",
+            ),
+            (b"\x7fELF\xff\x00Cuda compilation tools, release 13.0", "NVRTC"),
+            (b"", "NVRTC"),
+        ] {
+            assert_eq!(nvrtc_version(built), expected);
+        }
     }
 
     #[test]

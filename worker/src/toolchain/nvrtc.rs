@@ -1,8 +1,8 @@
 //! Builds kernels without host code with NVRTC (a library that a separate process loads), or with nvcc if NVRTC is
 //! missing.
 //!
-//! Both produce machine code for the run's card, or for the architecture that a flag names, and PTX for the emulated
-//! device.
+//! NVRTC produces machine code for the run's card. For the emulated device, both produce PTX, as nvcc and older versions
+//! of NVRTC do for a card. A flag can name another architecture.
 
 use std::ffi::OsString;
 use std::fs;
@@ -39,13 +39,15 @@ impl Toolchain for Nvrtc {
         let [source] = folders.files.sources.as_slice() else {
             return Recipe::Refused("a kernel without host code must be one source file".to_owned());
         };
-        let target = Target::of(&task.build.extra_flags, task.capability);
+        let compiler = find(&task.build.toolchain);
+        let has_machine_code = compiler.as_ref().is_some_and(Compiler::builds_machine_code);
+        let target = Target::of(&task.build.extra_flags, task.capability.filter(|_| has_machine_code));
         if task.device == Device::Emulated && target.artifact == ArtifactKind::Cubin {
             let why =
                 format!("the emulated device runs only PTX, and `{}` asks for machine code", target.flag);
             return Recipe::Refused(why);
         }
-        let Some(compiler) = find(&task.build.toolchain) else {
+        let Some(compiler) = compiler else {
             return Recipe::Unavailable(MISSING.to_owned());
         };
         let output = folders.scratch.join(format!("candidate.{}", target.artifact.suffix()));
@@ -99,8 +101,8 @@ struct Target {
 }
 
 impl Target {
-    /// Returns the target that the plan's flags name. By default, it is the machine code of the run's card, because
-    /// a card's driver refuses PTX that is newer than the driver, or else PTX.
+    /// Returns the target that the plan's flags name. By default, it is the machine code of the card, because a card's
+    /// driver refuses PTX that is newer than the driver. Without a card, it is PTX.
     fn of(flags: &[String], capability: Option<ComputeCapability>) -> Self {
         let named = flags.iter().rev().find_map(|flag| {
             let (name, value) = flag.split_once('=')?;
@@ -128,6 +130,16 @@ enum Compiler {
 }
 
 impl Compiler {
+    /// True for an NVRTC that can compile for cards with instructions of their own (`sm_90a`), which is the case since
+    /// CUDA 12. Its PTX can be too new for a card's driver; that of older compilers hardly is.
+    fn builds_machine_code(&self) -> bool {
+        const FIRST: u32 = 12;
+        match self {
+            Self::Library(path) => version_of(&name_of(path)).first().is_some_and(|&major| FIRST <= major),
+            Self::Nvcc(_) => false,
+        }
+    }
+
     /// The toolkit's headers (`cuda_fp16.h`), if it has any.
     fn headers(&self) -> Option<PathBuf> {
         let (Self::Library(path) | Self::Nvcc(path)) = self;
@@ -233,6 +245,19 @@ mod tests {
             let target = Target::of(&flags, card);
             assert_eq!((target.flag.as_str(), target.artifact), (flag, artifact), "{flags:?} {card:?}");
         }
+    }
+
+    #[test]
+    fn only_newer_libraries_build_machine_code() {
+        for (name, expected) in [
+            ("libnvrtc.so.13", true),
+            ("libnvrtc.so.12.8.93", true),
+            ("libnvrtc.so.11.2", false),
+            ("libnvrtc.so", false),
+        ] {
+            assert_eq!(Compiler::Library(name.into()).builds_machine_code(), expected, "{name}");
+        }
+        assert!(!Compiler::Nvcc("/usr/local/cuda-13/bin/nvcc".into()).builds_machine_code());
     }
 
     #[test]

@@ -11,33 +11,41 @@ use super::vary::Variation;
 use super::{BASELINE, CANDIDATE, Profile, Side, Stop, start};
 use crate::judge::element::differs;
 use crate::session::{
-    Answer, Backend, BlockOrder, Ending, Session, SessionError, Variants, Varied, WIDEST_ELEMENT, nothing_new,
+    Answer, Backend, BlockOrder, Ending, Renew, SessionError, Variants, Varied, WIDEST_ELEMENT, nothing_new,
 };
 use crate::stage::calls::EntryCalls;
 use crate::stage::failure::{Calls, of_calls};
 
-/// A slot in which the candidate's outputs differ from the baseline's. The inputs of its block are still in place.
+/// A slot in which the candidate's outputs differ from the baseline's.
 pub(super) struct Disputed<'c> {
     pub(super) context: &'c Context<'c>,
     pub(super) slot: u32,
     pub(super) calls: u32,
+    pub(super) seed: u64,
     pub(super) poison: u8,
     pub(super) mismatch: Box<Mismatch>,
 }
 
 impl<'a, B: Backend> Profile<'a, B> {
-    /// Finds the side that is wrong. The baseline's runner is replaced by a fresh one, which repeats the block.
+    /// Finds the side that is wrong. The baseline's runner is replaced by a fresh one, which repeats the block. The inputs
+    /// are written again, because on a card the candidate could have changed them.
     pub(super) fn decide<'b>(
         &mut self,
         disputed: Disputed<'_>,
         placed: &'b [B::Placed],
         varied: Option<Varied<'b, B::Variants>>,
+        variation: &mut Variation,
         sides: &mut Vec<Side<'b>>,
     ) -> Result<(usize, Stop), SessionError>
     where
         'a: 'b,
     {
-        let Disputed { context, slot, calls, poison, mismatch } = disputed;
+        let Disputed { context, slot, calls, seed, poison, mismatch } = disputed;
+        let memory = self.memory;
+        let mut renew = || match memory {
+            Some(memory) => variation.write_for(context.recorded, memory, calls, seed),
+            None => Ok(()),
+        };
         if let Some(former) = sides.pop() {
             let ending = former.session.finish()?;
             self.note_end(BASELINE, &ending);
@@ -49,7 +57,7 @@ impl<'a, B: Backend> Profile<'a, B> {
             return Ok((BASELINE, stop));
         }
         let baseline = &mut sides[BASELINE];
-        let made = again(context, &mut *baseline.session, baseline.has_plan, calls, poison)?;
+        let made = again(context, baseline, calls, poison, &mut renew)?;
         if let Some(stop) = made {
             return Ok((BASELINE, stop));
         }
@@ -111,14 +119,14 @@ impl<'a, B: Backend> Profile<'a, B> {
     }
 }
 
-/// Makes the plan call, if any, and repeats a block with the inputs that are in place, without using the times. Returns
-/// the reason if the side stopped.
+/// Makes the plan call, if any, and repeats a block, without using the times. `renew` writes its inputs, unless they are
+/// in place. Returns the reason if the side stopped.
 fn again(
     context: &Context<'_>,
-    session: &mut dyn Session,
-    has_plan: bool,
+    side: &mut Side<'_>,
     calls: u32,
     poison: u8,
+    renew: Renew<'_>,
 ) -> Result<Option<Stop>, SessionError> {
     let order = |plan, calls| BlockOrder {
         entry: context.index,
@@ -132,8 +140,8 @@ fn again(
         limit: context.task.verify.call_timeout.saturating_mul(calls),
     };
     let steps = [(true, 1, Calls::TimedPlan), (false, calls, Calls::Timed)];
-    for (plan, calls, what) in steps.into_iter().filter(|(plan, ..)| has_plan || !plan) {
-        match session.clock().block(&order(plan, calls), &mut nothing_new)? {
+    for (plan, calls, what) in steps.into_iter().filter(|(plan, ..)| side.has_plan || !plan) {
+        match side.session.clock().block(&order(plan, calls), &mut *renew)? {
             Answer::Died => return Ok(Some(Stop::Died { entry: context.index })),
             Answer::Done(block) => {
                 if let Some(verdict) = of_calls(&block.called, calls, what) {
@@ -180,7 +188,7 @@ fn repeated(
     outliers: &mut Outliers,
 ) -> Result<Option<Stop>, SessionError> {
     let poison = crate::stage::POISONS[0];
-    let stopped = again(context, &mut *side.session, side.has_plan, block.calls, poison)?;
+    let stopped = again(context, side, block.calls, poison, &mut nothing_new)?;
     if stopped.is_some() {
         return Ok(stopped);
     }

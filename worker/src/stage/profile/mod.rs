@@ -129,6 +129,8 @@ enum Stop {
         entry: usize,
         slot: u32,
         calls: u32,
+        /// The seed of the block's inputs.
+        seed: u64,
         poison: u8,
         mismatch: Box<Mismatch>,
     },
@@ -286,10 +288,11 @@ impl<B: Backend> Profile<'_, B> {
             stopped = made.err();
         }
         if let Some((CANDIDATE, Stop::Disputed { .. })) = &stopped
-            && let Some((_, Stop::Disputed { entry, slot, calls, poison, mismatch })) = stopped.take()
+            && let Some((_, Stop::Disputed { entry, slot, calls, seed, poison, mismatch })) = stopped.take()
         {
-            let disputed = dispute::Disputed { context: &contexts[entry], slot, calls, poison, mismatch };
-            stopped = Some(self.decide(disputed, placed, varied, &mut sides)?);
+            let context = &contexts[entry];
+            let disputed = dispute::Disputed { context, slot, calls, seed, poison, mismatch };
+            stopped = Some(self.decide(disputed, placed, varied, &mut variations[entry], &mut sides)?);
         }
         let completed = stopped.is_none();
         self.end(placed, sides, stopped)?;

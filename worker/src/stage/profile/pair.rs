@@ -64,10 +64,10 @@ impl Context<'_> {
     }
 
     /// Returns true if a block is a single call: if the caches must be cold, or contain other entries' data, a first
-    /// call would fill them for the next ones. (On a device, the caches are flushed before every call, so cold blocks
-    /// may have several calls.)
+    /// call would fill them for the next ones. On a device, caches could be flushed before every call of a block, but
+    /// then a kernel could compute the results of later calls early, because their inputs are already there.
     pub(super) fn has_single_calls(&self) -> bool {
-        (self.is_cold() && !self.on_device) || self.rotates
+        self.is_cold() || self.rotates
     }
 
     pub(super) fn cache_state(&self) -> CacheStateReached {
@@ -196,7 +196,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         let looks: Vec<Vec<Look>> =
             seen.iter().map(|seen| seen.iter().map(|seen| seen.look).collect()).collect();
         let checked = match (self.variation.varies(), self.sides.len()) {
-            (true, 2..) => self.check_against_baseline(order, poison, &looks)?,
+            (true, 2..) => self.check_against_baseline(order, seed, poison, &looks)?,
             (true, _) => self.keep(order.calls, seed, &looks)?,
             (false, _) => self.check_against_capture(order, poison, &looks)?,
         };
@@ -313,6 +313,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
     fn check_against_baseline(
         &mut self,
         order: Order,
+        seed: u64,
         poison: u8,
         looks: &[Vec<Look>],
     ) -> Result<Made<()>, SessionError> {
@@ -331,8 +332,8 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
             let found =
                 self.entry_calls().compare_sessions(&*candidate.session, slot, poison, &*baseline.session)?;
             if let Some(mismatch) = found {
-                let disputed =
-                    Stop::Disputed { entry: self.context.index, slot, calls: order.calls, poison, mismatch };
+                let (entry, calls) = (self.context.index, order.calls);
+                let disputed = Stop::Disputed { entry, slot, calls, seed, poison, mismatch };
                 return Ok(Err((CANDIDATE, disputed)));
             }
         }

@@ -229,8 +229,17 @@ impl Driver for CardDriver {
     }
 
     fn write(&mut self, to: u64, bytes: &[u8]) -> Result<(), DriverError> {
-        // SAFETY: the source is borrowed until the call returns, and it has been read then.
-        ok("cuMemcpyHtoD", unsafe { (self.functions.write)(to, bytes.as_ptr().cast(), bytes.len()) })
+        // `cuMemcpyHtoD` may return before bytes from pageable memory have arrived, and launches do not wait for its
+        // stream.
+        // SAFETY: the source is borrowed until the copy is over.
+        ok("cuMemcpyHtoDAsync", unsafe {
+            (self.functions.upload)(to, bytes.as_ptr().cast(), bytes.len(), self.copies)
+        })?;
+        let arrived = self.mark(Queue::Copies)?;
+        while !self.is_over(arrived)? {
+            std::hint::spin_loop();
+        }
+        Ok(())
     }
 
     fn mark(&mut self, queue: Queue) -> Result<Mark, DriverError> {

@@ -58,7 +58,6 @@ functions! {
     upload = "cuMemcpyHtoDAsync_v2": fn(CUdeviceptr, *const c_void, usize, CUstream);
     download = "cuMemcpyDtoHAsync_v2": fn(*mut c_void, CUdeviceptr, usize, CUstream);
     read = "cuMemcpyDtoH_v2": fn(*mut c_void, CUdeviceptr, usize);
-    write = "cuMemcpyHtoD_v2": fn(CUdeviceptr, *const c_void, usize);
     fill = "cuMemsetD8Async": fn(CUdeviceptr, u8, usize, CUstream);
     stream = "cuStreamCreate": fn(*mut CUstream, c_uint);
     event = "cuEventCreate": fn(*mut CUevent, c_uint);

@@ -8,6 +8,7 @@
 
 use std::io;
 use std::num::NonZero;
+use std::sync::{Mutex, PoisonError};
 
 use opt_shared::arguments::OutputTensor;
 use opt_shared::capture::{CaptureError, DType, Kind, Tensor};
@@ -157,12 +158,19 @@ fn write_stripes(
     while at < bytes {
         let length = to_index(bytes - at).min(buffer.len());
         let now = &mut buffer[..length];
+        let stripes = now.chunks_mut(to_index(STRIPE));
+        let work: Mutex<Vec<(&mut [u8], u64)>> =
+            Mutex::new(stripes.map(|stripe| (stripe, random.random())).collect());
+        let next = || work.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let draw_some = || std::iter::from_fn(next).for_each(|(stripe, seed)| draw(stripe, seed));
         std::thread::scope(|scope| {
-            for stripe in now.chunks_mut(to_index(STRIPE)) {
-                let (draw, seed) = (&draw, random.random());
-                scope.spawn(move || draw(stripe, seed));
+            for _ in 1..threads {
+                // If Linux refuses a thread, the others draw its stripes.
+                let _ = std::thread::Builder::new().spawn_scoped(scope, draw_some);
             }
+            draw_some();
         });
+        drop(work);
         write(at, now)?;
         at += length as u64;
     }
