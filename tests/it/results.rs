@@ -24,10 +24,11 @@ fn good_run_exits_with_0_and_prints_one_document_everywhere() {
     // On a busy machine `fast` may look slower than the baseline, and is then not timed a second time.
     let all = ["build", "verify", "profile", "confirm"];
     outcome.expect(3 <= stages.len() && all.starts_with(&stages), format_args!("its attempts: {stages:?}"));
-    // If the confidence interval of `fast` includes the baseline, there is no winner.
+    // If the confidence interval of `fast` includes the baseline, there is no winner. If it is very wide, `fast` is not
+    // confirmed.
     let job = summary.job(SOFTMAX);
-    let confirmed = job["winner_confirmed"].as_bool();
-    outcome.expect_equal(confirmed, Some(!job["winner"].is_null()), "winner_confirmed");
+    let expected = !job["winner"].is_null() && stages.last() == Some(&"confirm");
+    outcome.expect_equal(job["winner_confirmed"].as_bool(), Some(expected), "winner_confirmed");
     outcome.expect_equal(
         fast["profile"]["stage"].as_str(),
         stages.last().copied(),

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsString};
 use std::fs;
-use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -45,8 +44,6 @@ const PLENTY_OF_FILES: u64 = 2;
 const PLENTY_OF_INODES: u64 = 10_000;
 /// The number of bytes of a compiler's output that the result keeps.
 const LOG_HEAD: usize = 4096;
-/// The part of an artifact in which its compiler's version is looked for, in bytes.
-const SEARCHED: u64 = 4 << 20;
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The number of characters of a version that are kept.
 const MAX_VERSION: usize = 200;
@@ -239,7 +236,7 @@ fn compile(
         (None, End::Exited { code: 0 }) => match open_written(&step.output) {
             Some(output) => {
                 if is_nvrtc {
-                    built.compiler = open_written(&step.output).map(nvrtc_version);
+                    built.compiler = open_written(&step.output).map(toolchain::nvrtc::version_in);
                 }
                 keep_for(task, output, &step.output, step.artifact, head, built)?;
                 return Ok(());
@@ -376,18 +373,6 @@ fn locate(step: &Step, toolchain: &[PathBuf]) -> Result<Result<PathBuf, String>,
     })
 }
 
-/// The version that NVRTC writes into its output, such as `NVRTC 13.0.88`. PTX has it in its first lines, machine code
-/// in a note.
-fn nvrtc_version(built: impl Read) -> String {
-    let mut bytes = Vec::new();
-    let read = built.take(SEARCHED).read_to_end(&mut bytes);
-    let text = String::from_utf8_lossy(&bytes);
-    let release = read.ok().and_then(|_| text.split_once("compilation tools, release "));
-    let version = release.and_then(|(_, rest)| rest.split_once(", V")).map_or("", |(_, version)| version);
-    let length = version.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(version.len());
-    if length == 0 { "NVRTC".to_owned() } else { format!("NVRTC {}", &version[..length]) }
-}
-
 /// Returns the first line of `--version`, requested once for each program. The program may be a script that hangs, so
 /// it is confined like a build. `None` if it does not answer, or exits with an error.
 fn version(link: &Link, build: &CompilerSpec<'_>) -> Result<Option<String>, CompilerError> {
@@ -449,24 +434,6 @@ mod tests {
 
     fn room(disk: Bytes, inodes: u64) -> Option<Room> {
         Some(Room { disk: Some(disk), inodes: Some(inodes), pids: None })
-    }
-
-    #[test]
-    fn version_of_nvrtc_is_found_in_ptx_and_in_machine_code() {
-        for (built, expected) in [
-            (
-                &b"//\n// Cuda compilation tools, release 13.5, V13.5.37\n// Based on NVVM\n"[..],
-                "NVRTC 13.5.37",
-            ),
-            (
-                b"\x7fELF\xff\x00Cuda compilation tools, release 13.0, V13.0.88\0Build system\0",
-                "NVRTC 13.0.88",
-            ),
-            (b"\x7fELF\xff\x00Cuda compilation tools, release 13.0", "NVRTC"),
-            (b"", "NVRTC"),
-        ] {
-            assert_eq!(nvrtc_version(built), expected);
-        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use opt_shared::device::{ComputeCapability, Device};
@@ -29,6 +30,8 @@ const LIBRARY: &str = "libnvrtc.so";
 /// The name of the header folder, which is beside the library's folder.
 const HEADERS: &str = "include";
 const NVCC: &str = "nvcc";
+/// The part of an artifact in which its compiler's version is looked for, in bytes.
+const SEARCHED: u64 = 4 << 20;
 /// Subfolders that may contain nvcc.
 const NVCC_FOLDERS: [&str; 4] = ["", "bin", "nvidia/*/bin", "lib/python3*/site-packages/nvidia/*/bin"];
 
@@ -157,6 +160,18 @@ pub(crate) fn describe(toolchain: &[PathBuf]) -> String {
     }
 }
 
+/// The version that NVRTC writes into its output, such as `NVRTC 13.0.88`. PTX has it in its first lines, machine code
+/// in a note.
+pub(crate) fn version_in(built: impl Read) -> String {
+    let mut bytes = Vec::new();
+    let read = built.take(SEARCHED).read_to_end(&mut bytes);
+    let text = String::from_utf8_lossy(&bytes);
+    let release = read.ok().and_then(|_| text.split_once("compilation tools, release "));
+    let version = release.and_then(|(_, rest)| rest.split_once(", V")).map_or("", |(_, version)| version);
+    let length = version.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(version.len());
+    if length == 0 { "NVRTC".to_owned() } else { format!("NVRTC {}", &version[..length]) }
+}
+
 /// Finds the library in the folders of `roots`, or else nvcc.
 fn find(toolchain: &[PathBuf]) -> Option<Compiler> {
     let library = roots(toolchain).iter().find_map(|root| library_in(root)).map(Compiler::Library);
@@ -225,6 +240,24 @@ mod tests {
     fn touch(path: &Path) {
         fs::create_dir_all(path.parent().expect("a folder")).expect("made");
         fs::write(path, "").expect("written");
+    }
+
+    #[test]
+    fn version_of_nvrtc_is_found_in_ptx_and_in_machine_code() {
+        for (built, expected) in [
+            (
+                &b"//\n// Cuda compilation tools, release 13.5, V13.5.37\n// Based on NVVM\n"[..],
+                "NVRTC 13.5.37",
+            ),
+            (
+                b"\x7fELF\xff\x00Cuda compilation tools, release 13.0, V13.0.88\0Build system\0",
+                "NVRTC 13.0.88",
+            ),
+            (b"\x7fELF\xff\x00Cuda compilation tools, release 13.0", "NVRTC"),
+            (b"", "NVRTC"),
+        ] {
+            assert_eq!(version_in(built), expected);
+        }
     }
 
     #[test]
