@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ffi::{CStr, CString, c_uint, c_void};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{CUdevice, CUevent, CUfunction, CUmodule, CUstream};
 use opt_shared::formula::CARD_GRAIN;
@@ -29,6 +29,9 @@ const PLAIN_SHARED: u32 = 48 << 10;
 const LOG: usize = 8 << 10;
 /// The size of the buffer for the card's name and its final zero.
 const NAME: i32 = 256;
+
+/// The time limit for writing memory of the host to the card. It takes microseconds to milliseconds.
+const WRITE_LIMIT: Duration = Duration::from_secs(60);
 
 const STREAM_NON_BLOCKING: c_uint = 1;
 const EVENT_DISABLE_TIMING: c_uint = 2;
@@ -231,12 +234,15 @@ impl Driver for CardDriver {
     fn write(&mut self, to: u64, bytes: &[u8]) -> Result<(), DriverError> {
         // `cuMemcpyHtoD` may return before bytes from pageable memory have arrived, and launches do not wait for its
         // stream.
-        // SAFETY: the source is borrowed until the copy is over.
+        // SAFETY: from pageable memory, the call returns only after it has read the source.
         ok("cuMemcpyHtoDAsync", unsafe {
             (self.functions.upload)(to, bytes.as_ptr().cast(), bytes.len(), self.copies)
         })?;
-        let arrived = self.mark(Queue::Copies)?;
+        let (arrived, started) = (self.mark(Queue::Copies)?, Instant::now());
         while !self.is_over(arrived)? {
+            if WRITE_LIMIT < started.elapsed() {
+                return Err(DriverError::new("waiting for cuMemcpyHtoDAsync", Code::NOT_READY));
+            }
             std::hint::spin_loop();
         }
         Ok(())
