@@ -61,11 +61,6 @@ pub(super) fn of_error(error: &DriverError, during: &During, buffers: &[DeviceBu
                 said(error)
             ),
         ),
-        // The variables of a module are memory for which no lease is asked.
-        Subject::Memory if *during == During::Load => verdict(
-            Status::DeviceMemoryLimit,
-            format!("the device had no memory left {what}, for its code and its variables ({error})"),
-        ),
         Subject::Memory => verdict(
             Status::InfraError,
             format!(
