@@ -96,6 +96,7 @@ mod tests {
             assert_eq!(choice.unknown(&params), found, "{vary:?} {constant:?}");
         }
     }
+
     #[test]
     fn inputs_of_real_sizes_vary_on_a_card_only() {
         let kept = |elements: u64, on_card: bool| {

@@ -11,6 +11,7 @@ pub const VARIED: Bytes = with_room_for_phases(8);
 /// than fit into `VARIED`, and cards have the memory. If the inputs of one call exceed `VARIED`, there is one variant, so
 /// each block is a single call. Writing it takes the host about a tenth of a second.
 const VARIED_ON_CARD: Bytes = with_room_for_phases(64);
+
 /// So many MiB of inputs, and the space for the phases of 64 inputs (`variant`).
 const fn with_room_for_phases(mib: u64) -> Bytes {
     Bytes::new((mib << 20) + 64 * ALIGNMENT)
