@@ -5,6 +5,7 @@
 //! all decisions.
 
 pub mod answer;
+mod background;
 pub mod candidate_facts;
 mod error;
 pub mod folder;
@@ -16,7 +17,7 @@ use std::path::{Path, PathBuf};
 use self::answer::endpoints::Endpoints;
 use self::answer::forecast::Forecast;
 use self::answer::requests;
-use self::answer::submissions::LastSubmission;
+use self::answer::submissions::Submissions;
 pub use self::error::RunError;
 use self::folder::records::RunRecords;
 use self::folder::resume::Earlier;
@@ -152,7 +153,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
             progress: Progress::new(options.progress),
             forecast: Forecast::default(),
             each_candidate: options.each_candidate,
-            submissions: LastSubmission::default(),
+            submissions: Submissions::new(folder.path()),
         },
         signals,
         watchdog: Watchdog::start(),

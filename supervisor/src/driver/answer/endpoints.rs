@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use opt_shared::ids::CandidateId;
-use rustix::event::PollFd;
+use rustix::event::{PollFd, PollFlags};
 use serde_json::{Value, json};
 
 use super::forecast::Forecast;
-use super::submissions::LastSubmission;
+use super::submissions::Submissions;
 use crate::control::{Notification, Reply, Server, Token};
 use crate::driver::EachCandidate;
 use crate::metrics::Metrics;
@@ -29,21 +29,24 @@ pub(crate) struct Endpoints {
     pub(crate) forecast: Forecast,
     /// Called with each candidate's record when the candidate ends.
     pub(crate) each_candidate: Option<EachCandidate>,
-    pub(crate) submissions: LastSubmission,
+    pub(crate) submissions: Submissions,
 }
 
 impl Endpoints {
     /// Returns the time until a client must be served even if nothing arrives.
     pub(crate) fn due(&self) -> Duration {
         let next = self.control.as_ref().and_then(Server::next_moment);
-        let next = next.into_iter().chain(self.responder.as_ref().and_then(Responder::next_moment)).min();
+        let next = next.into_iter().chain(self.responder.as_ref().and_then(Responder::next_moment));
+        let next = next.chain(self.submissions.deadline()).min();
         next.map_or(NOT_DUE, |at| at.saturating_duration_since(Instant::now()))
     }
 
-    /// Returns the descriptors to poll for clients and for readers of the metrics.
+    /// Returns the descriptors to poll for clients, for copied submissions, and for readers of the metrics.
     pub(crate) fn descriptors(&self) -> impl Iterator<Item = PollFd<'_>> {
         let metrics = self.responder.iter().flat_map(Responder::descriptors);
-        metrics.chain(self.control.iter().flat_map(Server::descriptors))
+        let copied = self.submissions.descriptor().into_iter();
+        let copied = copied.map(|it| PollFd::from_borrowed_fd(it, PollFlags::IN));
+        metrics.chain(copied).chain(self.control.iter().flat_map(Server::descriptors))
     }
 
     /// Reports that the run is ready and where its metrics are.

@@ -8,6 +8,7 @@ pub(super) mod questions;
 pub(super) mod replay_state;
 pub mod requests;
 mod status;
+mod submission_files;
 pub mod submissions;
 
 use opt_shared::ids::CandidateId;

@@ -60,6 +60,7 @@ impl Run<'_> {
     /// Serves the readers of the metrics and the clients of the control socket.
     pub(crate) fn serve(&mut self) -> Result<(), RunError> {
         self.scrape();
+        self.continue_submissions()?;
         let Some(server) = &mut self.endpoints.control else { return Ok(()) };
         for (token, request) in server.serve(Instant::now()) {
             if let Some(reply) = self.handle_request(&token, request)? {
@@ -123,15 +124,8 @@ impl Run<'_> {
                 }
                 Err(refusal) => Err(refusal),
             },
-            Request::Submit(params) => match self.submit(params)? {
-                // The answer is sent once the submission is on record.
-                Ok(reply) => {
-                    let token = token.clone();
-                    self.records
-                        .writer
-                        .write_then(move |_| Ok(FollowUp::Reply(token.clone(), Ok(reply.clone()))));
-                    return Ok(None);
-                }
+            Request::Submit(params) => match self.submit(token, params) {
+                Ok(()) => return Ok(None),
                 Err(refusal) => Err(refusal),
             },
             Request::Result(params) => match self.view().candidate_named(&params.candidate) {
@@ -192,6 +186,10 @@ impl Run<'_> {
 
     /// Refuses the requests that still wait for a candidate, announces the end of the run, and closes the socket.
     pub(crate) fn close_control(&mut self, exit: Exit) {
+        for token in self.endpoints.submissions.close() {
+            let why = "the run ended before the submission was accepted";
+            self.endpoints.reply(&token, &Err(Refusal::new(Code::Refused, why)));
+        }
         for (token, id) in std::mem::take(&mut self.endpoints.awaited) {
             let why = format!("the run ended before {} did", self.agenda.full_name(id));
             self.endpoints.reply(&token, &Err(Refusal::new(Code::Refused, why)));

@@ -22,7 +22,7 @@ use crate::core::event::{Action, AttemptEnd, Event, Order, PolicyRow, Stage};
 use crate::core::{Ceilings, Core};
 use crate::driver::answer::endpoints::Endpoints;
 use crate::driver::answer::forecast::Forecast;
-use crate::driver::answer::submissions::LastSubmission;
+use crate::driver::answer::submissions::Submissions;
 use crate::driver::folder::RunFolder;
 use crate::driver::folder::records::RunRecords;
 use crate::driver::folder::register::register;
@@ -94,7 +94,7 @@ fn with_a_run(test: impl FnOnce(&mut Run<'_>)) {
             progress: Progress::new(false),
             forecast: Forecast::default(),
             each_candidate: None,
-            submissions: LastSubmission::default(),
+            submissions: Submissions::new(folder.path()),
         },
         watchdog: Watchdog::start(),
         stalled: false,
