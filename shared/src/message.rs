@@ -323,6 +323,8 @@ pub struct ReplayTask {
     /// The callees of the steps, each used at least once.
     pub callees: Vec<ReplayCallee>,
     pub budget: Bytes,
+    /// The most device memory that the worker may use at once, if it launches the candidates itself. Zero on the CPU.
+    pub device_cap: Bytes,
     /// Names of tensors that never leave the pool.
     pub pin: Vec<String>,
     /// The number of steps ahead of the running one whose tensors are fetched.

@@ -157,6 +157,9 @@ fn attempt(
         Work::Profile(profile) if host.device.runs_device_code() => {
             call(&CudaBackend::new(host.device.hold()?, profile.device_cap)?, link, task, head, decisions)
         }
+        Work::Replay(replay) if host.device.runs_device_code() => {
+            call(&CudaBackend::new(host.device.hold()?, replay.device_cap)?, link, task, head, decisions)
+        }
         Work::Verify(_) | Work::Profile(_) | Work::Replay(_) => {
             call(&HostBackend::new(link, lease, &host.zygotes), link, task, head, decisions)
         }

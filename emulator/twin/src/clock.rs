@@ -1,12 +1,16 @@
-//! A virtual clock: kernels, fills and copies within the device take the time that a model gives. As on a card, events
-//! and synchronisation wait for them. Copies to and from the host neither take time nor wait.
+//! A virtual clock: kernels, fills and copies take the time that a model gives. As on a card, events and synchronisation
+//! wait for them, and streams do not wait for each other. Copies without a stream neither take time nor wait.
 //!
 //! The model is in a file in one of the folders of `LD_LIBRARY_PATH`, because a worker gets this variable, but none
-//! that only the twin knows. The file has two numbers: the nanoseconds that an instruction of a warp takes, and the
-//! bytes that are moved in a microsecond. Without the file, an operation takes as long as its emulation. If the
-//! emulation takes longer than the model says, more time passes on the host than on the device, as on a busy machine.
+//! that only the twin knows. The file has two or three numbers: the nanoseconds that an instruction of a warp takes, the
+//! bytes that are moved within the device in a microsecond, and those that are copied from or to the host in a
+//! microsecond (without the third number, such copies take no time). Without the file, an operation takes as long as its
+//! emulation. If the emulation takes longer than the model says, more time passes on the host than on the device, as on
+//! a busy machine.
 
-use std::sync::{LazyLock, Mutex, PoisonError};
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The name of the file with the model.
@@ -16,11 +20,13 @@ const MODEL_FILE: &str = "cuda-clock";
 struct Model {
     instruction: Duration,
     bytes_per_us: u64,
+    /// `None` if copies from and to the host take no time.
+    host_bytes_per_us: Option<u64>,
 }
 
 static MODEL: LazyLock<Option<Model>> = LazyLock::new(read_model);
-/// The moment at which everything that was queued is complete.
-static DONE: Mutex<Option<Instant>> = Mutex::new(None);
+/// For each stream, the moment at which everything that was queued is complete.
+static DONE: LazyLock<Mutex<HashMap<usize, Instant>>> = LazyLock::new(Mutex::default);
 
 fn read_model() -> Option<Model> {
     let folders = std::env::var_os("LD_LIBRARY_PATH")?;
@@ -28,37 +34,65 @@ fn read_model() -> Option<Model> {
         std::env::split_paths(&folders).find_map(|it| std::fs::read_to_string(it.join(MODEL_FILE)).ok())?;
     let mut numbers = text.split_ascii_whitespace().map(str::parse::<u64>);
     let (instruction, bytes_per_us) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
-    Some(Model { instruction: Duration::from_nanos(instruction), bytes_per_us })
+    let host_bytes_per_us = numbers.next().and_then(Result::ok);
+    Some(Model { instruction: Duration::from_nanos(instruction), bytes_per_us, host_bytes_per_us })
 }
 
-/// Queues work that takes a given time. It begins at `begun` or when all earlier work is complete, whichever is later.
-fn queue(begun: Instant, takes: Duration) {
-    let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
-    *done = Some(done.map_or(begun, |done| done.max(begun)) + takes);
+fn done() -> MutexGuard<'static, HashMap<usize, Instant>> {
+    DONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Queues work that takes a given time. It begins at `begun` or when all earlier work of its stream is complete,
+/// whichever is later.
+fn queue(stream: *mut c_void, begun: Instant, takes: Duration) {
+    let mut done = done();
+    let of_stream = done.entry(stream.addr()).or_insert(begun);
+    *of_stream = (*of_stream).max(begun) + takes;
 }
 
 /// Queues the time of a kernel.
-pub(crate) fn ran(begun: Instant, warp_instructions: u64) {
+pub(crate) fn ran(stream: *mut c_void, begun: Instant, warp_instructions: u64) {
     if let Some(model) = *MODEL {
         let instructions = u32::try_from(warp_instructions).unwrap_or(u32::MAX);
-        queue(begun, model.instruction.saturating_mul(instructions));
+        queue(stream, begun, model.instruction.saturating_mul(instructions));
     }
 }
 
 /// Queues the time of a fill or of a copy within the device.
-pub(crate) fn moved(begun: Instant, bytes: u64) {
+pub(crate) fn moved(stream: *mut c_void, begun: Instant, bytes: u64) {
     if let Some(model) = *MODEL {
-        queue(begun, Duration::from_micros(bytes.checked_div(model.bytes_per_us).unwrap_or(0)));
+        queue(stream, begun, time_of(bytes, model.bytes_per_us));
     }
 }
 
-/// The moment at which an operation that is queued now begins.
-pub(crate) fn next() -> Instant {
-    let (now, done) = (Instant::now(), *DONE.lock().unwrap_or_else(PoisonError::into_inner));
+/// Queues the time of a copy from or to the host.
+pub(crate) fn copied(stream: *mut c_void, begun: Instant, bytes: u64) {
+    if let Some(bytes_per_us) = MODEL.and_then(|model| model.host_bytes_per_us) {
+        queue(stream, begun, time_of(bytes, bytes_per_us));
+    }
+}
+
+fn time_of(bytes: u64, bytes_per_us: u64) -> Duration {
+    Duration::from_micros(bytes.checked_div(bytes_per_us).unwrap_or(0))
+}
+
+/// The moment at which an operation that is queued now on this stream begins.
+pub(crate) fn next(stream: *mut c_void) -> Instant {
+    let (now, done) = (Instant::now(), done().get(&stream.addr()).copied());
     done.map_or(now, |done| done.max(now))
 }
 
-/// Waits until everything that was queued is complete.
-pub(crate) fn wait() {
-    std::thread::sleep(next().saturating_duration_since(Instant::now()));
+/// Waits until everything that was queued on this stream is complete.
+pub(crate) fn wait(stream: *mut c_void) {
+    sleep_until(next(stream));
+}
+
+/// Waits until everything that was queued on any stream is complete.
+pub(crate) fn wait_for_all() {
+    let last = done().values().copied().max();
+    sleep_until(last.unwrap_or_else(Instant::now));
+}
+
+fn sleep_until(moment: Instant) {
+    std::thread::sleep(moment.saturating_duration_since(Instant::now()));
 }

@@ -39,8 +39,8 @@ struct Pool {
 #[unsafe(no_mangle)]
 pub extern "C" fn opt_cuda_twin() {}
 
-pub(crate) fn record(event: *mut c_void) {
-    RECORDED.lock().unwrap_or_else(PoisonError::into_inner).insert(event.addr(), clock::next());
+pub(crate) fn record(event: *mut c_void, stream: *mut c_void) {
+    RECORDED.lock().unwrap_or_else(PoisonError::into_inner).insert(event.addr(), clock::next(stream));
 }
 
 /// Returns true if an event was reached. An event that was never recorded counts as reached, as in the driver.
@@ -67,24 +67,24 @@ pub unsafe extern "C" fn cuDeviceGetPCIBusId(address: *mut c_char, length: c_int
 
 #[unsafe(no_mangle)]
 pub extern "C" fn cuCtxSynchronize() -> u32 {
-    clock::wait();
+    clock::wait_for_all();
     state()
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuStreamSynchronize(_: *mut c_void) -> u32 {
-    clock::wait();
+pub extern "C" fn cuStreamSynchronize(stream: *mut c_void) -> u32 {
+    clock::wait(stream);
     state()
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, _: *mut c_void) -> u32 {
+pub unsafe extern "C" fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: *mut c_void) -> u32 {
     misbehave("cuMemcpyDtoDAsync_v2");
     let begun = Instant::now();
     let mut contents = vec![0; bytes];
     let mut twin = twin();
     let copied = code(twin.device.read(from, &mut contents).and_then(|()| twin.device.write(to, &contents)));
-    clock::moved(begun, bytes as u64);
+    clock::moved(stream, begun, bytes as u64);
     copied
 }
 

@@ -74,9 +74,10 @@ unsafe fn give_recorded(handle: *mut *mut c_void, recorded: Recorded) -> u32 {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn cuGraphLaunch(executable: *mut c_void, _: *mut c_void) -> u32 {
+pub extern "C" fn cuGraphLaunch(executable: *mut c_void, stream: *mut c_void) -> u32 {
     let Some(recorded) = graphs().made.get(&executable.addr()).cloned() else { return INVALID_HANDLE };
-    recorded.iter().map(|(function, launch)| run(function, launch)).find(|&code| code != 0).unwrap_or(0)
+    let mut codes = recorded.iter().map(|(function, launch)| run(function, launch, stream));
+    codes.find(|&code| code != 0).unwrap_or(0)
 }
 
 #[unsafe(no_mangle)]

@@ -253,10 +253,13 @@ pub unsafe extern "C" fn cuMemcpyHtoDAsync_v2(
     to: u64,
     from: *const c_void,
     bytes: usize,
-    _: *mut c_void,
+    stream: *mut c_void,
 ) -> u32 {
+    let begun = Instant::now();
     // SAFETY: see the caller's contract.
-    unsafe { cuMemcpyHtoD_v2(to, from, bytes) }
+    let copied = unsafe { cuMemcpyHtoD_v2(to, from, bytes) };
+    clock::copied(stream, begun, bytes as u64);
+    copied
 }
 
 #[unsafe(no_mangle)]
@@ -271,17 +274,20 @@ pub unsafe extern "C" fn cuMemcpyDtoHAsync_v2(
     to: *mut c_void,
     from: u64,
     bytes: usize,
-    _: *mut c_void,
+    stream: *mut c_void,
 ) -> u32 {
+    let begun = Instant::now();
     // SAFETY: see the caller's contract.
-    unsafe { cuMemcpyDtoH_v2(to, from, bytes) }
+    let copied = unsafe { cuMemcpyDtoH_v2(to, from, bytes) };
+    clock::copied(stream, begun, bytes as u64);
+    copied
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuMemsetD8Async(to: u64, value: u8, bytes: usize, _: *mut c_void) -> u32 {
+pub unsafe extern "C" fn cuMemsetD8Async(to: u64, value: u8, bytes: usize, stream: *mut c_void) -> u32 {
     let begun = Instant::now();
     let filled = code(twin().device.fill(to, value, bytes as u64));
-    clock::moved(begun, bytes as u64);
+    clock::moved(stream, begun, bytes as u64);
     filled
 }
 
@@ -298,8 +304,8 @@ pub unsafe extern "C" fn cuEventCreate(event: *mut *mut c_void, _: c_uint) -> u3
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuEventRecord(event: *mut c_void, _: *mut c_void) -> u32 {
-    further::record(event);
+pub unsafe extern "C" fn cuEventRecord(event: *mut c_void, stream: *mut c_void) -> u32 {
+    further::record(event, stream);
     state()
 }
 
@@ -414,7 +420,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
     block_y: c_uint,
     block_z: c_uint,
     shared_bytes: c_uint,
-    _: *mut c_void,
+    stream: *mut c_void,
     _: *mut *mut c_void,
     extra: *mut *mut c_void,
 ) -> u32 {
@@ -438,16 +444,16 @@ pub unsafe extern "C" fn cuLaunchKernel(
         limit: Limit { time: KERNEL_TIMEOUT, ..Limit::default() },
     };
     drop(twin);
-    graphs::record(function, launch).map_or(0, |(function, launch)| run(&function, &launch))
+    graphs::record(function, launch).map_or(0, |(function, launch)| run(&function, &launch, stream))
 }
 
-/// Runs a launch to its end.
-fn run(function: &Function, launch: &Launch) -> u32 {
+/// Runs a launch to its end. The virtual clock adds its time to the stream.
+fn run(function: &Function, launch: &Launch, stream: *mut c_void) -> u32 {
     let begun = Instant::now();
     let launched = twin().device.launch(function, launch);
     match launched {
         Ok(summary) => {
-            clock::ran(begun, summary.warp_instructions);
+            clock::ran(stream, begun, summary.warp_instructions);
             0
         }
         // A later call reports the fault.

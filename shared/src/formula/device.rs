@@ -1,5 +1,6 @@
 //! The memory that a kernel without host code may use on its device in addition to inputs, outputs and workspaces.
 
+use crate::device::Device;
 use crate::units::Bytes;
 
 /// Memory reserved on a card for the context of a worker. On an H100 with driver 580, a context takes 524 MiB
@@ -18,6 +19,15 @@ pub const DEVICE_ALIGNMENT: Bytes = Bytes::new(256);
 /// The most memory that is written to evict everything from a card's L2 cache. The largest caches are less than half as
 /// large.
 pub const DEVICE_FLUSH: Bytes = Bytes::mib(256);
+/// The unit in which the memory of a replay's pool is counted.
+pub fn pool_grain(device: Device) -> Bytes {
+    match device {
+        Device::Cpu => Bytes::from(rustix::param::page_size()),
+        Device::Cuda(_) => CARD_GRAIN,
+        Device::Emulated => EMULATED_GRAIN,
+    }
+}
+
 /// The size of an input's digest.
 const DIGEST: Bytes = Bytes::new(8);
 

@@ -119,16 +119,21 @@ fn copied(batch: &[EntryNumbers]) -> Bytes {
     sums.last().unwrap_or_default()
 }
 
-/// The memory of a replay: the pool, staging, the catalog and schedule, O of the step with the largest outputs, and 2c.
-/// Staging is k slots, and one more of the same size through which constants are read to digest them.
-pub fn replay(pool: Bytes, bookkeeping: Bytes, outputs: Bytes) -> Vec<Term> {
-    vec![
-        term("pool", pool),
-        term("catalog and schedule", bookkeeping),
-        term("staging", STAGING_SLOT.saturating_mul(REPLAY_SLOTS + 1)),
-        term("outputs (O)", outputs),
-        chunks(),
-    ]
+/// The memory of a replay: the pool, O of the step with the largest outputs, and `replay_from_host`.
+pub fn replay(pool_bytes: Bytes, bookkeeping: Bytes, outputs: Bytes) -> Vec<Term> {
+    [pool(pool_bytes, outputs), replay_from_host(bookkeeping)].concat()
+}
+
+/// The memory of a replay that is on its device.
+pub fn pool(bytes: Bytes, outputs: Bytes) -> Vec<Term> {
+    vec![term("pool", bytes), term("outputs (O)", outputs)]
+}
+
+/// The memory of a replay that is always on the host: the catalog and schedule, staging, and 2c. Staging is k slots, and
+/// one more of the same size through which constants are read to digest them.
+pub fn replay_from_host(bookkeeping: Bytes) -> Vec<Term> {
+    let staging = STAGING_SLOT.saturating_mul(REPLAY_SLOTS + 1);
+    vec![term("catalog and schedule", bookkeeping), term("staging", staging), chunks()]
 }
 
 /// The settings on which the extra memory of a runner depends.

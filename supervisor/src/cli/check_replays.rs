@@ -1,6 +1,6 @@
 //! Prints the part of `check` about replays: their smallest budgets, and the memory that they would owe.
 
-use opt_shared::formula::RunnerTerms;
+use opt_shared::formula::{RunnerTerms, Term};
 use opt_shared::units::Bytes;
 use serde_json::{Value, json};
 
@@ -8,7 +8,7 @@ use crate::core::predict::Prediction;
 use crate::core::spec::RunSpec;
 use crate::driver::survey::facts::JobFacts;
 use crate::driver::survey::needs::runner_terms;
-use crate::driver::survey::replay_facts::ReplayFacts;
+use crate::driver::survey::replay_facts::{Callees, ReplayFacts};
 use crate::plan::{JobPlan, Plan};
 use crate::report::figures::{counted, one_line};
 
@@ -32,10 +32,17 @@ pub(super) fn checked<'a>(
             jobs.iter().flat_map(|job| &job.candidates).map(runner_terms).collect();
         let longest = jobs.iter().map(|job| &job.verify).max_by_key(|verify| verify.call_timeout);
         let verify = longest.unwrap_or(&plan.settings.verify);
-        let prediction = replay_facts.prediction(replay, facts, &runners, verify, cores);
+        let candidates = jobs.iter().flat_map(|job| &job.candidates);
+        let workspaces = candidates.map(|it| it.launch.workspaces.len()).max().unwrap_or(0);
+        let callees = Callees { runners: &runners, workspaces, device: plan.device() };
+        let prediction = replay_facts.prediction(replay, facts, &callees, verify, cores);
         CheckedReplay { plan: replay, facts: replay_facts, prediction }
     };
     plan.replays.iter().zip(replays).map(checked_replay).collect()
+}
+
+fn named(term: &Term) -> String {
+    format!("{} {}", term.name, term.bytes)
 }
 
 impl CheckedReplay<'_> {
@@ -54,15 +61,15 @@ impl CheckedReplay<'_> {
             return format!("{head}\n  cannot be used: {}\n\n", one_line(broken));
         }
         let floor = &self.facts.floor;
-        let terms: Vec<String> = self
-            .prediction
-            .predicted
-            .iter()
-            .chain(&self.prediction.beyond)
-            .map(|term| format!("{} {}", term.name, term.bytes))
-            .collect();
+        let terms: Vec<String> =
+            self.prediction.predicted.iter().chain(&self.prediction.beyond).map(named).collect();
+        let on_device: Vec<String> = self.prediction.on_device.iter().map(named).collect();
+        let on_device = match on_device.as_slice() {
+            [] => String::new(),
+            terms => format!("\n  device memory: {}", terms.join(" + ")),
+        };
         format!(
-            "{head}\n  floor {} ({} bytes): {} for two consecutive steps, {} for the largest tensor, {} pinned; all constants together are {}\n  memory: {}\n  smallest ceiling for this replay: {}\n\n",
+            "{head}\n  floor {} ({} bytes): {} for two consecutive steps, {} for the largest tensor, {} pinned; all constants together are {}\n  memory: {}{on_device}\n  smallest ceiling for this replay: {}\n\n",
             floor.bytes(),
             floor.bytes().get(),
             floor.consecutive,
@@ -84,6 +91,7 @@ impl CheckedReplay<'_> {
             "all_resident_bytes": self.facts.floor.whole,
             "predicted_bytes": self.prediction.spec.predicted,
             "reserved_bytes": self.prediction.spec.reserved,
+            "device_bytes": self.prediction.spec.device,
             "smallest_ceiling_bytes": self.smallest_ceiling(spec),
         })
     }

@@ -240,6 +240,44 @@ pub fn replay(
     Prediction { decides, ..prediction }
 }
 
+/// Predicts a replay on a device, whose pool and outputs are in its memory. Workspaces may take `limits.memory` of the
+/// callee with the largest; `workspaces` is the largest number of them. The memory of an emulated device is counted on
+/// the host.
+pub fn replay_on_device(
+    pool: Bytes,
+    bookkeeping: Bytes,
+    steps: &[EntryNumbers],
+    (limits, workspaces): (&[&LimitSettings], usize),
+    emulated: bool,
+    settings: &VerifySettings,
+    cores: u32,
+) -> Prediction {
+    let inputs = largest_inputs(steps);
+    let memory = limits.iter().map(|limits| limits.memory_for(inputs, cores)).max().unwrap_or_default();
+    let beyond = Term { name: "limits.memory", bytes: memory };
+    let plain = replay(pool, bookkeeping, steps, &[], settings, cores);
+    let outputs = plain.decides.map_or(Bytes::ZERO, |index| steps[index].outputs);
+    let buffers = steps.iter().map(|entry| u64::from(entry.buffers)).max().unwrap_or(0);
+    let rounding = formula::device_rounding(buffers.saturating_add(workspaces as u64), emulated);
+    let rounding = Term { name: "bands and rounding", bytes: rounding };
+    let device_cap = pool + outputs + rounding.bytes + beyond.bytes;
+    let (decides, deadline) = (plain.decides, plain.spec.deadline);
+    let mut prediction = if emulated {
+        let tracked = if workspaces == 0 { outputs } else { outputs + beyond.bytes };
+        let written = Term { name: "bits of written bytes", bytes: formula::written_bits(tracked) };
+        Prediction::new([plain.predicted, vec![rounding, written]].concat(), vec![beyond], deadline)
+    } else {
+        let host = formula::replay_from_host(bookkeeping);
+        let mut prediction = Prediction::new(host, Vec::new(), deadline);
+        let context = Term { name: "context", bytes: formula::DEVICE_CONTEXT };
+        prediction.on_device = [vec![context], formula::pool(pool, outputs), vec![rounding, beyond]].concat();
+        prediction.spec.device = total(&prediction.on_device);
+        prediction
+    };
+    prediction.spec.device_cap = device_cap;
+    Prediction { decides, ..prediction }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub struct Sides<'a> {
     pub candidate: RunnerTerms<'a>,

@@ -33,18 +33,19 @@ impl<Order: Send + 'static, Outcome: Send + 'static> Background<Order, Outcome> 
         let (orders, received) = channel();
         let (done, outcomes) = channel();
         let to_wake = Arc::clone(&wake);
-        let thread = std::thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(move || {
-            while let Ok(order) = received.recv() {
-                if let Some(outcome) = carry_out(order) {
-                    // The loop has ended if nobody receives this.
-                    let _ = done.send(outcome);
-                    let _ = rustix::io::write(&to_wake, &1_u64.to_ne_bytes());
+        let thread =
+            std::thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(move || {
+                while let Ok(order) = received.recv() {
+                    if let Some(outcome) = carry_out(order) {
+                        // The loop has ended if nobody receives this.
+                        let _ = done.send(outcome);
+                        let _ = rustix::io::write(&to_wake, &1_u64.to_ne_bytes());
+                    }
                 }
-            }
-            drop(carry_out);
-            // This comes last, because the loop takes the closed channel as the end of the thread.
-            drop(done);
-        })?;
+                drop(carry_out);
+                // This comes last, because the loop takes the closed channel as the end of the thread.
+                drop(done);
+            })?;
         Ok(Self { orders: Some(orders), outcomes, wake, thread: Some(thread) })
     }
 

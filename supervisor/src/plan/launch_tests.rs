@@ -153,11 +153,3 @@ fn mistakes_of_device_code_are_reported_at_their_positions() {
         assert!(found, "{line}:{column} {fragment}\n{errors}");
     }
 }
-
-#[test]
-fn replay_is_refused_on_a_device() {
-    let folder = fixture_folder();
-    let replay = "[[replay]]\nname = \"r\"\nsteps = \"recorded\"\nbudget = \"1MiB\"\n";
-    let errors = parse(&format!("{HEAD}{GOOD}{replay}"), folder.path()).expect_err("refused").to_string();
-    assert!(errors.contains("a replay runs on the CPU"), "{errors}");
-}

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 
-use opt_shared::device::Device;
 use opt_shared::ids::JobId;
 use opt_shared::units::Bytes;
 use toml::de::DeValue;
@@ -33,7 +32,6 @@ const STEPS: &str = "an array of pairs `[\"JOB\", \"ENTRY\"]`, or \"recorded\"";
 
 /// A `[[replay]]` as written. Its jobs and entries have not been looked up.
 pub(super) struct RawReplay {
-    spot: Spot,
     name: Option<Located<String>>,
     job: Option<Located<String>>,
     steps: Option<Steps>,
@@ -95,7 +93,6 @@ fn read_replay(mut table: TableReader<'_, '_>, findings: &mut Findings) -> RawRe
         }
     }
     let replay = RawReplay {
-        spot: whole,
         name: read_name(&mut table, NameOf::Run, findings),
         job: take::<NonEmptyText>(&mut table, "job", findings),
         steps: take_with(&mut table, "steps", findings, read_steps).flatten(),
@@ -156,17 +153,12 @@ impl<'j> KnownJobs<'j> {
 pub(super) fn settle_replays(
     raw: Vec<RawReplay>,
     jobs: KnownJobs<'_>,
-    device: Option<Device>,
     findings: &mut Findings,
 ) -> Vec<ReplayPlan> {
     let mut names = BTreeMap::new();
     let mut entries: BTreeMap<JobId, Vec<String>> = BTreeMap::new();
     let mut settled = Vec::new();
     for raw in raw {
-        if let Some(device) = device.filter(|device| device.runs_device_code()) {
-            let why = format!("a replay runs on the CPU, but the device of this run is `{device}`");
-            findings.report(&raw.spot, why).help("move the replay into a separate plan");
-        }
         if let Some(name) = &raw.name
             && names.insert(name.value.clone(), ()).is_some()
         {

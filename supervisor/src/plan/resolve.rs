@@ -43,9 +43,8 @@ pub(super) fn resolve(text: &str, path: &Path, set: &[String]) -> Result<Plan, P
         Some(settings) => levels.settle_jobs(&raw_jobs, settings, &mut jobs, &mut findings),
         None => vec![None; raw_jobs.len()],
     };
-    let device = levels.device;
     let known_jobs = KnownJobs { settled: &jobs, written: &names };
-    let replays = settle_replays(raw_replays, known_jobs, device, &mut findings);
+    let replays = settle_replays(raw_replays, known_jobs, &mut findings);
     head.run.name.get_or_insert_with(|| name_of_file(&source_path));
     let run = complete(head.run, &mut findings, &whole);
     let memory = complete(head.memory, &mut findings, &whole);

@@ -1,6 +1,7 @@
 //! Markers: byte strings taken from the expected outputs and from all parts of a capture that are not tensors. No
 //! candidate may ever see one. One more, from an input, shows that the scanner works.
 
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
@@ -26,8 +27,6 @@ pub(super) struct Markers {
 impl Markers {
     /// Takes markers from captures whose first storage is their input.
     pub(super) fn of_captures(folder: &Path) -> Self {
-        // Leave out bytes that also occur in the executable.
-        let executable = std::fs::read(binary()).expect("the executable can be read");
         let mut files: Vec<PathBuf> = std::fs::read_dir(folder)
             .expect("a folder")
             .map(|entry| entry.expect("an entry").path())
@@ -57,11 +56,15 @@ impl Markers {
                 let marker = window(&contents, at);
                 // The scanner searches for the first two bytes, and runs of one byte are common.
                 let begins_rarely = marker[0] != marker[1];
-                if begins_rarely && MIN_DISTINCT <= distinct(&marker) && !contains(&executable, &marker) {
+                if begins_rarely && MIN_DISTINCT <= distinct(&marker) {
                     beside.push(marker);
                 }
             }
         }
+        // Leave out bytes that also occur in the executable.
+        let executable = std::fs::read(binary()).expect("the executable can be read");
+        let known = found_in(&executable, &beside);
+        beside.retain(|marker| !known.contains(marker));
         Self { beside, in_input: in_input.expect("a capture"), files }
     }
 
@@ -94,16 +97,13 @@ fn distinct(marker: &[u8]) -> usize {
     bytes.len()
 }
 
-fn contains(text: &[u8], marker: &[u8]) -> bool {
-    // The standard library is fast at looking for a single byte.
-    let mut rest = text;
-    while let Some(at) = rest.iter().position(|byte| *byte == marker[0]) {
-        if rest[at..].starts_with(marker) {
-            return true;
-        }
-        rest = &rest[at + 1..];
-    }
-    false
+/// Returns the markers that occur in the text. The text is long, so it is searched once for all of them.
+fn found_in(text: &[u8], markers: &[[u8; MARKER_BYTES]]) -> BTreeSet<[u8; MARKER_BYTES]> {
+    let pair = |bytes: &[u8]| usize::from(bytes[0]) << 8 | usize::from(bytes[1]);
+    let mut begins = vec![false; 1 << 16];
+    markers.iter().for_each(|marker| begins[pair(marker)] = true);
+    let windows = text.windows(MARKER_BYTES).filter(|window| begins[pair(window)]);
+    windows.filter_map(|window| markers.iter().find(|marker| marker.as_slice() == window)).copied().collect()
 }
 
 fn hidden(marker: &[u8]) -> String {

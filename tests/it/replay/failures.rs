@@ -43,7 +43,7 @@ fn replay_calls_the_baseline_if_the_winner_leaves_out_an_entry() {
     generate(&scenario, "more", &["op", "--name", "softmax", "--shape", "32,256", "--entries", "1"]);
     let other = scenario.path().join("rows/entry_000002.pt");
     std::fs::rename(scenario.path().join("more/entry_000000.pt"), other).expect("an entry of another shape");
-    let slow = softmax(&scenario, "slow", &sleeping(3));
+    let slow = softmax(&scenario, "slow", &sleeping(20));
     let part = "if (((const OptTensor *)args[0].value.v_ptr)->shape[0] == 32) return OPT_UNSUPPORTED;";
     let part = softmax(&scenario, "part", part);
     let mut text = format!(

@@ -89,6 +89,11 @@ pub trait Device {
 
     fn name(&self) -> &'static str;
 
+    /// Must be called first in a thread other than the one that created the device.
+    fn enter_thread(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     /// The largest possible sum of `Buffer::placed` over all buffers that have not been released.
     fn capacity(&self) -> Bytes;
 

@@ -78,6 +78,9 @@ pub(crate) trait Backend {
         false
     }
 
+    /// The unit in which a pool's memory is counted.
+    fn pool_grain(&self) -> Bytes;
+
     /// Creates a pool of this size, charged to this worker.
     fn pool(&self, bytes: Bytes) -> Result<(Self::Pool, Self::Arena), DeviceError>;
 
@@ -175,13 +178,18 @@ pub(crate) struct Group<P> {
     pub(crate) placed: Result<Vec<P>, (usize, InputFault)>,
 }
 
-/// The location of an input in a pool's arena.
+/// The location of an input in a pool: an offset in its arena or, on a device, an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PoolSlot {
+    /// Its number in the catalog.
+    pub(crate) constant: u32,
     pub(crate) address: u64,
     /// The address of the input's first byte, modulo 64.
     pub(crate) phase: u8,
+    /// The size of the slot.
     pub(crate) bytes: Bytes,
+    /// The size of the input.
+    pub(crate) length: Bytes,
 }
 
 /// Memory for inputs that differ in every timed call. Sessions that are started with it can read it, but no candidate
@@ -302,6 +310,14 @@ pub(crate) struct Ending {
     pub(crate) tasks_refused: bool,
 }
 
+/// A launch of a kernel in a replay.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KernelLaunch {
+    pub symbol: String,
+    /// The parameters that point into a constant, each with the constant's number in the catalog.
+    pub constants: Vec<(usize, u32)>,
+}
+
 /// One candidate over some entries, with its own outputs.
 pub(crate) trait Session {
     /// Loads the candidate. Must be called once, before anything else.
@@ -327,6 +343,12 @@ pub(crate) trait Session {
 
     /// Returns the first byte beside an output that is no longer `poison`.
     fn damage(&self, entry: usize, slot: u32, poison: u8) -> Result<Option<StrayWrite>, SessionError>;
+
+    /// The launches of an entry's last call, as the device's driver got them, with the arguments that lie in a pool.
+    /// Empty if the candidate has host code, which makes its own launches.
+    fn launched(&self, _entry: usize) -> Vec<KernelLaunch> {
+        Vec::new()
+    }
 
     fn clock(&mut self) -> &mut dyn Clock;
 

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use opt_shared::ids::CandidateId;
 use serde_json::json;
 
-pub use super::submission_files::restore;
 use super::requests::to_reply;
+pub use super::submission_files::restore;
 use super::submission_files::{SubmissionFolders, SubmissionRecord};
 use crate::control::{Code, Refusal, Reply, SubmitParams, Token};
 use crate::core::event::Answer;
@@ -190,7 +190,8 @@ impl Run<'_> {
             let refusal = match (outcome, current.candidate.take()) {
                 (Outcome::Copied(Ok(sources)), _) => match self.check(&current.asked, sources) {
                     Ok(candidate) => {
-                        let record = SubmissionRecord::of(&self.agenda.plan.jobs[current.asked.job].name, &candidate);
+                        let record =
+                            SubmissionRecord::of(&self.agenda.plan.jobs[current.asked.job].name, &candidate);
                         self.endpoints.submissions.order(Order::Record(Box::new(record)));
                         let deadline = Instant::now() + STEP_TIMEOUT;
                         let candidate = Some(candidate);
@@ -216,7 +217,8 @@ impl Run<'_> {
             self.endpoints.reply(&current.asked.token, &Err(refusal));
         }
         for token in self.endpoints.submissions.take_late(Instant::now()) {
-            let why = format!("its files were not copied in {STEP_TIMEOUT:?}, because a disk does not answer");
+            let why =
+                format!("its files were not copied in {STEP_TIMEOUT:?}, because a disk does not answer");
             self.endpoints.reply(&token, &Err(Refusal::new(Code::Refused, why)));
         }
         self.endpoints.submissions.start_next();
@@ -280,8 +282,7 @@ impl Run<'_> {
             return Err(RunError::Law { law: format!("{id} was refused: {answer:?}") });
         };
         let full_name = self.agenda.full_name(id);
-        let reply: Reply =
-            Ok(json!({ "outcome": "done", "candidate": full_name, "name": name, "id": id }));
+        let reply: Reply = Ok(json!({ "outcome": "done", "candidate": full_name, "name": name, "id": id }));
         let token = asked.token;
         self.records.writer.write_then(move |_| Ok(FollowUp::Reply(token.clone(), reply.clone())));
         Ok(())

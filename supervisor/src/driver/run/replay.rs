@@ -5,6 +5,7 @@
 
 use opt_shared::formula::RunnerTerms;
 use opt_shared::ids::{CandidateId, EntryId, JobId};
+use opt_shared::language::Launcher;
 use opt_shared::message::{EntryRef, ReplayCall, ReplayCallee, ReplayTask, Role, Task, Work};
 use opt_shared::outcome::{Body, ReplayResult, Report, Status};
 use opt_shared::stage::Stage;
@@ -19,9 +20,9 @@ use crate::driver::RunError;
 use crate::driver::answer::notifications;
 use crate::driver::answer::replay_state::Figures;
 use crate::driver::folder::register::KeptReplay;
-use crate::driver::survey::replay_facts::ReplayFacts;
+use crate::driver::survey::replay_facts::{Callees, ReplayFacts};
 use crate::driver::survey::spec::replay_of_job;
-use crate::plan::{ReplayCandidates, ReplayPlan};
+use crate::plan::{CandidatePlan, ReplayCandidates, ReplayPlan};
 use crate::record::UtcTime;
 use crate::store::{AttemptEnd, ReplayEnd, ReplayStart};
 
@@ -104,7 +105,9 @@ impl Source for Replays {
     }
 
     fn begin(&self, run: &mut Run<'_>, index: usize, grant: &Grant) -> Result<(u32, Option<Task>), RunError> {
-        let Some(task) = run.agenda.replay_task(index) else { return Ok((grant.attempt, None)) };
+        let Some(task) = run.agenda.replay_task(index, grant.device_cap) else {
+            return Ok((grant.attempt, None));
+        };
         let started = ReplayStart {
             name: task.name.clone(),
             started: UtcTime::now(),
@@ -252,12 +255,15 @@ impl Agenda<'_> {
         let longest = underway.chosen.iter().max_by_key(|it| it.callee.verify.call_timeout);
         let verify = longest.map_or(&*self.plan.settings.verify, |it| &it.callee.verify);
         let (replay, facts) = (&self.plan.replays[index], &self.replays.facts[index]);
-        let way = facts.prediction(replay, self.facts, &runners, verify, self.cores).spec;
+        let callees = underway.chosen.iter().map(|it| &it.callee.callee);
+        let workspaces = callees.map(|it| it.launch.workspaces.len()).max().unwrap_or(0);
+        let callees = Callees { runners: &runners, workspaces, device: self.plan.device() };
+        let way = facts.prediction(replay, self.facts, &callees, verify, self.cores).spec;
         Step { stage: Stage::Replay, role: Role::Profiler, alone: true, ways: [way].into(), paired: None }
     }
 
     /// Chooses the candidate that makes the calls of a job. It is the winner or the baseline, provided that it supports
-    /// all of `entries`.
+    /// all of `entries` and, on a device, has no host code.
     fn choose(&self, replay: &ReplayPlan, id: JobId, entries: &[EntryId]) -> Result<Chosen, String> {
         let job = self.plan.job(id).ok_or_else(|| format!("there is no {id}"))?;
         let winner = match replay.candidates {
@@ -266,7 +272,12 @@ impl Agenda<'_> {
         };
         let supports_all = |id: &CandidateId| {
             let result = &self.candidate_facts[id.index()];
-            result.status == Some(Status::Passed) && !entries.iter().any(|it| result.unsupported.contains(it))
+            let is_launched = |it: &CandidatePlan| it.source.language.kind().launcher == Launcher::Kernel;
+            let can_use_the_pool =
+                !self.plan.device().runs_device_code() || self.plan.candidate(*id).is_some_and(is_launched);
+            can_use_the_pool
+                && result.status == Some(Status::Passed)
+                && !entries.iter().any(|it| result.unsupported.contains(it))
         };
         let candidate =
             winner.filter(supports_all).or_else(|| job.baseline.filter(supports_all)).ok_or_else(|| {
@@ -278,7 +289,9 @@ impl Agenda<'_> {
                         "no passing baseline that supports all entries of the replay"
                     }
                 };
-                format!("job `{}` has {wanted}", job.name)
+                let without_host_code =
+                    if self.plan.device().runs_device_code() { " and has no host code" } else { "" };
+                format!("job `{}` has {wanted}{without_host_code}", job.name)
             })?;
         let callee = self.callee(candidate).ok_or_else(|| format!("{candidate} was never built"))?;
         let verify =
@@ -286,7 +299,7 @@ impl Agenda<'_> {
         Ok(Chosen { job: id, callee: ReplayCallee { job: job.name.clone(), callee, verify } })
     }
 
-    fn replay_task(&self, index: usize) -> Option<ReplayTask> {
+    fn replay_task(&self, index: usize, device_cap: Bytes) -> Option<ReplayTask> {
         let underway = self.replays.underway.get(index)?.as_ref()?;
         let (replay, facts) = (&self.plan.replays[index], &self.replays.facts[index]);
         let steps = facts.steps.iter().enumerate().map(|(step, (job, _))| {
@@ -305,6 +318,7 @@ impl Agenda<'_> {
             steps: steps.collect::<Option<Vec<_>>>()?,
             callees: underway.chosen.iter().map(|it| it.callee.clone()).collect(),
             budget: replay.budget,
+            device_cap,
             pin: replay.pin.clone(),
             prefetch: replay.prefetch,
             recording: self.folder.path().join(FOLDER).join(format!("{}.recording", replay.name)),

@@ -4,11 +4,12 @@
 use opt_shared::arguments::{Entry, bind};
 use opt_shared::capture::CaptureFile;
 use opt_shared::causes::chain;
-use opt_shared::formula::RunnerTerms;
+use opt_shared::device::Device;
+use opt_shared::formula::{RunnerTerms, pool_grain};
 use opt_shared::ids::JobId;
 use opt_shared::numbers::EntryNumbers;
 use opt_shared::replay::{PoolFloor, Recorder, needs};
-use opt_shared::settings::VerifySettings;
+use opt_shared::settings::{LimitSettings, VerifySettings};
 use opt_shared::units::Bytes;
 
 use super::facts::{JobFacts, UsableEntry};
@@ -126,12 +127,20 @@ fn read_replay(plan: &Plan, replay: &ReplayPlan, facts: &[JobFacts]) -> Result<R
     if let Some(pin) = recording.unknown_pin(&replay.pin) {
         return Err(ReplayError::Pin { replay: name(), pin: pin.clone() });
     }
-    let floor = recording.floor(&replay.pin, Bytes::from(rustix::param::page_size()));
+    let floor = recording.floor(&replay.pin, pool_grain(plan.device()));
     if replay.budget < floor.bytes() {
         return Err(ReplayError::BelowFloor { replay: name(), budget: replay.budget, floor });
     }
     let bookkeeping = recorder.bookkeeping(Bytes::from(longest_path));
     Ok(ReplayFacts { steps, floor, bookkeeping, broken: None })
+}
+
+/// The candidates that make a replay's calls.
+pub struct Callees<'a> {
+    pub runners: &'a [RunnerTerms<'a>],
+    /// The largest number of workspaces of one of them.
+    pub workspaces: usize,
+    pub device: Device,
 }
 
 impl ReplayFacts {
@@ -140,12 +149,12 @@ impl ReplayFacts {
         facts.get(job.index())?.entries.get(*index)
     }
 
-    /// Predicts what the replay will owe at most if these runners make its calls.
+    /// Predicts what the replay will owe at most if these callees make its calls.
     pub fn prediction(
         &self,
         replay: &ReplayPlan,
         facts: &[JobFacts],
-        runners: &[RunnerTerms<'_>],
+        callees: &Callees<'_>,
         verify: &VerifySettings,
         cores: u32,
     ) -> Prediction {
@@ -153,13 +162,22 @@ impl ReplayFacts {
         let entries: Vec<EntryNumbers> =
             steps.filter_map(|step| Some(self.fact(facts, step)?.entry.numbers.clone())).collect();
         // The pool never holds more than all constants together.
-        predict::replay(
-            replay.budget.min(self.floor.whole),
-            self.bookkeeping,
-            &entries,
-            runners,
-            verify,
-            cores,
-        )
+        let pool = replay.budget.min(self.floor.whole);
+        let Callees { runners, workspaces, device } = callees;
+        if device.runs_device_code() {
+            let limits: Vec<&LimitSettings> = runners.iter().map(|runner| runner.limits).collect();
+            let emulated = *device == Device::Emulated;
+            let extra = (limits.as_slice(), *workspaces);
+            return predict::replay_on_device(
+                pool,
+                self.bookkeeping,
+                &entries,
+                extra,
+                emulated,
+                verify,
+                cores,
+            );
+        }
+        predict::replay(pool, self.bookkeeping, &entries, runners, verify, cores)
     }
 }

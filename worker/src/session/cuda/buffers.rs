@@ -107,7 +107,7 @@ impl BytesSource for OutputSource<'_> {
         if self.bytes < offset.saturating_add(buffer.len() as u64) {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        self.driver.borrow_mut().read(self.address + offset, buffer).map_err(io::Error::other)
+        self.driver.lock().read(self.address + offset, buffer).map_err(io::Error::other)
     }
 }
 

@@ -45,7 +45,7 @@ pub(super) struct Part {
 
 impl Digester {
     pub(super) fn load(driver: &SharedDriver, seed: u64) -> Result<Self, DriverError> {
-        let mut driver = driver.borrow_mut();
+        let mut driver = driver.lock();
         let module = driver.load(PTX)?;
         let function = driver.function(module, SYMBOL)?;
         Ok(Self { module, function, seed })
@@ -53,7 +53,7 @@ impl Digester {
 
     pub(super) fn unload(self, driver: &SharedDriver) {
         // Unloading fails only in a failed context, which releases the module anyway.
-        let _ = driver.borrow_mut().unload(self.module);
+        let _ = driver.lock().unload(self.module);
     }
 
     /// `sums` is the address of device memory for one sum per part.
@@ -64,7 +64,7 @@ impl Digester {
         sums: u64,
     ) -> Result<Vec<Digest>, DriverError> {
         let mut found = vec![0; parts.len() * size_of::<u64>()];
-        driver.borrow_mut().write(sums, &found)?;
+        driver.lock().write(sums, &found)?;
         for (number, part) in (0..).zip(parts) {
             let words = part.words();
             let blocks = words.div_ceil(u64::from(THREADS)).min(MAX_BLOCKS);
@@ -78,13 +78,13 @@ impl Digester {
                 params: params.iter().map(|param| param.to_le_bytes().to_vec()).collect(),
                 limit: LIMIT,
             };
-            driver.borrow_mut().launch(&launch)?;
+            driver.lock().launch(&launch)?;
         }
-        let mark = driver.borrow_mut().mark(Queue::Calls)?;
+        let mark = driver.lock().mark(Queue::Calls)?;
         if !wait_for(driver, mark, LIMIT)? {
             return Err(DriverError::new("waiting for digests", Code::LAUNCH_TIMEOUT));
         }
-        let mut driver = driver.borrow_mut();
+        let mut driver = driver.lock();
         driver.read(sums, &mut found)?;
         let sums = found.chunks_exact(size_of::<u64>()).map(|sum| {
             let mut word = [0; size_of::<u64>()];

@@ -100,7 +100,7 @@ impl EntryCall {
         let recorded = entry.as_ref();
         for (output, buffer) in recorded.outputs.iter().zip(&self.outputs) {
             recorded.before(output, |at, bytes| {
-                driver.borrow_mut().write(buffer.address + at, bytes).map_err(io::Error::other)
+                driver.lock().write(buffer.address + at, bytes).map_err(io::Error::other)
             })?;
         }
         Ok(())

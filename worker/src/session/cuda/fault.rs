@@ -130,3 +130,14 @@ fn at(error: &DriverError) -> String {
     }
     text
 }
+/// The verdict if a constant is not as an earlier step found it. Every kernel since that step may have written to it, so
+/// no candidate is blamed.
+pub(super) fn changed_in_pool(input: &str) -> Verdict {
+    Verdict {
+        status: Status::InfraError,
+        detail: format!(
+            "{input} changed in the pool since a step used it last: a kernel of a step in between wrote outside its own buffers, or \
+             the device's memory is faulty"
+        ),
+    }
+}

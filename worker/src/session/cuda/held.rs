@@ -1,7 +1,6 @@
 //! The device of a worker. It is opened when the first task needs it and held until the worker ends.
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::cell::Cell;
 
 use opt_shared::device::Device;
 
@@ -27,7 +26,7 @@ pub(crate) struct HeldDevice {
 
 impl HeldDevice {
     pub(super) fn new(driver: Box<dyn Driver>) -> Self {
-        Self { driver: Rc::new(RefCell::new(driver)), lost: Cell::new(false) }
+        Self { driver: SharedDriver::new(driver), lost: Cell::new(false) }
     }
 
     /// Returns true if sessions can be started in this process.

@@ -28,7 +28,7 @@ pub(super) fn wait_for(driver: &SharedDriver, mark: Mark, limit: Duration) -> Re
     let started = Instant::now();
     let mut pause = FIRST_PAUSE;
     loop {
-        if driver.borrow_mut().is_over(mark)? {
+        if driver.lock().is_over(mark)? {
             return Ok(true);
         }
         if limit <= started.elapsed() {
@@ -40,7 +40,7 @@ pub(super) fn wait_for(driver: &SharedDriver, mark: Mark, limit: Duration) -> Re
 }
 
 /// The part of a device's memory that one lease uses.
-pub(super) struct CudaMemory {
+pub(crate) struct CudaMemory {
     driver: SharedDriver,
     budget: Budget,
     live: BTreeMap<u64, Live>,
@@ -71,7 +71,7 @@ struct UnderWay {
 
 impl CudaMemory {
     pub(super) fn new(driver: SharedDriver, capacity: Bytes, points: Points) -> Self {
-        let grain = driver.borrow().card().grain;
+        let grain = driver.lock().card().grain;
         Self {
             driver,
             budget: Budget::new(NAME, capacity, grain),
@@ -100,7 +100,7 @@ impl CudaMemory {
     /// Removes completed operations from the queue.
     fn take_in(&mut self) -> Result<(), DeviceError> {
         while let Some(first) = self.under_way.front() {
-            let is_over = self.driver.borrow_mut().is_over(first.mark);
+            let is_over = self.driver.lock().is_over(first.mark);
             match is_over {
                 Ok(false) => break,
                 Ok(true) => {}
@@ -148,7 +148,7 @@ impl CudaMemory {
             self.known(buffer)?.last = event;
         }
         let ordered = {
-            let mut driver = self.driver.borrow_mut();
+            let mut driver = self.driver.lock();
             order(&mut **driver, buffer.address() + at.get(), slot.as_mut())
                 .and_then(|()| driver.mark(Queue::Copies))
         };
@@ -185,6 +185,10 @@ impl Device for CudaMemory {
         NAME
     }
 
+    fn enter_thread(&mut self) -> Result<(), DeviceError> {
+        self.driver.lock().enter_thread().map_err(|it| failed("using a thread", it))
+    }
+
     fn capacity(&self) -> Bytes {
         self.budget.capacity()
     }
@@ -199,7 +203,7 @@ impl Device for CudaMemory {
         if placed == Bytes::ZERO {
             return Ok(Buffer::new(0, bytes, placed));
         }
-        let address = self.driver.borrow_mut().allocate(bytes).map_err(|it| failed("allocating", it))?;
+        let address = self.driver.lock().allocate(bytes).map_err(|it| failed("allocating", it))?;
         self.live.insert(address, Live { placed, last: Event(0) });
         self.budget.place(placed);
         Ok(Buffer::new(address, bytes, placed))
@@ -211,14 +215,14 @@ impl Device for CudaMemory {
         }
         let last = self.known(&buffer)?.last;
         self.wait(last)?;
-        self.driver.borrow_mut().free(buffer.address()).map_err(|it| failed("freeing", it))?;
+        self.driver.lock().free(buffer.address()).map_err(|it| failed("freeing", it))?;
         self.live.remove(&buffer.address());
         self.budget.release(buffer.placed());
         Ok(())
     }
 
     fn slot(&mut self, bytes: Bytes) -> Result<Pinned, DeviceError> {
-        let pinned = self.driver.borrow_mut().pinned(bytes);
+        let pinned = self.driver.lock().pinned(bytes);
         let slot = pinned
             .map_err(|error| DeviceError::NoStaging { asked: bytes, source: io::Error::other(error) })?;
         self.budget.stage(bytes);
@@ -301,7 +305,7 @@ impl Drop for CudaMemory {
         }
         // After a failure, the device may still be copying, so the slots are leaked.
         self.under_way.drain(..).for_each(|it| std::mem::forget(it.slot));
-        let mut driver = self.driver.borrow_mut();
+        let mut driver = self.driver.lock();
         for &address in self.live.keys() {
             // Releasing fails in a failed context, but that context's memory is released as a whole.
             let _ = driver.free(address);

@@ -14,6 +14,7 @@ mod entry_call;
 mod fault;
 mod groups;
 mod held;
+mod launched;
 mod memory;
 mod placed;
 mod points;
@@ -28,8 +29,6 @@ mod untimed;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::convert::Infallible;
-use std::rc::Rc;
 
 use opt_shared::formula::{LOAD_SLOTS, STAGING_SLOT};
 use opt_shared::message::Callee;
@@ -55,17 +54,14 @@ use self::timed::variants::DeviceVariants;
 use super::{Backend, Groups, InputFault, PoolSlot, Session, SessionError, TimedSession, Varied, Wanted};
 use crate::recorded::Recorded;
 use crate::residency::device::{Device as _, DeviceError};
-use crate::residency::host::HostDevice;
 use crate::residency::load::Residency;
-
-const NO_REPLAY: &str = "a replay on a device is not supported by this version";
 
 pub(crate) struct CudaBackend<'d> {
     device: &'d HeldDevice,
     /// The most that may be placed on the device.
     cap: Bytes,
-    /// The part of the cap that inputs with new values take.
-    for_variants: Cell<Bytes>,
+    /// The part of the cap that inputs with new values or a replay's pool take.
+    set_aside: Cell<Bytes>,
     seed: u64,
     points: Points,
     state: RefCell<State>,
@@ -90,7 +86,7 @@ impl<'d> CudaBackend<'d> {
         Ok(Self {
             device,
             cap,
-            for_variants: Cell::default(),
+            set_aside: Cell::default(),
             seed: u64::from_le_bytes(seed),
             points: Points::default(),
             state: RefCell::default(),
@@ -113,7 +109,7 @@ impl<'d> CudaBackend<'d> {
     }
 
     fn replace_context(&self) {
-        let replaced = self.driver().borrow_mut().replace();
+        let replaced = self.driver().lock().replace();
         if replaced.is_err() {
             self.device.lost.set(true);
         }
@@ -138,8 +134,8 @@ impl Drop for CudaBackend<'_> {
 impl State {
     fn residency(&mut self, backend: &CudaBackend<'_>) -> &mut Residency<CudaMemory, Key> {
         self.residency.get_or_insert_with(|| {
-            let cap = backend.cap - backend.for_variants.get();
-            let memory = CudaMemory::new(Rc::clone(backend.driver()), cap, backend.points.clone());
+            let cap = backend.cap - backend.set_aside.get();
+            let memory = CudaMemory::new(backend.driver().clone(), cap, backend.points.clone());
             Residency::new(memory, LOAD_SLOTS, STAGING_SLOT)
         })
     }
@@ -147,8 +143,8 @@ impl State {
 
 impl Backend for CudaBackend<'_> {
     type Placed = OnDevice;
-    type Pool = HostDevice;
-    type Arena = Infallible;
+    type Pool = CudaMemory;
+    type Arena = ();
     type Candidate = DeviceCode;
     type Variants = DeviceVariants;
 
@@ -160,8 +156,8 @@ impl Backend for CudaBackend<'_> {
 
     fn groups<'b>(&'b self, wanted: &Wanted<'b>) -> Result<Box<dyn Groups<OnDevice> + 'b>, SessionError> {
         // Discards the counts that a failed task may have left.
-        self.driver().borrow_mut().take_counts();
-        Ok(Box::new(DeviceGroups::new(*wanted, self.driver().borrow().card().clone())))
+        self.driver().lock().take_counts();
+        Ok(Box::new(DeviceGroups::new(*wanted, self.driver().lock().card().clone())))
     }
 
     fn can_start_sessions(&self) -> bool {
@@ -177,31 +173,39 @@ impl Backend for CudaBackend<'_> {
     }
 
     fn emulated_kernels(&self) -> Vec<EmulatedKernel> {
-        let mut kernels = self.driver().borrow_mut().take_counts();
+        let mut kernels = self.driver().lock().take_counts();
         kernels.retain(|it| it.symbol != digest::SYMBOL);
         kernels
     }
 
-    fn pool(&self, bytes: Bytes) -> Result<(HostDevice, Infallible), DeviceError> {
-        Err(refused(NO_REPLAY, bytes))
+    fn pool_grain(&self) -> Bytes {
+        self.driver().lock().card().grain
+    }
+
+    fn pool(&self, bytes: Bytes) -> Result<(CudaMemory, ()), DeviceError> {
+        if self.cap < bytes {
+            return Err(refused("the lease has no room for the pool", bytes));
+        }
+        self.set_aside.set(bytes);
+        Ok((CudaMemory::new(self.driver().clone(), bytes, self.points.clone()), ()))
     }
 
     fn place_in_pool(
         &self,
-        _: Recorded,
-        arena: &Infallible,
-        _: &[Option<PoolSlot>],
+        recorded: Recorded,
+        (): &(),
+        slots: &[Option<PoolSlot>],
     ) -> Result<OnDevice, InputFault> {
-        match *arena {}
+        Ok(OnDevice::in_pool(recorded, slots))
     }
 
     fn variants(&self, bytes: Bytes) -> Result<DeviceVariants, DeviceError> {
-        let taken = whole_grains(bytes, self.driver().borrow().card().grain);
+        let taken = whole_grains(bytes, self.driver().lock().card().grain);
         if self.cap < taken {
             return Err(refused("the lease has no room for inputs with new values", taken));
         }
         let variants = DeviceVariants::allocate(self.driver(), bytes)?;
-        self.for_variants.set(taken);
+        self.set_aside.set(taken);
         Ok(variants)
     }
 

@@ -16,6 +16,7 @@ use super::driver::Card;
 use crate::recorded::{Recorded, is_materialised};
 use crate::residency::load::Origin;
 use crate::residency::staging::Source;
+use crate::session::PoolSlot;
 
 /// Identifies an input. Inputs with equal keys have equal contents.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -26,6 +27,8 @@ pub(super) enum Key {
     Own { entry: EntryId, storage: u32, start: u64 },
     /// The values of a lazy conjugate or negative, which no file contains.
     Values { entry: EntryId, argument: usize },
+    /// A constant of a replay.
+    Constant(u32),
 }
 
 /// A recorded call whose inputs are placed on the device when its session starts.
@@ -56,6 +59,25 @@ enum Contents {
     Piece(Piece),
     /// The tensor's values, written out densely.
     Values(Arc<Tensor>),
+    /// The input is at this address, in the pool of a replay.
+    InPool(u64),
+}
+
+impl Input {
+    /// Its address, if it lies in the pool of a replay.
+    pub(super) fn pool_address(&self) -> Option<u64> {
+        match self.contents {
+            Contents::InPool(address) => Some(address),
+            Contents::Piece(_) | Contents::Values(_) => None,
+        }
+    }
+
+    fn add_name(&mut self, argument: &str) {
+        self.name = match self.name.as_str() {
+            "" => format!("the input `{argument}`"),
+            known => format!("{known} and `{argument}`"),
+        };
+    }
 }
 
 impl OnDevice {
@@ -88,20 +110,44 @@ impl OnDevice {
                 ArgumentValue::Tensor(_) | ArgumentValue::Plain(_) => None,
             };
             if let Some(input) = place.and_then(|(at, _)| inputs.get_mut(at)) {
-                input.name = match input.name.as_str() {
-                    "" => format!("the input `{}`", argument.path),
-                    known => format!("{known} and `{}`", argument.path),
-                };
+                input.add_name(&argument.path);
             }
             places.push(place);
         }
         Self { recorded, inputs, places }
     }
 
-    /// The distinct inputs by key, with the origins of their bytes.
+    /// A call whose inputs lie in a pool. `slots` has one item for each tensor argument, in order.
+    pub(super) fn in_pool(recorded: Recorded, slots: &[Option<PoolSlot>]) -> Self {
+        let (mut inputs, mut places) = (Vec::<Input>::new(), Vec::with_capacity(recorded.arguments.len()));
+        let mut slots = slots.iter().copied();
+        for argument in &recorded.arguments {
+            let slot = match argument.value {
+                ArgumentValue::Tensor(_) => slots.next().flatten(),
+                ArgumentValue::Plain(_) => None,
+            };
+            let place = slot.map(|slot| {
+                let key = Key::Constant(slot.constant);
+                let at = inputs.iter().position(|input| input.key == key);
+                let at = at.unwrap_or_else(|| {
+                    let bands = Bands { front: 0, bytes: slot.length.get(), back: 0 };
+                    let contents = Contents::InPool(slot.address + u64::from(slot.phase));
+                    inputs.push(Input { key, bands, name: String::new(), contents });
+                    inputs.len() - 1
+                });
+                inputs[at].add_name(&argument.path);
+                (at, 0)
+            });
+            places.push(place);
+        }
+        Self { recorded, inputs, places }
+    }
+
+    /// The distinct inputs by key, with the origins of their bytes. Inputs in a pool are not among them.
     pub(super) fn origins(&self) -> BTreeMap<Key, InputOrigin<'_>> {
         self.inputs
             .iter()
+            .filter(|input| input.pool_address().is_none())
             .map(|input| (input.key.clone(), InputOrigin { recorded: &self.recorded, input }))
             .collect()
     }
@@ -132,7 +178,7 @@ impl Origin for InputOrigin<'_> {
 
     fn held(&self) -> Bytes {
         match &self.input.contents {
-            Contents::Piece(_) => Bytes::ZERO,
+            Contents::Piece(_) | Contents::InPool(_) => Bytes::ZERO,
             Contents::Values(tensor) => tensor.logical_bytes(),
         }
     }
@@ -159,6 +205,7 @@ impl Origin for InputOrigin<'_> {
                 written.map_err(io::Error::other)?;
                 Reader::Values(values)
             }
+            Contents::InPool(_) => return Err(io::Error::other("an input in a pool is not loaded again")),
         };
         Ok(Box::new(InputSource { origin: self, reader }))
     }

@@ -1,7 +1,6 @@
 //! High-water marks at named points: device memory, and the resident memory of this process.
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use opt_shared::outcome::{DevicePoint, MemoryPoint};
 use opt_shared::units::Bytes;
@@ -10,19 +9,19 @@ use super::driver::SharedDriver;
 
 /// The marks of a lease. Clones share them.
 #[derive(Clone, Default)]
-pub(super) struct Points(Rc<RefCell<Vec<DevicePoint>>>);
+pub(super) struct Points(Arc<Mutex<Vec<DevicePoint>>>);
 
 impl Points {
     /// If the driver does not answer, its figure is zero, and the next operation reports the error.
     pub(super) fn note(&self, point: MemoryPoint, placed: Bytes, driver: &SharedDriver) {
-        let memory = driver.borrow_mut().memory().ok();
+        let memory = driver.lock().memory().ok();
         let seen = DevicePoint {
             point,
             placed_bytes: placed,
             used_bytes: memory.map_or(Bytes::ZERO, |it| it.total - it.free),
             resident_bytes: resident(),
         };
-        let mut points = self.0.borrow_mut();
+        let mut points = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match points.iter_mut().find(|it| it.point == point) {
             Some(known) => known.absorb(&seen),
             None => points.push(seen),
@@ -31,7 +30,7 @@ impl Points {
 
     /// The marks, in the order of the points.
     pub(super) fn seen(&self) -> Vec<DevicePoint> {
-        let mut points = self.0.borrow().clone();
+        let mut points = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
         points.sort_by_key(|it| it.point);
         points
     }

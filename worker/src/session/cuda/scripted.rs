@@ -3,9 +3,8 @@
 //!
 //! It records the calls that `Asked` lists, and counts the allocated memory for comparison with the cap.
 
-use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use opt_shared::units::Bytes;
@@ -43,7 +42,18 @@ pub(super) enum Asked {
 }
 
 /// A kernel of a script, which gets the memory and the launch's arguments.
-pub(super) type Kernel = Rc<dyn Fn(&mut FakeMemory, &[u64]) -> Result<(), (Code, Option<Site>)>>;
+pub(super) type Kernel =
+    Arc<Mutex<dyn Fn(&mut FakeMemory, &[u64]) -> Result<(), (Code, Option<Site>)> + Send>>;
+
+/// A script, which its driver and its test share.
+#[derive(Clone)]
+pub(super) struct SharedScript(Arc<Mutex<Script>>);
+
+impl SharedScript {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Script> {
+        self.0.lock().expect("no panic while it is locked")
+    }
+}
 
 #[derive(Default)]
 pub(super) struct FakeMemory {
@@ -132,12 +142,12 @@ impl VirtualClock {
 pub(super) struct ScriptedDriver {
     started: Instant,
     card: Card,
-    script: Rc<RefCell<Script>>,
+    script: SharedScript,
 }
 
 impl ScriptedDriver {
-    pub(super) fn new() -> (Self, Rc<RefCell<Script>>) {
-        let script = Rc::new(RefCell::new(Script { next: FIRST_ADDRESS, ..Script::default() }));
+    pub(super) fn new() -> (Self, SharedScript) {
+        let script = SharedScript(Arc::new(Mutex::new(Script { next: FIRST_ADDRESS, ..Script::default() })));
         let card = Card {
             name: "a card that plays a script".to_owned(),
             uuid: None,
@@ -147,12 +157,12 @@ impl ScriptedDriver {
             l2: Bytes::kib(64),
             checks_accesses: false,
         };
-        (Self { started: Instant::now(), card, script: Rc::clone(&script) }, script)
+        (Self { started: Instant::now(), card, script: script.clone() }, script)
     }
 
     /// Returns an error if the script lets this call fail, or if the context has failed.
-    fn ask(&self, asked: Asked) -> Result<std::cell::RefMut<'_, Script>, DriverError> {
-        let mut script = self.script.borrow_mut();
+    fn ask(&self, asked: Asked) -> Result<MutexGuard<'_, Script>, DriverError> {
+        let mut script = self.script.lock();
         script.asked.push(asked);
         let mut fails = None;
         for (what, left, code) in &mut script.failing {
@@ -236,7 +246,7 @@ impl Driver for ScriptedDriver {
     }
 
     fn pinned(&mut self, bytes: Bytes) -> Result<Pinned, DriverError> {
-        self.ask(Asked::Pinned)?;
+        drop(self.ask(Asked::Pinned)?);
         Ok(Pinned(Box::new(vec![0_u8; bytes.to_usize()])))
     }
 
@@ -288,7 +298,7 @@ impl Driver for ScriptedDriver {
     }
 
     fn load(&mut self, image: &[u8]) -> Result<ModuleId, DriverError> {
-        self.ask(Asked::Load)?;
+        drop(self.ask(Asked::Load)?);
         if image.starts_with(b"broken") {
             return Err(DriverError::new("load", Code(218)));
         }
@@ -296,7 +306,7 @@ impl Driver for ScriptedDriver {
     }
 
     fn unload(&mut self, _: ModuleId) -> Result<(), DriverError> {
-        self.ask(Asked::Unload)?;
+        drop(self.ask(Asked::Unload)?);
         Ok(())
     }
 
@@ -310,7 +320,7 @@ impl Driver for ScriptedDriver {
     }
 
     fn parameters(&mut self, function: FunctionId) -> Result<Option<Vec<usize>>, DriverError> {
-        let script = self.script.borrow();
+        let script = self.script.lock();
         let symbol = script.symbol(function);
         Ok(script.kernels.get(&symbol).map(|(sizes, _)| sizes.clone()))
     }
@@ -329,7 +339,8 @@ impl Driver for ScriptedDriver {
         }
         script.hangs |= script.endless.contains(&symbol);
         let (_, kernel) = script.kernels.get(&symbol).expect("a function that was found");
-        let kernel = Rc::clone(kernel);
+        let kernel = Arc::clone(kernel);
+        let kernel = kernel.lock().expect("no panic in an earlier launch");
         let ran = kernel(&mut script.memory, &params);
         let took = std::mem::take(&mut script.memory.kernels_took) + script.clock.launch_takes;
         script.clock.ran(took);
@@ -340,7 +351,7 @@ impl Driver for ScriptedDriver {
     }
 
     fn now(&self) -> Instant {
-        self.started + self.script.borrow().clock.passed
+        self.started + self.script.lock().clock.passed
     }
 
     fn cannot_time(&self) -> Option<&'static str> {
@@ -348,28 +359,28 @@ impl Driver for ScriptedDriver {
     }
 
     fn lacks(&self) -> Vec<&'static str> {
-        self.script.borrow().clock.lacks.clone()
+        self.script.lock().clock.lacks.clone()
     }
 
     fn stamp(&mut self) -> Result<Stamp, DriverError> {
-        let clock = &mut self.script.borrow_mut().clock;
+        let clock = &mut self.script.lock().clock;
         clock.stamps.push(clock.passed);
         Ok(Stamp(clock.stamps.len() as u64 - 1))
     }
 
     fn between(&mut self, from: Stamp, to: Stamp) -> Result<Duration, DriverError> {
-        let clock = &self.script.borrow().clock;
+        let clock = &self.script.lock().clock;
         let at = |stamp: Stamp| clock.stamps[Bytes::new(stamp.0).to_usize()];
         let percent = if clock.shows_percent == 0 { 100 } else { clock.shows_percent };
         Ok((at(to) - at(from)) * percent / 100)
     }
 
     fn clear_stamps(&mut self) {
-        self.script.borrow_mut().clock.stamps.clear();
+        self.script.lock().clock.stamps.clear();
     }
 
     fn copy(&mut self, to: u64, from: u64, bytes: Bytes) -> Result<bool, DriverError> {
-        let mut script = self.script.borrow_mut();
+        let mut script = self.script.lock();
         let contents = script.memory.read(from, bytes.to_usize());
         script.memory.write(to, &contents);
         script.clock.moved(bytes);
@@ -377,31 +388,31 @@ impl Driver for ScriptedDriver {
     }
 
     fn graph(&mut self, launches: &[Launch]) -> Result<Option<GraphId>, DriverError> {
-        let clock = &mut self.script.borrow_mut().clock;
+        let clock = &mut self.script.lock().clock;
         clock.graphs.push(launches.to_vec());
         Ok(clock.has_graphs.then_some(GraphId(clock.graphs.len() as u64 - 1)))
     }
 
     fn launch_graph(&mut self, graph: GraphId) -> Result<(), DriverError> {
         let (launches, launch_takes) = {
-            let clock = &mut self.script.borrow_mut().clock;
+            let clock = &mut self.script.lock().clock;
             clock.graphs_launched += 1;
             let launches = std::mem::take(&mut clock.graphs[Bytes::new(graph.0).to_usize()]);
             (launches, std::mem::take(&mut clock.launch_takes))
         };
         let launched = launches.iter().try_for_each(|launch| self.launch(launch));
-        self.script.borrow_mut().clock.launch_takes = launch_takes;
+        self.script.lock().clock.launch_takes = launch_takes;
         launched
     }
 
     fn pace(&mut self) -> Pace {
-        let clock = &mut self.script.borrow_mut().clock;
+        let clock = &mut self.script.lock().clock;
         clock.paces += 1;
         Pace { clock_mhz: clock.mhz_now(), ..Pace::default() }
     }
 
     fn replace(&mut self) -> Result<(), DriverError> {
-        let mut script = self.script.borrow_mut();
+        let mut script = self.script.lock();
         script.asked.push(Asked::Replace);
         if !script.replaceable {
             return Err(DriverError::new("replacing the context", Code::NOT_SUPPORTED));

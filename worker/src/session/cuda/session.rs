@@ -21,6 +21,7 @@ use super::driver::SharedDriver;
 use super::driver::{DriverError, Launch, ModuleId, Queue};
 use super::entry_call::{EntryCall, Outputs, WantedBuffer, outputs_of, params, sizes};
 use super::fault::{self, During};
+use super::launched::Launched;
 use super::memory::wait_for;
 use super::placed::{Key, OnDevice};
 use super::{CudaBackend, State};
@@ -29,7 +30,9 @@ use crate::residency::device::{Buffer, DeviceError};
 use crate::residency::ledger::Kind;
 use crate::residency::load::{Load, Origin};
 use crate::residency::staging::StagingError;
-use crate::session::{Answer, Called, Clock, Ending, Loaded, Session, SessionError, StrayWrite, Verdict};
+use crate::session::{
+    Answer, Called, Clock, Ending, KernelLaunch, Loaded, Session, SessionError, StrayWrite, Verdict,
+};
 
 pub(super) struct DeviceSession<'b> {
     pub(super) backend: &'b CudaBackend<'b>,
@@ -38,6 +41,7 @@ pub(super) struct DeviceSession<'b> {
     pub(super) calls: Vec<EntryCall>,
     /// Buffers that only this session uses.
     allocated: Vec<(Kind, Buffer)>,
+    launched: Launched,
     /// The address of the digests of one entry's inputs.
     sums: u64,
     module: Option<ModuleId>,
@@ -63,6 +67,7 @@ impl<'b> DeviceSession<'b> {
             entries,
             calls: Vec::with_capacity(entries.len()),
             allocated: Vec::new(),
+            launched: Launched::default(),
             sums: 0,
             module: None,
             refusal: None,
@@ -85,7 +90,7 @@ impl<'b> DeviceSession<'b> {
     }
 
     fn place_inputs_and_outputs(&mut self, outputs: Outputs) -> Result<(), SessionError> {
-        let card = self.driver().borrow().card().clone();
+        let card = self.driver().lock().card().clone();
         let origins: Vec<_> = self.entries.iter().flat_map(|entry| entry.origins()).collect();
         let storages: Vec<(Key, &dyn Origin)> =
             origins.iter().map(|(key, origin)| (key.clone(), origin as &dyn Origin)).collect();
@@ -102,7 +107,8 @@ impl<'b> DeviceSession<'b> {
         let mut state = self.backend.state.borrow_mut();
         let former = std::mem::take(&mut state.uses);
         let keys: Vec<Key> = storages.iter().map(|(key, _)| key.clone()).collect();
-        state.digests.retain(|key, _| keys.contains(key));
+        // The digest of a constant stays: it has the same contents whenever it is in the pool.
+        state.digests.retain(|key, _| matches!(key, Key::Constant(_)) || keys.contains(key));
         let residency = state.residency(self.backend);
         let load = Load { storages: &storages, tensors: &tensors, after: &after, instead_of: &former };
         let placed = match residency.load(&load) {
@@ -116,8 +122,11 @@ impl<'b> DeviceSession<'b> {
         let mut addresses = placed.iter().map(Buffer::address);
         for (entry, outputs) in self.entries.iter().zip(outputs) {
             let inputs = entry.inputs.iter().filter_map(|input| {
-                let buffer = residency.buffer(&input.key)?;
-                Some(DeviceBuffer::in_allocation(input.name.clone(), buffer.address(), input.bands))
+                let start = match input.pool_address() {
+                    Some(address) => address,
+                    None => residency.buffer(&input.key)?.address(),
+                };
+                Some(DeviceBuffer::in_allocation(input.name.clone(), start, input.bands))
             });
             let inputs = inputs.collect();
             let outputs = outputs
@@ -142,7 +151,7 @@ impl<'b> DeviceSession<'b> {
 
     /// If the workspaces do not fit, the candidate is to blame.
     fn place_workspaces(&mut self) -> Result<(), SessionError> {
-        let card = self.driver().borrow().card().clone();
+        let card = self.driver().lock().card().clone();
         let launch = &self.candidate.callee.launch;
         for (entry, call) in self.entries.iter().zip(&mut self.calls) {
             let recorded = entry.as_ref();
@@ -201,11 +210,13 @@ impl<'b> DeviceSession<'b> {
             };
             match digests {
                 Ok(digests) => {
-                    let keys = entry.inputs.iter().map(|input| input.key.clone());
                     let known = &mut self.backend.state.borrow_mut().digests;
-                    // An input that an earlier session has uploaded keeps its first digest.
-                    for (key, digest) in keys.zip(digests) {
-                        known.entry(key).or_insert(digest);
+                    for (input, digest) in entry.inputs.iter().zip(digests) {
+                        // An input that an earlier session has uploaded keeps its first digest.
+                        let first = known.entry(input.key.clone()).or_insert_with(|| digest.clone());
+                        if input.pool_address().is_some() && *first != digest {
+                            self.ended = Some(fault::changed_in_pool(&input.name));
+                        }
                     }
                 }
                 Err(error) => {
@@ -241,12 +252,13 @@ impl<'b> DeviceSession<'b> {
     /// Loads the module and finds its kernels. Returns the reason if the plan's arguments do not match a kernel's
     /// parameters.
     fn load_module(&mut self) -> Result<Option<String>, DriverError> {
-        let mut driver = self.backend.device.driver.borrow_mut();
+        let mut driver = self.backend.device.driver.lock();
         let module = driver.load(&self.candidate.image)?;
         self.module = Some(module);
         for call in &mut self.calls {
             for (number, step) in (1..).zip(&call.resolved.steps) {
                 let function = driver.function(module, &step.symbol)?;
+                self.launched.name(function, &step.symbol);
                 if let Some(takes) = driver.parameters(function)? {
                     let gives: Vec<usize> = params(step, |_| 0).iter().map(Vec::len).collect();
                     if takes != gives {
@@ -272,6 +284,7 @@ impl<'b> DeviceSession<'b> {
             return None;
         }
         let started = Instant::now();
+        self.launched.clear();
         let call = &self.calls[entry];
         let steps = call.resolved.steps.iter().zip(&call.functions).enumerate();
         for (number, (step, &function)) in steps.filter(|(_, (step, _))| !step.is_empty()) {
@@ -285,9 +298,10 @@ impl<'b> DeviceSession<'b> {
                 params: params(step, |pointer| call.address(&self.entries[entry], pointer)),
                 limit: left,
             };
-            let launched = self.driver().borrow_mut().launch(&launch);
+            let launched = self.driver().lock().launch(&launch);
+            self.launched.push(launch);
             let over = launched
-                .and_then(|()| self.driver().borrow_mut().mark(Queue::Calls))
+                .and_then(|()| self.driver().lock().mark(Queue::Calls))
                 .and_then(|mark| wait_for(self.driver(), mark, left));
             match over {
                 Ok(true) => {}
@@ -309,7 +323,7 @@ impl<'b> DeviceSession<'b> {
 
     pub(super) fn poison_all(&self, entry: usize, poison: u8) -> Result<(), DriverError> {
         let call = &self.calls[entry];
-        let mut driver = self.driver().borrow_mut();
+        let mut driver = self.driver().lock();
         for (at, bytes) in call.poisoned(&self.entries[entry]) {
             driver.fill(Queue::Calls, at, poison, bytes)?;
             driver.forget(at, bytes)?;
@@ -328,7 +342,7 @@ impl<'b> DeviceSession<'b> {
         let bands = call.inputs.iter().map(|it| (it, BAND_BYTE));
         let bands = bands.chain(call.workspaces.iter().map(|it| (it, poison)));
         for (buffer, expected) in bands {
-            if let Some(past) = buffer.damage(&mut **self.driver().borrow_mut(), expected)? {
+            if let Some(past) = buffer.damage(&mut **self.driver().lock(), expected)? {
                 let (count, side) = if past < 0 {
                     (past.unsigned_abs(), "before the start")
                 } else {
@@ -363,7 +377,7 @@ impl<'b> DeviceSession<'b> {
             return self.backend.replace_context();
         }
         if let Some(module) = self.module.take() {
-            let _ = self.driver().borrow_mut().unload(module);
+            let _ = self.driver().lock().unload(module);
         }
         if !self.spoiled {
             let mut state = self.backend.state.borrow_mut();
@@ -466,12 +480,16 @@ impl Session for DeviceSession<'_> {
 
     fn damage(&self, entry: usize, _: u32, poison: u8) -> Result<Option<StrayWrite>, SessionError> {
         for (output, buffer) in self.calls[entry].outputs.iter().enumerate() {
-            let past = buffer.damage(&mut **self.driver().borrow_mut(), poison);
+            let past = buffer.damage(&mut **self.driver().lock(), poison);
             if let Some(past) = past.map_err(|error| self.outputs_error(entry, error))? {
                 return Ok(Some(StrayWrite { output, past }));
             }
         }
         Ok(None)
+    }
+
+    fn launched(&self, entry: usize) -> Vec<KernelLaunch> {
+        self.launched.of(&self.entries[entry])
     }
 
     fn clock(&mut self) -> &mut dyn Clock {
@@ -480,7 +498,7 @@ impl Session for DeviceSession<'_> {
 
     fn finish(mut self: Box<Self>) -> Result<Ending, SessionError> {
         self.release();
-        let stderr_tail = self.driver().borrow_mut().printed();
+        let stderr_tail = self.driver().lock().printed();
         let nothing = Verdict { status: Status::Passed, detail: String::new() };
         let verdict = self.ended.take().unwrap_or(nothing);
         let end = RunnerEnd { stderr_tail, ..RunnerEnd::default() };

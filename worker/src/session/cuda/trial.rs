@@ -2,8 +2,6 @@
 //!
 //! `gpu-check` uses it to compare a card with the emulated device.
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::time::Duration;
 
 use opt_shared::causes::chain;
@@ -113,20 +111,20 @@ impl TrialDevice {
     /// Opens a card. The error is one sentence.
     pub fn card(ordinal: u32) -> Result<Self, String> {
         let driver = CardDriver::open(ordinal).map_err(|error| chain(&error))?;
-        Ok(Self { driver: Rc::new(RefCell::new(Box::new(driver))) })
+        Ok(Self { driver: SharedDriver::new(Box::new(driver)) })
     }
 
     pub fn emulated() -> Self {
-        Self { driver: Rc::new(RefCell::new(Box::new(EmulatedDriver::new()))) }
+        Self { driver: SharedDriver::new(Box::new(EmulatedDriver::new())) }
     }
 
     /// The card's UUID as NVML writes it; `None` for the emulated device.
     pub fn uuid(&self) -> Option<String> {
-        self.driver.borrow().card().uuid.clone()
+        self.driver.lock().card().uuid.clone()
     }
 
     pub fn total(&self) -> Bytes {
-        self.driver.borrow().card().total
+        self.driver.lock().card().total
     }
 
     pub fn run(
@@ -146,7 +144,7 @@ impl TrialDevice {
         launches: &[TrialLaunch],
         limit: Duration,
     ) -> Result<TrialEnd, DriverError> {
-        let mut driver = self.driver.borrow_mut();
+        let mut driver = self.driver.lock();
         // The emulated device checks every access against the buffer itself, so a band would hide a mistake.
         let band = if driver.card().checks_accesses { 0 } else { BAND };
         let mut placed = Vec::new();
@@ -177,10 +175,10 @@ impl TrialDevice {
         drop(driver);
         if !wait_for(&self.driver, mark, limit)? {
             // This gives up the context. Releasing it instead would wait for the kernel.
-            let _ = self.driver.borrow_mut().replace();
+            let _ = self.driver.lock().replace();
             return Ok(TrialEnd::Endless);
         }
-        let mut driver = self.driver.borrow_mut();
+        let mut driver = self.driver.lock();
         let mut contents = Vec::new();
         let mut stores_beyond = None;
         for (number, (address, size)) in placed.iter().enumerate() {
@@ -199,7 +197,7 @@ impl TrialDevice {
 
     /// Allocates memory and frees it. Fails after a fault that ended the context.
     pub fn allocate(&self, bytes: Bytes) -> Result<(), TrialFault> {
-        let mut driver = self.driver.borrow_mut();
+        let mut driver = self.driver.lock();
         let address = driver.allocate(bytes)?;
         Ok(driver.free(address)?)
     }
@@ -212,9 +210,9 @@ impl TrialDevice {
         piece: Bytes,
         observe: impl FnOnce() -> T,
     ) -> Result<CapTrial<T>, TrialFault> {
-        let free = || self.driver.borrow_mut().memory().map(|memory| memory.free);
+        let free = || self.driver.lock().memory().map(|memory| memory.free);
         let before = free()?;
-        let mut memory = CudaMemory::new(Rc::clone(&self.driver), cap, Points::default());
+        let mut memory = CudaMemory::new(self.driver.clone(), cap, Points::default());
         let mut buffers = Vec::new();
         let refused = loop {
             match memory.allocate(piece) {

@@ -73,6 +73,10 @@ impl Backend for HostBackend<'_> {
         Ok(Box::new(HostGroups::new(self.link, wanted)?))
     }
 
+    fn pool_grain(&self) -> Bytes {
+        Bytes::from(rustix::param::page_size())
+    }
+
     fn pool(&self, bytes: Bytes) -> Result<(HostDevice, Arc<File>), DeviceError> {
         let device = HostDevice::create(bytes)?;
         self.link.holds(Held::Inputs, bytes);

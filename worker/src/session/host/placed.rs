@@ -144,7 +144,7 @@ impl Placed {
         let nowhere = InputRange { source: 0, file_offset: 0, bytes: 0, address_phase: 0 };
         let mut inputs = vec![nowhere; self.inputs.len()];
         for (range, slot) in self.tensor_ranges().zip(slots) {
-            if let (Some(input), Some(PoolSlot { address, phase, bytes })) =
+            if let (Some(input), Some(PoolSlot { address, phase, bytes, .. })) =
                 (inputs.get_mut(range as usize), slot)
             {
                 *input = InputRange {

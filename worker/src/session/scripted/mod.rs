@@ -131,6 +131,10 @@ impl Backend for ScriptedBackend {
         self.count(|it| matches!(it, Asked::Start(..))) < self.lost_after
     }
 
+    fn pool_grain(&self) -> Bytes {
+        Bytes::from(rustix::param::page_size())
+    }
+
     fn pool(&self, bytes: Bytes) -> Result<(HostDevice, ()), DeviceError> {
         Ok((HostDevice::create(bytes)?, ()))
     }

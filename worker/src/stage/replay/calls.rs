@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
+use opt_shared::arguments::{Argument, ArgumentValue};
 use opt_shared::formula::load_timeout;
+use opt_shared::launch::{Launch, Pointer, Value, resolve};
 use opt_shared::message::{ReplayCallee, ReplayTask};
 use opt_shared::outcome::{EntryFailure, MAX_REPORTED_STEPS, ReplayStep, RunnerEnd};
 use opt_shared::replay::{Need, Step};
@@ -13,10 +15,12 @@ use opt_shared::units::Bytes;
 
 use super::captures::{CapturesError, Locations, OpenedEntry, open_entry};
 use super::pool::ReadySlot;
-use super::steps::Caller;
+use super::steps::{Caller, Launches};
 use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, allocated_bytes};
-use crate::session::{Answer, Backend, Ending, Loaded, PoolSlot, Session, SessionError, Verdict};
+use crate::session::{
+    Answer, Backend, Ending, KernelLaunch, Loaded, PoolSlot, Session, SessionError, Verdict,
+};
 use crate::stage::calls::{CallEnd, EntryCalls, EntryEnd};
 use crate::stage::failure::{of, of_refusal, of_the_capture, unless_damaged, unless_tasks_were_refused};
 use crate::stage::{POISONS, Progress, kept};
@@ -87,10 +91,10 @@ impl<B: Backend> Caller for Calls<'_, B> {
         Ok(Some((name, needs)))
     }
 
-    fn call(&mut self, step: usize, slots: &[ReadySlot]) -> Result<(), StepError> {
-        let Some(opened) = self.opened.take() else { return Ok(()) };
+    fn call(&mut self, step: usize, slots: &[ReadySlot]) -> Result<Launches, StepError> {
+        let Some(opened) = self.opened.take() else { return Ok(Launches::default()) };
         let entry = opened.recorded.name.clone();
-        let took = self.one_call(step, opened, slots)?;
+        let (took, launches) = self.one_call(step, opened, slots)?;
         self.guards = None;
         if self.steps.len() < MAX_REPORTED_STEPS {
             let callee = self.callee(step);
@@ -106,7 +110,7 @@ impl<B: Backend> Caller for Calls<'_, B> {
         let done = u32::try_from(step + 1).unwrap_or(u32::MAX);
         let total = u32::try_from(self.task.steps.len()).unwrap_or(u32::MAX);
         (self.progress)(done, total, Bytes::ZERO);
-        Ok(())
+        Ok(launches)
     }
 }
 
@@ -115,13 +119,13 @@ impl<B: Backend> Calls<'_, B> {
         &self.task.callees[self.task.steps[step].callee as usize]
     }
 
-    /// Makes the step's call, and returns its time, including the hand-off.
+    /// Makes the step's call, and returns its time, including the hand-off, and its launches.
     fn one_call(
         &mut self,
         step: usize,
         opened: OpenedEntry,
         slots: &[ReadySlot],
-    ) -> Result<Duration, StepError> {
+    ) -> Result<(Duration, Launches), StepError> {
         let OpenedEntry { recorded, needs, need_of_tensor } = opened;
         let name = recorded.name.clone();
         let slots: Vec<Option<PoolSlot>> = need_of_tensor
@@ -137,14 +141,16 @@ impl<B: Backend> Calls<'_, B> {
             }
         };
         let recorded: &Recorded = placed[0].as_ref();
+        let scheduled = scheduled_launches(&self.task.callees[number].callee.launch, recorded, &slots);
         let candidate = &self.candidates[number];
         let mut session = backend.start(candidate, &placed)?;
         let called = drive(&self.task.callees[number], recorded, &mut *session, &mut self.outputs_digest);
+        let actual = session.launched(0);
         let ending = session.finish()?;
         self.peak_owed = self.peak_owed.max(ending.peak_owed);
         self.output_truncated |= ending.end.output_truncated;
         let over = match called? {
-            Ok(took) => return Ok(took),
+            Ok(took) => return Ok((took, Launches { scheduled, actual })),
             Err(over) => over,
         };
         let died = matches!(over, EntryEnd::Died);
@@ -155,6 +161,34 @@ impl<B: Backend> Calls<'_, B> {
         let failure = unless_damaged(failure, died, recorded, elsewhere)?;
         Err(StepError::Failed(Box::new(Failed { step, failure, end })))
     }
+}
+
+/// The launches that the plan describes for a call whose tensors lie in these slots. Empty if they cannot be evaluated,
+/// in which case the session refuses the candidate.
+fn scheduled_launches(launch: &Launch, recorded: &Recorded, slots: &[Option<PoolSlot>]) -> Vec<KernelLaunch> {
+    let Ok(resolved) = resolve(launch, &recorded.arguments, &recorded.outputs) else { return Vec::new() };
+    let is_tensor = |argument: &&Argument| matches!(argument.value, ArgumentValue::Tensor(_));
+    let constant_of = |value: &Value| {
+        let Value::Pointer(Pointer::Argument(number)) = *value else { return None };
+        // An argument that the call changes is an output, which does not lie in the pool.
+        if recorded.outputs.iter().any(|output| output.arguments.contains(&number)) {
+            return None;
+        }
+        let tensor = recorded.arguments.get(..number)?.iter().filter(is_tensor).count();
+        slots.get(tensor).copied().flatten().map(|slot| slot.constant)
+    };
+    let launched = resolved.steps.iter().filter(|step| !step.is_empty());
+    launched
+        .map(|step| KernelLaunch {
+            symbol: step.symbol.clone(),
+            constants: step
+                .args
+                .iter()
+                .enumerate()
+                .filter_map(|(at, value)| Some((at, constant_of(value)?)))
+                .collect(),
+        })
+        .collect()
 }
 
 fn failure_of(recorded: &Recorded, over: EntryEnd, ending: Ending) -> (EntryFailure, Option<RunnerEnd>) {

@@ -1,4 +1,4 @@
-//! Compares the actual uses with the schedule, one by one.
+//! Compares the actual uses, and the launches of kernels on a device, with the schedule, one by one.
 //!
 //! The first difference is final: it is reported with its index, the expected and the actual use, and every later call
 //! returns it again. The caller finds the actual uses in the entries. Pure.
@@ -7,15 +7,42 @@ use std::collections::HashMap;
 
 use opt_shared::replay::{Key, Need, Recording, Step};
 
+use crate::session::KernelLaunch;
+
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "the schedule differs from the actual uses at use {index}: expected {expected}, actual {actual} (if the captures were changed, remove the recording: the next run makes a new one)"
-)]
+#[error("the schedule differs from the actual {at} {index}: expected {expected}, actual {actual}{}", at.help())]
 pub struct Disagreement {
-    /// The position of the use in the schedule.
+    pub at: Position,
+    /// The position in the schedule or, for a launch, in its step.
     pub index: u32,
     pub expected: String,
     pub actual: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    Use,
+    Launch { step: u32 },
+}
+
+impl Position {
+    fn help(self) -> &'static str {
+        match self {
+            Self::Use => {
+                " (if the captures were changed, remove the recording: the next run makes a new one)"
+            }
+            Self::Launch { .. } => "",
+        }
+    }
+}
+
+impl std::fmt::Display for Position {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Use => f.write_str("uses at use"),
+            Self::Launch { step } => write!(f, "launches of step {step} at launch"),
+        }
+    }
 }
 
 /// An event of a replay, as it was scheduled or as it happens.
@@ -108,6 +135,35 @@ impl<'a> Cursor<'a> {
         Ok(constants)
     }
 
+    /// Checks that the last step's launches are the scheduled ones, in the same order and with the same constants.
+    pub fn launches(
+        &mut self,
+        scheduled: &[KernelLaunch],
+        actual: &[KernelLaunch],
+    ) -> Result<(), Disagreement> {
+        if let Some(disagreement) = &self.disagreement {
+            return Err(disagreement.clone());
+        }
+        let all = scheduled.len().max(actual.len());
+        let Some(index) = (0..all).find(|&index| scheduled.get(index) != actual.get(index)) else {
+            return Ok(());
+        };
+        let describe = |launch: Option<&KernelLaunch>| match launch {
+            None => "the end of the step".to_owned(),
+            Some(KernelLaunch { symbol, constants }) => {
+                let constants = constants.iter();
+                let constants = constants.map(|(at, number)| format!(", constant {number} as argument {at}"));
+                format!("`{symbol}`{}", constants.collect::<String>())
+            }
+        };
+        self.disagree(Disagreement {
+            at: Position::Launch { step: self.step.saturating_sub(1) },
+            index: u32::try_from(index).unwrap_or(u32::MAX),
+            expected: describe(scheduled.get(index)),
+            actual: describe(actual.get(index)),
+        })
+    }
+
     /// Checks that no step and no use is left.
     pub fn finish(&mut self) -> Result<(), Disagreement> {
         if let Some(left) = self.recording.steps.get(self.step as usize) {
@@ -125,7 +181,11 @@ impl<'a> Cursor<'a> {
             return Ok(());
         }
         let index = u32::try_from(self.at).unwrap_or(u32::MAX);
-        let disagreement = Disagreement { index, expected: expected.to_string(), actual: actual.to_string() };
+        let (expected, actual) = (expected.to_string(), actual.to_string());
+        self.disagree(Disagreement { at: Position::Use, index, expected, actual })
+    }
+
+    fn disagree(&mut self, disagreement: Disagreement) -> Result<(), Disagreement> {
         self.disagreement = Some(disagreement.clone());
         Err(disagreement)
     }

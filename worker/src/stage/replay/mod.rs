@@ -66,8 +66,8 @@ fn attempt<B: Backend>(
 ) -> Result<ReplayResult, ReplayError> {
     let (recording, locations) = recording(progress, task)?;
     let sets = recording.working_sets();
-    let page = Bytes::from(rustix::param::page_size());
-    let slots = recording.slots(page);
+    let grain = backend.pool_grain();
+    let slots = recording.slots(grain);
     let pinned = recording.pinned(&task.pin);
     let bytes: Vec<Bytes> = recording.constants.iter().map(|constant| constant.bytes).collect();
     let wanted = Wanted {
@@ -104,7 +104,7 @@ fn attempt<B: Backend>(
     head.record_peak(calls.peak_owed);
     head.output_truncated = calls.output_truncated;
     let done = done?;
-    Ok(result(task, &recording, &plan, done, calls))
+    Ok(result(task, &recording, grain, &plan, done, calls))
 }
 
 fn recording(progress: Progress<'_>, task: &ReplayTask) -> Result<(Recording, Locations), ReplayError> {
@@ -124,12 +124,12 @@ fn recording(progress: Progress<'_>, task: &ReplayTask) -> Result<(Recording, Lo
 fn result<B: Backend>(
     task: &ReplayTask,
     recording: &Recording,
+    grain: Bytes,
     plan: &MovePlan,
     done: Done,
     calls: Calls<'_, B>,
 ) -> ReplayResult {
-    let page = Bytes::from(rustix::param::page_size());
-    let floor = recording.floor(&task.pin, page);
+    let floor = recording.floor(&task.pin, grain);
     let stall: Duration = done.steps.iter().map(|step| step.stall).sum();
     let mut steps = calls.steps;
     for (step, time) in steps.iter_mut().zip(&done.steps) {

@@ -54,11 +54,14 @@ pub struct ReadySlot {
     pub address: u64,
     pub phase: u8,
     pub bytes: Bytes,
+    /// The size of the constant.
+    pub length: Bytes,
 }
 
 impl ReadySlot {
     pub(super) fn slot(&self) -> PoolSlot {
-        PoolSlot { address: self.address, phase: self.phase, bytes: self.bytes }
+        let Self { constant, address, phase, bytes, length } = *self;
+        PoolSlot { constant, address, phase, bytes, length }
     }
 }
 
@@ -114,6 +117,10 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
     /// the step is over before it changes that step's slots. Ends after the last step, at the first error, or when
     /// nobody receives the reports.
     pub fn serve(mut self, done_steps: &Receiver<()>, ready: &Sender<Ready>) -> Moved {
+        if let Err(error) = self.on.device().enter_thread() {
+            let _ = ready.send(Err(error.into()));
+            return self.close();
+        }
         for (number, moves) in self.plan.steps.iter().enumerate() {
             if 0 < number && done_steps.recv().is_err() {
                 break;
@@ -205,6 +212,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
                     address: buffer.address(),
                     phase: known.phase,
                     bytes: buffer.placed(),
+                    length: known.bytes,
                 })
             })
             .collect()

@@ -11,6 +11,7 @@ use super::cursor::{Cursor, Disagreement};
 use super::planner::MovePlan;
 use super::pool::{ConstantReader, Moved, Pool, PoolError, Ready, ReadySlot};
 use crate::residency::device::Device;
+use crate::session::KernelLaunch;
 
 #[derive(Debug, thiserror::Error)]
 pub enum StepsError<E: std::error::Error + 'static> {
@@ -32,6 +33,15 @@ pub enum StepsError<E: std::error::Error + 'static> {
     Thread(#[source] std::io::Error),
 }
 
+/// The launches of a step, if its kernels have no host code. Otherwise both lists are empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Launches {
+    /// Those of the plan.
+    pub scheduled: Vec<KernelLaunch>,
+    /// Those that the device's driver got.
+    pub actual: Vec<KernelLaunch>,
+}
+
 /// Reads the headers of entries and calls kernels.
 pub trait Caller {
     type Error: std::error::Error + 'static;
@@ -40,8 +50,8 @@ pub trait Caller {
     /// step.
     fn needs(&mut self, step: usize) -> Result<Option<(Step, Vec<Need>)>, Self::Error>;
 
-    /// Makes the step's call. `slots` has the slots in the order of the needs.
-    fn call(&mut self, step: usize, slots: &[ReadySlot]) -> Result<(), Self::Error>;
+    /// Makes the step's call, and returns its launches. `slots` has the slots in the order of the needs.
+    fn call(&mut self, step: usize, slots: &[ReadySlot]) -> Result<Launches, Self::Error>;
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,7 +102,9 @@ pub fn replay<C: Caller, D: Device + Send, S: ConstantReader>(
                 if !slots.iter().map(|slot| slot.constant).eq(constants) {
                     return Err(StepsError::Pool { step, source: PoolError::Plan });
                 }
-                caller.call(step, &slots).map_err(|source| StepsError::Call { step, source })?;
+                let launches =
+                    caller.call(step, &slots).map_err(|source| StepsError::Call { step, source })?;
+                cursor.launches(&launches.scheduled, &launches.actual)?;
                 let now = Instant::now();
                 steps.push(StepTime { whole: now - before, stall });
                 before = now;

@@ -27,6 +27,7 @@ fn task_over(op: &str, folder: &tempfile::TempDir, numbers: &[u32]) -> ReplayTas
             verify: verify_settings(),
         }],
         budget: Bytes::mib(1),
+        device_cap: Bytes::ZERO,
         pin: Vec::new(),
         prefetch: 1,
         recording: folder.path().join("replay/all.rec"),

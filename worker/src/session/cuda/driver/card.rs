@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::{CUdevice, CUevent, CUfunction, CUmodule, CUstream};
+use cudarc::driver::sys::{CUcontext, CUdevice, CUevent, CUfunction, CUmodule, CUstream};
 use opt_shared::formula::CARD_GRAIN;
 use opt_shared::units::Bytes;
 
@@ -50,6 +50,7 @@ pub(crate) struct CardDriver {
     further: Further,
     card: Card,
     device: CUdevice,
+    context: CUcontext,
     copies: CUstream,
     calls: CUstream,
     modules: BTreeMap<u64, CUmodule>,
@@ -67,6 +68,10 @@ pub(crate) struct CardDriver {
     /// never ends.
     given_up: Arc<AtomicBool>,
 }
+
+// SAFETY: the handles belong to the process, not to a thread. The driver accepts them in every thread in which their
+// context is current, which `enter_thread` ensures, and `&mut self` allows one thread at a time.
+unsafe impl Send for CardDriver {}
 
 impl CardDriver {
     pub(crate) fn open(ordinal: u32) -> Result<Self, NoDriver> {
@@ -91,6 +96,7 @@ impl CardDriver {
             further,
             card,
             device,
+            context,
             copies,
             calls,
             modules: BTreeMap::new(),
@@ -180,6 +186,11 @@ fn uuid_text(bytes: [u8; 16]) -> String {
 }
 
 impl Driver for CardDriver {
+    fn enter_thread(&mut self) -> Result<(), DriverError> {
+        // SAFETY: the context is retained until the driver is dropped.
+        ok("cuCtxSetCurrent", unsafe { (self.functions.set_current)(self.context) })
+    }
+
     fn card(&self) -> &Card {
         &self.card
     }

@@ -13,8 +13,7 @@ pub(super) mod probe;
 mod stamps;
 pub(super) mod timing;
 
-use std::cell::RefCell;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use opt_shared::outcome::EmulatedKernel;
@@ -25,8 +24,21 @@ pub(crate) use self::functions::NoDriver;
 use self::timing::{GraphId, Stamp};
 use crate::session::pace::Pace;
 
-/// The driver of a worker. It is used by a single thread.
-pub(super) type SharedDriver = Rc<RefCell<Box<dyn Driver>>>;
+/// The driver of a worker. A replay uses it from two threads: one makes calls, and one fills the pool.
+#[derive(Clone)]
+pub(super) struct SharedDriver(Arc<Mutex<Box<dyn Driver>>>);
+
+impl SharedDriver {
+    pub(super) fn new(driver: Box<dyn Driver>) -> Self {
+        Self(Arc::new(Mutex::new(driver)))
+    }
+
+    /// The driver must not be locked again by this thread before the result is dropped.
+    pub(super) fn lock(&self) -> MutexGuard<'_, Box<dyn Driver>> {
+        // Every function of a driver either takes effect or returns an error, so a panic leaves it usable.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// A device as its driver describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -136,7 +148,12 @@ impl DriverError {
 }
 
 /// After an error that ends the context, nothing can be run until `replace` has created a new context.
-pub(crate) trait Driver {
+pub(crate) trait Driver: Send {
+    /// Makes the driver usable in the calling thread. Needed in every thread but the one that opened it.
+    fn enter_thread(&mut self) -> Result<(), DriverError> {
+        Ok(())
+    }
+
     fn card(&self) -> &Card;
 
     fn memory(&mut self) -> Result<DeviceMemory, DriverError>;

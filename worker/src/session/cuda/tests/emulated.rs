@@ -18,7 +18,7 @@ fn right_kernel_passes_on_the_emulated_device() {
     let attempt = Attempt { entries: vec![0, 1], ..kernel(STORE) };
     let (head, verified, device) = attempt.run();
     assert_eq!((head.status, verified.entries_passed), (Status::Passed, 2), "{}", head.detail);
-    let left = device.driver.borrow_mut().memory().expect("figures");
+    let left = device.driver.lock().memory().expect("figures");
     assert_eq!(left.free, left.total);
 }
 

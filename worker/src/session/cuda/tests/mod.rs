@@ -2,12 +2,12 @@
 
 mod emulated;
 mod properties;
+mod replays;
 mod timed;
 mod twin;
 
-use std::cell::RefCell;
 use std::path::Path;
-use std::rc::Rc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use opt_shared::arguments::Signature;
@@ -22,7 +22,7 @@ use super::CudaBackend;
 use super::driver::code::Code;
 use super::driver::{Driver, Site};
 use super::held::HeldDevice;
-use super::scripted::{Asked, FakeMemory, Script, ScriptedDriver};
+use super::scripted::{Asked, FakeMemory, ScriptedDriver, SharedScript};
 use crate::session::SessionError;
 use crate::session::scripted::{callee, entries_of, verify_settings};
 use crate::stage::verify;
@@ -82,15 +82,17 @@ impl Attempt {
         }
     }
 
-    fn of(kernel: impl Fn(&mut FakeMemory, &[u64]) -> Result<(), (Code, Option<Site>)> + 'static) -> Self {
+    fn of(
+        kernel: impl Fn(&mut FakeMemory, &[u64]) -> Result<(), (Code, Option<Site>)> + Send + 'static,
+    ) -> Self {
         Self::scripted(kernel).0
     }
 
     fn scripted(
-        kernel: impl Fn(&mut FakeMemory, &[u64]) -> Result<(), (Code, Option<Site>)> + 'static,
-    ) -> (Self, Rc<RefCell<Script>>) {
+        kernel: impl Fn(&mut FakeMemory, &[u64]) -> Result<(), (Code, Option<Site>)> + Send + 'static,
+    ) -> (Self, SharedScript) {
         let (driver, script) = ScriptedDriver::new();
-        script.borrow_mut().kernels.insert("relu".to_owned(), (vec![8, 8, 8], Rc::new(kernel)));
+        script.lock().kernels.insert("relu".to_owned(), (vec![8, 8, 8], Arc::new(Mutex::new(kernel))));
         (Self::on(Box::new(driver)), script)
     }
 
@@ -156,7 +158,7 @@ fn right_kernel_passes_and_leaves_nothing_on_the_device() {
     // The ledger counts whole grains, and the driver counts the bytes that were requested.
     assert!(verified.device.iter().all(|it| it.used_bytes <= it.placed_bytes), "{:?}", verified.device);
     assert!(verified.device[1].placed_bytes < verified.device[2].placed_bytes, "{:?}", verified.device);
-    let script = script.borrow();
+    let script = script.lock();
     assert_eq!(script.held, Bytes::ZERO, "{:?}", script.asked);
     // Each of the two sessions loads a module, and the kernel that computes digests is a third.
     assert_eq!((script.count(Asked::Load), script.count(Asked::Unload)), (3, 3));
@@ -275,7 +277,7 @@ fn illegal_access_near_a_buffer_is_out_of_bounds() {
 #[test]
 fn endless_kernel_is_a_timeout_and_costs_the_context() {
     let (attempt, script) = Attempt::scripted(relu);
-    script.borrow_mut().endless.push("relu".to_owned());
+    script.lock().endless.push("relu".to_owned());
     let settings = VerifySettings { call_timeout: Duration::from_millis(30), ..verify_settings() };
     let attempt = Attempt { settings, entries: vec![0, 1, 2], ..attempt };
     let (head, verified, device) = attempt.run();
@@ -289,13 +291,14 @@ fn endless_kernel_is_a_timeout_and_costs_the_context() {
 fn context_is_replaced_where_it_can_be() {
     let (driver, script) = ScriptedDriver::new();
     let kernel = |_: &mut FakeMemory, _: &[u64]| Err((Code(719), None));
-    script.borrow_mut().kernels.insert("relu".to_owned(), (vec![8, 8, 8], Rc::new(kernel)));
-    script.borrow_mut().replaceable = true;
+    script.lock().kernels.insert("relu".to_owned(), (vec![8, 8, 8], Arc::new(Mutex::new(kernel))));
+    script.lock().replaceable = true;
     let attempt = Attempt { entries: vec![0, 1], ..Attempt::on(Box::new(driver)) };
     let (head, verified, device) = attempt.run();
     assert_eq!((head.status, verified.entries_run), (Status::Crashed, 2));
     assert!(device.is_usable());
-    assert_eq!((script.borrow().count(Asked::Replace), script.borrow().held), (2, Bytes::ZERO));
+    let script = script.lock();
+    assert_eq!((script.count(Asked::Replace), script.held), (2, Bytes::ZERO));
 }
 
 #[test]
@@ -329,14 +332,14 @@ fn workspace_beyond_the_cap_blames_the_candidate() {
     assert!(device.is_usable());
     let (mut beyond, script) = with("4096");
     beyond.launch.steps[0] = step("relu", &["input", "out", "scratch"]);
-    script.borrow_mut().kernels.insert(
+    script.lock().kernels.insert(
         "relu".to_owned(),
         (
             vec![8, 8, 8],
-            Rc::new(|memory: &mut FakeMemory, params: &[u64]| {
+            Arc::new(Mutex::new(|memory: &mut FakeMemory, params: &[u64]| {
                 memory.write(params[2] + 4096, &[1]);
                 Ok(())
-            }),
+            })),
         ),
     );
     ends_as(beyond, Status::OutOfBounds, &["1 byte past the end of the workspace `scratch`"]);
@@ -348,5 +351,5 @@ fn inputs_beyond_the_cap_are_an_infra_error() {
     let attempt = Attempt { cap: Bytes::kib(4), ..attempt };
     let (_, verified, _) = attempt.attempt();
     assert!(matches!(verified, Err(SessionError::Inputs { .. })));
-    assert_eq!(script.borrow().held, Bytes::ZERO);
+    assert_eq!(script.lock().held, Bytes::ZERO);
 }

@@ -47,9 +47,9 @@ proptest! {
     #[test]
     fn cap_is_kept_under_errors_of_the_driver(steps in steps(), polls in 0_u32..3) {
         let (driver, script) = ScriptedDriver::new();
-        script.borrow_mut().polls = polls;
+        script.lock().polls = polls;
         let shared = HeldDevice::new(Box::new(driver)).driver;
-        let mut memory = CudaMemory::new(Rc::clone(&shared), SMALL, Points::default());
+        let mut memory = CudaMemory::new(shared.clone(), SMALL, Points::default());
         let mut buffers: Vec<Buffer> = Vec::new();
         let frees_fail = steps.iter().any(|step| matches!(step, Step::Fail(Asked::Free, ..)));
         for step in steps {
@@ -73,15 +73,15 @@ proptest! {
                         let _ = memory.reclaim();
                     }
                 }
-                Step::Fail(what, nth, code) => script.borrow_mut().failing.push((what, nth, Code(code))),
+                Step::Fail(what, nth, code) => script.lock().failing.push((what, nth, Code(code))),
             }
-            let held = script.borrow().most_held;
+            let held = script.lock().most_held;
             prop_assert!(held <= memory.marks().placed_peak, "{held:?} {:?}", memory.marks());
             prop_assert!(memory.marks().placed_peak <= SMALL);
         }
         drop(memory);
         // If the context has failed, its memory is released as a whole, not buffer by buffer.
-        let script = script.borrow();
+        let script = script.lock();
         prop_assert!(script.held == Bytes::ZERO || frees_fail || script.has_failed(), "{:?}", script.held);
     }
 }
@@ -93,13 +93,13 @@ fn peak_equals_the_formula_in_ten_thousand_device_jobs() {
         let grain = driver.card().grain;
         let shared = HeldDevice::new(Box::new(driver)).driver;
         let job = Job::random(seed, grain.get(), LARGEST, true);
-        let memory = CudaMemory::new(Rc::clone(&shared), Bytes::MAX, Points::default());
+        let memory = CudaMemory::new(shared.clone(), Bytes::MAX, Points::default());
         let (mut residency, _after) = load(&job, memory);
         let peak = job.peak();
         assert_eq!(residency.ledger().peak(), peak.bytes(), "job {seed}: {peak:?}");
         let marks = residency.device().marks();
         assert_eq!((marks.placed, marks.staged), (peak.weights + peak.after, peak.staging), "job {seed}");
-        let script = script.borrow();
+        let script = script.lock();
         assert!(script.most_held <= marks.placed, "job {seed}: {:?}", script.most_held);
         each_input_is_uploaded_before_the_next_is_allocated(&job, &script.asked, seed);
     }

@@ -1,7 +1,8 @@
 //! Tests of timing with the scripted driver and its virtual clock: what a time contains, which blocks count, and which
 //! ways of cheating the clock are detected.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use opt_shared::message::{Depth, ProfileTask};
 use opt_shared::outcome::{CacheStateReached, EntryProfile, Profiled};
@@ -20,7 +21,7 @@ const OUTPUT: u64 = 600;
 type Outcome = Result<(), (Code, Option<Site>)>;
 
 /// A relu that takes this long by the virtual clock.
-fn taking(took: Duration) -> impl Fn(&mut FakeMemory, &[u64]) -> Outcome + 'static {
+fn taking(took: Duration) -> impl Fn(&mut FakeMemory, &[u64]) -> Outcome + Send + 'static {
     move |memory, params| {
         memory.kernels_took += took;
         relu(memory, params)
@@ -30,7 +31,7 @@ fn taking(took: Duration) -> impl Fn(&mut FakeMemory, &[u64]) -> Outcome + 'stat
 /// A profile of a candidate against a baseline. By default, a call of the baseline takes 250 us.
 struct Race {
     driver: Box<dyn Driver>,
-    script: Rc<RefCell<Script>>,
+    script: SharedScript,
     op: &'static str,
     number: u32,
     args: &'static [&'static str],
@@ -40,19 +41,19 @@ struct Race {
 }
 
 impl Race {
-    fn of(candidate: impl Fn(&mut FakeMemory, &[u64]) -> Outcome + 'static) -> Self {
+    fn of(candidate: impl Fn(&mut FakeMemory, &[u64]) -> Outcome + Send + 'static) -> Self {
         Self::against(candidate, taking(250 * US))
     }
 
     fn against(
-        candidate: impl Fn(&mut FakeMemory, &[u64]) -> Outcome + 'static,
-        baseline: impl Fn(&mut FakeMemory, &[u64]) -> Outcome + 'static,
+        candidate: impl Fn(&mut FakeMemory, &[u64]) -> Outcome + Send + 'static,
+        baseline: impl Fn(&mut FakeMemory, &[u64]) -> Outcome + Send + 'static,
     ) -> Self {
         let (driver, script) = ScriptedDriver::new();
         {
-            let mut script = script.borrow_mut();
-            script.kernels.insert("candidate".to_owned(), (vec![8; 3], Rc::new(candidate)));
-            script.kernels.insert("baseline".to_owned(), (vec![8; 3], Rc::new(baseline)));
+            let mut script = script.lock();
+            script.kernels.insert("candidate".to_owned(), (vec![8; 3], Arc::new(Mutex::new(candidate))));
+            script.kernels.insert("baseline".to_owned(), (vec![8; 3], Arc::new(Mutex::new(baseline))));
         }
         let settings = ProfileSettings {
             protocol: Protocol::Paired,
@@ -80,7 +81,7 @@ impl Race {
         }
     }
 
-    fn run(self) -> (Head, Result<Profiled, SessionError>, Rc<RefCell<Script>>) {
+    fn run(self) -> (Head, Result<Profiled, SessionError>, SharedScript) {
         let folder = tempfile::tempdir().expect("a folder");
         let (mut entries, signature) = entries_of(self.op, &[self.number]);
         entries[0].numbers.varied_on_card = Bytes::mib(9);
@@ -116,7 +117,7 @@ impl Race {
         (head, profiled, self.script)
     }
 
-    fn passes(self) -> (EntryProfile, Rc<RefCell<Script>>) {
+    fn passes(self) -> (EntryProfile, SharedScript) {
         let (head, profiled, script) = self.run();
         assert_eq!(head.status, Status::Passed, "{}", head.detail);
         let entry = profiled.expect("a profile").entries.pop().expect("one entry");
@@ -129,7 +130,7 @@ impl Race {
         assert_eq!(head.status, status, "{}", head.detail);
         assert!(head.detail.contains(fragment), "{fragment}: {}", head.detail);
         assert!(profiled.entries.is_empty() && !profiled.baseline_failed, "{:?}", profiled.entries);
-        assert_eq!(script.borrow().held, Bytes::ZERO);
+        assert_eq!(script.lock().held, Bytes::ZERO);
     }
 }
 
@@ -140,7 +141,7 @@ fn close(found: f64, expected: f64) -> bool {
 #[test]
 fn times_are_those_of_the_launches_without_the_flushes() {
     let race = Race::of(taking(100 * US));
-    race.script.borrow_mut().clock.bytes_per_us = 1024;
+    race.script.lock().clock.bytes_per_us = 1024;
     let (entry, script) = race.passes();
     assert!(close(entry.times.median_time_ms, 0.1), "{:?}", entry.times);
     assert!(close(entry.speedup.expect("paired").value, 2.5), "{:?}", entry.speedup);
@@ -153,7 +154,7 @@ fn times_are_those_of_the_launches_without_the_flushes() {
     assert!(close(device.copy_bytes_per_second.expect("measured"), 2.048e9), "{device:?}");
     assert_eq!((device.throttled_pairs, device.graph_blocks, device.clock_mhz), (0, 0, None));
     assert_eq!(device.lacks.len(), 1, "the clock is unknown: {:?}", device.lacks);
-    assert_eq!(script.borrow().held, Bytes::ZERO, "nothing is left on the device");
+    assert_eq!(script.lock().held, Bytes::ZERO, "nothing is left on the device");
 }
 
 #[test]
@@ -167,31 +168,32 @@ fn device_without_a_clock_times_nothing() {
 
 #[test]
 fn no_call_finds_outputs_of_an_earlier_one() {
-    let found = Rc::new(Cell::new(0_usize));
-    let seen = Rc::clone(&found);
+    let found = Arc::new(AtomicU32::new(0));
+    let seen = Arc::clone(&found);
     let (entry, _) = Race::of(move |memory: &mut FakeMemory, params: &[u64]| {
         let slot = memory.read(params[1], usize::try_from(OUTPUT).expect("small"));
         assert!(slot.iter().all(|&byte| byte == slot[0]) && crate::stage::POISONS.contains(&slot[0]));
-        seen.set(seen.get() + 1);
+        seen.fetch_add(1, Ordering::Relaxed);
         taking(100 * US)(memory, params)
     })
     .passes();
-    assert!(100 < found.get() && entry.slots_checked != 0, "{} calls", found.get());
+    let calls = found.load(Ordering::Relaxed);
+    assert!(100 < calls && entry.slots_checked != 0, "{calls} calls");
 }
 
 #[test]
 fn argument_that_a_call_changes_is_restored_in_every_slot() {
-    let before: Rc<RefCell<Option<Vec<u8>>>> = Rc::default();
-    let calls = Rc::new(Cell::new(0_u32));
-    let counted = Rc::clone(&calls);
+    let before: Mutex<Option<Vec<u8>>> = Mutex::default();
+    let calls = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&calls);
     let adds = move |memory: &mut FakeMemory, params: &[u64]| {
         let [x, y, count] = *params else { panic!("three parameters") };
         let floats = |bytes: &[u8]| -> Vec<f32> {
             bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
         };
         let found = memory.read(x, Bytes::new(4 * count).to_usize());
-        assert_eq!(before.borrow_mut().get_or_insert_with(|| found.clone()), &found);
-        counted.set(counted.get() + 1);
+        assert_eq!(before.lock().expect("no panic").get_or_insert_with(|| found.clone()), &found);
+        counted.fetch_add(1, Ordering::Relaxed);
         let added = floats(&memory.read(y, 160));
         for ((at, value), added) in (0_u64..).zip(floats(&found)).zip(added.iter().cycle()) {
             let sum = value + 2.0 * added;
@@ -200,8 +202,8 @@ fn argument_that_a_call_changes_is_restored_in_every_slot() {
         memory.kernels_took += 100 * US;
         Ok(())
     };
-    let adds = Rc::new(adds);
-    let same = Rc::clone(&adds);
+    let adds = Arc::new(adds);
+    let same = Arc::clone(&adds);
     let race = Race {
         op: "../changed/add_",
         number: 1,
@@ -212,14 +214,15 @@ fn argument_that_a_call_changes_is_restored_in_every_slot() {
         )
     };
     let (entry, _) = race.passes();
-    assert!(100 < calls.get() && entry.calls_per_block == 1, "{} calls", calls.get());
+    let calls = calls.load(Ordering::Relaxed);
+    assert!(100 < calls && entry.calls_per_block == 1, "{calls} calls");
 }
 
 #[test]
 fn throttled_blocks_are_discarded_with_their_pairs_and_counted() {
     let race = Race::of(taking(100 * US));
     // The clock rate is read twice for each block. In about two of every 30 blocks, it is less than half.
-    race.script.borrow_mut().clock.mhz =
+    race.script.lock().clock.mhz =
         (0..4000).map(|reading| if reading % 60 < 4 { 900 } else { 1980 }).collect();
     let (entry, _) = race.passes();
     assert!(close(entry.times.max_time_ms, 0.1), "{:?}", entry.times);
@@ -235,7 +238,7 @@ fn throttled_blocks_are_discarded_with_their_pairs_and_counted() {
 fn kernel_that_writes_faster_than_the_device_copies_is_too_fast() {
     let race = |took| {
         let race = Race::of(taking(took));
-        race.script.borrow_mut().clock.bytes_per_us = 10;
+        race.script.lock().clock.bytes_per_us = 10;
         race
     };
     // In a microsecond, a copy reads 10 bytes and writes 10. A kernel that only writes could write 20, so 600 bytes
@@ -249,7 +252,7 @@ fn kernel_that_writes_faster_than_the_device_copies_is_too_fast() {
 fn device_clock_that_contradicts_the_hosts_is_not_believed() {
     let race = |percent| {
         let race = Race::of(taking(1000 * US));
-        race.script.borrow_mut().clock.shows_percent = percent;
+        race.script.lock().clock.shows_percent = percent;
         race
     };
     race(20).ends_as(Status::TimingMismatch, "by the host's clock");
@@ -264,7 +267,7 @@ fn short_calls_of_a_warm_block_are_launched_as_a_graph() {
         let mut race = Race::of(taking(5 * US));
         race.settings.cache_state = CacheState::Warm;
         {
-            let clock = &mut race.script.borrow_mut().clock;
+            let clock = &mut race.script.lock().clock;
             clock.has_graphs = has_graphs;
             clock.launch_takes = 8 * US;
         }
@@ -272,7 +275,7 @@ fn short_calls_of_a_warm_block_are_launched_as_a_graph() {
     };
     let (entry, script) = race(true).passes();
     let device = entry.device.expect("timed on a device");
-    assert!(0 < device.graph_blocks && 0 < script.borrow().clock.graphs_launched);
+    assert!(0 < device.graph_blocks && 0 < script.lock().clock.graphs_launched);
     assert!(close(entry.times.median_time_ms, 0.005), "{:?}", entry.times);
     assert_eq!(entry.cache_state, CacheStateReached::Warm);
     let (entry, _) = race(false).passes();
@@ -346,7 +349,7 @@ fn fault_in_a_timed_call_ends_the_session_with_its_verdict() {
 #[test]
 fn endless_kernel_is_a_timeout() {
     let mut race = Race::of(taking(US));
-    race.script.borrow_mut().endless.push("candidate".to_owned());
+    race.script.lock().endless.push("candidate".to_owned());
     race.settings.vary = Vary::None;
     race.call_timeout = Duration::from_millis(30);
     let (head, ..) = race.run();

@@ -37,7 +37,7 @@ fn card_is_driven_through_libcuda() {
     let (head, verified, device) = attempt.run();
     assert_eq!((head.status, verified.entries_passed), (Status::Passed, 2), "{}", head.detail);
     {
-        let mut driver = device.driver.borrow_mut();
+        let mut driver = device.driver.lock();
         let left = driver.memory().expect("figures");
         assert_eq!(left.free, left.total);
         assert_eq!(driver.card().name, "twin of a card");
@@ -60,5 +60,5 @@ fn card_is_driven_through_libcuda() {
     assert!(words.iter().all(|words| head.detail.contains(words)), "{}", head.detail);
     assert!(head.context_lost && !device.is_usable());
     // The driver is not called, because freeing memory could wait for a kernel that never ends.
-    assert_eq!(device.driver.borrow_mut().free(1), Ok(()));
+    assert_eq!(device.driver.lock().free(1), Ok(()));
 }

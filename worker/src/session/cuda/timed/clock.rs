@@ -39,7 +39,7 @@ struct Measured {
 
 impl Clock for TimedDevice<'_> {
     fn now(&self) -> Instant {
-        self.inner.driver().borrow().now()
+        self.inner.driver().lock().now()
     }
 
     /// There is no hand-off: the device itself reads its clock, right before and after the launches.
@@ -73,9 +73,9 @@ impl Clock for TimedDevice<'_> {
                 .map_err(|source| self.outputs_failed(order.entry, source))?;
         }
         renew()?;
-        let before = self.inner.driver().borrow_mut().pace();
+        let before = self.inner.driver().lock().pace();
         let Some(Measured { device, host, is_graph }) = self.measured(order) else { return Ok(Answer::Died) };
-        let pace = before.around(self.inner.driver().borrow_mut().pace());
+        let pace = before.around(self.inner.driver().lock().pace());
         if is_too_long(device, host) {
             let entry = self.inner.entries[order.entry].as_ref().name.clone();
             return Err(SessionError::DeviceClock { entry, device, host });
@@ -163,7 +163,7 @@ impl TimedDevice<'_> {
         calls: &[Vec<Launch>],
     ) -> Result<Result<Measured, Overdue>, DriverError> {
         let shared = self.inner.driver();
-        let filled = shared.borrow_mut().mark(Queue::Calls)?;
+        let filled = shared.lock().mark(Queue::Calls)?;
         if !wait_for(shared, filled, FILL_LIMIT)? {
             return Ok(Err(Overdue::Fill));
         }
@@ -171,7 +171,7 @@ impl TimedDevice<'_> {
         let state = self.inner.backend.state.borrow();
         let flush = state.timing.as_ref().filter(|_| order.cold);
         let (graph, started, stamps, end) = {
-            let mut driver = shared.borrow_mut();
+            let mut driver = shared.lock();
             let driver = &mut **driver;
             driver.clear_stamps();
             let graph = if flush.is_none() && is_short && 1 < calls.len() {
@@ -200,7 +200,7 @@ impl TimedDevice<'_> {
             (graph, started, stamps, driver.mark(Queue::Calls)?)
         };
         let is_over = self.wait(end, order)?;
-        let mut driver = shared.borrow_mut();
+        let mut driver = shared.lock();
         let host = driver.now().saturating_duration_since(started);
         if !is_over {
             return Ok(Err(Overdue::Block));
@@ -220,7 +220,7 @@ impl TimedDevice<'_> {
         let (shared, started) = (self.inner.driver(), Instant::now());
         let spin = (order.expected * 2 + SPIN).min(order.limit);
         while started.elapsed() < spin {
-            if shared.borrow_mut().is_over(end)? {
+            if shared.lock().is_over(end)? {
                 return Ok(true);
             }
             std::hint::spin_loop();
@@ -236,7 +236,7 @@ impl TimedDevice<'_> {
             });
         }
         let kept = {
-            let mut driver = self.inner.driver().borrow_mut();
+            let mut driver = self.inner.driver().lock();
             self.layouts[order.entry].keep(&mut **driver, self.ring, order.calls, &mut self.kept[order.entry])
         };
         // The next session must not find in workspaces what this one has computed from the same inputs.

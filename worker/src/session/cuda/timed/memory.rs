@@ -77,7 +77,7 @@ fn times(
 ) -> Result<Vec<Duration>, DriverError> {
     let mut stamps: Vec<(Stamp, Stamp)> = Vec::with_capacity(REPEATS);
     let end = {
-        let mut driver = driver.borrow_mut();
+        let mut driver = driver.lock();
         let driver = &mut **driver;
         driver.clear_stamps();
         if !queue(driver)? {
@@ -93,7 +93,7 @@ fn times(
     if !wait_for(driver, end, LIMIT)? {
         return Err(DriverError::new("measuring the device", Code::LAUNCH_TIMEOUT));
     }
-    let mut driver = driver.borrow_mut();
+    let mut driver = driver.lock();
     let times: Result<Vec<Duration>, DriverError> =
         stamps.into_iter().map(|(start, end)| driver.between(start, end)).collect();
     let mut times = times?;

@@ -68,7 +68,7 @@ impl<'b> TimedDevice<'b> {
         varied: Option<Varied<'b, DeviceVariants>>,
         how: TimedSession,
     ) -> Result<Self, SessionError> {
-        let lacking = backend.driver().borrow().cannot_time();
+        let lacking = backend.driver().lock().cannot_time();
         if let Some(why) = lacking {
             return Err(SessionError::Run {
                 candidate: candidate.callee.candidate.clone(),
@@ -102,7 +102,7 @@ impl<'b> TimedDevice<'b> {
     fn place_ring(&mut self) -> Result<(), SessionError> {
         let (backend, driver) = (self.inner.backend, self.inner.driver());
         let wanted = self.layouts.iter().map(Layout::bytes).max().unwrap_or_default().max(Bytes::new(1));
-        let flush = flush_bytes(driver.borrow().card().l2);
+        let flush = flush_bytes(driver.lock().card().l2);
         let mut state = backend.state.borrow_mut();
         let mut former = state.timing.take();
         let mut after = Vec::new();
@@ -147,7 +147,7 @@ impl<'b> TimedDevice<'b> {
         self.facts.copy_rate = timing.figures.copy_rate;
         state.timing = Some(timing);
         drop(state);
-        let mut driver = driver.borrow_mut();
+        let mut driver = driver.lock();
         self.facts.lacks = driver.lacks().into_iter().map(str::to_owned).collect();
         if driver.pace().clock_mhz.is_none() {
             let why = "no blocks are discarded for a low clock: NVML does not report the card's clock";
@@ -216,14 +216,14 @@ impl<'b> TimedDevice<'b> {
             if output.arguments.is_empty() {
                 if used != Bytes::ZERO {
                     let start = self.ring + layout.at(number, 0);
-                    driver.borrow_mut().fill(Queue::Calls, start, poison, used).map_err(io::Error::other)?;
+                    driver.lock().fill(Queue::Calls, start, poison, used).map_err(io::Error::other)?;
                 }
                 continue;
             }
             for call in 0..calls {
                 let start = self.ring + layout.at(number, call);
                 recorded.before(output, |at, bytes| {
-                    driver.borrow_mut().write(start + at, bytes).map_err(io::Error::other)
+                    driver.lock().write(start + at, bytes).map_err(io::Error::other)
                 })?;
             }
         }

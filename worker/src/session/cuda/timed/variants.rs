@@ -1,7 +1,6 @@
 //! Device memory for inputs that differ in every timed call. All sessions that are timed together read it.
 
 use std::io;
-use std::rc::Rc;
 use std::time::Duration;
 
 use opt_shared::units::Bytes;
@@ -29,8 +28,8 @@ impl DeviceVariants {
             what: "making room for variants of inputs",
             source: io::Error::other(source),
         };
-        let address = driver.borrow_mut().allocate(bytes).map_err(failed)?;
-        let variants = Self { driver: Rc::clone(driver), address, bytes };
+        let address = driver.lock().allocate(bytes).map_err(failed)?;
+        let variants = Self { driver: driver.clone(), address, bytes };
         variants.clear().map_err(|source| DeviceError::Failed {
             device: DEVICE,
             what: "clearing variants of inputs",
@@ -45,12 +44,12 @@ impl VariantMemory for DeviceVariants {
         if self.bytes.get() < at.saturating_add(bytes.len() as u64) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        self.driver.borrow_mut().write(self.address + at, bytes).map_err(io::Error::other)
+        self.driver.lock().write(self.address + at, bytes).map_err(io::Error::other)
     }
 
     fn clear(&self) -> io::Result<()> {
         let filled = {
-            let mut driver = self.driver.borrow_mut();
+            let mut driver = self.driver.lock();
             driver
                 .fill(Queue::Calls, self.address, 0, self.bytes)
                 .and_then(|()| driver.mark(Queue::Calls))
@@ -66,6 +65,6 @@ impl VariantMemory for DeviceVariants {
 impl Drop for DeviceVariants {
     fn drop(&mut self) {
         // Freeing fails only in a failed context, whose memory is released as a whole.
-        let _ = self.driver.borrow_mut().free(self.address);
+        let _ = self.driver.lock().free(self.address);
     }
 }

@@ -11,6 +11,7 @@ use opt_shared::replay::{Digest, Key, Recorder, Use};
 use opt_shared::units::{Bytes, to_index};
 use proptest::prelude::*;
 
+use super::super::cursor::Position;
 use super::super::planner::{self, Wanted};
 use super::super::pool::POISON;
 use super::*;
@@ -117,7 +118,7 @@ impl Caller for Reading<'_> {
         Ok(self.truth.get(step).map(|set| (name(step), set.iter().map(|&it| need(it)).collect())))
     }
 
-    fn call(&mut self, step: usize, slots: &[ReadySlot]) -> Result<(), Wrong> {
+    fn call(&mut self, step: usize, slots: &[ReadySlot]) -> Result<Launches, Wrong> {
         self.called.lock().expect("no thread panicked").push(step);
         for (slot, &constant) in slots.iter().zip(&self.truth[step]) {
             let mut seen = vec![0; to_index(length(constant))];
@@ -126,7 +127,7 @@ impl Caller for Reading<'_> {
                 return Err(Wrong(format!("weight_{constant} has other bytes")));
             }
         }
-        Ok(())
+        Ok(Launches::default())
     }
 }
 
@@ -401,5 +402,35 @@ proptest! {
         prop_assert!(done.moved.peak <= budget);
         prop_assert_eq!(done.moved.bytes, outcome.planned.bytes_moved);
         prop_assert_eq!(done.moved.evictions, outcome.planned.evictions);
+    }
+}
+
+#[test]
+fn launch_out_of_order_is_caught_at_its_index() {
+    let recording = record(&[vec![0], vec![1]]);
+    let launch =
+        |symbol: &str, constant| KernelLaunch { symbol: symbol.to_owned(), constants: vec![(0, constant)] };
+    let scheduled = [launch("load", 0), launch("add", 0), launch("store", 0)];
+    let [first, second, third] = scheduled.clone();
+    let cases: [(&[KernelLaunch], Option<u32>); 6] = [
+        (&scheduled, None),
+        (&[first.clone(), third.clone(), second.clone()], Some(1)),
+        (&[first.clone(), second.clone()], Some(2)),
+        (&[first.clone(), second.clone(), third.clone(), third.clone()], Some(3)),
+        (&[first.clone(), launch("add", 1), third], Some(1)),
+        (&[], Some(0)),
+    ];
+    for (actual, index) in cases {
+        let mut cursor = Cursor::new(&recording);
+        cursor.step(&name(0), &[need(0)]).expect("as scheduled");
+        let found = cursor.launches(&scheduled, actual).err();
+        assert_eq!(
+            found.as_ref().map(|it| (it.at, it.index)),
+            index.map(|index| (Position::Launch { step: 0 }, index))
+        );
+        if let Some(found) = found {
+            assert_ne!(found.expected, found.actual);
+            assert_eq!(cursor.finish(), Err(found), "the first difference is final");
+        }
     }
 }
