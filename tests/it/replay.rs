@@ -3,6 +3,7 @@
 
 mod commands;
 mod failures;
+mod on_devices;
 
 use std::fmt::Write as _;
 use std::path::Path;

@@ -277,7 +277,7 @@ mod tests {
         let mut folders = SubmissionFolders::new(run.path());
         let copied = folders.copy(&text("int x;")).expect("copied");
         let path = run.path().join("submitted/1/submitted.c");
-        assert_eq!(copied, [path.clone()]);
+        assert_eq!(copied, std::slice::from_ref(&path));
         assert_eq!(fs::read_to_string(&path).expect("read"), "int x;");
         folders.discard();
         assert!(!path.exists());

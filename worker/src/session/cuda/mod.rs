@@ -37,10 +37,10 @@ use opt_shared::placement::whole_grains;
 use opt_shared::units::Bytes;
 
 use self::candidate::DeviceCode;
-use self::digest::{Digest, Digester};
-use self::driver::SharedDriver;
+use self::digest::{Digest, Digester, Part};
 pub(crate) use self::driver::probe::tell as tell_card;
-use self::entry_call::Outputs;
+use self::driver::{DriverError, SharedDriver};
+use self::entry_call::{EntryCall, Outputs};
 use self::groups::DeviceGroups;
 use self::held::HeldDevice;
 pub(crate) use self::held::WorkerDevice;
@@ -132,6 +132,25 @@ impl Drop for CudaBackend<'_> {
 }
 
 impl State {
+    /// The digests of a call's inputs as they are now. `sums` is the address of device memory for one sum per input.
+    fn digests_of(
+        &mut self,
+        driver: &SharedDriver,
+        seed: u64,
+        call: &EntryCall,
+        sums: u64,
+    ) -> Result<Vec<Digest>, DriverError> {
+        let parts: Vec<Part> =
+            call.inputs.iter().map(|it| Part { address: it.address, bytes: it.bands.bytes }).collect();
+        let digester = match self.digester.take() {
+            Some(digester) => digester,
+            None => Digester::load(driver, seed)?,
+        };
+        let found = digester.of(driver, &parts, sums);
+        self.digester = Some(digester);
+        found
+    }
+
     fn residency(&mut self, backend: &CudaBackend<'_>) -> &mut Residency<CudaMemory, Key> {
         self.residency.get_or_insert_with(|| {
             let cap = backend.cap - backend.set_aside.get();

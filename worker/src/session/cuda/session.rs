@@ -14,9 +14,10 @@ use opt_shared::launch::{ResolvedLaunch, resolve};
 use opt_shared::outcome::{MemoryPoint, RunnerEnd, Status};
 use opt_shared::units::Bytes;
 
+use super::CudaBackend;
 use super::buffers::{BAND_BYTE, Bands, DeviceBuffer, OutputSource};
 use super::candidate::DeviceCode;
-use super::digest::{Digester, Part, SUM_BYTES};
+use super::digest::SUM_BYTES;
 use super::driver::SharedDriver;
 use super::driver::{DriverError, Launch, ModuleId, Queue};
 use super::entry_call::{EntryCall, Outputs, WantedBuffer, outputs_of, params, sizes};
@@ -24,7 +25,6 @@ use super::fault::{self, During};
 use super::launched::Launched;
 use super::memory::wait_for;
 use super::placed::{Key, OnDevice};
-use super::{CudaBackend, State};
 use crate::judge::BytesSource;
 use crate::residency::device::{Buffer, DeviceError};
 use crate::residency::ledger::Kind;
@@ -206,7 +206,7 @@ impl<'b> DeviceSession<'b> {
         for (entry, call) in self.entries.iter().zip(&self.calls) {
             let digests = {
                 let mut state = self.backend.state.borrow_mut();
-                digests(&mut state, self.driver(), self.backend.seed, call, self.sums)
+                state.digests_of(self.driver(), self.backend.seed, call, self.sums)
             };
             match digests {
                 Ok(digests) => {
@@ -356,7 +356,7 @@ impl<'b> DeviceSession<'b> {
             }
         }
         let mut state = self.backend.state.borrow_mut();
-        let now = digests(&mut state, self.driver(), self.backend.seed, call, self.sums)?;
+        let now = state.digests_of(self.driver(), self.backend.seed, call, self.sums)?;
         let inputs = &self.entries[entry].inputs;
         let changed = inputs.iter().zip(now).find(|(input, now)| state.digests.get(&input.key) != Some(now));
         Ok(changed.map(|(input, _)| Verdict {
@@ -398,24 +398,6 @@ impl Drop for DeviceSession<'_> {
     fn drop(&mut self) {
         self.release();
     }
-}
-
-fn digests(
-    state: &mut State,
-    driver: &SharedDriver,
-    seed: u64,
-    call: &EntryCall,
-    sums: u64,
-) -> Result<Vec<super::digest::Digest>, DriverError> {
-    let parts: Vec<Part> =
-        call.inputs.iter().map(|it| Part { address: it.address, bytes: it.bands.bytes }).collect();
-    let digester = match state.digester.take() {
-        Some(digester) => digester,
-        None => Digester::load(driver, seed)?,
-    };
-    let found = digester.of(driver, &parts, sums);
-    state.digester = Some(digester);
-    found
 }
 
 impl Session for DeviceSession<'_> {

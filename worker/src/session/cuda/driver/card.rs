@@ -16,6 +16,7 @@ use opt_shared::units::Bytes;
 use super::code::Code;
 use super::functions::{Functions, Further, NoDriver, ok};
 use super::gauges::Gauges;
+use super::packed::packed;
 use super::stamps::{MadeGraphs, Stamps};
 use super::timing::{GraphId, Stamp};
 use super::{
@@ -473,26 +474,9 @@ impl Drop for CardDriver {
     }
 }
 
-fn packed(params: &[Vec<u8>]) -> Vec<u8> {
-    let mut buffer = Vec::new();
-    for param in params {
-        buffer.resize(buffer.len().next_multiple_of(param.len().max(1)), 0);
-        buffer.extend_from_slice(param);
-    }
-    buffer
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn parameters_are_packed_as_a_kernel_expects_them() {
-        let params = [vec![1; 4], vec![2; 8], vec![3; 1], vec![4; 2], vec![5; 8]];
-        let expected = [&[1_u8; 4][..], &[0; 4], &[2; 8], &[3], &[0], &[4; 2], &[0; 4], &[5; 8]];
-        assert_eq!(packed(&params), expected.concat());
-        assert!(packed(&[]).is_empty());
-    }
 
     #[test]
     fn uuid_is_written_as_nvml_writes_it() {

@@ -8,6 +8,7 @@ pub(super) mod code;
 pub(super) mod emulated;
 mod functions;
 mod gauges;
+mod packed;
 mod pinned;
 pub(super) mod probe;
 mod stamps;

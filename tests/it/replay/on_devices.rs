@@ -1,0 +1,121 @@
+//! Replays of kernels without host code on the emulated device and on a simulated card. With every budget, outputs are
+//! the same, and the moves are those of a replay on the CPU, whose plan of moves is compared with a simulator.
+
+use opt_nvml_twin::Script;
+use opt_tests::devices::{device, on_a_card, twin, with_context};
+
+use super::*;
+
+const SHAPE: &str = "16,1024";
+/// The size of an input, in bytes. It is a multiple of every unit in which pools are counted, except a card's.
+const INPUT: u64 = 16 * 1024 * 4;
+const STEPS: [u32; 12] = [0, 1, 2, 3, 0, 4, 5, 1, 0, 2, 3, 5];
+/// The device memory that a context uses, in MiB.
+const HELD: u64 = 300;
+
+fn scenario_with_rows() -> Scenario {
+    let scenario = Scenario::create();
+    generate(&scenario, "rows", &["op", "--name", "softmax", "--shape", SHAPE, "--entries", "6"]);
+    scenario
+}
+
+/// A plan whose replays have these names and budgets. On the CPU, a kernel in C makes the calls.
+fn rows_plan(device: &str, replays: &[(String, u64)]) -> String {
+    let source = |path: &str| repository().join("configs").join(path).display().to_string();
+    let kernel = if device == "cpu" {
+        format!("sources = ['{}']\n", source("demo/softmax/naive.c"))
+    } else {
+        format!(
+            "sources = ['{}']\n[[job.candidate.launch]]\nsymbol = \"naive\"\n\
+             grid = \"ceil_div(input.numel / input.shape[-1], 32)\"\nblock = 32\n\
+             args = [\"input\", \"out\", \"input.numel / input.shape[-1]\", \"input.shape[-1]:i32\"]\n",
+            source("cuda/ptx/softmax.ptx")
+        )
+    };
+    let mut text = format!(
+        "[run]\nstages = [\"build\", \"verify\"]\ndevice = \"{device}\"\n[build]\nlibraries = [\"m\"]\n\
+         [verify]\ncall_timeout = \"60s\"\n[limits]\nmemory = \"64MiB\"\n\
+         [[job]]\nname = \"rows\"\ncaptures = \"rows\"\nbaseline = \"naive\"\n\
+         [[job.candidate]]\nname = \"naive\"\n{kernel}"
+    );
+    let steps: Vec<String> = STEPS.iter().map(|entry| format!("[\"rows\", \"entry_{entry:06}\"]")).collect();
+    for (name, budget) in replays {
+        let _ = write!(
+            text,
+            "[[replay]]\nname = \"{name}\"\nsteps = [{}]\nbudget = \"{budget}B\"\nprefetch = 2\n",
+            steps.join(", ")
+        );
+    }
+    text
+}
+
+/// The results of replays, by name.
+fn results(summary: &Summary, outcome: &Outcome, replays: &[(String, u64)]) -> Vec<Value> {
+    let result = |(name, _): &(String, u64)| {
+        let it = replay(summary, name);
+        outcome.expect_equal(it["status"].as_str(), Some("PASSED"), name);
+        let steps = list(&it["result"]["steps"]);
+        outcome.expect_equal(steps.len(), STEPS.len(), "steps");
+        it["result"].clone()
+    };
+    replays.iter().map(result).collect()
+}
+
+#[test]
+fn every_budget_gives_the_same_outputs_and_moves_on_the_emulated_device_as_on_the_cpu() {
+    let scenario = scenario_with_rows();
+    // From the floor (two consecutive steps and the largest tensor) to all six inputs.
+    let replays: Vec<(String, u64)> = (3..=6).map(|slots| (format!("of_{slots}"), slots * INPUT)).collect();
+    let (outcome, summary) = run(&scenario, 0, &rows_plan("cpu", &replays), &[]);
+    let on_cpu = results(&summary, &outcome, &replays);
+    std::fs::remove_dir_all(scenario.run_folder()).expect("removed");
+    let (outcome, summary) = run(&scenario, 0, &rows_plan("emulated", &replays), &[]);
+    let emulated = results(&summary, &outcome, &replays);
+    for (((_, budget), one), other) in replays.iter().zip(&emulated).zip(&on_cpu) {
+        for key in ["floor_bytes", "bytes_moved", "hits", "misses", "evictions", "peak_pool_bytes"] {
+            outcome.expect_equal(&one[key], &other[key], key);
+        }
+        outcome.expect_equal(&one["outputs_digest"], &emulated[0]["outputs_digest"], "outputs");
+        outcome.expect_equal(
+            one["peak_pool_bytes"].as_u64(),
+            Some(*budget),
+            "the pool is filled to the byte",
+        );
+    }
+    outcome
+        .expect(0 < emulated[0]["evictions"].as_u64().unwrap_or(0), "the smallest budget causes evictions");
+    let below = rows_plan("emulated", &[("below".to_owned(), 3 * INPUT - 1)]);
+    scenario.write("plan.toml", below);
+    scenario.run(&["check", "plan.toml"]).expect_exit(2).expect_stderr(&["is below the floor"]);
+}
+
+/// A card's driver allocates in pages of 2 MiB, so a tensor counts as one of them.
+#[test]
+fn replay_on_a_simulated_card_gives_the_outputs_of_the_emulated_device() {
+    let scenario = scenario_with_rows();
+    let replays: Vec<(String, u64)> = [3, 6].map(|slots| (format!("of_{slots}"), slots << 21)).to_vec();
+    let (outcome, summary) = run(&scenario, 0, &rows_plan("emulated", &replays), &[]);
+    let emulated = results(&summary, &outcome, &replays);
+    std::fs::remove_dir_all(scenario.run_folder()).expect("removed");
+    scenario.write("plan.toml", rows_plan("cuda:0", &replays));
+    let card = Script {
+        devices: vec![opt_nvml_twin::Device { processes: vec![with_context(&[(0, HELD)])], ..device() }],
+        ..Script::default()
+    };
+    let nvml = twin(&scenario, &card);
+    let arguments = ["run", "plan.toml", "--dir", "runs/plan"];
+    let child = on_a_card(&scenario, &nvml, &mut scenario.command(&arguments)).spawn().expect("started");
+    let outcome = scenario.finish(child, &arguments).expect_exit(0);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    let on_card = results(&summary, &outcome, &replays);
+    for (one, other) in on_card.iter().zip(&emulated) {
+        outcome.expect_equal(&one["outputs_digest"], &other["outputs_digest"], "outputs");
+    }
+    let figure = |result: &Value, key: &str| result[key].as_u64().expect("a figure");
+    outcome.expect_equal(figure(&on_card[0], "floor_bytes"), 3 << 21, "the floor");
+    for ((_, budget), result) in replays.iter().zip(&on_card) {
+        outcome.expect_equal(figure(result, "peak_pool_bytes"), *budget, "the peak");
+    }
+    outcome.expect(0 < figure(&on_card[0], "evictions"), "the smallest budget causes evictions");
+    outcome.expect_equal(figure(&on_card[1], "bytes_moved"), 6 * INPUT, "every input was moved once");
+}
