@@ -10,37 +10,28 @@ use opt_shared::replay::{Key, Need, Recording, Step};
 use crate::session::KernelLaunch;
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the schedule differs from the actual {at} {index}: expected {expected}, actual {actual}{}", at.help())]
-pub struct Disagreement {
-    pub at: Position,
-    /// The position in the schedule or, for a launch, in its step.
+pub enum Disagreement {
+    #[error(
+        "the schedule differs from the actual uses at use {}: expected {}, actual {} (if the captures were changed, remove the recording: the next run makes a new one)",
+        .0.index, .0.expected, .0.actual
+    )]
+    Use(Difference),
+    #[error("in step {step}, launch {} is not the scheduled one: expected {}, actual {}", .difference.index, .difference.expected, .difference.actual)]
+    Launch { step: u32, difference: Difference },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The position of the use in the schedule, or of the launch in its step.
     pub index: u32,
     pub expected: String,
     pub actual: String,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Position {
-    Use,
-    Launch { step: u32 },
-}
-
-impl Position {
-    fn help(self) -> &'static str {
+impl Disagreement {
+    pub fn difference(&self) -> &Difference {
         match self {
-            Self::Use => {
-                " (if the captures were changed, remove the recording: the next run makes a new one)"
-            }
-            Self::Launch { .. } => "",
-        }
-    }
-}
-
-impl std::fmt::Display for Position {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Use => f.write_str("uses at use"),
-            Self::Launch { step } => write!(f, "launches of step {step} at launch"),
+            Self::Use(difference) | Self::Launch { difference, .. } => difference,
         }
     }
 }
@@ -156,12 +147,10 @@ impl<'a> Cursor<'a> {
                 format!("`{symbol}`{}", constants.collect::<String>())
             }
         };
-        self.disagree(Disagreement {
-            at: Position::Launch { step: self.step.saturating_sub(1) },
-            index: u32::try_from(index).unwrap_or(u32::MAX),
-            expected: describe(scheduled.get(index)),
-            actual: describe(actual.get(index)),
-        })
+        let step = self.step.saturating_sub(1);
+        let (expected, actual) = (describe(scheduled.get(index)), describe(actual.get(index)));
+        let index = u32::try_from(index).unwrap_or(u32::MAX);
+        self.disagree(Disagreement::Launch { step, difference: Difference { index, expected, actual } })
     }
 
     /// Checks that no step and no use is left.
@@ -182,7 +171,7 @@ impl<'a> Cursor<'a> {
         }
         let index = u32::try_from(self.at).unwrap_or(u32::MAX);
         let (expected, actual) = (expected.to_string(), actual.to_string());
-        self.disagree(Disagreement { at: Position::Use, index, expected, actual })
+        self.disagree(Disagreement::Use(Difference { index, expected, actual }))
     }
 
     fn disagree(&mut self, disagreement: Disagreement) -> Result<(), Disagreement> {

@@ -11,7 +11,6 @@ use opt_shared::replay::{Digest, Key, Recorder, Use};
 use opt_shared::units::{Bytes, to_index};
 use proptest::prelude::*;
 
-use super::super::cursor::Position;
 use super::super::planner::{self, Wanted};
 use super::super::pool::POISON;
 use super::*;
@@ -268,8 +267,8 @@ fn mutated_schedule_is_caught_at_its_index_without_a_result() {
         let Err(StepsError::Disagreement(disagreement)) = outcome.result else {
             panic!("{what}: not caught");
         };
-        assert_eq!(disagreement.index as usize, index, "{what}: {disagreement}");
-        assert_ne!(disagreement.expected, disagreement.actual, "{what}");
+        assert_eq!(disagreement.difference().index as usize, index, "{what}: {disagreement}");
+        assert_ne!(disagreement.difference().expected, disagreement.difference().actual, "{what}");
         // The step with the difference and later ones were not called.
         let step = recording.uses.get(index).map_or(truth.len(), |it| it.step as usize);
         assert!(outcome.called.len() <= step, "{what}: called {:?}", outcome.called.last());
@@ -290,7 +289,7 @@ fn schedule_with_more_or_fewer_steps_has_no_result() {
             panic!("{steps} steps: not caught")
         };
         let last = record(&truth[..steps.min(truth.len())]).uses.len();
-        assert_eq!(disagreement.index as usize, index.unwrap_or(last), "{disagreement}");
+        assert_eq!(disagreement.difference().index as usize, index.unwrap_or(last), "{disagreement}");
     }
 }
 
@@ -300,18 +299,19 @@ fn cursor_repeats_its_first_difference() {
     let mut cursor = Cursor::new(&recording);
     assert_eq!(cursor.step(&name(0), &[need(0)]), Ok(vec![0]));
     let disagreement = cursor.step(&name(1), &[need(0)]).expect_err("it is another");
-    assert_eq!(disagreement.index, 1);
+    assert_eq!(disagreement.difference().index, 1);
     assert!(
-        disagreement.expected.contains("`weight_1`") && disagreement.actual.contains("`weight_0`"),
+        disagreement.difference().expected.contains("`weight_1`")
+            && disagreement.difference().actual.contains("`weight_0`"),
         "{disagreement}"
     );
     assert_eq!(cursor.step(&name(1), &[need(1)]), Err(disagreement.clone()));
     assert_eq!(cursor.finish(), Err(disagreement));
     let mut early = Cursor::new(&recording);
     assert_eq!(early.step(&name(0), &[need(0)]), Ok(vec![0]));
-    assert_eq!(early.finish().expect_err("a use is left").index, 1);
+    assert_eq!(early.finish().expect_err("a use is left").difference().index, 1);
     let mut other = Cursor::new(&recording);
-    assert_eq!(other.step(&name(1), &[need(0)]).expect_err("another entry").index, 0);
+    assert_eq!(other.step(&name(1), &[need(0)]).expect_err("another entry").difference().index, 0);
 }
 
 #[test]
@@ -424,12 +424,10 @@ fn launch_out_of_order_is_caught_at_its_index() {
         let mut cursor = Cursor::new(&recording);
         cursor.step(&name(0), &[need(0)]).expect("as scheduled");
         let found = cursor.launches(&scheduled, actual).err();
-        assert_eq!(
-            found.as_ref().map(|it| (it.at, it.index)),
-            index.map(|index| (Position::Launch { step: 0 }, index))
-        );
+        assert_eq!(found.as_ref().map(|it| it.difference().index), index);
         if let Some(found) = found {
-            assert_ne!(found.expected, found.actual);
+            assert!(matches!(found, Disagreement::Launch { step: 0, .. }), "{found}");
+            assert_ne!(found.difference().expected, found.difference().actual);
             assert_eq!(cursor.finish(), Err(found), "the first difference is final");
         }
     }
