@@ -42,7 +42,7 @@ pub fn on_a_card<'c>(scenario: &Scenario, twin: &Twin, command: &'c mut Command)
 pub fn with_card<'c>(folder: &Path, twin: &Twin, command: &'c mut Command) -> &'c mut Command {
     let driver = folder.join("libcuda.so");
     if !driver.exists() {
-        let built = std::env::current_exe().expect("this test").with_file_name("libcuda.so");
+        let built = opt_nvml_twin::built("libcuda.so").expect("this program");
         std::fs::copy(built, driver).expect("cargo has built the twin beside the tests");
     }
     with_twin(twin, command).env("LD_LIBRARY_PATH", folder)

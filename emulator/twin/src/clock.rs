@@ -25,7 +25,7 @@ struct Model {
 }
 
 static MODEL: LazyLock<Option<Model>> = LazyLock::new(read_model);
-/// For each stream, the moment at which everything that was queued is complete.
+/// For each stream, the moment at which everything that was queued on it is complete.
 static DONE: LazyLock<Mutex<HashMap<usize, Instant>>> = LazyLock::new(Mutex::default);
 
 fn read_model() -> Option<Model> {

@@ -19,6 +19,9 @@ pub const DEVICE_ALIGNMENT: Bytes = Bytes::new(256);
 /// The most memory that is written to evict everything from a card's L2 cache. The largest caches are less than half as
 /// large.
 pub const DEVICE_FLUSH: Bytes = Bytes::mib(256);
+/// The size of an input's digest.
+const DIGEST: Bytes = Bytes::new(8);
+
 /// The unit in which the memory of a replay's pool is counted.
 pub fn pool_grain(device: Device) -> Bytes {
     match device {
@@ -27,9 +30,6 @@ pub fn pool_grain(device: Device) -> Bytes {
         Device::Emulated => EMULATED_GRAIN,
     }
 }
-
-/// The size of an input's digest.
-const DIGEST: Bytes = Bytes::new(8);
 
 /// The memory in which the emulated device notes which bytes of outputs and workspaces were written: a bit for each
 /// byte.

@@ -28,8 +28,8 @@ pub use self::limits::STACK;
 pub use self::mapping::unmapped;
 pub use self::outputs::{MAX_CALLS, RING, device_ring, device_slots, guarded, ring, ring_slots};
 pub use self::stages::{
-    RunnerTerms, Term, on_device, pool, profile, profile_on_device, replay, replay_from_host, runner_base,
-    runners, staged, total, verify,
+    RunnerTerms, Term, on_device, profile, profile_on_device, replay, replay_on_host, replay_pool,
+    runner_base, runners, staged, total, verify,
 };
 pub use self::time::{MAX_RUNNERS, MAX_STRETCH, MIN_RUNNERS, load_timeout, stretched};
 pub use self::varied::{VALUES, largest_varied, values, variant, variants, varied};

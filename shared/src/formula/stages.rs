@@ -119,19 +119,19 @@ fn copied(batch: &[EntryNumbers]) -> Bytes {
     sums.last().unwrap_or_default()
 }
 
-/// The memory of a replay: the pool, O of the step with the largest outputs, and `replay_from_host`.
-pub fn replay(pool_bytes: Bytes, bookkeeping: Bytes, outputs: Bytes) -> Vec<Term> {
-    [pool(pool_bytes, outputs), replay_from_host(bookkeeping)].concat()
+/// The memory of a replay: the pool, O of the step with the largest outputs, and `replay_on_host`.
+pub fn replay(pool: Bytes, bookkeeping: Bytes, outputs: Bytes) -> Vec<Term> {
+    [replay_pool(pool, outputs), replay_on_host(bookkeeping)].concat()
 }
 
-/// The memory of a replay that is on its device.
-pub fn pool(bytes: Bytes, outputs: Bytes) -> Vec<Term> {
+/// The part of a replay's memory that is in its device's memory: the pool and O.
+pub fn replay_pool(bytes: Bytes, outputs: Bytes) -> Vec<Term> {
     vec![term("pool", bytes), term("outputs (O)", outputs)]
 }
 
-/// The memory of a replay that is always on the host: the catalog and schedule, staging, and 2c. Staging is k slots, and
+/// The part of a replay's memory that is always in the host's memory: the catalog and schedule, staging, and 2c. Staging is k slots, and
 /// one more of the same size through which constants are read to digest them.
-pub fn replay_from_host(bookkeeping: Bytes) -> Vec<Term> {
+pub fn replay_on_host(bookkeeping: Bytes) -> Vec<Term> {
     let staging = STAGING_SLOT.saturating_mul(REPLAY_SLOTS + 1);
     vec![term("catalog and schedule", bookkeeping), term("staging", staging), chunks()]
 }

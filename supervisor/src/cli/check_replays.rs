@@ -47,7 +47,8 @@ fn named(term: &Term) -> String {
 
 impl CheckedReplay<'_> {
     fn smallest_ceiling(&self, spec: &RunSpec) -> Bytes {
-        self.prediction.spec.demand(spec.idle_worker).sum() + spec.supervisor
+        let demand = self.prediction.spec.demand(spec.idle_worker);
+        (if spec.ceilings.unified { demand.sum() } else { demand.host }) + spec.supervisor
     }
 
     pub(super) fn text(&self, spec: &RunSpec) -> String {

@@ -240,8 +240,8 @@ pub fn replay(
     Prediction { decides, ..prediction }
 }
 
-/// Predicts a replay on a device, whose pool and outputs are in its memory. Workspaces may take `limits.memory` of the
-/// callee with the largest; `workspaces` is the largest number of them. The memory of an emulated device is counted on
+/// Predicts a replay on a device, whose pool and outputs are in its memory. Workspaces may take the largest
+/// `limits.memory` of any callee. `workspaces` is the largest number of workspaces that a callee has. The memory of an emulated device is counted on
 /// the host.
 pub fn replay_on_device(
     pool: Bytes,
@@ -267,10 +267,11 @@ pub fn replay_on_device(
         let written = Term { name: "bits of written bytes", bytes: formula::written_bits(tracked) };
         Prediction::new([plain.predicted, vec![rounding, written]].concat(), vec![beyond], deadline)
     } else {
-        let host = formula::replay_from_host(bookkeeping);
+        let host = formula::replay_on_host(bookkeeping);
         let mut prediction = Prediction::new(host, Vec::new(), deadline);
         let context = Term { name: "context", bytes: formula::DEVICE_CONTEXT };
-        prediction.on_device = [vec![context], formula::pool(pool, outputs), vec![rounding, beyond]].concat();
+        prediction.on_device =
+            [vec![context], formula::replay_pool(pool, outputs), vec![rounding, beyond]].concat();
         prediction.spec.device = total(&prediction.on_device);
         prediction
     };

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// The stack size of the thread, in bytes.
-const STACK: usize = 256 * 1024;
+/// The stack size of the thread, in bytes. Removing a folder recurses once for each folder in it.
+const STACK: usize = 1 << 20;
 
 /// The loop's side of the thread, which carries out orders one after the other. Dropping it does not wait for the
 /// thread.
@@ -23,8 +23,8 @@ pub(super) struct Background<Order, Outcome> {
 }
 
 impl<Order: Send + 'static, Outcome: Send + 'static> Background<Order, Outcome> {
-    /// Starts a thread. `carry_out` may return `None` if nobody needs to know the outcome of an order. It is dropped on
-    /// the thread.
+    /// Starts a thread. `carry_out` may return `None` if nobody needs to know the outcome of an order. The thread also drops
+    /// `carry_out`.
     pub(super) fn start(
         name: &str,
         mut carry_out: impl FnMut(Order) -> Option<Outcome> + Send + 'static,
@@ -65,6 +65,11 @@ impl<Order: Send + 'static, Outcome: Send + 'static> Background<Order, Outcome> 
         self.wake.as_fd()
     }
 
+    /// Returns true if the thread has ended.
+    pub(super) fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
     /// Tells the thread to end after its orders, and waits for it. Returns false if it takes longer than `timeout`.
     /// Outcomes are dropped.
     pub(super) fn end(&mut self, timeout: Duration) -> bool {
@@ -85,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn orders_are_carried_out_in_order_and_wake_the_loop() {
+    fn orders_are_carried_out_in_sequence_and_wake_the_loop() {
         let mut sum = 0;
         let mut adder = Background::start("adder", move |number: u32| {
             sum += number;

@@ -14,7 +14,7 @@ const CANDIDATES: [&str; 4] =
     ["fast", "bad/wrong_by_nine_percent", "bad/writes_into_an_input", "bad/segfaults"];
 
 fn run(captures: &Path) -> (Scenario, Summary) {
-    // Nothing is timed: what a result says about times differs between runs.
+    // Profiling is left out, because times differ between runs.
     let plan = Plan { captures: captures.to_owned(), ..Plan::softmax(&CANDIDATES) }.text();
     let scenario = Scenario::with_plan(&format!("[run]\nstages = [\"build\", \"verify\"]\n{plan}"));
     let (_, summary) = scenario.run_plan(0, &[]);

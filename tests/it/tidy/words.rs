@@ -51,7 +51,7 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// `words` has the words of the line.
+/// `words` are the words of `line`.
 fn is_in(given: &Given, line: &str, words: &[String]) -> bool {
     match given {
         Given::Identifier(name) => {

@@ -18,12 +18,19 @@ pub struct Twin {
     library: PathBuf,
 }
 
+/// Returns the path of a library of this workspace that Cargo has built for this program. It is beside a test, and in
+/// the folder `deps` beside any other program.
+pub fn built(library: &str) -> std::io::Result<PathBuf> {
+    let beside = std::env::current_exe()?.with_file_name(library);
+    let in_deps = beside.with_file_name("deps").join(library);
+    Ok(if beside.exists() { beside } else { in_deps })
+}
+
 impl Twin {
     /// Copies the library to a folder. Cargo puts the library beside each executable that depends on this package.
     pub fn install(folder: &Path, script: &Script) -> std::io::Result<Self> {
-        let own = std::env::current_exe()?;
         let twin = Self { library: folder.join("libnvidia-ml.so") };
-        std::fs::copy(own.with_file_name("libopt_nvml_twin.so"), &twin.library)?;
+        std::fs::copy(built("libopt_nvml_twin.so")?, &twin.library)?;
         twin.play(script)?;
         Ok(twin)
     }

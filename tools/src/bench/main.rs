@@ -21,6 +21,7 @@ mod product;
 mod python;
 mod reads;
 mod replay;
+mod replay_twin;
 mod residency;
 mod scale;
 mod spawn;
@@ -76,6 +77,8 @@ enum Command {
     Cycles(cycles::Arguments),
     /// Replay with budgets from the floor to everything: wall time against max(copy, compute) of the same run
     Replay(replay::Arguments),
+    /// Replay on a simulated card with a virtual clock: wall time against max(copy, compute) of the same run
+    ReplayTwin(replay_twin::Arguments),
     /// Start kernels in Python with and without a zygote, and verify many beside a plain Python pool
     Python(python::Arguments),
     /// Sample sixteen workers: CPU time and memory of the sampler
@@ -132,6 +135,7 @@ fn main() -> ExitCode {
         Command::Spawn(arguments) => spawn::run(&arguments),
         Command::Overshoot(arguments) => overshoot::run(&arguments),
         Command::Replay(arguments) => replay::run(&arguments),
+        Command::ReplayTwin(arguments) => replay_twin::run(&arguments),
         Command::Cycles(arguments) => cycles::run(&arguments),
         Command::Python(arguments) => python::run(&arguments),
         Command::Monitor(arguments) => monitor::run(&arguments),

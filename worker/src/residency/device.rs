@@ -22,6 +22,12 @@ impl Buffer {
         Self { address, bytes, placed }
     }
 
+    /// This buffer for other contents of this many bytes, which take as much memory.
+    #[must_use]
+    pub const fn with_bytes(self, bytes: Bytes) -> Self {
+        Self { bytes, ..self }
+    }
+
     /// The buffer's start: an offset in an arena or a pointer, depending on the device.
     pub const fn address(&self) -> u64 {
         self.address
@@ -89,7 +95,7 @@ pub trait Device {
 
     fn name(&self) -> &'static str;
 
-    /// Must be called first in a thread other than the one that created the device.
+    /// In a thread other than the one that created the device, call this before anything else.
     fn enter_thread(&mut self) -> Result<(), DeviceError> {
         Ok(())
     }
@@ -103,6 +109,11 @@ pub trait Device {
     /// Allocates a buffer with undefined contents. Fails with `NoRoom` if the buffer exceeds the free bytes, with
     /// `NoPlace` if no free piece is large enough, and with another error if the device does not work.
     fn allocate(&mut self, bytes: Bytes) -> Result<Buffer, DeviceError>;
+
+    /// Returns true if releasing memory may wait for a running kernel. Allocating memory and copying do not.
+    fn release_waits_for_kernels(&self) -> bool {
+        false
+    }
 
     /// Releases a buffer, after all operations that are queued for it. The buffer's bytes are free when this returns.
     fn release(&mut self, buffer: Buffer) -> Result<(), DeviceError>;

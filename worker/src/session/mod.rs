@@ -28,6 +28,7 @@ use std::time::{Duration, Instant};
 
 use opt_shared::message::{Callee, EntryRef};
 use opt_shared::outcome::{DevicePoint, EmulatedKernel, ReadReport, RunnerEnd, Status};
+use opt_shared::replay::Digest;
 use opt_shared::settings::{InputMemory, Priority};
 use opt_shared::units::Bytes;
 
@@ -181,7 +182,7 @@ pub(crate) struct Group<P> {
 /// The location of an input in a pool: an offset in its arena or, on a device, an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PoolSlot {
-    /// Its number in the catalog.
+    /// The constant's number in the catalog.
     pub(crate) constant: u32,
     pub(crate) address: u64,
     /// The address of the input's first byte, modulo 64.
@@ -190,6 +191,8 @@ pub(crate) struct PoolSlot {
     pub(crate) bytes: Bytes,
     /// The size of the input.
     pub(crate) length: Bytes,
+    /// The digest of its bytes in the recording.
+    pub(crate) digest: Digest,
 }
 
 /// Memory for inputs that differ in every timed call. Sessions that are started with it can read it, but no candidate

@@ -75,6 +75,8 @@ impl SubmissionFolders {
 
     /// Copies the files of a submission into a new folder. Returns the paths of the copied sources.
     pub(super) fn copy(&mut self, params: &SubmitParams) -> Result<Vec<PathBuf>, Refusal> {
+        // The folder of an accepted submission must not be discarded.
+        self.current = None;
         let (number, folder) = self.next_folder()?;
         let copied = copy_files(&folder, params);
         self.current = Some((number, folder));
@@ -84,8 +86,8 @@ impl SubmissionFolders {
         copied
     }
 
-    /// Writes the record of the submission that was copied last, which accepts it.
-    pub(super) fn record(&mut self, record: &SubmissionRecord) -> Result<(), Refusal> {
+    /// Writes the record of the submission that was copied last. Returns the digest of its files, if they can be read.
+    pub(super) fn record(&mut self, record: &SubmissionRecord) -> Result<Option<String>, Refusal> {
         let Some((number, folder)) = &self.current else {
             return Err(Refusal::new(Code::Refused, "the submission's folder was removed"));
         };
@@ -96,19 +98,22 @@ impl SubmissionFolders {
         }
         written.map_err(|error| refused("recording the submission", &error))?;
         self.last = Some(number);
-        Ok(())
+        Ok(opt_shared::digest::of_files(&KernelFiles::find(&record.files, record.language)).ok())
     }
 
     /// Removes the folder of the submission that was copied last.
     pub(super) fn discard(&mut self) {
         if let Some((_, folder)) = self.current.take() {
+            // The record is removed first: without its files, a resumed run must not find it.
+            let _ = fs::remove_file(folder.join(RECORD));
             let _ = fs::remove_dir_all(folder);
         }
     }
 
-    /// Creates the folder of the next submission. The number counts once the submission is accepted.
+    /// Creates the folder of the next submission. The number is used up only when the submission is accepted.
     fn next_folder(&mut self) -> Result<(u32, PathBuf), Refusal> {
-        // If the run's folder was moved, another must not appear at its old path.
+        // Only this folder is created, not its parents: if the run's folder was moved, a new one must not appear at its
+        // old path.
         match fs::create_dir(&self.folder) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
             made => made.map_err(|error| refused("creating the folder for submissions", &error))?,
@@ -188,9 +193,10 @@ fn write_record(folder: &Path, record: &SubmissionRecord) -> std::io::Result<()>
     folder.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
-/// Adds the submissions of earlier parts of a run to its plan. Submissions that cannot be read, or whose job no longer
-/// accepts them, are reported and left out. If the plan no longer has their job, they are left out silently.
-pub fn restore(plan: &mut Plan, run: &Path) {
+/// Adds the submissions of earlier parts of a run to its plan, if they were accepted: `is_known` tells whether a candidate
+/// of a job is in the run's database. Submissions that cannot be read, or whose job no longer accepts them, are reported
+/// and left out. If the plan no longer has their job, they are left out silently.
+pub fn restore(plan: &mut Plan, run: &Path, is_known: impl Fn(&str, &str) -> bool) {
     // Candidates get absolute paths, because the earlier part may have had another working folder.
     let run = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());
     let folder = run.join(FOLDER);
@@ -198,6 +204,8 @@ pub fn restore(plan: &mut Plan, run: &Path) {
         let submission_folder = folder.join(number.to_string());
         match read_record(&submission_folder) {
             Ok(None) => {}
+            // Its client was refused, or the run ended before it was answered.
+            Ok(Some(record)) if !is_known(&record.job, &record.name) => {}
             Ok(Some(record)) => add_to_plan(plan, &submission_folder, record),
             Err(error) => {
                 tracing::warn!("the submission {} is left out: {error}", submission_folder.display())
@@ -284,5 +292,26 @@ mod tests {
         assert!(folders.copy(&SubmitParams { language: None, ..text("int x;") }).is_err());
         assert_eq!(fs::read_dir(run.path().join(FOLDER)).expect("listed").count(), 0);
         assert_eq!(folders.copy(&text("int y;")).expect("copied"), [path]);
+    }
+
+    #[test]
+    fn refused_submission_leaves_the_files_of_the_accepted_one_before_it() {
+        let run = tempfile::tempdir().expect("a folder");
+        let mut folders = SubmissionFolders::new(run.path());
+        let copied = folders.copy(&text("int x;")).expect("copied");
+        let record = SubmissionRecord {
+            job: "job".to_owned(),
+            name: "one".to_owned(),
+            files: copied.clone(),
+            language: Language::C,
+            symbol: "run".to_owned(),
+            launch: Launch::default(),
+        };
+        let digest = folders.record(&record).expect("recorded");
+        assert!(digest.is_some(), "the files can be read");
+        folders.last = Some(MAX_SUBMISSIONS);
+        assert!(folders.copy(&text("int y;")).is_err(), "there is no room for another");
+        folders.discard();
+        assert_eq!(fs::read_to_string(&copied[0]).expect("still there"), "int x;");
     }
 }

@@ -17,41 +17,42 @@ use crate::core::event::Answer;
 use crate::driver::RunError;
 use crate::driver::background::Background;
 use crate::driver::candidate_facts::CandidateFacts;
-use crate::driver::folder::register::candidate_row;
+use crate::driver::folder::register::candidate_row_with;
 use crate::driver::folder::writer::FollowUp;
 use crate::driver::run::Run;
 use crate::plan::{CandidatePlan, Plan, Submission, SubmissionError};
 
-/// The longest time in which the files of a submission must be copied or its record written. They are small, so only a
-/// disk that does not answer takes longer.
-const STEP_TIMEOUT: Duration = Duration::from_secs(30);
+/// The time limit for accepting a submission, from its arrival. Clients wait longer than this. Its files are small, so
+/// only a disk that hangs takes longer.
+const TIMEOUT: Duration = Duration::from_secs(20);
 /// How long the end of a run waits for the thread.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
-/// The largest total size of the texts and paths of submissions that wait for an earlier one, in bytes. The server
-/// limits their number.
+/// The largest total size of submissions that wait for an earlier one, in bytes.
 const MAX_WAITING_BYTES: usize = 4 << 20;
+/// The largest number of submissions that wait for an earlier one.
+const MAX_WAITING: usize = 256;
 
 /// The submissions that are not accepted yet.
 pub(crate) struct Submissions {
     run: PathBuf,
     /// `None` until the first submission.
     thread: Option<Background<Order, Outcome>>,
-    waiting: VecDeque<Asked>,
+    waiting: VecDeque<Request>,
     current: Option<Current>,
 }
 
-struct Asked {
+struct Request {
     token: Token,
     job: usize,
     params: SubmitParams,
+    deadline: Instant,
 }
 
 struct Current {
-    asked: Asked,
+    request: Request,
     /// The candidate, once its files are copied and it is checked.
     candidate: Option<CandidatePlan>,
-    deadline: Instant,
-    /// True once the client has been told that the step took too long.
+    /// True once the client has been told that it took too long.
     is_late: bool,
 }
 
@@ -63,7 +64,8 @@ enum Order {
 
 enum Outcome {
     Copied(Result<Vec<PathBuf>, Refusal>),
-    Recorded(Result<(), Refusal>),
+    /// With the digest of its files, if they can be read.
+    Recorded(Result<Option<String>, Refusal>),
 }
 
 impl Submissions {
@@ -71,23 +73,24 @@ impl Submissions {
         Self { run: run.to_owned(), thread: None, waiting: VecDeque::new(), current: None }
     }
 
-    /// Returns a descriptor that becomes readable when the thread has taken a step. `None` if there is no thread.
+    /// Returns a descriptor that becomes readable when the thread has finished a step. `None` if there is no thread.
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.thread.as_ref().map(Background::descriptor)
     }
 
-    /// Returns the time until which the current step must have been taken.
+    /// Returns the earliest deadline of a submission.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.current.as_ref().filter(|current| !current.is_late).map(|current| current.deadline)
+        let current = self.current.as_ref().filter(|current| !current.is_late).map(|it| it.request.deadline);
+        current.into_iter().chain(self.waiting.iter().map(|it| it.deadline)).min()
     }
 
-    fn ask(&mut self, asked: Asked) -> Result<(), Refusal> {
+    fn ask(&mut self, request: Request) -> Result<(), Refusal> {
         if self.current.as_ref().is_some_and(|current| current.is_late) {
-            let why = "an earlier submission is still being copied, because a disk does not answer";
+            let why = "an earlier submission is still being copied (does a disk hang?)";
             return Err(Refusal::new(Code::Busy, why));
         }
-        let waiting: usize = self.waiting.iter().map(Asked::bytes).sum();
-        if MAX_WAITING_BYTES < waiting + asked.bytes() {
+        let waiting: usize = self.waiting.iter().map(Request::bytes).sum();
+        if MAX_WAITING <= self.waiting.len() || MAX_WAITING_BYTES < waiting + request.bytes() {
             let why = format!("{} submissions are waiting (submit fewer at a time)", self.waiting.len());
             return Err(Refusal::new(Code::Busy, why));
         }
@@ -97,7 +100,7 @@ impl Submissions {
             let why = |error| Refusal::new(Code::Refused, format!("starting a thread: {error}"));
             self.thread = Some(thread.map_err(why)?);
         }
-        self.waiting.push_back(asked);
+        self.waiting.push_back(request);
         Ok(())
     }
 
@@ -113,24 +116,33 @@ impl Submissions {
     /// Starts the next submission, if none is under way.
     fn start_next(&mut self) {
         if self.current.is_none()
-            && let Some(asked) = self.waiting.pop_front()
+            && let Some(request) = self.waiting.pop_front()
         {
-            self.order(Order::Copy(asked.params.clone()));
-            let deadline = Instant::now() + STEP_TIMEOUT;
-            self.current = Some(Current { asked, candidate: None, deadline, is_late: false });
+            self.order(Order::Copy(request.params.clone()));
+            self.current = Some(Current { request, candidate: None, is_late: false });
         }
     }
 
-    /// Returns the clients whose submission takes too long, or waits for such a one.
+    /// Returns the clients whose submissions are late. Each is returned once.
     fn take_late(&mut self, now: Instant) -> Vec<Token> {
-        match &mut self.current {
-            Some(current) if current.deadline <= now && !current.is_late => {
-                current.is_late = true;
-                let waiting = self.waiting.drain(..).map(|asked| asked.token);
-                std::iter::once(current.asked.token.clone()).chain(waiting).collect()
-            }
-            _ => Vec::new(),
+        let late = self.waiting.partition_point(|request| request.deadline <= now);
+        let waiting: Vec<Token> = self.waiting.drain(..late).map(|request| request.token).collect();
+        let current = self.current.as_mut().filter(|it| !it.is_late && it.request.deadline <= now);
+        let current = current.map(|current| {
+            current.is_late = true;
+            current.request.token.clone()
+        });
+        current.into_iter().chain(waiting).collect()
+    }
+
+    /// If the thread has ended, which is a bug, forgets it and returns the clients that wait for it.
+    fn take_abandoned(&mut self) -> Vec<Token> {
+        if !self.thread.as_ref().is_some_and(Background::has_ended) {
+            return Vec::new();
         }
+        self.thread = None;
+        let current = self.current.take().filter(|current| !current.is_late).map(|current| current.request);
+        current.into_iter().chain(self.waiting.drain(..)).map(|request| request.token).collect()
     }
 
     /// Ends the thread, and removes the files of a submission that is not accepted yet. Returns the clients that wait.
@@ -141,18 +153,20 @@ impl Submissions {
                 thread.order(Order::Discard);
             }
             if !thread.end(END_TIMEOUT) {
-                tracing::warn!("a submission is still being copied, because a disk does not answer");
+                tracing::warn!("a submission is still being copied (does a disk hang?)");
             }
         }
-        let current = current.filter(|current| !current.is_late).map(|current| current.asked);
-        current.into_iter().chain(self.waiting.drain(..)).map(|asked| asked.token).collect()
+        let current = current.filter(|current| !current.is_late).map(|current| current.request);
+        current.into_iter().chain(self.waiting.drain(..)).map(|request| request.token).collect()
     }
 }
 
-impl Asked {
+impl Request {
+    /// An upper bound of the memory that its texts take.
     fn bytes(&self) -> usize {
-        let SubmitParams { sources, text, .. } = &self.params;
-        text.as_ref().map_or(0, String::len) + sources.iter().map(String::len).sum::<usize>()
+        let SubmitParams { job, sources, text, language: _, name, symbol, like } = &self.params;
+        let texts = [job, text, name, symbol, like].into_iter().flatten().chain(sources);
+        texts.map(|text| text.capacity() + size_of::<String>()).sum()
     }
 }
 
@@ -172,53 +186,67 @@ impl Run<'_> {
     pub(super) fn submit(&mut self, token: &Token, params: SubmitParams) -> Result<(), Refusal> {
         let job = self.job_for(params.job.as_deref())?;
         self.may_offer(job)?;
-        self.endpoints.submissions.ask(Asked { token: token.clone(), job, params })?;
+        self.endpoints.submissions.ask(Request {
+            token: token.clone(),
+            job,
+            params,
+            deadline: Instant::now() + TIMEOUT,
+        })?;
         self.endpoints.submissions.start_next();
         Ok(())
     }
 
-    /// Continues the submissions for which the thread has taken a step, and refuses those that take too long.
+    /// Continues the submission for which the thread has finished a step, and refuses those that take too long.
     pub(super) fn continue_submissions(&mut self) -> Result<(), RunError> {
         for outcome in self.endpoints.submissions.outcomes() {
             let Some(mut current) = self.endpoints.submissions.current.take() else {
-                return Err(RunError::Law { law: "files of no submission were copied".to_owned() });
+                return Err(RunError::Law {
+                    law: "the thread reported an outcome, but no submission is under way".to_owned(),
+                });
             };
             if current.is_late {
                 self.endpoints.submissions.order(Order::Discard);
                 continue;
             }
             let refusal = match (outcome, current.candidate.take()) {
-                (Outcome::Copied(Ok(sources)), _) => match self.check(&current.asked, sources) {
+                (Outcome::Copied(Ok(sources)), _) => match self.check(&current.request, sources) {
                     Ok(candidate) => {
-                        let record =
-                            SubmissionRecord::of(&self.agenda.plan.jobs[current.asked.job].name, &candidate);
+                        let record = SubmissionRecord::of(
+                            &self.agenda.plan.jobs[current.request.job].name,
+                            &candidate,
+                        );
                         self.endpoints.submissions.order(Order::Record(Box::new(record)));
-                        let deadline = Instant::now() + STEP_TIMEOUT;
                         let candidate = Some(candidate);
-                        self.endpoints.submissions.current = Some(Current { candidate, deadline, ..current });
+                        self.endpoints.submissions.current = Some(Current { candidate, ..current });
                         continue;
                     }
                     Err(refusal) => refusal,
                 },
                 // A shutdown may have begun since the candidate was checked.
-                (Outcome::Recorded(Ok(())), Some(candidate)) => match self.may_offer(current.asked.job) {
+                (Outcome::Recorded(Ok(digest)), Some(candidate)) => match self.may_offer(current.request.job)
+                {
                     Ok(()) => {
-                        self.admit(current.asked, candidate)?;
+                        self.admit(current.request, candidate, digest)?;
                         continue;
                     }
                     Err(refusal) => refusal,
                 },
                 (Outcome::Copied(Err(refusal)) | Outcome::Recorded(Err(refusal)), _) => refusal,
-                (Outcome::Recorded(Ok(())), None) => {
-                    return Err(RunError::Law { law: "a submission was recorded unchecked".to_owned() });
+                (Outcome::Recorded(Ok(_)), None) => {
+                    return Err(RunError::Law {
+                        law: "a submission was recorded before it was checked".to_owned(),
+                    });
                 }
             };
             self.endpoints.submissions.order(Order::Discard);
-            self.endpoints.reply(&current.asked.token, &Err(refusal));
+            self.endpoints.reply(&current.request.token, &Err(refusal));
+        }
+        for token in self.endpoints.submissions.take_abandoned() {
+            let why = "the thread that copies submissions has ended, which is a bug (submit it again)";
+            self.endpoints.reply(&token, &Err(Refusal::new(Code::Refused, why)));
         }
         for token in self.endpoints.submissions.take_late(Instant::now()) {
-            let why =
-                format!("its files were not copied in {STEP_TIMEOUT:?}, because a disk does not answer");
+            let why = format!("copying the files took longer than {TIMEOUT:?} (does a disk hang?)");
             self.endpoints.reply(&token, &Err(Refusal::new(Code::Refused, why)));
         }
         self.endpoints.submissions.start_next();
@@ -248,9 +276,9 @@ impl Run<'_> {
     }
 
     /// Checks a submission whose files are copied.
-    fn check(&self, asked: &Asked, sources: Vec<PathBuf>) -> Result<CandidatePlan, Refusal> {
-        self.may_offer(asked.job)?;
-        let Asked { job, params, .. } = asked;
+    fn check(&self, request: &Request, sources: Vec<PathBuf>) -> Result<CandidatePlan, Refusal> {
+        self.may_offer(request.job)?;
+        let Request { job, params, .. } = request;
         let job = &self.agenda.plan.jobs[*job];
         let refuse = |error: SubmissionError| Refusal::new(Code::InvalidParams, error.to_string());
         let submission = Submission {
@@ -270,11 +298,16 @@ impl Run<'_> {
 
     /// Adds a recorded submission to the plan, and offers it to the core. The client is answered when the candidate is in
     /// the database.
-    fn admit(&mut self, asked: Asked, candidate: CandidatePlan) -> Result<(), RunError> {
+    fn admit(
+        &mut self,
+        request: Request,
+        candidate: CandidatePlan,
+        digest: Option<String>,
+    ) -> Result<(), RunError> {
         let (id, name) = (candidate.id, candidate.name.clone());
-        let row = candidate_row(&self.agenda.plan, &candidate);
+        let row = candidate_row_with(&self.agenda.plan, &candidate, digest);
         self.records.writer.write(move |store| store.candidate(&row));
-        self.agenda.plan.jobs[asked.job].candidates.push(candidate);
+        self.agenda.plan.jobs[request.job].candidates.push(candidate);
         self.agenda.candidate_facts.push(CandidateFacts::default());
         let answer = self.offer(id)?;
         let Some(Answer::Done(_)) = answer else {
@@ -283,7 +316,7 @@ impl Run<'_> {
         };
         let full_name = self.agenda.full_name(id);
         let reply: Reply = Ok(json!({ "outcome": "done", "candidate": full_name, "name": name, "id": id }));
-        let token = asked.token;
+        let token = request.token;
         self.records.writer.write_then(move |_| Ok(FollowUp::Reply(token.clone(), reply.clone())));
         Ok(())
     }

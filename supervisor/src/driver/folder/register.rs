@@ -109,18 +109,25 @@ fn job_row(job: &JobPlan, facts: &JobFacts) -> JobRow {
 }
 
 /// Returns the row of a candidate, with the current digest of its files.
-pub(crate) fn candidate_row(plan: &Plan, candidate: &CandidatePlan) -> CandidateRow {
+fn candidate_row(plan: &Plan, candidate: &CandidatePlan) -> CandidateRow {
+    let CandidateSource { sources, language, .. } = &candidate.source;
+    let digest = opt_shared::digest::of_files(&KernelFiles::find(sources, *language)).ok();
+    candidate_row_with(plan, candidate, digest)
+}
+
+/// Returns the row of a candidate whose files have this digest; `None` if they cannot be read.
+pub(crate) fn candidate_row_with(
+    plan: &Plan,
+    candidate: &CandidatePlan,
+    digest: Option<String>,
+) -> CandidateRow {
     let CandidateSource { sources, language, .. } = &candidate.source;
     let mut paths = sources.iter().map(|path| path.display().to_string());
     CandidateRow {
         id: candidate.id,
         job: candidate.job,
         name: candidate.name.clone(),
-        source: SourceRecord {
-            path: paths.next(),
-            other_paths: paths.collect(),
-            digest: opt_shared::digest::of_files(&KernelFiles::find(sources, *language)).ok(),
-        },
+        source: SourceRecord { path: paths.next(), other_paths: paths.collect(), digest },
         tier: language.kind().tier,
         not_timed_because: plan.candidate_not_timed_because(candidate),
     }

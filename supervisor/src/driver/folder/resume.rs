@@ -38,7 +38,10 @@ pub(crate) fn restore_plan(
             return Err(RunError::PlanChanged { keys: keys.join(", "), begun_by: store.stored_version()? });
         }
     }
-    submissions::restore(plan, folder.path());
+    let known: Vec<StoredCandidate> = store.stored_candidates()?;
+    submissions::restore(plan, folder.path(), |job, name| {
+        known.iter().any(|it| it.job == job && it.name == name)
+    });
     Ok(())
 }
 

@@ -289,9 +289,15 @@ impl Agenda<'_> {
                         "no passing baseline that supports all entries of the replay"
                     }
                 };
-                let without_host_code =
-                    if self.plan.device().runs_device_code() { " and has no host code" } else { "" };
-                format!("job `{}` has {wanted}{without_host_code}", job.name)
+                if self.plan.device().runs_device_code() {
+                    format!(
+                        "neither the winner nor the baseline of job `{}` is a kernel without host code that passed and \
+                         supports all entries of the replay",
+                        job.name
+                    )
+                } else {
+                    format!("job `{}` has {wanted}", job.name)
+                }
             })?;
         let callee = self.callee(candidate).ok_or_else(|| format!("{candidate} was never built"))?;
         let verify =

@@ -130,14 +130,14 @@ fn at(error: &DriverError) -> String {
     }
     text
 }
-/// The verdict if a constant is not as an earlier step found it. Every kernel since that step may have written to it, so
-/// no candidate is blamed.
+/// The verdict for a constant that no longer has the contents that were loaded or that an earlier step saw. Any kernel
+/// since then could have written to it, so no candidate is blamed.
 pub(super) fn changed_in_pool(input: &str) -> Verdict {
     Verdict {
         status: Status::InfraError,
         detail: format!(
-            "{input} changed in the pool since a step used it last: a kernel of a step in between wrote outside its own buffers, or \
-             the device's memory is faulty"
+            "{input} has changed in the pool since it was loaded or last used: a kernel since then probably wrote outside its \
+             buffers, or the device's memory is faulty"
         ),
     }
 }

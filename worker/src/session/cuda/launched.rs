@@ -1,4 +1,4 @@
-//! The launches that a driver got, for comparison with the schedule of a replay.
+//! The launches that a session gave to the driver, for comparison with those of the plan.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -23,8 +23,8 @@ impl Launched {
         self.launches.push(launch);
     }
 
-    /// Notes the name under which a kernel was found.
-    pub(super) fn name(&mut self, function: FunctionId, symbol: &str) {
+    /// Notes the symbol of a kernel.
+    pub(super) fn note_symbol(&mut self, function: FunctionId, symbol: &str) {
         self.symbols.insert(function, symbol.to_owned());
     }
 

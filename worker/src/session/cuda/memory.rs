@@ -209,6 +209,10 @@ impl Device for CudaMemory {
         Ok(Buffer::new(address, bytes, placed))
     }
 
+    fn release_waits_for_kernels(&self) -> bool {
+        true
+    }
+
     fn release(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
         if buffer.placed() == Bytes::ZERO {
             return Ok(());

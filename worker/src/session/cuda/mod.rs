@@ -151,6 +151,32 @@ impl State {
         found
     }
 
+    /// Notes the digest of each input that has none yet. Returns the name of an input in a pool that differs from what was
+    /// loaded or from what an earlier step saw.
+    fn note_digests(
+        &mut self,
+        driver: &SharedDriver,
+        seed: u64,
+        (entry, call): (&OnDevice, &EntryCall),
+        sums: u64,
+    ) -> Result<Option<String>, DriverError> {
+        let digests = self.digests_of(driver, seed, call, sums)?;
+        for (input, digest) in entry.inputs.iter().zip(digests) {
+            let altered = match self.digests.get(&input.key) {
+                // An input that an earlier session has uploaded keeps its first digest.
+                Some(first) => input.pool_address().is_some() && *first != digest,
+                None => {
+                    self.digests.insert(input.key.clone(), digest);
+                    input.is_altered(driver)?
+                }
+            };
+            if altered {
+                return Ok(Some(input.name.clone()));
+            }
+        }
+        Ok(None)
+    }
+
     fn residency(&mut self, backend: &CudaBackend<'_>) -> &mut Residency<CudaMemory, Key> {
         self.residency.get_or_insert_with(|| {
             let cap = backend.cap - backend.set_aside.get();

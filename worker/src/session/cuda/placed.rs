@@ -8,15 +8,19 @@ use opt_shared::arguments::{ArgumentValue, Piece};
 use opt_shared::capture::store::BlobId;
 use opt_shared::capture::{CaptureError, Tensor, logical_values};
 use opt_shared::ids::EntryId;
+use opt_shared::replay;
 use opt_shared::stream::{FileDisk, read_exact};
 use opt_shared::units::Bytes;
 
 use super::buffers::{BAND_BYTE, Bands};
-use super::driver::Card;
+use super::driver::{Card, DriverError, SharedDriver};
 use crate::recorded::{Recorded, is_materialised};
 use crate::residency::load::Origin;
 use crate::residency::staging::Source;
 use crate::session::PoolSlot;
+
+/// The number of bytes that are read back at a time.
+const READ_BACK: usize = 1 << 20;
 
 /// Identifies an input. Inputs with equal keys have equal contents.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,17 +63,35 @@ enum Contents {
     Piece(Piece),
     /// The tensor's values, written out densely.
     Values(Arc<Tensor>),
-    /// The input is at this address, in the pool of a replay.
-    InPool(u64),
+    /// The input is at this address in the pool of a replay. Its bytes have this digest.
+    InPool {
+        address: u64,
+        digest: replay::Digest,
+    },
 }
 
 impl Input {
     /// Its address, if it lies in the pool of a replay.
     pub(super) fn pool_address(&self) -> Option<u64> {
         match self.contents {
-            Contents::InPool(address) => Some(address),
+            Contents::InPool { address, .. } => Some(address),
             Contents::Piece(_) | Contents::Values(_) => None,
         }
+    }
+
+    /// Reads an input in a pool back and compares it with its digest in the recording. Other inputs are never altered.
+    pub(super) fn is_altered(&self, driver: &SharedDriver) -> Result<bool, DriverError> {
+        let Contents::InPool { address, digest } = &self.contents else { return Ok(false) };
+        let mut hasher = blake3::Hasher::new();
+        let mut chunk = vec![0; READ_BACK];
+        let mut at = 0;
+        while at < self.bands.bytes {
+            let length = Bytes::new(self.bands.bytes - at).to_usize().min(READ_BACK);
+            driver.lock().read(address + at, &mut chunk[..length])?;
+            hasher.update(&chunk[..length]);
+            at += length as u64;
+        }
+        Ok(hasher.finalize().as_bytes() != &digest.0)
     }
 
     fn add_name(&mut self, argument: &str) {
@@ -131,7 +153,8 @@ impl OnDevice {
                 let at = inputs.iter().position(|input| input.key == key);
                 let at = at.unwrap_or_else(|| {
                     let bands = Bands { front: 0, bytes: slot.length.get(), back: 0 };
-                    let contents = Contents::InPool(slot.address + u64::from(slot.phase));
+                    let address = slot.address + u64::from(slot.phase);
+                    let contents = Contents::InPool { address, digest: slot.digest };
                     inputs.push(Input { key, bands, name: String::new(), contents });
                     inputs.len() - 1
                 });
@@ -178,7 +201,7 @@ impl Origin for InputOrigin<'_> {
 
     fn held(&self) -> Bytes {
         match &self.input.contents {
-            Contents::Piece(_) | Contents::InPool(_) => Bytes::ZERO,
+            Contents::Piece(_) | Contents::InPool { .. } => Bytes::ZERO,
             Contents::Values(tensor) => tensor.logical_bytes(),
         }
     }
@@ -205,7 +228,9 @@ impl Origin for InputOrigin<'_> {
                 written.map_err(io::Error::other)?;
                 Reader::Values(values)
             }
-            Contents::InPool(_) => return Err(io::Error::other("an input in a pool is not loaded again")),
+            Contents::InPool { .. } => {
+                return Err(io::Error::other("an input in a pool is not loaded again"));
+            }
         };
         Ok(Box::new(InputSource { origin: self, reader }))
     }

@@ -72,6 +72,14 @@ impl FakeMemory {
         self.find(address, bytes).expect("in an allocation").to_vec()
     }
 
+    /// Changes the last byte of the only allocation whose size is in this range.
+    pub(super) fn damage(&mut self, sizes: std::ops::Range<usize>) {
+        let mut found = self.allocations.values_mut().filter(|it| sizes.contains(&it.len()));
+        let allocation = found.next().expect("an allocation of such a size");
+        assert!(found.next().is_none(), "several allocations of such a size");
+        *allocation.last_mut().expect("not empty") ^= 0xff;
+    }
+
     pub(super) fn write(&mut self, address: u64, bytes: &[u8]) {
         self.find(address, bytes.len()).expect("in an allocation").copy_from_slice(bytes);
     }

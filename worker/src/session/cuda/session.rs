@@ -204,21 +204,13 @@ impl<'b> DeviceSession<'b> {
 
     fn note_digests(&mut self) -> Result<(), SessionError> {
         for (entry, call) in self.entries.iter().zip(&self.calls) {
-            let digests = {
+            let altered = {
                 let mut state = self.backend.state.borrow_mut();
-                state.digests_of(self.driver(), self.backend.seed, call, self.sums)
+                state.note_digests(self.driver(), self.backend.seed, (entry, call), self.sums)
             };
-            match digests {
-                Ok(digests) => {
-                    let known = &mut self.backend.state.borrow_mut().digests;
-                    for (input, digest) in entry.inputs.iter().zip(digests) {
-                        // An input that an earlier session has uploaded keeps its first digest.
-                        let first = known.entry(input.key.clone()).or_insert_with(|| digest.clone());
-                        if input.pool_address().is_some() && *first != digest {
-                            self.ended = Some(fault::changed_in_pool(&input.name));
-                        }
-                    }
-                }
+            match altered {
+                Ok(None) => {}
+                Ok(Some(input)) => self.ended = Some(fault::changed_in_pool(&input)),
                 Err(error) => {
                     let during = During::Ours("making digests of the inputs");
                     let _: Answer<()> = self.fail(&error, &during, &[]);
@@ -258,7 +250,7 @@ impl<'b> DeviceSession<'b> {
         for call in &mut self.calls {
             for (number, step) in (1..).zip(&call.resolved.steps) {
                 let function = driver.function(module, &step.symbol)?;
-                self.launched.name(function, &step.symbol);
+                self.launched.note_symbol(function, &step.symbol);
                 if let Some(takes) = driver.parameters(function)? {
                     let gives: Vec<usize> = params(step, |_| 0).iter().map(Vec::len).collect();
                     if takes != gives {

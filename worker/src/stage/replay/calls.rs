@@ -1,7 +1,8 @@
 //! Makes the calls of a replay. Each step gets a session over the pool's slots, and its outputs are compared with the
 //! capture.
 //!
-//! A candidate sees only the slots of its own step, which are ready before it starts.
+//! A candidate with host code sees only the slots of its own step, which are ready before it starts. A kernel on a device
+//! can reach the whole pool.
 
 use std::time::Duration;
 
@@ -141,7 +142,7 @@ impl<B: Backend> Calls<'_, B> {
             }
         };
         let recorded: &Recorded = placed[0].as_ref();
-        let scheduled = scheduled_launches(&self.task.callees[number].callee.launch, recorded, &slots);
+        let planned = planned_launches(&self.task.callees[number].callee.launch, recorded, &slots);
         let candidate = &self.candidates[number];
         let mut session = backend.start(candidate, &placed)?;
         let called = drive(&self.task.callees[number], recorded, &mut *session, &mut self.outputs_digest);
@@ -150,7 +151,7 @@ impl<B: Backend> Calls<'_, B> {
         self.peak_owed = self.peak_owed.max(ending.peak_owed);
         self.output_truncated |= ending.end.output_truncated;
         let over = match called? {
-            Ok(took) => return Ok((took, Launches { scheduled, actual })),
+            Ok(took) => return Ok((took, Launches { planned, actual })),
             Err(over) => over,
         };
         let died = matches!(over, EntryEnd::Died);
@@ -165,12 +166,12 @@ impl<B: Backend> Calls<'_, B> {
 
 /// The launches that the plan describes for a call whose tensors lie in these slots. Empty if they cannot be evaluated,
 /// in which case the session refuses the candidate.
-fn scheduled_launches(launch: &Launch, recorded: &Recorded, slots: &[Option<PoolSlot>]) -> Vec<KernelLaunch> {
+fn planned_launches(launch: &Launch, recorded: &Recorded, slots: &[Option<PoolSlot>]) -> Vec<KernelLaunch> {
     let Ok(resolved) = resolve(launch, &recorded.arguments, &recorded.outputs) else { return Vec::new() };
     let is_tensor = |argument: &&Argument| matches!(argument.value, ArgumentValue::Tensor(_));
     let constant_of = |value: &Value| {
         let Value::Pointer(Pointer::Argument(number)) = *value else { return None };
-        // An argument that the call changes is an output, which does not lie in the pool.
+        // The kernel gets the output buffer for an argument that the call changes, not the copy in the pool.
         if recorded.outputs.iter().any(|output| output.arguments.contains(&number)) {
             return None;
         }

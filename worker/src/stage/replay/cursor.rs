@@ -1,4 +1,4 @@
-//! Compares the actual uses, and the launches of kernels on a device, with the schedule, one by one.
+//! Compares actual uses with the schedule, and actual launches with the plan's, one by one.
 //!
 //! The first difference is final: it is reported with its index, the expected and the actual use, and every later call
 //! returns it again. The caller finds the actual uses in the entries. Pure.
@@ -16,13 +16,13 @@ pub enum Disagreement {
         .0.index, .0.expected, .0.actual
     )]
     Use(Difference),
-    #[error("in step {step}, launch {} is not the scheduled one: expected {}, actual {}", .difference.index, .difference.expected, .difference.actual)]
+    #[error("in step {step}, launch {} differs from the plan's: expected {}, actual {}", .difference.index + 1, .difference.expected, .difference.actual)]
     Launch { step: u32, difference: Difference },
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// The position of the use in the schedule, or of the launch in its step.
+    /// The position of the use in the schedule, or of the launch in its step. Both count from 0.
     pub index: u32,
     pub expected: String,
     pub actual: String,
@@ -126,29 +126,31 @@ impl<'a> Cursor<'a> {
         Ok(constants)
     }
 
-    /// Checks that the last step's launches are the scheduled ones, in the same order and with the same constants.
+    /// Checks that the launches of the step that was just checked are the expected ones, in the same order and with the
+    /// same constants.
     pub fn launches(
         &mut self,
-        scheduled: &[KernelLaunch],
+        planned: &[KernelLaunch],
         actual: &[KernelLaunch],
     ) -> Result<(), Disagreement> {
         if let Some(disagreement) = &self.disagreement {
             return Err(disagreement.clone());
         }
-        let all = scheduled.len().max(actual.len());
-        let Some(index) = (0..all).find(|&index| scheduled.get(index) != actual.get(index)) else {
+        let all = planned.len().max(actual.len());
+        let Some(index) = (0..all).find(|&index| planned.get(index) != actual.get(index)) else {
             return Ok(());
         };
         let describe = |launch: Option<&KernelLaunch>| match launch {
             None => "the end of the step".to_owned(),
             Some(KernelLaunch { symbol, constants }) => {
                 let constants = constants.iter();
-                let constants = constants.map(|(at, number)| format!(", constant {number} as argument {at}"));
+                let constants =
+                    constants.map(|(at, number)| format!(", constant {number} as argument {}", at + 1));
                 format!("`{symbol}`{}", constants.collect::<String>())
             }
         };
         let step = self.step.saturating_sub(1);
-        let (expected, actual) = (describe(scheduled.get(index)), describe(actual.get(index)));
+        let (expected, actual) = (describe(planned.get(index)), describe(actual.get(index)));
         let index = u32::try_from(index).unwrap_or(u32::MAX);
         self.disagree(Disagreement::Launch { step, difference: Difference { index, expected, actual } })
     }

@@ -54,7 +54,14 @@ pub(crate) fn run<B: Backend>(
     task: &ReplayTask,
     head: &mut Head,
 ) -> Replayed {
-    let result = attempt(backend, progress, task, head).map_err(|error| record_error(error, head)).ok();
+    let result = attempt(backend, progress, task, head);
+    // An error that ends a context may be seen by the pool's thread alone.
+    let pool_failed = matches!(
+        result,
+        Err(ReplayError::Steps(StepsError::Pool { source: PoolError::Device(_) | PoolError::Place(_), .. }))
+    );
+    head.context_lost = !backend.can_start_sessions() || (pool_failed && backend.is_device());
+    let result = result.map_err(|error| record_error(error, head)).ok();
     Replayed { result: result.map(Box::new) }
 }
 

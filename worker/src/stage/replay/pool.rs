@@ -8,6 +8,7 @@ use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
 use opt_shared::formula::{REPLAY_SLOTS, STAGING_SLOT};
+use opt_shared::placement::whole_grains;
 use opt_shared::replay::{Constant, Digest};
 use opt_shared::units::Bytes;
 
@@ -50,18 +51,20 @@ pub trait ConstantReader: Send {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadySlot {
     pub constant: u32,
-    /// Address in the arena.
+    /// An offset in the arena or, on a device, an address.
     pub address: u64,
     pub phase: u8,
     pub bytes: Bytes,
     /// The size of the constant.
     pub length: Bytes,
+    /// The digest of its bytes in the recording.
+    pub digest: Digest,
 }
 
 impl ReadySlot {
     pub(super) fn slot(&self) -> PoolSlot {
-        let Self { constant, address, phase, bytes, length } = *self;
-        PoolSlot { constant, address, phase, bytes, length }
+        let Self { constant, address, phase, bytes, length, digest } = *self;
+        PoolSlot { constant, address, phase, bytes, length, digest }
     }
 }
 
@@ -90,6 +93,8 @@ pub struct Pool<'a, D: Device, S: ConstantReader> {
     plan: &'a MovePlan,
     sets: &'a [Vec<u32>],
     placed: HashMap<u32, Buffer>,
+    /// The buffers of evicted constants that are not released yet, because that could wait for the running kernel.
+    retired: Vec<Buffer>,
     moved: Moved,
 }
 
@@ -109,6 +114,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
             plan,
             sets,
             placed: HashMap::new(),
+            retired: Vec::new(),
             moved: Moved::default(),
         }
     }
@@ -117,24 +123,31 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
     /// the step is over before it changes that step's slots. Ends after the last step, at the first error, or when
     /// nobody receives the reports.
     pub fn serve(mut self, done_steps: &Receiver<()>, ready: &Sender<Ready>) -> Moved {
-        if let Err(error) = self.on.device().enter_thread() {
+        if let Err(error) = self.prepare() {
             let _ = ready.send(Err(error.into()));
             return self.close();
         }
+        let mut postponed: &[Move] = &[];
         for (number, moves) in self.plan.steps.iter().enumerate() {
             if 0 < number && done_steps.recv().is_err() {
                 break;
             }
-            let message = self.carry_out(&moves.before).and_then(|()| self.ready_slots(number));
+            let message = self
+                .carry_out(postponed)
+                .and_then(|()| self.carry_out(&moves.before))
+                .and_then(|()| self.ready_slots(number));
             let failed = message.is_err();
             if ready.send(message).is_err() || failed {
                 break;
             }
-            if let Err(error) = self.carry_out(&moves.during) {
-                // The error is reported in place of the next step, which cannot start.
-                let _ = done_steps.recv();
-                let _ = ready.send(Err(error));
-                break;
+            match self.carry_out_beside_a_kernel(&moves.during) {
+                Ok(rest) => postponed = rest,
+                Err(error) => {
+                    // The error is reported in place of the next step, which cannot start.
+                    let _ = done_steps.recv();
+                    let _ = ready.send(Err(error));
+                    break;
+                }
             }
         }
         // The last step still uses its slots.
@@ -145,10 +158,10 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
     /// Releases the pool. Returns the work that was done.
     fn close(mut self) -> Moved {
         // The queue must finish before the buffers and the device are released.
-        let Self { on, ring, placed, moved, .. } = &mut self;
+        let Self { on, ring, placed, retired, moved, .. } = &mut self;
         let ring = std::mem::replace(ring, Ring::new(1, Bytes::new(1)));
         let _ = ring.dissolve(on);
-        for (_, buffer) in placed.drain() {
+        for buffer in placed.drain().map(|(_, buffer)| buffer).chain(retired.drain(..)) {
             let _ = on.release(Kind::Weight, buffer);
         }
         moved.peak = on.device().marks().placed_peak;
@@ -156,34 +169,101 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         *moved
     }
 
-    /// Executes moves, and returns when all their copies are complete.
+    /// Allocates the slots for all copies, before any kernel runs.
+    fn prepare(&mut self) -> Result<(), DeviceError> {
+        self.on.device().enter_thread()?;
+        let largest = self
+            .constants
+            .iter()
+            .map(|constant| constant.bytes + Bytes::new(u64::from(constant.phase)))
+            .max();
+        self.ring.prepare(&mut self.on, largest.into_iter())
+    }
+
+    /// Executes moves while no kernel runs, and returns when all their copies are complete.
     fn carry_out(&mut self, moves: &[Move]) -> Result<(), PoolError> {
         let started = Instant::now();
+        for buffer in self.retired.drain(..) {
+            self.on.release(Kind::Weight, buffer)?;
+        }
         let mut last = None;
         for one in moves {
-            match one {
-                Move::Load(constant) => last = self.load(*constant)?.or(last),
+            match *one {
+                Move::Load(constant) => {
+                    let buffer = self.on.allocate(Kind::Weight, self.bytes_with_phase(constant)?)?;
+                    last = self.load(constant, buffer)?.or(last);
+                }
                 Move::Evict(constant) => {
-                    let buffer = self.placed.remove(constant).ok_or(PoolError::Plan)?;
+                    let buffer = self.evict(constant)?;
                     self.on.release(Kind::Weight, buffer)?;
-                    self.moved.evictions += 1;
                 }
             }
         }
+        self.finish(started, !moves.is_empty(), last)
+    }
+
+    /// Executes moves while a kernel may run, and returns when their copies are complete. If releasing memory could wait
+    /// for the kernel, a load gets the buffer of an evicted constant that takes the same memory. If there is none, this
+    /// move and all after it are returned: they must be executed when the kernel is over.
+    fn carry_out_beside_a_kernel<'m>(&mut self, moves: &'m [Move]) -> Result<&'m [Move], PoolError> {
+        if !self.on.device().release_waits_for_kernels() {
+            return self.carry_out(moves).map(|()| &[][..]);
+        }
+        let started = Instant::now();
+        let (mut last, mut rest) = (None, moves);
+        while let Some((one, behind)) = rest.split_first() {
+            match *one {
+                Move::Load(constant) => {
+                    let bytes = self.bytes_with_phase(constant)?;
+                    let Some(buffer) = self.buffer_beside_a_kernel(bytes)? else { break };
+                    last = self.load(constant, buffer)?.or(last);
+                }
+                Move::Evict(constant) => {
+                    let buffer = self.evict(constant)?;
+                    self.retired.push(buffer);
+                }
+            }
+            rest = behind;
+        }
+        self.finish(started, rest.len() < moves.len(), last)?;
+        Ok(rest)
+    }
+
+    /// Returns a buffer of this size without releasing memory; `None` if that is impossible.
+    fn buffer_beside_a_kernel(&mut self, bytes: Bytes) -> Result<Option<Buffer>, PoolError> {
+        if self.retired.is_empty() {
+            return Ok(Some(self.on.allocate(Kind::Weight, bytes)?));
+        }
+        let grain = self.on.device().grain();
+        let fits = |buffer: &Buffer| buffer.placed() == whole_grains(bytes, grain);
+        let Some(at) = self.retired.iter().position(fits) else { return Ok(None) };
+        Ok(Some(self.retired.swap_remove(at).with_bytes(bytes)))
+    }
+
+    fn evict(&mut self, constant: u32) -> Result<Buffer, PoolError> {
+        self.moved.evictions += 1;
+        self.placed.remove(&constant).ok_or(PoolError::Plan)
+    }
+
+    /// Waits for the last of the copies, and adds the time since `started` if anything was moved.
+    fn finish(&mut self, started: Instant, moved: bool, last: Option<Event>) -> Result<(), PoolError> {
         if let Some(last) = last {
             self.on.device().wait(last)?;
         }
-        if !moves.is_empty() {
+        if moved {
             self.moved.busy += started.elapsed();
         }
         Ok(())
     }
 
-    /// Queues the upload of a constant, and checks its digest.
-    fn load(&mut self, number: u32) -> Result<Option<Event>, PoolError> {
+    fn bytes_with_phase(&self, number: u32) -> Result<Bytes, PoolError> {
         let constant = self.constants.get(number as usize).ok_or(PoolError::Plan)?;
-        let phase = Bytes::new(u64::from(constant.phase));
-        let buffer = self.on.allocate(Kind::Weight, phase + constant.bytes)?;
+        Ok(constant.bytes + Bytes::new(u64::from(constant.phase)))
+    }
+
+    /// Queues the upload of a constant into a buffer of its size, and checks its digest.
+    fn load(&mut self, number: u32, buffer: Buffer) -> Result<Option<Event>, PoolError> {
+        let constant = self.constants.get(number as usize).ok_or(PoolError::Plan)?;
         self.on.device().fill(&buffer, POISON)?;
         let source = self
             .reader
@@ -213,6 +293,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
                     phase: known.phase,
                     bytes: buffer.placed(),
                     length: known.bytes,
+                    digest: known.digest,
                 })
             })
             .collect()

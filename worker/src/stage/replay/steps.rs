@@ -36,8 +36,8 @@ pub enum StepsError<E: std::error::Error + 'static> {
 /// The launches of a step, if its kernels have no host code. Otherwise both lists are empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Launches {
-    /// Those of the plan.
-    pub scheduled: Vec<KernelLaunch>,
+    /// The launches that the plan file describes.
+    pub planned: Vec<KernelLaunch>,
     /// Those that the device's driver got.
     pub actual: Vec<KernelLaunch>,
 }
@@ -104,7 +104,7 @@ pub fn replay<C: Caller, D: Device + Send, S: ConstantReader>(
                 }
                 let launches =
                     caller.call(step, &slots).map_err(|source| StepsError::Call { step, source })?;
-                cursor.launches(&launches.scheduled, &launches.actual)?;
+                cursor.launches(&launches.planned, &launches.actual)?;
                 let now = Instant::now();
                 steps.push(StepTime { whole: now - before, stall });
                 before = now;

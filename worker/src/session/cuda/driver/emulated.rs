@@ -26,7 +26,8 @@ pub(crate) struct EmulatedDriver {
     card: Card,
     device: Device,
     modules: BTreeMap<u64, Module>,
-    kernels: BTreeMap<u64, Function>,
+    /// The kernels that were looked up, each with the number of its module.
+    kernels: BTreeMap<u64, (u64, Function)>,
     next: u64,
     printed: String,
     /// The kernels that were launched. Only the first launch after each lookup is counted.
@@ -198,7 +199,10 @@ impl Driver for EmulatedDriver {
     }
 
     fn unload(&mut self, module: ModuleId) -> Result<(), DriverError> {
-        let Some(module) = self.modules.remove(&module.0) else { return Ok(()) };
+        let number = module.0;
+        let Some(module) = self.modules.remove(&number) else { return Ok(()) };
+        // A kernel keeps all code of its module.
+        self.kernels.retain(|_, (of, _)| *of != number);
         self.device.unload(&module).map_err(|it| fault("unloading a module", it))
     }
 
@@ -210,19 +214,19 @@ impl Driver for EmulatedDriver {
             DriverError { call: "looking up a kernel", code: Code::NOT_FOUND, site }
         })?;
         let number = self.number();
-        self.kernels.insert(number, function);
+        self.kernels.insert(number, (module.0, function));
         Ok(FunctionId(number))
     }
 
     fn parameters(&mut self, function: FunctionId) -> Result<Option<Vec<usize>>, DriverError> {
-        let sizes = self.kernels.get(&function.0).map(Function::param_sizes);
+        let sizes = self.kernels.get(&function.0).map(|(_, function)| function.param_sizes());
         Ok(sizes.map(|sizes| sizes.into_iter().map(|size| Bytes::new(size).to_usize()).collect()))
     }
 
     fn launch(&mut self, launch: &Launch) -> Result<(), DriverError> {
         const CALL: &str = "launching";
         let unknown = DriverError::new(CALL, Code::INVALID_HANDLE);
-        let function = self.kernels.get(&launch.function.0).ok_or(unknown)?;
+        let (_, function) = self.kernels.get(&launch.function.0).ok_or(unknown)?;
         let order = opt_emulator::Launch {
             grid: launch.grid,
             block: launch.block,

@@ -34,9 +34,9 @@ impl SharedDriver {
         Self(Arc::new(Mutex::new(driver)))
     }
 
-    /// The driver must not be locked again by this thread before the result is dropped.
+    /// Do not lock it again in this thread while the guard is alive: that would never return.
     pub(super) fn lock(&self) -> MutexGuard<'_, Box<dyn Driver>> {
-        // Every function of a driver either takes effect or returns an error, so a panic leaves it usable.
+        // A panic ends the attempt, and the worker with it, so nobody uses a driver that is half-changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,5 +1,7 @@
 //! Replays on a device: what the pool holds, what its worker leaves behind, and kernels that write into the pool.
 
+use std::sync::atomic::{AtomicU32, Ordering};
+
 use opt_shared::message::{ReplayCall, ReplayCallee, ReplayTask};
 use opt_shared::outcome::{ReplayResult, Replayed};
 
@@ -7,9 +9,10 @@ use super::*;
 use crate::session::cuda::driver::emulated::EmulatedDriver;
 use crate::stage::replay;
 
-/// The bytes of the inputs of the steps' entries.
+/// The input sizes of the two entries, in bytes.
 const FIRST: u64 = 600;
 const SECOND: u64 = 144;
+const IN_TURNS: [u32; 4] = [0, 1, 0, 1];
 
 fn replayed(
     driver: Box<dyn Driver>,
@@ -27,7 +30,7 @@ fn replayed(
         budget: Bytes::mib(8),
         device_cap: CAP,
         pin: Vec::new(),
-        prefetch: 1,
+        prefetch: 2,
         recording: folder.path().join("all.recording"),
         drop_cache: false,
     };
@@ -39,20 +42,21 @@ fn replayed(
     (head, result, device)
 }
 
-/// Replays relu of the first two entries in turns, with this kernel on the scripted driver.
+/// Replays relu of these entries with this kernel on the scripted driver.
 fn scripted(
     kernel: impl Fn(&mut FakeMemory, &[u64]) -> Result<(), (Code, Option<Site>)> + Send + 'static,
+    numbers: &[u32],
 ) -> (Head, Option<Box<ReplayResult>>, SharedScript) {
     let (driver, script) = ScriptedDriver::new();
     script.lock().kernels.insert("relu".to_owned(), (vec![8, 8, 8], Arc::new(Mutex::new(kernel))));
-    let (head, result, _) = replayed(Box::new(driver), b"as built", &[0, 1, 0, 1]);
+    let (head, result, _) = replayed(Box::new(driver), b"as built", numbers);
     assert_eq!(script.lock().held, Bytes::ZERO, "nothing is left on the device");
     (head, result, script)
 }
 
 #[test]
 fn replay_loads_each_constant_once_and_finds_the_outputs_of_the_emulated_device() {
-    let (head, result, script) = scripted(relu);
+    let (head, result, script) = scripted(relu, &IN_TURNS);
     assert_eq!(head.status, Status::Passed, "{}", head.detail);
     let result = result.expect("every step succeeded");
     assert_eq!((result.constants, result.uses, result.step_count), (2, 4, 4));
@@ -61,7 +65,7 @@ fn replay_loads_each_constant_once_and_finds_the_outputs_of_the_emulated_device(
     // The scripted driver counts in units of 512 bytes.
     assert_eq!(result.peak_pool_bytes, Bytes::new(1024 + 512));
     let ptx = include_str!("relu.ptx").replace("HARM", "st.global.f32 [%rd7], %f2;");
-    let (head, emulated, device) = replayed(Box::new(EmulatedDriver::new()), ptx.as_bytes(), &[0, 1, 0, 1]);
+    let (head, emulated, device) = replayed(Box::new(EmulatedDriver::new()), ptx.as_bytes(), &IN_TURNS);
     assert_eq!(head.status, Status::Passed, "{}", head.detail);
     let emulated = emulated.expect("every step succeeded");
     assert_eq!(emulated.outputs_digest, result.outputs_digest);
@@ -72,11 +76,12 @@ fn replay_loads_each_constant_once_and_finds_the_outputs_of_the_emulated_device(
 
 #[test]
 fn replayed_kernel_that_changes_its_input_is_blamed() {
-    let (head, result, _) = scripted(|memory: &mut FakeMemory, params: &[u64]| {
+    let kernel = |memory: &mut FakeMemory, params: &[u64]| {
         relu(memory, params)?;
         memory.write(params[0], &[0; 4]);
         Ok(())
-    });
+    };
+    let (head, result, _) = scripted(kernel, &IN_TURNS);
     assert_eq!((head.status, result.is_none()), (Status::InputMutated, true), "{}", head.detail);
     assert!(
         head.detail.starts_with("step 0, entry_000000: stored into the input `input`"),
@@ -89,7 +94,7 @@ fn replayed_kernel_that_changes_its_input_is_blamed() {
 #[test]
 fn write_into_a_constant_of_another_step_is_noticed_when_it_is_used_again() {
     let constant = Mutex::new(None);
-    let (head, result, _) = scripted(move |memory: &mut FakeMemory, params: &[u64]| {
+    let kernel = move |memory: &mut FakeMemory, params: &[u64]| {
         let mut constant = constant.lock().expect("no panic");
         match *constant {
             // The first call has the larger input, the second call the smaller one.
@@ -98,9 +103,35 @@ fn write_into_a_constant_of_another_step_is_noticed_when_it_is_used_again() {
             None => {}
         }
         relu(memory, params)
-    });
+    };
+    let (head, result, _) = scripted(kernel, &IN_TURNS);
     assert_eq!((head.status, result.is_none()), (Status::InfraError, true), "{}", head.detail);
-    assert!(head.detail.contains("`input` changed in the pool since a step used it last"), "{}", head.detail);
+    assert!(
+        head.detail.contains("`input` has changed in the pool since it was loaded or last used"),
+        "{}",
+        head.detail
+    );
+}
+
+/// The pool loads the last step's constant while the first step runs.
+#[test]
+fn write_into_a_constant_that_was_loaded_ahead_is_noticed_at_its_first_use() {
+    let calls = AtomicU32::new(0);
+    let kernel = move |memory: &mut FakeMemory, params: &[u64]| {
+        if calls.fetch_add(1, Ordering::Relaxed) == 1 {
+            // Up to 64 bytes before the tensor keep its alignment.
+            let second = usize::try_from(SECOND).expect("small");
+            memory.damage(second..second + 64);
+        }
+        relu(memory, params)
+    };
+    let (head, result, _) = scripted(kernel, &[0, 0, 1]);
+    assert_eq!((head.status, result.is_none()), (Status::InfraError, true), "{}", head.detail);
+    assert!(
+        head.detail.starts_with("step 2, entry_000001: the input `input` has changed"),
+        "{}",
+        head.detail
+    );
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Tests of whole replays on the host device, with simulated callers and captures: the bytes that arrive, and the
 //! schedules that are refused.
 
+mod beside_kernels;
+
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex};
@@ -406,7 +408,7 @@ proptest! {
 }
 
 #[test]
-fn launch_out_of_order_is_caught_at_its_index() {
+fn first_launch_that_differs_is_reported() {
     let recording = record(&[vec![0], vec![1]]);
     let launch =
         |symbol: &str, constant| KernelLaunch { symbol: symbol.to_owned(), constants: vec![(0, constant)] };
