@@ -4,7 +4,8 @@
 use std::path::Path;
 use std::process::Command;
 
-use opt_nvml_twin::{Device, Process, Script, Twin, Who};
+pub use opt_nvml_twin::{Device, Script, Twin};
+use opt_nvml_twin::{Process, Who};
 
 use crate::paths::{data, repository};
 use crate::scenario::Scenario;

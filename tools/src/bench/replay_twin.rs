@@ -9,8 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use opt_nvml_twin::{Device, Script, Twin};
-use opt_tests::devices::{device, with_card, with_context};
+use opt_tests::devices::{Device, Script, Twin, device, with_card, with_context};
 use serde_json::Value;
 
 use super::product::{binary, generate};
