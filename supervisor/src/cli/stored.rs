@@ -8,19 +8,17 @@ use crate::store::Store;
 
 /// Returns the plan of a run, with the candidates that were submitted to it.
 pub(super) fn stored_plan(run: &Path) -> Result<Plan, Failure> {
-    let store = Store::read(run).map_err(Failure::reading)?;
-    let text = store.stored_plan().map_err(Failure::reading)?.ok_or_else(|| {
-        Failure::usage(anyhow::anyhow!(
-            "the run in {} has not stored its plan (run the plan again)",
-            run.display()
-        ))
-    })?;
+    let text = Store::read(run).and_then(|store| store.stored_plan()).map_err(Failure::reading)?.ok_or_else(
+        || {
+            Failure::usage(anyhow::anyhow!(
+                "the run in {} has not stored its plan (run the plan again)",
+                run.display()
+            ))
+        },
+    )?;
     // All paths in the stored plan are absolute, so the path of the plan itself does not matter.
     let mut plan = Plan::parse(&text, Path::new("/stored-plan.toml"), &[]).map_err(Failure::usage)?;
-    let known = store.stored_candidates().map_err(Failure::reading)?;
-    crate::driver::answer::submissions::restore(&mut plan, run, |job, name| {
-        known.iter().any(|it| it.job == job && it.name == name)
-    });
+    crate::driver::answer::submissions::restore(&mut plan, run);
     Ok(plan)
 }
 

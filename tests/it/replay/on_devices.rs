@@ -9,6 +9,8 @@ use super::*;
 const SHAPE: &str = "16,1024";
 /// The size of an input, in bytes. It is a multiple of every unit in which pools are counted, except a card's.
 const INPUT: u64 = 16 * 1024 * 4;
+/// Rows that are a little shorter. Their inputs take as much of a pool, because it is counted in units of 256 bytes.
+const SHORTER: &str = "16,1021";
 const STEPS: [u32; 12] = [0, 1, 2, 3, 0, 4, 5, 1, 0, 2, 3, 5];
 /// The device memory that a context uses, in MiB.
 const HELD: u64 = 300;
@@ -87,6 +89,31 @@ fn emulated_replays_have_the_same_outputs_at_every_budget_and_the_move_counts_of
     let below = rows_plan("emulated", &[("below".to_owned(), 3 * INPUT - 1)]);
     scenario.write("plan.toml", below);
     scenario.run(&["check", "plan.toml"]).expect_exit(2).expect_stderr(&["is below the floor"]);
+}
+
+/// While a kernel runs, a tensor is loaded into the memory of an evicted one only if it fits there.
+#[test]
+fn larger_tensor_is_not_loaded_into_the_memory_of_a_smaller_one() {
+    let scenario = scenario_with_rows();
+    generate(&scenario, "shorter", &["op", "--name", "softmax", "--shape", SHORTER, "--entries", "3"]);
+    let rows = rows_plan("emulated", &[]);
+    let (head, job) = rows.split_once("[[job]]").expect("a job");
+    let shorter = job.replace("\"rows\"", "\"shorter\"");
+    // Tensors of both sizes are evicted and loaded in turns.
+    let steps: Vec<String> =
+        [("shorter", 0), ("shorter", 1), ("rows", 0), ("shorter", 2), ("rows", 1), ("rows", 2)]
+            .iter()
+            .map(|(job, entry)| format!("[\"{job}\", \"entry_{entry:06}\"]"))
+            .collect();
+    let steps = vec![steps.join(", "); 3].join(", ");
+    let budget = 3 * INPUT;
+    let text = format!(
+        "{head}[[job]]{job}[[job]]{shorter}[[replay]]\nname = \"mixed\"\nsteps = [{steps}]\nbudget = \"{budget}B\"\nprefetch = 3\n"
+    );
+    let (outcome, summary) = run(&scenario, 0, &text, &[]);
+    let mixed = replay(&summary, "mixed");
+    outcome.expect_equal(mixed["status"].as_str(), Some("PASSED"), "the replay");
+    outcome.expect(0 < mixed["result"]["evictions"].as_u64().unwrap_or(0), "tensors are evicted");
 }
 
 /// A card's driver allocates in pages of 2 MiB, so a tensor counts as one of them.

@@ -193,10 +193,9 @@ fn write_record(folder: &Path, record: &SubmissionRecord) -> std::io::Result<()>
     folder.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
-/// Adds the submissions of earlier parts of a run to its plan, if they were accepted: `is_known` tells whether a candidate
-/// of a job is in the run's database. Submissions that cannot be read, or whose job no longer accepts them, are reported
-/// and left out. If the plan no longer has their job, they are left out silently.
-pub fn restore(plan: &mut Plan, run: &Path, is_known: impl Fn(&str, &str) -> bool) {
+/// Adds the submissions of earlier parts of a run to its plan. Submissions that cannot be read, or whose job no longer
+/// accepts them, are reported and left out. If the plan no longer has their job, they are left out silently.
+pub fn restore(plan: &mut Plan, run: &Path) {
     // Candidates get absolute paths, because the earlier part may have had another working folder.
     let run = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());
     let folder = run.join(FOLDER);
@@ -204,8 +203,6 @@ pub fn restore(plan: &mut Plan, run: &Path, is_known: impl Fn(&str, &str) -> boo
         let submission_folder = folder.join(number.to_string());
         match read_record(&submission_folder) {
             Ok(None) => {}
-            // Its client was refused, or the run ended before it was answered.
-            Ok(Some(record)) if !is_known(&record.job, &record.name) => {}
             Ok(Some(record)) => add_to_plan(plan, &submission_folder, record),
             Err(error) => {
                 tracing::warn!("the submission {} is left out: {error}", submission_folder.display())

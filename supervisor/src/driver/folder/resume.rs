@@ -38,10 +38,7 @@ pub(crate) fn restore_plan(
             return Err(RunError::PlanChanged { keys: keys.join(", "), begun_by: store.stored_version()? });
         }
     }
-    let known: Vec<StoredCandidate> = store.stored_candidates()?;
-    submissions::restore(plan, folder.path(), |job, name| {
-        known.iter().any(|it| it.job == job && it.name == name)
-    });
+    submissions::restore(plan, folder.path());
     Ok(())
 }
 

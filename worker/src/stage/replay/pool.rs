@@ -95,6 +95,9 @@ pub struct Pool<'a, D: Device, S: ConstantReader> {
     placed: HashMap<u32, Buffer>,
     /// The buffers of evicted constants that are not released yet, because that could wait for the running kernel.
     retired: Vec<Buffer>,
+    /// The size of each allocation by its address. A buffer that is reused for a smaller constant can hold a larger one
+    /// later.
+    allocations: HashMap<u64, Bytes>,
     moved: Moved,
 }
 
@@ -115,6 +118,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
             sets,
             placed: HashMap::new(),
             retired: Vec::new(),
+            allocations: HashMap::new(),
             moved: Moved::default(),
         }
     }
@@ -183,19 +187,19 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
     /// Executes moves while no kernel runs, and returns when all their copies are complete.
     fn carry_out(&mut self, moves: &[Move]) -> Result<(), PoolError> {
         let started = Instant::now();
-        for buffer in self.retired.drain(..) {
-            self.on.release(Kind::Weight, buffer)?;
+        for buffer in std::mem::take(&mut self.retired) {
+            self.release(buffer)?;
         }
         let mut last = None;
         for one in moves {
             match *one {
                 Move::Load(constant) => {
-                    let buffer = self.on.allocate(Kind::Weight, self.bytes_with_phase(constant)?)?;
+                    let buffer = self.allocate(self.bytes_with_phase(constant)?)?;
                     last = self.load(constant, buffer)?.or(last);
                 }
                 Move::Evict(constant) => {
                     let buffer = self.evict(constant)?;
-                    self.on.release(Kind::Weight, buffer)?;
+                    self.release(buffer)?;
                 }
             }
         }
@@ -232,12 +236,28 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
     /// Returns a buffer of this size without releasing memory; `None` if that is impossible.
     fn buffer_beside_a_kernel(&mut self, bytes: Bytes) -> Result<Option<Buffer>, PoolError> {
         if self.retired.is_empty() {
-            return Ok(Some(self.on.allocate(Kind::Weight, bytes)?));
+            return Ok(Some(self.allocate(bytes)?));
         }
         let grain = self.on.device().grain();
-        let fits = |buffer: &Buffer| buffer.placed() == whole_grains(bytes, grain);
+        let allocations = &self.allocations;
+        // An allocation is not larger than its bytes, although it is counted in whole grains.
+        let fits = |buffer: &Buffer| {
+            buffer.placed() == whole_grains(bytes, grain)
+                && allocations.get(&buffer.address()).is_some_and(|&allocated| bytes <= allocated)
+        };
         let Some(at) = self.retired.iter().position(fits) else { return Ok(None) };
         Ok(Some(self.retired.swap_remove(at).with_bytes(bytes)))
+    }
+
+    fn allocate(&mut self, bytes: Bytes) -> Result<Buffer, DeviceError> {
+        let buffer = self.on.allocate(Kind::Weight, bytes)?;
+        self.allocations.insert(buffer.address(), bytes);
+        Ok(buffer)
+    }
+
+    fn release(&mut self, buffer: Buffer) -> Result<(), DeviceError> {
+        self.allocations.remove(&buffer.address());
+        self.on.release(Kind::Weight, buffer)
     }
 
     fn evict(&mut self, constant: u32) -> Result<Buffer, PoolError> {
