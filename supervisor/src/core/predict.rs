@@ -241,8 +241,8 @@ pub fn replay(
 }
 
 /// Predicts a replay on a device, whose pool and outputs are in its memory. Workspaces may take the largest
-/// `limits.memory` of any callee. `workspaces` is the largest number of workspaces that a callee has. The memory of an emulated device is counted on
-/// the host.
+/// `limits.memory` of any callee. `workspaces` is the largest number of workspaces that a callee has. The memory of an
+/// emulated device is counted on the host.
 pub fn replay_on_device(
     pool: Bytes,
     bookkeeping: Bytes,

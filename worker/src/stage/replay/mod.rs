@@ -55,10 +55,13 @@ pub(crate) fn run<B: Backend>(
     head: &mut Head,
 ) -> Replayed {
     let result = attempt(backend, progress, task, head);
-    // An error that ends a context may be seen by the pool's thread alone.
+    // An error that ends a context may be seen by the pool's thread alone, and so may a panic in the driver.
     let pool_failed = matches!(
         result,
-        Err(ReplayError::Steps(StepsError::Pool { source: PoolError::Device(_) | PoolError::Place(_), .. }))
+        Err(ReplayError::Steps(StepsError::Pool {
+            source: PoolError::Device(_) | PoolError::Place(_) | PoolError::Ended,
+            ..
+        }))
     );
     head.context_lost = !backend.can_start_sessions() || (pool_failed && backend.is_device());
     let result = result.map_err(|error| record_error(error, head)).ok();

@@ -36,7 +36,7 @@ impl SharedDriver {
 
     /// Do not lock it again in this thread while the guard is alive: that would never return.
     pub(super) fn lock(&self) -> MutexGuard<'_, Box<dyn Driver>> {
-        // A panic ends the attempt, and the worker with it, so nobody uses a driver that is half-changed.
+        // After a panic, the worker ends or is replaced, so nobody uses a driver that is half-changed for long.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
