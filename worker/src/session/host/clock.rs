@@ -43,7 +43,6 @@ const MAX_HANDOFF: Duration = Duration::from_micros(100);
 /// The length of an idle round after the runner's answer. If blocks are short, a thread that works during the whole
 /// round uses several times the CPU time that is allowed.
 const IDLE_TIME: Duration = Duration::from_millis(1);
-const WAKE_SPIN: Duration = Duration::from_micros(200);
 /// The shortest and the longest time that this process spins in a block. (An empty block takes microseconds.)
 const MIN_SPIN: Duration = Duration::from_micros(200);
 const MAX_SPIN: Duration = Duration::from_secs(1);
@@ -69,6 +68,8 @@ pub(super) struct Stopwatch {
     handoff_spun: Option<bool>,
     /// The runner's CPU time when it was last stopped.
     stopped_at: Duration,
+    /// Its CPU time in the last block or idle round.
+    used: Duration,
     /// The priority of the runner's threads and of this thread in a block.
     priority: Priority,
     handoff_blocks: usize,
@@ -83,6 +84,7 @@ impl Stopwatch {
             leaves_a_cpu,
             handoff_spun: None,
             stopped_at: Duration::ZERO,
+            used: Duration::ZERO,
             priority: Priority::None,
             handoff_blocks: HANDOFF_BLOCKS,
         }
@@ -127,11 +129,12 @@ impl Clock for HostSession<'_> {
 
     fn block(&mut self, block: &BlockOrder<'_>, renew: Renew<'_>) -> Result<Answer<Block>, SessionError> {
         let mut inputs = InputWriter::new(renew);
-        let timed = self.ensure_handoff().and_then(|()| match self.timed(block, &mut inputs)? {
-            Response::Done(block) => Ok(Answer::Done(block)),
-            Response::Died => Ok(Answer::Died),
-            Response::TimedOut => self.end_for(block.limit),
-        });
+        let timed =
+            self.ensure_handoff().and_then(|()| match self.timed(block, &mut inputs, Duration::ZERO)? {
+                Response::Done(block) => Ok(Answer::Done(block)),
+                Response::Died => Ok(Answer::Died),
+                Response::TimedOut => self.end_for(block.limit),
+            });
         inputs.result?;
         timed.map_err(|error| self.callable.error(error))
     }
@@ -148,18 +151,8 @@ impl HostSession<'_> {
     /// Measures the hand-off: the median time of empty blocks.
     fn measure_handoff(&mut self) -> Result<(), RunnerError> {
         (self.watch.handoff_spun, self.watch.max_handoff) = (Some(self.watch.may_spin), MAX_HANDOFF);
-        let looks = self.looks_of_an_empty_block();
-        let empty = BlockOrder {
-            entry: 0,
-            calls: 0,
-            plan: false,
-            varied: false,
-            cold: false,
-            poison: None,
-            looks: &looks,
-            expected: Duration::ZERO,
-            limit: WAKE_TIMEOUT,
-        };
+        let looks = self.looks_of_an_empty_block(0);
+        let empty = empty_block(0, &looks);
         let blocks = self.watch.handoff_blocks;
         let mut seen = Vec::with_capacity(blocks);
         let started = now();
@@ -168,7 +161,7 @@ impl HostSession<'_> {
             if MAX_HANDOFF_TIME < spent || (MIN_HANDOFF_BLOCKS <= seen.len() && HANDOFF_TIME < spent) {
                 break;
             }
-            match self.timed(&empty, &mut InputWriter::new(&mut nothing_new))? {
+            match self.timed(&empty, &mut InputWriter::new(&mut nothing_new), Duration::ZERO)? {
                 Response::Done(block) => seen.push(block.elapsed),
                 // The first real block will notice the death and report it.
                 Response::Died => return Ok(()),
@@ -191,50 +184,47 @@ impl HostSession<'_> {
         entry: usize,
         inputs: &mut InputWriter<'_>,
     ) -> Result<Answer<IdleRound>, RunnerError> {
-        let entry = self.set_called(entry);
-        let Some(still) = self.prepare(&mut |_| Ok(()), inputs)? else { return Ok(Answer::Died) };
-        // As in a block, or threads could tell the two apart by their CPUs.
-        let spread = self.spread(&still);
-        self.runner.command(entry, 0, 0, 0, Duration::ZERO);
-        self.resume()?;
-        drop(spread);
-        match self.runner.wait_done(WAKE_SPIN, WAKE_TIMEOUT)? {
-            Response::Done(_) => {}
-            Response::Died => return Ok(Answer::Died),
-            Response::TimedOut => return self.end_for(WAKE_TIMEOUT),
+        let looks = self.looks_of_an_empty_block(entry);
+        match self.timed(&empty_block(entry, &looks), inputs, IDLE_TIME)? {
+            Response::Done(Block { elapsed, wake, waited, candidate_waited, .. }) => {
+                Ok(Answer::Done(IdleRound {
+                    cpu: self.watch.used,
+                    wake,
+                    elapsed: Some(elapsed),
+                    waited,
+                    candidate_waited,
+                }))
+            }
+            Response::Died => Ok(Answer::Died),
+            Response::TimedOut => self.end_for(WAKE_TIMEOUT),
         }
-        std::thread::sleep(IDLE_TIME);
-        if !self.stop_and_read_cpu_time()? {
-            return Ok(Answer::Died);
-        }
-        let cpu = self.watch.stopped_at.saturating_sub(still.stopped_at);
-        Ok(Answer::Done(IdleRound { cpu, wake: still.cost }))
     }
 
-    /// Returns as many looks as a timed block has, of one byte each, spread over the slots of the first entry's first
-    /// output that has elements.
-    fn looks_of_an_empty_block(&self) -> Vec<Look> {
-        let outputs = &self.entries[0].as_ref().outputs;
+    /// Returns as many looks as a timed block has, of one byte each, spread over the slots of the entry's first output
+    /// that has elements.
+    fn looks_of_an_empty_block(&self, entry: usize) -> Vec<Look> {
+        let outputs = &self.entries[entry].as_ref().outputs;
         let Some(output) = outputs.iter().position(|output| output.tensor.elements() != 0) else {
             return Vec::new();
         };
-        let slots = self.outputs[0].slots();
+        let slots = self.outputs[entry].slots();
         (0..LOOKS).map(|number| Look { output, slot: number % slots, offset: 0, width: 1 }).collect()
     }
 
-    /// Times one block. Once the runner is stopped, compares the elements in `looks` with what was read right before
-    /// the second reading of the clock.
+    /// Times one block, and stops the runner when `rest` has passed after it. Once the runner is stopped, compares the
+    /// elements in `looks` with what was read right before the second reading of the clock.
     fn timed(
         &mut self,
         block: &BlockOrder<'_>,
         inputs: &mut InputWriter<'_>,
+        rest: Duration,
     ) -> Result<Response<Block>, RunnerError> {
         let offsets: Vec<u64> = block.looks.iter().map(|look| self.offset_of(block.entry, look)).collect();
         if let Some(view) = &self.view {
             view.prepare(offsets.iter().copied());
         }
         let mut seen = Vec::with_capacity(offsets.len());
-        let timed = self.with_priority(block, &offsets, &mut seen, inputs);
+        let timed = self.with_priority(block, &offsets, &mut seen, inputs, rest);
         let Some(view) = &self.view else { return timed };
         let changed = match &timed {
             // The runner is stopped, so the outputs do not change any more.
@@ -261,9 +251,10 @@ impl HostSession<'_> {
         offsets: &[u64],
         seen: &mut Vec<Element>,
         inputs: &mut InputWriter<'_>,
+        rest: Duration,
     ) -> Result<Response<Block>, RunnerError> {
         if self.watch.priority == Priority::None {
-            return self.time_block(block, offsets, seen, inputs);
+            return self.time_block(block, offsets, seen, inputs, rest);
         }
         // Only while the runner is stopped is the list of its threads complete.
         if !self.stop_and_read_cpu_time()? {
@@ -272,7 +263,7 @@ impl HostSession<'_> {
         let raised = set_scheduling(0, Scheduling::RealTime(OWN_PRIORITY)).map_err(RunnerError::Priority);
         let timed = raised
             .and_then(|()| self.runner.set_scheduling(Scheduling::RealTime(RUNNER_PRIORITY)))
-            .and_then(|()| self.time_block(block, offsets, seen, inputs));
+            .and_then(|()| self.time_block(block, offsets, seen, inputs, rest));
         let lowered = self.runner.set_scheduling(Scheduling::Short);
         set_scheduling(0, Scheduling::Short).map_err(RunnerError::Priority)?;
         let timed = timed?;
@@ -287,6 +278,7 @@ impl HostSession<'_> {
         offsets: &[u64],
         seen: &mut Vec<Element>,
         inputs: &mut InputWriter<'_>,
+        rest: Duration,
     ) -> Result<Response<Block>, RunnerError> {
         let entry = self.set_called(block.entry);
         let mut fill = |session: &Self| {
@@ -317,18 +309,24 @@ impl HostSession<'_> {
             Response::Died => return Ok(Response::Died),
             Response::TimedOut => return Ok(Response::TimedOut),
         };
+        if !rest.is_zero() {
+            std::thread::sleep(rest);
+        }
         if !self.stop_and_read_cpu_time()? {
             return Ok(Response::Died);
         }
         let awake = now().saturating_sub(start);
         let after = if several { Waits::of_all_threads(pid) } else { of_first };
+        let waits = after.zip(still.waited);
         let cpu = self.watch.stopped_at.saturating_sub(still.stopped_at);
+        self.watch.used = cpu;
         Ok(Response::Done(Block {
             elapsed: end.saturating_sub(start),
             called,
             wake: still.cost,
             cpus_busy: cpu.as_secs_f64() / awake.as_secs_f64().max(1e-9),
-            waited: after.zip(still.waited).map(|(after, before)| after.since(&before)),
+            waited: waits.as_ref().map(|(after, before)| after.since(before)),
+            candidate_waited: waits.as_ref().map(|(after, before)| after.of_runner_since(before)),
             changed: None,
             on_device: None,
         }))
@@ -383,6 +381,21 @@ impl HostSession<'_> {
             self.watch.stopped_at = self.runner.cpu_time()?;
         }
         Ok(stopped)
+    }
+}
+
+/// A block without calls.
+fn empty_block<'l>(entry: usize, looks: &'l [Look]) -> BlockOrder<'l> {
+    BlockOrder {
+        entry,
+        calls: 0,
+        plan: false,
+        varied: false,
+        cold: false,
+        poison: None,
+        looks,
+        expected: Duration::ZERO,
+        limit: WAKE_TIMEOUT,
     }
 }
 

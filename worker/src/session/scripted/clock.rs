@@ -100,6 +100,7 @@ impl Clock for ScriptedSession<'_> {
             wake: WakeCost { cpu: Duration::from_micros(1), threads: play.threads },
             cpus_busy: 1.0,
             waited: Some(play.waited),
+            candidate_waited: Some(play.waited),
             changed: play.changed,
             on_device: None,
         }))
@@ -113,6 +114,9 @@ impl Clock for ScriptedSession<'_> {
         self.passed += self.script.idle_takes;
         self.dead |= cpu.is_none();
         let wake = WakeCost { cpu: Duration::from_micros(1), threads: 1 };
-        Ok(cpu.map_or(Answer::Died, |cpu| Answer::Done(IdleRound { cpu, wake })))
+        let (elapsed, waited) = nth(&self.script.idle_handoffs, self.rounds - 1);
+        Ok(cpu.map_or(Answer::Died, |cpu| {
+            Answer::Done(IdleRound { cpu, wake, elapsed, waited, candidate_waited: waited })
+        }))
     }
 }

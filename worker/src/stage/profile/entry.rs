@@ -45,6 +45,9 @@ pub(super) struct Timing {
     pub(super) samples: Vec<Samples>,
     /// The ratio baseline / candidate for each pair of runners.
     ratios: Vec<f64>,
+    /// For each of these ratios, by which factor it would differ with the shortest and the longest hand-off that its
+    /// runners may have had.
+    by_handoff: Vec<[f64; 2]>,
     /// The ratio of each pair of blocks in a screen, which has only one pair of runners.
     pairs: Vec<f64>,
     /// True if the figures of a pair of runners include disturbed pairs of blocks.
@@ -122,7 +125,8 @@ impl Timing {
         let timed = &pairs.timed;
         self.calls = pairs.calls;
         self.spent += spent;
-        self.handoff = sides[CANDIDATE].session.clock().handoff();
+        let handoff = pairs.handoff(&self.samples, sides[CANDIDATE].session.clock().handoff());
+        self.handoff = handoff.typical;
         let least_clock = least_clock(self.samples.iter().flat_map(Samples::clocks));
         // If at least half of the pairs took no time, the others are exceptions.
         let used = if timed.len() <= pairs.without_time { Vec::new() } else { believed(timed, least_clock) };
@@ -130,27 +134,32 @@ impl Timing {
         self.runners += u32::from(!used.is_empty());
         self.disturbed |= used.iter().any(|pair| !pair.is_calm(least_clock) || pair.threads_waited);
         self.throttled_pairs += count(
-            timed.iter().filter(|pair| (0..pair.ms.len()).any(|side| is_throttled(pair, side, least_clock))),
+            timed
+                .iter()
+                .filter(|pair| (0..pair.elapsed.len()).any(|side| is_throttled(pair, side, least_clock))),
         );
         self.facts = sides[CANDIDATE].session.clock().device_facts();
         let unused = timed.len() - used.len() + pairs.without_time;
         let thrown_away = u32::try_from(unused).unwrap_or(u32::MAX);
         self.samples.iter_mut().for_each(|side| side.discarded += thrown_away);
         for (side, medians) in self.medians.iter_mut().enumerate() {
-            let ms: Vec<f64> = used.iter().map(|pair| pair.ms[side]).collect();
+            let ms: Vec<f64> = used.iter().filter_map(|pair| pair.ms(side, self.handoff)).collect();
             medians.extend(quantile_of(&ms, 0.5));
             let samples = &mut self.samples[side];
             samples.ms.extend(ms);
             let waited = |pair: &&Timed| pair.waited_ms.get(side).copied().unwrap_or_default();
             samples.waited_ms.extend(used.iter().map(waited));
         }
-        let ratios: Vec<f64> = used
-            .iter()
-            .filter_map(|pair| pair.ms.get(1).map(|baseline| baseline / pair.ms[CANDIDATE]))
-            .collect();
-        self.ratios.extend(quantile_of(&ratios, 0.5));
+        let ratios = |handoff| used.iter().filter_map(|pair| pair.ratio(handoff)).collect::<Vec<f64>>();
+        let median = |handoff| quantile_of(&ratios(handoff), 0.5);
+        if let Some(typical) = median(handoff.typical) {
+            self.ratios.push(typical);
+            self.by_handoff.push(
+                [handoff.least, handoff.most].map(|it| median(it).map_or(1.0, |ratio| ratio / typical)),
+            );
+        }
         if depth == Depth::Screen {
-            self.pairs = ratios;
+            self.pairs = ratios(handoff.typical);
         }
     }
 
@@ -176,12 +185,25 @@ impl Timing {
 
     /// The figure whose interval decides when the entry is done: the ratio or, without a baseline, the time.
     fn estimate(&self) -> Option<Estimate> {
-        if self.samples.len() == 1 { over_runners(&self.medians[CANDIDATE]) } else { self.speedup() }
+        if self.samples.len() == 1 { over_runners(&self.medians[CANDIDATE]) } else { self.over_ratios() }
     }
 
-    /// The speed-up over the baseline. If disturbed pairs count, they distort the ratio, because the slower side has
-    /// longer blocks and so is disturbed more. The interval is then extended to what the shortest blocks allow.
+    /// The speed-up over the baseline. Its interval includes what other hand-offs would have made of it. More runners do
+    /// not make that part smaller.
     fn speedup(&self) -> Option<Estimate> {
+        let estimate = self.over_ratios()?;
+        let median = |extreme: fn(f64, f64) -> f64| {
+            let factors: Vec<f64> =
+                self.by_handoff.iter().map(|&[one, other]| extreme(1.0, extreme(one, other))).collect();
+            quantile_of(&factors, 0.5).unwrap_or(1.0)
+        };
+        let (least, most) = (median(f64::min), median(f64::max));
+        Some(Estimate { ci_low: estimate.ci_low * least, ci_high: estimate.ci_high * most, ..estimate })
+    }
+
+    /// The speed-up, with the interval that follows from the ratios alone. If disturbed pairs count, they distort the ratio, because the slower side has
+    /// longer blocks and so is disturbed more. The interval is then extended to what the shortest blocks allow.
+    fn over_ratios(&self) -> Option<Estimate> {
         let estimate =
             if self.pairs.is_empty() { over_runners(&self.ratios) } else { over_pairs(&self.pairs) }?;
         Some(match &self.samples[..] {
@@ -280,7 +302,7 @@ fn believed(timed: &[Timed], least_clock: Option<f64>) -> Vec<&Timed> {
     let disturbed = |side: usize| timed.iter().filter(|pair| pair.is_disturbed(side, least_clock)).count();
     let calm: Vec<&Timed> = timed.iter().filter(|pair| pair.is_calm(least_clock)).collect();
     let self_made = 2 + disturbed(1) * 3 / 2 < disturbed(CANDIDATE);
-    if calm.len() < MIN_CALM || (self_made && timed.iter().any(|pair| 1 < pair.ms.len())) {
+    if calm.len() < MIN_CALM || (self_made && timed.iter().any(|pair| 1 < pair.elapsed.len())) {
         timed.iter().collect()
     } else {
         calm
@@ -399,7 +421,8 @@ fn kernelforge<M: VariantMemory>(
     }
     let most = most_calls(pairing);
     let mut left = KERNELFORGE_CALLS.1;
-    let mut totals = vec![0.0; pairing.sides.len()];
+    let mut totals = vec![Duration::ZERO; pairing.sides.len()];
+    let mut handoffs = 0;
     while 0 < left {
         let calls = left.min(most);
         let baseline_first = pairing.draws.random.random();
@@ -409,14 +432,16 @@ fn kernelforge<M: VariantMemory>(
         };
         let nets = net_times(pairing, &blocks);
         let timed = note(pairing, &blocks, &nets, calls);
-        totals.iter_mut().zip(&timed.ms).for_each(|(total, ms)| *total += ms * f64::from(calls));
+        totals.iter_mut().zip(&timed.elapsed).for_each(|(total, &elapsed)| *total += elapsed);
+        handoffs += 1;
         left -= calls;
     }
     let calls = KERNELFORGE_CALLS.1;
-    let ms = totals.iter().map(|total| total / f64::from(calls)).collect();
     pairs.timed.push(Timed {
-        ms,
         preempted: vec![false; totals.len()],
+        elapsed: totals,
+        calls,
+        handoffs,
         waited_ms: Vec::new(),
         threads_waited: false,
         clocks: Vec::new(),
@@ -435,8 +460,9 @@ pub(super) fn idle_rounds<M: VariantMemory>(
     }
     let runners = least_runners(pairs.is_late(pairing.samples));
     let rounds = MIN_ROUNDS.div_ceil(runners as usize);
-    for number in 0..pairing.sides.len() {
-        for _ in 0..rounds {
+    // In turns, as the blocks are made, because the hand-off depends on what ran before.
+    for _ in 0..rounds {
+        for number in 0..pairing.sides.len() {
             if let Err(stop) = pairing.idle_round(number)? {
                 return Ok(Err(stop));
             }

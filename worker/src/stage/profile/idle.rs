@@ -161,7 +161,9 @@ mod tests {
 
     fn rounds(cpu_us: &[u32], threads: u32, bare_us: u32) -> Vec<IdleRound> {
         let wake = WakeCost { cpu: US * bare_us, threads };
-        cpu_us.iter().map(|&cpu| IdleRound { cpu: US * cpu, wake }).collect()
+        let round =
+            |cpu| IdleRound { cpu: US * cpu, wake, elapsed: None, waited: None, candidate_waited: None };
+        cpu_us.iter().map(|&cpu| round(cpu)).collect()
     }
 
     #[test]

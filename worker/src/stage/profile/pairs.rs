@@ -7,12 +7,12 @@ use opt_shared::formula::MIN_RUNNERS;
 use opt_shared::message::Depth;
 use rand::Rng;
 
-use super::handoff;
+use super::handoff::{self, Handoff};
 use super::late::is_late;
 use super::length::{calls_for_a_block, longest_call, too_short};
 use super::pair::{Order, Pairing, net};
-use super::samples::{Samples, threads_waited, was_preempted};
-use super::throttled::{Timed, clock_of, least_clock};
+use super::samples::{Samples, threads_waited, was_preempted, without_short_waits};
+use super::throttled::{Timed, clock_of, least_clock, ms_per_call};
 use crate::session::{Block, SessionError, VariantMemory};
 
 /// The wanted number of pairs of blocks for each pair of runners. `PAIRS_SLOW` applies if calls are slow.
@@ -33,6 +33,8 @@ pub(super) struct Pairs {
     pub(super) calls: u32,
     /// The time that the entry has taken in these runners so far.
     pub(super) spent: Duration,
+    /// For each side, the number of idle rounds that were made before the first pair.
+    earlier_rounds: Vec<usize>,
     least_calls: u32,
     most_calls: u32,
     /// For each of the next pairs, true if the baseline goes first. Each side goes first in one of every two pairs.
@@ -60,6 +62,7 @@ impl Pairs {
             without_time: 0,
             calls: 1,
             spent,
+            earlier_rounds: pairing.samples.iter().map(|side| side.rounds.len()).collect(),
             least_calls: 1,
             most_calls: most_calls(pairing),
             order: Vec::new(),
@@ -81,6 +84,20 @@ impl Pairs {
             || self.wanted * MAX_REPEATED <= made
             || (self.least <= made && self.limit <= self.spent)
             || (self.least_if_late <= made && self.is_late(sides))
+    }
+
+    /// The hand-off of the pairs: that of the idle rounds among them or, if there are too few or a block took no longer
+    /// than they did, `measured`, which the session measured before the pairs.
+    pub(super) fn handoff(&self, sides: &[Samples], measured: Duration) -> Handoff {
+        let rounds = sides.iter().zip(&self.earlier_rounds);
+        let among =
+            handoff::among(rounds.map(|(side, &earlier)| side.rounds.get(earlier..).unwrap_or_default()));
+        let leaves_time = |handoff: &Handoff| {
+            let mut blocks =
+                self.timed.iter().flat_map(|pair| pair.elapsed.iter().map(|it| (pair.handoffs, *it)));
+            blocks.all(|(handoffs, elapsed)| handoff.most * handoffs < elapsed)
+        };
+        among.filter(leaves_time).unwrap_or_else(|| Handoff::exactly(measured))
     }
 
     /// Returns true if the entry is late, judged by these runners' share of its time.
@@ -141,7 +158,9 @@ pub(super) fn note<M: VariantMemory>(
         samples.claims.push(block.called.claimed.as_secs_f64() / net.as_secs_f64().max(1e-9));
     }
     Timed {
-        ms: nets.iter().map(|&net| ms_per_call(net, calls)).collect(),
+        elapsed: blocks.iter().map(without_short_waits).collect(),
+        calls,
+        handoffs: 1,
         preempted: blocks.iter().map(was_preempted).collect(),
         threads_waited: blocks.iter().any(threads_waited),
         waited_ms: blocks.iter().map(|block| ms_per_call(block.waited.unwrap_or_default(), calls)).collect(),
@@ -155,10 +174,6 @@ fn note_longest<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>, blocks: &[Bl
         samples.add(block);
         samples.most_ms.push(ms_per_call(block.elapsed, calls));
     }
-}
-
-fn ms_per_call(time: Duration, calls: u32) -> f64 {
-    time.as_secs_f64() * 1e3 / f64::from(calls)
 }
 
 pub(super) fn most_calls<M: VariantMemory>(pairing: &Pairing<'_, '_, M>) -> u32 {

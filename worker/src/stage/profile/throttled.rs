@@ -1,14 +1,23 @@
 //! A timed pair, and what disturbed it: another process, or a device that ran slower than usual. Pure.
 
+use std::time::Duration;
+
+use super::{BASELINE, CANDIDATE};
 use crate::session::Block;
 
 /// A block whose clock rate is below this share of the median clock rate is throttled.
 const LEAST_SHARE: f64 = 0.75;
 
-/// A timed pair: for each side, the milliseconds per call, and whether the block was preempted (its runner or the
-/// worker had to wait for a CPU).
+/// A timed pair.
 pub(super) struct Timed {
-    pub(super) ms: Vec<f64>,
+    /// For each side, the time of its block with the hand-off, and without waits for a CPU that were too short to count
+    /// as preemption.
+    pub(super) elapsed: Vec<Duration>,
+    /// The number of calls in each of these times.
+    pub(super) calls: u32,
+    /// The number of hand-offs in each of these times.
+    pub(super) handoffs: u32,
+    /// For each side, whether its block was preempted: its runner or the worker had to wait for a CPU.
     pub(super) preempted: Vec<bool>,
     /// The milliseconds per call for which threads of the runner and the worker's thread waited for a CPU; 0 if they
     /// are not known.
@@ -20,6 +29,17 @@ pub(super) struct Timed {
 }
 
 impl Timed {
+    /// The milliseconds per call of a side, without the hand-offs.
+    pub(super) fn ms(&self, side: usize, handoff: Duration) -> Option<f64> {
+        let net = self.elapsed.get(side)?.saturating_sub(handoff * self.handoffs);
+        Some(ms_per_call(net, self.calls))
+    }
+
+    /// The time of a call of the baseline, divided by that of the candidate.
+    pub(super) fn ratio(&self, handoff: Duration) -> Option<f64> {
+        Some(self.ms(BASELINE, handoff)? / self.ms(CANDIDATE, handoff)?)
+    }
+
     /// Returns true if something outside the kernel slowed this side down: another process, or a low clock rate of the
     /// device.
     pub(super) fn is_disturbed(&self, side: usize, least_clock: Option<f64>) -> bool {
@@ -27,8 +47,12 @@ impl Timed {
     }
 
     pub(super) fn is_calm(&self, least_clock: Option<f64>) -> bool {
-        (0..self.ms.len()).all(|side| !self.is_disturbed(side, least_clock))
+        (0..self.elapsed.len()).all(|side| !self.is_disturbed(side, least_clock))
     }
+}
+
+pub(super) fn ms_per_call(time: Duration, calls: u32) -> f64 {
+    time.as_secs_f64() * 1e3 / f64::from(calls)
 }
 
 pub(super) fn clock_of(block: &Block) -> Option<u32> {
@@ -51,8 +75,6 @@ pub(super) fn is_throttled(pair: &Timed, side: usize, least: Option<f64>) -> boo
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::session::pace::Pace;
     use crate::session::{Called, DeviceBlock, WakeCost};
@@ -64,6 +86,7 @@ mod tests {
             wake: WakeCost { cpu: Duration::ZERO, threads: 1 },
             cpus_busy: 1.0,
             waited: None,
+            candidate_waited: None,
             changed: None,
             on_device: None,
         }
@@ -71,7 +94,9 @@ mod tests {
 
     fn pair(clocks: [Option<u32>; 2]) -> Timed {
         Timed {
-            ms: vec![1.0; 2],
+            elapsed: vec![Duration::from_millis(1); 2],
+            calls: 1,
+            handoffs: 1,
             preempted: vec![false; 2],
             waited_ms: vec![0.0; 2],
             threads_waited: false,

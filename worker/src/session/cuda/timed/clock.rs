@@ -97,6 +97,7 @@ impl Clock for TimedDevice<'_> {
             wake: WakeCost { cpu: Duration::ZERO, threads: 1 },
             cpus_busy: 0.0,
             waited: None,
+            candidate_waited: None,
             changed: None,
             on_device: Some(DeviceBlock { pace, is_graph }),
         }))
@@ -108,6 +109,9 @@ impl Clock for TimedDevice<'_> {
         Ok(Answer::Done(IdleRound {
             cpu: Duration::ZERO,
             wake: WakeCost { cpu: Duration::ZERO, threads: 1 },
+            elapsed: None,
+            waited: None,
+            candidate_waited: None,
         }))
     }
 }

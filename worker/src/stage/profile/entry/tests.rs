@@ -7,7 +7,9 @@ use super::*;
 fn pairs(count: usize, candidate: usize, baseline: usize) -> Vec<Timed> {
     (0..count)
         .map(|at| Timed {
-            ms: vec![1.0, 1.0],
+            elapsed: vec![Duration::from_millis(1); 2],
+            calls: 1,
+            handoffs: 1,
             preempted: vec![at < candidate, count - baseline <= at],
             waited_ms: vec![0.0; 2],
             threads_waited: false,
@@ -39,7 +41,11 @@ fn preempted_pairs_do_not_count_unless_the_candidate_waits_more_often() {
     // Without a baseline, a candidate gains nothing by waiting.
     let alone: Vec<Timed> = pairs(10, 5, 0)
         .into_iter()
-        .map(|pair| Timed { ms: vec![1.0], preempted: pair.preempted[..1].to_vec(), ..pair })
+        .map(|pair| Timed {
+            elapsed: vec![Duration::from_millis(1)],
+            preempted: pair.preempted[..1].to_vec(),
+            ..pair
+        })
         .collect();
     assert_eq!(believed(&alone, None).len(), 5);
 }
@@ -49,7 +55,9 @@ fn paced(count: usize, candidate: usize, baseline: usize) -> Vec<Timed> {
     let clock = |throttled| Some(if throttled { 990 } else { 1980 });
     (0..count)
         .map(|at| Timed {
-            ms: vec![1.0, 1.0],
+            elapsed: vec![Duration::from_millis(1); 2],
+            calls: 1,
+            handoffs: 1,
             preempted: vec![false; 2],
             waited_ms: vec![0.0; 2],
             threads_waited: false,

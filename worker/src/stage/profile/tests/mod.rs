@@ -391,6 +391,27 @@ fn profile_subtracts_the_shorter_hand_off_from_both_sides() {
 }
 
 #[test]
+fn profile_subtracts_the_hand_off_of_the_idle_rounds_among_its_blocks() {
+    // Blocks take 21 us longer than their calls. Before the first call, empty blocks took only 1 us.
+    let script = |per_call: Duration, idle_us: u64| Script {
+        handoff: 21 * US,
+        measured_first: Some(US),
+        idle_handoffs: vec![(Some(Duration::from_micros(idle_us)), None)],
+        ..honest(per_call)
+    };
+    let report = profile(&with_baseline(script(300 * US, 21), script(600 * US, 30)), &task(&[0], true));
+    let entry = &report.body.entries[0];
+    assert!((entry.handoff_us - 21.0).abs() < 1e-9, "{}", entry.handoff_us);
+    let speedup = entry.speedup.expect("paired").value;
+    assert!((speedup - 2.0).abs() < 1e-6, "{speedup}");
+    // Longer than a whole block, so what was measured before the blocks is subtracted.
+    let long = Script { slots: 1, ..script(5 * US, 99) };
+    let report = profile(&with_baseline(long.clone(), long), &task(&[0], true));
+    let entry = &report.body.entries[0];
+    assert!((entry.handoff_us - 1.0).abs() < 1e-9, "{}", entry.handoff_us);
+}
+
+#[test]
 fn profile_follows_kernelforges_protocol() {
     let mut task = task(&[0], true);
     task.profile.protocol = Protocol::Kernelforge;
