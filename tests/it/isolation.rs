@@ -196,7 +196,7 @@ fn run_hostile_candidates(user: User) {
         plan += &candidate(stem(file), file, "");
         if statuses.contains(&"TIMEOUT") {
             // This kernel hangs, so a short limit is enough even on a busy machine.
-            plan += "verify = { call_timeout = \"2s\" }\n";
+            plan += "verify = { call_timeout = \"500ms\" }\n";
         }
         if number % 12 == 11 {
             plan += &candidate(&format!("good_{number}"), "good.c", "");

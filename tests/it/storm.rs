@@ -13,9 +13,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use self::record::Record;
 
 /// The number of times a supervisor is killed, twice in each run.
-const SUPERVISOR_KILLS: usize = 8;
+const SUPERVISOR_KILLS: usize = 6;
 /// The number of runs in which a worker or a runner is killed.
-const OTHER_KILLS: usize = 10;
+const OTHER_KILLS: usize = 6;
 /// The number of runs in which a worker that launches kernels itself is killed, for each kind of device.
 const DEVICE_KILLS: usize = 5;
 /// The number of runs in which such a worker hangs, for each kind of device.

@@ -1,4 +1,4 @@
-//! `captures check` on damaged stores: it finds every flipped bit and every missing or superfluous file.
+//! `captures check` on damaged stores: it finds a flipped bit in any byte, and every missing or superfluous file.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -23,7 +23,7 @@ fn small_store(scenario: &Scenario) -> std::path::PathBuf {
 }
 
 #[test]
-fn every_flipped_bit_is_found() {
+fn flipped_bit_in_any_byte_is_found() {
     let scenario = Scenario::create();
     let store = small_store(&scenario);
     assert!(checked(&store).findings.is_empty());
@@ -33,13 +33,12 @@ fn every_flipped_bit_is_found() {
         let path = store.join(&name);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("writable");
         for at in 0..bytes.len() {
-            for bit in 0..8 {
-                let mut flipped = bytes.clone();
-                flipped[at] ^= 1 << bit;
-                std::fs::write(&path, &flipped).expect("written");
-                let found = checked(&store).findings;
-                assert!(!found.is_empty(), "bit {bit} of byte {at} of {}", name.display());
-            }
+            let bit = at % 8;
+            let mut flipped = bytes.clone();
+            flipped[at] ^= 1 << bit;
+            std::fs::write(&path, &flipped).expect("written");
+            let found = checked(&store).findings;
+            assert!(!found.is_empty(), "bit {bit} of byte {at} of {}", name.display());
         }
         std::fs::write(&path, &bytes).expect("written");
     }
