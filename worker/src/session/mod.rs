@@ -453,8 +453,6 @@ pub(crate) struct Block {
     /// The total time that the candidate's threads and this thread waited for a CPU, without threads that have ended;
     /// `None` if Linux does not report it, or if there are too many threads.
     pub(crate) waited: Option<Duration>,
-    /// The part of `waited` that the candidate's threads waited.
-    pub(crate) candidate_waited: Option<Duration>,
     /// The index of the first look whose element had another value once the candidate was stopped.
     pub(crate) changed: Option<usize>,
     /// Present if a device's clock timed the block. `called.claimed` is then the time that the host saw.
@@ -488,8 +486,6 @@ pub(crate) struct IdleRound {
     pub(crate) elapsed: Option<Duration>,
     /// As in [`Block`].
     pub(crate) waited: Option<Duration>,
-    /// As in [`Block`].
-    pub(crate) candidate_waited: Option<Duration>,
 }
 
 /// The cost of waking a candidate's process and stopping it again before it can do anything.

@@ -4,9 +4,9 @@
 //! stopped; only a few elements are also read right before the second reading, to see whether they change after it. The
 //! candidate may control everything in the runner, even the loop that waits for commands. Therefore the inputs and the
 //! command are written while the runner is stopped, and the first reading is taken before it is resumed. Everything
-//! that the runner does between the two readings is timed. The cost of waking it is measured with empty blocks and
-//! subtracted. An idle round begins like a block but requests no call, so any work in it is work outside the timed
-//! calls.
+//! that the runner does between the two readings is timed. The cost of waking it is measured with empty blocks, which
+//! are idle rounds if the runner is stopped some time after its answer: any CPU time that it uses until then is work
+//! outside the timed calls.
 
 use std::time::Duration;
 
@@ -186,14 +186,8 @@ impl HostSession<'_> {
     ) -> Result<Answer<IdleRound>, RunnerError> {
         let looks = self.looks_of_an_empty_block(entry);
         match self.timed(&empty_block(entry, &looks), inputs, IDLE_TIME)? {
-            Response::Done(Block { elapsed, wake, waited, candidate_waited, .. }) => {
-                Ok(Answer::Done(IdleRound {
-                    cpu: self.watch.used,
-                    wake,
-                    elapsed: Some(elapsed),
-                    waited,
-                    candidate_waited,
-                }))
+            Response::Done(Block { elapsed, wake, waited, .. }) => {
+                Ok(Answer::Done(IdleRound { cpu: self.watch.used, wake, elapsed: Some(elapsed), waited }))
             }
             Response::Died => Ok(Answer::Died),
             Response::TimedOut => self.end_for(WAKE_TIMEOUT),
@@ -317,7 +311,6 @@ impl HostSession<'_> {
         }
         let awake = now().saturating_sub(start);
         let after = if several { Waits::of_all_threads(pid) } else { of_first };
-        let waits = after.zip(still.waited);
         let cpu = self.watch.stopped_at.saturating_sub(still.stopped_at);
         self.watch.used = cpu;
         Ok(Response::Done(Block {
@@ -325,8 +318,7 @@ impl HostSession<'_> {
             called,
             wake: still.cost,
             cpus_busy: cpu.as_secs_f64() / awake.as_secs_f64().max(1e-9),
-            waited: waits.as_ref().map(|(after, before)| after.since(before)),
-            candidate_waited: waits.as_ref().map(|(after, before)| after.of_runner_since(before)),
+            waited: after.zip(still.waited).map(|(after, before)| after.since(&before)),
             changed: None,
             on_device: None,
         }))

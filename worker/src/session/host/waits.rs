@@ -36,19 +36,13 @@ impl Waits {
         Some(Self { own: own()?, threads })
     }
 
-    /// The total waits since `before`.
+    /// The total waits since `before`. Those of threads that have ended are unknown, and do not count.
     pub(super) fn since(&self, before: &Self) -> Duration {
-        self.own.saturating_sub(before.own) + self.of_runner_since(before)
-    }
-
-    /// The waits of the runner's threads since `before`. Those of threads that have ended are unknown, and do not
-    /// count.
-    pub(super) fn of_runner_since(&self, before: &Self) -> Duration {
-        let waits = self
+        let of_threads = self
             .threads
             .iter()
             .map(|(thread, now)| now.saturating_sub(before.threads.get(thread).copied().unwrap_or_default()));
-        waits.sum()
+        self.own.saturating_sub(before.own) + of_threads.sum::<Duration>()
     }
 }
 

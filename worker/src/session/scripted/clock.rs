@@ -100,7 +100,6 @@ impl Clock for ScriptedSession<'_> {
             wake: WakeCost { cpu: Duration::from_micros(1), threads: play.threads },
             cpus_busy: 1.0,
             waited: Some(play.waited),
-            candidate_waited: Some(play.waited),
             changed: play.changed,
             on_device: None,
         }))
@@ -114,9 +113,9 @@ impl Clock for ScriptedSession<'_> {
         self.passed += self.script.idle_takes;
         self.dead |= cpu.is_none();
         let wake = WakeCost { cpu: Duration::from_micros(1), threads: 1 };
-        let (elapsed, waited) = nth(&self.script.idle_handoffs, self.rounds - 1);
-        Ok(cpu.map_or(Answer::Died, |cpu| {
-            Answer::Done(IdleRound { cpu, wake, elapsed, waited, candidate_waited: waited })
-        }))
+        let elapsed =
+            self.script.idle_handoffs.iter().cycle().nth(self.rounds).unwrap_or(&self.script.handoff);
+        let round = |cpu| IdleRound { cpu, wake, elapsed: Some(*elapsed), waited: None };
+        Ok(cpu.map_or(Answer::Died, |cpu| Answer::Done(round(cpu))))
     }
 }

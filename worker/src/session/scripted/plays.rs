@@ -85,7 +85,7 @@ pub(crate) fn relu(shown: &Shown<'_>, output: &mut [u8]) -> i32 {
     0
 }
 
-/// The last item of `calls`, `blocks`, `idle` and `idle_handoffs` repeats.
+/// The last item of `calls`, `blocks` and `idle` repeats.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) load: Answer<Loaded>,
@@ -105,8 +105,8 @@ pub(crate) struct Script {
     /// The candidate's CPU time in idle rounds; `None` if it dies in one.
     pub(crate) idle: Vec<Option<Duration>>,
     pub(crate) idle_takes: Duration,
-    /// The time from waking the candidate to its answer in idle rounds, and the waits in it.
-    pub(crate) idle_handoffs: Vec<(Option<Duration>, Option<Duration>)>,
+    /// The time from waking the candidate to its answer in idle rounds, in turns. If there is none, it is `handoff`.
+    pub(crate) idle_handoffs: Vec<Duration>,
     pub(crate) death: (Status, &'static str),
     pub(crate) end: RunnerEnd,
     pub(crate) peak_owed: Bytes,
@@ -127,7 +127,7 @@ impl Script {
             leaves_room: true,
             idle: vec![Some(Duration::from_micros(10))],
             idle_takes: Duration::ZERO,
-            idle_handoffs: vec![(None, None)],
+            idle_handoffs: Vec::new(),
             death: (Status::Crashed, "ended by SIGSEGV in a call"),
             end: RunnerEnd { signal: Some("SIGSEGV".to_owned()), ..RunnerEnd::default() },
             peak_owed: Bytes::mib(1),

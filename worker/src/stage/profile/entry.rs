@@ -13,7 +13,7 @@ use super::idle::MIN_ROUNDS;
 use super::late::is_late;
 use super::length::{agree, calls_for_a_block};
 use super::pair::{Context, Draws, Made, Order, Pairing};
-use super::pairs::{Pairs, fastest, most_calls, net_times, note, note_estimates};
+use super::pairs::{Pairs, fastest, most_calls, note, note_estimates};
 use super::plausible::{implausible, works_unasked};
 use super::samples::Samples;
 use super::shortest::widened;
@@ -101,6 +101,7 @@ impl Timing {
         if let Err(stop) = made {
             return Ok(Err(stop));
         }
+        pairs.end(pairing.samples);
         if let Err(stop) = idle_rounds(&mut pairing, &pairs)? {
             return Ok(Err(stop));
         }
@@ -143,9 +144,10 @@ impl Timing {
         let thrown_away = u32::try_from(unused).unwrap_or(u32::MAX);
         self.samples.iter_mut().for_each(|side| side.discarded += thrown_away);
         for (side, medians) in self.medians.iter_mut().enumerate() {
-            let ms: Vec<f64> = used.iter().filter_map(|pair| pair.ms(side, self.handoff)).collect();
+            let ms: Vec<f64> = used.iter().filter_map(|pair| pair.ms(side, handoff.typical)).collect();
             medians.extend(quantile_of(&ms, 0.5));
             let samples = &mut self.samples[side];
+            samples.claims.extend(timed.iter().filter_map(|pair| pair.claim(side, handoff.typical)));
             samples.ms.extend(ms);
             let waited = |pair: &&Timed| pair.waited_ms.get(side).copied().unwrap_or_default();
             samples.waited_ms.extend(used.iter().map(waited));
@@ -422,6 +424,7 @@ fn kernelforge<M: VariantMemory>(
     let most = most_calls(pairing);
     let mut left = KERNELFORGE_CALLS.1;
     let mut totals = vec![Duration::ZERO; pairing.sides.len()];
+    let mut claimed = totals.clone();
     let mut handoffs = 0;
     while 0 < left {
         let calls = left.min(most);
@@ -430,9 +433,9 @@ fn kernelforge<M: VariantMemory>(
             Ok(blocks) => blocks,
             Err(stop) => return Ok(Err(stop)),
         };
-        let nets = net_times(pairing, &blocks);
-        let timed = note(pairing, &blocks, &nets, calls);
+        let timed = note(pairing, &blocks, calls);
         totals.iter_mut().zip(&timed.elapsed).for_each(|(total, &elapsed)| *total += elapsed);
+        claimed.iter_mut().zip(&timed.claimed).for_each(|(total, &claim)| *total += claim);
         handoffs += 1;
         left -= calls;
     }
@@ -440,6 +443,7 @@ fn kernelforge<M: VariantMemory>(
     pairs.timed.push(Timed {
         preempted: vec![false; totals.len()],
         elapsed: totals,
+        claimed,
         calls,
         handoffs,
         waited_ms: Vec::new(),
@@ -460,7 +464,7 @@ pub(super) fn idle_rounds<M: VariantMemory>(
     }
     let runners = least_runners(pairs.is_late(pairing.samples));
     let rounds = MIN_ROUNDS.div_ceil(runners as usize);
-    // In turns, as the blocks are made, because the hand-off depends on what ran before.
+    // In turns, like blocks, because the hand-off depends on what ran before.
     for _ in 0..rounds {
         for number in 0..pairing.sides.len() {
             if let Err(stop) = pairing.idle_round(number)? {

@@ -14,9 +14,12 @@ use crate::session::{IdleRound, SessionError};
 const MIN_AMONG: usize = 3;
 /// The longest hand-off that is subtracted, as for empty blocks.
 const MAX_HANDOFF: Duration = Duration::from_micros(100);
-/// A round counts if runner and worker together waited for a CPU for at most this time. The runner's part of it is not
-/// hand-off, because it is subtracted from blocks too.
-const MAX_WAIT: Duration = Duration::from_micros(20);
+/// A round counts if runner and worker together waited for a CPU for at most this time, on average over the runner's
+/// threads: a fiftieth of a block, as for blocks.
+const MAX_WAIT: Duration = Duration::from_micros(10);
+/// If the hand-off among the blocks is unknown, it is at most this multiple of the one that was measured before them.
+/// (It was 1.5 times as long on one machine.)
+const MOST_FACTOR: u32 = 2;
 
 /// The hand-off that is subtracted from every block of a pair of runners, and how long it may have been instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,10 +30,6 @@ pub(super) struct Handoff {
 }
 
 impl Handoff {
-    pub(super) const fn exactly(handoff: Duration) -> Self {
-        Self { least: handoff, typical: handoff, most: handoff }
-    }
-
     fn shorter(self, other: Self) -> Self {
         Self {
             least: self.least.min(other.least),
@@ -40,23 +39,36 @@ impl Handoff {
     }
 }
 
-fn without_waits(round: &IdleRound) -> Option<Duration> {
-    Some(round.elapsed?.saturating_sub(round.candidate_waited.unwrap_or_default()))
-}
-
 /// The hand-off of blocks that were made among these idle rounds of each side: the median and the quartiles of a side's
 /// rounds that did not wait for a CPU. The shortest count for all sides, as for empty blocks. Returns `None` if a side
 /// has too few rounds.
 pub(super) fn among<'r>(sides: impl Iterator<Item = &'r [IdleRound]>) -> Option<Handoff> {
     let of_side = |rounds: &[IdleRound]| {
-        let calm = rounds.iter().filter(|round| round.waited.unwrap_or_default() <= MAX_WAIT);
+        let calm = |it: &&IdleRound| it.waited.unwrap_or_default() / it.wake.threads.max(1) <= MAX_WAIT;
         let mut times: Vec<Duration> =
-            calm.filter_map(without_waits).map(|time| time.min(MAX_HANDOFF)).collect();
+            rounds.iter().filter(calm).filter_map(|it| it.elapsed).map(|it| it.min(MAX_HANDOFF)).collect();
         times.sort_unstable();
-        let at = |quarters: usize| times[(times.len() - 1) * quarters / 4];
-        (MIN_AMONG <= times.len()).then(|| Handoff { least: at(1), typical: at(2), most: at(3) })
+        let last = times.len().checked_sub(1).filter(|_| MIN_AMONG <= times.len())?;
+        Some(Handoff { least: times[last / 4], typical: times[last / 2], most: times[last - last / 4] })
     };
     sides.map(of_side).reduce(|one, other| Some(one?.shorter(other?))).flatten()
+}
+
+/// The hand-off of blocks of which the shortest took `shortest`. `among` is that of the idle rounds among them, and
+/// `measured` that of empty blocks before them, which counts if the other is unknown or leaves no time. At most half of
+/// the time that `typical` leaves of the shortest block is uncertain.
+pub(super) fn believed(among: Option<Handoff>, measured: Duration, shortest: Option<Duration>) -> Handoff {
+    let shortest = shortest.unwrap_or(Duration::MAX);
+    let known = among.filter(|it| it.typical < shortest);
+    let typical = known.map_or(measured, |it| it.typical);
+    // The session may have measured it again after a block that was shorter.
+    let typical = if typical < shortest { typical } else { shortest / 2 };
+    let most = known.map_or(typical * MOST_FACTOR, |it| it.most);
+    Handoff {
+        least: known.map_or(typical, |it| it.least),
+        typical,
+        most: most.min(typical + (shortest - typical) / 2),
+    }
 }
 
 /// Measures the hand-off of each side if it is not known. The shortest counts for all, because waking is the same work
@@ -107,24 +119,27 @@ mod tests {
     fn rounds(times: &[(u64, u64)]) -> Vec<IdleRound> {
         let round = |&(elapsed, waited)| IdleRound {
             cpu: Duration::ZERO,
-            wake: WakeCost::default(),
+            wake: WakeCost { cpu: Duration::ZERO, threads: 1 },
             elapsed: Some(us(elapsed)),
             waited: Some(us(waited)),
-            candidate_waited: Some(us(waited / 10)),
         };
         times.iter().map(round).collect()
+    }
+
+    fn handoff((least, typical, most): (u64, u64, u64)) -> Handoff {
+        Handoff { least: us(least), typical: us(typical), most: us(most) }
     }
 
     #[test]
     fn hand_off_among_blocks_is_the_shorter_median_of_rounds_that_did_not_wait() {
         let few = [(20, 0), (22, 0)];
-        let calm = [(20, 0), (24, 20), (25, 0), (21, 0), (30, 0)];
-        let waiting = [(20, 0), (900, 21), (22, 0), (800, 300), (25, 0)];
+        let calm = [(20, 0), (22, 10), (25, 0), (21, 0), (30, 0)];
+        let waiting = [(20, 0), (900, 11), (22, 0), (800, 300), (25, 0)];
         let slow = [(90, 0), (95, 0), (99, 0)];
         for (sides, expected) in [
             (&[&calm[..], &slow][..], Some((21, 22, 25))),
-            (&[&slow, &waiting], Some((20, 22, 22))),
-            (&[&slow, &slow], Some((90, 95, 95))),
+            (&[&slow, &waiting], Some((20, 22, 25))),
+            (&[&slow, &slow], Some((90, 95, 99))),
             (&[&calm], Some((21, 22, 25))),
             (&[&[(300, 0); 3]], Some((100, 100, 100))),
             // Too few rounds of one side.
@@ -134,19 +149,35 @@ mod tests {
             (&[], None),
         ] {
             let sides: Vec<Vec<IdleRound>> = sides.iter().map(|side| rounds(side)).collect();
-            let found = among(sides.iter().map(Vec::as_slice));
-            let found = found.map(|it| (it.least, it.typical, it.most));
-            assert_eq!(
-                found,
-                expected.map(|(least, typical, most)| (us(least), us(typical), us(most))),
-                "{sides:?}"
-            );
+            assert_eq!(among(sides.iter().map(Vec::as_slice)), expected.map(handoff), "{sides:?}");
         }
-        // Rounds on a device have no hand-off, and waits that Linux does not report count as none.
-        let mut unknown = rounds(&calm);
-        unknown.iter_mut().for_each(|round| round.waited = None);
-        assert_eq!(among(std::iter::once(&unknown[..])).map(|it| it.typical), Some(us(22)));
-        unknown.iter_mut().for_each(|round| round.elapsed = None);
-        assert_eq!(among(std::iter::once(&unknown[..])), None);
+        // Waits are an average over threads, and those that Linux does not report count as none.
+        let mut other = rounds(&waiting);
+        other.iter_mut().for_each(|round| round.wake.threads = 2);
+        assert_eq!(among(std::iter::once(&other[..])), Some(handoff((20, 22, 100))));
+        other.iter_mut().for_each(|round| round.waited = None);
+        assert_eq!(among(std::iter::once(&other[..])), Some(handoff((22, 25, 100))));
+        // Rounds on a device have no hand-off.
+        other.iter_mut().for_each(|round| round.elapsed = None);
+        assert_eq!(among(std::iter::once(&other[..])), None);
+    }
+
+    #[test]
+    fn hand_off_leaves_time_of_every_block() {
+        let found = Some(handoff((20, 22, 30)));
+        for (among, measured, shortest, expected) in [
+            (found, 15, Some(500), (20, 22, 30)),
+            // At most half of what is left of the shortest block is uncertain.
+            (found, 15, Some(32), (20, 22, 27)),
+            // The rounds took longer than a block.
+            (found, 16, Some(20), (16, 16, 18)),
+            (None, 16, Some(500), (16, 16, 32)),
+            (None, 16, Some(20), (16, 16, 18)),
+            (None, 100, Some(40), (20, 20, 30)),
+            (None, 0, None, (0, 0, 0)),
+        ] {
+            let found = believed(among, us(measured), shortest.map(us));
+            assert_eq!(found, handoff(expected), "{among:?} {measured} {shortest:?}");
+        }
     }
 }

@@ -161,8 +161,7 @@ mod tests {
 
     fn rounds(cpu_us: &[u32], threads: u32, bare_us: u32) -> Vec<IdleRound> {
         let wake = WakeCost { cpu: US * bare_us, threads };
-        let round =
-            |cpu| IdleRound { cpu: US * cpu, wake, elapsed: None, waited: None, candidate_waited: None };
+        let round = |cpu| IdleRound { cpu: US * cpu, wake, elapsed: None, waited: None };
         cpu_us.iter().map(|&cpu| round(cpu)).collect()
     }
 

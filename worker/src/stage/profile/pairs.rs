@@ -1,6 +1,7 @@
 //! The timed pairs of one entry in one pair of runners. Decides their number, the number of calls in their blocks, and
 //! which side goes first.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use opt_shared::formula::MIN_RUNNERS;
@@ -11,7 +12,7 @@ use super::handoff::{self, Handoff};
 use super::late::is_late;
 use super::length::{calls_for_a_block, longest_call, too_short};
 use super::pair::{Order, Pairing, net};
-use super::samples::{Samples, threads_waited, was_preempted, without_short_waits};
+use super::samples::{Samples, threads_waited, was_preempted};
 use super::throttled::{Timed, clock_of, least_clock, ms_per_call};
 use crate::session::{Block, SessionError, VariantMemory};
 
@@ -33,8 +34,8 @@ pub(super) struct Pairs {
     pub(super) calls: u32,
     /// The time that the entry has taken in these runners so far.
     pub(super) spent: Duration,
-    /// For each side, the number of idle rounds that were made before the first pair.
-    earlier_rounds: Vec<usize>,
+    /// For each side, the idle rounds that were made among the pairs.
+    rounds_among: Vec<Range<usize>>,
     least_calls: u32,
     most_calls: u32,
     /// For each of the next pairs, true if the baseline goes first. Each side goes first in one of every two pairs.
@@ -62,7 +63,7 @@ impl Pairs {
             without_time: 0,
             calls: 1,
             spent,
-            earlier_rounds: pairing.samples.iter().map(|side| side.rounds.len()).collect(),
+            rounds_among: pairing.samples.iter().map(|side| side.rounds.len()..usize::MAX).collect(),
             least_calls: 1,
             most_calls: most_calls(pairing),
             order: Vec::new(),
@@ -86,18 +87,24 @@ impl Pairs {
             || (self.least_if_late <= made && self.is_late(sides))
     }
 
-    /// The hand-off of the pairs: that of the idle rounds among them or, if there are too few or a block took no longer
-    /// than they did, `measured`, which the session measured before the pairs.
+    /// Ends the pairs. Idle rounds that are made afterwards have no blocks between them.
+    pub(super) fn end(&mut self, sides: &[Samples]) {
+        self.rounds_among =
+            self.rounds_among.iter().zip(sides).map(|(it, side)| it.start..side.rounds.len()).collect();
+    }
+
+    /// The hand-off of the pairs: that of the idle rounds among them, if there were enough, or else of all rounds since
+    /// the first pair. `measured` is what the session measured before the pairs.
     pub(super) fn handoff(&self, sides: &[Samples], measured: Duration) -> Handoff {
-        let rounds = sides.iter().zip(&self.earlier_rounds);
-        let among =
-            handoff::among(rounds.map(|(side, &earlier)| side.rounds.get(earlier..).unwrap_or_default()));
-        let leaves_time = |handoff: &Handoff| {
-            let mut blocks =
-                self.timed.iter().flat_map(|pair| pair.elapsed.iter().map(|it| (pair.handoffs, *it)));
-            blocks.all(|(handoffs, elapsed)| handoff.most * handoffs < elapsed)
+        let rounds = |end: fn(&Range<usize>) -> usize| {
+            let ranges = self.rounds_among.iter().map(move |it| it.start..end(it));
+            handoff::among(sides.iter().zip(ranges).map(|(side, range)| {
+                let end = range.end.min(side.rounds.len());
+                side.rounds.get(range.start..end).unwrap_or_default()
+            }))
         };
-        among.filter(leaves_time).unwrap_or_else(|| Handoff::exactly(measured))
+        let found = rounds(|it| it.end).or_else(|| rounds(|_| usize::MAX));
+        handoff::believed(found, measured, self.timed.iter().filter_map(Timed::shortest).min())
     }
 
     /// Returns true if the entry is late, judged by these runners' share of its time.
@@ -133,16 +140,13 @@ impl Pairs {
             note_longest(pairing, blocks, self.calls);
             return handoff::measure_again(pairing.sides);
         }
-        self.timed.push(note(pairing, blocks, &nets, self.calls));
+        self.timed.push(note(pairing, blocks, self.calls));
         self.least_clock = least_clock(pairing.samples.iter().flat_map(Samples::clocks));
         Ok(())
     }
 }
 
-pub(super) fn net_times<M: VariantMemory>(
-    pairing: &mut Pairing<'_, '_, M>,
-    blocks: &[Block],
-) -> Vec<Duration> {
+fn net_times<M: VariantMemory>(pairing: &mut Pairing<'_, '_, M>, blocks: &[Block]) -> Vec<Duration> {
     blocks.iter().zip(&mut *pairing.sides).map(|(block, side)| net(block, &mut *side.session)).collect()
 }
 
@@ -150,15 +154,12 @@ pub(super) fn net_times<M: VariantMemory>(
 pub(super) fn note<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
     blocks: &[Block],
-    nets: &[Duration],
     calls: u32,
 ) -> Timed {
     note_longest(pairing, blocks, calls);
-    for ((block, &net), samples) in blocks.iter().zip(nets).zip(&mut *pairing.samples) {
-        samples.claims.push(block.called.claimed.as_secs_f64() / net.as_secs_f64().max(1e-9));
-    }
     Timed {
-        elapsed: blocks.iter().map(without_short_waits).collect(),
+        elapsed: blocks.iter().map(|block| block.elapsed).collect(),
+        claimed: blocks.iter().map(|block| block.called.claimed).collect(),
         calls,
         handoffs: 1,
         preempted: blocks.iter().map(was_preempted).collect(),

@@ -39,8 +39,9 @@ impl<'b, M: VariantMemory> Rotation<'_, 'b, M> {
                 return Ok(Err(stop));
             }
         }
-        for (index, pairs) in turns {
+        for (index, mut pairs) in turns {
             let started = now(self.sides);
+            pairs.end(&self.timings[index].samples);
             if let Err(stop) = idle_rounds(&mut self.pairing(index), &pairs)? {
                 return Ok(Err(stop));
             }

@@ -97,15 +97,6 @@ pub(super) fn was_preempted(block: &Block) -> bool {
     block.wake.threads == 1 && block.waited.is_some_and(|waited| block.elapsed / PREEMPTED_ONE_IN < waited)
 }
 
-/// The time of a block without the candidate's waits for a CPU, if they are known and too short to count as preemption
-/// (at most a fiftieth of the block). On a busy machine, each block begins with such a wait.
-pub(super) fn without_short_waits(block: &Block) -> Duration {
-    if block.wake.threads != 1 || was_preempted(block) {
-        return block.elapsed;
-    }
-    block.elapsed.saturating_sub(block.candidate_waited.unwrap_or_default())
-}
-
 /// Returns true if a thread of a runner with several threads waited for a CPU, on average, for more than a fiftieth
 /// of the block. Such a block is not discarded, but it may be longer than the work.
 pub(super) fn threads_waited(block: &Block) -> bool {
@@ -130,7 +121,6 @@ pub(super) mod tests {
             wake: WakeCost { cpu: Duration::ZERO, threads },
             cpus_busy: 1.0,
             waited: Some(Duration::from_micros(waited_us)),
-            candidate_waited: Some(Duration::from_micros(waited_us / 2)),
             changed: None,
             on_device: None,
         }
@@ -142,14 +132,6 @@ pub(super) mod tests {
         assert!(!was_preempted(&block(1, 4)));
         assert!(!was_preempted(&block(2, 150)), "threads can wait for each other");
         assert!(!was_preempted(&Block { waited: None, ..block(1, 150) }));
-        for (block, us) in [
-            (block(1, 4), 198),
-            (block(1, 5), 200),
-            (block(2, 4), 200),
-            (Block { candidate_waited: None, ..block(1, 4) }, 200),
-        ] {
-            assert_eq!(without_short_waits(&block), Duration::from_micros(us), "{block:?}");
-        }
         assert!(threads_waited(&block(2, 9)) && !threads_waited(&block(2, 8)));
         assert!(!threads_waited(&block(1, 150)) && !threads_waited(&Block { waited: None, ..block(2, 150) }));
         let mut samples = Samples::default();

@@ -10,9 +10,10 @@ const LEAST_SHARE: f64 = 0.75;
 
 /// A timed pair.
 pub(super) struct Timed {
-    /// For each side, the time of its block with the hand-off, and without waits for a CPU that were too short to count
-    /// as preemption.
+    /// For each side, the time of its block with the hand-off.
     pub(super) elapsed: Vec<Duration>,
+    /// For each side, the time of its block by the runner's own clock; on a device, by the host's.
+    pub(super) claimed: Vec<Duration>,
     /// The number of calls in each of these times.
     pub(super) calls: u32,
     /// The number of hand-offs in each of these times.
@@ -29,10 +30,23 @@ pub(super) struct Timed {
 }
 
 impl Timed {
+    fn net(&self, side: usize, handoff: Duration) -> Option<Duration> {
+        Some(self.elapsed.get(side)?.saturating_sub(handoff * self.handoffs))
+    }
+
     /// The milliseconds per call of a side, without the hand-offs.
     pub(super) fn ms(&self, side: usize, handoff: Duration) -> Option<f64> {
-        let net = self.elapsed.get(side)?.saturating_sub(handoff * self.handoffs);
-        Some(ms_per_call(net, self.calls))
+        self.net(side, handoff).map(|net| ms_per_call(net, self.calls))
+    }
+
+    /// The time by the runner's own clock, divided by the time without the hand-offs.
+    pub(super) fn claim(&self, side: usize, handoff: Duration) -> Option<f64> {
+        Some(self.claimed.get(side)?.as_secs_f64() / self.net(side, handoff)?.as_secs_f64().max(1e-9))
+    }
+
+    /// The shortest time of a block, on average over the blocks of this pair.
+    pub(super) fn shortest(&self) -> Option<Duration> {
+        self.elapsed.iter().min().map(|&elapsed| elapsed / self.handoffs.max(1))
     }
 
     /// The time of a call of the baseline, divided by that of the candidate.
@@ -86,7 +100,6 @@ mod tests {
             wake: WakeCost { cpu: Duration::ZERO, threads: 1 },
             cpus_busy: 1.0,
             waited: None,
-            candidate_waited: None,
             changed: None,
             on_device: None,
         }
@@ -95,6 +108,7 @@ mod tests {
     fn pair(clocks: [Option<u32>; 2]) -> Timed {
         Timed {
             elapsed: vec![Duration::from_millis(1); 2],
+            claimed: Vec::new(),
             calls: 1,
             handoffs: 1,
             preempted: vec![false; 2],

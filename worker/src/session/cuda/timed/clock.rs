@@ -97,7 +97,6 @@ impl Clock for TimedDevice<'_> {
             wake: WakeCost { cpu: Duration::ZERO, threads: 1 },
             cpus_busy: 0.0,
             waited: None,
-            candidate_waited: None,
             changed: None,
             on_device: Some(DeviceBlock { pace, is_graph }),
         }))
@@ -111,7 +110,6 @@ impl Clock for TimedDevice<'_> {
             wake: WakeCost { cpu: Duration::ZERO, threads: 1 },
             elapsed: None,
             waited: None,
-            candidate_waited: None,
         }))
     }
 }

@@ -8,6 +8,7 @@ fn pairs(count: usize, candidate: usize, baseline: usize) -> Vec<Timed> {
     (0..count)
         .map(|at| Timed {
             elapsed: vec![Duration::from_millis(1); 2],
+            claimed: Vec::new(),
             calls: 1,
             handoffs: 1,
             preempted: vec![at < candidate, count - baseline <= at],
@@ -56,6 +57,7 @@ fn paced(count: usize, candidate: usize, baseline: usize) -> Vec<Timed> {
     (0..count)
         .map(|at| Timed {
             elapsed: vec![Duration::from_millis(1); 2],
+            claimed: Vec::new(),
             calls: 1,
             handoffs: 1,
             preempted: vec![false; 2],

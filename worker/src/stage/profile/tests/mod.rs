@@ -393,22 +393,37 @@ fn profile_subtracts_the_shorter_hand_off_from_both_sides() {
 #[test]
 fn profile_subtracts_the_hand_off_of_the_idle_rounds_among_its_blocks() {
     // Blocks take 21 us longer than their calls. Before the first call, empty blocks took only 1 us.
-    let script = |per_call: Duration, idle_us: u64| Script {
+    let script = |per_call: Duration, idle_us: &[u32]| Script {
         handoff: 21 * US,
         measured_first: Some(US),
-        idle_handoffs: vec![(Some(Duration::from_micros(idle_us)), None)],
+        idle_handoffs: idle_us.iter().map(|&us| us * US).collect(),
         ..honest(per_call)
     };
-    let report = profile(&with_baseline(script(300 * US, 21), script(600 * US, 30)), &task(&[0], true));
-    let entry = &report.body.entries[0];
-    assert!((entry.handoff_us - 21.0).abs() < 1e-9, "{}", entry.handoff_us);
-    let speedup = entry.speedup.expect("paired").value;
-    assert!((speedup - 2.0).abs() < 1e-6, "{speedup}");
-    // Longer than a whole block, so what was measured before the blocks is subtracted.
-    let long = Script { slots: 1, ..script(5 * US, 99) };
-    let report = profile(&with_baseline(long.clone(), long), &task(&[0], true));
-    let entry = &report.body.entries[0];
-    assert!((entry.handoff_us - 1.0).abs() < 1e-9, "{}", entry.handoff_us);
+    let profiled = |candidate: &Script, baseline: &Script| {
+        let report = profile(&with_baseline(candidate.clone(), baseline.clone()), &task(&[0], true));
+        let entry = &report.body.entries[0];
+        (entry.handoff_us, entry.speedup.expect("paired"))
+    };
+    let (handoff_us, speedup) = profiled(&script(300 * US, &[21]), &script(600 * US, &[30]));
+    assert!((handoff_us - 21.0).abs() < 1e-9, "{handoff_us}");
+    for it in [speedup.value, speedup.ci_low, speedup.ci_high] {
+        assert!((it - 2.0).abs() < 1e-6, "{speedup:?}");
+    }
+
+    // The interval includes what other hand-offs would make of the ratio: blocks of 600 and 1200 us, 6 us more or less.
+    let varying = [15, 21, 27];
+    let (_, speedup) = profiled(&script(300 * US, &varying), &script(600 * US, &varying));
+    assert!((speedup.value - 2.0).abs() < 1e-2, "{speedup:?}");
+    assert!(
+        (1.97..=1.995).contains(&speedup.ci_low) && (2.005..=2.03).contains(&speedup.ci_high),
+        "{speedup:?}"
+    );
+
+    // The rounds took longer than a block, so what was measured before the blocks counts.
+    let long = Script { slots: 1, ..script(5 * US, &[99]) };
+    let (handoff_us, speedup) = profiled(&long, &long);
+    assert!((handoff_us - 1.0).abs() < 1e-9, "{handoff_us}");
+    assert!((speedup.value - 1.0).abs() < 1e-6, "{speedup:?}");
 }
 
 #[test]
