@@ -4,9 +4,9 @@
 //! stopped; only a few elements are also read right before the second reading, to see whether they change after it. The
 //! candidate may control everything in the runner, even the loop that waits for commands. Therefore the inputs and the
 //! command are written while the runner is stopped, and the first reading is taken before it is resumed. Everything
-//! that the runner does between the two readings is timed. The cost of waking it is measured with empty blocks, which
-//! are idle rounds if the runner is stopped some time after its answer: any CPU time that it uses until then is work
-//! outside the timed calls.
+//! that the runner does between the two readings is timed. The cost of waking it is measured with empty blocks. In an
+//! idle round, which is an empty block among timed ones, the runner is stopped only some time after its answer: any CPU
+//! time that it uses until then is work outside the timed calls.
 
 use std::time::Duration;
 

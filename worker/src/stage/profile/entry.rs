@@ -35,6 +35,8 @@ const SLOW_CALL: Duration = Duration::from_millis(100);
 const MIN_CALM: usize = 3;
 /// The number of pairs of runners that is enough if an entry is late. One pair would give no interval.
 const MIN_RUNNERS_IF_LATE: u32 = 2;
+/// A screen rules out a candidate only if another hand-off would raise its speed-up by at most this factor.
+const MAX_VAGUENESS: f64 = 1.05;
 /// The numbers of warm-up calls and of timed calls in KernelForge's protocol.
 const KERNELFORGE_CALLS: (u32, u32) = (25, 100);
 
@@ -147,7 +149,8 @@ impl Timing {
             let ms: Vec<f64> = used.iter().filter_map(|pair| pair.ms(side, handoff.typical)).collect();
             medians.extend(quantile_of(&ms, 0.5));
             let samples = &mut self.samples[side];
-            samples.claims.extend(timed.iter().filter_map(|pair| pair.claim(side, handoff.typical)));
+            let blocks = timed.iter().chain(&pairs.parts);
+            samples.claims.extend(blocks.filter_map(|pair| pair.claim(side, handoff.typical)));
             samples.ms.extend(ms);
             let waited = |pair: &&Timed| pair.waited_ms.get(side).copied().unwrap_or_default();
             samples.waited_ms.extend(used.iter().map(waited));
@@ -157,7 +160,8 @@ impl Timing {
         if let Some(typical) = median(handoff.typical) {
             self.ratios.push(typical);
             self.by_handoff.push(
-                [handoff.least, handoff.most].map(|it| median(it).map_or(1.0, |ratio| ratio / typical)),
+                [handoff.least, handoff.most]
+                    .map(|it| median(it).map_or(f64::INFINITY, |ratio| ratio / typical)),
             );
         }
         if depth == Depth::Screen {
@@ -194,17 +198,13 @@ impl Timing {
     /// not make that part smaller.
     fn speedup(&self) -> Option<Estimate> {
         let estimate = self.over_ratios()?;
-        let median = |extreme: fn(f64, f64) -> f64| {
-            let factors: Vec<f64> =
-                self.by_handoff.iter().map(|&[one, other]| extreme(1.0, extreme(one, other))).collect();
-            quantile_of(&factors, 0.5).unwrap_or(1.0)
-        };
-        let (least, most) = (median(f64::min), median(f64::max));
+        let (least, most) = handoff::factors(&self.by_handoff);
         Some(Estimate { ci_low: estimate.ci_low * least, ci_high: estimate.ci_high * most, ..estimate })
     }
 
-    /// The speed-up, with the interval that follows from the ratios alone. If disturbed pairs count, they distort the ratio, because the slower side has
-    /// longer blocks and so is disturbed more. The interval is then extended to what the shortest blocks allow.
+    /// The speed-up, with the interval that follows from the ratios alone. If disturbed pairs count, they distort the
+    /// ratio, because the slower side has longer blocks and so is disturbed more. The interval is then extended to what
+    /// the shortest blocks allow.
     fn over_ratios(&self) -> Option<Estimate> {
         let estimate =
             if self.pairs.is_empty() { over_runners(&self.ratios) } else { over_pairs(&self.pairs) }?;
@@ -212,6 +212,12 @@ impl Timing {
             [candidate, baseline] if self.disturbed => widened(estimate, candidate, baseline),
             _ => estimate,
         })
+    }
+
+    /// Returns true if a screen says too little, because its blocks are not long beside a hand-off that it does not know
+    /// well. A full profile measures it better, and would be compared with the screens of other candidates.
+    pub(super) fn is_vague(&self) -> bool {
+        MAX_VAGUENESS < handoff::factors(&self.by_handoff).1
     }
 
     /// Returns the side whose figures cannot be true, and the reason.
@@ -424,7 +430,6 @@ fn kernelforge<M: VariantMemory>(
     let most = most_calls(pairing);
     let mut left = KERNELFORGE_CALLS.1;
     let mut totals = vec![Duration::ZERO; pairing.sides.len()];
-    let mut claimed = totals.clone();
     let mut handoffs = 0;
     while 0 < left {
         let calls = left.min(most);
@@ -435,7 +440,7 @@ fn kernelforge<M: VariantMemory>(
         };
         let timed = note(pairing, &blocks, calls);
         totals.iter_mut().zip(&timed.elapsed).for_each(|(total, &elapsed)| *total += elapsed);
-        claimed.iter_mut().zip(&timed.claimed).for_each(|(total, &claim)| *total += claim);
+        pairs.parts.push(timed);
         handoffs += 1;
         left -= calls;
     }
@@ -443,7 +448,7 @@ fn kernelforge<M: VariantMemory>(
     pairs.timed.push(Timed {
         preempted: vec![false; totals.len()],
         elapsed: totals,
-        claimed,
+        claimed: Vec::new(),
         calls,
         handoffs,
         waited_ms: Vec::new(),

@@ -17,9 +17,9 @@ const MAX_HANDOFF: Duration = Duration::from_micros(100);
 /// A round counts if runner and worker together waited for a CPU for at most this time, on average over the runner's
 /// threads: a fiftieth of a block, as for blocks.
 const MAX_WAIT: Duration = Duration::from_micros(10);
-/// If the hand-off among the blocks is unknown, it is at most this multiple of the one that was measured before them.
-/// (It was 1.5 times as long on one machine.)
-const MOST_FACTOR: u32 = 2;
+/// If the hand-off among the blocks is unknown, it differs by at most this factor from the one that was measured before
+/// them. (It was 1.5 times as long on one machine.)
+const UNKNOWN_FACTOR: u32 = 2;
 
 /// The hand-off that is subtracted from every block of a pair of runners, and how long it may have been instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,26 +49,33 @@ pub(super) fn among<'r>(sides: impl Iterator<Item = &'r [IdleRound]>) -> Option<
             rounds.iter().filter(calm).filter_map(|it| it.elapsed).map(|it| it.min(MAX_HANDOFF)).collect();
         times.sort_unstable();
         let last = times.len().checked_sub(1).filter(|_| MIN_AMONG <= times.len())?;
-        Some(Handoff { least: times[last / 4], typical: times[last / 2], most: times[last - last / 4] })
+        let typical = (times[last / 2] + times[times.len() / 2]) / 2;
+        Some(Handoff { least: times[last / 4], typical, most: times[last - last / 4] })
     };
     sides.map(of_side).reduce(|one, other| Some(one?.shorter(other?))).flatten()
 }
 
 /// The hand-off of blocks of which the shortest took `shortest`. `among` is that of the idle rounds among them, and
-/// `measured` that of empty blocks before them, which counts if the other is unknown or leaves no time. At most half of
-/// the time that `typical` leaves of the shortest block is uncertain.
+/// `measured` that of empty blocks before them, which counts if the other is unknown or leaves no time. `most` leaves at
+/// least half of the time that `typical` leaves of the shortest block.
 pub(super) fn believed(among: Option<Handoff>, measured: Duration, shortest: Option<Duration>) -> Handoff {
     let shortest = shortest.unwrap_or(Duration::MAX);
-    let known = among.filter(|it| it.typical < shortest);
-    let typical = known.map_or(measured, |it| it.typical);
-    // The session may have measured it again after a block that was shorter.
-    let typical = if typical < shortest { typical } else { shortest / 2 };
-    let most = known.map_or(typical * MOST_FACTOR, |it| it.most);
-    Handoff {
-        least: known.map_or(typical, |it| it.least),
-        typical,
-        most: most.min(typical + (shortest - typical) / 2),
-    }
+    let unknown =
+        Handoff { least: measured / UNKNOWN_FACTOR, typical: measured, most: measured * UNKNOWN_FACTOR };
+    let Handoff { least, typical, most } = among.filter(|it| it.typical < shortest).unwrap_or(unknown);
+    Handoff { least, typical, most: most.min(typical + shortest.saturating_sub(typical) / 2) }
+}
+
+/// The factors, at most and at least 1, by which a speed-up would differ with another hand-off: the medians over the
+/// runners. `by_handoff` has the factor of the shortest and of the longest hand-off for each runner.
+pub(super) fn factors(by_handoff: &[[f64; 2]]) -> (f64, f64) {
+    let median = |extreme: fn(f64, f64) -> f64| {
+        let mut factors: Vec<f64> =
+            by_handoff.iter().map(|&[one, other]| extreme(1.0, extreme(one, other))).collect();
+        factors.sort_by(f64::total_cmp);
+        factors.get(factors.len() / 2).copied().unwrap_or(1.0)
+    };
+    (median(f64::min), median(f64::max))
 }
 
 /// Measures the hand-off of each side if it is not known. The shortest counts for all, because waking is the same work
@@ -154,7 +161,9 @@ mod tests {
         // Waits are an average over threads, and those that Linux does not report count as none.
         let mut other = rounds(&waiting);
         other.iter_mut().for_each(|round| round.wake.threads = 2);
-        assert_eq!(among(std::iter::once(&other[..])), Some(handoff((20, 22, 100))));
+        let found = among(std::iter::once(&other[..]));
+        // The median of an even number lies between the two in the middle.
+        assert_eq!(found, Some(Handoff { typical: us(47) / 2, ..handoff((20, 0, 100)) }));
         other.iter_mut().for_each(|round| round.waited = None);
         assert_eq!(among(std::iter::once(&other[..])), Some(handoff((22, 25, 100))));
         // Rounds on a device have no hand-off.
@@ -163,18 +172,20 @@ mod tests {
     }
 
     #[test]
-    fn hand_off_leaves_time_of_every_block() {
+    fn unknown_or_too_long_hand_off_is_replaced_by_the_one_before_the_blocks() {
         let found = Some(handoff((20, 22, 30)));
         for (among, measured, shortest, expected) in [
             (found, 15, Some(500), (20, 22, 30)),
             // At most half of what is left of the shortest block is uncertain.
             (found, 15, Some(32), (20, 22, 27)),
             // The rounds took longer than a block.
-            (found, 16, Some(20), (16, 16, 18)),
-            (None, 16, Some(500), (16, 16, 32)),
-            (None, 16, Some(20), (16, 16, 18)),
-            (None, 100, Some(40), (20, 20, 30)),
-            (None, 0, None, (0, 0, 0)),
+            (found, 16, Some(20), (8, 16, 18)),
+            (None, 16, Some(500), (8, 16, 32)),
+            (None, 16, Some(20), (8, 16, 18)),
+            (None, 16, None, (8, 16, 32)),
+            (None, 0, Some(40), (0, 0, 0)),
+            // The blocks took no time.
+            (None, 100, Some(40), (50, 100, 100)),
         ] {
             let found = believed(among, us(measured), shortest.map(us));
             assert_eq!(found, handoff(expected), "{among:?} {measured} {shortest:?}");

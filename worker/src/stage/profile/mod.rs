@@ -313,7 +313,7 @@ impl<B: Backend> Profile<'_, B> {
             timings.iter().zip(contexts).filter(|(timing, _)| !timing.samples[CANDIDATE].most_ms.is_empty())
         {
             match timing.doubt(context) {
-                Ok(None) => {}
+                Ok(None) => self.inconclusive |= screened && timing.is_vague(),
                 // The few blocks of a screen prove nothing, so a doubtful candidate is profiled in full.
                 Ok(Some(_)) | Err(_) if screened => self.inconclusive = true,
                 Ok(Some((number, stop))) => {

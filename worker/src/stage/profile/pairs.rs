@@ -34,7 +34,9 @@ pub(super) struct Pairs {
     pub(super) calls: u32,
     /// The time that the entry has taken in these runners so far.
     pub(super) spent: Duration,
-    /// For each side, the idle rounds that were made among the pairs.
+    /// The pairs of which the only sample of KernelForge's protocol consists.
+    pub(super) parts: Vec<Timed>,
+    /// For each side, the idle rounds since the first pair, without those after the last pair.
     rounds_among: Vec<Range<usize>>,
     least_calls: u32,
     most_calls: u32,
@@ -60,6 +62,7 @@ impl Pairs {
         };
         Self {
             timed: Vec::new(),
+            parts: Vec::new(),
             without_time: 0,
             calls: 1,
             spent,

@@ -96,3 +96,32 @@ fn deciles_are_eleven_from_the_shortest_to_the_longest() {
     }
     assert_eq!((deciles(&ms).len(), deciles(&[]).len()), (11, 0));
 }
+
+#[test]
+fn interval_includes_what_other_hand_offs_would_make_of_the_speed_up() {
+    let timing = |by_handoff: &[[f64; 2]]| Timing {
+        ratios: vec![2.0; by_handoff.len()],
+        by_handoff: by_handoff.to_vec(),
+        ..Timing::of(2)
+    };
+    for (by_handoff, low, high, is_vague) in [
+        (&[[0.99, 1.02]; 3][..], 1.98, 2.04, false),
+        // A speed-up below 1 becomes smaller with a longer hand-off.
+        (&[[1.01, 0.98]; 3], 1.96, 2.02, false),
+        // The median over the runners counts.
+        (&[[1.0, 1.0], [0.99, 1.02], [0.9, 1.5]], 1.98, 2.04, false),
+        (&[[0.99, 1.06]; 3], 1.98, 2.12, true),
+        (&[[0.99, f64::INFINITY]; 3], 1.98, f64::INFINITY, true),
+    ] {
+        let timing = timing(by_handoff);
+        let found = timing.speedup().expect("ratios");
+        assert!((found.ci_low - low).abs() < 1e-9 && found.value.to_bits() == 2.0_f64.to_bits(), "{found:?}");
+        assert!(found.ci_high.total_cmp(&high).is_eq() || (found.ci_high - high).abs() < 1e-9, "{found:?}");
+        assert_eq!(timing.is_vague(), is_vague, "{by_handoff:?}");
+        let noise = half_width(&timing.estimate().expect("ratios"));
+        assert!(
+            noise < 1e-9,
+            "more runners do not make the hand-off more certain, so it is no reason for them: {noise}"
+        );
+    }
+}

@@ -41,3 +41,15 @@ fn screen_has_no_figures_for_a_doubtful_candidate() {
     assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
     assert!(report.body.entries.is_empty(), "{:?}", report.body.entries);
 }
+
+/// A screen does not know the hand-off among its blocks. Compared with a full profile, it could rule out the best.
+#[test]
+fn screen_has_no_figures_if_its_blocks_are_not_long_beside_the_hand_off() {
+    let script = |per_call: Duration| Script { handoff: 16 * US, slots: 1, ..honest(per_call) };
+    for (candidate, baseline, figures) in [(20, 60, 0), (20, 20, 1), (2000, 6000, 1)] {
+        let backend = with_baseline(script(candidate * US), script(baseline * US));
+        let report = profile(&backend, &screen());
+        assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
+        assert_eq!(report.body.entries.len(), figures, "{candidate} {baseline}");
+    }
+}
