@@ -22,7 +22,8 @@ use crate::machine::{avoid_cpu, cpus};
 use crate::runner::control::{FLAG_PLAN, FLAG_VARIED};
 use crate::sandbox::scheduling::{Scheduling, set_scheduling};
 use crate::session::{
-    Answer, Block, BlockOrder, Clock, IdleRound, LOOKS, Look, Renew, SessionError, WakeCost, nothing_new,
+    Answer, Block, BlockOrder, Clock, IdleRound, LOOKS, Look, MAX_HANDOFF, Renew, SessionError, WakeCost,
+    nothing_new,
 };
 
 /// The number of empty blocks whose median is the hand-off. If there is a baseline, a candidate gains nothing by
@@ -37,9 +38,6 @@ const HANDOFF_TIME: Duration = Duration::from_millis(100);
 const MIN_HANDOFF_BLOCKS: usize = 9;
 /// After this time, no further empty block is started in any case.
 const MAX_HANDOFF_TIME: Duration = Duration::from_secs(1);
-/// The longest hand-off that is ever subtracted. Longer ones are caused by a busy machine, or by a candidate that slows
-/// down empty blocks to make its calls look fast.
-const MAX_HANDOFF: Duration = Duration::from_micros(100);
 /// The length of an idle round after the runner's answer. If blocks are short, a thread that works during the whole
 /// round uses several times the CPU time that is allowed.
 const IDLE_TIME: Duration = Duration::from_millis(1);

@@ -8,12 +8,10 @@
 use std::time::Duration;
 
 use super::Side;
-use crate::session::{IdleRound, SessionError};
+use crate::session::{IdleRound, MAX_HANDOFF, SessionError};
 
 /// The number of idle rounds of each side that are needed to measure the hand-off.
 const MIN_AMONG: usize = 3;
-/// The longest hand-off that is subtracted, as for empty blocks.
-const MAX_HANDOFF: Duration = Duration::from_micros(100);
 /// A round counts if runner and worker together waited for a CPU for at most this time, on average over the runner's
 /// threads: a fiftieth of a block, as for blocks.
 const MAX_WAIT: Duration = Duration::from_micros(10);
@@ -72,6 +70,7 @@ pub(super) fn factors(by_handoff: &[[f64; 2]]) -> (f64, f64) {
     let median = |extreme: fn(f64, f64) -> f64| {
         let mut factors: Vec<f64> =
             by_handoff.iter().map(|&[one, other]| extreme(1.0, extreme(one, other))).collect();
+        // Not `quantile_of`, because a factor may be infinite.
         factors.sort_by(f64::total_cmp);
         factors.get(factors.len() / 2).copied().unwrap_or(1.0)
     };
