@@ -71,6 +71,13 @@ pub enum ArtifactKind {
 }
 
 impl ArtifactKind {
+    pub const ALL: [Self; 4] = [Self::SharedLibrary, Self::Ptx, Self::Cubin, Self::Module];
+
+    /// The name of an artifact's file in the run's folder of artifacts. `digest` is that of the file, in hex.
+    pub fn file_name(self, digest: &str) -> String {
+        format!("{digest}.{}", self.suffix())
+    }
+
     /// The suffix of an artifact's file.
     pub const fn suffix(self) -> &'static str {
         match self {

@@ -3,6 +3,7 @@
 //! All defaults are in `configs/default.toml`, so no table of settings implements `Default`, except for an override of
 //! tolerances, which may be empty.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -221,5 +222,6 @@ pub enum BeforeProfile {
 pub struct CandidateSource {
     pub sources: Vec<PathBuf>,
     pub language: Language,
-    pub symbol: String,
+    /// In most cases, the default name of its language.
+    pub symbol: Cow<'static, str>,
 }

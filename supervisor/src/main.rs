@@ -28,7 +28,10 @@ fn main() -> ExitCode {
                 arguments.filter_map(|argument| argument.into_string().ok()).collect();
             end(opt_worker::canary_main(&arguments))
         }
-        _ => ExitCode::from(opt_supervisor::cli::main()),
+        _ => {
+            opt_worker::heap::return_blocks_from(opt_worker::heap::SUPERVISOR);
+            ExitCode::from(opt_supervisor::cli::main())
+        }
     }
 }
 

@@ -1,17 +1,23 @@
 //! Makes the C library's allocator return large blocks to the operating system as soon as they are freed.
 //!
 //! When a block with its own mapping is freed, glibc by default takes later blocks up to that size from the heap, and
-//! keeps their memory when they are freed. A worker that once needed a few MiB would keep them until its end.
+//! keeps their memory when they are freed. A process that once needed a few MiB would keep them until its end.
 
-/// The size, in bytes, from which blocks get their own mapping. For smaller blocks, the system calls would cost more
-/// than they save.
-#[cfg(target_env = "gnu")]
-const MAPPED_FROM: libc::c_int = 2 << 20;
+use std::ffi::c_int;
 
-/// Fixes glibc's thresholds. Other C libraries do not change theirs.
-pub(crate) fn return_large_blocks() {
+/// The size, in bytes, from which a worker's blocks get their own mapping. For smaller blocks, the system calls would
+/// cost more than they save.
+pub(crate) const WORKER: c_int = 2 << 20;
+/// The same for a supervisor, which lives longer and has large blocks only while it reads the plan.
+pub const SUPERVISOR: c_int = 128 << 10;
+
+/// Fixes glibc's thresholds: blocks of this size and larger get their own mapping. Other C libraries do not change
+/// theirs.
+pub fn return_blocks_from(size: c_int) {
+    #[cfg(not(target_env = "gnu"))]
+    let _ = size;
     #[cfg(target_env = "gnu")]
-    for (option, limit) in [(libc::M_MMAP_THRESHOLD, MAPPED_FROM), (libc::M_TRIM_THRESHOLD, MAPPED_FROM)] {
+    for (option, limit) in [(libc::M_MMAP_THRESHOLD, size), (libc::M_TRIM_THRESHOLD, size)] {
         // SAFETY: mallopt only changes parameters of the allocator, under its lock.
         unsafe { libc::mallopt(option, limit) };
     }
@@ -50,7 +56,7 @@ mod tests {
 
     fn measure() {
         const BLOCK_KIB: u64 = 8 << 10;
-        return_large_blocks();
+        return_blocks_from(WORKER);
         // With glibc's own limits, freeing the first block makes the allocator keep the second.
         drop(std::hint::black_box(vec![1_u8; 16 << 20]));
         let before = resident();

@@ -4,7 +4,7 @@
 //! candidate's host code. A runner is a separate process for one candidate; a compiler runs in a sandboxed process as
 //! well. All of these processes run the same executable; a hidden first argument selects the role.
 
-mod heap;
+pub mod heap;
 mod interpreter;
 pub mod judge;
 mod link;

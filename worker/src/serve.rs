@@ -53,7 +53,7 @@ struct Host {
 /// The entry point of a worker. `supervisor` is the pid of the expected parent.
 pub fn main(supervisor: u32, device: Device) -> Result<(), WorkerError> {
     end_with_supervisor(supervisor)?;
-    crate::heap::return_large_blocks();
+    crate::heap::return_blocks_from(crate::heap::WORKER);
     let server = std::env::var(SERVER_VARIABLE).map_err(|_| WorkerError::Environment(SERVER_VARIABLE))?;
     let nonce = std::env::var(NONCE_VARIABLE).map_err(|_| WorkerError::Environment(NONCE_VARIABLE))?;
     let executable = take_executable().map_err(WorkerError::Executable)?;

@@ -352,7 +352,7 @@ fn signatures(plan: &Plan, facts: &[JobFacts], as_json: bool) -> CommandResult {
             continue;
         };
         let observed = observed(job, signature)?;
-        let symbol = job.candidates.first().map_or("run", |it| it.source.symbol.as_str());
+        let symbol = job.candidates.first().map_or("run", |it| &it.source.symbol);
         let skeleton = c_skeleton(signature, &observed, symbol);
         text.push_str(&format!(
             "job {} (signature {})\n{}\n{skeleton}\n",

@@ -348,8 +348,8 @@ impl Core {
         );
         let id = lease.order.unit;
         let times = self.change(id, |unit| {
-            unit.losses.over_device += 1;
-            unit.losses.over_device
+            unit.losses().over_device += 1;
+            unit.losses().over_device
         });
         if times <= MAX_OVER_DEVICE {
             return self.repeat(lease, Blame::Host, why);

@@ -217,7 +217,7 @@ impl Core {
         }
         let Some(entry) = head.failed_entry().map(str::to_owned) else { return };
         let blamed = order.beside.filter(|_| report.baseline_failed()).unwrap_or(order.unit);
-        let before = self.change(blamed, |unit| unit.losses.killed_at.replace(entry.clone()));
+        let before = self.change(blamed, |unit| unit.losses().killed_at.replace(entry.clone()));
         if before.as_ref() == Some(&entry) {
             mark_as_crashed(&mut report.head);
         }
@@ -227,8 +227,9 @@ impl Core {
     /// for word.
     fn blame_same_output(&mut self, unit: UnitId, report: &mut Report) {
         let Body::Build(built) = &report.body else { return };
-        let before = self
-            .change(unit, |unit| std::mem::replace(&mut unit.losses.build_output, built.unexplained.clone()));
+        let before = self.change(unit, |unit| {
+            std::mem::replace(&mut unit.losses().build_output, built.unexplained.clone())
+        });
         if report.head.status == Status::InfraError
             && built.unexplained.is_some()
             && before == built.unexplained
@@ -258,7 +259,7 @@ impl Core {
 
     fn repeat_or_give_up(&mut self, now: Moment, lease: Lease, blame: Blame, why: String) {
         let id = lease.order.unit;
-        let (too_many, workers) = self.change(id, |unit| (unit.losses.add_lost(now), unit.workers_lost));
+        let (too_many, workers) = self.change(id, |unit| (unit.losses().add_lost(now), unit.workers_lost));
         let quarantine = self.is_in_quarantine(id);
         if too_many || quarantine {
             let why = if quarantine {
@@ -284,12 +285,12 @@ impl Core {
     /// The attempt is repeated once, with a smaller batch if there is one.
     pub(super) fn repeat_smaller_or_give_up(&mut self, lease: Lease, why: String) {
         let times = self.change(lease.order.unit, |unit| {
-            unit.losses.short_of_memory += 1;
+            unit.losses().short_of_memory += 1;
             // A compiler that may owe less could fail for that reason alone, so a build keeps its memory.
             if lease.order.stage != Stage::Build {
-                unit.losses.from_way = lease.way + 1;
+                unit.losses().from_way = lease.way + 1;
             }
-            unit.losses.short_of_memory
+            unit.losses().short_of_memory
         });
         if MAX_SHORT_OF_MEMORY < times {
             self.give_up(lease, Blame::Host, why);

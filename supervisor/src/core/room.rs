@@ -170,8 +170,8 @@ impl Core {
         let applies = self.lacks_room() && lease.order.stage == Stage::Build;
         applies
             && self.change(lease.order.unit, |unit| {
-                unit.losses.without_room += 1;
-                unit.losses.without_room <= MAX_WITHOUT_ROOM
+                unit.losses().without_room += 1;
+                unit.losses().without_room <= MAX_WITHOUT_ROOM
             })
     }
 

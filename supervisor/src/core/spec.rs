@@ -54,8 +54,8 @@ pub struct UnitSpec {
     pub is_baseline: bool,
     /// Whether it may be ranked by the entries that it supports if it does not support all.
     pub partial: bool,
-    /// Its state from an earlier part of the run.
-    pub resumed: Option<Resumed>,
+    /// Its state from an earlier part of the run. Boxed, because most units have none.
+    pub resumed: Option<Box<Resumed>>,
 }
 
 /// What a unit needs for one of its stages.

@@ -124,6 +124,10 @@ impl Core {
         };
         self.last_turn = self.last_turn.max(turn);
         let count = units.len();
+        if 1 < count {
+            // A plan offers all its candidates at once.
+            self.units.reserve_exact(count);
+        }
         for spec in units {
             if by == Offer::Unasked {
                 let numbers = vec![

@@ -31,8 +31,8 @@ impl Core {
             return false;
         }
         let times = self.change(lease.order.unit, |unit| {
-            unit.losses.without_tasks += 1;
-            unit.losses.without_tasks
+            unit.losses().without_tasks += 1;
+            unit.losses().without_tasks
         });
         if MAX_WITHOUT_TASKS < times {
             return false;

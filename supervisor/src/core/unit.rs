@@ -50,7 +50,8 @@ pub(crate) struct Unit {
     pub(crate) failed_beside: bool,
     /// The number of attempts, of any step, in which the worker was lost.
     pub(crate) workers_lost: u32,
-    pub(crate) losses: Losses,
+    /// `None` if there were none. Most units have none.
+    losses: Option<Box<Losses>>,
     /// Its speed-up over the baseline, from the last timed step that passed.
     pub(crate) speedup: Option<Estimate>,
     pub(crate) second_pass: SecondPass,
@@ -97,8 +98,8 @@ impl Losses {
 
 impl Unit {
     pub(crate) fn new(spec: UnitSpec, job: JobId, turn: u32) -> Self {
-        let (progress, may_be_paired, speedup) = match spec.resumed {
-            Some(Resumed::Ended { status, verified, speedup }) => {
+        let (progress, may_be_paired, speedup) = match spec.resumed.as_deref() {
+            Some(&Resumed::Ended { status, verified, speedup }) => {
                 (Progress::Done(status), verified && status == Status::Passed, speedup)
             }
             Some(Resumed::Built) | None => (Progress::Waiting { attempt: 1 }, false, None),
@@ -112,7 +113,7 @@ impl Unit {
             may_be_paired,
             failed_beside: false,
             workers_lost: 0,
-            losses: Losses::default(),
+            losses: None,
             speedup,
             second_pass: SecondPass::NotNeeded,
         };
@@ -122,8 +123,17 @@ impl Unit {
         unit
     }
 
+    pub(crate) fn losses(&mut self) -> &mut Losses {
+        self.losses.get_or_insert_default()
+    }
+
+    /// Returns the first of the step's ways that is still allowed. Later ways take less memory.
+    pub(crate) fn from_way(&self) -> usize {
+        self.losses.as_ref().map_or(0, |losses| losses.from_way)
+    }
+
     fn starts_built(&self) -> bool {
-        self.spec.resumed == Some(Resumed::Built)
+        self.spec.resumed.as_deref() == Some(&Resumed::Built)
             && self.spec.route.first().is_some_and(|step| step.stage == Stage::Build)
             && 1 < self.spec.route.len()
     }
@@ -147,8 +157,10 @@ impl Unit {
         self.may_be_paired |= next.alone;
         self.step_index += 1;
         self.progress = Progress::Waiting { attempt: 1 };
-        // Otherwise, a unit could pause the run for as long again in each step.
-        self.losses = Losses { without_tasks: self.losses.without_tasks, ..Losses::default() };
+        if let Some(losses) = &mut self.losses {
+            // Otherwise, a unit could pause the run for as long again in each step.
+            **losses = Losses { without_tasks: losses.without_tasks, ..Losses::default() };
+        }
         true
     }
 
@@ -159,7 +171,7 @@ impl Unit {
     /// Earlier losses no longer count, except that a unit that has lost a worker ends when it loses another.
     pub(crate) fn begin_second_pass(&mut self) {
         self.second_pass = SecondPass::Begun;
-        self.losses = Losses::default();
+        self.losses = None;
         self.workers_lost = self.workers_lost.min(MAX_WORKERS_LOST - 1);
     }
 

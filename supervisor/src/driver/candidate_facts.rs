@@ -1,9 +1,14 @@
 //! The facts that a run learns about its candidates (artifact, score, status, earlier attempts), and the disk space
 //! that their libraries take.
+//!
+//! A run can have a hundred thousand candidates, and all of them can be built before the first is verified. So a fact
+//! takes as little memory as possible.
 
 use std::collections::{BTreeMap, HashSet};
+use std::path::Path;
 
 use opt_shared::ids::EntryId;
+use opt_shared::language::ArtifactKind;
 use opt_shared::outcome::{Artifact, Body, Report, Status};
 use opt_shared::units::Bytes;
 
@@ -12,8 +17,8 @@ use crate::core::event::Stage;
 
 #[derive(Clone, Debug, Default)]
 pub struct CandidateFacts {
-    pub artifact: Option<Artifact>,
-    pub unsupported: Vec<EntryId>,
+    pub artifact: Option<KnownArtifact>,
+    pub unsupported: Box<[EntryId]>,
     /// Boxed, because most candidates have none.
     pub profile: Option<Box<ScoreSummary>>,
     pub status: Option<Status>,
@@ -21,12 +26,79 @@ pub struct CandidateFacts {
     pub earlier_attempts: BTreeMap<Stage, u32>,
 }
 
+/// A candidate's artifact.
+#[derive(Clone, Debug, PartialEq)]
+pub enum KnownArtifact {
+    /// A file with the name that a worker gives to an artifact, in the run's folder of artifacts.
+    Named(Box<NamedArtifact>),
+    /// Any other file, such as one that was recorded before the run's folder was moved.
+    Other(Box<Artifact>),
+}
+
+/// An artifact whose name follows from its digest.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedArtifact {
+    digest: [u8; 32],
+    bytes: Bytes,
+    kind: ArtifactKind,
+}
+
+impl KnownArtifact {
+    /// `folder` is the run's folder of artifacts.
+    pub(crate) fn new(artifact: &Artifact, folder: &Path) -> Self {
+        let kind = ArtifactKind::ALL
+            .into_iter()
+            .find(|kind| artifact.path == folder.join(kind.file_name(&artifact.digest)));
+        match (kind, blake3::Hash::from_hex(&artifact.digest)) {
+            (Some(kind), Ok(digest)) if digest.to_hex().as_str() == artifact.digest => {
+                Self::Named(Box::new(NamedArtifact {
+                    digest: *digest.as_bytes(),
+                    bytes: artifact.bytes,
+                    kind,
+                }))
+            }
+            _ => Self::Other(Box::new(artifact.clone())),
+        }
+    }
+
+    /// Returns the artifact as it was given to `new`. `folder` must be the same.
+    pub(crate) fn whole(&self, folder: &Path) -> Artifact {
+        match self {
+            Self::Named(named) => {
+                let digest = blake3::Hash::from_bytes(named.digest).to_hex().to_string();
+                let path = folder.join(named.kind.file_name(&digest));
+                Artifact { digest, path, bytes: named.bytes }
+            }
+            Self::Other(artifact) => (**artifact).clone(),
+        }
+    }
+
+    fn bytes(&self) -> Bytes {
+        match self {
+            Self::Named(named) => named.bytes,
+            Self::Other(artifact) => artifact.bytes,
+        }
+    }
+
+    /// Returns the first 128 bits of the digest, or `None` if it is not a digest.
+    fn start_of_digest(&self) -> Option<u128> {
+        match self {
+            Self::Named(named) => named.digest.first_chunk().map(|start| u128::from_be_bytes(*start)),
+            Self::Other(artifact) => {
+                artifact.digest.get(..32).and_then(|digits| u128::from_str_radix(digits, 16).ok())
+            }
+        }
+    }
+}
+
 impl CandidateFacts {
-    /// Adds what the report of a valid attempt says.
-    pub(super) fn learn(&mut self, stage: Stage, report: &Report) {
+    /// Adds what the report of a valid attempt says. `artifacts` is the run's folder of artifacts.
+    pub(super) fn learn(&mut self, stage: Stage, report: &Report, artifacts: &Path) {
         match &report.body {
-            Body::Build(built) => self.artifact.clone_from(&built.artifact),
-            Body::Verify(verified) => self.unsupported.clone_from(&verified.unsupported),
+            Body::Build(built) => {
+                self.artifact = built.artifact.as_ref().map(|it| KnownArtifact::new(it, artifacts));
+            }
+            Body::Verify(verified) => self.unsupported = verified.unsupported.as_slice().into(),
             Body::Profile(profiled) if report.head.status == Status::Passed => {
                 self.profile = Some(Box::new(ScoreSummary::of(stage, profiled)));
             }
@@ -53,11 +125,10 @@ impl Libraries {
         libraries
     }
 
-    pub(crate) fn add(&mut self, artifact: &Artifact) {
-        let start = artifact.digest.get(..32).and_then(|digits| u128::from_str_radix(digits, 16).ok());
+    pub(crate) fn add(&mut self, artifact: &KnownArtifact) {
         // A library without a digest is counted every time.
-        if start.is_none_or(|start| self.seen.insert(start)) {
-            self.bytes += artifact.bytes;
+        if artifact.start_of_digest().is_none_or(|start| self.seen.insert(start)) {
+            self.bytes += artifact.bytes();
         }
     }
 
@@ -70,16 +141,42 @@ impl Libraries {
 mod tests {
     use super::*;
 
+    const FOLDER: &str = "/run/artifacts";
+
+    fn artifact(digest: &str, suffix: &str, bytes: u64) -> Artifact {
+        let digest = digest.repeat(32);
+        let path = Path::new(FOLDER).join(format!("{digest}.{suffix}"));
+        Artifact { digest, path, bytes: Bytes::new(bytes) }
+    }
+
+    #[test]
+    fn known_artifact_returns_the_artifact_it_was_made_from() {
+        let usual = ["so", "ptx", "cubin", "py"].map(|suffix| artifact("0a", suffix, 5));
+        let moved = Artifact { path: "/before/artifacts/library.so".into(), ..artifact("0a", "so", 5) };
+        let others = [
+            moved,
+            artifact("0A", "so", 5),
+            artifact("no", "so", 5),
+            artifact("0a", "dll", 5),
+            artifact("", "so", 5),
+        ];
+        for (artifacts, are_named) in [(&usual[..], true), (&others[..], false)] {
+            for artifact in artifacts {
+                let known = KnownArtifact::new(artifact, Path::new(FOLDER));
+                assert_eq!(known.whole(Path::new(FOLDER)), *artifact);
+                assert_eq!(matches!(known, KnownArtifact::Named(_)), are_named, "{artifact:?}");
+            }
+        }
+    }
+
     #[test]
     fn equal_libraries_are_counted_once() {
-        let artifact = |digest: &str, bytes| Artifact {
-            digest: digest.repeat(32),
-            path: "/run/artifacts/library.so".into(),
-            bytes: Bytes::new(bytes),
-        };
+        let artifact =
+            |digest: &str, bytes| KnownArtifact::new(&artifact(digest, "so", bytes), Path::new(FOLDER));
         let with_artifact = |artifact| CandidateFacts { artifact, ..CandidateFacts::default() };
         let mut libraries = Libraries::of(&[with_artifact(Some(artifact("0a", 5))), with_artifact(None)]);
-        libraries.add(&artifact("0a", 5));
+        let moved = Artifact { path: "/before/library.so".into(), ..self::artifact("0a", "so", 5) };
+        libraries.add(&KnownArtifact::new(&moved, Path::new(FOLDER)));
         assert_eq!(libraries.bytes(), Bytes::new(5));
         libraries.add(&artifact("0b", 7));
         assert_eq!(libraries.bytes(), Bytes::new(12));

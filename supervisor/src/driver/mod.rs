@@ -107,8 +107,11 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         selected = spec::selected(&plan, &options.only)?;
     }
     record_start(&mut store, &folder, &plan, &resolved)?;
-    let earlier = if options.resume { Earlier::open(&mut store, &plan, &facts)? } else { Earlier::default() };
-    let candidate_facts = register::register(&mut store, &plan, &facts, &selected, &earlier)?;
+    // The text of a plan with ten thousand candidates takes more than 1 MiB.
+    drop(resolved);
+    let earlier = if options.resume { Earlier::open(&mut store, &plan, &facts)? } else { Earlier::None };
+    let candidate_facts =
+        register::register(&mut store, &plan, &facts, &selected, earlier, &folder.artifacts())?;
     let kept_replays = register::register_replays(&mut store, &plan, &replay_facts)?;
     let machine_memory = whole_memory();
     let device = plan.device();

@@ -1,6 +1,8 @@
 //! Turns the tables, patterns and baseline of a job into its list of candidates, each with a name.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,7 +12,7 @@ use opt_shared::launch::Launch;
 use opt_shared::settings::CandidateSource;
 
 use super::error::{Findings, Located, Spot, list, nearest, quote};
-use super::glob::{Match, expand};
+use super::glob::{expand, tail};
 use super::job::{RawCandidate, RawJob};
 use super::layers::Layers;
 use super::names::{NameOf, objection};
@@ -32,11 +34,31 @@ pub(super) struct Draft {
 }
 
 /// Where a candidate's name comes from.
+#[derive(Clone, Copy)]
 enum Naming {
     /// The name is final. It comes from the candidate's table, from its first source, or from the language `torch`.
     Given,
-    /// The name of the file. The suffix is left out unless another candidate has the same short name.
-    File { short: String, long: String },
+    /// The last bytes of the file's path, as many as `length` says. The suffix is left out unless another candidate has
+    /// the same short name.
+    File { length: usize },
+}
+
+impl Draft {
+    /// The long name of a candidate that is named after its file.
+    fn long_name(&self) -> Option<&str> {
+        let Naming::File { length } = self.naming else { return None };
+        tail(self.source.sources.first()?, length)
+    }
+
+    /// The name that the candidate gets if no other candidate has the same one.
+    fn short_name(&self) -> &str {
+        self.long_name().map_or(&self.name, without_suffix)
+    }
+}
+
+fn without_suffix(name: &str) -> &str {
+    let suffix = Path::new(name).extension().map_or(0, |suffix| suffix.len() + ".".len());
+    &name[..name.len() - suffix]
 }
 
 /// The candidates of a job, and the index of the baseline among them.
@@ -50,8 +72,10 @@ pub(super) fn list_candidates(job: &RawJob, max: usize, findings: &mut Findings)
     let before = findings.count();
     let mut drafts: Vec<Draft> = job.candidates.iter().filter_map(|raw| from_table(raw, findings)).collect();
     // Patterns skip files that a table already names.
-    let mut seen: BTreeSet<PathBuf> =
-        drafts.iter().flat_map(|draft| draft.source.sources.iter().map(|path| identity(path))).collect();
+    let mut seen: HashSet<FileDigest> = drafts
+        .iter()
+        .flat_map(|draft| draft.source.sources.iter().map(|path| digest_of_path(&identity(path))))
+        .collect();
     for pattern in &job.patterns {
         let limit = max.saturating_sub(drafts.len());
         from_pattern(pattern, limit, &mut seen, &mut drafts, findings);
@@ -133,7 +157,7 @@ fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
         source: CandidateSource {
             sources: paths,
             language,
-            symbol: raw.symbol.clone().unwrap_or_else(|| language.kind().symbol.to_owned()),
+            symbol: raw.symbol.clone().map_or(Cow::Borrowed(language.kind().symbol), Cow::Owned),
         },
         partial: raw.partial,
         launch: raw.launch.clone().map(Arc::new)?,
@@ -171,7 +195,7 @@ fn layers_of(raw: &RawCandidate) -> Option<Box<Layers>> {
 fn draft_of_function(language: Language, spot: Spot) -> Draft {
     Draft {
         name: language.name().to_owned(),
-        source: CandidateSource { sources: Vec::new(), language, symbol: language.kind().symbol.to_owned() },
+        source: CandidateSource { sources: Vec::new(), language, symbol: language.kind().symbol.into() },
         partial: None,
         launch: Arc::default(),
         layers: None,
@@ -209,7 +233,7 @@ fn language_of_all(sources: &[Located<String>], findings: &mut Findings) -> Opti
 fn from_pattern(
     pattern: &Located<String>,
     limit: usize,
-    seen: &mut BTreeSet<PathBuf>,
+    seen: &mut HashSet<FileDigest>,
     drafts: &mut Vec<Draft>,
     findings: &mut Findings,
 ) {
@@ -221,30 +245,33 @@ fn from_pattern(
         }
     };
     let total = matches.len();
+    drafts.reserve_exact(total);
     let spot = Rc::new(pattern.spot.clone());
     let mut unknown: Vec<String> = Vec::new();
     let mut missing: Vec<(&'static str, String)> = Vec::new();
-    for Match { path, relative } in matches {
-        if !seen.insert(identity(&path)) {
+    for found in matches {
+        if !seen.insert(digest_of_path(&identity(&found.path))) {
             continue;
         }
-        match Language::of_path(&path) {
-            None => unknown.push(relative),
+        let relative = found.relative();
+        match Language::of_path(&found.path) {
+            None => unknown.push(relative.to_owned()),
             Some(language) => {
                 if let Some(why) = unusable_file(language) {
-                    missing.push((why, relative));
+                    missing.push((why, relative.to_owned()));
                     continue;
                 }
-                if let Some(objection) = objection(&relative, NameOf::Candidate) {
+                if let Some(objection) = objection(relative, NameOf::Candidate) {
                     findings
                         .report(
                             &pattern.spot,
-                            format!("the name of the file `{}` {objection}", quote(&relative)),
+                            format!("the name of the file `{}` {objection}", quote(relative)),
                         )
                         .help("give it a name in a `[[job.candidate]]`");
                     return;
                 }
-                drafts.push(draft_of_file(path, relative, language, Rc::clone(&spot)));
+                let length = relative.len();
+                drafts.push(draft_of_file(found.path, length, language, Rc::clone(&spot)));
             }
         }
     }
@@ -278,39 +305,36 @@ fn hint(error: &super::glob::GlobError) -> Option<String> {
     }
 }
 
-fn draft_of_file(path: PathBuf, relative: String, language: Language, spot: Rc<Spot>) -> Draft {
-    let short = Path::new(&relative).with_extension("").to_string_lossy().into_owned();
+/// A candidate whose long name is the last `length` bytes of its path.
+fn draft_of_file(path: PathBuf, length: usize, language: Language, spot: Rc<Spot>) -> Draft {
     Draft {
         name: String::new(),
-        source: CandidateSource { sources: vec![path], language, symbol: language.kind().symbol.to_owned() },
+        source: CandidateSource { sources: vec![path], language, symbol: language.kind().symbol.into() },
         partial: None,
         launch: Arc::default(),
         layers: None,
         spot,
-        naming: Naming::File { short, long: relative },
+        naming: Naming::File { length },
     }
 }
 
 /// Names candidates after their files, without the suffix if the short name is unique.
 fn assign_names(drafts: &mut [Draft]) {
-    let mut uses: BTreeMap<String, usize> = BTreeMap::new();
+    let mut uses: HashMap<&str, usize> = HashMap::with_capacity(drafts.len());
     for draft in drafts.iter() {
-        let wanted = match &draft.naming {
-            Naming::Given => &draft.name,
-            Naming::File { short, .. } => short,
-        };
-        *uses.entry(wanted.clone()).or_default() += 1;
+        *uses.entry(draft.short_name()).or_default() += 1;
     }
-    for draft in drafts {
-        if let Naming::File { short, long } = &draft.naming {
-            let unique = uses.get(short).is_none_or(|&count| count == 1);
-            draft.name = if unique { short } else { long }.clone();
+    let is_unique: Vec<bool> =
+        drafts.iter().map(|draft| uses.get(draft.short_name()).is_none_or(|&count| count == 1)).collect();
+    for (draft, is_unique) in drafts.iter_mut().zip(is_unique) {
+        if let Some(long) = draft.long_name() {
+            draft.name = if is_unique { without_suffix(long) } else { long }.to_owned();
         }
     }
 }
 
 fn report_duplicates(drafts: &[Draft], findings: &mut Findings) {
-    let mut first_of: BTreeMap<&str, &Draft> = BTreeMap::new();
+    let mut first_of: HashMap<&str, &Draft> = HashMap::with_capacity(drafts.len());
     for draft in drafts {
         if let Some(first) = first_of.get(draft.name.as_str()) {
             let files = [first, &draft].map(|draft| draft.source.sources.first().map(|path| label(path)));
@@ -399,9 +423,19 @@ fn find_baseline(
         findings.report(&baseline.spot, format!("the name of this file {objection}"));
         return None;
     }
-    drafts.push(draft_of_file(path, file_name, language, Rc::new(baseline.spot.clone())));
+    drafts.push(draft_of_file(path, file_name.len(), language, Rc::new(baseline.spot.clone())));
     assign_names(drafts);
     Some(drafts.len() - 1)
+}
+
+/// The first 128 bits of the digest of a file's canonical path. A plan can have ten thousands of paths.
+type FileDigest = [u8; 16];
+
+fn digest_of_path(path: &Path) -> FileDigest {
+    let mut first = FileDigest::default();
+    let digest = blake3::hash(path.as_os_str().as_bytes());
+    first.copy_from_slice(&digest.as_bytes()[..size_of::<FileDigest>()]);
+    first
 }
 
 /// The canonical path of a file, which is the same for all paths to the file.

@@ -1,6 +1,7 @@
 //! Finds files by pattern: candidates in a folder tree, entries in one folder. The search is bounded, and no file is
 //! opened.
 
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use globset::{GlobBuilder, GlobMatcher};
@@ -46,8 +47,21 @@ pub(super) enum GlobError {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Match {
     pub(super) path: PathBuf,
+    /// The length of `relative`, in bytes.
+    length: usize,
+}
+
+impl Match {
     /// The path below the fixed part of the pattern, with slashes.
-    pub(super) relative: String,
+    pub(super) fn relative(&self) -> &str {
+        tail(&self.path, self.length).unwrap_or_default()
+    }
+}
+
+/// The last bytes of a path, as many as `length` says. `None` if the path has fewer, or they are not UTF-8.
+pub(super) fn tail(path: &Path, length: usize) -> Option<&str> {
+    let bytes = path.as_os_str().as_bytes();
+    std::str::from_utf8(&bytes[bytes.len().checked_sub(length)?..]).ok()
 }
 
 /// The files that match a pattern, sorted by path. More than `max` are an error. Symbolic links are followed.
@@ -57,7 +71,7 @@ pub(super) fn expand(pattern: &str, base: &Path, max: usize) -> Result<Vec<Match
     if !is_wild(&rest) {
         let path = root.join(&rest);
         return if path.is_file() {
-            Ok(vec![Match { path, relative: rest }])
+            Ok(vec![Match { path, length: rest.len() }])
         } else if path.is_dir() {
             Err(GlobError::Folder(super::render::label(&path)))
         } else {
@@ -92,18 +106,20 @@ pub(super) fn expand(pattern: &str, base: &Path, max: usize) -> Result<Vec<Match
         if !entry.file_type().is_file() || !matcher.is_match(relative) {
             continue;
         }
-        let Some(relative) = relative.to_str() else {
+        let Some(length) = relative.to_str().map(str::len) else {
             return Err(GlobError::NotUtf8(super::render::label(entry.path())));
         };
         if found.len() == max {
             return Err(GlobError::TooManyMatches { max });
         }
-        found.push(Match { relative: relative.to_owned(), path: entry.into_path() });
+        let mut path = entry.into_path();
+        path.shrink_to_fit();
+        found.push(Match { path, length });
     }
     if found.is_empty() {
         return Err(GlobError::Empty);
     }
-    found.sort_by(|a, b| a.relative.cmp(&b.relative));
+    found.sort_by(|a, b| a.relative().cmp(b.relative()));
     Ok(found)
 }
 
@@ -213,7 +229,7 @@ mod tests {
             ("k/d/b.cpp", vec!["b.cpp"]),
         ] {
             let found = expand(pattern, folder.path(), 100).unwrap();
-            let names: Vec<&str> = found.iter().map(|found| found.relative.as_str()).collect();
+            let names: Vec<&str> = found.iter().map(Match::relative).collect();
             assert_eq!(names, expected, "{pattern}");
             assert!(found.iter().all(|found| found.path.is_file()));
         }

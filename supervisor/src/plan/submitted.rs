@@ -115,7 +115,7 @@ impl JobPlan {
             source: CandidateSource {
                 sources: submission.sources.clone(),
                 language,
-                symbol: submission.symbol.clone().unwrap_or_else(|| language.kind().symbol.to_owned()),
+                symbol: submission.symbol.clone().map_or(language.kind().symbol.into(), Into::into),
             },
             recycle: self.recycle.clone(),
             build: self.build.clone(),
@@ -201,7 +201,7 @@ mod tests {
         let mut job = job();
         let of = |name: &str| Submission { sources: vec![PathBuf::from(name)], ..Submission::default() };
         let first = job.admit(CandidateId(1), &of("/x/fast.c")).expect("admitted");
-        assert_eq!((first.name.as_str(), first.source.symbol.as_str()), ("fast", "run"));
+        assert_eq!((first.name.as_str(), &*first.source.symbol), ("fast", "run"));
         assert_eq!((first.job, &first.build), (job.id, &job.build));
         job.candidates.push(first);
         let second = job.admit(CandidateId(2), &of("/y/fast.cpp")).expect("admitted");

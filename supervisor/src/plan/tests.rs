@@ -125,10 +125,7 @@ fn smallest_plan_has_the_documented_defaults() {
     assert_eq!(plan.candidate(job.baseline.unwrap()).unwrap().name, "naive");
     let naive = &job.candidates[3];
     assert_eq!(naive.source.sources, [folder.path().join("k/naive.c")]);
-    assert_eq!(
-        (naive.source.language, naive.source.symbol.as_str(), naive.partial),
-        (Language::C, "run", false)
-    );
+    assert_eq!((naive.source.language, &*naive.source.symbol, naive.partial), (Language::C, "run", false));
     assert_eq!(naive.build.flags, ["-O3", "-march=native"]);
     assert_eq!((naive.build.memory, naive.build.timeout), (None, None));
     assert_eq!((naive.verify.repeats, naive.verify.stop_after), (2, 3));

@@ -273,39 +273,26 @@ impl Store {
 
     pub(super) fn each_phase<E>(
         &self,
-        visit: impl FnMut(PhaseRecord) -> Result<(), E>,
+        mut visit: impl FnMut(PhaseRecord) -> Result<(), E>,
     ) -> Result<Result<(), E>, StoreError> {
-        self.each(
+        // Both queries read rows in the order of their keys. One query over both tables would sort all rows in memory.
+        for sql in [
+            "SELECT it.stage, job.name, candidate.name, it.worker, it.predicted, it.peak_owed, it.started, it.ended,
+                 it.peak_reclaimable, it.swap_delta, it.switch_us, it.predicted_device, it.peak_device
+             FROM phase AS it CROSS JOIN candidate ON candidate.key = it.candidate
+                 CROSS JOIN job ON job.key = candidate.job
+             ORDER BY it.key",
             // Replays come after everything else.
-            "SELECT phase.stage, job.name, candidate.name, phase.worker, phase.predicted, phase.peak_owed,
-                 phase.started, phase.ended, phase.peak_reclaimable, phase.swap_delta, phase.switch_us,
-                 phase.predicted_device, phase.peak_device, 0 AS part, phase.key AS key
-             FROM phase JOIN candidate ON candidate.key = phase.candidate JOIN job ON job.key = candidate.job
-             UNION ALL
-             SELECT 'replay', replay.name, NULL, it.worker, it.predicted, it.peak_owed, it.started, it.ended,
-                 it.peak_reclaimable, it.swap_delta, it.switch_us, it.predicted_device, it.peak_device, 1, it.key
-             FROM replay_phase AS it JOIN replay ON replay.key = it.replay
-             ORDER BY part, key",
-            [],
-            |row| {
-                Ok(PhaseRecord {
-                    stage: word(row, 0, Stage::from_name)?,
-                    job: row.get(1)?,
-                    candidate: row.get(2)?,
-                    worker: WorkerId(row.get(3)?),
-                    predicted_bytes: bytes(row, 4)?,
-                    peak_owed_bytes: bytes(row, 5)?,
-                    started: word(row, 6, time)?,
-                    ended: word_option(row, 7, time)?,
-                    peak_reclaimable_bytes: bytes(row, 8)?,
-                    swap_delta_bytes: row.get(9)?,
-                    switch_us: row.get::<_, Option<i64>>(10)?.and_then(|it| u64::try_from(it).ok()),
-                    device_predicted_bytes: bytes(row, 11)?,
-                    device_peak_bytes: bytes(row, 12)?,
-                })
-            },
-            visit,
-        )
+            "SELECT 'replay', replay.name, NULL, it.worker, it.predicted, it.peak_owed, it.started, it.ended,
+                 it.peak_reclaimable, it.swap_delta, it.switch_us, it.predicted_device, it.peak_device
+             FROM replay_phase AS it CROSS JOIN replay ON replay.key = it.replay
+             ORDER BY it.key",
+        ] {
+            if let Err(error) = self.each(sql, [], phase_record, &mut visit)? {
+                return Ok(Err(error));
+            }
+        }
+        Ok(Ok(()))
     }
 
     pub(super) fn each_policy<E>(
@@ -345,6 +332,24 @@ impl Store {
         }
         Ok(Ok(()))
     }
+}
+
+fn phase_record(row: &Row<'_>) -> rusqlite::Result<PhaseRecord> {
+    Ok(PhaseRecord {
+        stage: word(row, 0, Stage::from_name)?,
+        job: row.get(1)?,
+        candidate: row.get(2)?,
+        worker: WorkerId(row.get(3)?),
+        predicted_bytes: bytes(row, 4)?,
+        peak_owed_bytes: bytes(row, 5)?,
+        started: word(row, 6, time)?,
+        ended: word_option(row, 7, time)?,
+        peak_reclaimable_bytes: bytes(row, 8)?,
+        swap_delta_bytes: row.get(9)?,
+        switch_us: row.get::<_, Option<i64>>(10)?.and_then(|it| u64::try_from(it).ok()),
+        device_predicted_bytes: bytes(row, 11)?,
+        device_peak_bytes: bytes(row, 12)?,
+    })
 }
 
 impl Serialize for Document<'_> {

@@ -25,6 +25,7 @@ mod stream;
 mod write;
 
 use std::collections::HashMap;
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -62,7 +63,8 @@ pub struct Store {
     durability: Option<Durability>,
     notes: Vec<String>,
     jobs: HashMap<JobId, i64>,
-    candidates: HashMap<CandidateId, i64>,
+    /// The key of each recorded candidate, by id.
+    candidates: Vec<Option<NonZero<i64>>>,
 }
 
 /// When a write reaches the disk.
@@ -191,14 +193,7 @@ impl Store {
         connection.busy_timeout(BUSY_TIMEOUT).map_err(fail)?;
         connection.pragma_update(None, "cache_size", -CACHE_KIB).map_err(fail)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS);
-        Ok(Self {
-            connection,
-            path,
-            durability: None,
-            notes,
-            jobs: HashMap::new(),
-            candidates: HashMap::new(),
-        })
+        Ok(Self { connection, path, durability: None, notes, jobs: HashMap::new(), candidates: Vec::new() })
     }
 
     fn check_schema(&self) -> Result<(), StoreError> {
@@ -277,10 +272,8 @@ impl Store {
     }
 
     fn candidate_key(&self, candidate: CandidateId, operation: &'static str) -> Result<i64, StoreError> {
-        self.candidates
-            .get(&candidate)
-            .copied()
-            .ok_or_else(|| self.unrecorded(operation, candidate.to_string()))
+        let key = self.candidates.get(candidate.index()).copied().flatten();
+        key.map(NonZero::get).ok_or_else(|| self.unrecorded(operation, candidate.to_string()))
     }
 
     fn unrecorded(&self, operation: &'static str, what: String) -> StoreError {

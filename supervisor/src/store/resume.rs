@@ -28,8 +28,6 @@ pub struct StoredJob {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredCandidate {
-    pub job: String,
-    pub name: String,
     pub source_digest: Option<String>,
     /// `None` if the candidate has not ended.
     pub status: Option<Status>,
@@ -92,26 +90,25 @@ impl Store {
         )
     }
 
-    pub fn stored_candidates(&self) -> Result<Vec<StoredCandidate>, StoreError> {
-        self.list(
-            "SELECT job.name, candidate.name, candidate.source_digest, candidate.status, candidate.blame,
-                 candidate.failed_stage, build.artifact_digest, build.artifact_path
+    /// The candidate of a job, by their names. `None` if it is not recorded.
+    pub fn stored_candidate(&self, job: &str, name: &str) -> Result<Option<StoredCandidate>, StoreError> {
+        let found = self.list(
+            "SELECT candidate.source_digest, candidate.status, candidate.blame, candidate.failed_stage,
+                 build.artifact_digest, build.artifact_path
              FROM candidate JOIN job ON job.key = candidate.job
              LEFT JOIN attempt AS build ON build.candidate = candidate.key AND build.stage = 'build'
                  AND NOT build.superseded AND build.number = (SELECT max(number) FROM attempt
                      WHERE candidate = candidate.key AND stage = 'build' AND status IS NOT NULL)
-             ORDER BY job.place, job.key, candidate.place, candidate.key",
-            [],
+             WHERE job.name = ?1 AND candidate.name = ?2",
+            [job, name],
             |row| {
-                let digest: Option<String> = row.get(6)?;
-                let path: Option<String> = row.get(7)?;
+                let digest: Option<String> = row.get(4)?;
+                let path: Option<String> = row.get(5)?;
                 Ok(StoredCandidate {
-                    job: row.get(0)?,
-                    name: row.get(1)?,
-                    source_digest: row.get(2)?,
-                    status: word_option(row, 3, Status::from_name)?,
-                    blame: word_option(row, 4, blame)?,
-                    failed_stage: word_option(row, 5, Stage::from_name)?,
+                    source_digest: row.get(0)?,
+                    status: word_option(row, 1, Status::from_name)?,
+                    blame: word_option(row, 2, blame)?,
+                    failed_stage: word_option(row, 3, Stage::from_name)?,
                     artifact: digest.zip(path).map(|(digest, path)| {
                         let path = PathBuf::from(path);
                         // A missing artifact is built again.
@@ -120,7 +117,8 @@ impl Store {
                     }),
                 })
             },
-        )
+        )?;
+        Ok(found.into_iter().next())
     }
 
     /// The attempts of a candidate with their reports, oldest first.

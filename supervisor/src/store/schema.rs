@@ -177,5 +177,7 @@ CREATE TABLE sample (
 
 CREATE INDEX sample_size ON sample (width, bytes);
 
+CREATE INDEX candidate_place ON candidate (job, place);
+
 CREATE INDEX policy_of_worker ON policy (worker) WHERE worker IS NOT NULL;
 ";

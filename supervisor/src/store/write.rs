@@ -2,6 +2,8 @@
 //!
 //! `processes` writes rows about workers, kills and decisions.
 
+use std::num::NonZero;
+
 use opt_shared::ids::{CandidateId, JobId};
 use opt_shared::outcome::Body;
 use opt_shared::units::Bytes;
@@ -161,7 +163,7 @@ impl Store {
     }
 
     /// Records a candidate of the plan, or a submitted one. If it is already recorded, its results are kept and its
-    /// description is updated; call `stored_candidates` first to compare.
+    /// description is updated; call `stored_candidate` first to compare.
     pub fn candidate(&mut self, candidate: &CandidateRow) -> Result<(), StoreError> {
         const OPERATION: &str = "record a candidate";
         let job = self.job_key(candidate.job, OPERATION)?;
@@ -192,7 +194,11 @@ impl Store {
                     |row| row.get(0),
                 )
         })?;
-        self.candidates.insert(candidate.id, key);
+        let index = candidate.id.index();
+        if self.candidates.len() <= index {
+            self.candidates.resize(index + 1, None);
+        }
+        self.candidates[index] = NonZero::new(key);
         Ok(())
     }
 

@@ -148,7 +148,7 @@ fn nothing_to_build(folder: &Path) -> BuildTask {
         source: CandidateSource {
             sources: vec![folder.join("nothing.so")],
             language: Language::So,
-            symbol: "run".to_owned(),
+            symbol: "run".into(),
         },
         device: Device::Cpu,
         build: BuildSettings {

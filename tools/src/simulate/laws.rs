@@ -282,7 +282,7 @@ impl Laws {
         let Some(at) = unit.route.iter().position(|step| step.stage == order.stage) else {
             return Err(format!("{action:?}, and there is no such step: {unit:?}"));
         };
-        let was_built = unit.resumed == Some(Resumed::Built) && 1 < unit.route.len();
+        let was_built = unit.resumed.as_deref() == Some(&Resumed::Built) && 1 < unit.route.len();
         if was_built && order.stage == Stage::Build {
             return Err(format!("{action:?}, but an earlier part of the run has built it"));
         }

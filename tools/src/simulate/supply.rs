@@ -68,7 +68,7 @@ impl SupplyLaws {
             if unit.id.index() != self.units.len() || unit.route.is_empty() {
                 return Err(format!("{unit:?} is accepted, but is not a valid unit"));
             }
-            if let Some(Resumed::Ended { status, .. }) = unit.resumed {
+            if let Some(&Resumed::Ended { status, .. }) = unit.resumed.as_deref() {
                 self.done.insert(unit.id, status);
             }
             self.units.push((job, unit));

@@ -76,7 +76,7 @@ pub(crate) fn keep(
     }
     target.sync_all().map_err(file("writing", &part))?;
     let digest = hasher.finalize().to_hex().to_string();
-    let path = artifacts.join(format!("{digest}.{}", kind.suffix()));
+    let path = artifacts.join(kind.file_name(&digest));
     fs::rename(&part, &path).map_err(file("renaming to", &path))?;
     // A new name survives a crash only if its folder is synced.
     fs::File::open(artifacts).and_then(|folder| folder.sync_all()).map_err(file("writing", artifacts))?;

@@ -193,6 +193,6 @@ impl Plan {
             }
         };
         let (partial, resumed) = (candidate.partial, candidate.resumed);
-        UnitSpec { id, route: route.into(), is_baseline: false, partial, resumed }
+        UnitSpec { id, route: route.into(), is_baseline: false, partial, resumed: resumed.map(Box::new) }
     }
 }

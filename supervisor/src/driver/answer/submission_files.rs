@@ -52,7 +52,7 @@ impl SubmissionRecord {
             name: candidate.name.clone(),
             files: candidate.source.sources.clone(),
             language: candidate.source.language,
-            symbol: candidate.source.symbol.clone(),
+            symbol: candidate.source.symbol.to_string(),
             launch: (*candidate.launch).clone(),
         }
     }

@@ -10,6 +10,7 @@ use crate::driver::RunError;
 use crate::driver::answer::notifications;
 use crate::driver::run::Run;
 use crate::driver::run::agenda::Agenda;
+use crate::driver::run::watchdog::Part;
 use crate::exit::Exit;
 use crate::plan::{CandidatePlan, JobPlan};
 use crate::record::{JobStatus, Ranking, RunStatus, UtcTime};
@@ -96,6 +97,7 @@ impl Run<'_> {
             store.run_finished(status, i32::from(exit.code()), ended)
         });
         self.settle(stop)?;
+        self.watchdog.enter(Part::Ending);
         self.records.summaries.write_last()?;
         Ok(exit)
     }

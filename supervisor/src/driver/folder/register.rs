@@ -1,13 +1,15 @@
 //! Records the jobs, candidates and replays of a run before its first unit starts, and ends the candidates that
 //! `--only` left out as SKIPPED.
 
+use std::path::Path;
+
 use opt_shared::arguments::Signature;
 use opt_shared::kernel_files::KernelFiles;
 use opt_shared::language::Launcher;
 use opt_shared::outcome::{Blame, ReplayResult, Status};
 use opt_shared::settings::CandidateSource;
 
-use super::resume::Earlier;
+use super::resume::{Earlier, Known};
 use crate::driver::candidate_facts::CandidateFacts;
 use crate::driver::error::RunError;
 use crate::driver::survey::facts::JobFacts;
@@ -17,25 +19,33 @@ use crate::record::{CapturesRecord, SourceRecord};
 use crate::store::{CandidateEnd, CandidateRow, JobRow, ReplayRow, Store};
 
 /// Records jobs and candidates. Returns what is known about each candidate: its state in `earlier`, or that it is
-/// skipped because it is not `selected`.
+/// skipped because it is not `selected`. `artifacts` is the run's folder of artifacts.
 pub(crate) fn register(
     store: &mut Store,
     plan: &Plan,
     facts: &[JobFacts],
     selected: &[bool],
-    earlier: &Earlier,
+    earlier: Earlier,
+    artifacts: &Path,
 ) -> Result<Vec<CandidateFacts>, RunError> {
     let mut facts_of_candidates: Vec<CandidateFacts> =
         vec![CandidateFacts::default(); plan.candidates().count()];
     for (job, facts) in plan.jobs.iter().zip(facts) {
         store.job(&job_row(job, facts))?;
         for candidate in &job.candidates {
+            let before = earlier.candidate(store, &job.name, &candidate.name)?;
             let row = candidate_row(plan, candidate);
             store.candidate(&row)?;
             let it = &mut facts_of_candidates[candidate.id.index()];
-            let name = (job.name.as_str(), candidate.name.as_str());
-            let sources = row.source.digest.as_deref();
-            *it = earlier.keep(store, candidate.id, name, sources, depends_on_its_sources_only(candidate))?;
+            if let Some(before) = before {
+                let known = Known {
+                    id: candidate.id,
+                    sources: row.source.digest.as_deref(),
+                    build_can_be_kept: depends_on_its_sources_only(candidate),
+                    artifacts,
+                };
+                *it = known.keep(store, &before)?;
+            }
             if !selected[candidate.id.index()] && it.status.is_none() {
                 it.status = Some(Status::Skipped);
                 store.candidate_finished(

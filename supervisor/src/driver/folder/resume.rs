@@ -9,6 +9,8 @@
 //! | attempts | their numbers, so that a number is not used twice; their reports if the end or the build is kept |
 //! | a replay's result | kept if the same libraries would make its calls |
 
+use std::path::Path;
+
 use opt_shared::arguments::Signature;
 use opt_shared::digest;
 use opt_shared::ids::CandidateId;
@@ -16,7 +18,7 @@ use opt_shared::outcome::{Artifact, Body, Status};
 
 use crate::core::spec::Resumed;
 use crate::driver::answer::submissions;
-use crate::driver::candidate_facts::CandidateFacts;
+use crate::driver::candidate_facts::{CandidateFacts, KnownArtifact};
 use crate::driver::error::RunError;
 use crate::driver::folder::RunFolder;
 use crate::driver::folder::ranking::ScoreSummary;
@@ -42,9 +44,12 @@ pub(crate) fn restore_plan(
     Ok(())
 }
 
-/// The state of candidates after an earlier part of the run. It is empty in a new run.
-#[derive(Default)]
-pub(crate) struct Earlier(Vec<StoredCandidate>);
+/// The earlier part of the run, if there is one. Its candidates stay in the database until they are asked for.
+#[derive(Clone, Copy)]
+pub(crate) enum Earlier {
+    None,
+    Recorded,
+}
 
 impl Earlier {
     /// Closes attempts that were left open. Fails if the captures or signatures have changed, because all results
@@ -52,23 +57,44 @@ impl Earlier {
     pub(crate) fn open(store: &mut Store, plan: &Plan, facts: &[JobFacts]) -> Result<Self, RunError> {
         store.close_abandoned(UtcTime::now())?;
         check_captures(store, plan, facts)?;
-        Ok(Self(store.stored_candidates()?))
+        Ok(Self::Recorded)
     }
 
-    /// Returns the parts of a candidate's state that are still valid, if its sources now have this digest. The rest
-    /// must be done again.
+    /// Returns the recorded state of a candidate. Call it before the candidate's row is updated.
+    pub(crate) fn candidate(
+        self,
+        store: &Store,
+        job: &str,
+        name: &str,
+    ) -> Result<Option<StoredCandidate>, RunError> {
+        match self {
+            Self::None => Ok(None),
+            Self::Recorded => Ok(store.stored_candidate(job, name)?),
+        }
+    }
+}
+
+/// A candidate of the plan, for `keep`.
+#[derive(Clone, Copy)]
+pub(crate) struct Known<'a> {
+    pub(crate) id: CandidateId,
+    /// The current digest of its sources.
+    pub(crate) sources: Option<&'a str>,
+    /// Whether the same sources give the same library as before.
+    pub(crate) build_can_be_kept: bool,
+    /// The run's folder of artifacts.
+    pub(crate) artifacts: &'a Path,
+}
+
+impl Known<'_> {
+    /// Returns the parts of a candidate's earlier state that are still valid. The rest must be done again.
     pub(crate) fn keep(
-        &self,
+        self,
         store: &mut Store,
-        id: CandidateId,
-        (job, name): (&str, &str),
-        sources: Option<&str>,
-        build_can_be_kept: bool,
+        before: &StoredCandidate,
     ) -> Result<CandidateFacts, RunError> {
+        let Self { id, sources, build_can_be_kept, artifacts } = self;
         let mut result = CandidateFacts::default();
-        let Some(before) = self.0.iter().find(|it| it.job == job && it.name == name) else {
-            return Ok(result);
-        };
         let attempts = store.stored_attempts(id)?;
         for attempt in &attempts {
             let last = result.earlier_attempts.entry(attempt.stage).or_default();
@@ -77,16 +103,16 @@ impl Earlier {
         if !end_is_valid(before, sources) {
             let kept = kept_build(&attempts, before, sources).filter(|_| build_can_be_kept);
             store.candidate_reopened(id, kept.map(|(attempt, _)| attempt.number))?;
-            result.artifact = kept.map(|(_, artifact)| artifact.clone());
+            result.artifact = kept.map(|(_, artifact)| KnownArtifact::new(artifact, artifacts));
             return Ok(result);
         }
         for attempt in attempts.iter().filter(|it| !it.superseded) {
             if let Some(report) = &attempt.report {
-                result.learn(attempt.stage, report);
+                result.learn(attempt.stage, report, artifacts);
             }
         }
         result.status = before.status;
-        result.artifact.clone_from(&before.artifact);
+        result.artifact = before.artifact.as_ref().map(|it| KnownArtifact::new(it, artifacts));
         Ok(result)
     }
 }
@@ -171,8 +197,6 @@ mod tests {
             bytes: Bytes::ZERO,
         };
         let before = StoredCandidate {
-            job: "job".to_owned(),
-            name: "fast".to_owned(),
             source_digest: Some("same".to_owned()),
             status: None,
             blame: None,
@@ -226,8 +250,6 @@ mod tests {
         std::fs::write(&altered, "as it was built, and more").expect("written");
         let artifact = |path| Some(Artifact { digest: digest.clone(), path, bytes: Bytes::ZERO });
         let passed = StoredCandidate {
-            job: "job".to_owned(),
-            name: "fast".to_owned(),
             source_digest: Some("same".to_owned()),
             status: Some(Status::Passed),
             blame: None,

@@ -64,7 +64,7 @@ impl Agenda<'_> {
         let id = u32::try_from(number.as_u64()?).ok()?;
         match field {
             "candidate" => Some(self.full_name(CandidateId(id))),
-            "replay" => Some(self.name_of_subject(Subject::Replay(id as usize))),
+            "replay" => Some(self.name_of_subject(Subject::Replay(id))),
             "job" => self.plan.jobs.iter().find(|job| job.id.0 == id).map(|job| job.name.clone()),
             _ => None,
         }

@@ -4,7 +4,7 @@
 use opt_shared::batch::{Share, batches, input_bytes};
 use opt_shared::ids::{CandidateId, JobId};
 use opt_shared::message::{EntryRef, Task, Work};
-use opt_shared::outcome::{Body, Built, DevicePoint, Report, Status};
+use opt_shared::outcome::{Body, DevicePoint, Report, Status};
 use opt_shared::stage::Stage;
 
 use super::Run;
@@ -108,6 +108,7 @@ impl Source for Candidates {
     fn done(&self, run: &mut Run<'_>, index: usize, end: UnitEnd) -> Result<(), RunError> {
         let (candidate, UnitEnd { status, blame, detail }) = (id_of(index), end);
         run.agenda.candidate_facts[index].status = Some(status);
+        run.agenda.forget_artifact_unless_used(candidate);
         // No report ends a candidate that is cancelled, or that never fits.
         let report = run.attempts.ending_report.take().filter(|report| report.candidate == candidate);
         let stage = report.as_ref().map(|report| report.stage);
@@ -142,8 +143,9 @@ impl Run<'_> {
     /// Records what the rest of the run needs from the report of a valid attempt.
     fn keep_report(&mut self, id: CandidateId, attempt: &EndedAttempt, report: &Report) {
         let stage = attempt.order.stage;
-        self.agenda.candidate_facts[id.index()].learn(stage, report);
-        if let Body::Build(Built { artifact: Some(artifact), .. }) = &report.body {
+        let facts = &mut self.agenda.candidate_facts[id.index()];
+        facts.learn(stage, report, &self.agenda.folder.artifacts());
+        if let Some(artifact) = facts.artifact.as_ref().filter(|_| stage == Stage::Build) {
             self.agenda.libraries.add(artifact);
         }
         if let Some(row) = reads::policy_row(id, report) {
@@ -184,6 +186,16 @@ impl Run<'_> {
 }
 
 impl Agenda<'_> {
+    /// Forgets the artifact of a candidate that has ended, unless it is a baseline, or a replay may call it.
+    fn forget_artifact_unless_used(&mut self, id: CandidateId) {
+        let is_baseline = self.plan.jobs.iter().any(|job| job.baseline == Some(id));
+        let facts = &mut self.candidate_facts[id.index()];
+        let may_be_called = !self.plan.replays.is_empty() && facts.status == Some(Status::Passed);
+        if !is_baseline && !may_be_called {
+            facts.artifact = None;
+        }
+    }
+
     /// Creates a unit for a submitted candidate, and returns it with its job.
     fn unit_for_submission(&mut self, id: CandidateId) -> Option<(JobId, UnitSpec)> {
         let unit = self.units.assign_number(Subject::Candidate(id));

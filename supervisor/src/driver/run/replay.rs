@@ -217,7 +217,10 @@ impl Run<'_> {
             None => {
                 let step = self.agenda.replay_step(index, &underway);
                 self.agenda.replays.underway[index] = Some(underway);
-                let id = self.agenda.units.assign_number(Subject::Replay(index));
+                let id = self
+                    .agenda
+                    .units
+                    .assign_number(Subject::Replay(u32::try_from(index).unwrap_or(u32::MAX)));
                 let (is_baseline, partial) = (false, false);
                 Ok(Some(UnitSpec { id, route: [step].into(), is_baseline, partial, resumed: None }))
             }

@@ -91,14 +91,14 @@ pub(crate) struct UnitEnd {
 pub(crate) enum Subject {
     Candidate(CandidateId),
     /// A replay, by its index in the plan.
-    Replay(usize),
+    Replay(u32),
 }
 
 impl Subject {
     pub(crate) fn source(self) -> (&'static dyn Source, usize) {
         match self {
             Self::Candidate(id) => (&Candidates, id.index()),
-            Self::Replay(index) => (&Replays, index),
+            Self::Replay(index) => (&Replays, index as usize),
         }
     }
 }
@@ -133,7 +133,8 @@ impl Units {
     }
 
     pub(crate) fn of_replay(&self, index: usize) -> Option<UnitId> {
-        let at = self.subjects.iter().rposition(|subject| *subject == Subject::Replay(index))?;
+        let wanted = Subject::Replay(u32::try_from(index).ok()?);
+        let at = self.subjects.iter().rposition(|subject| *subject == wanted)?;
         u32::try_from(at).ok().map(UnitId)
     }
 

@@ -133,9 +133,14 @@ impl Agenda<'_> {
         let is_recorded = plan.source.language == Language::Torch;
         Some(Callee {
             candidate: plan.name.clone(),
-            artifact: self.candidate_facts.get(candidate.index())?.artifact.clone()?,
+            artifact: self
+                .candidate_facts
+                .get(candidate.index())?
+                .artifact
+                .as_ref()?
+                .whole(&self.folder.artifacts()),
             launcher: plan.source.language.kind().launcher,
-            symbol: if is_recorded { facts.function.clone()? } else { plan.source.symbol.clone() },
+            symbol: if is_recorded { facts.function.clone()? } else { plan.source.symbol.to_string() },
             launch: (*plan.launch).clone(),
             signature: facts.signature.clone()?,
             limits: (*plan.limits).clone(),

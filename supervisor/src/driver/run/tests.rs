@@ -62,7 +62,8 @@ fn with_a_run(test: impl FnOnce(&mut Run<'_>)) {
     };
     store.run_started(&row).expect("written");
     let candidate_facts =
-        register(&mut store, &plan, &facts, &[true, true], &Earlier::default()).expect("registered");
+        register(&mut store, &plan, &facts, &[true, true], Earlier::None, &folder.artifacts())
+            .expect("registered");
     let ceilings = Ceilings { host: WHOLE, device: Bytes::ZERO, unified: false };
     let spec = spec::spec(&plan, &facts, ceilings, Bytes::ZERO);
     let nowhere = base.path().join("no such folder");

@@ -13,6 +13,8 @@ use crate::notify;
 
 /// A part that takes this long counts as a hang, unless it is the wait for events.
 const HANG_THRESHOLD: Duration = Duration::from_secs(2);
+/// The same for the end of a run: writing the last summary of ten thousand candidates takes seconds.
+const END_THRESHOLD: Duration = Duration::from_secs(30);
 /// The time between two checks. It is shorter if the service manager must be notified more often.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// The stack size of the thread, in bytes.
@@ -127,7 +129,7 @@ impl Watchdog {
         });
         let watched = Arc::downgrade(&state);
         let thread = std::thread::Builder::new().name("watchdog".to_owned()).stack_size(STACK);
-        if let Err(error) = thread.spawn(move || watch(&watched, HANG_THRESHOLD)) {
+        if let Err(error) = thread.spawn(move || watch(&watched, threshold_of)) {
             tracing::warn!("no watchdog for the main loop: {error}");
         }
         Self { state, entered: Instant::now(), longest: None, turns: TurnClock::of_this_thread() }
@@ -139,7 +141,7 @@ impl Watchdog {
         self.state.steps.fetch_add(1, Ordering::Relaxed);
         let now = Instant::now();
         let took = now.duration_since(std::mem::replace(&mut self.entered, now));
-        if HANG_THRESHOLD <= took
+        if threshold_of(before) <= took
             && before != Part::Waiting as u8
             && self.longest.is_none_or(|it| it.took < took)
         {
@@ -179,8 +181,13 @@ fn text_of(part: u8) -> &'static str {
     Part::ALL.get(usize::from(part)).map_or("", |part| part.text())
 }
 
+/// Returns how long a part may take before it counts as a hang.
+fn threshold_of(part: u8) -> Duration {
+    if part == Part::Ending as u8 { END_THRESHOLD } else { HANG_THRESHOLD }
+}
+
 /// Runs until the loop has ended.
-fn watch(watched: &Weak<LoopState>, threshold: Duration) {
+fn watch(watched: &Weak<LoopState>, threshold_of: fn(u8) -> Duration) {
     let notify_every = notify::watchdog_every();
     let check_interval = notify_every.map_or(CHECK_INTERVAL, |every| (every / 2).min(CHECK_INTERVAL));
     let mut last = (0, Instant::now());
@@ -198,7 +205,7 @@ fn watch(watched: &Weak<LoopState>, threshold: Duration) {
                 notify::alive();
                 notify_at = Instant::now() + every / 2;
             }
-        } else if threshold <= last.1.elapsed() && !state.hangs.swap(true, Ordering::Relaxed) {
+        } else if threshold_of(part) <= last.1.elapsed() && !state.hangs.swap(true, Ordering::Relaxed) {
             let seconds = last.1.elapsed().as_secs_f64();
             tracing::warn!("the main loop has hung for {seconds:.1} s: it is {}", text_of(part));
         }
@@ -229,7 +236,7 @@ mod tests {
             hangs: AtomicBool::new(false),
         });
         let watched = Arc::downgrade(&state);
-        let thread = std::thread::spawn(move || watch(&watched, Duration::ZERO));
+        let thread = std::thread::spawn(move || watch(&watched, |_| Duration::ZERO));
         let until = |hangs| {
             while state.hangs.load(Ordering::Relaxed) != hangs {
                 std::thread::sleep(Duration::from_millis(1));
@@ -242,6 +249,14 @@ mod tests {
         until(false);
         drop(state);
         thread.join().expect("the thread ends with the loop");
+    }
+
+    #[test]
+    fn last_summary_may_take_longer_than_a_part_of_a_turn() {
+        for part in Part::ALL {
+            let threshold = threshold_of(part as u8);
+            assert_eq!(threshold == END_THRESHOLD, part == Part::Ending, "{part:?}: {threshold:?}");
+        }
     }
 
     #[test]

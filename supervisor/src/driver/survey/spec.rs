@@ -100,6 +100,6 @@ pub fn unit_spec(
         route: needs.route(candidate),
         is_baseline: job.baseline == Some(candidate.id),
         partial: candidate.partial,
-        resumed: resume::for_the_core(facts),
+        resumed: resume::for_the_core(facts).map(Box::new),
     }
 }
