@@ -80,6 +80,18 @@ fn source_that_prints_machine_fault_is_blamed() {
     }
 }
 
+/// The assembler first sends its driver these signals. A driver that handles them removes the assembler's input.
+#[test]
+fn compiler_that_is_asked_to_end_completes_its_build() {
+    for signal in ["HUP", "INT", "QUIT", "TERM"] {
+        let wrapper =
+            format!("case \"$0\" in *as) kill -{signal} $PPID; sleep 0.1;; esac; exec \"$0\" \"$@\"");
+        let script = format!("exec cc -wrapper 'sh,-c,{wrapper}' \"$@\"");
+        let (outcome, status, detail) = ended(&scenario(&script, ""));
+        outcome.expect_equal(status.as_str(), "PASSED", format_args!("SIG{signal}: {detail}"));
+    }
+}
+
 /// Returns a stopped process whose command line contains this text.
 fn stopped(text: &str) -> Option<Pid> {
     std::fs::read_dir("/proc").ok()?.flatten().find_map(|entry| {

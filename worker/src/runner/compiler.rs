@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 
+use nix::sys::signal::{SigSet, Signal};
 use serde::{Deserialize, Serialize};
 
 use super::frame::{FrameError, Reply, ToRunner, receive_from_worker, send_reply};
@@ -21,6 +22,16 @@ pub struct CompileOrder {
     pub arguments: Vec<OsString>,
     pub work: PathBuf,
     pub confinement: Confinement,
+}
+
+/// Signals that ask a program to end. A service manager may send them to all processes of a run at once.
+const REQUESTS_TO_END: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
+
+/// Blocks `REQUESTS_TO_END` in the compiler and in what it starts; only the worker ends them, with SIGKILL. A compiler
+/// would remove its temporary files and then send itself the signal, which has no effect on the first process of a
+/// namespace. It would continue without its files, and fail as if the source were wrong.
+fn block_requests_to_end() -> std::io::Result<()> {
+    Ok(REQUESTS_TO_END.into_iter().collect::<SigSet>().thread_block()?)
 }
 
 /// Locks down, and then becomes the compiler, or runs NVRTC.
@@ -53,6 +64,10 @@ fn become_compiler(socket: BorrowedFd<'_>) -> Result<i32, String> {
     }
     // The compiler must not inherit the socket.
     rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC).map_err(|errno| errno.to_string())?;
-    let error = std::process::Command::new(&order.program).args(&order.arguments).exec();
+    let mut compiler = std::process::Command::new(&order.program);
+    compiler.args(&order.arguments);
+    // SAFETY: the closure only changes the signal mask of this process, in which no other thread runs.
+    unsafe { compiler.pre_exec(block_requests_to_end) };
+    let error = compiler.exec();
     Err(format!("starting {}: {error}", order.program.as_os_str().as_bytes().escape_ascii()))
 }

@@ -4,6 +4,8 @@
 //! Owns the work folder, and maps the end of a compiler to a status. `toolchain` chooses the command that builds an
 //! artifact.
 
+mod memory;
+
 use std::collections::BTreeMap;
 use std::ffi::{CString, OsString};
 use std::fs;
@@ -21,6 +23,7 @@ use opt_shared::outcome::{Built, Head, Status};
 use opt_shared::room::Room;
 use opt_shared::units::Bytes;
 
+use self::memory::out_of_memory;
 use crate::link::Link;
 use crate::sandbox::confine::compilers_may_execute;
 use crate::sandbox::handle::End;
@@ -316,20 +319,6 @@ fn is_plenty(room: Room, largest_file: Bytes) -> bool {
     let plenty = largest_file.saturating_mul(PLENTY_OF_FILES);
     room.disk.is_some_and(|disk| plenty <= disk)
         && room.inodes.is_none_or(|inodes| PLENTY_OF_INODES <= inodes)
-}
-
-/// The end of a compiler that ran out of memory. The candidate is to blame only if the compiler could use all of the
-/// plan's limit. Otherwise the plan is, because its ceiling for the run left less.
-fn out_of_memory(task: &BuildTask, what: &str) -> (Status, String) {
-    let (left, limit) = (task.memory, task.build.memory_for(task.source.language));
-    if left < limit {
-        let why = format!(
-            "{what}: under the run's ceiling it may owe {left}, instead of {limit} ([build] memory): raise [memory] \
-             host_ceiling"
-        );
-        return (Status::DoesNotFit, why);
-    }
-    (Status::HostMemoryLimit, format!("{what}; it may owe {limit} ([build] memory)"))
 }
 
 fn environment(task: &BuildTask, scratch: &Path) -> Vec<CString> {
