@@ -4,6 +4,8 @@
 mod captures;
 mod compilers;
 mod disk;
+mod replaced;
+mod shortages;
 
 use std::fs;
 use std::path::Path;
@@ -178,7 +180,8 @@ fn ctl_reports_that_the_supervisor_is_stopped() {
     let outcome = run.ctl(&["status"]);
     kill_process(pid, Signal::CONT).expect("continued");
     outcome.expect_exit(3).expect_stderr(&["its supervisor is stopped", "kill -CONT"]);
-    run.finish(0);
+    let (outcome, summary) = run.finish(0);
+    verdicts_are_right(&outcome, &summary);
 }
 
 /// Runs the plan from a shell that has called `ulimit` with these arguments.
@@ -209,34 +212,26 @@ fn run_names_a_resource_limit_that_is_too_low() {
     verdicts_are_right(&outcome, &Summary::read(&scenario.run_folder(), &outcome));
 }
 
-/// Stops and continues the workers of a run that have this role.
-fn stop_and_continue(run: &LiveRun<'_>, role: &str) {
-    use rustix::process::{Pid, Signal, kill_process};
-    let workers = run.ctl(&["workers", "--json"]).expect_exit(0).json();
-    let of_role = |worker: &&Value| worker["role"] == role;
-    for worker in list(&workers["workers"]).iter().filter(of_role) {
-        let pid = worker["pid"].as_i64().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
-        let pid = pid.expect("a pid");
-        // A worker that ended in the meantime has nothing to continue.
-        if kill_process(pid, Signal::STOP).is_err() {
-            continue;
-        }
-        let state =
-            || std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
-        until("the worker is stopped", || {
-            state().rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['T', 'Z']))
-        });
-        let _ = kill_process(pid, Signal::CONT);
-    }
-}
-
+/// Linux ends the process with the highest score first: runners and compilers (1000), then workers.
 #[test]
-fn workers_that_are_stopped_and_continued_change_no_verdict() {
-    let scenario = scenario();
-    let run = started(&scenario);
-    for role in ["verifier", "profiler"] {
-        stop_and_continue(&run, role);
+fn workers_are_ended_before_their_supervisor_if_memory_runs_out() {
+    let score = |pid: &Value| -> i32 {
+        let text = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("the process lives");
+        text.trim().parse().expect("a number")
+    };
+    let scenario = Scenario::with_plan(&Plan::softmax(&[]).text());
+    let run = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
+    let workers = || run.ctl(&["workers", "--json"]).expect_exit(0).json()["workers"].clone();
+    until("the baseline has passed", || {
+        run.ctl(&["status", "--json"]).expect_exit(0).json()["jobs"][0]["passed"] == 1
+    });
+    let (supervisor, own) = (score(&run.pid().into()), score(&std::process::id().into()));
+    assert_eq!(supervisor, own, "the supervisor's score is the inherited one");
+    let workers = workers();
+    assert!(!list(&workers).is_empty(), "workers are kept for the next candidate");
+    for worker in list(&workers) {
+        assert_eq!(score(&worker["pid"]), 500.max(own), "{worker}");
     }
-    let (outcome, summary) = run.finish(0);
-    verdicts_are_right(&outcome, &summary);
+    run.ctl(&["shutdown"]).expect_exit(0);
+    run.finish(0);
 }

@@ -97,17 +97,17 @@ fn plan_that_never_fits_starts_no_worker() {
     outcome.expect(detail.contains("host_ceiling"), detail);
 }
 
-/// By default, `[build] memory` is 4 GiB.
-#[test]
-fn low_ceiling_reduces_the_memory_of_compilers() {
-    // gcc needs 230 MiB to compile this table of two million numbers.
+/// A plan with a small candidate, and a large one that gcc needs 230 MiB to compile. `settings` are more lines of the
+/// plan: `[memory]`, and then those of `[build]`.
+fn with_a_large_source(settings: &str) -> Scenario {
+    // A table of two million numbers.
     let large = "#define A 1,1,1,1,1,1,1,1,1,1,\n#define B A A A A A A A A A A\n#define C B B B B B B B B B B\n\
                  #define D C C C C C C C C C C\n#define E D D D D D D D D D D\n#define F E E E E E E E E E E\n\
                  int table[] = { F F };\n\
                  int run(void *s, const void *a, int n, void *r) { return table[n] - 1; }\n";
     let text = format!(
-        "[run]\nstages = [\"build\", \"verify\"]\n[memory]\nhost_ceiling = \"256MiB\"\n[limits]\nmemory = \"16MiB\"\n\
-         [build]\ninclude = ['{kernels}', '{kernels}/naive']\n\
+        "[run]\nstages = [\"build\", \"verify\"]\n[limits]\nmemory = \"16MiB\"\n{settings}\n\
+         include = ['{kernels}', '{kernels}/naive']\n\
          [[job]]\nname = \"relu\"\ncaptures = '{captures}'\n\
          [[job.candidate]]\nname = \"small\"\nsources = ['{kernels}/naive/relu.c']\n\
          [[job.candidate]]\nname = \"large\"\nsources = ['large.c']\n",
@@ -116,6 +116,24 @@ fn low_ceiling_reduces_the_memory_of_compilers() {
     );
     let scenario = Scenario::with_plan(&text);
     std::fs::write(scenario.path().join("large.c"), large).expect("written");
+    scenario
+}
+
+#[test]
+fn compiler_that_needs_more_than_the_plan_allows_is_blamed_on_the_candidate() {
+    let scenario = with_a_large_source("[build]\nmemory = \"128MiB\"");
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    outcome.expect_equal(summary.verdict("relu", "small").0, Some("PASSED"), "a compiler of 60 MiB fits");
+    let large = summary.verdict("relu", "large");
+    outcome.expect_equal(large, (Some("HOST_MEMORY_LIMIT"), Some("candidate")), "its verdict");
+    let detail = summary.candidate("relu", "large")["detail"].as_str().unwrap_or_default();
+    outcome.expect(detail.contains("128 MiB ([build] memory)"), detail);
+}
+
+/// By default, `[build] memory` is 4 GiB.
+#[test]
+fn low_ceiling_reduces_the_memory_of_compilers() {
+    let scenario = with_a_large_source("[memory]\nhost_ceiling = \"256MiB\"\n[build]");
     let (outcome, summary) = scenario.run_plan(0, &[]);
     outcome.expect_equal(summary.verdict("relu", "small").0, Some("PASSED"), "a compiler of 60 MiB fits");
     outcome.expect_equal(summary.policy("shrink_build").len(), 1, "policy rows");

@@ -101,6 +101,16 @@ fn killed_worker_or_runner_changes_no_verdict() {
     strikes_change_no_verdict(fixture, &VICTIMS, OTHER_KILLS, Fixture::kill_during_a_run);
 }
 
+#[test]
+fn process_that_is_asked_to_end_changes_no_verdict() {
+    strikes_change_no_verdict(fixture, &VICTIMS, VICTIMS.len(), Fixture::terminate_during_a_run);
+}
+
+#[test]
+fn process_that_is_stopped_and_continued_changes_no_verdict() {
+    strikes_change_no_verdict(fixture, &VICTIMS, VICTIMS.len(), Fixture::stop_during_a_run);
+}
+
 fn on_the_emulated_device() -> Fixture {
     Fixture::on_the_emulated_device(binary()).expect("a fixture")
 }

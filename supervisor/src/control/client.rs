@@ -5,7 +5,7 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
@@ -16,6 +16,10 @@ use serde_json::{Value, json};
 
 /// The timeout for an answer. The server answers at once, but can be slow if it is swapped out.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// The time between two looks at a supervisor that does not answer.
+const LOOK: Duration = Duration::from_secs(1);
+/// How long a supervisor must have been stopped before a client gives up.
+const STOPPED_FOR: Duration = Duration::from_secs(3);
 /// The maximum length of an answer, in bytes. It is larger than any queue of the server.
 const MAX_ANSWER: u64 = 8 << 20;
 
@@ -28,9 +32,9 @@ pub enum ClientError {
     #[error("the run did not answer within {timeout:?} (its machine may be short of memory: try again)")]
     Silent { timeout: Duration },
     #[error(
-        "the run did not answer within {timeout:?}, because its supervisor is stopped (continue it with `kill -CONT {pid}`)"
+        "the run does not answer, because its supervisor is stopped (continue it with `kill -CONT {pid}`)"
     )]
-    Stopped { timeout: Duration, pid: i32 },
+    Stopped { pid: i32 },
     #[error("the run closed the connection (the run has ended, or this client exceeded a limit)")]
     Closed,
     #[error("the run's answer is not JSON-RPC")]
@@ -71,12 +75,12 @@ impl Client {
             other => ClientError::Connect { path: path.to_owned(), source: other.into() },
         })?;
         let socket = UnixStream::from(socket);
-        socket.set_read_timeout(Some(timeout))?;
+        socket.set_read_timeout(Some(timeout.min(LOOK)))?;
         Ok(Self { reader: BufReader::new(socket), next: 1, timeout, waits: false })
     }
 
     /// Removes the timeout of all later answers, because they can take arbitrarily long. If the supervisor is stopped,
-    /// a wait still ends after the timeout.
+    /// a wait still ends.
     pub fn wait_forever(&mut self) {
         self.waits = true;
     }
@@ -89,7 +93,7 @@ impl Client {
         line.push('\n');
         // A server that refuses the connection may have closed it already, but its message can still be read.
         let written = match self.reader.get_mut().write_all(line.as_bytes()) {
-            Err(error) if is_timeout(&error) => return Err(self.silence()),
+            Err(error) if is_timeout(&error) => return Err(ClientError::Silent { timeout: self.timeout }),
             written => written,
         };
         loop {
@@ -127,6 +131,7 @@ impl Client {
 
     fn message(&mut self) -> Result<Value, ClientError> {
         let mut line = Vec::new();
+        let (began, mut stopped_at) = (Instant::now(), None);
         loop {
             let most = MAX_ANSWER.saturating_sub(line.len() as u64);
             match (&mut self.reader).take(most).read_until(b'\n', &mut line) {
@@ -136,10 +141,7 @@ impl Client {
                     return Err(ClientError::Closed);
                 }
                 // What was read so far stays in `line`.
-                Err(error) if is_timeout(&error) => match self.silence() {
-                    ClientError::Silent { .. } if self.waits => {}
-                    silence => return Err(silence),
-                },
+                Err(error) if is_timeout(&error) => self.check_silence(began, &mut stopped_at)?,
                 Err(error) => return Err(error.into()),
             }
         }
@@ -151,14 +153,23 @@ impl Client {
 }
 
 impl Client {
-    /// Returns the error for an answer that did not come in time.
-    fn silence(&self) -> ClientError {
-        let timeout = self.timeout;
+    /// Fails if an answer has taken too long since `began`, or if the supervisor has been stopped for long enough.
+    /// `stopped_at` is the time at which it was first seen to be stopped.
+    fn check_silence(&self, began: Instant, stopped_at: &mut Option<Instant>) -> Result<(), ClientError> {
         // The pid of the process that listens on the socket; 0 if that process is in another namespace.
         match getsockopt(self.reader.get_ref(), PeerCredentials).map(|peer| peer.pid()) {
-            Ok(pid) if is_stopped(pid) => ClientError::Stopped { timeout, pid },
-            _ => ClientError::Silent { timeout },
+            Ok(pid) if is_stopped(pid) => {
+                if STOPPED_FOR <= stopped_at.get_or_insert_with(Instant::now).elapsed() {
+                    return Err(ClientError::Stopped { pid });
+                }
+            }
+            _ => *stopped_at = None,
         }
+        let timeout = self.timeout;
+        if !self.waits && timeout <= began.elapsed() {
+            return Err(ClientError::Silent { timeout });
+        }
+        Ok(())
     }
 }
 

@@ -285,7 +285,7 @@ impl Core {
     fn largest_that_fits(&self, order: Order) -> Option<(usize, Demand)> {
         let unit = self.unit(order.unit);
         let ways = unit.step().ways(order.beside.is_some());
-        (unit.from_way().min(ways.len().saturating_sub(1))..ways.len())
+        (unit.first_way().min(ways.len().saturating_sub(1))..ways.len())
             .find_map(|way| Some((way, self.demand(unit.job, order.stage, &ways[way])?)))
     }
 
@@ -373,7 +373,7 @@ impl Core {
     }
 
     fn why_smaller(&self, unit: UnitId, way: usize) -> Smaller {
-        if way <= self.unit(unit).from_way() { Smaller::ShortBefore } else { Smaller::Ceiling }
+        if way <= self.unit(unit).first_way() { Smaller::ShortBefore } else { Smaller::Ceiling }
     }
 
     fn report_smaller(&mut self, order: Order, why: Smaller, spec: &StageSpec, whole: &StageSpec) {

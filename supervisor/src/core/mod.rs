@@ -73,7 +73,7 @@ const LOSS_WINDOW: Duration = Duration::from_secs(600);
 const MAX_LOST_EVER: u32 = 4;
 /// An attempt that ended for lack of memory is repeated once, with a smaller batch if there is one.
 const MAX_SHORT_OF_MEMORY: u32 = 1;
-/// A unit that lost this many workers gets no further one, except in its second pass.
+/// A unit that lost this many workers in one pass gets no further one in that pass.
 const MAX_WORKERS_LOST: u32 = 2;
 const RETURN_TIMEOUT: Duration = Duration::from_secs(20);
 /// A lease waits so long for memory that other programs hold. Then the run ends. If the memory is on the device, the

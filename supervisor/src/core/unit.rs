@@ -20,7 +20,7 @@ use opt_shared::outcome::{Estimate, Status};
 
 use super::event::{Moment, Stage};
 use super::spec::{Resumed, Step, UnitSpec};
-use super::{LOSS_WINDOW, MAX_LOST, MAX_LOST_EVER, MAX_WORKERS_LOST};
+use super::{LOSS_WINDOW, MAX_LOST, MAX_LOST_EVER};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Progress {
@@ -48,7 +48,7 @@ pub(crate) struct Unit {
     pub(crate) may_be_paired: bool,
     /// It is a baseline that failed while it was timed beside another unit.
     pub(crate) failed_beside: bool,
-    /// The number of attempts, of any step, in which the worker was lost.
+    /// The number of attempts, of any step in this pass, in which the worker was lost.
     pub(crate) workers_lost: u32,
     /// `None` if there were none. Most units have none.
     losses: Option<Box<Losses>>,
@@ -128,7 +128,7 @@ impl Unit {
     }
 
     /// Returns the first of the step's ways that is still allowed. Later ways take less memory.
-    pub(crate) fn from_way(&self) -> usize {
+    pub(crate) fn first_way(&self) -> usize {
         self.losses.as_ref().map_or(0, |losses| losses.from_way)
     }
 
@@ -168,11 +168,11 @@ impl Unit {
         self.second_pass == SecondPass::PutOff
     }
 
-    /// Earlier losses no longer count, except that a unit that has lost a worker ends when it loses another.
+    /// Earlier losses no longer count.
     pub(crate) fn begin_second_pass(&mut self) {
         self.second_pass = SecondPass::Begun;
         self.losses = None;
-        self.workers_lost = self.workers_lost.min(MAX_WORKERS_LOST - 1);
+        self.workers_lost = 0;
     }
 
     pub(crate) fn is_done(&self) -> bool {

@@ -51,7 +51,7 @@ fn pages(output: bool) -> Range<u64> {
 }
 
 /// Checks that neither a candidate nor one of its attempts has a verdict that blames the candidate.
-fn no_candidate_is_blamed(outcome: &Outcome, summary: &Summary) {
+pub fn no_candidate_is_blamed(outcome: &Outcome, summary: &Summary) {
     for candidate in list(&summary.job(SOFTMAX)["candidates"]) {
         outcome.expect(candidate["blame"] != "candidate", format_args!("no blame: {candidate:#}"));
         for attempt in list(&candidate["attempts"]) {
@@ -79,7 +79,7 @@ fn fails_and_heals(scenario: &Scenario, disk: &FaultyDisk, code: i32, verdict: (
     all_pass(&outcome, &summary);
 }
 
-fn all_pass(outcome: &Outcome, summary: &Summary) {
+pub fn all_pass(outcome: &Outcome, summary: &Summary) {
     for candidate in CANDIDATES {
         outcome.expect_equal(summary.verdict(SOFTMAX, candidate).0, Some("PASSED"), candidate);
     }

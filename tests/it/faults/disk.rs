@@ -32,15 +32,36 @@ impl SmallDisk {
         mounted.then_some(Self { path })
     }
 
+    /// The folder of what uses up the disk.
+    fn fillers(&self) -> PathBuf {
+        let folder = self.path.join("fillers");
+        fs::create_dir_all(&folder).expect("a folder");
+        folder
+    }
+
+    /// Creates files until only `rest` more can be created.
+    fn create_files_except(&self, rest: u64) {
+        let folder = self.fillers();
+        let is_created = |number: &usize| File::create(folder.join(number.to_string())).is_ok();
+        let created = (0..).take_while(is_created).count();
+        for number in created.saturating_sub(usize::try_from(rest).expect("a small number"))..created {
+            fs::remove_file(folder.join(number.to_string())).expect("removed");
+        }
+    }
+
+    /// Removes what uses up the disk.
+    fn empty(&self) {
+        fs::remove_dir_all(self.fillers()).expect("removed");
+    }
+
     /// Fills the room that is left, except for `rest` bytes.
-    fn fill_except(&self, rest: u64) -> PathBuf {
-        let filler = self.path.join("filler");
+    fn fill_except(&self, rest: u64) {
+        let filler = self.fillers().join("filler");
         let mut file = File::create(&filler).expect("created");
         while file.write_all(&[0; 4096]).is_ok() {}
         while file.write_all(&[0]).is_ok() {}
         let length = file.metadata().expect("its size").len();
         file.set_len(length.saturating_sub(rest)).expect("shortened");
-        filler
     }
 }
 
@@ -57,30 +78,60 @@ fn waits_for(run: &LiveRun<'_>) -> String {
     status["waiting"]["for"].as_str().unwrap_or_default().to_owned()
 }
 
+/// Something that can be used up on a disk.
+struct Room {
+    /// The options of a small disk.
+    options: &'static str,
+    /// The field of `status` that holds what is left.
+    field: &'static str,
+    name: &'static str,
+    /// Enough for the database, but builds need twice as much.
+    left: u64,
+    use_up: fn(&SmallDisk, u64),
+}
+
 #[test]
-fn builds_wait_for_room_on_the_disk() {
+fn builds_wait_for_space_on_the_disk() {
+    builds_wait_for(&Room {
+        options: "size=96m",
+        field: "disk_bytes",
+        name: "free disk space",
+        left: 16 << 20,
+        use_up: SmallDisk::fill_except,
+    });
+}
+
+#[test]
+fn builds_wait_for_inodes_on_the_disk() {
+    builds_wait_for(&Room {
+        options: "size=96m,nr_inodes=2000",
+        field: "inodes",
+        name: "more files",
+        left: 100,
+        use_up: SmallDisk::create_files_except,
+    });
+}
+
+fn builds_wait_for(room: &Room) {
     let scenario = Scenario::with_plan(&Plan::softmax(&[]).text());
-    let Some(disk) = SmallDisk::on_runs_of(&scenario, "size=96m") else { return };
+    let Some(disk) = SmallDisk::on_runs_of(&scenario, room.options) else { return };
     let run = LiveRun::start(&scenario, &["--quiet", "--keep-open"]);
     let status = || run.ctl(&["status", "--json"]).expect_exit(0).json();
     until("the baseline has passed", || status()["jobs"][0]["passed"] == 1);
-    // This room is enough for the database, but builds need twice as much.
-    let filler = disk.fill_except(16 << 20);
+    (room.use_up)(&disk, room.left);
     until("the run has read that the disk is almost full", || {
-        status()["room"]["disk_bytes"].as_u64().is_some_and(|free| free <= 16 << 20)
+        status()["room"][room.field].as_u64().is_some_and(|free| free <= room.left)
     });
     let fast = repository().join("configs/demo/softmax/fast.c");
     run.ctl(&["submit", fast.to_str().expect("UTF-8")]).expect_exit(0);
     until("the build waits for room", || waits_for(&run).contains("room for builds"));
     run.ctl(&["why", "softmax/fast"]).expect_exit(0).expect_stdout(&["no room for builds"]);
-    run.ctl(&["status"])
-        .expect_exit(0)
-        .expect_stdout(&["waiting for room for builds: ", "(free disk space)"]);
-    fs::remove_file(filler).expect("removed");
+    run.ctl(&["status"]).expect_exit(0).expect_stdout(&["waiting for room for builds: ", room.name]);
+    disk.empty();
     until("the candidate has passed", || status()["jobs"][0]["passed"] == 2);
     run.ctl(&["shutdown"]).expect_exit(0);
     let (outcome, summary) = run.finish(0);
-    outcome.expect_stderr(&["no build starts until", "(free disk space)", "there is room for builds again"]);
+    outcome.expect_stderr(&["no build starts until", room.name, "there is room for builds again"]);
     let rows = ["room_short", "room_back", "retry", "put_off"].map(|decision| summary.policy(decision).len());
     assert_eq!(rows, [1, 1, 0, 0], "one shortage, and no attempt was lost");
 }
@@ -90,12 +141,12 @@ fn run_on_a_full_disk_continues_when_there_is_room() {
     let scenario = scenario();
     let Some(disk) = SmallDisk::on_runs_of(&scenario, "size=96m") else { return };
     let run = LiveRun::start(&scenario, &["--quiet"]);
-    let filler = disk.fill_except(0);
+    disk.fill_except(0);
     until("the run waits for room, or has ended", || {
         let status = run.ctl(&["status", "--json"]);
         status.code != Some(0) || status.json()["waiting"]["for"].is_string()
     });
-    fs::remove_file(filler).expect("removed");
+    disk.empty();
     let (outcome, summary) = run.finish(0);
     verdicts_are_right(&outcome, &summary);
 }

@@ -9,6 +9,7 @@ use rustix::process::Signal;
 
 use super::{Chance, Fixture};
 use crate::processes::Process;
+use crate::summary::list;
 use crate::waiting::{LONG, holds_within};
 
 /// The largest number of strikes in one run.
@@ -81,8 +82,8 @@ pub fn draw(chance: &mut Chance, span: Duration) -> Vec<(Duration, Strike)> {
 pub struct Struck {
     /// The strikes that took effect. The others found no such process, or came too late.
     pub strikes: Vec<Strike>,
-    /// The number of candidates that had no verdict after the second pass, which a run makes by itself.
-    pub without_verdict: u64,
+    /// The candidates that had no verdict after the second pass, which a run makes by itself, with their attempts.
+    pub without_verdict: Vec<String>,
 }
 
 impl Fixture {
@@ -150,13 +151,20 @@ impl Fixture {
         Ok(struck)
     }
 
-    /// Waits for the end, and resumes once if candidates have no verdict. Returns their number.
-    fn ends_right(&self, mut child: Child, cancelled: &[&str]) -> Result<u64, String> {
+    /// Waits for the end, and resumes once if candidates have no verdict. Returns them.
+    fn ends_right(&self, mut child: Child, cancelled: &[&str]) -> Result<Vec<String>, String> {
         let mut code = self.end(&mut child)?.code();
-        let mut without_verdict = 0;
+        let mut without_verdict = Vec::new();
         if code == Some(HOST) {
-            without_verdict = self.summary()?["run"]["without_verdict"].as_u64().unwrap_or_default();
-            if without_verdict == 0 {
+            let summary = self.summary()?;
+            let candidates = list(&summary["jobs"][0]["candidates"]);
+            let has_none = |candidate: &&serde_json::Value| candidate["status"] == "INFRA_ERROR";
+            without_verdict = candidates
+                .iter()
+                .filter(has_none)
+                .map(|it| format!("{}: {}\n{:#}", it["name"], it["detail"], it["attempts"]))
+                .collect();
+            if without_verdict.is_empty() {
                 return Err(format!("exit code {HOST}, but every candidate has a verdict\n{}", self.state()));
             }
             code = self.end(&mut self.resume()?)?.code();

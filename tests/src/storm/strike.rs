@@ -1,4 +1,4 @@
-//! Runs in which a process is killed, or stops as if it hung.
+//! Runs in which a process is killed, asked to end, or stopped.
 
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -12,6 +12,9 @@ use crate::summary::list;
 
 /// The pause between two requests to replace a worker.
 const PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a process is stopped before it is continued.
+const STOP: Duration = Duration::from_millis(300);
 
 impl Fixture {
     /// Runs the plan once and kills one process of this kind, at the given moment or as soon as there is one after it.
@@ -34,6 +37,30 @@ impl Fixture {
         chance: &mut Chance,
     ) -> Result<Option<Process>, String> {
         self.strike_during_a_run(role, moment, chance, |process| self.signal(process, Signal::STOP))
+    }
+
+    /// Like `kill_during_a_run`, but sends SIGTERM, which a process may ignore.
+    pub fn terminate_during_a_run(
+        &self,
+        victim: &str,
+        moment: Duration,
+        chance: &mut Chance,
+    ) -> Result<Option<Process>, String> {
+        self.strike_during_a_run(victim, moment, chance, |process| self.signal(process, Signal::TERM))
+    }
+
+    /// Like `kill_during_a_run`, but stops the process, and continues it after `STOP`.
+    pub fn stop_during_a_run(
+        &self,
+        victim: &str,
+        moment: Duration,
+        chance: &mut Chance,
+    ) -> Result<Option<Process>, String> {
+        self.strike_during_a_run(victim, moment, chance, |process| {
+            let is_stopped = self.signal(process, Signal::STOP);
+            std::thread::sleep(STOP);
+            is_stopped && self.signal(process, Signal::CONT)
+        })
     }
 
     fn strike_during_a_run(

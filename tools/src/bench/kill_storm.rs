@@ -56,8 +56,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
                 }
                 let repeated = fixture.retried().map_err(|trouble| anyhow!(trouble))?;
                 retried += repeated;
-                without_verdict += struck.without_verdict;
-                println!("| {number} | {text} | {repeated} | {} | right |", struck.without_verdict);
+                let without = struck.without_verdict;
+                without_verdict += without.len();
+                println!("| {number} | {text} | {repeated} | {} | right |", without.len());
+                for candidate in without {
+                    eprintln!("run {number}: no verdict for {candidate}");
+                }
             }
             Err(trouble) => {
                 wrong += 1;

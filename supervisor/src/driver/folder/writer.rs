@@ -297,6 +297,30 @@ mod tests {
     }
 
     #[test]
+    fn rows_wait_for_a_disk_that_hangs_and_the_caller_does_not() {
+        let (_folder, mut writer) = a_writer();
+        let (disk, hangs) = unbounded::<()>();
+        writer.write_then(move |_| {
+            let _ = hangs.recv();
+            Ok(FollowUp::KillWorker(WorkerId(6)))
+        });
+        decide(&mut writer, "second");
+        assert!(writer.acknowledged().expect("no error").is_empty());
+        assert_eq!((writer.waiting(), writer.last_error().as_str()), (2, "the disk has not answered yet"));
+        let oldest = writer.oldest().expect("a row waits");
+        assert!(oldest < writer.oldest().expect("a row waits"), "its wait becomes longer");
+        drop(disk);
+        let mut killed = Vec::new();
+        while 0 < writer.waiting() {
+            killed.extend(acknowledged(&mut writer));
+        }
+        assert!(
+            matches!(killed[..], [FollowUp::KillWorker(WorkerId(6)), FollowUp::KillWorker(WorkerId(7))]),
+            "in order"
+        );
+    }
+
+    #[test]
     fn surplus_samples_are_dropped_and_other_rows_are_not() {
         let (folder, mut writer) = a_writer();
         let other = rusqlite::Connection::open(folder.path().join("run.sqlite")).expect("opens");
