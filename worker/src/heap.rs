@@ -8,7 +8,7 @@ use std::ffi::c_int;
 /// The size, in bytes, from which a worker's blocks get their own mapping. For smaller blocks, the system calls would
 /// cost more than they save.
 pub(crate) const WORKER: c_int = 2 << 20;
-/// The same for a supervisor, which lives longer and has large blocks only while it reads the plan.
+/// The same for the other commands. A run has its largest blocks while it reads the plan, and can last for days.
 pub const SUPERVISOR: c_int = 128 << 10;
 
 /// Fixes glibc's thresholds: blocks of this size and larger get their own mapping. Other C libraries do not change

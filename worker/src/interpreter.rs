@@ -199,15 +199,19 @@ fn interpreter_of(program: &Path, answer: Answer) -> Result<Interpreter, String>
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
     fn program(folder: &Path, answer: &str) -> PathBuf {
         let path = folder.join("python");
-        std::fs::write(&path, format!("#!/bin/sh\necho '{answer}'\necho no such option >&2\n"))
-            .expect("written");
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).expect("ours");
+        // The shell is the only process that has this file open for writing. If this process had, another test could
+        // fork meanwhile, and its child would keep Linux from starting the program.
+        let script = format!("#!/bin/sh\necho '{answer}'\necho no such option >&2\n");
+        let written = std::process::Command::new("sh")
+            .args(["-c", "printf %s \"$2\" > \"$1\" && chmod 755 \"$1\"", "sh"])
+            .args([path.as_os_str(), OsStr::new(&script)])
+            .status();
+        assert!(written.is_ok_and(|status| status.success()), "written");
         path
     }
 

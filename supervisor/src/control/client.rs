@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The time between two looks at a supervisor that does not answer.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long a supervisor must have been stopped before a client gives up.
+/// How long a supervisor must have been seen stopped before a client gives up that does not wait.
 const STOPPED_FOR: Duration = Duration::from_secs(3);
 /// The maximum length of an answer, in bytes. It is larger than any queue of the server.
 const MAX_ANSWER: u64 = 8 << 20;
@@ -93,7 +93,7 @@ impl Client {
         line.push('\n');
         // A server that refuses the connection may have closed it already, but its message can still be read.
         let written = match self.reader.get_mut().write_all(line.as_bytes()) {
-            Err(error) if is_timeout(&error) => return Err(ClientError::Silent { timeout: self.timeout }),
+            Err(error) if is_timeout(&error) => return Err(self.silence()),
             written => written,
         };
         loop {
@@ -156,20 +156,27 @@ impl Client {
     /// Fails if an answer has taken too long since `began`, or if the supervisor has been stopped for long enough.
     /// `stopped_at` is the time at which it was first seen to be stopped.
     fn check_silence(&self, began: Instant, stopped_at: &mut Option<Instant>) -> Result<(), ClientError> {
-        // The pid of the process that listens on the socket; 0 if that process is in another namespace.
-        match getsockopt(self.reader.get_ref(), PeerCredentials).map(|peer| peer.pid()) {
-            Ok(pid) if is_stopped(pid) => {
-                if STOPPED_FOR <= stopped_at.get_or_insert_with(Instant::now).elapsed() {
-                    return Err(ClientError::Stopped { pid });
-                }
+        let stopped_for = match self.silence() {
+            ClientError::Stopped { .. } => stopped_at.get_or_insert_with(Instant::now).elapsed(),
+            _ => {
+                *stopped_at = None;
+                Duration::ZERO
             }
-            _ => *stopped_at = None,
-        }
-        let timeout = self.timeout;
-        if !self.waits && timeout <= began.elapsed() {
-            return Err(ClientError::Silent { timeout });
+        };
+        let limit = if self.waits { self.timeout } else { STOPPED_FOR };
+        if limit <= stopped_for || !self.waits && self.timeout <= began.elapsed() {
+            return Err(self.silence());
         }
         Ok(())
+    }
+
+    /// Returns the error for an answer that did not come in time.
+    fn silence(&self) -> ClientError {
+        // The pid of the process that listens on the socket; 0 if that process is in another namespace.
+        match getsockopt(self.reader.get_ref(), PeerCredentials).map(|peer| peer.pid()) {
+            Ok(pid) if is_stopped(pid) => ClientError::Stopped { pid },
+            _ => ClientError::Silent { timeout: self.timeout },
+        }
     }
 }
 

@@ -64,7 +64,7 @@ const START_DEADLINE: Duration = Duration::from_secs(30);
 /// From `Shutdown` to the exit of the worker, which is idle.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 /// If this many workers are lost within the window, or in a row without a finished attempt in between, the run stops.
-const MAX_FAILURES: usize = 8;
+const MAX_FAILURES: usize = 12;
 const FAILURE_WINDOW: Duration = Duration::from_secs(60);
 /// An attempt that failed through no fault of its unit is a loss. It is repeated, unless the step has now had more than
 /// `MAX_LOST` losses within the window or more than `MAX_LOST_EVER` in all. The second pass counts from zero.

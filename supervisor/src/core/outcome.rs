@@ -227,9 +227,7 @@ impl Core {
     /// for word.
     fn blame_same_output(&mut self, unit: UnitId, report: &mut Report) {
         let Body::Build(built) = &report.body else { return };
-        let before = self.change(unit, |unit| {
-            std::mem::replace(&mut unit.losses().build_output, built.unexplained.clone())
-        });
+        let before = self.change(unit, |unit| unit.replace_build_output(built.unexplained.clone()));
         if report.head.status == Status::InfraError
             && built.unexplained.is_some()
             && before == built.unexplained
@@ -350,6 +348,7 @@ impl Core {
             unit.progress = Progress::Done(status);
             // Candidates are not timed beside a baseline that failed.
             unit.may_be_paired &= status == Status::Passed;
+            unit.forget_losses();
         });
         self.actions.push(Action::UnitDone { unit, status, blame, detail });
     }

@@ -127,6 +127,19 @@ impl Unit {
         self.losses.get_or_insert_default()
     }
 
+    /// Sets the output of the last build if it did not name the cause of a failure, and returns the one before.
+    pub(crate) fn replace_build_output(&mut self, output: Option<String>) -> Option<String> {
+        if output.is_none() && self.losses.is_none() {
+            return None;
+        }
+        std::mem::replace(&mut self.losses().build_output, output)
+    }
+
+    /// Call it when the unit ends.
+    pub(crate) fn forget_losses(&mut self) {
+        self.losses = None;
+    }
+
     /// Returns the first of the step's ways that is still allowed. Later ways take less memory.
     pub(crate) fn first_way(&self) -> usize {
         self.losses.as_ref().map_or(0, |losses| losses.from_way)
@@ -157,9 +170,10 @@ impl Unit {
         self.may_be_paired |= next.alone;
         self.step_index += 1;
         self.progress = Progress::Waiting { attempt: 1 };
-        if let Some(losses) = &mut self.losses {
-            // Otherwise, a unit could pause the run for as long again in each step.
-            **losses = Losses { without_tasks: losses.without_tasks, ..Losses::default() };
+        // Otherwise, a unit could pause the run for as long again in each step.
+        let without_tasks = self.losses.take().map_or(0, |losses| losses.without_tasks);
+        if 0 < without_tasks {
+            self.losses().without_tasks = without_tasks;
         }
         true
     }

@@ -72,7 +72,7 @@ pub(super) fn list_candidates(job: &RawJob, max: usize, findings: &mut Findings)
     let before = findings.count();
     let mut drafts: Vec<Draft> = job.candidates.iter().filter_map(|raw| from_table(raw, findings)).collect();
     // Patterns skip files that a table already names.
-    let mut seen: HashSet<FileDigest> = drafts
+    let mut seen: HashSet<PathDigest> = drafts
         .iter()
         .flat_map(|draft| draft.source.sources.iter().map(|path| digest_of_path(&identity(path))))
         .collect();
@@ -233,7 +233,7 @@ fn language_of_all(sources: &[Located<String>], findings: &mut Findings) -> Opti
 fn from_pattern(
     pattern: &Located<String>,
     limit: usize,
-    seen: &mut HashSet<FileDigest>,
+    seen: &mut HashSet<PathDigest>,
     drafts: &mut Vec<Draft>,
     findings: &mut Findings,
 ) {
@@ -428,13 +428,13 @@ fn find_baseline(
     Some(drafts.len() - 1)
 }
 
-/// The first 128 bits of the digest of a file's canonical path. A plan can have ten thousands of paths.
-type FileDigest = [u8; 16];
+/// The first 128 bits of the digest of a file's canonical path. A plan can have tens of thousands of paths.
+type PathDigest = [u8; 16];
 
-fn digest_of_path(path: &Path) -> FileDigest {
-    let mut first = FileDigest::default();
+fn digest_of_path(path: &Path) -> PathDigest {
+    let mut first = PathDigest::default();
     let digest = blake3::hash(path.as_os_str().as_bytes());
-    first.copy_from_slice(&digest.as_bytes()[..size_of::<FileDigest>()]);
+    first.copy_from_slice(&digest.as_bytes()[..size_of::<PathDigest>()]);
     first
 }
 

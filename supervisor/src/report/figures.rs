@@ -53,12 +53,13 @@ pub(super) fn median(candidate: &CandidateRecord, baseline: Option<&CandidateRec
 }
 
 pub(super) fn speedup(estimate: &Estimate) -> String {
-    format!(
-        "{}x [{}–{}]",
-        three_digits(estimate.value),
-        three_digits(estimate.ci_low),
-        three_digits(estimate.ci_high)
-    )
+    let [value, low, high] = [estimate.value, estimate.ci_low, estimate.ci_high].map(ratio);
+    format!("{value}x [{low}–{high}]")
+}
+
+/// A ratio of two times. On a busy machine, a bound can be a million, and would not fit in its column.
+fn ratio(ratio: f64) -> String {
+    if (9999.5..f64::INFINITY).contains(&ratio) { ">9999".to_owned() } else { three_digits(ratio) }
 }
 
 /// A percentage. A finite one that is not negative has at most five characters, so the noise column has room for it and
@@ -165,6 +166,7 @@ mod tests {
             assert_eq!(time(ms), text);
         }
         assert_eq!(speedup(&Estimate { value: 2.0, ci_low: 0.5, ci_high: 123.4 }), "2.00x [0.500–123]");
+        assert_eq!(speedup(&Estimate { value: 9999.0, ci_low: 0.0, ci_high: 1e6 }), "9999x [0.000–>9999]");
         assert_eq!(
             [0.008, 0.0994, 0.1, 1.497, 12.3].map(percent),
             ["0.8 %", "9.9 %", "10 %", "150 %", ">999%"]

@@ -275,7 +275,7 @@ impl Store {
         &self,
         mut visit: impl FnMut(PhaseRecord) -> Result<(), E>,
     ) -> Result<Result<(), E>, StoreError> {
-        // Both queries read rows in the order of their keys. One query over both tables would sort all rows in memory.
+        // Both queries read rows in the order of their keys. One query over both tables would sort all rows.
         for sql in [
             "SELECT it.stage, job.name, candidate.name, it.worker, it.predicted, it.peak_owed, it.started, it.ended,
                  it.peak_reclaimable, it.swap_delta, it.switch_us, it.predicted_device, it.peak_device

@@ -198,3 +198,45 @@ fn every_law_names_a_test() {
         rows.iter().filter(|row| !row.contains("::")).map(|row| (*row).to_owned()).collect();
     assert_none("laws without a test", &wrong);
 }
+
+/// The source folder of the tests with this prefix in the fault matrix. Tests without a prefix are integration tests.
+fn folder_of_tests(prefix: Option<&str>) -> Option<&'static str> {
+    match prefix {
+        None => Some("tests/it"),
+        Some("supervisor") => Some("supervisor/src"),
+        Some("worker") => Some("worker/src"),
+        Some("shared") => Some("shared/src"),
+        Some("simulate") => Some("tools/src/simulate"),
+        Some(_) => None,
+    }
+}
+
+#[test]
+fn tests_in_the_fault_matrix_exist() {
+    let page = read("docs/explanation/faults.md");
+    let (mut named, mut wrong) = (0, Vec::new());
+    for quoted in page.lines().flat_map(|line| line.split('`').skip(1).step_by(2)) {
+        let (prefix, path) =
+            quoted.split_once(": ").map_or((None, quoted), |(prefix, path)| (Some(prefix), path));
+        let Some((modules, test)) = path.rsplit_once("::") else { continue };
+        let Some(folder) = folder_of_tests(prefix) else {
+            wrong.push(format!("`{quoted}` has an unknown prefix"));
+            continue;
+        };
+        named += 1;
+        let first = format!("{folder}/{}", modules.split("::").next().unwrap_or_default());
+        let module = format!("{folder}/{}.rs", path.replace("::", "/"));
+        let is_there = |file: &&Text| {
+            if file.path == module {
+                return true;
+            }
+            (file.path.starts_with(&first) || modules == "tests")
+                && file.text.contains(&format!("fn {test}("))
+        };
+        if !texts(folder, &[".rs"]).iter().any(|file| is_there(&file)) {
+            wrong.push(format!("`{quoted}`"));
+        }
+    }
+    assert_none("tests that docs/explanation/faults.md names and that do not exist", &wrong);
+    assert!(80 < named, "{named} tests are named");
+}

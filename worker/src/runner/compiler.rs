@@ -27,7 +27,8 @@ pub struct CompileOrder {
 /// Signals that ask a program to end. A service manager may send them to all processes of a run at once.
 const REQUESTS_TO_END: [Signal; 4] = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM];
 
-/// Blocks `REQUESTS_TO_END` in the compiler and in what it starts; only the worker ends them, with SIGKILL. A compiler
+/// Blocks `REQUESTS_TO_END` in the compiler and, unless they set a mask of their own, in the programs that it starts.
+/// The supervisor and the worker end them with SIGKILL, which cannot be blocked. A compiler
 /// would remove its temporary files and then send itself the signal, which has no effect on the first process of a
 /// namespace. It would continue without its files, and fail as if the source were wrong.
 fn block_requests_to_end() -> std::io::Result<()> {

@@ -18,7 +18,7 @@ use crate::sandbox::confine::{
 /// Address space that glibc reserves for each thread's arena.
 const ARENA: Bytes = Bytes::mib(128);
 /// Address space for libraries and their mappings.
-const LIBRARIES: Bytes = Bytes::mib(256);
+pub(crate) const LIBRARIES: Bytes = Bytes::mib(256);
 /// Processes per thread for `limits.processes = "auto"`.
 const TASKS_PER_THREAD: u32 = 4;
 /// The largest number of processes of a compiler, which may run a driver with its parts, and a parallel linker.

@@ -23,7 +23,7 @@ use opt_shared::outcome::{Built, Head, Status};
 use opt_shared::room::Room;
 use opt_shared::units::Bytes;
 
-use self::memory::out_of_memory;
+use self::memory::{killed_for_memory, refused_memory};
 use crate::link::Link;
 use crate::sandbox::confine::compilers_may_execute;
 use crate::sandbox::handle::End;
@@ -206,7 +206,7 @@ fn compile(
     if let Some(reason) = running.wait(limit).map_err(failed)? {
         running.end_for(link, reason).map_err(failed)?;
     }
-    let CompilerEnd { end, killed, tasks_refused, log, is_truncated, peak_owed, least_room } =
+    let CompilerEnd { end, killed, from_outside, tasks_refused, log, is_truncated, peak_owed, least_room } =
         running.finish(link).map_err(failed)?;
     built.log_head = log[..log.floor_char_boundary(LOG_HEAD)].to_owned();
     head.peak_owed = Some(peak_owed);
@@ -222,9 +222,9 @@ fn compile(
             (Status::CompileTimeout, format!("the compiler was not done after {limit:?} ([build] timeout)"))
         }
         (Some(KillReason::RunnerMemory { owed, .. }), _) => {
-            out_of_memory(task, &format!("the compiler owed {owed}"))
+            killed_for_memory(task, &format!("the compiler owed {owed}"))
         }
-        (Some(KillReason::GroupMemory { limit }), _) => out_of_memory(
+        (Some(KillReason::GroupMemory { limit }), _) => killed_for_memory(
             task,
             &format!("Linux ended the compiler: its control group reached its limit of {limit}"),
         ),
@@ -246,18 +246,12 @@ fn compile(
             }
             None => (Status::CompileError, "the compiler exited with code 0 but wrote no artifact".to_owned()),
         },
-        (None, end @ End::Signalled { .. }) if task.source.language.build_runs_source() => (
-            Status::CompileError,
-            format!("{compiler} was ended by {}", end.signal_name().unwrap_or("a signal")),
-        ),
-        // This build does not run the source, so the candidate cannot have sent the signal. The cause may be a lack of
-        // memory or a shutdown, so the build is repeated.
         (None, end @ End::Signalled { .. }) => (
-            Status::InfraError,
+            status_after_signal(task.source.language.build_runs_source(), from_outside),
             format!("{compiler} was ended by {}", end.signal_name().unwrap_or("a signal")),
         ),
         (None, End::Exited { .. }) if ran_out_of_memory(&log) => {
-            out_of_memory(task, &format!("{compiler} was refused memory"))
+            refused_memory(task, &format!("{compiler} was refused memory"), blames_the_source(&log))
         }
         (None, End::Exited { .. }) if let Some(fault) = fault_of_the_machine(&log, least_room, spec.largest_file) => {
             (Status::InfraError, format!("{compiler} {fault}"))
@@ -319,6 +313,13 @@ fn is_plenty(room: Room, largest_file: Bytes) -> bool {
     let plenty = largest_file.saturating_mul(PLENTY_OF_FILES);
     room.disk.is_some_and(|disk| plenty <= disk)
         && room.inodes.is_none_or(|inodes| PLENTY_OF_INODES <= inodes)
+}
+
+/// Returns the status of a build whose compiler a signal has ended. The candidate can be the sender only if the build
+/// runs its source, and the signal may have come from inside. Otherwise, the cause may be a lack of memory or a
+/// shutdown, so the build is repeated.
+fn status_after_signal(runs_source: bool, from_outside: bool) -> Status {
+    if runs_source && !from_outside { Status::CompileError } else { Status::InfraError }
 }
 
 fn environment(task: &BuildTask, scratch: &Path) -> Vec<CString> {
@@ -420,6 +421,22 @@ mod tests {
     use super::*;
 
     const LARGEST: Bytes = Bytes::gib(1);
+
+    #[test]
+    fn candidate_is_blamed_only_for_a_signal_that_its_build_may_have_sent() {
+        for (runs_source, from_outside, status) in [
+            (true, false, Status::CompileError),
+            (true, true, Status::InfraError),
+            (false, false, Status::InfraError),
+            (false, true, Status::InfraError),
+        ] {
+            assert_eq!(
+                status_after_signal(runs_source, from_outside),
+                status,
+                "{runs_source} {from_outside}"
+            );
+        }
+    }
 
     fn room(disk: Bytes, inodes: u64) -> Option<Room> {
         Some(Room { disk: Some(disk), inodes: Some(inodes), pids: None })

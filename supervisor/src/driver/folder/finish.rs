@@ -97,7 +97,7 @@ impl Run<'_> {
             store.run_finished(status, i32::from(exit.code()), ended)
         });
         self.settle(stop)?;
-        self.watchdog.enter(Part::Ending);
+        self.watchdog.enter(Part::WritingTheLastSummary);
         self.records.summaries.write_last()?;
         Ok(exit)
     }

@@ -59,7 +59,14 @@ impl Source for Candidates {
             let id = agenda.units.assign_number(Subject::Candidate(candidate.id));
             unit_spec(id, &mut needs, plan, candidate, &agenda.candidate_facts[candidate.id.index()])
         });
-        Ok((units.collect(), Offer::Asked { more: false }))
+        let units: Vec<UnitSpec> = units.collect();
+        for index in 0..agenda.plan.jobs[job.index()].candidates.len() {
+            let id = agenda.plan.jobs[job.index()].candidates[index].id;
+            if agenda.candidate_facts[id.index()].status.is_some() {
+                agenda.forget_artifact_unless_used(id);
+            }
+        }
+        Ok((units, Offer::Asked { more: false }))
     }
 
     fn begin(&self, run: &mut Run<'_>, index: usize, grant: &Grant) -> Result<(u32, Option<Task>), RunError> {

@@ -13,8 +13,8 @@ use crate::notify;
 
 /// A part that takes this long counts as a hang, unless it is the wait for events.
 const HANG_THRESHOLD: Duration = Duration::from_secs(2);
-/// The same for the end of a run: writing the last summary of ten thousand candidates takes seconds.
-const END_THRESHOLD: Duration = Duration::from_secs(30);
+/// The same for the last summary. That of ten thousand candidates takes seconds, and a plan may have ten times as many.
+const SUMMARY_THRESHOLD: Duration = Duration::from_secs(60);
 /// The time between two checks. It is shorter if the service manager must be notified more often.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// The stack size of the thread, in bytes.
@@ -35,10 +35,11 @@ pub(crate) enum Part {
     Serving,
     Sampling,
     Ending,
+    WritingTheLastSummary,
 }
 
 impl Part {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::Waiting,
         Self::HandlingMessages,
         Self::ContinuingAfterRows,
@@ -51,6 +52,7 @@ impl Part {
         Self::Serving,
         Self::Sampling,
         Self::Ending,
+        Self::WritingTheLastSummary,
     ];
 
     pub(super) fn of(action: &Action) -> Self {
@@ -88,6 +90,7 @@ impl Part {
             Self::Serving => "answering on the control socket",
             Self::Sampling => "sampling the memory of processes",
             Self::Ending => "ending the run",
+            Self::WritingTheLastSummary => "writing the last summary",
         }
     }
 }
@@ -183,7 +186,7 @@ fn text_of(part: u8) -> &'static str {
 
 /// Returns how long a part may take before it counts as a hang.
 fn threshold_of(part: u8) -> Duration {
-    if part == Part::Ending as u8 { END_THRESHOLD } else { HANG_THRESHOLD }
+    if part == Part::WritingTheLastSummary as u8 { SUMMARY_THRESHOLD } else { HANG_THRESHOLD }
 }
 
 /// Runs until the loop has ended.
@@ -199,15 +202,16 @@ fn watch(watched: &Weak<LoopState>, threshold_of: fn(u8) -> Duration) {
             if state.hangs.swap(false, Ordering::Relaxed) {
                 tracing::warn!("the main loop continues");
             }
-            if let Some(every) = notify_every
-                && notify_at <= Instant::now()
-            {
-                notify::alive();
-                notify_at = Instant::now() + every / 2;
-            }
         } else if threshold_of(part) <= last.1.elapsed() && !state.hangs.swap(true, Ordering::Relaxed) {
             let seconds = last.1.elapsed().as_secs_f64();
             tracing::warn!("the main loop has hung for {seconds:.1} s: it is {}", text_of(part));
+        }
+        if let Some(every) = notify_every
+            && notify_at <= Instant::now()
+            && !state.hangs.load(Ordering::Relaxed)
+        {
+            notify::alive();
+            notify_at = Instant::now() + every / 2;
         }
         drop(state);
         std::thread::sleep(check_interval);
@@ -255,7 +259,8 @@ mod tests {
     fn last_summary_may_take_longer_than_a_part_of_a_turn() {
         for part in Part::ALL {
             let threshold = threshold_of(part as u8);
-            assert_eq!(threshold == END_THRESHOLD, part == Part::Ending, "{part:?}: {threshold:?}");
+            let is_longer = threshold == SUMMARY_THRESHOLD;
+            assert_eq!(is_longer, part == Part::WritingTheLastSummary, "{part:?}: {threshold:?}");
         }
     }
 

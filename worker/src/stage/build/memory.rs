@@ -5,6 +5,8 @@ use opt_shared::outcome::Status;
 use opt_shared::units::Bytes;
 use rustix::process::{Resource, getrlimit};
 
+use crate::sandbox::policy::LIBRARIES;
+
 /// The limits on a compiler's memory.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
@@ -12,17 +14,26 @@ struct Limits {
     plan: Bytes,
     /// What the run's ceiling left of it.
     left: Bytes,
-    /// The smaller of the hard limits on private memory and address space with which the run was started.
+    /// The memory that a process can get under the hard limits with which the run was started.
     inherited: Option<Bytes>,
 }
 
-/// Returns how a build ends whose compiler ran out of memory. `what` says how this was seen.
-pub(super) fn out_of_memory(task: &BuildTask, what: &str) -> (Status, String) {
-    let inherited = [Resource::Data, Resource::As].map(|resource| getrlimit(resource).maximum);
+/// Returns how a build ends whose compiler was killed for its memory. `what` says how.
+pub(super) fn killed_for_memory(task: &BuildTask, what: &str) -> (Status, String) {
+    Limits { plan: task.build.memory_for(task.source.language), left: task.memory, inherited: None }.end(what)
+}
+
+/// Returns how a build ends whose compiler was refused memory, and says so itself. `what` says how this was seen. If
+/// the output may be the source's own words, the limits with which the run was started are no excuse.
+pub(super) fn refused_memory(task: &BuildTask, what: &str, may_be_forged: bool) -> (Status, String) {
+    let memory = |resource, besides: Bytes| {
+        getrlimit(resource).maximum.map(|most| Bytes::new(most).saturating_sub(besides))
+    };
+    let inherited = [memory(Resource::Data, Bytes::ZERO), memory(Resource::As, LIBRARIES)];
     Limits {
         plan: task.build.memory_for(task.source.language),
         left: task.memory,
-        inherited: inherited.into_iter().flatten().min().map(Bytes::new),
+        inherited: inherited.into_iter().flatten().min().filter(|_| !may_be_forged),
     }
     .end(what)
 }
@@ -33,7 +44,7 @@ impl Limits {
         let Self { plan, left, inherited } = self;
         if let Some(inherited) = inherited.filter(|&inherited| inherited < left) {
             let why = format!(
-                "{what}: it may owe {left}, but the run was started with a limit of {inherited} (raise `ulimit -Hv` \
+                "{what}: it may owe {left}, but under the limits of the run's own process it can get {inherited} (raise `ulimit -Hv` \
                  and `ulimit -Hd`, or lower [build] memory)"
             );
             (Status::InfraError, why)
@@ -61,7 +72,7 @@ mod tests {
             (4, Some(4), Status::HostMemoryLimit, "[build] memory"),
             (2, None, Status::DoesNotFit, "instead of 4.00 GiB"),
             (2, Some(3), Status::DoesNotFit, "host_ceiling"),
-            (4, Some(3), Status::InfraError, "a limit of 3.00 GiB (raise `ulimit -Hv`"),
+            (4, Some(3), Status::InfraError, "it can get 3.00 GiB (raise `ulimit -Hv`"),
             (2, Some(1), Status::InfraError, "ulimit -Hd"),
         ] {
             let limits = Limits { plan, left: Bytes::gib(left), inherited: inherited.map(Bytes::gib) };
