@@ -7,8 +7,8 @@ use std::io;
 pub(crate) const SANDBOXED: u16 = 1000;
 pub(crate) const WORKER: u16 = 500;
 
-/// Raises this process's own score, unless it is already higher. Call it before the process is made not dumpable, because its files in /proc belong
-/// to root afterwards.
+/// Raises this process's own score, unless it is already higher. Call it before the process is made not dumpable,
+/// because its files in /proc belong to root afterwards.
 pub(crate) fn raise_score(score: u16) -> io::Result<()> {
     const OWN: &str = "/proc/self/oom_score_adj";
     let present = std::fs::read_to_string(OWN)?.trim().parse().unwrap_or(i32::MIN);

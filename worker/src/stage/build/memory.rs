@@ -44,8 +44,8 @@ impl Limits {
         let Self { plan, left, inherited } = self;
         if let Some(inherited) = inherited.filter(|&inherited| inherited < left) {
             let why = format!(
-                "{what}: it may owe {left}, but under the limits of the run's own process it can get {inherited} (raise `ulimit -Hv` \
-                 and `ulimit -Hd`, or lower [build] memory)"
+                "{what}: it may owe {left}, but under the limits of the run's own process it can get {inherited} \
+                 (raise `ulimit -Hv` and `ulimit -Hd`, or lower [build] memory)"
             );
             (Status::InfraError, why)
         } else if left < plan {
