@@ -69,8 +69,6 @@ pub(crate) struct CompilerSpec<'a> {
 pub(crate) struct CompilerEnd {
     pub(crate) end: End,
     pub(crate) killed: Option<KillReason>,
-    /// True if only a process outside the compiler's namespace can have ended it.
-    pub(crate) from_outside: bool,
     /// True if a control group above its own refused a process or thread meanwhile.
     pub(crate) tasks_refused: bool,
     /// The beginning of the output. If `is_truncated` is true, more may have followed.
@@ -187,8 +185,6 @@ impl Compiler {
         Ok(CompilerEnd {
             end,
             killed: permission.killed,
-            // The first process of a namespace cannot be killed from inside.
-            from_outside: self.handle.namespaces().pid && end == (End::Signalled { signal: libc::SIGKILL }),
             tasks_refused: permission.tasks_refused,
             log: self.log.head(LOG_SIZE.to_usize()),
             is_truncated: self.log.is_truncated(),
