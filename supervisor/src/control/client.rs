@@ -80,7 +80,7 @@ impl Client {
     }
 
     /// Removes the timeout of all later answers, because they can take arbitrarily long. If the supervisor is stopped,
-    /// a wait still ends.
+    /// a wait still ends after the timeout.
     pub fn wait_forever(&mut self) {
         self.waits = true;
     }

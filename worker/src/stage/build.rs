@@ -251,7 +251,8 @@ fn compile(
             format!("{compiler} was ended by {}", end.signal_name().unwrap_or("a signal")),
         ),
         (None, End::Exited { .. }) if ran_out_of_memory(&log) => {
-            refused_memory(task, &format!("{compiler} was refused memory"), blames_the_source(&log))
+            let may_be_forged = task.source.language.build_runs_source() || blames_the_source(&log);
+            refused_memory(task, &format!("{compiler} was refused memory"), may_be_forged)
         }
         (None, End::Exited { .. }) if let Some(fault) = fault_of_the_machine(&log, least_room, spec.largest_file) => {
             (Status::InfraError, format!("{compiler} {fault}"))

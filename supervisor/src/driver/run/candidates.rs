@@ -60,8 +60,9 @@ impl Source for Candidates {
             unit_spec(id, &mut needs, plan, candidate, &agenda.candidate_facts[candidate.id.index()])
         });
         let units: Vec<UnitSpec> = units.collect();
-        for index in 0..agenda.plan.jobs[job.index()].candidates.len() {
-            let id = agenda.plan.jobs[job.index()].candidates[index].id;
+        // The core now knows which candidates an earlier part of the run has ended.
+        let ids: Vec<CandidateId> = plan.candidates.iter().map(|candidate| candidate.id).collect();
+        for id in ids {
             if agenda.candidate_facts[id.index()].status.is_some() {
                 agenda.forget_artifact_unless_used(id);
             }
