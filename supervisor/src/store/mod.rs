@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use opt_shared::ids::{CandidateId, JobId};
+use rusqlite::config::DbConfig;
 use rusqlite::{Connection, OpenFlags, Transaction, TransactionBehavior};
 
 pub use error::StoreError;
@@ -193,6 +194,8 @@ impl Store {
         connection.busy_timeout(BUSY_TIMEOUT).map_err(fail)?;
         connection.pragma_update(None, "cache_size", -CACHE_KIB).map_err(fail)?;
         connection.set_prepared_statement_cache_capacity(STATEMENTS);
+        // Without this, SQLite compiles a statement again for each new value of a parameter that could change its plan.
+        connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true).map_err(fail)?;
         Ok(Self { connection, path, durability: None, notes, jobs: HashMap::new(), candidates: Vec::new() })
     }
 

@@ -250,7 +250,7 @@ impl Store {
             None => (None, None),
         };
         let matching_rows = self.ordered(OPERATION, |transaction| {
-            transaction
+            let ended = transaction
                 .prepare_cached(
                     "UPDATE attempt SET status = ?4, blame = ?5, detail = ?6, ms = ?7, report = ?8,
                          artifact_digest = ?9, artifact_path = ?10
@@ -269,13 +269,18 @@ impl Store {
                     artifact.as_ref().map(|artifact| &artifact.digest),
                     artifact.as_ref().map(|artifact| artifact.path.to_string_lossy())
                 ])?;
-            transaction.query_row(
+            if ended > 0 {
+                return Ok(ended);
+            }
+            // No row was changed: either the end is already recorded, or the attempt is unknown.
+            let rows: u32 = transaction.query_row(
                 "SELECT count(*) FROM attempt WHERE candidate = ?1 AND stage = ?2 AND number = ?3",
                 params![candidate, key.stage.name(), key.number],
-                |row| row.get::<_, u32>(0),
-            )
+                |row| row.get(0),
+            )?;
+            Ok(rows as usize)
         })?;
-        self.expect_one(matching_rows as usize, OPERATION, || {
+        self.expect_one(matching_rows, OPERATION, || {
             format!("attempt {} of stage {} of {}", key.number, key.stage, key.candidate)
         })
     }

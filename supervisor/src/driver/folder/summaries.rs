@@ -20,7 +20,7 @@ use crate::store::Store;
 const MIN_INTERVAL: Duration = Duration::from_secs(1);
 /// After a summary that took a time T to write, the next one waits for at least this many times T, except at the ends
 /// of jobs and replays.
-const INTERVAL_FACTOR: u32 = 20;
+const INTERVAL_FACTOR: u32 = 50;
 
 /// The channel on which the end of the run waits for the last summary.
 type LastWritten = Sender<Result<(), RunError>>;
