@@ -304,7 +304,9 @@ impl fmt::Display for FaultKind {
             Self::Deadlock => {
                 f.write_str("deadlock: all remaining threads wait at barriers that no other thread reaches")
             }
-            Self::Trap => f.write_str("trap"),
+            Self::Trap => {
+                f.write_str("the kernel executed `trap` or `brkpt`, or branched beyond the end of a branch table")
+            }
             Self::Assert(what) => write!(f, "assertion failed: {what}"),
             Self::LaunchLimits(what) => write!(f, "the launch exceeds a limit of the device: {what}"),
             Self::Timeout(what) => write!(f, "the launch exceeded its limit of {what}"),

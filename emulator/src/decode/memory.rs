@@ -1,4 +1,4 @@
-//! Decodes loads, stores and atomic operations.
+//! Decodes loads, stores, atomic operations, prefetches and cache policies.
 
 use super::builder::{Builder, Name};
 use super::qualifiers::Qualifiers;
@@ -35,6 +35,7 @@ pub const CACHE: [&str; 22] = [
     "L2",
     "weak",
 ];
+
 /// What a cache policy is created from.
 #[derive(Clone, Copy)]
 enum PolicyKind {

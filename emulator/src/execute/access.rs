@@ -1,4 +1,4 @@
-//! Loads and stores: a lane's address is checked before the lane reads or writes.
+//! Loads, stores and atomic operations: a lane's address is checked before the lane accesses memory.
 
 use super::block::BlockState;
 use super::scratch::State;

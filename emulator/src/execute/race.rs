@@ -201,7 +201,7 @@ impl Races {
     }
 
     fn advance(&mut self) {
-        // Long before a block orders its threads 2^31 times, its launch exceeds the time limit.
+        // `begin` starts over in time, so only a block that orders its threads 2^31 times reaches the limit.
         self.now = self.now.saturating_add(1);
     }
 
@@ -279,7 +279,7 @@ impl Races {
     }
 
     /// Records a strong access, and the order that it creates.
-    pub fn synchronize(&mut self, order: MemoryOrder, kind: AccessKind, warp: u32, mask: u32) {
+    pub fn synchronise(&mut self, order: MemoryOrder, kind: AccessKind, warp: u32, mask: u32) {
         if !self.uses_fences {
             return;
         }

@@ -1,4 +1,4 @@
-//! Operations on all lanes of a warp in one loop, which the compiler vectorizes.
+//! Operations on all lanes of a warp in one loop, which the compiler vectorises.
 
 use std::cmp::Ordering;
 

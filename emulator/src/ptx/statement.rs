@@ -175,7 +175,10 @@ fn statement<'a>(
             lexer.expect(',')?;
         }
         if MAX_OPERANDS <= operands.len() {
-            return Err(LoadError::limit(line, "an instruction has too many operands".to_owned()));
+            return Err(LoadError::limit(
+                line,
+                format!("an instruction has more than {MAX_OPERANDS} operands"),
+            ));
         }
         let operand = operand(lexer, 0).map_err(|error| match error {
             LoadError::Unsupported { line, what } => {

@@ -137,7 +137,7 @@ fn limits_are_named() {
         text.push_str(&format!(".visible .entry k{index}() {{ call all, (); ret; }}\n"));
     }
     limit(&text, "the kernels are too large");
-    // The function has no instructions, but its items are decoded again for each call.
+    // The function has only one instruction, but all its items are decoded again for each call.
     let mut text = module(".func leaf () { ");
     text.push_str(&".loc 1 1 1\n".repeat(100_000));
     text.push_str("ret; }\n.visible .entry k() { ");

@@ -1,5 +1,5 @@
 //! A twin of the CUDA driver: a library over the emulated device, with those functions of the driver that the worker's
-//! backend for cards calls.
+//! backend for cards and `gpu-check` call.
 //!
 //! Only tests use it. There is one device and one context. The effects of every operation are complete when its call
 //! returns, but the virtual clock may count it as complete later. As on a card, a kernel's sticky fault is reported
