@@ -138,7 +138,7 @@ impl Function {
     }
 }
 
-/// One launch.
+/// The geometry, parameters and limits of a launch.
 #[derive(Clone, Debug)]
 pub struct Launch {
     pub grid: [u32; 3],

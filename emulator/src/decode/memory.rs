@@ -10,7 +10,7 @@ use crate::lane::Type;
 use crate::ptx::lexer::clipped;
 use crate::ptx::syntax::{Number, Operand, Space};
 
-/// Words that this device ignores: cache hints, and the memory order that is the default.
+/// Qualifiers that this device ignores: cache hints, and `weak`, which is the default memory order.
 pub const CACHE: [&str; 22] = [
     "ca",
     "cg",

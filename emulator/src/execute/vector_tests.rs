@@ -43,7 +43,8 @@ proptest! {
             for lane in 0..32 {
                 let truth = function.apply([a[lane], b[lane], c[lane], 0].map(u64::from)) as u32;
                 let wanted = if mask >> lane & 1 == 1 { truth } else { 7 };
-                prop_assert_eq!(registers.narrow[3][lane], wanted, "{:?} of {:x} {:x} {:x}", op, a[lane], b[lane], c[lane]);
+                let [a, b, c] = [a[lane], b[lane], c[lane]];
+                prop_assert_eq!(registers.narrow[3][lane], wanted, "{:?} of {:x} {:x} {:x}", op, a, b, c);
             }
             Ok(())
         };

@@ -106,7 +106,7 @@ fn long_names_are_shortened_in_messages() {
 }
 
 #[test]
-fn limits_are_named() {
+fn load_errors_name_the_exceeded_limit() {
     let limit = |text: &str, what: &str| {
         let error = load_error(text);
         assert!(matches!(error, LoadError::Limit { .. }) && error.to_string().contains(what), "{error}");
