@@ -2,7 +2,8 @@
 //! and in which files are cut short while they are in use.
 //!
 //! The file system is served by a thread of the test, over the kernel's FUSE protocol. `protocol.rs` owns the bytes of
-//! that protocol. It needs a dozen requests; a crate for all of them would add twenty crates to the build of the tests.
+//! that protocol. A dozen kinds of requests are enough. A crate that handles all kinds would add twenty crates to the
+//! build of the tests.
 
 mod protocol;
 

@@ -24,7 +24,10 @@ pub fn body<'a>(lexer: &mut Lexer<'a>) -> Result<Vec<Item<'a>>, LoadError> {
                 lexer.take()?;
                 depth += 1;
                 if limits::NESTING < depth {
-                    return Err(LoadError::limit(line, "blocks are nested too deeply".to_owned()));
+                    return Err(LoadError::limit(
+                        line,
+                        "the `{ }` blocks of a function are nested too deeply".to_owned(),
+                    ));
                 }
                 items.push(Item::Open);
             }
