@@ -304,8 +304,8 @@ impl Heap {
         Ok(start)
     }
 
-    /// The first free address range that is large enough. The search continues where the last one ended. At the end of
-    /// the heap, it starts over once.
+    /// The start of a free address range that is large enough. The search begins after the last allocation, and at the
+    /// end of the heap it starts over once.
     fn find_gap(&self, bytes: u64) -> Option<u64> {
         let needed = bytes.checked_add(GAP)?;
         for from in [self.next, HEAP_START] {

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::kit::{Bench, REGISTERS, kernel, load_error};
 
-const REAL: [&str; 4] = [
+const COMPILED: [&str; 4] = [
     include_str!("../data/kernels/algorithms.ptx"),
     include_str!("../data/kernels/mistakes.ptx"),
     include_str!("../data/kernels/matrices.ptx"),
@@ -69,10 +69,10 @@ proptest! {
 
     #[test]
     fn mutated_text_is_loaded_or_refused(
-        which in 0..REAL.len(),
+        which in 0..COMPILED.len(),
         changes in prop::collection::vec((any::<usize>(), any::<u8>(), any::<usize>()), 1..6),
     ) {
-        load_and_launch_all(&mutated(REAL[which], &changes));
+        load_and_launch_all(&mutated(COMPILED[which], &changes));
     }
 
     #[test]
