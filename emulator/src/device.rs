@@ -32,7 +32,7 @@ pub struct Config {
     /// Whether each new allocation of global memory counts as never written. Otherwise only the memory for which
     /// `forget` was called does.
     pub check_uninitialised_global: bool,
-    /// Whether a race (two unordered accesses to shared memory) is a fault.
+    /// Whether a race (two unordered accesses to shared memory, at least one of them a write) is a fault.
     pub check_races: bool,
     /// Whether launches count divergent branches and accesses to memory.
     pub counts: bool,
@@ -138,7 +138,7 @@ impl Function {
     }
 }
 
-/// One launch.
+/// The geometry, parameters and limits of a launch.
 #[derive(Clone, Debug)]
 pub struct Launch {
     pub grid: [u32; 3],
@@ -410,7 +410,7 @@ impl Device {
     }
 }
 
-/// Refuses a text that has no target or was compiled for a newer device.
+/// Refuses a text whose target is missing, is not an architecture, or is newer than the device.
 fn check_target(source: &Source<'_>, device: u32) -> Result<(), LoadError> {
     let digits = source.target.trim_start_matches("sm_").trim_end_matches(|c: char| c.is_ascii_alphabetic());
     match digits.parse::<u32>() {

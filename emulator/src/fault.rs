@@ -126,17 +126,17 @@ pub enum FaultKind {
     ReadOnly(Access),
     /// A read or atomic operation that needs a value of which no byte was ever written.
     Uninitialised(Access),
-    /// A read of bytes in shared memory that a copy has not yet written, because the copy's thread has not waited for
-    /// it.
+    /// A read or atomic operation on bytes of shared memory that a copy has not yet written, because the thread that
+    /// started the copy has not waited for it.
     Pending(Access),
     /// An access to shared memory and an earlier one that no barrier or fence orders. At least one of them writes.
     Race {
         access: Access,
         other: Box<OtherAccess>,
     },
-    /// Threads of one warp wait for a barrier at different instructions, although a warp must execute the same one.
+    /// Threads of one warp wait for a barrier at different instructions, although all must execute the same one.
     BarrierDivergence,
-    /// Lanes wait for other lanes that their instruction needs but that will never reach it.
+    /// Lanes wait at an instruction that needs other lanes of the warp, but those lanes will never reach it.
     WarpDivergence,
     /// All remaining threads wait at barriers that no other thread will reach.
     Deadlock,
@@ -277,7 +277,8 @@ impl fmt::Display for FaultKind {
             Self::Pending(access) => {
                 write!(
                     f,
-                    "read of bytes that `cp.async` has not yet copied, as its thread did not wait: {access}"
+                    "read of bytes that `cp.async` has not yet copied, because the thread that started the copy has \
+                     not waited for it: {access}"
                 )
             }
             Self::Race { access, other: earlier } => {
@@ -295,16 +296,18 @@ impl fmt::Display for FaultKind {
                 f.write_str("; no barrier or fence orders them")
             }
             Self::BarrierDivergence => f.write_str(
-                "threads of one warp wait for a barrier at different instructions, although a warp must execute the \
-                 same one",
+                "threads of one warp wait for a barrier at different instructions, although all of them must execute \
+                 the same one",
             ),
             Self::WarpDivergence => {
-                f.write_str("lanes wait for other lanes that their instruction needs but that never reach it")
+                f.write_str("lanes wait at an instruction that needs other lanes of the warp, which never reach it")
             }
             Self::Deadlock => {
                 f.write_str("deadlock: all remaining threads wait at barriers that no other thread reaches")
             }
-            Self::Trap => f.write_str("trap"),
+            Self::Trap => {
+                f.write_str("the kernel executed `trap` or `brkpt`, or branched beyond the end of a branch table")
+            }
             Self::Assert(what) => write!(f, "assertion failed: {what}"),
             Self::LaunchLimits(what) => write!(f, "the launch exceeds a limit of the device: {what}"),
             Self::Timeout(what) => write!(f, "the launch exceeded its limit of {what}"),

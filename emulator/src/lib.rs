@@ -2,7 +2,7 @@
 //! every memory access. It refuses PTX that it does not support, with a message that names the line and the unsupported
 //! feature, instead of computing a wrong result.
 //!
-//! It does not depend on the rest of the program. The worker's backend uses it in the same way as a card.
+//! It does not depend on the rest of the program. The worker's backend uses it as it uses a card.
 
 mod code;
 mod decode;

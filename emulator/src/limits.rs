@@ -13,7 +13,7 @@ pub const DECODED: usize = 4 << 20;
 /// The largest total size of a module's variables in global and constant memory, in bytes. A worker's memory lease does
 /// not include them.
 pub const MODULE_BYTES: u64 = 64 << 20;
-/// The largest nesting depth of blocks and of initialisers.
+/// The largest nesting depth of the `{ }` blocks of a function, and of initialisers.
 pub const NESTING: usize = 64;
 /// The largest depth of calls.
 pub const CALL_DEPTH: usize = 32;

@@ -57,8 +57,8 @@ impl Words {
             Self::Mapped { base, from, to } => {
                 assert!(*from <= index && index < *to, "a word outside its allocation");
                 let pointer = std::ptr::with_exposed_provenance::<AtomicU32>(base.wrapping_add(4 * index));
-                // SAFETY: the caller of `Heap::map` guarantees that the word is aligned and stays mapped. Read-only
-                // memory is only loaded from.
+                // SAFETY: `base` is a multiple of 4, and the caller of `Heap::map` guarantees that the word stays
+                // mapped. Read-only memory is only loaded from.
                 unsafe { &*pointer }
             }
         }
@@ -104,8 +104,8 @@ impl Allocation {
             Words::Mapped { base, from, to } => {
                 let first = base.wrapping_add(4 * from);
                 let pointer = std::ptr::with_exposed_provenance::<AtomicU32>(first);
-                // SAFETY: the caller of `Heap::map` guarantees that the words are aligned and stay mapped. Read-only
-                // memory is only loaded from.
+                // SAFETY: `base` is a multiple of 4, and the caller of `Heap::map` guarantees that the words stay
+                // mapped. Read-only memory is only loaded from.
                 (unsafe { std::slice::from_raw_parts(pointer, to - from) }, *from)
             }
         }
@@ -290,7 +290,9 @@ impl Heap {
         let lead = memory as u64 % phase.clamp(4, ALIGNMENT);
         let gap = self.find_gap(bytes.saturating_add(ALIGNMENT));
         let Some(aligned) = gap.filter(|_| 0 < bytes) else {
-            return Err(Fault::invalid(format!("a mapping of {bytes} bytes")));
+            return Err(Fault::invalid(format!(
+                "a mapping of {bytes} bytes is empty or larger than any free range of addresses"
+            )));
         };
         let start = aligned + lead;
         let words = Words::mapped(memory, bytes, lead);
@@ -302,8 +304,8 @@ impl Heap {
         Ok(start)
     }
 
-    /// The first free address range that is large enough. The search continues where the last one ended. At the end of
-    /// the heap, it starts over once.
+    /// The start of a free address range that is large enough. The search begins after the last allocation, and at the
+    /// end of the heap it starts over once.
     fn find_gap(&self, bytes: u64) -> Option<u64> {
         let needed = bytes.checked_add(GAP)?;
         for from in [self.next, HEAP_START] {

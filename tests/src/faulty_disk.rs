@@ -2,7 +2,8 @@
 //! and in which files are cut short while they are in use.
 //!
 //! The file system is served by a thread of the test, over the kernel's FUSE protocol. `protocol.rs` owns the bytes of
-//! that protocol. It needs a dozen requests; a crate for all of them would add twenty crates to the build of the tests.
+//! that protocol. A dozen kinds of requests are enough. A crate that handles all kinds would add twenty crates to the
+//! build of the tests.
 
 mod protocol;
 
@@ -26,12 +27,12 @@ const ROOT: u64 = 1;
 /// The largest number of bytes that one read is answered with; the kernel asks for less.
 const LARGEST_READ: u64 = 4 << 20;
 
-/// How a read fails that touches a faulty range.
+/// How a read that touches a faulty range fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// It returns EIO.
     Refused,
-    /// It does not return until `heal` is called.
+    /// It does not return until `heal` is called or the disk is dropped.
     Hangs,
 }
 
@@ -89,19 +90,19 @@ impl FaultyDisk {
         Ok(Self { path: at.to_owned(), shared })
     }
 
-    /// Makes every read fail that touches these bytes of a file. The file is named relative to the root of the disk.
+    /// Makes every read that touches these bytes of a file fail. The file is named relative to the root of the disk.
     pub fn fail(&self, file: &str, bytes: Range<u64>, fault: Fault) {
         self.shared.state().faults.push((file.into(), bytes, fault));
         self.forget_pages(file);
     }
 
-    /// Cuts a file short. Processes that have mapped the rest get SIGBUS.
+    /// Cuts a file short. Processes that have mapped the rest get SIGBUS when they access it.
     pub fn cut(&self, file: &str, length: u64) {
         self.shared.state().lengths.insert(file.into(), length);
         self.forget_pages(file);
     }
 
-    /// Ends all faults, and answers the reads that hang.
+    /// Ends all faults, gives the files that were cut short their lengths back, and answers the reads that hang.
     pub fn heal(&self) {
         let (hanging, cut) = {
             let mut state = self.shared.state();
@@ -121,7 +122,7 @@ impl FaultyDisk {
         self.shared.state().met
     }
 
-    /// Lets the kernel drop its cached pages of a file, so that the next read asks this disk.
+    /// Makes the kernel drop its cached pages of a file, so that the next read asks this disk.
     fn forget_pages(&self, file: impl AsRef<Path>) {
         let node = self.shared.state().known(file.as_ref());
         if let Some(node) = node {

@@ -165,7 +165,7 @@ fn frame(bytes: &[u8]) {
 
 fn plan(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    // The folder does not exist, so globs of a mutated plan find nothing.
+    // The folder does not exist, so relative globs of a mutated plan find nothing.
     if let Err(errors) = Plan::parse(&text, Path::new("/nonexistent/plan.toml"), &[]) {
         drop(errors.render(false));
     }

@@ -1,7 +1,7 @@
 //! A scenario is the basis of most tests of the built program: a separate folder, and methods that run the program in
 //! it and return its complete output.
 //!
-//! This module builds nothing and judges no outcome.
+//! This module builds nothing. Only `run_plan` judges an outcome.
 
 use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt as _;

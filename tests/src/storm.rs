@@ -353,7 +353,7 @@ impl Fixture {
             let verdict = found.remove(name);
             let is_skipped = cancelled.contains(&name) && verdict == Some((Some("SKIPPED"), Some("plan")));
             if verdict != Some((Some(status), blame)) && !is_skipped {
-                wrong.push(format!("{name} is not {status}"));
+                wrong.push(format!("{name}: found {verdict:?}, expected {:?}", (status, blame)));
             }
         }
         wrong.extend(found.keys().map(|name| format!("{name} is not in the plan")));

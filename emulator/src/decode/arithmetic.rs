@@ -105,7 +105,7 @@ fn doubled(ty: Type) -> Type {
     }
 }
 
-/// The variant of `Op` that computes this operation in a vectorized loop; `None` if there is none.
+/// The variant of `Op` that computes this operation in a vectorised loop; `None` if there is none.
 fn fast_integer(op: IntegerOp, ty: Type, to: Slot, from: &[Slot]) -> Option<Op> {
     use IntegerOp as I;
     let signed = ty.is_signed();

@@ -142,7 +142,7 @@ fn bind<'a>(
             _ => {
                 return Err(LoadError::unsupported(
                     builder.line(),
-                    "arguments that are not variables".to_owned(),
+                    "calls with an argument or result that is not a local `.param` variable".to_owned(),
                 ));
             }
         }

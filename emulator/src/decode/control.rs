@@ -1,4 +1,4 @@
-//! Decodes branches, exits and barriers.
+//! Decodes branches, exits, traps, barriers and fences, and instructions without effect, such as `nanosleep`.
 
 use super::builder::{Builder, Patch};
 use super::qualifiers::Qualifiers;

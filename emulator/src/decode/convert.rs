@@ -1,4 +1,4 @@
-//! Decodes moves, conversions of values and conversions of addresses.
+//! Decodes moves, conversions of values, and conversions and tests of addresses.
 
 use super::builder::{Builder, Name};
 use super::operands::class_of;

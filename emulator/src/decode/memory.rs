@@ -1,4 +1,4 @@
-//! Decodes loads, stores and atomic operations.
+//! Decodes loads, stores, atomic operations, prefetches and cache policies.
 
 use super::builder::{Builder, Name};
 use super::qualifiers::Qualifiers;
@@ -10,7 +10,7 @@ use crate::lane::Type;
 use crate::ptx::lexer::clipped;
 use crate::ptx::syntax::{Number, Operand, Space};
 
-/// Words that this device ignores: cache hints, and the memory order that is the default.
+/// Qualifiers that this device ignores: cache hints, and `weak`, which is the default memory order.
 pub const CACHE: [&str; 22] = [
     "ca",
     "cg",
@@ -35,6 +35,7 @@ pub const CACHE: [&str; 22] = [
     "L2",
     "weak",
 ];
+
 /// What a cache policy is created from.
 #[derive(Clone, Copy)]
 enum PolicyKind {

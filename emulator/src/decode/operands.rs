@@ -174,10 +174,10 @@ impl<'a> Builder<'_, 'a> {
 
     fn wrong_size(&self, operand: &Operand<'a>, slot: Slot, ty: Type) -> LoadError {
         let name = match operand {
-            Operand::Name(name) => clipped(name),
-            _ => "an operand",
+            Operand::Name(name) => format!("`{}`", clipped(name)),
+            _ => "an operand".to_owned(),
         };
-        self.syntax(format!("`{name}` has {} bits instead of {}", slot.bits, ty.bits()))
+        self.syntax(format!("{name} has {} bits instead of {}", slot.bits, ty.bits()))
     }
 }
 

@@ -31,7 +31,7 @@ impl<'a> Qualifiers<'a> {
         found.is_some()
     }
 
-    /// Takes all qualifiers of a list, and returns whether there were any.
+    /// Takes all qualifiers that are in `names`, and returns whether there were any.
     pub fn take_all(&mut self, names: &[&str]) -> bool {
         let before = self.rest.len();
         self.rest.retain(|qualifier| !names.contains(qualifier));

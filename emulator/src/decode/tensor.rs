@@ -13,7 +13,7 @@ pub fn family(opcode: &[&str]) -> Option<&'static str> {
     Some(match opcode {
         ["cp", "async", "bulk", "tensor" | "prefetch", ..]
         | ["cp", "reduce", "async", "bulk", "tensor", ..]
-        | ["tensormap", ..] => "the tensor memory accelerator (TMA)",
+        | ["tensormap", ..] => "the tensor memory accelerator, TMA",
         ["cp", "async", "bulk", ..] | ["cp", "reduce", "async", "bulk", ..] | ["st", "bulk", ..] => {
             "bulk copies"
         }

@@ -1,4 +1,4 @@
-//! Loads and stores: a lane's address is checked before the lane reads or writes.
+//! Loads, stores and atomic operations: a lane's address is checked before the lane accesses memory.
 
 use super::block::BlockState;
 use super::scratch::State;
@@ -181,8 +181,8 @@ impl Warp {
         lane: usize,
     ) -> Result<(), Stop> {
         let MemoryAction::Load { signed, to } = &op.action else { return Ok(()) };
-        let _order =
-            if op.order.is_strong() && op.element == 8 { Some(block.wide_order(address)) } else { None };
+        let _lock =
+            if op.order.is_strong() && op.element == 8 { Some(block.lock_wide(address)) } else { None };
         for (index, slot) in to.iter().enumerate() {
             let Some(slot) = slot else { continue };
             let from = u64::from(op.element) * index as u64;
@@ -246,8 +246,8 @@ impl Warp {
     ) {
         match target {
             Target::Global(allocation, offset) => {
-                let _order = if is_strong && bytes == 8 {
-                    Some(block.wide_order(allocation.start + offset + to))
+                let _lock = if is_strong && bytes == 8 {
+                    Some(block.lock_wide(allocation.start + offset + to))
                 } else {
                     None
                 };

@@ -97,7 +97,7 @@ impl Warp {
             }
             Target::Global(allocation, offset) => {
                 // The value consists of two words, so a lock is needed.
-                let _order = block.wide_order(address);
+                let _lock = block.lock_wide(address);
                 let old = allocation.load(*offset, 8);
                 allocation.store(*offset, 8, change(old));
                 old

@@ -44,8 +44,9 @@ impl Warp {
             let barrier = &mut block.barriers[index];
             barrier.is_in_use = true;
             barrier.needed = barrier_op.threads.map(|row| self.registers.narrow[row as usize][leader]);
-            if barrier.needed.is_some_and(|needed| needed == 0 || needed % 32 != 0) {
-                let what = "a barrier's number of threads is 0 or not a multiple of 32".to_owned();
+            if let Some(needed) = barrier.needed.filter(|needed| *needed == 0 || !needed.is_multiple_of(32)) {
+                let what =
+                    format!("a barrier is for {needed} threads, which is not a positive multiple of 32");
                 return Err(Stop::new(FaultKind::InvalidValue(what), leader));
             }
             // If a barrier is for a given number of threads, and all live lanes of a warp arrive together, then the

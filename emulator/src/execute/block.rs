@@ -81,9 +81,9 @@ impl<'j> BlockState<'j> {
         self.steps + u64::from(of_turn)
     }
 
-    /// Locks the 8 bytes at an address for a strong access or an atomic operation, so that it is not torn.
-    pub fn wide_order(&self, address: u64) -> MutexGuard<'j, ()> {
-        self.progress.wide_order(address)
+    /// Locks the 8 bytes at an address, so that a strong access or an atomic operation is not torn.
+    pub fn lock_wide(&self, address: u64) -> MutexGuard<'j, ()> {
+        self.progress.lock_wide(address)
     }
 
     /// Runs a block until it ends. Returns false if it was abandoned because an earlier block has failed.
@@ -170,6 +170,7 @@ impl<'j> BlockState<'j> {
         Stop::new(FaultKind::Race { access, other }, thread as usize % 32)
     }
 
+    /// Counts the instructions of a warp's turn. Fails if the launch has exceeded a limit.
     fn count(&mut self, steps: u32, warp: &Warp) -> Result<(), BlockFault> {
         self.steps += u64::from(steps);
         let all = self.progress.steps.fetch_add(u64::from(steps), Ordering::Relaxed) + u64::from(steps);

@@ -94,7 +94,7 @@ impl Progress {
         self.failed.load(Ordering::Relaxed) < number
     }
 
-    pub fn wide_order(&self, address: u64) -> MutexGuard<'_, ()> {
+    pub fn lock_wide(&self, address: u64) -> MutexGuard<'_, ()> {
         lock(&self.wide[(address / 8 % 64) as usize])
     }
 

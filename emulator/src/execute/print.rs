@@ -50,8 +50,9 @@ impl Warp {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Formats like `printf`, but ignores the flag for a space and the precision of integers, and writes the letters of
-    /// `%E` and `%G` in lower case. Returns the text and the number of arguments.
+    /// Formats like `printf`, with simplifications: for example, the flag for a space and the precision of integers are
+    /// ignored, `%E` and `%G` write lower-case letters, and widths and precisions are at most 256. Returns the text and
+    /// the number of arguments.
     fn formatted(
         &mut self,
         block: &BlockState<'_>,

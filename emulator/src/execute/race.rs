@@ -4,11 +4,11 @@
 //! strong accesses. The lock step of a warp's lanes does not order accesses, nor do shuffles and votes. Writes of the
 //! same value are no race, and neither are two strong or volatile accesses, except volatile ones by lanes of one warp.
 //!
-//! Whenever threads are ordered, a counter called the *tick* advances. For each part of shared memory, the detector
-//! remembers the thread, the instruction and the tick of the last write and of two reads by different threads. Two
-//! reads are enough to find that a writer has not waited for the readers, because at least one of the two is by another
-//! thread. If it is not certain whether two accesses are ordered, they count as ordered, so every reported race is
-//! real.
+//! Whenever threads are ordered, a counter called the *tick* advances. For each part of shared memory (1, 2 or 4
+//! bytes), the detector remembers the thread, the instruction and the tick of the last write that changed it and of two
+//! reads by different threads. Two reads are enough to find that a writer has not waited for the readers, because at
+//! least one of the two is by another thread. If it is not certain whether two accesses are ordered, they count as
+//! ordered, so every reported race is real.
 
 mod orderly;
 
@@ -79,8 +79,8 @@ pub struct Races {
     now: u32,
     /// Accesses before this tick are ordered before all that follow.
     base: u32,
-    /// For each pair of threads, a tick: the second thread's accesses before it are ordered before everything that the
-    /// first one does from now on. Empty until some threads, but not all, are ordered.
+    /// For each pair of threads, a tick: the second thread's accesses before that tick are ordered before everything
+    /// that the first one does from now on. Empty until some threads, but not all, are ordered.
     known: Vec<u32>,
     /// Whether threads of different warps were ordered other than by a barrier for all.
     crosses_warps: bool,
@@ -114,7 +114,7 @@ fn grain_shift(kernel: &Kernel) -> u32 {
     elements.min().unwrap_or(2).min(2)
 }
 
-/// How strongly an access takes part in the order of accesses.
+/// Whether an access is weak, volatile, or strong without being volatile.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Strength {
     Weak,
@@ -201,7 +201,7 @@ impl Races {
     }
 
     fn advance(&mut self) {
-        // Long before a block orders its threads 2^31 times, its launch exceeds the time limit.
+        // `begin` starts over in time, so only a block that orders its threads 2^31 times reaches the limit.
         self.now = self.now.saturating_add(1);
     }
 
@@ -213,7 +213,7 @@ impl Races {
         &mut self.known[from..from + self.threads]
     }
 
-    /// Orders what the lanes of a warp did before what they do from now on.
+    /// Orders everything that lanes of a warp have done so far before everything that they do from now on.
     pub fn order_lanes(&mut self, warp: u32, mask: u32) {
         let first = 32 * warp as usize;
         // Unless warps were ordered, all that a lane knows about other warps comes from the last barrier for all.
@@ -279,7 +279,7 @@ impl Races {
     }
 
     /// Records a strong access, and the order that it creates.
-    pub fn synchronize(&mut self, order: MemoryOrder, kind: AccessKind, warp: u32, mask: u32) {
+    pub fn synchronise(&mut self, order: MemoryOrder, kind: AccessKind, warp: u32, mask: u32) {
         if !self.uses_fences {
             return;
         }

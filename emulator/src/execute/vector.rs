@@ -1,4 +1,4 @@
-//! Operations on all lanes of a warp in one loop, which the compiler vectorizes.
+//! Operations on all lanes of a warp in one loop, which the compiler vectorises.
 
 use std::cmp::Ordering;
 
@@ -236,7 +236,7 @@ pub fn fma_f32<const FUSED: bool>(
 
 /// Computes a × b + c in `f64`, in which the product is exact. The sum is rounded to `f64` and then to `f32`. Where the
 /// second rounding could matter, the result is computed again and rounded only once: if the `f64` is half-way between
-/// two `f32` numbers, or its magnitude is less than twice that of the smallest normal `f32`.
+/// two `f32` numbers, or is not zero and has less than twice the magnitude of the smallest normal `f32`.
 fn fma_f32_in_f64(flush: bool, registers: &mut Registers, mask: u32, [to, a, b, c]: [u32; 4]) {
     let [mut x, mut y, mut z] = [a, b, c].map(|row| registers.narrow[row as usize]);
     if flush {

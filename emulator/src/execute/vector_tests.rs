@@ -1,4 +1,4 @@
-//! Compares vectorized operations with those on single lanes.
+//! Compares vectorised operations with those on single lanes.
 
 use proptest::prelude::*;
 
@@ -26,7 +26,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn vectorized_floats_equal_those_of_single_lanes(a in row(), b in row(), c in row(), mask in any::<u32>()) {
+    fn vectorised_floats_equal_those_of_single_lanes(a in row(), b in row(), c in row(), mask in any::<u32>()) {
         let cases = [
             (Narrow2::AddF32, FloatOp::Add, false),
             (Narrow2::SubF32Ftz, FloatOp::Sub, true),
@@ -43,7 +43,8 @@ proptest! {
             for lane in 0..32 {
                 let truth = function.apply([a[lane], b[lane], c[lane], 0].map(u64::from)) as u32;
                 let wanted = if mask >> lane & 1 == 1 { truth } else { 7 };
-                prop_assert_eq!(registers.narrow[3][lane], wanted, "{:?} of {:x} {:x} {:x}", op, a[lane], b[lane], c[lane]);
+                let [a, b, c] = [a[lane], b[lane], c[lane]];
+                prop_assert_eq!(registers.narrow[3][lane], wanted, "{:?} of {:x} {:x} {:x}", op, a, b, c);
             }
             Ok(())
         };

@@ -71,7 +71,7 @@ impl Warp {
             MemoryAction::Store { .. } => AccessKind::Write,
             MemoryAction::Atomic { .. } => AccessKind::Atomic,
         };
-        races.synchronize(op.order, kind, self.index, active);
+        races.synchronise(op.order, kind, self.index, active);
     }
 
     /// Records that lanes have executed an operation together. Of these operations, only `bar.warp.sync` orders

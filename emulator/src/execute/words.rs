@@ -173,7 +173,7 @@ impl Warp {
         Offsets::find(&self.registers, op.at, piece, op.bytes, active)
     }
 
-    /// The allocation that the first lane accesses, and the offsets of all lanes, if all of them access it.
+    /// The allocation that the first active lane accesses, and the offsets of all lanes, if all active lanes access it.
     #[inline(always)]
     pub fn global_offsets<'m>(
         &mut self,

@@ -8,8 +8,9 @@ use super::soft::{BF16, F16, F32, F64, Format, Rounding, Value, from_integer, un
 pub struct Conversion {
     pub to: Type,
     pub from: Type,
-    /// The rounding mode, also for conversions to integers and to integral numbers of the same format.
+    /// The rounding mode, also of conversions to integers.
     pub rounding: Rounding,
+    /// Whether the result is an integral number, even if it is a float.
     pub integral: bool,
     pub flush: bool,
     pub saturate: bool,

@@ -131,6 +131,7 @@ pub enum Function {
     Pack {
         bits: u32,
     },
+    /// The bits of a value from bit `shift` on.
     Extract {
         shift: u32,
     },

@@ -176,8 +176,8 @@ fn word_length(text: &str) -> usize {
     at
 }
 
-/// The length of a token that begins with a digit: letters, digits, dots, and a sign after an `e`. The parser checks
-/// whether the token is a number.
+/// The length of a token that begins with a digit: letters, digits, dots, and the sign of a decimal exponent. The
+/// parser checks whether the token is a number.
 fn number_length(text: &str) -> usize {
     let bytes = text.as_bytes();
     let is_prefixed = bytes.len() > 1 && bytes[0] == b'0' && bytes[1].is_ascii_alphabetic();

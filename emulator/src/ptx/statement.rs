@@ -24,7 +24,10 @@ pub fn body<'a>(lexer: &mut Lexer<'a>) -> Result<Vec<Item<'a>>, LoadError> {
                 lexer.take()?;
                 depth += 1;
                 if limits::NESTING < depth {
-                    return Err(LoadError::limit(line, "blocks are nested too deeply".to_owned()));
+                    return Err(LoadError::limit(
+                        line,
+                        "the `{ }` blocks of a function are nested too deeply".to_owned(),
+                    ));
                 }
                 items.push(Item::Open);
             }
@@ -175,7 +178,10 @@ fn statement<'a>(
             lexer.expect(',')?;
         }
         if MAX_OPERANDS <= operands.len() {
-            return Err(LoadError::limit(line, "an instruction has too many operands".to_owned()));
+            return Err(LoadError::limit(
+                line,
+                format!("an instruction has more than {MAX_OPERANDS} operands"),
+            ));
         }
         let operand = operand(lexer, 0).map_err(|error| match error {
             LoadError::Unsupported { line, what } => {

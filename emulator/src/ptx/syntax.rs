@@ -140,7 +140,7 @@ pub enum Operand<'a> {
     /// `!%p1`
     Not(&'a str),
     Number(Number),
-    /// `name+4`, as an operand of `mov`.
+    /// `name+4` outside brackets, for example as an operand of `mov`.
     Sum(&'a str, i64),
     /// `[name+4]`, or an absolute address without a name.
     Address(Option<&'a str>, i64),

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use crate::kit::{Bench, REGISTERS, kernel, load_error};
 
-const REAL: [&str; 4] = [
+const COMPILED: [&str; 4] = [
     include_str!("../data/kernels/algorithms.ptx"),
     include_str!("../data/kernels/mistakes.ptx"),
     include_str!("../data/kernels/matrices.ptx"),
@@ -69,10 +69,10 @@ proptest! {
 
     #[test]
     fn mutated_text_is_loaded_or_refused(
-        which in 0..REAL.len(),
+        which in 0..COMPILED.len(),
         changes in prop::collection::vec((any::<usize>(), any::<u8>(), any::<usize>()), 1..6),
     ) {
-        load_and_launch_all(&mutated(REAL[which], &changes));
+        load_and_launch_all(&mutated(COMPILED[which], &changes));
     }
 
     #[test]
@@ -106,7 +106,7 @@ fn long_names_are_shortened_in_messages() {
 }
 
 #[test]
-fn limits_are_named() {
+fn load_errors_name_the_exceeded_limit() {
     let limit = |text: &str, what: &str| {
         let error = load_error(text);
         assert!(matches!(error, LoadError::Limit { .. }) && error.to_string().contains(what), "{error}");
@@ -137,7 +137,7 @@ fn limits_are_named() {
         text.push_str(&format!(".visible .entry k{index}() {{ call all, (); ret; }}\n"));
     }
     limit(&text, "the kernels are too large");
-    // The function has no instructions, but its items are decoded again for each call.
+    // The function has only one instruction, but all its items are decoded again for each call.
     let mut text = module(".func leaf () { ");
     text.push_str(&".loc 1 1 1\n".repeat(100_000));
     text.push_str("ret; }\n.visible .entry k() { ");

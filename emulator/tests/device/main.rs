@@ -1,4 +1,4 @@
-//! Tests of the emulated device through its public interface, with PTX written by hand.
+//! Tests of the emulated device through its public interface, mostly with PTX written by hand.
 
 mod counts;
 mod hostile;

@@ -13,7 +13,8 @@ impl Random {
         (self.0 >> 33) % limit
     }
 
-    /// A multiple of 1/8 between -4 and 4. Such numbers are exact in every format, and sums of their products in `f32`.
+    /// A multiple of 1/8 between -4 and 4. Such numbers are exact in every floating-point format, and sums of their
+    /// products are exact in `f32`.
     fn eighth(&mut self) -> f64 {
         f64::from(u32::try_from(self.below(65)).expect("a small number")) / 8.0 - 4.0
     }

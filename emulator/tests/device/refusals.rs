@@ -1,4 +1,4 @@
-//! Tests that the message names the feature and its line if PTX uses a feature that the documentation lists as refused.
+//! Tests that PTX features that the documentation lists as refused are refused by name and line.
 
 use crate::kit::{line_of, load_error};
 

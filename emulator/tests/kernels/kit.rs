@@ -13,7 +13,7 @@ pub enum Format {
     I64,
 }
 
-/// The formats of floating-point numbers that most kernels are compiled for: suffix of the name, format, and tolerance.
+/// The floating-point formats that many kernels are compiled for: suffix of the name, format, and tolerance.
 pub const FLOAT_FORMATS: [(&str, Format, f64); 3] =
     [("f32", Format::F32, 2e-6), ("f16", Format::F16, 1e-3), ("bf16", Format::Bf16, 8e-3)];
 
@@ -173,7 +173,8 @@ impl Bench {
     }
 }
 
-/// Compares numbers, with a tolerance relative to the larger of their magnitude and 1.
+/// Compares numbers with the true ones. The tolerance is relative to the true number's magnitude, or to 1 if that is
+/// larger.
 #[track_caller]
 pub fn close(name: &str, found: &[f64], truth: &[f64], tolerance: f64) {
     assert_eq!(found.len(), truth.len());

@@ -1,12 +1,13 @@
-//! A virtual clock: kernels, fills and copies take the time that a model gives. As on a card, events and synchronisation
-//! wait for them, and streams do not wait for each other. Copies without a stream neither take time nor wait.
+//! A virtual clock: kernels, fills and copies take the time that a model gives. As on a card, events and
+//! synchronisation wait for them, and streams do not wait for each other. Copies without a stream neither take time nor
+//! wait.
 //!
-//! The model is in a file in one of the folders of `LD_LIBRARY_PATH`, because a worker gets this variable, but none
-//! that only the twin knows. The file has two or three numbers: the nanoseconds that an instruction of a warp takes, the
-//! bytes that are moved within the device in a microsecond, and those that are copied from or to the host in a
-//! microsecond (without the third number, such copies take no time). Without the file, an operation takes as long as its
-//! emulation. If the emulation takes longer than the model says, more time passes on the host than on the device, as on
-//! a busy machine.
+//! The model is in a file in one of the folders of `LD_LIBRARY_PATH`, because a worker's environment has this variable,
+//! but none that only the twin knows. The file has two or three numbers: the nanoseconds that an instruction of a warp
+//! takes, the bytes that are moved within the device in a microsecond, and those that are copied from or to the host in
+//! a microsecond (without the third number, such copies take no time). Without the file, an operation takes as long as
+//! its emulation. If the emulation takes longer than the model says, more time passes on the host than on the device,
+//! as on a busy machine.
 
 use std::collections::HashMap;
 use std::ffi::c_void;

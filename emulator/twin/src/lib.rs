@@ -1,5 +1,5 @@
 //! A twin of the CUDA driver: a library over the emulated device, with those functions of the driver that the worker's
-//! backend for cards calls.
+//! backend for cards and `gpu-check` call.
 //!
 //! Only tests use it. There is one device and one context. The effects of every operation are complete when its call
 //! returns, but the virtual clock may count it as complete later. As on a card, a kernel's sticky fault is reported
@@ -162,11 +162,11 @@ pub unsafe extern "C" fn cuDevicePrimaryCtxRetain(context: *mut *mut c_void, _: 
     unsafe { give_handle(context) }
 }
 
-/// Makes NVML's twin list this process, if the twin's script is in a folder of `LD_LIBRARY_PATH`.
+/// Makes NVML's twin list this process, if the script of NVML's twin is in a folder of `LD_LIBRARY_PATH`.
 fn announce_to_nvml() {
     let folders = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     for folder in std::env::split_paths(&folders).filter(|folder| folder.join(NVML_SCRIPT).exists()) {
-        // Errors are ignored, because a test that waits for the file fails and names it.
+        // Errors are ignored: a test whose process is missing from NVML's list fails.
         let _ = std::fs::write(folder.join(format!("{CONTEXT_FILE}{}", std::process::id())), "");
     }
 }

@@ -1,4 +1,4 @@
-//! The functions of NVML, with the names and layouts of its header.
+//! The twin's functions, with the names and layouts of NVML's header.
 
 use std::ffi::{CStr, c_char, c_uint};
 use std::ptr;
@@ -22,7 +22,8 @@ fn code(answer: Answer) -> nvmlReturn_t {
     answer.err().unwrap_or(SUCCESS)
 }
 
-/// The current state of the devices, or the error that the script has for this function.
+/// The current state of the devices. Fails with the error that the script has for this function, or with
+/// `UNINITIALIZED` if the script cannot be read.
 fn scene(function: &str) -> Result<Scene, nvmlReturn_t> {
     let scene = Scene::now().ok_or(UNINITIALIZED)?;
     match scene.script.fails.get(function).or_else(|| scene.script.fails.get("*")) {
@@ -31,7 +32,7 @@ fn scene(function: &str) -> Result<Scene, nvmlReturn_t> {
     }
 }
 
-/// The device of a handle, which is its index counted from one.
+/// Calls `then` with the device of a handle. A handle is the device's index, counted from one.
 fn with_device<T>(
     function: &str,
     handle: nvmlDevice_t,

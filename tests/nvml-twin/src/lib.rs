@@ -2,7 +2,7 @@
 //!
 //! The script is the file `nvml.json` beside the library, so each copy of the library is a separate twin. The twin
 //! reads the script again for each answer, so a test can rewrite it during a run. Times in the script count from the
-//! moment at which the twin first saw a process.
+//! moment at which the twin first saw the process, or from the process's death.
 
 mod functions;
 mod play;
@@ -27,7 +27,7 @@ pub fn built(library: &str) -> std::io::Result<PathBuf> {
 }
 
 impl Twin {
-    /// Copies the library to a folder. Cargo puts the library beside each executable that depends on this package.
+    /// Copies the library to a folder, and writes the script beside it.
     pub fn install(folder: &Path, script: &Script) -> std::io::Result<Self> {
         let twin = Self { library: folder.join("libnvidia-ml.so") };
         std::fs::copy(built("libopt_nvml_twin.so")?, &twin.library)?;

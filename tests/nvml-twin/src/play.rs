@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use super::script::{self, Device, Process, Script, Who};
 
-/// The processes that were seen, by device, index in the script and pid.
+/// The processes that were seen, by the device's index, the index of the script's entry and the pid.
 static SEEN: Mutex<BTreeMap<(usize, usize, u32), Seen>> = Mutex::new(BTreeMap::new());
 
 #[derive(Clone, Copy)]

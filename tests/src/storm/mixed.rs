@@ -116,8 +116,9 @@ impl Fixture {
                     let status = self.end(&mut child)?;
                     match status.code() {
                         Some(INTERRUPTED) => child = self.resume()?,
-                        // The run was about to end, or had not begun to handle signals.
+                        // The run was about to end.
                         _ if status.code() == Some(GOOD) || status.code() == Some(NONE_PASSED) => {}
+                        // The run had not begun to handle signals.
                         None => child = self.resume()?,
                         Some(code) => {
                             return Err(format!("exit code {code} after SIGTERM\n{}", self.state()));

@@ -145,8 +145,8 @@ impl Races {
         }
         let first = Stamp::new(self.now, row.pc, 32 * row.warp);
         let parts = offsets.step >> self.shift;
-        let are_rows = offsets.runs == [Run::Consecutive; 4] && parts == 1 && row.active == u32::MAX;
-        if are_rows {
+        let is_consecutive = offsets.runs == [Run::Consecutive; 4] && parts == 1 && row.active == u32::MAX;
+        if is_consecutive {
             let eights = || offsets.at.iter().step_by(8).zip((0..).step_by(8));
             let stamp = |lane: u32| Stamp(first.0 | u64::from(lane));
             if !eights().all(|(at, lane)| self.may_write_eight(*at, stamp(lane), changed >> lane)) {

@@ -8,7 +8,7 @@ import pathlib
 import re
 import sys
 
-# Drivers refuse PTX of a newer version than theirs. All of the kernels need less than this version, that of CUDA 11.4.
+# Drivers refuse PTX of a newer version than theirs. No kernel needs a newer version than this one, that of CUDA 11.4.
 PTX_VERSION = "7.4"
 
 
@@ -29,7 +29,7 @@ def compiled(library, source, name, include, options):
 
 
 def texts(library, include):
-    """The PTX of each source. A source that needs headers is left out where there are none."""
+    """The PTX of each source. A source that needs headers is left out if they are missing."""
     for path in sorted(pathlib.Path(__file__).parent.glob("*.cu")):
         source = path.read_text()
         if include is None and "#include" in source:
