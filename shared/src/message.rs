@@ -174,7 +174,7 @@ pub struct BuildTask {
     pub candidate: String,
     pub source: CandidateSource,
     pub device: Device,
-    /// That of the card; `None` on another device.
+    /// The card's compute capability; `None` on another device.
     pub capability: Option<ComputeCapability>,
     pub build: BuildSettings,
     /// The launches, if the compiler needs them; otherwise empty.

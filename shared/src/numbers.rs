@@ -27,7 +27,8 @@ pub struct EntryNumbers {
     pub unmapped: Bytes,
     /// The memory that copies of the inputs take.
     pub copied: Bytes,
-    /// The parts of the inputs that other entries of the job use too.
+    /// The parts of the inputs that other entries of the job use too, as far as headers show it: large parts of
+    /// captures in a store.
     #[serde(serialize_with = "as_slice", deserialize_with = "of_list")]
     pub constants: Arc<[Constant]>,
 }

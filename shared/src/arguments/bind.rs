@@ -1,4 +1,4 @@
-//! Puts one entry's values in the order of the signature: the arguments of a kernel, and its expected outputs.
+//! Puts one entry's values in the order of the signature, as the arguments of a kernel, and finds its expected outputs.
 //!
 //! `settle` decides the order. A value that no kernel can take is refused here, with its parameter and its path.
 

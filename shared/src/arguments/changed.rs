@@ -52,7 +52,12 @@ fn changed(entry: &Entry, arguments: &[Argument]) -> Result<Vec<OutputTensor>, B
                 (ArgumentValue::Tensor(before), ArgumentValue::Tensor(after)) => (before, after),
                 // A list of tensors may also contain None.
                 (ArgumentValue::Plain(before), ArgumentValue::Plain(after)) if *before == after => continue,
-                _ => return Err(refused(&argument.path, "which is not a tensor before and after the call")),
+                _ => {
+                    return Err(refused(
+                        &argument.path,
+                        "which is not a tensor both before and after the call",
+                    ));
+                }
             };
             if let Some(problem) = problem_of(before, &after, arguments) {
                 return Err(refused(&argument.path, problem));
@@ -187,7 +192,7 @@ mod tests {
             (same, "the value before it is lost"),
             (unknown, "`weight`, which is not a parameter"),
             (longer, "a different number of tensors"),
-            (words, "not a tensor before and after"),
+            (words, "not a tensor both before and after"),
         ] {
             let message = found(&entry(vec![f32s(4, 0)], Value::None, mutates)).unwrap_err().to_string();
             assert!(message.contains(part), "{message}");
