@@ -112,8 +112,8 @@ pub fn cached_pages(descriptor: BorrowedFd<'_>) -> Option<u64> {
     cached_pages_in(descriptor, 0, 0).ok()
 }
 
-/// Counts the cached pages among the `length` bytes that begin at `offset`. Fails with `ENOSYS` before Linux 6.5. Recent
-/// versions report the number only to the file's owner and to users who may write to the file.
+/// Counts the cached pages among the `length` bytes that begin at `offset`. Fails with `ENOSYS` before Linux 6.5.
+/// Recent versions report the number only to the file's owner and to users who may write to the file.
 pub fn cached_pages_in(descriptor: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<u64> {
     #[repr(C)]
     struct Range {
