@@ -15,7 +15,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::language::{Language, Toolchain};
 use crate::units::Bytes;
 
-/// The suffixes of headers. No source, capture or plan has one of them.
+/// The suffixes of headers. None of them is a suffix of sources, captures or plans.
 pub const HEADER_SUFFIXES: [&str; 11] =
     ["h", "hh", "hpp", "hxx", "cuh", "inc", "inl", "ipp", "tpp", "tcc", "def"];
 /// The largest number of headers that are copied. A library of headers belongs in `[build] include`.
