@@ -356,13 +356,14 @@ pub struct GroupLimits {
     pub files: Bytes,
     /// The largest number of threads and processes.
     pub tasks: u32,
-    /// True if the runner starts processes, so that the memory of its whole tree counts.
+    /// True for a compiler, which starts processes: the memory of its whole tree counts.
     pub tree: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FromWorker {
-    /// A runner waits for the supervisor to open its pidfd and to answer `RunnerWatched`.
+    /// A runner waits for the supervisor to open its pidfd and to answer `RunnerWatched`. In these messages, compilers
+    /// count as runners.
     RunnerStarted {
         lease: LeaseId,
         pid: u32,
