@@ -5,7 +5,7 @@
 
 use super::bind::{BindError, flatten_within, is_same, outputs};
 use super::heavy::walkable;
-use super::pieces::is_resolved;
+use super::pieces::is_lazy;
 use super::plain::{Budget, shorten};
 use super::{Argument, ArgumentValue, Entry, OutputTensor};
 use crate::capture::{Tensor, Value};
@@ -101,7 +101,7 @@ fn problem_of(before: &Tensor, after: &Tensor, arguments: &[Argument]) -> Option
     };
     if before.dtype != after.dtype || before.shape != after.shape {
         Some("whose value has a different shape or dtype after the call")
-    } else if is_resolved(before) || is_resolved(after) {
+    } else if is_lazy(before) || is_lazy(after) {
         Some("which is a lazy conjugate or negative view (record `tensor.resolve_conj().resolve_neg()`)")
     } else if !has_strides_of(before, after) {
         Some("whose value has different strides after the call (record both values with the same strides)")

@@ -44,7 +44,7 @@ impl Piece {
 /// Pieces in the order of their storages.
 pub fn pieces<'a>(storages: &[Storage], inputs: impl Iterator<Item = &'a Tensor>) -> Vec<Piece> {
     let mut seen: BTreeSet<(BlobId, u64, u64, u64)> = BTreeSet::new();
-    distinct_ranges(inputs.filter(|tensor| !is_resolved(tensor)))
+    distinct_ranges(inputs.filter(|tensor| !is_lazy(tensor)))
         .into_iter()
         .flat_map(|(storage, ranges)| ranges.into_iter().map(move |range| (storage, range)))
         .map(|(storage, range)| {
@@ -58,8 +58,9 @@ pub fn pieces<'a>(storages: &[Storage], inputs: impl Iterator<Item = &'a Tensor>
         .collect()
 }
 
-/// True if a tensor's values differ from the stored ones, so that they are written out before a kernel gets them.
-pub(super) fn is_resolved(tensor: &Tensor) -> bool {
+/// True for a lazy conjugate or negative. Its values differ from the stored ones, so they are written out before a kernel
+/// gets them.
+pub(super) fn is_lazy(tensor: &Tensor) -> bool {
     tensor.conjugate || tensor.negative
 }
 
