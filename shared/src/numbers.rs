@@ -11,7 +11,7 @@ use crate::units::Bytes;
 pub struct EntryNumbers {
     /// Size of the file when the plan was checked. A different size later is a capture error.
     pub file: Bytes,
-    /// I: distinct bytes of all inputs. Batches are composed by this size.
+    /// I: distinct bytes of all inputs. The size limit of a batch applies to their sum.
     pub inputs: Bytes,
     /// O: bytes of all outputs, as allocated for a verification.
     pub outputs: Bytes,
