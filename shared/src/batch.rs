@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::Bytes;
 
-/// A part of a storage that several entries of a job use, identified by digest.
+/// A part of a storage that several entries of a job use, recognised by the digest of the stored content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Constant {
     /// Unique within the job.
@@ -152,7 +152,7 @@ mod tests {
         }
 
         #[test]
-        fn order_is_a_stable_permutation(
+        fn composed_order_is_a_permutation_and_stays_when_composed_again(
             entries in prop::collection::vec((0u64..100, prop::collection::btree_set(0u32..6, 0..3)), 0..30)
         ) {
             let owned = owned(&entries);
@@ -165,7 +165,8 @@ mod tests {
         }
     }
 
-    /// The entries use two tables in turn. Without reordering, every batch would need both.
+    /// The entries use two tables in turn, and the cap has no room for both. Without reordering, every entry would be a
+    /// batch by itself.
     #[test]
     fn entries_with_the_same_table_are_batched_together() {
         let tables = [constant(0, 470), constant(1, 80)];

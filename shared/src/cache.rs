@@ -26,12 +26,13 @@ const WINDOW_BYTES: u64 = 2 << 20;
 const MAX_TRIES: u32 = 10;
 const PAUSE: Duration = Duration::from_millis(10);
 
-/// Drops one file's pages from the cache, if its maker asked for that (`large_job`). If more than half of the file was
-/// cached before, only windows of which nothing was cached are dropped.
+/// Drops one file's pages from the cache when this guard is dropped, if `watch` was told that the job is large. If more
+/// than half of the file was cached before, only windows of which nothing was cached are dropped.
 pub struct CacheGuard {
     file: Arc<File>,
     /// Number of cached pages before the first read; `None` if Linux does not report it.
     before: Option<u64>,
+    /// The byte ranges whose pages are dropped.
     drop: Vec<Range<u64>>,
 }
 
@@ -43,7 +44,7 @@ impl CacheGuard {
         Self { file, before, drop }
     }
 
-    /// Drops the pages before offset `end`. A long read that calls this as it advances never keeps much in the cache.
+    /// Drops the pages before offset `end`, as far as they are to be dropped. A long read calls this as it advances.
     pub fn behind(&self, end: u64) {
         for range in self.drop.iter().take_while(|range| range.start < end) {
             let length = NonZeroU64::new(range.end.min(end) - range.start);
@@ -52,7 +53,7 @@ impl CacheGuard {
         }
     }
 
-    /// Drops the pages that reads of these files brought into the cache. For each file, returns the cached bytes before
+    /// Drops the pages of these files that are to be dropped. For each file, returns the cached bytes before
     /// the reads and now; a file for which Linux does not report them is left out.
     ///
     /// Pages that are still being read from disk cannot be dropped. Dropping is therefore repeated while it helps,
@@ -111,8 +112,8 @@ pub fn cached_pages(descriptor: BorrowedFd<'_>) -> Option<u64> {
     cached_pages_in(descriptor, 0, 0).ok()
 }
 
-/// Counts the cached pages among the `length` bytes that begin at `offset`. Fails with `ENOSYS` before Linux 6.5. Newer
-/// versions report the number only to the file's owner and to users who may write to the file.
+/// Counts the cached pages among the `length` bytes that begin at `offset`. Fails with `ENOSYS` before Linux 6.5.
+/// Recent versions report the number only to the file's owner and to users who may write to the file.
 pub fn cached_pages_in(descriptor: BorrowedFd<'_>, offset: u64, length: u64) -> io::Result<u64> {
     #[repr(C)]
     struct Range {
@@ -173,7 +174,10 @@ mod tests {
         {
             let _guard = CacheGuard::watch(file.clone(), true);
         }
-        assert!(0 < cached_pages(file.as_fd()).expect("first count"), "the file was not cached");
+        assert!(
+            0 < cached_pages(file.as_fd()).expect("Linux counts cached pages"),
+            "the guard dropped cached pages"
+        );
         // Part of the file is cached now. Reading brings in the rest, which the guard drops.
         let page = rustix::param::page_size() as u64;
         fadvise(&file, 3 << 20, None, Advice::DontNeed).expect("advised");

@@ -22,7 +22,7 @@ pub fn is_shortage(error: &(dyn Error + 'static)) -> bool {
     has_code(error, &[Errno::MFILE, Errno::NFILE, Errno::NOMEM])
 }
 
-/// True if Linux refused a new process or thread.
+/// True if an operation failed with `EAGAIN`, the code with which Linux refuses a new process or thread.
 pub fn is_lack_of_tasks(error: &(dyn Error + 'static)) -> bool {
     has_code(error, &[Errno::AGAIN])
 }

@@ -25,7 +25,7 @@ pub enum DeviceKind {
     Emulated,
 }
 
-/// The compute capability of a card, which says what its machine code is like.
+/// The compute capability of a card, which determines the machine code that it can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ComputeCapability {
     pub major: u8,

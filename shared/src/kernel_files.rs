@@ -15,7 +15,7 @@ use std::path::{Component, Path, PathBuf};
 use crate::language::{Language, Toolchain};
 use crate::units::Bytes;
 
-/// The suffixes of headers. No source, capture or plan has one of them.
+/// The suffixes of headers. None of them is a suffix of sources, captures or plans.
 pub const HEADER_SUFFIXES: [&str; 11] =
     ["h", "hh", "hpp", "hxx", "cuh", "inc", "inl", "ipp", "tpp", "tcc", "def"];
 /// The largest number of headers that are copied. A library of headers belongs in `[build] include`.
@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn number_of_headers_is_limited_and_long_lines_are_not_searched() {
+    fn number_of_headers_and_length_of_searched_lines_are_limited() {
         let names: Vec<String> = (0..MAX_HEADERS + 1).map(|number| format!("h{number}.h")).collect();
         let long = format!("/*{}*/ #include \"long.h\"\n", "x".repeat(8190));
         let text: String = names.iter().map(|name| format!("#include \"{name}\"\n")).collect();

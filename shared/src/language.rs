@@ -155,9 +155,6 @@ impl Tier {
     }
 }
 
-/// The reason why a candidate cannot run on a card, in a version without CUDA support.
-pub const NO_CUDA: &str = "the CUDA device is not supported by this version";
-
 /// What depends on a language.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
@@ -394,7 +391,7 @@ impl Language {
     pub fn refuses(self, source: &Path) -> Option<&'static str> {
         let is_cuda = || Self::of_path(source) == Some(Self::Cuda);
         (self == Self::TorchExtension && is_cuda())
-            .then_some("a torch-extension in CUDA needs a device: PyTorch's libraries call their own CUDA runtime, which the emulated device does not replace, and this version starts no host code on a card (write a launcher with `opt_candidate.h` or tvm-ffi, in `language = \"cuda\"`)")
+            .then_some("a torch-extension in CUDA cannot run: PyTorch's libraries call their own CUDA runtime, which the emulated device does not replace, and this version starts no host code on a card (write a launcher with `opt_candidate.h` or tvm-ffi, in `language = \"cuda\"`)")
     }
 
     /// The suffix for the file of a source that was submitted as text.

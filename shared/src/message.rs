@@ -32,7 +32,7 @@ pub const PROTOCOL_VERSION: u32 = 11;
 
 /// The hidden first argument of a worker, followed by its role, the supervisor's pid and the run's device.
 pub const WORKER_ARGUMENT: &str = "__worker";
-/// The hidden first argument of a canary, followed by its attempt, or by one of the questions below.
+/// The hidden first argument of a canary, followed by its part (such as `confine`) or by one of the questions below.
 pub const CANARY_ARGUMENT: &str = "__canary";
 /// Asks a canary to resolve `[build] python` with a given PATH and to describe the interpreter.
 pub const ASK_INTERPRETER: &str = "interpreter";
@@ -115,7 +115,7 @@ pub enum KillReason {
     HostFloor { available: Bytes, floor: Bytes },
     /// The whole process tree owed more than its ceiling.
     HostCeiling { owed: Bytes, ceiling: Bytes },
-    /// It exceeded its reservation, and the process tree held more device memory than its ceiling.
+    /// The process tree held more device memory than its ceiling.
     DeviceCeiling { owed: Bytes, ceiling: Bytes },
     /// The device that it used is lost.
     DeviceLost,
@@ -174,7 +174,7 @@ pub struct BuildTask {
     pub candidate: String,
     pub source: CandidateSource,
     pub device: Device,
-    /// That of the card; `None` on another device.
+    /// The card's compute capability; `None` on another device.
     pub capability: Option<ComputeCapability>,
     pub build: BuildSettings,
     /// The launches, if the compiler needs them; otherwise empty.
@@ -278,7 +278,7 @@ pub struct ProfileTask {
     pub depth: Depth,
     /// The most device memory that may be allocated at once. Zero on the CPU.
     pub device_cap: Bytes,
-    /// Parameters that keep their values in every timed call, regardless of `profile.vary`.
+    /// Parameters, or paths of arguments, that keep their values in every timed call, regardless of `profile.vary`.
     pub constant: Vec<String>,
     /// True if captures that a batch brought into the page cache are dropped from it afterwards.
     pub drop_cache: bool,
@@ -356,13 +356,14 @@ pub struct GroupLimits {
     pub files: Bytes,
     /// The largest number of threads and processes.
     pub tasks: u32,
-    /// True if the runner starts processes, so that the memory of its whole tree counts.
+    /// True for a compiler, which starts processes: the memory of its whole tree counts.
     pub tree: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FromWorker {
-    /// A runner waits for the supervisor to open its pidfd and to answer `RunnerWatched`.
+    /// A runner waits for the supervisor to open its pidfd and to answer `RunnerWatched`. In these messages, compilers
+    /// count as runners.
     RunnerStarted {
         lease: LeaseId,
         pid: u32,

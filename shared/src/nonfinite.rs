@@ -96,7 +96,7 @@ mod tests {
     struct Pair(#[serde(with = "super")] f64, #[serde(with = "super::option")] Option<f64>);
 
     #[test]
-    fn every_number_survives_json() {
+    fn finite_and_nonfinite_numbers_survive_json() {
         for (pair, text) in [
             (Pair(1.5, None), "[1.5,null]"),
             (Pair(f64::NAN, Some(f64::NAN)), r#"["NaN","NaN"]"#),
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_numbers_are_numbers_and_other_texts_are_not() {
+    fn whole_numbers_are_read_and_other_texts_and_kinds_are_refused() {
         let Pair(first, second) = serde_json::from_str("[3, -4]").expect("reads");
         assert_eq!((first, second), (3.0, Some(-4.0)));
         for text in [r#"["nan", 1]"#, r#"["1.5", 1]"#, r#"["inf", 1]"#, "[null, 1]", "[true, 1]"] {

@@ -11,7 +11,7 @@ use crate::units::Bytes;
 pub struct EntryNumbers {
     /// Size of the file when the plan was checked. A different size later is a capture error.
     pub file: Bytes,
-    /// I: distinct bytes of all inputs. Batches are composed by this size.
+    /// I: distinct bytes of all inputs. The size limit of a batch applies to their sum.
     pub inputs: Bytes,
     /// O: bytes of all outputs, as allocated for a verification.
     pub outputs: Bytes,
@@ -27,7 +27,8 @@ pub struct EntryNumbers {
     pub unmapped: Bytes,
     /// The memory that copies of the inputs take.
     pub copied: Bytes,
-    /// The parts of the inputs that other entries of the job use too.
+    /// The parts of the inputs that other entries of the job use too, as far as headers show it: large parts of
+    /// captures in a store.
     #[serde(serialize_with = "as_slice", deserialize_with = "of_list")]
     pub constants: Arc<[Constant]>,
 }

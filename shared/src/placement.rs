@@ -28,6 +28,7 @@ pub struct Placing {
 /// The properties of a device and its staging on which the peak depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
+    /// The device allocates multiples of this size.
     pub grain: Bytes,
     pub slots: u64,
     pub slot: Bytes,

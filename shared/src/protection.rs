@@ -1,7 +1,7 @@
 //! The list of all protections that a machine can or cannot enforce on a sandbox.
 //!
 //! For each protection, the list says what it stops, how it is tested, and what to do if it is missing. Canaries test
-//! them before a run, and each runner reports what it could enforce on itself.
+//! them before a run, and the first runner of each worker reports what it could enforce on itself.
 
 use serde::{Deserialize, Serialize};
 

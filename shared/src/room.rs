@@ -53,7 +53,7 @@ mod tests {
     #[test]
     fn room_is_read_from_the_disk_of_a_folder() {
         let room = Room::on_disk_of(Path::new("/proc")).expect("read");
-        assert_eq!(room, Room::default(), "it has no size");
+        assert_eq!(room, Room::default(), "/proc has no size");
         let folder = std::env::temp_dir();
         assert!(Room::on_disk_of(&folder).expect("read").disk.is_some());
         assert!(Room::on_disk_of(&folder.join("no such folder")).is_err());

@@ -65,10 +65,11 @@ pub struct ProfileSettings {
     pub batch_bytes: Bytes,
     pub cache_state: CacheState,
     pub inputs: InputMemory,
-    /// The half-width of the interval, as a fraction of the estimate (0.01 for `"1%"`).
+    /// The half-width of the interval at which an entry's timing ends, as a fraction of the estimate (0.01 for
+    /// `"1%"`).
     pub max_noise: f64,
     pub entry_timeout: Duration,
-    /// The limit on the total timing time of a job.
+    /// The time that all timing of a job should take.
     pub budget: Duration,
     /// The smallest difference that counts as faster, as a fraction (0.02 for `"2%"`).
     pub min_improvement: f64,
@@ -151,7 +152,7 @@ pub struct LimitSettings {
     /// `None` is `"auto"`: 4 × threads. If Linux counts the user's other processes too, their number is added.
     pub processes: Option<u32>,
     pub open_files: u32,
-    /// How much is kept of the beginning of stdout, and as much of stderr.
+    /// The size of the beginning of stdout that is kept, and of the beginning of stderr.
     pub output: Bytes,
     pub env: BTreeMap<String, String>,
 }
@@ -161,7 +162,7 @@ pub struct LimitSettings {
 pub struct BuildSettings {
     pub cc: String,
     pub cxx: String,
-    /// The interpreter of Python candidates: a path, or a name that is looked up in PATH.
+    /// The interpreter for languages that need Python: a path, or a name that is looked up in PATH.
     pub python: String,
     pub flags: Vec<String>,
     pub extra_flags: Vec<String>,
@@ -222,6 +223,6 @@ pub enum BeforeProfile {
 pub struct CandidateSource {
     pub sources: Vec<PathBuf>,
     pub language: Language,
-    /// In most cases, the default name of its language.
+    /// The function that is called. It is borrowed if it is the language's default.
     pub symbol: Cow<'static, str>,
 }

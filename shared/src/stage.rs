@@ -37,11 +37,6 @@ impl Stage {
         Self::ALL.into_iter().find(|stage| stage.name() == name)
     }
 
-    /// True if no other stage may run at the same time.
-    pub fn is_alone(self) -> bool {
-        Self::Screen <= self
-    }
-
     pub const fn is_timed(self) -> bool {
         matches!(self, Self::Screen | Self::Profile | Self::Confirm)
     }

@@ -20,7 +20,8 @@ pub const fn to_index(number: u64) -> usize {
     index
 }
 
-/// A number of bytes. Arithmetic saturates, so a sum that overflows becomes the largest number, never a small one.
+/// A number of bytes. Arithmetic saturates: a sum that overflows becomes the largest number, and a difference is at
+/// least 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Bytes(u64);
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_shown_with_three_digits() {
+    fn sizes_are_shown_in_the_largest_unit_that_fits() {
         assert_eq!(Bytes::new(1023).to_string(), "1023 B");
         assert_eq!(Bytes::mib(64).to_string(), "64.0 MiB");
         assert_eq!(Bytes::new(1536 << 20).to_string(), "1.50 GiB");

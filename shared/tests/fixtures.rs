@@ -86,7 +86,7 @@ fn every_fixture_is_read_as_torch_reads_it() {
     assert!(wrong.is_empty(), "{} of {FIXTURES} differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Without digests, CRCs are not checked and digests are null. Everything else is the same.
+/// Without digests, the CRCs of storages are not checked and digests are null. Everything else is the same.
 #[test]
 fn document_without_digests_is_otherwise_the_same() {
     fn without_digests(node: &mut Json) {

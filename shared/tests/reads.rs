@@ -1,4 +1,4 @@
-//! Tests what opening a capture reads: only the directory, the local headers and the pickle.
+//! Tests how little opening a capture reads: of a zip, only the directory, the local headers and small records.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -23,7 +23,7 @@ fn opened(path: &Path) -> (CaptureFile, u64) {
 }
 
 #[test]
-fn opening_a_fixture_reads_no_tensor() {
+fn opening_a_fixture_reads_at_most_80_kib() {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data");
     for (name, most) in [
         ("formats/slice_of_large_storage.pt", 8 << 10),

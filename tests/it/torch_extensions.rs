@@ -118,5 +118,5 @@ fn cuda_source_of_a_torch_extension_is_refused_by_the_plan() {
     scenario
         .run(&["check", "plan.toml"])
         .expect_exit(2)
-        .expect_stderr(&["a torch-extension in CUDA needs a device"]);
+        .expect_stderr(&["a torch-extension in CUDA cannot run"]);
 }

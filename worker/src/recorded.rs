@@ -132,7 +132,7 @@ impl Recorded {
     /// Checks the CRCs of all recorded data and, in a capture store, the digests of blobs. Data without a checksum
     /// passes.
     pub(crate) fn check_crcs(&self) -> Result<(), CaptureError> {
-        self.capture.storages().iter().try_for_each(|storage| self.capture.check_crc(storage.id))
+        self.capture.storages().iter().try_for_each(|storage| self.capture.check_storage(storage.id))
     }
 
     /// Returns a reader of a recorded output. Its offsets count from the output's first byte in the storage.

@@ -1,4 +1,4 @@
-//! Puts one entry's values in the order of the signature: the arguments of a kernel, and its expected outputs.
+//! Puts one entry's values in the order of the signature, as the arguments of a kernel, and finds its expected outputs.
 //!
 //! `settle` decides the order. A value that no kernel can take is refused here, with its parameter and its path.
 
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use super::entry::kind_name;
 use super::heavy::walkable;
-use super::pieces::is_resolved;
+use super::pieces::is_lazy;
 use super::plain::{Budget, Refusal, holds_tensor, ordered, plain_within, shorten};
 use super::{
     Argument, ArgumentValue, Entry, MAX_ARGUMENT_BYTES, MAX_ARGUMENTS, OutputTensor, PlainValue, Signature,
@@ -173,7 +173,7 @@ pub(super) fn flatten_within(
     take: &mut dyn FnMut(&str, ArgumentValue) -> Result<(), Refusal>,
 ) -> Result<(), Refusal> {
     if let Value::Tensor(tensor) = value {
-        if is_resolved(tensor) {
+        if is_lazy(tensor) {
             walkable(tensor)?;
         }
         return take(path, ArgumentValue::Tensor(tensor.clone()));

@@ -35,7 +35,7 @@ pub enum Part {
     None,
     Bool(bool),
     Int(i64),
-    /// The shortest text that reads back as the same number, because JSON has no infinities.
+    /// A text that reads back as the same number, because JSON has no infinities.
     Float(String),
     Str(String),
     /// An attribute of the `torch` module: a dtype, a layout, a memory format.
@@ -138,7 +138,7 @@ fn plain_part(value: &PlainValue) -> Part {
         PlainValue::Float(value) => float(*value),
         PlainValue::Str(text) => Part::Str(text.clone()),
         PlainValue::DType(dtype) => torch_dtype(*dtype),
-        // A kernel on the CPU computes on the CPU, whatever device the model used.
+        // A candidate in an interpreter runs on the CPU, whatever device the model used.
         PlainValue::Device(_) => Part::Device("cpu".to_owned()),
         PlainValue::Ints(values) => Part::Tuple(values.iter().copied().map(Part::Int).collect()),
         PlainValue::Floats(values) => Part::Tuple(floats(values)),
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn missing_parameter_is_filled_in_the_settled_form() {
+    fn settled_form_adds_a_missing_parameter() {
         let (signature, _) = settled(&unbound([t(0), int(2)], [("dim", int(0))]));
         let shorter = unbound([t(0), int(2)], []);
         let arguments = bind(&shorter, &signature).expect("bound");

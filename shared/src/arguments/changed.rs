@@ -5,7 +5,7 @@
 
 use super::bind::{BindError, flatten_within, is_same, outputs};
 use super::heavy::walkable;
-use super::pieces::is_resolved;
+use super::pieces::is_lazy;
 use super::plain::{Budget, shorten};
 use super::{Argument, ArgumentValue, Entry, OutputTensor};
 use crate::capture::{Tensor, Value};
@@ -52,7 +52,12 @@ fn changed(entry: &Entry, arguments: &[Argument]) -> Result<Vec<OutputTensor>, B
                 (ArgumentValue::Tensor(before), ArgumentValue::Tensor(after)) => (before, after),
                 // A list of tensors may also contain None.
                 (ArgumentValue::Plain(before), ArgumentValue::Plain(after)) if *before == after => continue,
-                _ => return Err(refused(&argument.path, "which is not a tensor before and after the call")),
+                _ => {
+                    return Err(refused(
+                        &argument.path,
+                        "which is not a tensor both before and after the call",
+                    ));
+                }
             };
             if let Some(problem) = problem_of(before, &after, arguments) {
                 return Err(refused(&argument.path, problem));
@@ -96,7 +101,7 @@ fn problem_of(before: &Tensor, after: &Tensor, arguments: &[Argument]) -> Option
     };
     if before.dtype != after.dtype || before.shape != after.shape {
         Some("whose value has a different shape or dtype after the call")
-    } else if is_resolved(before) || is_resolved(after) {
+    } else if is_lazy(before) || is_lazy(after) {
         Some("which is a lazy conjugate or negative view (record `tensor.resolve_conj().resolve_neg()`)")
     } else if !has_strides_of(before, after) {
         Some("whose value has different strides after the call (record both values with the same strides)")
@@ -187,7 +192,7 @@ mod tests {
             (same, "the value before it is lost"),
             (unknown, "`weight`, which is not a parameter"),
             (longer, "a different number of tensors"),
-            (words, "not a tensor before and after"),
+            (words, "not a tensor both before and after"),
         ] {
             let message = found(&entry(vec![f32s(4, 0)], Value::None, mutates)).unwrap_err().to_string();
             assert!(message.contains(part), "{message}");

@@ -74,10 +74,10 @@ impl Observed {
         let outputs = returned(outputs);
         // The longest list of outputs determines their names: a single `output` is `output[0]` if other entries
         // have more.
-        let names = outputs.len() >= self.outputs.len();
+        let is_longest = outputs.len() >= self.outputs.len();
         for (index, output) in outputs.iter().enumerate() {
             let seen = seen_at(&mut self.outputs, index);
-            if names {
+            if is_longest {
                 seen.path.clone_from(&output.path);
             }
             seen.see_tensor(output.tensor.dtype, output.tensor.shape.len(), !output.tensor.is_contiguous());
@@ -166,7 +166,7 @@ impl Seen {
 }
 
 /// Returns one line for each argument and output: its position, its name and the kinds seen. A last line names the
-/// parameters that the plan leaves out.
+/// parameters that the plan leaves out, if there are any.
 pub fn table(signature: &Signature, observed: &Observed) -> String {
     let mut rows: Vec<(String, String)> =
         observed.arguments.iter().map(|seen| (shorten(&seen.path), seen.kinds())).collect();

@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn digest_stays_the_same_between_versions() {
+    fn digested_text_stays_the_same_between_versions() {
         assert_eq!(
             signature().canonical(),
             "opt-supervisor signature 1\n5:input value required\n3:eps value default 22:float:3ee4f8b588e368f1\n"

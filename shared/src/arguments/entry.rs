@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn capture_without_a_call_is_refused() {
+    fn capture_that_is_not_a_well_formed_call_is_refused() {
         let long = "x".repeat(300);
         for (root, part) in [
             (tensor(DType::Float32, &[2], 0), "the capture is a tensor"),

@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use super::pieces::{Piece, distinct_ranges, find, is_resolved, pieces};
+use super::pieces::{Piece, distinct_ranges, find, is_lazy, pieces};
 use super::{Argument, ArgumentValue, OutputTensor, PlainValue};
 use crate::capture::{Kind, Storage, Tensor};
 use crate::formula;
@@ -61,10 +61,10 @@ impl EntryFacts {
             .sum();
         let all = distinct_ranges(inputs.iter().copied());
         let pieces = pieces(storages, inputs.iter().copied());
-        let in_place = inputs.iter().copied().filter(|tensor| !is_resolved(tensor));
-        let resolved: Bytes = inputs
+        let in_place = inputs.iter().copied().filter(|tensor| !is_lazy(tensor));
+        let lazy: Bytes = inputs
             .iter()
-            .filter(|tensor| is_resolved(tensor))
+            .filter(|tensor| is_lazy(tensor))
             .map(|tensor| whole_grains(extent_bytes(tensor), page))
             .sum();
         let unmapped: Bytes = distinct_ranges(in_place)
@@ -87,7 +87,7 @@ impl EntryFacts {
             varied_bytes: varied_bytes(false),
             varied_on_card_bytes: varied_bytes(true),
             expected_bytes: tensors.iter().map(|tensor| tensor.logical_bytes()).sum(),
-            unmapped_bytes: unmapped + resolved + lists,
+            unmapped_bytes: unmapped + lazy + lists,
             copied_bytes: pieces.iter().map(|piece| piece.placed(page)).sum(),
             pieces,
             zero_size: tensors.iter().any(|tensor| tensor.elements() == 0),
@@ -99,7 +99,7 @@ impl EntryFacts {
 /// Decides from its header whether an input may have new values in each timed call. Empty inputs and bools may not, nor
 /// may a `torch.nn.Parameter`, which is constant, or a lazy conjugate or negative, which is written out only once.
 pub fn may_vary(tensor: &Tensor) -> bool {
-    tensor.elements() != 0 && !tensor.parameter && tensor.dtype.kind() != Kind::Bool && !is_resolved(tensor)
+    tensor.elements() != 0 && !tensor.parameter && tensor.dtype.kind() != Kind::Bool && !is_lazy(tensor)
 }
 
 fn extent_bytes(tensor: &Tensor) -> Bytes {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn resolved_views_and_lists_are_owed_completely() {
+    fn lazy_views_and_lists_are_owed_completely() {
         let storages = [storage(0, 1 << 20, 4096)];
         let tensor = Tensor { conjugate: true, ..dense(DType::Complex64, &[1024], 0) };
         let pads = Argument {

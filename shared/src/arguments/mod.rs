@@ -1,4 +1,4 @@
-//! Turns captures into the arguments of a kernel: one implementation for verify, profile and `check`.
+//! Turns captures into the arguments of a kernel, in the same way for all stages and for `check`.
 //!
 //! The order of the arguments follows KernelForge's rule:
 //!
@@ -67,7 +67,7 @@ pub struct Signature {
     pub params: Vec<String>,
     /// Values for entries that lack a parameter.
     pub defaults: BTreeMap<String, PlainValue>,
-    /// Number of positional names (`arg0`, `arg1`, …) at the start of `captured`, if no signature was recorded.
+    /// Number of positional names (`arg0`, `arg1`, …) at the start of `captured`; 0 if a signature was recorded.
     pub positional: usize,
     /// Every parameter in the captures, in the captures' order. Positional arguments get their names from this list.
     /// `params` is a selection from it, plus parameters that only the plan's `params` and `defaults` name.

@@ -15,7 +15,8 @@ use crate::units::Bytes;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub storage: StorageId,
-    /// The blob and the offset in it at which the storage begins. They identify the storage across files.
+    /// The blob and the offset in it at which the storage begins, which identify the storage across files. `None`
+    /// outside a store.
     pub content: Option<(BlobId, u64)>,
     /// Range within the storage.
     pub range: Range<u64>,
@@ -43,7 +44,7 @@ impl Piece {
 /// Pieces in the order of their storages.
 pub fn pieces<'a>(storages: &[Storage], inputs: impl Iterator<Item = &'a Tensor>) -> Vec<Piece> {
     let mut seen: BTreeSet<(BlobId, u64, u64, u64)> = BTreeSet::new();
-    distinct_ranges(inputs.filter(|tensor| !is_resolved(tensor)))
+    distinct_ranges(inputs.filter(|tensor| !is_lazy(tensor)))
         .into_iter()
         .flat_map(|(storage, ranges)| ranges.into_iter().map(move |range| (storage, range)))
         .map(|(storage, range)| {
@@ -57,8 +58,9 @@ pub fn pieces<'a>(storages: &[Storage], inputs: impl Iterator<Item = &'a Tensor>
         .collect()
 }
 
-/// True if a tensor's values differ from the stored ones, so that they are written out before a kernel gets them.
-pub(super) fn is_resolved(tensor: &Tensor) -> bool {
+/// True for a lazy conjugate or negative. Its values differ from the stored ones, so they are written out before a kernel
+/// gets them.
+pub(super) fn is_lazy(tensor: &Tensor) -> bool {
     tensor.conjugate || tensor.negative
 }
 
@@ -124,7 +126,7 @@ mod tests {
         ];
         let found = pieces(&storages, tensors.iter());
         let found_ranges: Vec<_> = found.iter().map(|it| (it.storage.0, it.range.clone())).collect();
-        // Storage 1 has the same content as storage 0. Its view lies within the first view of storage 0.
+        // Storage 1 has the same content as storage 0, and its views together have the same range.
         assert_eq!(found_ranges, [(0, 0..4096), (2, 5000..5150)]);
         let page = Bytes::kib(4);
         let sizes: Vec<_> = found.iter().map(|it| (it.first(page), it.placed(page).get())).collect();

@@ -74,7 +74,7 @@ fn defaults_of_the_plan_override_recorded_ones() {
 }
 
 #[test]
-fn entries_that_do_not_fit_are_all_named() {
+fn every_mismatch_with_the_signature_is_reported() {
     let entries = [
         bound(&["input", "weight"], [], [("input", x()), ("weight", x())]),
         unbound([x()], []),
@@ -230,7 +230,7 @@ fn too_many_different_names_are_refused() {
     assert!(matches!(errors[..], [SignatureError::TooMany { .. }]), "{errors:?}");
 }
 
-/// Makes calls of f(arg0, arg1, …, *, a, b, c, d), with keywords in any order.
+/// Makes calls of f(arg0, arg1, *, a, b, c, d), with some of the keywords in any order.
 fn call() -> impl Strategy<Value = (Vec<String>, Vec<i64>)> {
     let keywords = prop::sample::subsequence(vec!["a", "b", "c", "d"], 0..=4).prop_shuffle();
     (keywords, prop::collection::vec(0..3_i64, 2))
@@ -239,7 +239,7 @@ fn call() -> impl Strategy<Value = (Vec<String>, Vec<i64>)> {
 
 proptest! {
     /// Each entry is bound to the same parameters in the same order, whatever keywords the entries use. Further entries
-    /// do not change the order of earlier ones.
+    /// only append parameters.
     #[test]
     fn every_entry_gets_every_parameter(calls in prop::collection::vec(call(), 1..8)) {
         let entries: Vec<Entry> = calls

@@ -144,7 +144,10 @@ pub fn c_skeleton(signature: &Signature, observed: &Observed, symbol: &str) -> S
     if variables.is_empty() {
         variables.push("args".to_owned());
     }
-    lines.push("    /* Compute here, then return OPT_OK; these only keep the compiler quiet. */".to_owned());
+    lines.push(
+        "    /* Compute here, then return OPT_OK. The casts below only keep the compiler quiet. */"
+            .to_owned(),
+    );
     lines.extend(variables.iter().map(|name| format!("    (void){name};")));
     lines.extend(["    return OPT_UNSUPPORTED;".to_owned(), "}".to_owned(), String::new()]);
     lines.join("\n")

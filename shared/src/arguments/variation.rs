@@ -7,7 +7,8 @@ use crate::formula::variant;
 use crate::settings::Vary;
 use crate::units::Bytes;
 
-/// The plan's choice: `[profile] vary` and `[job] constant`.
+/// What decides whether an argument may vary: the plan's `[profile] vary` and `[job] constant`, and facts about the
+/// entry.
 #[derive(Clone, Copy, Debug)]
 pub struct VaryChoice<'a> {
     pub vary: &'a Vary,
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_of_real_sizes_vary_on_a_card_only() {
+    fn larger_inputs_may_vary_on_a_card_than_on_the_cpu() {
         let kept = |elements: u64, on_card: bool| {
             let tensor = Arc::new(dense(DType::Float32, &[elements], 0));
             let argument = Argument {

@@ -1,8 +1,8 @@
 //! The zip that `torch.save` writes: locates its records, using only the directory and the local headers.
 //!
-//! It checks that records do not overlap, lie before the directory and have unique names, and that those it uses are
-//! stored uncompressed. It knows torch's layout (`<prefix>/data.pkl`, `<prefix>/data/<key>`). The module `pickle`
-//! interprets the pickle.
+//! This module checks that records do not overlap, lie before the directory and have unique names, and that the records
+//! in use are stored uncompressed. It knows torch's layout (`<prefix>/data.pkl`, `<prefix>/data/<key>`). The module
+//! `pickle` interprets the pickle.
 
 use std::collections::HashMap;
 use std::io;

@@ -92,7 +92,7 @@ impl Fault {
         self
     }
 
-    /// A failed read: either the file became shorter, or the system reported an error.
+    /// A failed read: either the file ends too early, or the system reported an error.
     pub(super) fn read(what: &str, source: std::io::Error) -> Self {
         let (kind, detail) = if source.kind() == std::io::ErrorKind::UnexpectedEof {
             (ErrorKind::Truncated, format!("the file ends inside {what}"))

@@ -172,7 +172,7 @@ impl CaptureFile {
 
     /// Reads the whole record of a storage and compares its CRC, if the writer computed one, and its digest, if the
     /// record is a blob. If there is neither, it reads nothing and succeeds.
-    pub fn check_crc(&self, id: StorageId) -> Result<(), CaptureError> {
+    pub fn check_storage(&self, id: StorageId) -> Result<(), CaptureError> {
         let storage = self.storage(id);
         let record_bytes = self.record_bytes[id.index()];
         let blob = self.whole_blob(storage, record_bytes)?;

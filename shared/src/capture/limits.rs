@@ -68,7 +68,8 @@ pub(super) const MAX_DIRECTORY_BYTES: u64 = 16 << 20;
 /// comment and the 22 bytes before it.
 pub(super) const DIRECTORY_SEARCH_BYTES: u64 = (64 << 10) + 22;
 
-/// The maximum number of end-of-directory signatures that are tried. A zip's comment may contain false ones.
+/// The maximum number of end-of-directory signatures that are tried. A zip's comment may contain false ones. Further
+/// signatures are ignored.
 pub(super) const MAX_TRIED_DIRECTORIES: usize = 16;
 
 /// The size of the first read of a file in torch's old format. It is doubled until the pickles are complete.
@@ -115,5 +116,5 @@ pub(super) const FAR_APART_BYTES: u64 = 1 << 10;
 pub(super) const MAX_DIGESTED_READS: u64 = 1 << 20;
 
 /// The maximum number of bytes read for the digests of a document's tensors. If the rows of a view are interleaved,
-/// parts of its storage are read many times. From the page cache, this many take about a quarter of a minute.
+/// parts of its storage are read many times. From the page cache, reading this many takes about a quarter of a minute.
 pub(super) const MAX_DIGESTED_READ_BYTES: u64 = 64 << 30;

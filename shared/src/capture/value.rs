@@ -56,7 +56,7 @@ pub enum Value {
         dtype: Arc<str>,
         bytes: Arc<[u8]>,
     },
-    /// An object of an unknown class.
+    /// An unknown name, or an object made by calling one.
     Object(Arc<Object>),
     /// A reference from inside a container to the container itself, as the path of the container.
     Cycle(Arc<str>),

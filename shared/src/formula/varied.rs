@@ -7,12 +7,12 @@ use crate::units::Bytes;
 
 /// The largest size of all variants of an entry's inputs, unless `largest_varied` is larger.
 pub const VARIED: Bytes = with_room_for_phases(8);
-/// The largest size of the inputs of one call that vary on a card. Kernels for cards are usually tried with larger inputs
-/// than fit into `VARIED`, and cards have the memory. If the inputs of one call exceed `VARIED`, there is one variant, so
-/// each block is a single call. Writing it takes the host about a tenth of a second.
+/// The largest size of the inputs of one call that vary on a card. Kernels for cards are usually tried with larger
+/// inputs than fit into `VARIED`, and cards have the memory. If the inputs of one call exceed `VARIED`, there is one
+/// variant, so each block is a single call. Writing the variant takes the host about a tenth of a second.
 const VARIED_ON_CARD: Bytes = with_room_for_phases(64);
 
-/// So many MiB of inputs, and the space for the phases of 64 inputs (`variant`).
+/// The size of `mib` MiB of inputs, with space for the phases of 64 inputs (see `variant`).
 const fn with_room_for_phases(mib: u64) -> Bytes {
     Bytes::new((mib << 20) + 64 * ALIGNMENT)
 }

@@ -40,8 +40,8 @@ impl std::fmt::Display for Excerpt {
 pub enum Problem {
     #[error("no argument, output or workspace has this name{}", suggested(suggestion.as_deref(), known))]
     UnknownName { suggestion: Option<String>, known: Vec<String> },
-    #[error("it is {found}, not a number")]
-    NotANumber { found: String },
+    #[error("it is {found}, not {wanted}")]
+    NotANumber { found: String, wanted: &'static str },
     #[error("{found} has no `{attribute}`")]
     NoAttribute { found: String, attribute: &'static str },
     #[error("index {index} is out of range: the length is {length}")]
@@ -54,9 +54,9 @@ pub enum Problem {
     Divisor(i64),
     #[error("it is {value}; it must be {least} to {most}")]
     Limit { value: i64, least: u64, most: u64 },
-    #[error("{threads} threads in a block; a block has at most {most}")]
+    #[error("the block has {threads} threads; it must have at most {most}")]
     Threads { threads: u64, most: u32 },
-    #[error("{value} does not fit {wanted}")]
+    #[error("{value} is not a value of the type `{wanted}`")]
     DoesNotFit { value: String, wanted: &'static str },
     #[error("it is {found}, which is passed as an address without a type (leave out `:{wanted}`)")]
     TypedAddress { found: String, wanted: &'static str },

@@ -15,7 +15,10 @@ pub(super) fn whole(node: &Node, names: &Names<'_>) -> Result<i64, Wrong> {
     match number(node, names)? {
         Number::Int(value) => Ok(value),
         Number::Bool(value) => Ok(value.into()),
-        Number::Float(_) => Err((node.at.clone(), Problem::NotANumber { found: "a float".to_owned() })),
+        Number::Float(_) => {
+            let problem = Problem::NotANumber { found: "a float".to_owned(), wanted: "a whole number" };
+            Err((node.at.clone(), problem))
+        }
     }
 }
 
@@ -53,7 +56,10 @@ pub(super) fn number(node: &Node, names: &Names<'_>) -> Result<Number, Wrong> {
                     divisor(*b).map(|b| a.div_euclid(b) + i64::from(a.rem_euclid(b) != 0))
                 }
                 // The parser has checked the number of operands.
-                _ => Err(Problem::NotANumber { found: "a call without operands".to_owned() }),
+                _ => {
+                    let found = "a call with the wrong number of operands".to_owned();
+                    Err(Problem::NotANumber { found, wanted: "a number" })
+                }
             }
         }
     };

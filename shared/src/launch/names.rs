@@ -145,7 +145,7 @@ impl Named<'_> {
                 Ok(Number::Float(values[at(values.len())?]))
             }
             Self::Plain(PlainValue::Bools(values)) if indexed => Ok(Number::Bool(values[at(values.len())?])),
-            _ => Err(Problem::NotANumber { found: self.describe() }),
+            _ => Err(Problem::NotANumber { found: self.describe(), wanted: "a number" }),
         }
     }
 

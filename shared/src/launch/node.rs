@@ -4,7 +4,7 @@ use std::ops::Range;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
-    /// The byte range of the text.
+    /// The byte range of the node in the text.
     pub(super) at: Range<usize>,
     pub(super) kind: NodeKind,
 }

@@ -157,5 +157,5 @@ fn within_depth(tokens: &Tokens<'_>, depth: usize) -> Result<(), SyntaxError> {
     if depth < MAX_DEPTH {
         return Ok(());
     }
-    Err(tokens.error(tokens.at(), format!("more than {MAX_DEPTH} nested operations")))
+    Err(tokens.error(tokens.at(), format!("the expression has more than {MAX_DEPTH} nested operations")))
 }

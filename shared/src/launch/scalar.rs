@@ -140,8 +140,8 @@ impl Scalar {
         Self { kind, bytes, size: N }
     }
 
-    /// Converts a number to this type. An integer type takes no floats, and must represent the value exactly. A float
-    /// type rounds to the nearest value, which is infinity if the number is too large.
+    /// Converts a number to this type. An integer type or `bool` takes no floats, and must represent the value exactly.
+    /// A float type rounds to the nearest value, which is infinity if the number is too large.
     pub(super) fn of(number: Number, kind: ScalarType) -> Result<Self, Problem> {
         let unfit = || Problem::DoesNotFit { value: number.to_string(), wanted: kind.name() };
         let int = match number {

@@ -257,7 +257,7 @@ fn expression_without_a_value_is_reported_with_its_key_and_text() {
             "out",
             "launch[0].grid `wieght.numel`: no argument, output or workspace has this name (did you mean `weight`?)",
         ),
-        ("1 + eps", "1", "0", "out", "launch[0].grid `eps` in `1 + eps`: it is a float, not a number"),
+        ("1 + eps", "1", "0", "out", "launch[0].grid `eps` in `1 + eps`: it is a float, not a whole number"),
         ("weight", "1", "0", "out", "launch[0].grid `weight`: it is a tensor, not a number"),
         ("1", "2048", "0", "out", "launch[0].block `2048`: it is 2048; it must be 1 to 1024"),
         ("1", "0", "0", "out", "launch[0].block `0`: it is 0; it must be 1 to 1024"),
@@ -289,10 +289,10 @@ fn expression_without_a_value_is_reported_with_its_key_and_text() {
             "weight:f32",
             "it is a tensor, which is passed as an address without a type (leave out `:f32`)",
         ),
-        ("1", "1", "0", "300:i8", "launch[0].args[0] `300` in `300:i8`: 300 does not fit i8"),
-        ("1", "1", "0", "-1:u32", "-1 does not fit u32"),
-        ("1", "1", "0", "1.5:i32", "1.5 does not fit i32"),
-        ("1", "1", "0", "2:bool", "2 does not fit bool"),
+        ("1", "1", "0", "300:i8", "launch[0].args[0] `300` in `300:i8`: 300 is not a value of the type `i8`"),
+        ("1", "1", "0", "-1:u32", "-1 is not a value of the type `u32`"),
+        ("1", "1", "0", "1.5:i32", "1.5 is not a value of the type `i32`"),
+        ("1", "1", "0", "2:bool", "2 is not a value of the type `bool`"),
         (
             "1",
             "1",
@@ -309,7 +309,7 @@ fn expression_without_a_value_is_reported_with_its_key_and_text() {
     let mut launch = step("1", "32", "0", &["out"]);
     launch.steps[0].block = ["32", "32", "2"].map(expression);
     let error = resolved(&launch).expect_err("too many").to_string();
-    assert_eq!(error, "launch[0].block `32, 32, 2`: 2048 threads in a block; a block has at most 1024");
+    assert_eq!(error, "launch[0].block `32, 32, 2`: the block has 2048 threads; it must have at most 1024");
 }
 
 #[test]
@@ -378,14 +378,14 @@ proptest! {
     }
 
     #[test]
-        fn syntax_errors_lie_within_the_text(text in "[-a-z0-9_.,:()\\[\\]+*/% é]{0,40}|\\PC{0,40}") {
+    fn syntax_errors_lie_within_the_text(text in "[-a-z0-9_.,:()\\[\\]+*/% é]{0,40}|\\PC{0,40}") {
         for error in [Expression::parse(&text).err(), LaunchArg::parse(&text).err()].into_iter().flatten() {
             prop_assert!(error.text.get(error.at.clone()).is_some(), "{}", error);
         }
     }
 
     #[test]
-        fn expressions_and_arguments_survive_serialization(sample in samples(), kind in 0usize..13) {
+    fn expressions_and_arguments_survive_serialization(sample in samples(), kind in 0usize..13) {
         prop_assume!(sample.text.len() < MAX_TEXT - 8);
         let parsed = Expression::parse(&sample.text).expect("an expression");
         let json = serde_json::to_string(&parsed).expect("json");

@@ -26,7 +26,7 @@ pub struct DevicePoint {
     pub point: MemoryPoint,
     /// The bytes that we have allocated, in whole grains of the device.
     pub placed_bytes: Bytes,
-    /// The used bytes of the whole device by all processes, as its driver reports them.
+    /// The bytes of the whole device that are in use by all processes, as its driver reports them.
     pub used_bytes: Bytes,
     /// The worker's resident memory at that moment.
     pub resident_bytes: Bytes,

@@ -64,7 +64,7 @@ impl Head {
         (self.status, self.detail) = (status, detail.into());
     }
 
-    /// Adds a failed entry, which determines the status.
+    /// Adds the failed entry that determines the status.
     pub fn fail(&mut self, failure: EntryFailure) {
         self.end_as(failure.status, format!("{}: {}", failure.entry, failure.detail));
         self.failures.push(failure);

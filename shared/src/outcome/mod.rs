@@ -79,7 +79,7 @@ mod tests {
 
     /// The channel's format is not self-describing, so an enum that needs lookahead could not be read from it.
     #[test]
-    fn every_pattern_and_every_number_can_be_sent_over_the_channel() {
+    fn patterns_and_infinities_can_be_sent_over_the_channel() {
         let (sender, receiver) = ipc_channel::ipc::channel().expect("channel");
         let patterns = [
             Pattern::All,

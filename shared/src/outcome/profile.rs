@@ -15,7 +15,7 @@ pub struct Profiled {
     pub cpus: Vec<u32>,
     /// The page cache before and after each batch.
     pub reads: ReadReport,
-    /// What else of the run was active while it was timed. The supervisor adds this; a worker cannot see it.
+    /// What else of the run was active while the candidate was timed. The supervisor adds this; a worker cannot see it.
     #[serde(default)]
     pub breaches: Vec<String>,
 }
@@ -56,8 +56,8 @@ pub struct EntryProfile {
     pub handoff_us: f64,
     /// Number of processes of each side whose times count.
     pub runners: u32,
-    /// Share of the timed blocks that a side spent waiting for a CPU, on average over its threads, for the side with the
-    /// larger share. `None` if the operating system does not report it.
+    /// Share of the timed blocks that a side spent waiting for a CPU, on average over its threads, for the side with
+    /// the larger share. `None` if the operating system does not report it.
     #[serde(with = "crate::nonfinite::option")]
     pub wait_share: Option<f64>,
     /// Distribution of the time per call over the blocks: minimum, every tenth percentile, maximum.

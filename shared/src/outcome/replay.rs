@@ -17,7 +17,8 @@ pub struct ReplayResult {
     pub budget_bytes: Bytes,
     /// The smallest possible budget.
     pub floor_bytes: Bytes,
-    /// Size of all tensors, each in whole pages. This is the pool of a replay that keeps everything.
+    /// Size of all tensors, each in whole units of the pool (`formula::pool_grain`). This is the pool of a replay that
+    /// keeps everything.
     pub all_resident_bytes: Bytes,
     pub pinned_bytes: Bytes,
     pub peak_pool_bytes: Bytes,

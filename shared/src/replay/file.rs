@@ -60,7 +60,7 @@ pub enum RecordingError {
     Magic,
     #[error("its format is version {found}, but this program reads version {VERSION}")]
     Version { found: u32 },
-    #[error("the file ends too early: reading {what} needs more bytes")]
+    #[error("the file ends too early (while reading: {what})")]
     Truncated { what: &'static str },
     #[error("{bytes} bytes follow its end")]
     Trailing { bytes: usize },

@@ -25,7 +25,7 @@ pub const MAX_STEPS: usize = 100_000;
 pub const MAX_USES: usize = 1_000_000;
 /// Longest name of a job, an entry or a parameter, in bytes.
 pub const MAX_NAME: usize = 1024;
-/// How many characters of a name that is too long a message shows.
+/// The number of characters that a message shows of a name that is too long.
 const SHOWN_NAME_CHARS: usize = 64;
 /// Largest number of axes of a constant, as in the capture reader.
 pub const MAX_RANK: usize = 64;
@@ -160,23 +160,23 @@ impl Recording {
         pin == name || pin.strip_prefix(job).and_then(|rest| rest.strip_prefix('/')) == Some(name)
     }
 
-    /// The memory that each constant takes in a pool that allocates multiples of `granule`.
-    pub fn slots(&self, granule: Bytes) -> Vec<Bytes> {
-        self.constants.iter().map(|constant| constant.slot(granule)).collect()
+    /// The memory that each constant takes in a pool that allocates multiples of `grain`.
+    pub fn slots(&self, grain: Bytes) -> Vec<Bytes> {
+        self.constants.iter().map(|constant| constant.slot(grain)).collect()
     }
 
     /// The terms of the smallest budget.
-    pub fn floor(&self, pins: &[String], granule: Bytes) -> PoolFloor {
-        floor(&self.working_sets(), &self.slots(granule), &self.pinned(pins))
+    pub fn floor(&self, pins: &[String], grain: Bytes) -> PoolFloor {
+        floor(&self.working_sets(), &self.slots(grain), &self.pinned(pins))
     }
 }
 
 impl Constant {
-    /// The size of its bytes and of the gap before them, in whole granules.
-    pub fn slot(&self, granule: Bytes) -> Bytes {
-        let granule = granule.get().max(1);
+    /// The size of its bytes and of the gap before them, in whole grains.
+    pub fn slot(&self, grain: Bytes) -> Bytes {
+        let grain = grain.get().max(1);
         let bytes = (self.bytes + Bytes::new(u64::from(self.phase))).get();
-        Bytes::new(bytes.div_ceil(granule).saturating_mul(granule))
+        Bytes::new(bytes.div_ceil(grain).saturating_mul(grain))
     }
 }
 

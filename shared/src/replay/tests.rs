@@ -181,7 +181,7 @@ fn floor_is_the_largest_pair_and_the_largest_constant() {
         recording.unknown_pin(&["job/weight_0".to_owned(), "weight_4".to_owned()]),
         Some(&"weight_4".to_owned())
     );
-    assert_eq!(recording.floor(&[], PAGE).whole, PAGE.saturating_mul(4), "whole granules");
+    assert_eq!(recording.floor(&[], PAGE).whole, PAGE.saturating_mul(4), "whole grains");
     let repeated = recorded(&[vec![0], vec![1], vec![0], vec![1], vec![2]], 16);
     assert_eq!(repeated.floor(&[], one).bytes(), Bytes::new(384));
     let long: Vec<Vec<u8>> = (0..20).map(|it| vec![it % 10]).collect();
@@ -210,7 +210,7 @@ proptest! {
         prop_assert!(Recording::decode(&begun).is_err());
     }
 
-        /// A file with a valid seal is either read or refused, without a panic.
+    /// A file with a valid seal is either read or refused, without a panic.
     #[test]
     fn resealed_file_reads_back_unchanged_or_is_refused(
         changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..4)

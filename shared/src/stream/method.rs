@@ -1,8 +1,8 @@
 //! The methods of reading that leave nothing in the page cache, best first. This file also finds out which of them a
 //! file system supports.
 //!
-//! Pages that were already in the cache are used and stay there. Support for a method is determined by trying it, once
-//! for each file system.
+//! Pages that were already in the cache stay there. Support for a method is determined by trying it, once for each file
+//! system.
 
 use std::collections::BTreeMap;
 use std::fs::File;

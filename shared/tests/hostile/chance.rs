@@ -74,7 +74,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn changed_fixture_is_read_or_refused_with_little_memory(which in any::<prop::sample::Index>(), edits in prop::collection::vec(edit(), 1..6)) {
+    fn changed_fixture_is_read_or_refused_with_little_memory(
+        which in any::<prop::sample::Index>(), edits in prop::collection::vec(edit(), 1..6),
+    ) {
         let fixtures = small_fixtures();
         let mut bytes = which.get(&fixtures).clone();
         edits.iter().for_each(|edit| apply(&mut bytes, edit));
@@ -84,7 +86,9 @@ proptest! {
     }
 
     #[test]
-    fn no_change_of_a_pickle_does_harm(which in any::<prop::sample::Index>(), edits in prop::collection::vec(edit(), 1..6)) {
+    fn changed_pickle_is_read_or_refused_with_little_memory(
+        which in any::<prop::sample::Index>(), edits in prop::collection::vec(edit(), 1..6),
+    ) {
         let pickles: Vec<Vec<u8>> = small_fixtures().iter().filter_map(|bytes| pickle_of(bytes)).collect();
         prop_assert!(pickles.len() > 30);
         let mut pickle = which.get(&pickles).clone();
@@ -95,7 +99,10 @@ proptest! {
     }
 
     #[test]
-    fn random_file_is_refused_with_little_memory(start in prop::sample::select(vec![&b"PK\x03\x04"[..], b"\x80\x02", b"", b"PK\x05\x06"]), bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+    fn random_file_is_refused_with_little_memory(
+        start in prop::sample::select(vec![&b"PK\x03\x04"[..], b"\x80\x02", b"", b"PK\x05\x06"]),
+        bytes in prop::collection::vec(any::<u8>(), 0..600),
+    ) {
         let (document, peak) = inspected(&[start, &bytes].concat());
         prop_assert_eq!(&document["outcome"], "error");
         prop_assert!(peak < MAX_MEMORY_OF_SMALL);

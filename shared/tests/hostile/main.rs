@@ -1,4 +1,4 @@
-//! Tests with hostile files. Each is refused or read as expected, and most must not need more memory than a fixed limit.
+//! Tests with hostile files. Each is refused or read as expected. For most, the memory that this takes has a limit.
 
 mod chance;
 mod files;

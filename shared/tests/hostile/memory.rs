@@ -11,7 +11,7 @@ thread_local! {
 }
 
 fn count(bytes: isize) {
-    // A thread that is ending has no counters any more, so nothing is counted.
+    // Unlike `with`, this cannot panic in a thread that is ending.
     let _ = LIVE.try_with(|live| {
         live.set(live.get() + bytes);
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live.get())));

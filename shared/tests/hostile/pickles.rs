@@ -246,6 +246,6 @@ fn capture_that_unfolds_to_too_many_values_is_refused() {
         assert_eq!(CaptureFile::open(path).expect_err("it is too large").kind.name(), "limit");
     });
     with_file(&capture_of(&billion_laughs(20)), |path| assert!(CaptureFile::open(path).is_ok()));
-    // A capture may be small enough to be opened and still too large to print.
+    // A capture may be small enough to be opened and still too large for a JSON document.
     assert_eq!(outcome_of(&inspected(&capture_of(&billion_laughs(20))).0), "limit");
 }

@@ -7,7 +7,7 @@ use opt_shared::capture::inspect::document;
 use crate::files::{inspected, outcome_of, tensor, zip};
 
 #[test]
-fn contradictory_zip_is_refused() {
+fn changed_zip_has_an_expected_outcome() {
     let pickle = tensor("0", &["16"], &["1"]);
     let data = [7; 64];
     let records: [(&str, &[u8]); 3] =

@@ -28,7 +28,7 @@ use crate::units::Bytes;
 const HEAD_BYTES: usize = 16;
 
 /// Returns the output of `inspect --json`: `outcome`, `error_kind`, `storages`, `root`, and `message` if there is an
-/// error. With `digests`, every storage is checked as in `check_crc`, and digests of storages, arrays and tensors are
+/// error. With `digests`, every storage is checked as in `check_storage`, and digests of storages, arrays and tensors are
 /// added, except those of tensors that are too large. Otherwise no tensor data is read after the file is opened.
 pub fn document(path: &Path, digests: bool) -> Json {
     match rendered(path, digests) {
@@ -48,7 +48,7 @@ pub fn document(path: &Path, digests: bool) -> Json {
 fn rendered(path: &Path, digests: bool) -> Result<(Json, Json), CaptureError> {
     let capture = CaptureFile::open(path)?;
     if digests {
-        capture.storages().iter().try_for_each(|storage| capture.check_crc(storage.id))?;
+        capture.storages().iter().try_for_each(|storage| capture.check_storage(storage.id))?;
     }
     let mut renderer = Renderer {
         capture: &capture,

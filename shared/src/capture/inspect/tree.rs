@@ -239,7 +239,7 @@ fn object_text(object: &Object) -> String {
     }
 }
 
-/// Writes a value that is part of an object or a slice. Nested ones become `…`.
+/// Writes a value that is part of an object, a slice or a range. If it is one of these itself, it becomes `…`.
 fn plain_scalar(value: &Value) -> Option<String> {
     match value {
         Value::Object(_) | Value::Slice(_) | Value::Range(_) => Some("…".to_owned()),

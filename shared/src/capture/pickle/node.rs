@@ -47,7 +47,7 @@ pub(super) enum Node {
     },
 }
 
-/// An object whose name is unknown.
+/// An unknown name, or an object made by calling one.
 #[derive(Clone, Debug)]
 pub(super) struct ObjectNode {
     pub(super) name: Arc<str>,

@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_not_followed_at_any_level() {
+    fn blob_behind_a_link_is_not_opened() {
         let id = BlobId::from(blake3::hash(b"secret"));
         let name = id.to_string();
         let outside = tempfile::tempdir().expect("a folder");

@@ -1,4 +1,4 @@
-//! The capture store: a capture set in which every distinct storage is one file.
+//! The capture store: a capture set in which equal storages share one file.
 //!
 //! ```text
 //! STORE/captures.json         index: provenance, and every entry with its digests (written last)

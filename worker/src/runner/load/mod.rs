@@ -6,7 +6,7 @@ mod interpreter;
 use std::ffi::c_void;
 use std::os::fd::OwnedFd;
 
-use opt_shared::language::{Launcher, NO_CUDA};
+use opt_shared::language::Launcher;
 
 use super::abi::Function;
 use super::control::ControlPage;
@@ -65,7 +65,6 @@ pub(super) fn load(setup: &Setup, given: LoadInputs, page: &ControlPage) -> Resu
         (Launcher::Interpreter | Launcher::Triton, None) => {
             Err("there is no interpreter in this process".to_owned())
         }
-        // A kernel without host code does not run in a runner.
-        (Launcher::Kernel, _) => Err(NO_CUDA.to_owned()),
+        (Launcher::Kernel, _) => Err("the worker launches kernels without host code itself".to_owned()),
     }
 }

@@ -173,7 +173,7 @@ impl Locations {
             capture
                 .storages()
                 .get(location.storage.index())
-                .map_or(Ok(()), |storage| capture.check_crc(storage.id))
+                .map_or(Ok(()), |storage| capture.check_storage(storage.id))
         })
     }
 
