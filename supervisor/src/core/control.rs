@@ -142,7 +142,7 @@ impl Core {
         }
     }
 
-    /// Such an end does not count as a loss. Returns false for any other attempt.
+    /// Handles an attempt that a user ended. It does not count as a loss. Returns false for any other attempt.
     pub(super) fn ended_by_user(&mut self, lease: &Lease, killed: Option<KillReason>) -> bool {
         let id = lease.order.unit;
         if self.pending.cancelled.remove(&id) {

@@ -343,8 +343,8 @@ impl Core {
         let beside = if lease.order.beside.is_some() { " with the baseline beside it" } else { "" };
         let reserved = lease.device;
         let why = format!(
-            "its process held {held} on the device{beside}, where {reserved} were reserved for it by formula; the run held \
-             {owed}, the ceiling is {ceiling} (memory.device_ceiling)"
+            "its process held {held} on the device{beside}, but only {reserved} were reserved for it; the run held {owed}, \
+             more than its ceiling of {ceiling} (memory.device_ceiling)"
         );
         let id = lease.order.unit;
         let times = self.change(id, |unit| {

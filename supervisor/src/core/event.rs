@@ -138,7 +138,7 @@ pub struct DeviceSample {
     /// The memory that processes of other programs hold.
     pub others: Bytes,
     pub other_processes: u32,
-    /// `None` if that amount is unknown.
+    /// The used memory that NVML assigns to no listed process. `None` if it is unknown.
     pub unattributed: Option<Bytes>,
     /// The free memory. `None` if the device shares the host's memory.
     pub free: Option<Bytes>,
@@ -201,7 +201,8 @@ pub enum Action {
         batch: Option<Bytes>,
         /// The most memory that the worker may allocate on its device.
         device_cap: Bytes,
-        /// How long a timed step may take if the job's remaining budget is shared equally by its units.
+        /// How long a timed step may take if the job's remaining budget is shared equally by all units that still have
+        /// one.
         share: Duration,
     },
     /// Tells an idle worker to exit.

@@ -180,7 +180,8 @@ impl Core {
         self.actions.push(Action::JobDone { job: self.spec.jobs[index].id, baseline_failed });
     }
 
-    /// Looks once at each unit that has not started, and again after the limits have changed or a baseline was added.
+    /// Looks once at each unit that has not started, and again after the limits have changed or a baseline was added. If
+    /// the job's captures cannot be used, ends all these units instead.
     fn refuse_units_that_never_fit(&mut self, index: usize) {
         let limits = Some(self.ledger.limits());
         let job = &mut self.jobs[index];
@@ -397,7 +398,7 @@ impl Core {
                 numbers.push(("ceiling_bytes", self.ledger.ceilings().host.get()));
                 "larger batches would never fit under the ceiling".to_owned()
             }
-            Smaller::ShortBefore => "the previous attempt ended for lack of memory".to_owned(),
+            Smaller::ShortBefore => "an earlier attempt ended for lack of memory".to_owned(),
             Smaller::Refused(refusal) => {
                 numbers.extend(refusal.numbers());
                 format!("larger batches would have to wait: {refusal}")

@@ -26,7 +26,7 @@ pub(super) fn is_worth_confirming(speedup: &Estimate) -> bool {
 pub(crate) struct Roster {
     /// In the order in which they are served, without those that were put off.
     waiting: BTreeSet<QueueKey>,
-    /// Those whose next step may run at the same time as others.
+    /// The number of waiting units whose next step may run at the same time as others.
     waiting_non_exclusive: usize,
     /// The units that were put off, each with its turn.
     put_off: BTreeSet<(u32, UnitId)>,
@@ -233,7 +233,7 @@ impl Roster {
         0 < self.alone
     }
 
-    /// Without it, candidates are not timed against a common kernel.
+    /// Without a baseline, candidates are not timed against a common kernel.
     pub(crate) fn has_a_baseline(&self) -> bool {
         0 < self.baselines
     }

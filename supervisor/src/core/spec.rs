@@ -65,9 +65,9 @@ pub struct Step {
     pub role: Role,
     /// Whether no other step of this run may run at the same time.
     pub alone: bool,
-    /// At least one. The first takes the most memory, the last takes the least.
+    /// The ways to run it, at least one. The first takes the most memory, the last takes the least.
     pub ways: Arc<[StageSpec]>,
-    /// `None` if the step is never paired.
+    /// The ways to time it beside the baseline. `None` if the step is never paired.
     pub paired: Option<Arc<[StageSpec]>>,
 }
 

@@ -184,7 +184,7 @@ impl Core {
             && stage == Stage::Build
         {
             let since = now.saturating_sub(short.since).as_secs();
-            format!("the run's folder has had no room for builds for {since} s: {}", short.what)
+            format!("there has been no room for builds for {since} s: {}", short.what)
         } else if let Some(waiting) = self.waiting {
             let since = now.saturating_sub(waiting.since).as_secs();
             format!("the next lease has been waiting for memory for {since} s: {}", waiting.refusal)

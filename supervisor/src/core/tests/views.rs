@@ -59,7 +59,7 @@ fn view_of_a_worker_has_its_lease_runners_and_memory() {
 }
 
 #[test]
-fn view_shows_a_worker_that_ends_after_its_lease() {
+fn view_shows_whether_a_worker_is_asked_to_go() {
     type Change = fn(&mut Harness, Granted);
     let table: [(Change, &str, bool); 4] = [
         (|_, _| {}, "leased", false),
