@@ -212,7 +212,7 @@ impl Core {
                     Progress::Running { .. } => unit.next_step(),
                     Progress::Done(_) => None,
                 };
-                step.filter(|step| step.alone).map(|step| step.role)
+                step.filter(|step| step.exclusive).map(|step| step.role)
             };
             return self.units_of(index).find_map(next).filter(|&role| staying(role) == 0);
         }

@@ -232,7 +232,7 @@ impl Core {
     fn try_order(&mut self, now: Moment, order: Order, attempt: u32) -> OrderResult {
         let Order { unit, stage, beside } = order;
         let job = self.unit(unit).job;
-        let is_exclusive = self.unit(unit).step().alone;
+        let is_exclusive = self.unit(unit).step().exclusive;
         if self.conflicts(is_exclusive) || is_exclusive && self.profile_must_wait(now, job) {
             return OrderResult::UnderWay;
         }
@@ -277,9 +277,9 @@ impl Core {
         OrderResult::Granted
     }
 
-    fn conflicts(&self, alone: bool) -> bool {
+    fn conflicts(&self, is_exclusive: bool) -> bool {
         let mut held = self.workers.values().filter_map(|it| it.lease());
-        held.any(|lease| alone || self.unit(lease.order.unit).step().alone)
+        held.any(|lease| is_exclusive || self.unit(lease.order.unit).step().exclusive)
     }
 
     /// Ways whose attempts were lost for lack of memory are left out, unless none would remain.

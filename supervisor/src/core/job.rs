@@ -121,7 +121,7 @@ pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>, holds_builds: b
         };
     };
     let (id, step) = (unit.spec.id, unit.step());
-    if roster.has_running() && step.alone {
+    if roster.has_running() && step.exclusive {
         return Next::Wait;
     }
     let beside = job

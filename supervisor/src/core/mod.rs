@@ -417,7 +417,7 @@ impl Core {
             return Err(format!("{running_units} units are running and {running} leases are held"));
         }
         let mut held = self.workers.values().filter_map(Worker::lease);
-        if 1 < running && held.any(|lease| self.unit(lease.order.unit).step().alone) {
+        if 1 < running && held.any(|lease| self.unit(lease.order.unit).step().exclusive) {
             return Err("an exclusive step runs beside another one".to_owned());
         }
         if let Some((spec, _)) =

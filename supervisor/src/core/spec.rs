@@ -64,7 +64,7 @@ pub struct Step {
     pub stage: Stage,
     pub role: Role,
     /// Whether no other step of this run may run at the same time.
-    pub alone: bool,
+    pub exclusive: bool,
     /// The ways to run it, at least one. The first takes the most memory, the last takes the least.
     pub ways: Arc<[StageSpec]>,
     /// The ways to time it beside the baseline. `None` if the step is never paired.

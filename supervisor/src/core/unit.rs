@@ -169,7 +169,7 @@ impl Unit {
     /// Returns false if that was the last step.
     pub(crate) fn advance(&mut self) -> bool {
         let Some(next) = self.next_step() else { return false };
-        self.may_be_paired |= next.alone;
+        self.may_be_paired |= next.exclusive;
         self.step_index += 1;
         self.progress = Progress::Waiting { attempt: 1 };
         // This count is kept, because otherwise a unit could pause the run for as long again in each step.
