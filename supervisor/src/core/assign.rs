@@ -1,8 +1,8 @@
 //! Decides which worker takes a lease, when workers are started, and when they are replaced.
 //!
 //! A worker that is too old, has held enough leases or has kept too much memory is due for replacement. Such workers
-//! are replaced between leases, one at a time. Before a profile, however, all verifiers end that kept memory or that the
-//! plan wants replaced.
+//! are replaced between leases, one at a time. Before a profile, however, all verifiers end that kept memory or that
+//! the plan wants replaced.
 
 use std::time::Duration;
 

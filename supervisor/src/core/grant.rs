@@ -180,8 +180,8 @@ impl Core {
         self.actions.push(Action::JobDone { job: self.spec.jobs[index].id, baseline_failed });
     }
 
-    /// Looks once at each unit that has not started, and again after the limits have changed or a baseline was added. If
-    /// the job's captures cannot be used, ends all these units instead.
+    /// Looks once at each unit that has not started, and again after the limits have changed or a baseline was added.
+    /// If the job's captures cannot be used, ends all these units instead.
     fn refuse_units_that_never_fit(&mut self, index: usize) {
         let limits = Some(self.ledger.limits());
         let job = &mut self.jobs[index];

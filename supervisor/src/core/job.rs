@@ -78,8 +78,8 @@ pub(crate) enum Next {
 
 /// The waiting units at the earliest stage come first. Several units can be served at the same time if there are
 /// workers for them. Units that must run alone are served one by one, the most promising first. If units come in turns,
-/// `turn` is the current one. If `holds_builds` is set, builds wait. Steps that are timed beside the baseline wait while
-/// its build waits or it is put off.
+/// `turn` is the current one. If `holds_builds` is set, builds wait. Steps that are timed beside the baseline wait
+/// while its build waits or it is put off.
 pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>, holds_builds: bool) -> Next {
     let roster = &job.roster;
     if roster.has_running_exclusive() {

@@ -412,7 +412,9 @@ mod tests {
                                 prop_assert!(ceiling < charged + wanted);
                                 prop_assert_eq!(ledger.charged(), before);
                             }
-                            Err(Refusal::Floor { .. } | Refusal::DeviceInUse { .. }) => prop_assert!(false, "the machine was not measured"),
+                            Err(Refusal::Floor { .. } | Refusal::DeviceInUse { .. }) => {
+                                prop_assert!(false, "the machine was not measured");
+                            }
                         }
                     }
                 }

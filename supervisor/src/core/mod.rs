@@ -66,9 +66,9 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 /// If this many workers are lost within the window, or in a row without a finished attempt in between, the run stops.
 const MAX_FAILURES: usize = 12;
 const FAILURE_WINDOW: Duration = Duration::from_secs(60);
-/// An attempt that failed through no fault of its unit is a loss, apart from ends that have limits of their own, such as
-/// those for lack of memory. It is repeated, unless the step has now had more than `MAX_LOST` losses within the window
-/// or more than `MAX_LOST_EVER` in all. The second pass counts from zero.
+/// An attempt that failed through no fault of its unit is a loss, apart from ends that have limits of their own, such
+/// as those for lack of memory. It is repeated, unless the step has now had more than `MAX_LOST` losses within the
+/// window or more than `MAX_LOST_EVER` in all. The second pass counts from zero.
 const MAX_LOST: u32 = 1;
 const LOSS_WINDOW: Duration = Duration::from_secs(600);
 const MAX_LOST_EVER: u32 = 4;

@@ -84,7 +84,7 @@ impl Core {
             self.policy(
                 "raise_estimate",
                 format!(
-                    "a {} attempt owed more than its lease reserved, so later leases of this job and stage reserve more",
+                    "a {} attempt owed more than its lease reserved, so later leases of the job and stage reserve more",
                     stage.name()
                 ),
                 vec![

@@ -16,8 +16,8 @@ use super::worker::Lease;
 
 /// The wait gives a user time to notice. After that, the run ends and can be resumed.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(3600);
-/// How many failed builds of a step do not count as losses. Without a limit, a build that fills the disk itself would be
-/// repeated forever.
+/// How many failed builds of a step do not count as losses. Without a limit, a build that fills the disk itself would
+/// be repeated forever.
 const MAX_WITHOUT_ROOM: u32 = 3;
 
 /// When there is too little of something for builds.
@@ -80,13 +80,13 @@ impl fmt::Display for Shortage {
             }
             Self::Inodes { free, needed } => write!(
                 f,
-                "{free} more files can be created on the disk of the run's folder, and builds need {needed} (remove files, \
-                 because the file system is short of inodes)"
+                "{free} more files can be created on the disk of the run's folder, and builds need {needed} (remove \
+                 files, because the file system is short of inodes)"
             ),
             Self::Pids { free, needed } => write!(
                 f,
-                "{free} more processes can be started, and builds need {needed} (end processes, or raise the limit of the \
-                 user (`ulimit -u`), of the control group (`pids.max`) or of the machine)"
+                "{free} more processes can be started, and builds need {needed} (end processes, or raise the limit of \
+                 the user (`ulimit -u`), of the control group (`pids.max`) or of the machine)"
             ),
         }
     }

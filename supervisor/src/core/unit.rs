@@ -12,9 +12,9 @@
 //!                         └── failed, given up, cancelled ───────────┤
 //!   Waiting ── never fits, cancelled, withdrawn, captures broken ────┘
 //! ```
-//! A waiting unit also ends if its remaining steps are not needed, or if it needs a device that is lost. A screening or a
-//! confirmation that cannot be made is left out. A unit that an earlier part of the run has finished is `Done` from the start. One that it has built begins with the
-//! step after its build.
+//! A waiting unit also ends if its remaining steps are not needed, or if it needs a device that is lost. A screening or
+//! a confirmation that cannot be made is left out. A unit that an earlier part of the run has finished is `Done` from
+//! the start. One that it has built begins with the step after its build.
 
 use opt_shared::ids::JobId;
 use opt_shared::outcome::{Estimate, Status};
@@ -78,7 +78,8 @@ pub(crate) struct Losses {
     pub(crate) without_room: u32,
     /// The number of attempts, of any step in this pass, to which the machine refused a process.
     pub(crate) without_tasks: u32,
-    /// The number of attempts that held more device memory than their lease reserved, while the run exceeded its ceiling.
+    /// The number of attempts that held more device memory than their lease reserved, while the run exceeded its
+    /// ceiling.
     pub(crate) over_device: u32,
     /// The first of the step's ways that is still allowed. Later ways take less memory.
     pub(crate) from_way: usize,

@@ -89,8 +89,8 @@ impl Channel {
         let _ = self.outbox.send(message);
     }
 
-    /// Ends the two threads after the worker has died. If the worker never connected, the supervisor connects in its place,
-    /// so that `accept` returns.
+    /// Ends the two threads after the worker has died. If the worker never connected, the supervisor connects in its
+    /// place, so that `accept` returns.
     pub(super) fn close(self) {
         if self.connected.load(Ordering::SeqCst) {
             return;

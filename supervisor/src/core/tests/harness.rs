@@ -240,8 +240,8 @@ impl Harness {
         })
     }
 
-    /// Returns the orders in short form, such as `B0 V0 P1/0#2`: stage, candidate, baseline beside it, and the attempt if it is not the
-    /// first.
+    /// Returns the orders in short form, such as `B0 V0 P1/0#2`: stage, candidate, baseline beside it, and the attempt
+    /// if it is not the first.
     pub(super) fn orders(&self) -> String {
         let orders: Vec<String> = self
             .log
