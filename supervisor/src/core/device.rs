@@ -7,9 +7,9 @@
 //!      └──────────────────────────────────────────┴──────────────────────────────────────────────┘
 //!   any state ── NVML says that it is lost ──▶ Lost
 //! ```
-//! Unattributed memory is used device memory that NVML assigns to no listed process. A dead worker's memory is back
-//! when NVML no longer lists its processes and unattributed memory has fallen to about its earlier level. Until then,
-//! steps that need the device wait.
+//! Unattributed memory is used device memory of no process that this run can see. A dead worker's memory is back when
+//! NVML no longer lists its processes and unattributed memory has fallen to about its earlier level. Until then, steps
+//! that need the device wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

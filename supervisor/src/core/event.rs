@@ -124,7 +124,7 @@ pub struct Sample {
 pub struct ProcessSample {
     pub process: Process,
     /// Anonymous memory, swap and page tables, plus shared memory outside known memory files. For a worker, the memory
-    /// files that it holds are included.
+    /// files that it holds are included. Memory that a runner shares with a living zygote counts for the zygote only.
     pub owed: Bytes,
     pub reclaimable: Bytes,
 }
@@ -138,7 +138,7 @@ pub struct DeviceSample {
     /// The memory that processes of other programs hold.
     pub others: Bytes,
     pub other_processes: u32,
-    /// The used memory that NVML assigns to no listed process. `None` if it is unknown.
+    /// The used memory of no process that this run can see. `None` if it is unknown.
     pub unattributed: Option<Bytes>,
     /// The free memory. `None` if the device shares the host's memory.
     pub free: Option<Bytes>,

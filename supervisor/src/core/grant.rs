@@ -22,7 +22,7 @@ enum OrderResult {
     /// Its unit has ended, was put off, or goes on with its next step.
     Refused,
     Granted,
-    UnderWay,
+    MustWait,
 }
 
 impl Core {
@@ -115,7 +115,7 @@ impl Core {
                 // After a refusal the next order is tried. After a grant, another order may still fit.
                 Next::Order { order, attempt } => match self.try_order(now, order, attempt) {
                     OrderResult::Refused | OrderResult::Granted => {}
-                    OrderResult::UnderWay => {
+                    OrderResult::MustWait => {
                         self.keep_a_spare(now, index);
                         return true;
                     }
@@ -214,8 +214,10 @@ impl Core {
     fn does_not_fit(&mut self, unit: UnitId, stage: Stage, demand: Demand) {
         let Some((scope, least, ceiling)) = self.ledger.never_fits(demand) else { return };
         let stage = stage.name();
-        let detail =
-            format!("its {stage} needs a ceiling of {least}, but the ceiling is {ceiling} ({})", scope.key());
+        let detail = format!(
+            "stage `{stage}` needs a ceiling of {least}, but the ceiling is {ceiling} ({})",
+            scope.key()
+        );
         self.policy(
             "does_not_fit",
             detail.clone(),
@@ -234,7 +236,7 @@ impl Core {
         let job = self.unit(unit).job;
         let is_exclusive = self.unit(unit).step().exclusive;
         if self.conflicts(is_exclusive) || is_exclusive && self.profile_must_wait(now, job) {
-            return OrderResult::UnderWay;
+            return OrderResult::MustWait;
         }
         if self.needs_device(unit, beside.is_some()) {
             if let Some(why) = self.no_device() {
@@ -242,7 +244,7 @@ impl Core {
                 return OrderResult::Refused;
             }
             if self.device.state() == DeviceState::Returning || self.worker_is_leaving_the_device() {
-                return OrderResult::UnderWay;
+                return OrderResult::MustWait;
             }
         }
         // The unit fitted before. If no way fits now, the ceiling was lowered or the supervisor's reservation was
@@ -256,7 +258,7 @@ impl Core {
         };
         let worker = match self.fit_worker(now, order, job, demand) {
             Fit::Worker(worker) => worker,
-            Fit::Coming => return OrderResult::UnderWay,
+            Fit::Coming => return OrderResult::MustWait,
         };
         match self.ledger.grant(worker, demand) {
             Ok(()) => {
@@ -269,7 +271,7 @@ impl Core {
                 let Some((smaller, demand)) = self.smaller_that_is_granted(worker, order, way, refusal)
                 else {
                     self.refused(now, worker, order, demand, refusal);
-                    return OrderResult::UnderWay;
+                    return OrderResult::MustWait;
                 };
                 self.granted(now, worker, order, attempt, (smaller, Smaller::Refused(refusal)), demand);
             }

@@ -84,7 +84,8 @@ impl Core {
             self.policy(
                 "raise_estimate",
                 format!(
-                    "a {} attempt owed more than its lease reserved, so later leases of the job and stage reserve more",
+                    "an attempt at stage `{}` owed more than its lease reserved, so later leases of the job and stage \
+                     reserve more",
                     stage.name()
                 ),
                 vec![
@@ -383,7 +384,7 @@ fn contradiction(order: Order, report: &Report) -> Option<String> {
             .then_some("has a result but did not pass, or passed without one"),
         _ => Some("answers another order"),
     };
-    what.map(|what| format!("the worker's report of the {} {what}", order.stage.name()))
+    what.map(|what| format!("the worker's report of stage `{}` {what}", order.stage.name()))
 }
 
 fn mark_as_crashed(head: &mut Head) {

@@ -170,6 +170,7 @@ impl Core {
         }
     }
 
+    /// Returns true if the attempt is repeated without counting as a loss.
     pub(super) fn had_no_room(&mut self, lease: &Lease) -> bool {
         let applies = self.lacks_room() && lease.order.stage == Stage::Build;
         applies

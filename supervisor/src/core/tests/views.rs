@@ -137,6 +137,6 @@ fn paired_candidate_needs_more_than_the_baseline_alone() {
         harness.finish(granted, Status::Passed);
     }
     // No lease is granted before the verifier has been sampled.
-    assert!(why(&harness, 0).starts_with("its profile needs a lease of 108 MiB"), "{}", why(&harness, 0));
-    assert!(why(&harness, 1).starts_with("its profile needs a lease of 208 MiB"), "{}", why(&harness, 1));
+    assert!(why(&harness, 0).starts_with("stage `profile` needs a lease of 108 MiB"), "{}", why(&harness, 0));
+    assert!(why(&harness, 1).starts_with("stage `profile` needs a lease of 208 MiB"), "{}", why(&harness, 1));
 }
