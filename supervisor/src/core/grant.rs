@@ -85,8 +85,7 @@ impl Core {
         if put_off.is_empty() {
             return false;
         }
-        let why =
-            "units that were put off are tried once more, because nothing else is left to do".to_owned();
+        let why = "what was put off is tried once more, because nothing else is left to do".to_owned();
         self.policy("second_pass", why, vec![("units", put_off.len() as u64)]);
         for id in put_off {
             self.change(id, Unit::begin_second_pass);

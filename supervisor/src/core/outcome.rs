@@ -268,7 +268,7 @@ impl Core {
             let why = if quarantine {
                 self.policy(
                     "quarantine",
-                    format!("the unit has lost {workers} workers, so it is put off or ended"),
+                    format!("a candidate or replay that has lost {workers} workers is put off or ended"),
                     vec![("unit", u64::from(id.0)), ("workers_lost", u64::from(workers))],
                 );
                 format!("in quarantine, because it has lost {workers} workers; the last time: {why}")
