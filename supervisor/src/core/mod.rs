@@ -59,9 +59,9 @@ use self::tasks::TasksPause;
 use self::unit::{Progress, Unit};
 use self::worker::{Returning, State, Worker};
 
-/// From a worker's exec to its hello. A machine that swaps can need seconds.
+/// How long a worker may take from the order to start it to its hello. A machine that swaps can need seconds.
 const START_DEADLINE: Duration = Duration::from_secs(30);
-/// From `Shutdown` to the exit of the worker, which is idle.
+/// How long an idle worker may take from `Shutdown` to its exit.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 /// If this many workers are lost within the window, or in a row without a finished attempt in between, the run stops.
 const MAX_FAILURES: usize = 12;

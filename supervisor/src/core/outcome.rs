@@ -73,7 +73,7 @@ impl Core {
         }
     }
 
-    /// A runner that was killed because it exceeded its own limit teaches nothing.
+    /// An attempt whose runner was killed for exceeding its own limit changes no estimate.
     fn learn(&mut self, lease: &Lease) {
         if matches!(lease.short_of_memory, Some(KillReason::RunnerMemory { .. })) {
             return;

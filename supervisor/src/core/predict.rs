@@ -1,6 +1,7 @@
 //! Predicts what an attempt will owe, from file headers alone.
 //!
-//! `predicted` is the formula's sum. Predictions use no measurements; `estimate` raises reservations if more was measured.
+//! `predicted` is the formula's sum. Predictions use no measurements; `estimate` raises reservations if more was
+//! measured.
 //!
 //! In the formulas below, U is memory for inputs that are not mapped, O is memory for outputs, and c is the size of a
 //! chunk in which outputs are compared.

@@ -16,7 +16,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 const MAX_WITHOUT_TASKS: u32 = 7;
 
 /// Once the pauses of a run have taken this long, each further one is short. Otherwise, many candidates that use up the
-/// processes of a group above the run's own could hold up all others.
+/// processes of a control group above the run's own could hold up all others.
 const MAX_PAUSED: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -161,8 +161,8 @@ impl Core {
         })
     }
 
-    /// Returns why a unit waits, as the end of a sentence, with the size of the lease that it needs. `name_of` names other
-    /// units.
+    /// Returns why a unit waits, as the end of a sentence, with the size of the lease that it needs. `name_of` names
+    /// other units.
     pub fn wait_reason(&self, now: Moment, id: UnitId, name_of: impl Fn(UnitId) -> String) -> Option<String> {
         let UnitView::Waiting { stage, .. } = self.unit_view(id)? else { return None };
         let unit = self.unit(id);
