@@ -93,7 +93,9 @@ fn plan_that_does_not_fit_exits_with_3_and_names_its_need() {
     outcome.expect_equal(summary.verdict(SOFTMAX, "fast"), (Some("DOES_NOT_FIT"), Some("plan")), "fast");
     let detail = summary.candidate(SOFTMAX, "fast")["detail"].as_str().unwrap_or_default();
     outcome.expect(
-        detail.contains("its build needs") && detail.contains("1.00 MiB") && detail.contains("host_ceiling"),
+        detail.contains("stage `build` needs")
+            && detail.contains("1.00 MiB")
+            && detail.contains("host_ceiling"),
         format_args!("the detail says what needs how much: {detail}"),
     );
     outcome.expect_stdout(&["DOES_NOT_FIT", "needs"]);

@@ -1,7 +1,8 @@
 //! Decides which worker takes a lease, when workers are started, and when they are replaced.
 //!
 //! A worker that is too old, has held enough leases or has kept too much memory is due for replacement. Such workers
-//! are replaced between leases, one at a time. Before a profile, however, all verifiers that kept memory end.
+//! are replaced between leases, one at a time. Before a profile, however, all verifiers end that kept memory or that
+//! the plan wants replaced.
 
 use std::time::Duration;
 
@@ -152,7 +153,8 @@ impl Core {
         self.workers.values().filter(|it| it.role == Role::Verifier).map(|it| it.validated).sum()
     }
 
-    /// While verifiers work, starts the worker that will be needed next.
+    /// While verifiers work, starts the worker that will be needed next, and ends an idle profiler that is due for
+    /// replacement.
     pub(super) fn keep_a_spare(&mut self, now: Moment, index: usize) {
         if !self.spec.spare || self.ending != Ending::No || now < self.no_spare_before {
             return;
@@ -210,7 +212,7 @@ impl Core {
                     Progress::Running { .. } => unit.next_step(),
                     Progress::Done(_) => None,
                 };
-                step.filter(|step| step.alone).map(|step| step.role)
+                step.filter(|step| step.exclusive).map(|step| step.role)
             };
             return self.units_of(index).find_map(next).filter(|&role| staying(role) == 0);
         }

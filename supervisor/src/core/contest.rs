@@ -21,7 +21,7 @@ use super::unit::Unit;
 pub(super) const MAX_CONFIRMED: usize = 3;
 
 pub(super) struct Contest {
-    /// At least one candidate is at least this fast.
+    /// The baseline or a candidate is at least this fast. Zero if there is no baseline.
     highest_lower_bound: f64,
     /// Candidates below it are not confirmed. `None` if fewer than `MAX_CONFIRMED` candidates are worth confirming.
     last: Option<f64>,
@@ -53,12 +53,13 @@ impl Contest {
         }
     }
 
-    /// Says why a unit is not profiled, or why its interval is too wide for it to be confirmed. Returns an empty text for
-    /// a unit that is not confirmed because it is not among the fastest.
+    /// Says why a unit is not profiled, or that its interval is too wide for a confirmation. Returns an empty text for
+    /// a unit that is not confirmed because it is not among the fastest, or not faster than the baseline.
     pub(super) fn why_not(&self, unit: &Unit) -> String {
         match (unit.step().stage, unit.speedup) {
             (Stage::Profile, Some(speedup)) => format!(
-                "timed briefly: it is at most {:.2} times as fast as the baseline, and another candidate at least {:.2} times",
+                "timed briefly: it is at most {:.2} times as fast as the baseline, and the fastest kernel is at least {:.2} \
+                 times as fast",
                 speedup.ci_high, self.highest_lower_bound
             ),
             (Stage::Confirm, Some(speedup)) if 1.0 < speedup.value && !is_worth_confirming(&speedup) => {

@@ -142,7 +142,7 @@ impl Core {
         }
     }
 
-    /// Such an end does not count as a loss. Returns false for any other attempt.
+    /// Handles an attempt that a user ended. It does not count as a loss. Returns false for any other attempt.
     pub(super) fn ended_by_user(&mut self, lease: &Lease, killed: Option<KillReason>) -> bool {
         let id = lease.order.unit;
         if self.pending.cancelled.remove(&id) {
@@ -169,7 +169,7 @@ impl Core {
         // Nothing waits for memory during a pause, so the timeout for memory must not expire.
         self.waiting = None;
         let running = self.workers.values().filter(|it| it.lease().is_some()).count() as u64;
-        let what = format!("no further leases are granted, {running} running");
+        let what = format!("no further leases are granted; attempts that are still running: {running}");
         self.accept("pause", what, vec![("leases", running)])
     }
 
@@ -239,14 +239,14 @@ impl Core {
             }
         }
         if waiting.is_empty() && running.is_empty() {
-            return Answer::Already("all of these units have ended or are being ended".to_owned());
+            return Answer::Already("all of these candidates have ended or are being ended".to_owned());
         }
         let numbers = vec![
             ("job", u64::from(job.0)),
             ("waiting", waiting.len() as u64),
             ("running", running.len() as u64),
         ];
-        let what = format!("ended {} waiting and killed {} running units", waiting.len(), running.len());
+        let what = format!("ended {} waiting and killed {} running candidates", waiting.len(), running.len());
         let answer = self.accept("cancel", what, numbers);
         for &id in &running {
             let holder = self

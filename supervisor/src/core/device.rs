@@ -7,9 +7,9 @@
 //!      └──────────────────────────────────────────┴──────────────────────────────────────────────┘
 //!   any state ── NVML says that it is lost ──▶ Lost
 //! ```
-//! Unattributed memory is used device memory that NVML assigns to no listed process. A dead worker's memory is back
-//! when NVML no longer lists its processes and unattributed memory has fallen to about its earlier level. Until then,
-//! steps that need the device wait.
+//! Unattributed memory is used device memory of no process that this run can see. A dead worker's memory is back when
+//! NVML no longer lists its processes and unattributed memory has fallen to about its earlier level. Until then, steps
+//! that need the device wait.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -251,8 +251,8 @@ impl Core {
             self.policy(
                 "device_not_returned",
                 format!(
-                    "{worker} ended {DEVICE_RETURN_TIMEOUT:?} ago, but the device has not freed its memory: the device is \
-                     in quarantine, and the rest of the plan continues without it"
+                    "{worker} ended {DEVICE_RETURN_TIMEOUT:?} ago, but the device has not freed its memory: the device \
+                     is in quarantine, and the rest of the plan continues without it"
                 ),
                 vec![
                     ("worker", u64::from(worker.0)),
@@ -343,8 +343,8 @@ impl Core {
         let beside = if lease.order.beside.is_some() { " with the baseline beside it" } else { "" };
         let reserved = lease.device;
         let why = format!(
-            "its process held {held} on the device{beside}, where {reserved} were reserved for it by formula; the run held \
-             {owed}, the ceiling is {ceiling} (memory.device_ceiling)"
+            "its process held {held} on the device{beside}, but only {reserved} were reserved for it; the run held \
+             {owed}, more than its ceiling of {ceiling} (memory.device_ceiling)"
         );
         let id = lease.order.unit;
         let times = self.change(id, |unit| {

@@ -124,7 +124,7 @@ pub struct Sample {
 pub struct ProcessSample {
     pub process: Process,
     /// Anonymous memory, swap and page tables, plus shared memory outside known memory files. For a worker, the memory
-    /// files that it holds are included.
+    /// files that it holds are included. Memory that a runner shares with a living zygote counts for the zygote only.
     pub owed: Bytes,
     pub reclaimable: Bytes,
 }
@@ -138,7 +138,7 @@ pub struct DeviceSample {
     /// The memory that processes of other programs hold.
     pub others: Bytes,
     pub other_processes: u32,
-    /// `None` if that amount is unknown.
+    /// The used memory of no process that this run can see. `None` if it is unknown.
     pub unattributed: Option<Bytes>,
     /// The free memory. `None` if the device shares the host's memory.
     pub free: Option<Bytes>,
@@ -201,7 +201,8 @@ pub enum Action {
         batch: Option<Bytes>,
         /// The most memory that the worker may allocate on its device.
         device_cap: Bytes,
-        /// How long a timed step may take if the job's remaining budget is shared equally by its units.
+        /// How long a timed step may take if the job's remaining budget is shared equally by all units that still have
+        /// one.
         share: Duration,
     },
     /// Tells an idle worker to exit.

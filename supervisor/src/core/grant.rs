@@ -22,7 +22,7 @@ enum OrderResult {
     /// Its unit has ended, was put off, or goes on with its next step.
     Refused,
     Granted,
-    UnderWay,
+    MustWait,
 }
 
 impl Core {
@@ -85,8 +85,7 @@ impl Core {
         if put_off.is_empty() {
             return false;
         }
-        let why =
-            "units that were put off are tried once more, because nothing else is left to do".to_owned();
+        let why = "what was put off is tried once more, because nothing else is left to do".to_owned();
         self.policy("second_pass", why, vec![("units", put_off.len() as u64)]);
         for id in put_off {
             self.change(id, Unit::begin_second_pass);
@@ -115,7 +114,7 @@ impl Core {
                 // After a refusal the next order is tried. After a grant, another order may still fit.
                 Next::Order { order, attempt } => match self.try_order(now, order, attempt) {
                     OrderResult::Refused | OrderResult::Granted => {}
-                    OrderResult::UnderWay => {
+                    OrderResult::MustWait => {
                         self.keep_a_spare(now, index);
                         return true;
                     }
@@ -181,6 +180,7 @@ impl Core {
     }
 
     /// Looks once at each unit that has not started, and again after the limits have changed or a baseline was added.
+    /// If the job's captures cannot be used, ends all these units instead.
     fn refuse_units_that_never_fit(&mut self, index: usize) {
         let limits = Some(self.ledger.limits());
         let job = &mut self.jobs[index];
@@ -213,8 +213,10 @@ impl Core {
     fn does_not_fit(&mut self, unit: UnitId, stage: Stage, demand: Demand) {
         let Some((scope, least, ceiling)) = self.ledger.never_fits(demand) else { return };
         let stage = stage.name();
-        let detail =
-            format!("its {stage} needs a ceiling of {least}, but the ceiling is {ceiling} ({})", scope.key());
+        let detail = format!(
+            "stage `{stage}` needs a ceiling of {least}, but the ceiling is {ceiling} ({})",
+            scope.key()
+        );
         self.policy(
             "does_not_fit",
             detail.clone(),
@@ -231,9 +233,9 @@ impl Core {
     fn try_order(&mut self, now: Moment, order: Order, attempt: u32) -> OrderResult {
         let Order { unit, stage, beside } = order;
         let job = self.unit(unit).job;
-        let is_exclusive = self.unit(unit).step().alone;
+        let is_exclusive = self.unit(unit).step().exclusive;
         if self.conflicts(is_exclusive) || is_exclusive && self.profile_must_wait(now, job) {
-            return OrderResult::UnderWay;
+            return OrderResult::MustWait;
         }
         if self.needs_device(unit, beside.is_some()) {
             if let Some(why) = self.no_device() {
@@ -241,7 +243,7 @@ impl Core {
                 return OrderResult::Refused;
             }
             if self.device.state() == DeviceState::Returning || self.worker_is_leaving_the_device() {
-                return OrderResult::UnderWay;
+                return OrderResult::MustWait;
             }
         }
         // The unit fitted before. If no way fits now, the ceiling was lowered or the supervisor's reservation was
@@ -255,7 +257,7 @@ impl Core {
         };
         let worker = match self.fit_worker(now, order, job, demand) {
             Fit::Worker(worker) => worker,
-            Fit::Coming => return OrderResult::UnderWay,
+            Fit::Coming => return OrderResult::MustWait,
         };
         match self.ledger.grant(worker, demand) {
             Ok(()) => {
@@ -268,7 +270,7 @@ impl Core {
                 let Some((smaller, demand)) = self.smaller_that_is_granted(worker, order, way, refusal)
                 else {
                     self.refused(now, worker, order, demand, refusal);
-                    return OrderResult::UnderWay;
+                    return OrderResult::MustWait;
                 };
                 self.granted(now, worker, order, attempt, (smaller, Smaller::Refused(refusal)), demand);
             }
@@ -276,9 +278,9 @@ impl Core {
         OrderResult::Granted
     }
 
-    fn conflicts(&self, alone: bool) -> bool {
+    fn conflicts(&self, is_exclusive: bool) -> bool {
         let mut held = self.workers.values().filter_map(|it| it.lease());
-        held.any(|lease| alone || self.unit(lease.order.unit).step().alone)
+        held.any(|lease| is_exclusive || self.unit(lease.order.unit).step().exclusive)
     }
 
     /// Ways whose attempts were lost for lack of memory are left out, unless none would remain.
@@ -397,7 +399,7 @@ impl Core {
                 numbers.push(("ceiling_bytes", self.ledger.ceilings().host.get()));
                 "larger batches would never fit under the ceiling".to_owned()
             }
-            Smaller::ShortBefore => "the previous attempt ended for lack of memory".to_owned(),
+            Smaller::ShortBefore => "an earlier attempt ended for lack of memory".to_owned(),
             Smaller::Refused(refusal) => {
                 numbers.extend(refusal.numbers());
                 format!("larger batches would have to wait: {refusal}")

@@ -1,4 +1,5 @@
-//! Decides which unit of a job comes next. Units at the earliest stage come first, and of these the baseline.
+//! Decides which unit of a job comes next. In each turn, units at the earliest stage come first, and of these the
+//! baseline.
 //!
 //! `supply` decides when a job's source is asked for more units.
 
@@ -69,6 +70,7 @@ pub(crate) enum Next {
     Wait,
     /// The remaining units need no more timing.
     Settle,
+    /// Units were put off or held, wait for another turn, or may still be offered.
     Later,
     /// All units have ended, and no more can come.
     Done,
@@ -76,8 +78,8 @@ pub(crate) enum Next {
 
 /// The waiting units at the earliest stage come first. Several units can be served at the same time if there are
 /// workers for them. Units that must run alone are served one by one, the most promising first. If units come in turns,
-/// `turn` is the current one. If `holds_builds` is set, builds wait, and so do steps that need a baseline that is not
-/// built.
+/// `turn` is the current one. If `holds_builds` is set, builds wait. Steps that are timed beside the baseline wait
+/// while its build waits or it is put off.
 pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>, holds_builds: bool) -> Next {
     let roster = &job.roster;
     if roster.has_running_exclusive() {
@@ -119,7 +121,7 @@ pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>, holds_builds: b
         };
     };
     let (id, step) = (unit.spec.id, unit.step());
-    if roster.has_running() && step.alone {
+    if roster.has_running() && step.exclusive {
         return Next::Wait;
     }
     let beside = job

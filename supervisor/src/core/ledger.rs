@@ -108,6 +108,7 @@ impl Ceilings {
         sums.into_iter().flatten()
     }
 
+    /// Returns the first ceiling that is exceeded: its scope, the sum, and the ceiling.
     pub fn over(self, demand: Demand) -> Option<(CeilingScope, Bytes, Bytes)> {
         self.sums(demand).find(|&(_, sum, ceiling)| ceiling < sum)
     }
@@ -124,7 +125,8 @@ impl Account {
         self.reserved.max(self.measured)
     }
 
-    /// If host and device share one memory, the device's is included.
+    /// Returns the host memory that is reserved and not owed yet. If host and device share one memory, the device's is
+    /// included.
     fn outstanding(self, unified: bool) -> Bytes {
         let missing = self.reserved - self.measured;
         if unified { missing.sum() } else { missing.host }
@@ -223,12 +225,12 @@ impl Ledger {
         self.ceilings
     }
 
-    /// Sets the ceiling for future grants. Existing charges stay.
+    /// Existing charges stay, even if they exceed the new ceiling.
     pub fn set_host_ceiling(&mut self, ceiling: Bytes) {
         self.ceilings.host = ceiling;
     }
 
-    /// The supervisor has more records to keep.
+    /// Raises the supervisor's minimum charge, because it has more records to keep.
     pub fn raise_supervisor(&mut self, by: Bytes) {
         self.min_supervisor += by;
     }
@@ -410,7 +412,9 @@ mod tests {
                                 prop_assert!(ceiling < charged + wanted);
                                 prop_assert_eq!(ledger.charged(), before);
                             }
-                            Err(Refusal::Floor { .. } | Refusal::DeviceInUse { .. }) => prop_assert!(false, "the machine was not measured"),
+                            Err(Refusal::Floor { .. } | Refusal::DeviceInUse { .. }) => {
+                                prop_assert!(false, "the machine was not measured");
+                            }
                         }
                     }
                 }

@@ -188,7 +188,7 @@ impl Core {
             let Some(it) = self.returning.get_mut(&worker) else { continue };
             it.overdue = true;
             let text = format!(
-                "{} {worker} is dead but its child processes are not (killed {RETURN_TIMEOUT:?} ago): they stay \
+                "{} {worker} died {RETURN_TIMEOUT:?} ago, but some of its child processes are still alive: they stay \
                  charged",
                 it.role.name()
             );

@@ -59,15 +59,16 @@ use self::tasks::TasksPause;
 use self::unit::{Progress, Unit};
 use self::worker::{Returning, State, Worker};
 
-/// From a worker's exec to its hello. A machine that swaps can need seconds.
+/// How long a worker may take from the order to start it to its hello. A machine that swaps can need seconds.
 const START_DEADLINE: Duration = Duration::from_secs(30);
-/// From `Shutdown` to the exit of the worker, which is idle.
+/// How long an idle worker may take from `Shutdown` to its exit.
 const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 /// If this many workers are lost within the window, or in a row without a finished attempt in between, the run stops.
 const MAX_FAILURES: usize = 12;
 const FAILURE_WINDOW: Duration = Duration::from_secs(60);
-/// An attempt that failed through no fault of its unit is a loss. It is repeated, unless the step has now had more than
-/// `MAX_LOST` losses within the window or more than `MAX_LOST_EVER` in all. The second pass counts from zero.
+/// An attempt that failed through no fault of its unit is a loss, apart from ends that have limits of their own, such
+/// as those for lack of memory. It is repeated, unless the step has now had more than `MAX_LOST` losses within the
+/// window or more than `MAX_LOST_EVER` in all. The second pass counts from zero.
 const MAX_LOST: u32 = 1;
 const LOSS_WINDOW: Duration = Duration::from_secs(600);
 const MAX_LOST_EVER: u32 = 4;
@@ -75,8 +76,9 @@ const MAX_LOST_EVER: u32 = 4;
 const MAX_SHORT_OF_MEMORY: u32 = 1;
 /// A unit that lost this many workers in one pass gets no further one in that pass.
 const MAX_WORKERS_LOST: u32 = 2;
+/// How long killed workers may take to die, and the processes of dead workers to end.
 const RETURN_TIMEOUT: Duration = Duration::from_secs(20);
-/// A lease waits so long for memory that other programs hold. Then the run ends. If the memory is on the device, the
+/// How long a lease waits for memory that other programs hold. Then the run ends. If the memory is on the device, the
 /// unit goes without the device instead.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -117,7 +119,7 @@ pub struct Core {
     /// The delays before the next start of a worker, by role.
     backoff: BTreeMap<Role, Backoff>,
     reported: BTreeSet<(PolicySubject, JobId)>,
-    /// Set when the machine is short of memory.
+    /// Set when memory runs short, on the machine or under the ceiling.
     no_spare_before: Moment,
     next_worker: u32,
     next_lease: u32,
@@ -415,13 +417,13 @@ impl Core {
             return Err(format!("{running_units} units are running and {running} leases are held"));
         }
         let mut held = self.workers.values().filter_map(Worker::lease);
-        if 1 < running && held.any(|lease| self.unit(lease.order.unit).step().alone) {
+        if 1 < running && held.any(|lease| self.unit(lease.order.unit).step().exclusive) {
             return Err("an exclusive step runs beside another one".to_owned());
         }
         if let Some((spec, _)) =
             self.spec.jobs.iter().zip(&self.jobs).find(|(_, job)| job.done && !job.is_exhausted())
         {
-            return Err(format!("{} is over, but its source may offer more units", spec.id));
+            return Err(format!("{} is over, but it has open units or its source may offer more", spec.id));
         }
         for role in [Role::Verifier, Role::Profiler] {
             let held = self.workers.values().filter(|it| it.role == role && it.lease().is_some()).count();

@@ -73,7 +73,7 @@ impl Core {
         }
     }
 
-    /// A runner that was killed because it exceeded its own limit teaches nothing.
+    /// An attempt whose runner was killed for exceeding its own limit changes no estimate.
     fn learn(&mut self, lease: &Lease) {
         if matches!(lease.short_of_memory, Some(KillReason::RunnerMemory { .. })) {
             return;
@@ -83,7 +83,11 @@ impl Core {
         if self.estimates.observe(job, stage, lease.reserved, lease.peak_owed) {
             self.policy(
                 "raise_estimate",
-                format!("a {} owed more than its reservation; later ones reserve more", stage.name()),
+                format!(
+                    "an attempt at stage `{}` owed more than its lease reserved, so later leases of the job and stage \
+                     reserve more",
+                    stage.name()
+                ),
                 vec![
                     ("job", u64::from(job.0)),
                     ("reserved_bytes", lease.reserved.get()),
@@ -118,7 +122,8 @@ impl Core {
         self.repeat_or_give_up(now, lease, Blame::Worker, why);
     }
 
-    /// Such an attempt does not count as a lost worker. Returns false for any other end.
+    /// Handles an attempt whose worker was killed on purpose. It does not count as a lost worker. Returns false for any
+    /// other end.
     fn ended_by_order(&mut self, lease: &Lease, role: &str, killed: Option<KillReason>) -> bool {
         if self.ended_by_user(lease, killed) {
             return true;
@@ -263,7 +268,7 @@ impl Core {
             let why = if quarantine {
                 self.policy(
                     "quarantine",
-                    format!("it has lost {workers} workers, so it is put off or ended"),
+                    format!("a candidate or replay that has lost {workers} workers is put off or ended"),
                     vec![("unit", u64::from(id.0)), ("workers_lost", u64::from(workers))],
                 );
                 format!("in quarantine, because it has lost {workers} workers; the last time: {why}")
@@ -362,7 +367,7 @@ fn memory_figures(reason: KillReason) -> String {
     }
 }
 
-/// A contradictory report is discarded.
+/// Returns what is wrong with a report that contradicts itself or its order. Such a report is discarded.
 fn contradiction(order: Order, report: &Report) -> Option<String> {
     let passed = report.head.status == Status::Passed;
     let what = match (order.stage, &report.body) {
@@ -379,11 +384,11 @@ fn contradiction(order: Order, report: &Report) -> Option<String> {
             .then_some("has a result but did not pass, or passed without one"),
         _ => Some("answers another order"),
     };
-    what.map(|what| format!("the worker's report of the {} {what}", order.stage.name()))
+    what.map(|what| format!("the worker's report of stage `{}` {what}", order.stage.name()))
 }
 
 fn mark_as_crashed(head: &mut Head) {
-    let again = ", as in the previous attempt (sender unknown: no PID namespace)";
+    let again = ", as in an earlier attempt (sender unknown: no PID namespace)";
     head.status = Status::Crashed;
     head.detail.push_str(again);
     if let Some(failure) = head.failures.first_mut() {

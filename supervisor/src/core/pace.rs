@@ -153,7 +153,7 @@ mod tests {
     }
 
     proptest! {
-        /// If a process could reach the limit within the shortest interval, it exceeds the limit by at most the bound.
+        /// If each sample is taken when it is due, a process exceeds its limit by at most the bound.
         #[test]
         fn limit_is_exceeded_by_at_most_the_bound(
             observed in proptest::collection::vec((0u64..60, 0u64..1 << 34, 500u64..1_000_000), 0..20),

@@ -1,6 +1,6 @@
 //! Predicts what an attempt will owe, from file headers alone.
 //!
-//! `predicted` is the formula's sum. Predictions use no measurements; `estimate` raises reservations by what was
+//! `predicted` is the formula's sum. Predictions use no measurements; `estimate` raises reservations if more was
 //! measured.
 //!
 //! In the formulas below, U is memory for inputs that are not mapped, O is memory for outputs, and c is the size of a
@@ -22,8 +22,9 @@ use super::spec::StageSpec;
 
 /// The time to start a runner, pass it its maps, kill it and reap it, on a busy machine.
 const RUNNER_OVERHEAD: Duration = Duration::from_secs(2);
+/// In bytes.
 const SLOWEST_READ_PER_SECOND: u64 = 20 << 20;
-/// The number of batch sizes that are tried. Each is half of the largest batch at the size before it.
+/// The maximum number of batch sizes that are tried. Each is half of the largest batch at the size before it.
 const MAX_SPLITS: usize = 40;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,7 +36,7 @@ pub struct Prediction {
     pub beyond: Vec<Term>,
     /// The terms of `spec.device`.
     pub on_device: Vec<Term>,
-    /// The largest entry of the largest batch.
+    /// The index of the entry or step that decides the sum: the largest one of the largest batch.
     pub decides: Option<usize>,
     /// Which entries are timed together, or share a runner.
     pub batches: Vec<Range<usize>>,

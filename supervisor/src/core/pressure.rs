@@ -17,16 +17,16 @@ use super::ledger::{CeilingScope, Demand};
 use super::recycle::RecycleReason;
 use super::worker::{Runner, Worker};
 
-/// A lease is ended only if that frees more, or if it exceeds its reservation by this. While the process tree exceeds a
-/// ceiling, any excess is enough.
+/// A lease is ended only if that frees more than this, or if it exceeds its reservation by at least this. While the
+/// process tree exceeds a ceiling, any excess is enough.
 const WORTH_KILLING: Bytes = Bytes::mib(64);
 /// An idle worker that owes less than this is ended only if it is a spare.
 const WORTH_RECYCLING: Bytes = Bytes::mib(16);
 /// How long a gap must last before it is reported. Freed pages stay in per-CPU lists for seconds before Linux counts
 /// them as available.
 const GAP_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long no spare is started, and the policy row `pressure` is not repeated. Linux repeats its report every two
-/// seconds while it is short of memory.
+/// For how long after a report no spare is started, and the policy row `pressure` is not repeated. Linux repeats its
+/// report every two seconds while it is short of memory.
 const PRESSURE_QUIET: Duration = Duration::from_secs(60);
 /// The wait for the memory of an idle worker that was told to end.
 const DRAINED_MEMORY_DELAY: Duration = Duration::from_secs(1);
@@ -62,8 +62,8 @@ impl Core {
             let before = std::mem::replace(&mut self.machine.swapped, sample.swapped);
             self.policy(
                 "swapped",
-                "pages of this run were swapped out ([memory] swap = \"own\"): timings since then are unreliable, and idle \
-                 workers are ended"
+                "pages of this run were swapped out ([memory] swap = \"own\"): timings since then are unreliable, and \
+                 idle workers are ended"
                     .to_owned(),
                 vec![("swapped_bytes", sample.swapped.get()), ("before_bytes", before.get())],
             );

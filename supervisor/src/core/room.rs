@@ -16,7 +16,8 @@ use super::worker::Lease;
 
 /// The wait gives a user time to notice. After that, the run ends and can be resumed.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(3600);
-/// Later failures count as losses: a build that fills the disk itself would otherwise be repeated forever.
+/// How many failed builds of a step do not count as losses. Without a limit, a build that fills the disk itself would
+/// be repeated forever.
 const MAX_WITHOUT_ROOM: u32 = 3;
 
 /// When there is too little of something for builds.
@@ -72,17 +73,20 @@ impl fmt::Display for Shortage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Disk { free, needed } => {
-                write!(f, "{free} are free on its disk, and builds need {needed} (free disk space)")
+                write!(
+                    f,
+                    "{free} are free on the disk of the run's folder, and builds need {needed} (free disk space)"
+                )
             }
             Self::Inodes { free, needed } => write!(
                 f,
-                "{free} more files can be created on its disk, and builds need {needed} (remove files, because the file \
-                 system has no more inodes)"
+                "{free} more files can be created on the disk of the run's folder, and builds need {needed} (remove \
+                 files, because the file system is short of inodes)"
             ),
             Self::Pids { free, needed } => write!(
                 f,
-                "{free} more processes can be started, and builds need {needed} (end processes, or raise the limit of the \
-                 user (`ulimit -u`), of the control group (`pids.max`) or of the machine)"
+                "{free} more processes can be started, and builds need {needed} (end processes, or raise the limit of \
+                 the user (`ulimit -u`), of the control group (`pids.max`) or of the machine)"
             ),
         }
     }
@@ -161,11 +165,12 @@ impl Core {
         if held && !short.reported {
             short.reported = true;
             let what = short.what;
-            let text = format!("no build starts until the run's folder has more room: {what}");
+            let text = format!("no build starts until there is more room: {what}");
             self.policy("room_short", text, what.numbers());
         }
     }
 
+    /// Returns true if the attempt is repeated without counting as a loss.
     pub(super) fn had_no_room(&mut self, lease: &Lease) -> bool {
         let applies = self.lacks_room() && lease.order.stage == Stage::Build;
         applies
@@ -202,7 +207,9 @@ mod tests {
             (Room { disk: Some(Bytes::mib(32)), inodes: Some(128), pids: Some(32) }, None),
             (
                 Room { disk: Some(Bytes::mib(31)), ..plenty },
-                Some("31.0 MiB are free on its disk, and builds need 32.0 MiB (free disk space)"),
+                Some(
+                    "31.0 MiB are free on the disk of the run's folder, and builds need 32.0 MiB (free disk space)",
+                ),
             ),
             (Room { inodes: Some(127), ..plenty }, Some("127 more files can be created")),
             (Room { pids: Some(0), ..plenty }, Some("0 more processes can be started")),

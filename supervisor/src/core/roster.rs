@@ -26,19 +26,19 @@ pub(super) fn is_worth_confirming(speedup: &Estimate) -> bool {
 pub(crate) struct Roster {
     /// In the order in which they are served, without those that were put off.
     waiting: BTreeSet<QueueKey>,
-    /// Those whose next step may run at the same time as others.
+    /// The number of waiting units whose next step may run at the same time as others.
     waiting_non_exclusive: usize,
     /// The units that were put off, each with its turn.
     put_off: BTreeSet<(u32, UnitId)>,
     running: usize,
     /// The number of running units whose step must run alone.
-    running_alone: usize,
+    running_exclusive: usize,
     /// The number of units that have not ended, by turn.
     open: BTreeMap<u32, usize>,
     /// The number of units with a timed step left.
     timed: usize,
     /// The number of units with a step left that must run alone.
-    alone: usize,
+    exclusive: usize,
     /// The number of baselines that other units may be timed beside.
     baselines: usize,
     /// The speed-ups of the units that others are compared with, and that have ended or are worth confirming.
@@ -166,11 +166,11 @@ impl Roster {
         let waits = matches!(unit.progress, Progress::Waiting { .. });
         let steps_left = unit.steps_left();
         for (applies, counter) in [
-            (waits && !unit.step().alone, &mut self.waiting_non_exclusive),
+            (waits && !unit.step().exclusive, &mut self.waiting_non_exclusive),
             (unit.is_running(), &mut self.running),
-            (unit.is_running() && unit.step().alone, &mut self.running_alone),
+            (unit.is_running() && unit.step().exclusive, &mut self.running_exclusive),
             (steps_left.iter().any(|step| step.stage.is_timed()), &mut self.timed),
-            (steps_left.iter().any(|step| step.alone), &mut self.alone),
+            (steps_left.iter().any(|step| step.exclusive), &mut self.exclusive),
             (unit.spec.is_baseline && unit.may_be_paired, &mut self.baselines),
         ] {
             if applies {
@@ -208,7 +208,7 @@ impl Roster {
     }
 
     pub(crate) fn has_running_exclusive(&self) -> bool {
-        0 < self.running_alone
+        0 < self.running_exclusive
     }
 
     pub(crate) fn running(&self) -> usize {
@@ -230,10 +230,10 @@ impl Roster {
     }
 
     pub(crate) fn has_exclusive_steps(&self) -> bool {
-        0 < self.alone
+        0 < self.exclusive
     }
 
-    /// Without it, candidates are not timed against a common kernel.
+    /// Without a baseline, candidates are not timed against a common kernel.
     pub(crate) fn has_a_baseline(&self) -> bool {
         0 < self.baselines
     }

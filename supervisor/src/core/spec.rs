@@ -64,10 +64,10 @@ pub struct Step {
     pub stage: Stage,
     pub role: Role,
     /// Whether no other step of this run may run at the same time.
-    pub alone: bool,
-    /// At least one. The first takes the most memory, the last takes the least.
+    pub exclusive: bool,
+    /// The ways to run it, at least one. The first takes the most memory, the last takes the least.
     pub ways: Arc<[StageSpec]>,
-    /// `None` if the step is never paired.
+    /// The ways to time it beside the baseline. `None` if the step is never paired.
     pub paired: Option<Arc<[StageSpec]>>,
 }
 

@@ -9,8 +9,8 @@ use super::{Core, Ending};
 
 /// The wait gives a user time to notice and to free disk space. After that, the run ends and can be resumed.
 const STORE_TIMEOUT: Duration = Duration::from_secs(3600);
-/// Until the reasons for killing everything are on disk. It is short, because the user wants the run to end at once, or
-/// the run cannot continue.
+/// How long the reasons for killing everything may take to get to disk. It is short, because the user wants the run to
+/// end at once, or the run cannot continue.
 const LAST_REASONS_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

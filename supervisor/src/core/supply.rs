@@ -7,7 +7,8 @@
 //!     └─────────────────────────┴───────────────────────────────────────────────────┘
 //! ```
 //! A job ends when its units are done and its source is exhausted. Unasked offers are accepted in any state of the
-//! source, until the run is ending or the work that follows the job has begun.
+//! source, until the run is ending or the work that follows the job has begun. They are refused if the job's captures
+//! cannot be used.
 
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use super::spec::UnitSpec;
 use super::unit::{Progress, Unit};
 use super::{Core, Ending};
 
-/// After this, a source may still offer units.
+/// How long a job stays open for a source that was asked and has offered no units. It may still offer some afterwards.
 pub(super) const SOURCE_TIMEOUT: Duration = Duration::from_secs(600);
 /// A source is asked for enough units that its job has this many open ones per verifier.
 const AHEAD: u32 = 2;
@@ -34,7 +35,7 @@ pub(crate) enum Supply {
     Asked {
         since: Moment,
     },
-    /// It has no more units, or it did not answer in time.
+    /// It has no more units, or it offered none in time.
     Exhausted,
 }
 
@@ -65,7 +66,7 @@ impl Core {
         after.is_empty() || !self.stays_open() && after.iter().all(is_done)
     }
 
-    /// The error says why the source may not.
+    /// Checks whether units may be offered that the core did not ask for. The error says why not.
     pub fn may_offer(&self, job: JobId) -> Result<(), Answer> {
         let Some(spec) = self.spec.jobs.get(job.index()) else {
             return Err(Answer::Unknown(format!("there is no {job}")));
@@ -198,7 +199,8 @@ impl Core {
             let Supply::Asked { since } = self.jobs[index].supply else { continue };
             if since + SOURCE_TIMEOUT <= now {
                 self.jobs[index].supply = Supply::Exhausted;
-                let text = format!("the job's source was asked {SOURCE_TIMEOUT:?} ago and has not answered");
+                let text =
+                    format!("the job's source was asked {SOURCE_TIMEOUT:?} ago and has offered no units");
                 self.policy("source_silent", text, vec![("job", u64::from(self.spec.jobs[index].id.0))]);
             }
         }

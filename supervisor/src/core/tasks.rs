@@ -10,12 +10,13 @@ use super::worker::Lease;
 /// It doubles with each further attempt of a unit that was refused a process, up to `LONGEST_PAUSE`.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// So many attempts of a unit do not count as losses; a second pass counts from zero. Their pauses take a minute in
-/// all. Without a limit, a candidate whose machine never allows enough processes would be repeated forever.
+/// This many attempts of a unit that were refused a process do not count as losses; a second pass counts from zero.
+/// Their pauses take about a minute in all. Without a limit, a candidate whose machine never allows enough processes
+/// would be repeated forever.
 const MAX_WITHOUT_TASKS: u32 = 7;
 
 /// Once the pauses of a run have taken this long, each further one is short. Otherwise, many candidates that use up the
-/// processes of a group above the run's own could hold up all others.
+/// processes of a control group above the run's own could hold up all others.
 const MAX_PAUSED: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -12,8 +12,9 @@
 //!                         └── failed, given up, cancelled ───────────┤
 //!   Waiting ── never fits, cancelled, withdrawn, captures broken ────┘
 //! ```
-//! A unit that an earlier part of the run has finished is `Done` from the start. One that it has built begins with the
-//! step after its build.
+//! A waiting unit also ends if its remaining steps are not needed, or if it needs a device that is lost. A screening or
+//! a confirmation that cannot be made is left out. A unit that an earlier part of the run has finished is `Done` from
+//! the start. One that it has built begins with the step after its build.
 
 use opt_shared::ids::JobId;
 use opt_shared::outcome::{Estimate, Status};
@@ -75,14 +76,16 @@ pub(crate) struct Losses {
     pub(crate) short_of_memory: u32,
     /// The number of builds that failed while there was no room for them.
     pub(crate) without_room: u32,
-    /// Attempts of any step in this pass.
+    /// The number of attempts, of any step in this pass, to which the machine refused a process.
     pub(crate) without_tasks: u32,
+    /// The number of attempts that held more device memory than their lease reserved, while the run exceeded its
+    /// ceiling.
     pub(crate) over_device: u32,
     /// The first of the step's ways that is still allowed. Later ways take less memory.
     pub(crate) from_way: usize,
     /// The entry at which an unknown sender last killed one of its runners.
     pub(crate) killed_at: Option<String>,
-    /// Set only if the output did not name the cause of the failure.
+    /// The output of the last build. Set only if it did not name the cause of the failure.
     pub(crate) build_output: Option<String>,
 }
 
@@ -167,10 +170,10 @@ impl Unit {
     /// Returns false if that was the last step.
     pub(crate) fn advance(&mut self) -> bool {
         let Some(next) = self.next_step() else { return false };
-        self.may_be_paired |= next.alone;
+        self.may_be_paired |= next.exclusive;
         self.step_index += 1;
         self.progress = Progress::Waiting { attempt: 1 };
-        // Otherwise, a unit could pause the run for as long again in each step.
+        // This count is kept, because otherwise a unit could pause the run for as long again in each step.
         let without_tasks = self.losses.take().map_or(0, |losses| losses.without_tasks);
         if 0 < without_tasks {
             self.losses().without_tasks = without_tasks;

@@ -53,7 +53,7 @@ pub(crate) struct Lease {
     pub(crate) peak_owed: Bytes,
     pub(crate) peak_reclaimable: Bytes,
     pub(crate) peak_device: Option<Bytes>,
-    /// What its worker held when it was ended for exceeding `device`.
+    /// What its worker and runners held on the device when one of them was ended for exceeding `device`.
     pub(crate) over_device: Option<Bytes>,
     /// Set if a runner was ended because of memory. The reason decides how the attempt is repeated.
     pub(crate) short_of_memory: Option<KillReason>,
@@ -116,12 +116,13 @@ pub(crate) struct Worker {
     pub(crate) spare: bool,
 }
 
-/// An idle worker exits by itself; a worker that a user wants replaced at once is killed.
+/// An order to end. An idle worker exits by itself; a worker that a user wants replaced at once is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DrainOrder {
     pub(crate) at: Moment,
     /// The reason for replacing it. `None` if the run is ending.
     pub(crate) reason: Option<RecycleReason>,
+    /// What the whole run owed at that moment.
     pub(crate) owed: Bytes,
 }
 

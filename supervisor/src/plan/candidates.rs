@@ -278,7 +278,9 @@ fn from_pattern(
     // One message per pattern and kind of mistake, however many files the pattern matched.
     if let Some((why, first)) = missing.first() {
         let which = format!("{} of {total} matching files, such as `{}`", missing.len(), quote(first));
-        findings.report(&pattern.spot, format!("{which}: {why}")).help("narrow the pattern");
+        findings
+            .report(&pattern.spot, format!("{which}, cannot be candidates: {why}"))
+            .help("narrow the pattern");
     }
     if let Some(first) = unknown.first() {
         let which = format!("{} of {total} matching files, such as `{}`", unknown.len(), quote(first));
@@ -428,7 +430,8 @@ fn find_baseline(
     Some(drafts.len() - 1)
 }
 
-/// The first 128 bits of the digest of a file's canonical path. A plan can have tens of thousands of paths.
+/// The first 128 bits of the digest of a file's canonical path. It takes less memory than the path, of which a plan can
+/// have a hundred thousand.
 type PathDigest = [u8; 16];
 
 fn digest_of_path(path: &Path) -> PathDigest {
@@ -445,7 +448,7 @@ fn identity(path: &Path) -> PathBuf {
 
 /// The list of known suffixes, for messages.
 fn suffixes() -> String {
-    list(&Language::suffixes().collect::<Vec<_>>())
+    format!("one of the suffixes {}", list(&Language::suffixes().collect::<Vec<_>>()))
 }
 
 /// Returns whether candidates of this language need no build, because their only source is the artifact.

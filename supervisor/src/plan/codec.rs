@@ -223,7 +223,7 @@ impl<E: Words> Codec for Word<E> {
 
     fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<E> {
         let names: Vec<&str> = E::ALL.iter().map(|(name, _)| *name).collect();
-        let form = super::error::list(&names);
+        let form = format!("one of {}", super::error::list(&names));
         let text = string(value, spot, &form, findings)?;
         let found = E::ALL.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
         if found.is_none() {

@@ -27,7 +27,7 @@ baseline = {baseline}            # the others are compared with it
 # extra_flags = [\"-fopenmp\"]              # added to -O3 -march=native
 
 # [memory]
-# host_ceiling = \"75%\"                   # of RAM, or a size: the limit for the whole run
+# host_ceiling = \"75%\"                   # what the whole run may owe: a size, or a share of RAM
 "
     )
 }

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn expand_reports_patterns_without_a_match() {
+    fn expand_reports_patterns_that_cannot_be_used() {
         let folder = tree(&["k/a.c", "k/b.c"]);
         for (pattern, fragment) in [
             ("k/*.cu", "no file matches"),

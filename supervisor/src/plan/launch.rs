@@ -20,8 +20,8 @@ use super::print;
 use super::schema::table_of_key;
 use super::table::{TableReader, TomlValue, tables, take_with};
 
-/// Keys that are valid only in a launch. If one is found in a candidate's own table, the error says that it belongs in a
-/// launch.
+/// Keys that are valid only in a launch. If one is found in a candidate's own table, the error says that the key
+/// belongs in a launch.
 pub(super) const LAUNCH_KEYS: [&str; 4] = ["grid", "block", "shared_mem", "args"];
 
 const EXPRESSION: &str = "a whole number, or an expression such as \"ceil_div(out.numel, 256)\"";

@@ -154,8 +154,9 @@ pub fn of_headers(subject: &Subject<'_>, facts: &EntryFacts) -> Vec<Lint> {
     let judged = |parameter: &str| subject.entry.mutates.iter().any(|(name, _)| **name == *parameter);
     if let Some((parameter, because)) = written_input(subject).filter(|(parameter, _)| !judged(parameter)) {
         let message = format!(
-            "`{parameter}` was recorded after the call, and {because}: candidates may get the value after the call \
-             instead of the input (record the call with copies of its inputs, and its new value in `mutates`)"
+            "`{parameter}` may have been recorded after the call changed it, because {because}: candidates would then \
+             get the new value instead of the input (record the call with copies of its inputs, and its new value in \
+             `mutates`)"
         );
         lints.push(Lint::new(name, LintCode::InPlaceDamage, message));
     }

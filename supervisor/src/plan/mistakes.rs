@@ -54,7 +54,7 @@ fn each_mistake_gives_one_message_at_its_position() {
         ("[verify]\nrepeats = 1", 5, 11, "verify.repeats", "expected a whole number from 2 to 1000"),
         ("[verify]\nrepeats = 99999999999999999999", 5, 11, "verify.repeats", "out of range"),
         ("[verify]\nrepeats = two", 5, 11, "", "a string must be quoted"),
-        ("[verify]\nrepeats =", 5, 10, "", "a key without a value"),
+        ("[verify]\nrepeats =", 5, 10, "", "this key has no value"),
         ("[run]\nverifiers = 0", 5, 13, "run.verifiers", "expected a whole number from 1 to 1024"),
         ("[verify]\nrequired_matched_ratio = 1.5", 5, 26, "verify.required_matched_ratio", "at most 1"),
         ("[verify]\nseed = -1", 5, 8, "verify.seed", "0 or more"),
@@ -296,7 +296,7 @@ fn each_mistake_gives_one_message_at_its_position() {
 }
 
 #[test]
-fn mistakes_in_other_tables_and_in_set_have_positions() {
+fn mistakes_in_whole_plans_and_in_set_have_positions() {
     let folder = fixture_folder();
     let whole: &[(&str, usize, usize, &str, &str)] = &[
         ("", 1, 1, "", "the plan has no job"),

@@ -110,8 +110,8 @@ pub struct ReplayPlan {
 /// The candidates that make the calls of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplayCandidates {
-    /// The winner of each job; the baseline, if there is no winner, or if the winner does not support all of the job's
-    /// entries in the replay.
+    /// The winner of each job. It is the baseline instead if there is no winner, or if the winner does not support all
+    /// of the job's entries in the replay or, on a device, has host code.
     Winners,
     Baseline,
 }
@@ -210,7 +210,7 @@ pub struct JobPlan {
     pub entries: Vec<String>,
     pub dtypes: Option<Vec<DType>>,
     pub params: Option<Vec<String>>,
-    /// Parameters that have the same value in every timed call.
+    /// Parameters that keep their recorded values in every timed call.
     pub constant: Vec<String>,
     pub defaults: BTreeMap<String, PlainValue>,
     /// Whether candidates that do not support every entry are ranked too.

@@ -44,8 +44,8 @@ pub enum SubmissionError {
     #[error("{why}")]
     Missing { why: &'static str },
     #[error(
-        "`{language}` has no host code and needs launches: name a candidate of the job that has them (`like`), or give the plan a \
-         `[[job.candidate]]`"
+        "`{language}` has no host code and needs launches: name a candidate of the job that has them (`like`), or give the \
+         plan a `[[job.candidate]]`"
     )]
     NoLaunch { language: &'static str },
     #[error("the job has no candidate `{name}` whose launches could be used")]

@@ -16,7 +16,7 @@ pub(super) fn parse<'t>(text: &'t str, source: usize, findings: &mut Findings) -
         let parser_message = error.message().split(", expected literal string").next().unwrap_or_default();
         let recoverable = RECOVERABLE.iter().any(|recoverable| parser_message.starts_with(recoverable));
         let message = match parser_message {
-            "string values must be quoted" if span.is_empty() => "a key without a value",
+            "string values must be quoted" if span.is_empty() => "this key has no value",
             "string values must be quoted" => "a string must be quoted",
             // The parser takes any word that begins with `t` or `f` for a boolean.
             parser_message if parser_message.starts_with("invalid boolean") => {

@@ -77,7 +77,7 @@ impl Channel {
         if let Err(error) = reader.map(drop).and(writer.map(drop)) {
             events.send(PoolEvent::NotReady {
                 worker,
-                why: format!("the supervisor could not start the threads of its channel: {error}"),
+                why: format!("the supervisor could not start the threads of the worker's channel: {error}"),
             });
         }
         Self { outbox, server_name, connected }
@@ -89,8 +89,8 @@ impl Channel {
         let _ = self.outbox.send(message);
     }
 
-    /// Ends the two threads after the worker has died. If the worker never connected, this connects in its place, so that
-    /// `accept` returns.
+    /// Ends the two threads after the worker has died. If the worker never connected, the supervisor connects in its
+    /// place, so that `accept` returns.
     pub(super) fn close(self) {
         if self.connected.load(Ordering::SeqCst) {
             return;
@@ -112,14 +112,15 @@ type Accepted = (IpcSender<ToWorker>, IpcReceiver<FromWorker>);
 
 fn check(hello: Hello, pid: u32, nonce: &str) -> Result<Accepted, String> {
     if hello.nonce.is_empty() {
-        return Err("it died before the handshake".to_owned());
+        return Err("the worker died before the handshake".to_owned());
     }
     if hello.nonce != nonce || hello.pid != pid {
-        return Err("another process connected instead of it".to_owned());
+        return Err("another process connected instead of the worker".to_owned());
     }
     if hello.version != PROTOCOL_VERSION {
         return Err(format!(
-            "it speaks protocol {}, and this supervisor speaks {PROTOCOL_VERSION} (was the program's file replaced?)",
+            "the worker speaks protocol {}, and this supervisor speaks {PROTOCOL_VERSION} (was the program's file \
+             replaced?)",
             hello.version
         ));
     }

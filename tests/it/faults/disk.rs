@@ -158,8 +158,8 @@ fn run_on_a_full_disk_continues_when_there_is_room() {
 #[test]
 fn run_on_a_disk_without_room_is_refused_before_anything_starts() {
     for (options, says) in [
-        ("size=16m", "are free on its disk"),
-        ("size=96m,nr_inodes=8", "more files can be created on its disk"),
+        ("size=16m", "are free on the disk of the run's folder"),
+        ("size=96m,nr_inodes=8", "more files can be created on the disk of the run's folder"),
     ] {
         let scenario = scenario();
         let Some(disk) = SmallDisk::on_runs_of(&scenario, options) else { return };

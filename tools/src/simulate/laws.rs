@@ -310,7 +310,7 @@ impl Laws {
         let device = Card::reserved(order, step);
         it.on_device |= device != Bytes::ZERO;
         it.device_reserved = device;
-        it.alone = step.alone;
+        it.alone = step.exclusive;
         it.lease = Some((lease, order));
         it.leases += 1;
         it.reserved = reserved;

@@ -161,14 +161,14 @@ impl Core {
         })
     }
 
-    /// Returns why a unit waits, as part of a sentence, with the size of the lease that it needs. `name_of` names other
-    /// units.
+    /// Returns why a unit waits, as the end of a sentence, with the size of the lease that it needs. `name_of` names
+    /// other units.
     pub fn wait_reason(&self, now: Moment, id: UnitId, name_of: impl Fn(UnitId) -> String) -> Option<String> {
         let UnitView::Waiting { stage, .. } = self.unit_view(id)? else { return None };
         let unit = self.unit(id);
         let paired = self.jobs[unit.job.index()].is_beside_a_baseline(id);
         let needs = unit.step().least(paired)?.demand(self.spec.idle_worker).host;
-        let lease = format!("its {} needs a lease of {needs}", stage.name());
+        let lease = format!("stage `{}` needs a lease of {needs}", stage.name());
         let (charged, ceiling) = (self.ledger.charged().host, self.ledger.ceilings().host);
         let lease_of = |it: &Worker| it.lease().map(|held| (held.id, held.order, held.started));
         let reason = if self.ending != Ending::No {
@@ -184,7 +184,7 @@ impl Core {
             && stage == Stage::Build
         {
             let since = now.saturating_sub(short.since).as_secs();
-            format!("the run's folder has had no room for builds for {since} s: {}", short.what)
+            format!("there has been no room for builds for {since} s: {}", short.what)
         } else if let Some(waiting) = self.waiting {
             let since = now.saturating_sub(waiting.since).as_secs();
             format!("the next lease has been waiting for memory for {since} s: {}", waiting.refusal)

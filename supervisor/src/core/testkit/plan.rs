@@ -166,7 +166,7 @@ impl Plan {
     pub fn unit(&self, id: UnitId, candidate: &Candidate, timed: bool, contest: bool) -> UnitSpec {
         let step = |stage, role, ways: &[StageSpec]| {
             let ways: Arc<[StageSpec]> = Arc::from(ways);
-            Step { stage, role, alone: role == Role::Profiler, ways, paired: None }
+            Step { stage, role, exclusive: role == Role::Profiler, ways, paired: None }
         };
         let route = match candidate.replay {
             Some(replay) => vec![step(Stage::Replay, Role::Profiler, &[replay])],

@@ -8,7 +8,7 @@ use opt_shared::settings::Priority;
 use opt_shared::stage::Stage;
 use opt_shared::units::Bytes;
 
-/// If it is PASSED, the report has the artifact or the result that its stage requires.
+/// A report with this status. If the status is PASSED, it has the artifact or the result that its stage requires.
 pub fn report(stage: Stage, status: Status) -> Report {
     let passed = status == Status::Passed;
     let body = match stage {
@@ -27,7 +27,8 @@ pub fn report(stage: Stage, status: Status) -> Report {
     Report::new(Head { ms: 1.0, ..Head::failed(status, status.name()) }, body)
 }
 
-/// For each pair: a speed-up, and the half-width of its interval relative to the speed-up.
+/// A report of a timed step that passed. For each entry, `speedups` has a speed-up, and the half-width of its interval
+/// relative to the speed-up.
 pub fn timed(stage: Stage, speedups: &[(f64, f64)]) -> Report {
     let mut report = report(stage, Status::Passed);
     let entry = |(number, &(value, half)): (usize, &(f64, f64))| EntryProfile {

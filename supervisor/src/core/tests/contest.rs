@@ -57,7 +57,8 @@ fn clearly_slower_candidates_are_not_timed_after_their_screen() {
     assert_eq!(timed(&harness), "P0 S1/0 S2/0 S3/0 S4/0 P2/0 C2/0");
     assert_eq!(
         why(&harness, 3),
-        "timed briefly: it is at most 1.21 times as fast as the baseline, and another candidate at least 1.80 times"
+        "timed briefly: it is at most 1.21 times as fast as the baseline, and the fastest kernel is at least 1.80 times \
+         as fast"
     );
     for candidate in 0..5 {
         assert_eq!(harness.done(candidate), Some((Status::Passed, None)));
@@ -113,24 +114,24 @@ fn candidate_with_a_very_wide_interval_is_not_confirmed() {
     let harness = contest(3, &figures);
     assert_eq!(timed(&harness), "P0 S1/0 S2/0 P1/0 P2/0 C2/0");
     assert_eq!(why(&harness, 1), "not confirmed: its speed-up is only known to lie between 1.20 and 4.80");
-    // Nor does it take the place of one that is.
+    // Such a candidate does not take the place of one that is confirmed.
     let figures = |unit, _| Ok(if unit <= 3 { (3.0, 0.6) } else { (2.0, 0.4) });
     assert!(timed(&contest(5, &figures)).ends_with(" C4/0"));
-    // One whose second interval is wide keeps its place.
+    // A confirmed candidate whose second interval is wide keeps its place.
     let figures =
         |unit, stage| Ok((3.0 - f64::from(unit) / 10.0, if stage == Stage::Confirm { 0.6 } else { 0.4 }));
     assert!(timed(&contest(5, &figures)).ends_with(" C1/0 C2/0 C3/0"));
 }
 
 #[test]
-fn job_without_a_baseline_is_neither_screened_nor_confirmed() {
+fn job_whose_baseline_failed_is_neither_screened_nor_confirmed() {
     let harness = contest(3, &|unit, _| if unit == 0 { Err(Status::Crashed) } else { Ok((2.0, 0.1)) });
     assert_eq!(timed(&harness), "P0 P1 P2");
     assert_eq!(harness.done(1), Some((Status::Passed, None)));
 }
 
 #[test]
-fn lost_confirmation_keeps_the_first_times() {
+fn lost_confirmation_keeps_the_first_times_and_a_lost_screen_is_left_out() {
     let harness = contest(2, &|_, stage| {
         if stage == Stage::Confirm { Err(Status::InfraError) } else { Ok((2.0, 0.01)) }
     });

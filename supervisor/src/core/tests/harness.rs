@@ -151,7 +151,7 @@ impl Harness {
         self.feed(Event::Tick)
     }
 
-    /// If there is no worker's start or end to answer, feeds a sample.
+    /// Answers the start or the end of one worker. If there is none to answer, feeds a sample.
     pub(super) fn answer(&mut self) -> Vec<Action> {
         if let Some(worker) = self.starting.pop_front() {
             self.feed(Event::WorkerReady { worker })
@@ -240,8 +240,8 @@ impl Harness {
         })
     }
 
-    /// In short form, such as `B0 V0 P1/0#2`: stage, candidate, baseline beside it, and the attempt if it is not the
-    /// first.
+    /// Returns the orders in short form, such as `B0 V0 P1/0#2`: stage, candidate, baseline beside it, and the attempt
+    /// if it is not the first.
     pub(super) fn orders(&self) -> String {
         let orders: Vec<String> = self
             .log
@@ -279,7 +279,7 @@ impl Harness {
     }
 }
 
-/// The worker, the pid if it is a runner, and the reason.
+/// Returns the worker of each kill, the pid if it is of a runner, and the reason.
 pub(super) fn kills(actions: &[Action]) -> Vec<(WorkerId, Option<u32>, KillReason)> {
     actions
         .iter()

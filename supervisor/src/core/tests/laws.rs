@@ -119,12 +119,12 @@ fn lease_without_a_unit_is_noticed() {
 #[test]
 fn ended_job_with_unfinished_units_is_noticed() {
     let error = broken(|core, _| core.jobs[0].done = true);
-    assert_eq!(error, "job-0 is over, but its source may offer more units");
+    assert_eq!(error, "job-0 is over, but it has open units or its source may offer more");
     let mut harness = Harness::silent(&plan(0));
     harness.feed(Event::Tick);
     harness.core.jobs[0].done = true;
     let error = harness.core.check_invariants().expect_err("its source has not answered");
-    assert_eq!(error, "job-0 is over, but its source may offer more units");
+    assert_eq!(error, "job-0 is over, but it has open units or its source may offer more");
 }
 
 #[test]

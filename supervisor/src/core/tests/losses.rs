@@ -58,7 +58,7 @@ fn candidates_wait_for_the_second_pass_of_their_baseline() {
 }
 
 #[test]
-fn losses_further_apart_than_the_window_are_tolerated_up_to_a_number() {
+fn losses_of_a_step_further_apart_than_the_window_are_tolerated_up_to_a_number() {
     let mut plan = plan(1);
     plan.candidates[0].build[0].deadline = LOSS_WINDOW * 2;
     let mut harness = Harness::new(plan);
@@ -244,7 +244,7 @@ fn worker_start_has_a_deadline() {
 }
 
 #[test]
-fn too_many_losses_stop_the_run() {
+fn too_many_lost_workers_stop_the_run() {
     // First, losses follow each other as fast as the delays allow. Then, any two are more than a window apart.
     for pace in [Duration::ZERO, FAILURE_WINDOW * 2] {
         let mut harness = Harness::new(plan(1));
@@ -287,7 +287,7 @@ fn too_many_losses_stop_the_run() {
 }
 
 #[test]
-fn losses_far_apart_are_tolerated() {
+fn lost_workers_far_apart_do_not_stop_the_run() {
     let mut harness = Harness::new(plan(12));
     for _ in 0..12 {
         // The first of every two attempts loses its worker.
@@ -420,9 +420,9 @@ fn one_kill_of_each_side_on_one_entry_is_not_a_crash() {
     assert!(harness.policies("baseline_lost").is_empty());
 }
 
-/// If attempts finish between losses, only the losses within the window count.
+/// If attempts finish in between, only the workers that were lost within the window count.
 #[test]
-fn losses_count_within_the_window() {
+fn lost_workers_stop_the_run_only_within_the_window() {
     for (late, stops) in [(Duration::ZERO, true), (Duration::from_millis(1), false)] {
         let mut harness = Harness::new(plan(12));
         let mut first = Duration::ZERO;

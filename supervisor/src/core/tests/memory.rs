@@ -180,13 +180,14 @@ fn unit_that_never_fits_is_reported_before_anything_starts() {
         assert_eq!((harness.done(0), harness.done(1)), (Some(expected), Some(expected)));
         assert_eq!(harness.policies("does_not_fit").is_empty(), fits);
     }
-    // A stage that is not wanted does not count.
+    // Later stages count, too.
     let mut spec = plan(2);
     spec.candidates[1].verify[0].reserved = Bytes::gib(4);
     let mut harness = Harness::new(spec);
     harness.pass_the_rest();
     assert_eq!(harness.done(1), Some((Status::DoesNotFit, Some(Blame::Plan))));
     assert_eq!(harness.orders(), "B0 V0 P0");
+    // A stage that is not wanted does not count.
     let mut spec = plan(1);
     spec.candidates[0].profile = one_way(StageSpec { reserved: Bytes::gib(4), ..STAGE });
     spec.jobs[0].timed = false;

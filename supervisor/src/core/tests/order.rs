@@ -19,7 +19,7 @@ fn job_done(harness: &Harness) -> Vec<bool> {
         .collect()
 }
 
-/// The named steps fail (`V1` is candidate 1's verification).
+/// Runs the plan to its end. The named steps fail (`V1` is candidate 1's verification).
 fn run(spec: Plan, failing: &[&str]) -> Harness {
     let mut harness = Harness::new(spec);
     loop {

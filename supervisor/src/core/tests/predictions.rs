@@ -1,4 +1,4 @@
-//! The memory formulas, checked against sums that were computed by hand.
+//! The memory formulas and the deadlines, checked against sums that were computed by hand.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ fn entry(file: u64, inputs: u64, outputs: u64, unmapped: u64) -> EntryNumbers {
     }
 }
 
-/// Each has its number and its size in MiB. A copy takes 1 MiB more.
+/// Adds constants to an entry, each given as its number and its size in MiB. A copy of one takes 1 MiB more.
 fn with(entry: EntryNumbers, constants: &[(u32, u64)]) -> EntryNumbers {
     let constant = |&(id, mib)| Constant { id, bytes: Bytes::mib(mib), placed: Bytes::mib(mib + 1) };
     EntryNumbers { constants: constants.iter().map(constant).collect(), ..entry }

@@ -79,7 +79,7 @@ fn smaller_batch_has_the_reason_that_led_to_it() {
     harness.available = None;
     assert_eq!(harness.lease().attempt, 2);
     let row = only_row(&harness, "shrink_batch");
-    assert!(row.reason.contains("the previous attempt ended for lack of memory"), "{}", row.reason);
+    assert!(row.reason.contains("an earlier attempt ended for lack of memory"), "{}", row.reason);
     assert_eq!((number(&row, "ceiling_bytes"), number(&row, "available_bytes")), (None, None));
 }
 

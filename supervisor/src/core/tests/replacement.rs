@@ -1,5 +1,5 @@
-//! When an idle profiler that is due for replacement is ended. With spares, this happens while verifiers work for the
-//! profile that needs its successor.
+//! When an idle profiler that is due for replacement is ended. If the plan keeps spares, this happens while verifiers
+//! work, so that its successor is ready for the next profile.
 
 use opt_shared::ids::{UnitId, WorkerId};
 use opt_shared::outcome::Status;

@@ -25,7 +25,8 @@ fn sample_of(worker: opt_shared::ids::WorkerId, owed: Bytes, available: Option<B
     })
 }
 
-/// In both attempts of both passes. Returns how each attempt ended.
+/// Ends the build's worker for lack of memory in both attempts of both passes. Returns how each attempt and the unit
+/// ended.
 fn ended_in_every_attempt(
     spec: Plan,
     owed: Bytes,

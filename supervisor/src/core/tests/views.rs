@@ -59,7 +59,7 @@ fn view_of_a_worker_has_its_lease_runners_and_memory() {
 }
 
 #[test]
-fn view_shows_a_worker_that_ends_after_its_lease() {
+fn view_shows_whether_a_worker_is_asked_to_go() {
     type Change = fn(&mut Harness, Granted);
     let table: [(Change, &str, bool); 4] = [
         (|_, _| {}, "leased", false),
@@ -137,6 +137,6 @@ fn paired_candidate_needs_more_than_the_baseline_alone() {
         harness.finish(granted, Status::Passed);
     }
     // No lease is granted before the verifier has been sampled.
-    assert!(why(&harness, 0).starts_with("its profile needs a lease of 108 MiB"), "{}", why(&harness, 0));
-    assert!(why(&harness, 1).starts_with("its profile needs a lease of 208 MiB"), "{}", why(&harness, 1));
+    assert!(why(&harness, 0).starts_with("stage `profile` needs a lease of 108 MiB"), "{}", why(&harness, 0));
+    assert!(why(&harness, 1).starts_with("stage `profile` needs a lease of 208 MiB"), "{}", why(&harness, 1));
 }

@@ -262,7 +262,7 @@ impl Agenda<'_> {
         let workspaces = callees.map(|it| it.launch.workspaces.len()).max().unwrap_or(0);
         let callees = Callees { runners: &runners, workspaces, device: self.plan.device() };
         let way = facts.prediction(replay, self.facts, &callees, verify, self.cores).spec;
-        Step { stage: Stage::Replay, role: Role::Profiler, alone: true, ways: [way].into(), paired: None }
+        Step { stage: Stage::Replay, role: Role::Profiler, exclusive: true, ways: [way].into(), paired: None }
     }
 
     /// Chooses the candidate that makes the calls of a job. It is the winner or the baseline, provided that it supports

@@ -118,8 +118,8 @@ mod tests {
     fn folder_without_room_is_named_with_what_to_do() {
         let room = Room { disk: Some(Bytes::mib(5)), ..Room::default() };
         let error = suffices(Path::new("/a/runs"), &room).expect_err("no room").to_string();
-        let text = "there is no room for a run in /a/runs: 5.00 MiB are free on its disk, and builds need 32.0 MiB (free \
-                    disk space)";
+        let text = "there is no room for a run in /a/runs: 5.00 MiB are free on the disk of the run's folder, and \
+                    builds need 32.0 MiB (free disk space)";
         assert_eq!(error, text);
         let folder = tempfile::tempdir().expect("a folder");
         let nested = folder.path().join("no/such/folder");

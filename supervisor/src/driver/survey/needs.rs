@@ -116,12 +116,12 @@ impl<'a> JobNeeds<'a> {
         let step = |stage, role, ways: &Arc<[StageSpec]>| Step {
             stage,
             role,
-            alone: false,
+            exclusive: false,
             ways: ways.clone(),
             paired: None,
         };
         let timed = |stage| Step {
-            alone: true,
+            exclusive: true,
             paired: needs.paired.clone(),
             ..step(stage, Role::Profiler, &needs.profile)
         };

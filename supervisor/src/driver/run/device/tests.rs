@@ -172,7 +172,7 @@ fn leased() -> Core {
     plan.jobs.push(a_job(JobId(0)));
     let stage = StageSpec { device: Bytes::mib(400), ..STAGE };
     let ways: Arc<[StageSpec]> = Arc::from([stage]);
-    let step = Step { stage: Stage::Verify, role: Role::Verifier, alone: false, ways, paired: None };
+    let step = Step { stage: Stage::Verify, role: Role::Verifier, exclusive: false, ways, paired: None };
     let unit = UnitSpec {
         id: UnitId(0),
         route: Arc::from([step]),
