@@ -1,5 +1,5 @@
 //! Decides which thread writes a storage that several entries seem to share. The first thread that reaches the storage
-//! writes it. The others hash their copies, and then wait for it.
+//! writes it. The others hash their copies, and then wait for that thread.
 //!
 //! Storages of equal size and CRC are presumed equal until they have been read. Then their digests decide.
 

@@ -52,7 +52,8 @@ pub struct Packed {
 }
 
 /// Packs `folder` into `store`, or continues an unfinished store. `origin` goes into the index of a new store; an
-/// unfinished one keeps its own. `begin` is called with the number of bytes to process.
+/// unfinished one keeps its own. `begin` is called with the number of bytes to process, unless the store is complete and
+/// only has temporary files left to remove.
 pub fn pack(
     folder: &Path,
     store: &Path,
@@ -214,7 +215,8 @@ impl Packing {
     }
 
     /// The need is estimated from headers: storages of equal size and CRC count once. Each blob of the store is taken
-    /// for a storage of its size, because the store does not keep CRCs. The need is then too small, but never too large.
+    /// for a storage of its size, because the store does not keep CRCs, so the estimate can be too small. It is too large
+    /// only if equal storages have no CRC.
     fn require_space(&self, todo: &[&Source]) -> Result<(), CapturesError> {
         let mut seen = HashSet::new();
         let mut needed = Bytes::ZERO;
@@ -438,7 +440,7 @@ fn used_blobs(store: &Path, entries: &[IndexEntry]) -> Result<BTreeSet<(BlobId, 
     Ok(used)
 }
 
-/// Finishes an earlier `pack` that was interrupted after it wrote the index. Returns its figures; `None` if none was.
+/// Finishes an earlier `pack` that was interrupted after it wrote the index. Returns its figures; `None` if there was none.
 fn finish_tidying(store: &Path) -> Result<Option<Packed>, CapturesError> {
     let partial = store.join(PARTIAL);
     if form_of(store) != FolderForm::Store || !partial.is_dir() {

@@ -19,7 +19,8 @@ pub enum Code {
     Refused,
     /// The request names a worker, job or candidate that the run does not have.
     NotFound,
-    /// There are too many connections, or too many requests of one connection wait for an answer.
+    /// There are too many connections, too many requests of one connection wait for an answer, or too many submissions
+    /// wait.
     Busy,
     /// The client belongs to another user.
     Forbidden,

@@ -114,7 +114,8 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// Locks an existing run: `wanted` or, without it, the newest run of this name.
+    /// Locks an existing run: `wanted` or, without it, the run with the highest number among `runs/<name>`,
+    /// `runs/<name>-2` and so on, up to the first number that is missing.
     pub fn resume(base: &Path, name: &str, wanted: Option<&Path>) -> Result<Self, FolderError> {
         let path = match wanted {
             Some(path) => path.to_owned(),
