@@ -52,8 +52,7 @@ pub struct Packed {
 }
 
 /// Packs `folder` into `store`, or continues an unfinished store. `origin` goes into the index of a new store; an
-/// unfinished one keeps its own. `begin` is called with the number of bytes to process, unless the store is complete and
-/// only has temporary files left to remove.
+/// unfinished one keeps its own. `begin` is called with the number of bytes to process.
 pub fn pack(
     folder: &Path,
     store: &Path,
@@ -215,8 +214,7 @@ impl Packing {
     }
 
     /// The need is estimated from headers: storages of equal size and CRC count once. Each blob of the store is taken
-    /// for a storage of its size, because the store does not keep CRCs, so the estimate can be too small. It is too large
-    /// only if equal storages have no CRC.
+    /// for a storage of its size, because the store does not keep CRCs, so it can be too small.
     fn require_space(&self, todo: &[&Source]) -> Result<(), CapturesError> {
         let mut seen = HashSet::new();
         let mut needed = Bytes::ZERO;
@@ -440,7 +438,7 @@ fn used_blobs(store: &Path, entries: &[IndexEntry]) -> Result<BTreeSet<(BlobId, 
     Ok(used)
 }
 
-/// Finishes an earlier `pack` that was interrupted after it wrote the index. Returns its figures; `None` if there was none.
+/// Finishes an earlier `pack` that was interrupted after it wrote the index. Returns its figures, if there was one.
 fn finish_tidying(store: &Path) -> Result<Option<Packed>, CapturesError> {
     let partial = store.join(PARTIAL);
     if form_of(store) != FolderForm::Store || !partial.is_dir() {

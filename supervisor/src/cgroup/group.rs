@@ -137,8 +137,8 @@ impl Group {
         }
     }
 
-    /// True if `pids.events` counts a refusal, but the group never had as many tasks as its own limit allows. In version
-    /// 2 since Linux 6.11, only the group whose limit was reached counts refusals, so this returns false.
+    /// True if `pids.events` counts a refusal, but the group never had as many tasks as its own limit allows. In
+    /// version 2 since Linux 6.11, only the group whose limit was reached counts refusals, so this returns false.
     pub(super) fn was_refused_tasks_from_above(&self, limit: u32) -> Result<bool, CgroupError> {
         let folder = match self {
             Self::One { pids, .. } => pids,

@@ -97,7 +97,8 @@ pub struct CandidatesParams {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HistoryParams {
-    /// The start, in seconds since the supervisor's process began, such as the time of the last slot of an earlier answer.
+    /// The start, in seconds since the supervisor's process began, such as the time of the last slot of an earlier
+    /// answer.
     #[serde(default)]
     pub since_s: f64,
 }

@@ -23,8 +23,8 @@ pub(super) struct Background<Order, Outcome> {
 }
 
 impl<Order: Send + 'static, Outcome: Send + 'static> Background<Order, Outcome> {
-    /// Starts a thread. `carry_out` may return `None` if nobody needs to know the outcome of an order. The thread also drops
-    /// `carry_out`.
+    /// Starts a thread. `carry_out` may return `None` if nobody needs to know the outcome of an order. The thread also
+    /// drops `carry_out`.
     pub(super) fn start(
         name: &str,
         mut carry_out: impl FnMut(Order) -> Option<Outcome> + Send + 'static,

@@ -188,7 +188,8 @@ impl Run<'_> {
         }
     }
 
-    /// Refuses the requests that still wait for a submission or a candidate, announces the end of the run, and closes the socket.
+    /// Refuses the requests that still wait for a submission or a candidate, announces the end of the run, and closes
+    /// the socket.
     pub(crate) fn close_control(&mut self, exit: Exit) {
         for token in self.endpoints.submissions.close() {
             let why = "the run ended before the submission was accepted";

@@ -297,8 +297,8 @@ impl Run<'_> {
         }
     }
 
-    /// Adds a recorded submission to the plan, and offers it to the core. The client is answered when the candidate is in
-    /// the database.
+    /// Adds a recorded submission to the plan, and offers it to the core. The client is answered when the candidate is
+    /// in the database.
     fn admit(
         &mut self,
         request: Request,

@@ -89,7 +89,7 @@ pub enum Doubt {
 /// The best speed-up counts as known if the half-width of its interval is at most this share of its value.
 const MAX_HALF_WIDTH: f64 = 0.15;
 
-/// A candidate counts as equally fast as the best one if it cannot be faster by more than this share.
+/// It counts as known which candidate is the best if no other one can be faster by more than this share.
 const MIN_LEAD: f64 = 0.05;
 
 /// The winner of a job, or the reason why there is none.
@@ -206,7 +206,7 @@ fn doubt(
     let paired = speedup.is_some();
     let clearly_faster = !paired || speedup.is_some_and(|it| min_speedup <= it.ci_low);
     if !clearly_faster {
-        // No candidate is clearly faster. The ranking is settled only if none of them can be faster.
+        // No candidate is clearly faster by `min_improvement`. The ranking is settled only if none of them can be.
         return figures
             .iter()
             .filter(|(_, figure)| min_speedup < figure.ci_high)

@@ -27,7 +27,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The timeout for writing the last rows at the end.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest number of waiting sample blocks. Samples keep arriving during a stall, so surplus blocks are dropped. No
-/// other row is.
+/// other row is dropped.
 const MAX_SAMPLES: usize = 8;
 /// From this number of waiting rows on, requests that need the database are refused. No lease is granted once a
 /// row has waited too long, which bounds the rows of running attempts.

@@ -30,7 +30,9 @@ pub enum LockError {
     File(#[from] FileError),
     #[error("{action} {path}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
-    #[error("{device} is still in use by {holder} after {waited:?} (wait for it, or stop it with Ctrl-C)")]
+    #[error(
+        "{device} is still in use by {holder} after {waited:?} (wait until that run ends, or stop it with Ctrl-C)"
+    )]
     Held { device: String, holder: String, waited: Duration },
 }
 

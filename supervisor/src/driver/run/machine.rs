@@ -93,7 +93,7 @@ impl Machine {
     pub(crate) fn watching_room(self, folder: &Path) -> Self {
         let room = RoomWatch::start(folder.to_owned());
         if let Err(error) = &room {
-            tracing::warn!("the room for builds is not watched: {error}");
+            tracing::warn!("the free disk space and process ids are not watched: {error}");
         }
         Self { room: room.ok(), ..self }
     }

@@ -104,7 +104,7 @@ fn fill_a_leaf(executable: &Executable, leaves: &mut Leaves) -> Result<String, S
             Ok(format!("{file} {LIMIT}: ended by Linux, oom_kill {}", events.oom_kill))
         } else {
             Err(format!(
-                "a canary took {FILL_MIB} MiB in a leaf of {LIMIT} (oom_kill {}, at its limit {} times)",
+                "Linux did not end a canary that filled {FILL_MIB} MiB at the limit of its leaf, {LIMIT} (oom_kill {}, at its limit {} times)",
                 events.oom_kill, events.at_limit
             ))
         }
@@ -125,7 +125,7 @@ fn fill_under_watch(executable: &Executable) -> Result<String, String> {
     let mut canary = Canary::start(executable, &["fill", FILL_MIB]).map_err(text)?;
     let mut sampler = ProcessSampler::open(Path::new("/proc"), canary.pid())
         .map_err(|error| opt_shared::causes::chain(&error))?
-        .ok_or("its memory cannot be seen in /proc")?;
+        .ok_or("the canary's memory cannot be seen in /proc")?;
     let mut measure = || -> Result<Option<Bytes>, String> {
         let seen = sampler.resident().map_err(|error| opt_shared::causes::chain(&error))?;
         Ok(seen.alive().map(|resident| resident.anonymous()))
@@ -145,7 +145,7 @@ fn fill_under_watch(executable: &Executable) -> Result<String, String> {
     if canary.ends_within(CANARY_TIMEOUT) && canary.was_killed() == Some(true) {
         Ok(format!("noticed {} above its limit", owed - limit))
     } else {
-        Err("it did not end after SIGKILL".to_owned())
+        Err("the canary did not end after SIGKILL".to_owned())
     }
 }
 

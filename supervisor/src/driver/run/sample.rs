@@ -22,7 +22,7 @@ use crate::record::{MemoryTotals, Sampling};
 /// whose resident size is unchanged.
 const FULL_EVERY: Duration = Duration::from_secs(1);
 
-/// The sizes of a process's known memory files. Each file is counted once.
+/// The sizes of a process's known memory files, and of the memory that it shares with its zygote. Each is counted once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryFiles {
     /// Files that count for this process: only this runner maps them, or this worker holds them.
