@@ -295,7 +295,7 @@ fn summarise(problems: &[String]) -> Option<String> {
     Some(text)
 }
 
-/// Returns the arguments and outputs of every readable entry.
+/// Returns the arguments and outputs of every entry that can be used.
 pub fn observed(
     job: &JobPlan,
     files: &[PathBuf],
