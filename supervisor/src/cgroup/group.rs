@@ -30,14 +30,10 @@ pub struct Events {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// The folders are equal if both controllers are mounted together.
-    One {
-        memory: PathBuf,
-        pids: PathBuf,
-    },
-    Two {
-        folder: PathBuf,
-    },
+    /// A group of version 1. The folders are equal if both controllers are mounted together.
+    One { memory: PathBuf, pids: PathBuf },
+    /// A group of version 2.
+    Two { folder: PathBuf },
 }
 
 impl Group {

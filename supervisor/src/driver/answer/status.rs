@@ -283,7 +283,7 @@ impl View<'_> {
                 let colon = if detail.is_empty() { "" } else { ": " };
                 format!("{name} ended as {status} after {attempts}{faster}{colon}{detail}")
             }
-            None => format!("nothing is known about {name}"),
+            None => format!("{name} waits for its job to begin"),
         };
         let decisions: Vec<Value> = latest.iter().map(|row| self.decision(row)).collect();
         json!({ "candidate": name, "why": why, "decisions": decisions })

@@ -214,7 +214,7 @@ impl Machine {
 
     /// Gives up control groups for the rest of the run, and records that the protection is lost.
     pub(crate) fn give_up_leaves(&mut self, why: String) {
-        protections::lost(&mut self.protections, CGROUP_LEAF, &why);
+        protections::mark_lost(&mut self.protections, CGROUP_LEAF, &why);
         self.leaves.give_up(why);
         self.warn_of_missing(Some(&[CGROUP_LEAF.to_owned()]));
     }

@@ -72,7 +72,8 @@ pub fn confirm(protections: &mut Vec<Protection>, reported: Vec<Protection>) -> 
     gone
 }
 
-pub fn lost(protections: &mut [Protection], name: &str, why: &str) {
+/// Records that a protection does not work after all, and why.
+pub fn mark_lost(protections: &mut [Protection], name: &str, why: &str) {
     if let Some(known) = protections.iter_mut().find(|it| it.name == name) {
         *known = Protection::new(name, false, why);
     }
@@ -171,7 +172,7 @@ mod tests {
         assert_eq!(present, [false, true, false, false]);
         assert_eq!(protections[1].detail, "already its own");
         assert!(confirm(&mut protections, reported).is_empty(), "reported once");
-        lost(&mut protections, "session", "gone");
+        mark_lost(&mut protections, "session", "gone");
         assert!(!protections[1].present);
     }
 }

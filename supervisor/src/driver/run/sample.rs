@@ -169,7 +169,7 @@ impl Sampler {
     }
 
     /// Sets the bytes that the worker holds in memory files that do not count for a runner.
-    pub fn holds(&mut self, worker: opt_shared::ids::WorkerId, bytes: Bytes) {
+    pub fn set_held(&mut self, worker: opt_shared::ids::WorkerId, bytes: Bytes) {
         if let Some(watched) = self.watched.get_mut(&Process::Worker(worker)) {
             watched.files.own = bytes;
             self.set_next(SHORTEST);
