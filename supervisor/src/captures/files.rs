@@ -159,7 +159,7 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         if !self.placed {
-            // If this fails, the next run removes the file.
+            // If this fails, the next command removes the file.
             let _ = fs::remove_file(&self.path);
         }
     }

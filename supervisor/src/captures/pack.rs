@@ -137,7 +137,7 @@ struct Packing {
     claims: Claims,
     /// The sizes of blobs that an earlier command left. A storage of such a size is hashed before it is written.
     sizes: HashSet<u64>,
-    /// The next draft's name.
+    /// The number in the next draft's name.
     drafts: AtomicU64,
 }
 

@@ -16,7 +16,7 @@ pub struct LeafLimits {
 
 /// How far the limit on memory and swap together is above the limit on memory. It is more than a huge page of 2 MiB,
 /// because memory may be counted in such steps.
-const SWAP: Bytes = Bytes::mib(4);
+const SWAP_MARGIN: Bytes = Bytes::mib(4);
 
 /// Linux's counts for a leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,7 +88,7 @@ impl Group {
                 put(folder, "memory.limit_in_bytes", &memory)?;
                 // This limit must not be lower than the limit on memory, so it is set second. If both were equal, this
                 // one would be reached first, and newer versions of Linux do not count that.
-                let with_swap = (limits.memory + SWAP).get().to_string();
+                let with_swap = (limits.memory + SWAP_MARGIN).get().to_string();
                 if_there(put(folder, "memory.memsw.limit_in_bytes", &with_swap))?;
                 if_there(put(folder, "memory.swappiness", "0"))?;
                 // Otherwise, the parent's setting is inherited. It may let members hang at the limit instead of being

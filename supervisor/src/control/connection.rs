@@ -27,7 +27,7 @@ const CHUNK: usize = 16 << 10;
 /// The reason for closing a connection. It is not an error of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CloseReason {
-    /// The client closed its end.
+    /// The client closed its end, or has received everything before a planned close.
     Left,
     /// Reading or writing failed.
     Broken,
@@ -40,7 +40,7 @@ pub(super) enum CloseReason {
 pub(super) struct Connection {
     socket: OwnedFd,
     input: Vec<u8>,
-    /// When the first byte of the next line arrived, or the line before it was served.
+    /// When the first byte of the next line arrived, or when the line before it was served.
     line_began: Option<Instant>,
     output: VecDeque<u8>,
     /// The last time at which the client read something or the queue was empty.

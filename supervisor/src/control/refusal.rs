@@ -15,7 +15,7 @@ pub enum Code {
     LineTooLong,
     UnknownMethod,
     InvalidParams,
-    /// The request was understood, but nothing was changed.
+    /// The request was understood but refused, and nothing was changed.
     Refused,
     /// The request names a worker, job or candidate that the run does not have.
     NotFound,

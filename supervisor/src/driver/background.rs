@@ -70,8 +70,8 @@ impl<Order: Send + 'static, Outcome: Send + 'static> Background<Order, Outcome> 
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Tells the thread to end after its orders, and waits for it. Returns false if it takes longer than `timeout`, or
-    /// panicked. Outcomes are dropped.
+    /// Tells the thread to end after its orders, and waits for it. Returns false if the thread takes longer than
+    /// `timeout` or has panicked. Outcomes are dropped.
     pub(super) fn end(&mut self, timeout: Duration) -> bool {
         self.orders = None;
         let deadline = Instant::now() + timeout;

@@ -22,7 +22,7 @@ use crate::driver::folder::writer::FollowUp;
 use crate::driver::run::Run;
 use crate::plan::{CandidatePlan, Plan, Submission, SubmissionError};
 
-/// The time limit for accepting a submission, from its arrival. Clients wait longer than this. Its files are small, so
+/// The time limit for accepting a submission, from its arrival. Clients wait longer than this. The files are small, so
 /// only a disk that hangs takes longer.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// How long the end of a run waits for the thread.

@@ -187,7 +187,7 @@ impl Leaves {
     /// Kills a runner and everything that it started, if it has a leaf. The caller also signals it through its pidfd.
     pub fn kill(&mut self, worker: WorkerId, pid: u32) {
         if let Some(leaf) = self.leaves.get(&(worker, pid)) {
-            // The kill lowers the group's limit, and then refusals from above cannot be told from its own any more.
+            // In version 1, the kill lowers the group's limit. Refusals from above can then not be told from its own.
             if leaf.was_refused_tasks_from_above().unwrap_or_default() {
                 self.refused.insert((worker, pid));
             }

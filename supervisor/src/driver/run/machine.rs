@@ -89,7 +89,7 @@ impl Machine {
         Self { device, ..self }
     }
 
-    /// Starts to watch the room on the disk of the run's folder.
+    /// Starts to watch the room for files, on the disk of the run's folder, and for processes.
     pub(crate) fn watching_room(self, folder: &Path) -> Self {
         let room = RoomWatch::start(folder.to_owned());
         if let Err(error) = &room {

@@ -23,7 +23,7 @@ const FILL_MIB: &str = "64";
 const LIMIT: Bytes = Bytes::mib(8);
 const SAMPLE_EVERY: Duration = Duration::from_micros(200);
 
-/// Tests every protection, and returns them in the order of the list.
+/// Tests every protection. Returns the results in the order of `PROTECTIONS`.
 pub fn try_all(executable: &Executable, leaves: &mut Leaves) -> Vec<Protection> {
     // This canary runs while the other protections are tested.
     let confined = Canary::start(executable, &["confine"]);
@@ -57,7 +57,7 @@ pub fn confirm(protections: &mut Vec<Protection>, reported: Vec<Protection>) -> 
                 if !report.present {
                     gone.push(report.name.clone());
                 }
-                // The figures of the runner are kept, because the canary's sandbox is smaller.
+                // The runner's detail is kept, because the canary's sandbox is smaller.
                 *known = report;
             }
             Some(_) => {}

@@ -112,7 +112,7 @@ pub struct Sampler {
     descendants: Descendants,
     pub totals: MemoryTotals,
     pace: Pace,
-    /// The zero of the moments that `pace` gets.
+    /// The moments that `pace` gets are counted from here.
     began: Instant,
     /// The details of the last sample, for the record.
     pub latest: RunSample,
