@@ -202,7 +202,7 @@ impl View<'_> {
                         .map_or_else(|| "not recycled".to_owned(), |why| format!("recycled ({why})"));
                     let peak = record.peak_owed_bytes.unwrap_or_default();
                     let mut why = format!(
-                        "{} {id} ended {}: {class}, {reason}, after {} and a peak of {peak} owed",
+                        "{} {id} ended {}: {class}, {reason}, after {}; it owed at most {peak}",
                         record.role.name(),
                         record.ended.map_or_else(|| "at an unknown time".to_owned(), |at| format!("at {at}")),
                         counted(record.leases, "lease"),
@@ -236,7 +236,7 @@ impl View<'_> {
             (true, false) => ", and is ending",
         };
         format!(
-            "{} {} {doing}{goes}: {} are charged for it, {} owed (peak {}); {:.0} s old, {}, {} validated{}",
+            "{} {} {doing}{goes}. {} are charged for it, and it owes {} (peak {}). It is {:.0} s old, has had {}, and has verified {} of captures{}",
             it.role.name(),
             it.id,
             it.charged,
