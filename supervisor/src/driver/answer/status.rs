@@ -192,7 +192,7 @@ impl View<'_> {
         let view = self.decisions.core.worker_views(self.decisions.now()).into_iter().find(|it| it.id == id);
         let latest = &found.decisions;
         let why = match view {
-            Some(it) => self.sentence_of(&it, latest.first()),
+            Some(it) => self.description_of(&it, latest.first()),
             None => match &found.worker {
                 Some(record) => {
                     let class = record.end_class.as_deref().unwrap_or("unknown");
@@ -217,7 +217,7 @@ impl View<'_> {
         Ok(json!({ "worker": id, "why": why, "decisions": decisions }))
     }
 
-    fn sentence_of(&self, it: &WorkerView, latest: Option<&PolicyRecord>) -> String {
+    fn description_of(&self, it: &WorkerView, latest: Option<&PolicyRecord>) -> String {
         let doing = match &it.lease {
             Some(lease) => format!(
                 "has held {} ({} of {}, attempt {}) for {:.1} s and will count as stuck in {:.0} s",
@@ -267,7 +267,7 @@ impl View<'_> {
                     .find(|it| it.lease.is_some_and(|lease| Some(lease.unit) == unit));
                 match holder {
                     Some(it) => {
-                        format!("{name} is in stage `{}`: {}", stage.name(), self.sentence_of(&it, None))
+                        format!("{name} is in stage `{}`: {}", stage.name(), self.description_of(&it, None))
                     }
                     None => format!("{name} is in stage `{}` (attempt {attempt})", stage.name()),
                 }
