@@ -64,7 +64,7 @@ fn check_top_level(store: &Path, checked: &mut Checked) -> Result<(), CapturesEr
         let kind = entry.file_type().map_err(failed("reading the metadata of", &entry.path()))?;
         if name == PARTIAL {
             checked.found(format!(
-                "{PARTIAL}: packing was interrupted (run that `captures pack` or `captures add` again)"
+                "{PARTIAL}: packing was interrupted, or has not ended yet (if it was interrupted, run that `captures pack` or `captures add` again)"
             ));
         } else if !(kind.is_file() && (name == INDEX || name == INDEX_DIGEST)
             || kind.is_dir() && (name == ENTRIES || name == BLOBS))
@@ -99,7 +99,7 @@ fn check_manifests(
                     if wanted_blob.bytes != bytes {
                         let by = &wanted_blob.by;
                         checked.found(format!(
-                            "{ENTRIES}/{}: it gives a blob another size than {by}",
+                            "{ENTRIES}/{}: it gives the blob {id} another size than {by} does",
                             entry.name
                         ));
                     }
@@ -194,7 +194,7 @@ fn damage(store: &Path, id: BlobId, tick: Tick<'_>) -> Option<String> {
     }
 }
 
-/// Excludes folders. Paths have `/` as separator. The flag is true for regular files.
+/// Returns the paths, relative to `folder`, of everything in it except folders. The flag is true for regular files.
 fn below(folder: &Path) -> Result<Vec<(String, bool)>, CapturesError> {
     let mut names = Vec::new();
     for entry in walkdir::WalkDir::new(folder).min_depth(1).sort_by_file_name() {

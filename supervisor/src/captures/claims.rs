@@ -1,5 +1,5 @@
 //! Decides which thread writes a storage that several entries seem to share. The first thread that reaches the storage
-//! writes it. The others hash their copies, and then wait for it.
+//! writes it. The others hash their copies, and then wait for that thread.
 //!
 //! Storages of equal size and CRC are presumed equal until they have been read. Then their digests decide.
 
@@ -32,23 +32,23 @@ pub(super) struct Claim<'c> {
 
 impl Claims {
     pub(super) fn take(&self, size_and_crc: SizeAndCrc) -> Option<Claim<'_>> {
-        let mut claimed = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if claimed.contains_key(&size_and_crc) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.contains_key(&size_and_crc) {
             return None;
         }
-        claimed.insert(size_and_crc, false);
+        known.insert(size_and_crc, false);
         Some(Claim { claims: self, size_and_crc })
     }
 
     /// Waits until the claim is dropped, whether or not its writer succeeded.
     pub(super) fn wait(&self, size_and_crc: SizeAndCrc, stop: &AtomicBool) -> Result<(), CapturesError> {
-        let mut claimed = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        while claimed.get(&size_and_crc) == Some(&false) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        while known.get(&size_and_crc) == Some(&false) {
             if stop.load(Ordering::Relaxed) {
                 return Err(CapturesError::GivenUp);
             }
-            claimed =
-                self.finished.wait_timeout(claimed, CHECK_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
+            known =
+                self.finished.wait_timeout(known, CHECK_INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
         }
         Ok(())
     }

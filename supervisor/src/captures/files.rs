@@ -1,5 +1,5 @@
-//! Writes and reads the files of a store. A file is written as a draft, flushed and renamed. Files are read in chunks,
-//! which are then dropped from the page cache.
+//! Writes and reads the files of a store. A file is written as a draft, flushed and renamed. Files are read in chunks.
+//! What the reads brought into the page cache is dropped again.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -25,7 +25,7 @@ pub(super) struct Stream {
     file: Arc<File>,
     guard: CacheGuard,
     position: u64,
-    /// The bytes before this offset have been dropped from the page cache.
+    /// What was read before this offset has been dropped from the page cache, unless it was cached before.
     dropped: u64,
 }
 
@@ -59,7 +59,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Passes the next `bytes` to `take` in chunks.
+    /// Passes the next `bytes` bytes of the file to `take`, in chunks.
     pub(super) fn each_chunk(
         &mut self,
         bytes: u64,
@@ -159,7 +159,7 @@ impl Draft {
 impl Drop for Draft {
     fn drop(&mut self) {
         if !self.placed {
-            // If this fails, the next run removes the file.
+            // If this fails, the next command removes the file.
             let _ = fs::remove_file(&self.path);
         }
     }

@@ -34,7 +34,7 @@ pub(super) struct Journal {
 pub(super) struct Earlier {
     pub(super) provenance: Provenance,
     pub(super) done: BTreeMap<String, Line>,
-    /// The offset of the end of the last complete line.
+    /// The offset of the first incomplete or unreadable line, or the length of the journal.
     complete: u64,
 }
 
@@ -56,7 +56,7 @@ pub(super) fn earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> 
     let provenance = serde_json::from_slice(&line).map_err(|error| CapturesError::Damaged {
         path: path.clone(),
         what: format!(
-            "the journal is damaged, because its first line does not describe a store: {error} (pack into another folder)"
+            "the journal is damaged: its first line does not describe a store: {error} (pack into another folder)"
         ),
     })?;
     let mut done = BTreeMap::new();
@@ -93,7 +93,7 @@ impl Journal {
         Self::open(path)
     }
 
-    /// Removes the incomplete last line, if there is one.
+    /// Removes the first incomplete or unreadable line, and all that follows it.
     pub(super) fn resume(partial: &Path, earlier: &Earlier) -> Result<Self, CapturesError> {
         let journal = Self::open(partial.join(NAME))?;
         journal.file.set_len(earlier.complete).map_err(failed("truncating", &journal.path))?;

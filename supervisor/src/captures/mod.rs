@@ -1,7 +1,7 @@
 //! Packs capture sets into stores that contain every tensor once, and unpacks and checks stores.
 //!
-//! This module streams on a few threads, removes what it brought into the page cache, and can safely be killed at any
-//! moment.
+//! Files are read and written in chunks, on at most `MAX_THREADS` threads. What reads and writes brought into
+//! the page cache is dropped again. A command can be killed at any moment without damage to the store.
 
 pub mod check;
 mod claims;

@@ -137,7 +137,7 @@ struct Packing {
     claims: Claims,
     /// The sizes of blobs that an earlier command left. A storage of such a size is hashed before it is written.
     sizes: HashSet<u64>,
-    /// The next draft's name.
+    /// The number in the next draft's name.
     drafts: AtomicU64,
 }
 
@@ -214,7 +214,7 @@ impl Packing {
     }
 
     /// The need is estimated from headers: storages of equal size and CRC count once. Each blob of the store is taken
-    /// for a storage of its size, because the store does not keep CRCs. The need is then too small, but never too large.
+    /// for a storage of its size, because the store does not keep CRCs, so it can be too small.
     fn require_space(&self, todo: &[&Source]) -> Result<(), CapturesError> {
         let mut seen = HashSet::new();
         let mut needed = Bytes::ZERO;
@@ -438,7 +438,7 @@ fn used_blobs(store: &Path, entries: &[IndexEntry]) -> Result<BTreeSet<(BlobId, 
     Ok(used)
 }
 
-/// Finishes an earlier `pack` that was interrupted after it wrote the index. Returns its figures; `None` if none was.
+/// Finishes an earlier `pack` that was interrupted after it wrote the index. Returns its figures, if there was one.
 fn finish_tidying(store: &Path) -> Result<Option<Packed>, CapturesError> {
     let partial = store.join(PARTIAL);
     if form_of(store) != FolderForm::Store || !partial.is_dir() {

@@ -58,7 +58,10 @@ pub(super) fn find(folder: &Path) -> Result<Found, CapturesError> {
         return Err(CapturesError::Refused(format!("{} is not a folder of captures", folder.display())));
     }
     if form_of(folder) != FolderForm::Files {
-        return Err(CapturesError::Refused(format!("{} is already a capture store", folder.display())));
+        return Err(CapturesError::Refused(format!(
+            "{} is already a capture store, finished or not",
+            folder.display()
+        )));
     }
     let mut found = Found::default();
     for entry in walkdir::WalkDir::new(folder).max_depth(MAX_NAME_DEPTH).sort_by_file_name() {

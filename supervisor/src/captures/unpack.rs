@@ -115,7 +115,7 @@ pub(super) fn read_index(store: &Path) -> Result<Index, CapturesError> {
     }
     if store.join(PARTIAL).exists() {
         let detail = format!(
-            "{} still has temporary files (run the `captures pack` or `captures add` that made it again)",
+            "{} still has temporary files (run again the `captures pack` or `captures add` that made it)",
             store.display()
         );
         return Err(CapturesError::Refused(detail));

@@ -16,7 +16,7 @@ pub struct LeafLimits {
 
 /// How far the limit on memory and swap together is above the limit on memory. It is more than a huge page of 2 MiB,
 /// because memory may be counted in such steps.
-const SWAP: Bytes = Bytes::mib(4);
+const SWAP_MARGIN: Bytes = Bytes::mib(4);
 
 /// Linux's counts for a leaf.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,14 +30,10 @@ pub struct Events {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// The folders are equal if both controllers are mounted together.
-    One {
-        memory: PathBuf,
-        pids: PathBuf,
-    },
-    Two {
-        folder: PathBuf,
-    },
+    /// A group of version 1. The folders are equal if both controllers are mounted together.
+    One { memory: PathBuf, pids: PathBuf },
+    /// A group of version 2.
+    Two { folder: PathBuf },
 }
 
 impl Group {
@@ -92,7 +88,7 @@ impl Group {
                 put(folder, "memory.limit_in_bytes", &memory)?;
                 // This limit must not be lower than the limit on memory, so it is set second. If both were equal, this
                 // one would be reached first, and newer versions of Linux do not count that.
-                let with_swap = (limits.memory + SWAP).get().to_string();
+                let with_swap = (limits.memory + SWAP_MARGIN).get().to_string();
                 if_there(put(folder, "memory.memsw.limit_in_bytes", &with_swap))?;
                 if_there(put(folder, "memory.swappiness", "0"))?;
                 // Otherwise, the parent's setting is inherited. It may let members hang at the limit instead of being
@@ -137,8 +133,8 @@ impl Group {
         }
     }
 
-    /// True if `pids.events` counts a refusal, but the group never had as many as its own limit allows. In version 2
-    /// since Linux 6.11, only the group whose limit was reached counts refusals, so this returns false.
+    /// True if `pids.events` counts a refusal, but the group never had as many tasks as its own limit allows. In
+    /// version 2 since Linux 6.11, only the group whose limit was reached counts refusals, so this returns false.
     pub(super) fn was_refused_tasks_from_above(&self, limit: u32) -> Result<bool, CgroupError> {
         let folder = match self {
             Self::One { pids, .. } => pids,

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// Others hold the lock only for the moment in which they examine it.
+/// Supervisors of other runs hold the lock only while they look for groups that a killed supervisor left.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 1000 });
 const LOCK_PAUSE: Duration = Duration::from_millis(1);
 

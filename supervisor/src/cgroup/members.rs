@@ -10,12 +10,12 @@ use super::{CgroupError, read};
 /// The number of members killed in one round. Each needs a file descriptor meanwhile.
 const AT_A_TIME: usize = 64;
 /// The largest number of rounds, each of which kills at most `AT_A_TIME` members.
-const MAX_LISTS: usize = 256;
+const MAX_ROUNDS: usize = 256;
 
-/// Also kills those that another member starts meanwhile.
+/// Also kills those that another member starts meanwhile, as far as `MAX_ROUNDS` suffices.
 pub(super) fn kill(folder: &Path) -> Result<(), CgroupError> {
     let mut signalled = HashSet::new();
-    for _ in 0..MAX_LISTS {
+    for _ in 0..MAX_ROUNDS {
         let left = members(folder)?.into_iter().filter(|pid| !signalled.contains(pid));
         let next: Vec<Pid> = left.take(AT_A_TIME).collect();
         if next.is_empty() {
@@ -39,7 +39,7 @@ pub(super) fn kill(folder: &Path) -> Result<(), CgroupError> {
 
 fn members(folder: &Path) -> Result<HashSet<Pid>, CgroupError> {
     let text = read(&folder.join("cgroup.procs"))?;
-    // The end of a long list is missing, so its last line may be a part of a number.
+    // The end of a long list is not read, so the last line may be a part of a number.
     let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     // Members that this process cannot see have the pid 0.
     Ok(lines.filter_map(|line| Pid::from_raw(line.trim().parse().ok()?)).collect())

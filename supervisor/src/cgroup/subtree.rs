@@ -113,13 +113,13 @@ impl Subtree {
         Ok(())
     }
 
-    /// The process must enter the leaf before it does anything else.
+    /// Creates a leaf. Its process must enter it before it does anything else.
     pub fn leaf(&mut self, name: &str, limits: LeafLimits) -> Result<Leaf, CgroupError> {
         self.sweep();
         Leaf::create(self.start.child(&format!("{PREFIX}{}-{name}", self.key)), limits)
     }
 
-    /// Kills what is left in the leaf. If it is not empty yet, it is removed later.
+    /// Removes the leaf. If it still has members, kills them, and removes it later.
     pub fn give_back(&mut self, leaf: Leaf) {
         if let Err(busy) = leaf.remove() {
             let _ = busy.kill();
@@ -146,7 +146,7 @@ impl Subtree {
             if key == self.key {
                 // This supervisor has set the run's mark, so the one that created this group is dead.
                 let is_home = group == self.home();
-                // In version 1, nobody is in `home`.
+                // In version 1, `home` has no members.
                 if !is_home || matches!(group, Group::Two { .. }) {
                     let _ = group.kill();
                 }
@@ -222,7 +222,7 @@ fn home(key: &str) -> String {
     format!("{PREFIX}{key}-{HOME}")
 }
 
-/// `None` if no supervisor created the group.
+/// Returns the key of the run that a group belongs to; `None` if no supervisor created the group.
 fn key_of(name: &str) -> Option<&str> {
     Some(name.strip_prefix(PREFIX)?.split_once('-')?.0)
 }

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The time between two looks at a supervisor that does not answer.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long a supervisor must have been seen stopped before a client gives up that does not wait.
+/// A client that does not wait forever gives up once it has seen the supervisor stopped for this long.
 const STOPPED_FOR: Duration = Duration::from_secs(3);
 /// The maximum length of an answer, in bytes. It is larger than any queue of the server.
 const MAX_ANSWER: u64 = 8 << 20;
@@ -37,7 +37,7 @@ pub enum ClientError {
     Stopped { pid: i32 },
     #[error("the run closed the connection (the run has ended, or this client exceeded a limit)")]
     Closed,
-    #[error("the run's answer is not JSON-RPC")]
+    #[error("the run's answer is incomplete, or is not JSON-RPC")]
     Garbled(#[source] Option<serde_json::Error>),
     /// The run refused the request; the message is the run's.
     #[error("{message} ({code})")]
@@ -185,7 +185,7 @@ fn is_timeout(error: &io::Error) -> bool {
 }
 
 /// Connects a socket. The timeout applies to this and to all later writes: a supervisor that is stopped accepts no
-/// connections, and only a few wait in its queue.
+/// connections, and its queue of waiting connections is limited.
 fn socket_within(path: &Path, timeout: Duration) -> rustix::io::Result<OwnedFd> {
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     set_socket_timeout(&socket, Timeout::Send, Some(timeout))?;

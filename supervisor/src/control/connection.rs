@@ -27,7 +27,7 @@ const CHUNK: usize = 16 << 10;
 /// The reason for closing a connection. It is not an error of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CloseReason {
-    /// The client closed its end.
+    /// The client closed its end, or has received everything before a planned close.
     Left,
     /// Reading or writing failed.
     Broken,
@@ -40,7 +40,7 @@ pub(super) enum CloseReason {
 pub(super) struct Connection {
     socket: OwnedFd,
     input: Vec<u8>,
-    /// When the first byte of an incomplete line arrived.
+    /// When the first byte of the next line arrived, or when the line before it was served.
     line_began: Option<Instant>,
     output: VecDeque<u8>,
     /// The last time at which the client read something or the queue was empty.
@@ -108,7 +108,7 @@ impl Connection {
         self.ended && !self.has_line() && (answered || self.hung_up)
     }
 
-    /// Stops polling the connection, because every poll would report the hang-up.
+    /// After this, the loop no longer polls the connection, because every poll would report the hang-up.
     pub(super) fn hang_up(&mut self) {
         self.hung_up = true;
     }
@@ -145,7 +145,8 @@ impl Connection {
         }
     }
 
-    /// Returns the next complete line, without its newline, if the rate limit allows serving it now.
+    /// Returns the next complete line, without its newline, if the rate limit and the unread output allow serving it
+    /// now.
     pub(super) fn line(&mut self, now: Instant) -> Option<Vec<u8>> {
         let since = now.saturating_duration_since(self.refilled).as_secs_f64();
         self.allowance = MAX_BURST_LINES.min(self.allowance + since * LINES_PER_SECOND);
@@ -208,7 +209,7 @@ impl Connection {
     }
 
     /// Returns the next time at which the connection must be served even if nothing arrives: a timeout, or the end of a
-    /// wait for the rate limit.
+    /// wait for the rate limit. After a hang-up, that is at once.
     pub(super) fn next_moment(&self) -> Option<Instant> {
         let allowance = (self.has_line() && !self.closing && self.output.len() < MAX_QUEUED / 2).then(|| {
             self.refilled + Duration::from_secs_f64(((1.0 - self.allowance) / LINES_PER_SECOND).max(0.0))

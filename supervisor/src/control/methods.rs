@@ -97,7 +97,8 @@ pub struct CandidatesParams {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HistoryParams {
-    /// The start, in seconds since this process began, such as the time of the last slot of an earlier answer.
+    /// The start, in seconds since the supervisor's process began, such as the time of the last slot of an earlier
+    /// answer.
     #[serde(default)]
     pub since_s: f64,
 }
@@ -132,8 +133,8 @@ pub struct SubmitParams {
     pub name: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub symbol: Option<String>,
-    /// The candidate of the job whose launches a kernel without host code uses. By default, this is the baseline, or
-    /// else the first candidate that has launches.
+    /// The candidate of the job whose launches a kernel without host code uses. By default, this is the baseline if
+    /// it has launches, or else the first candidate that has some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub like: Option<String>,
 }

@@ -6,10 +6,11 @@
 //! end, for `ctl`.
 //!
 //! ```text
-//!   accept ── another uid? ──▶ "forbidden", closed
+//!   accept ── uid of neither the run nor root? ─▶ "forbidden", closed
 //!      │ ── more than 32? ───▶ "busy", closed
 //!      ▼
-//!   line ── too long, too slow ─▶ closed
+//!   line ── too long ─▶ "line_too_long", closed
+//!      │ ── too slow ─▶ closed
 //!      │ ── not a request ─▶ an error with a code
 //!      ▼
 //!   Request ─▶ driver ─▶ core ─▶ Reply ─▶ out queue ── never read ─▶ closed

@@ -15,11 +15,12 @@ pub enum Code {
     LineTooLong,
     UnknownMethod,
     InvalidParams,
-    /// The request was understood, but nothing was changed.
+    /// The request was understood but refused, and nothing was changed.
     Refused,
     /// The request names a worker, job or candidate that the run does not have.
     NotFound,
-    /// There are too many connections, or too many requests of one connection wait for an answer.
+    /// There are too many connections, too many requests of one connection wait for an answer, or too many submissions
+    /// wait.
     Busy,
     /// The client belongs to another user.
     Forbidden,

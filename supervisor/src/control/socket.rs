@@ -29,7 +29,7 @@ pub enum SocketError {
     #[error("{action} {path}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error(
-        "{path} is too long for a folder of sockets (a socket's path can have at most {MAX_PATH_BYTES} bytes)"
+        "{path} is too long for a folder of sockets, whose paths can have at most {MAX_PATH_BYTES} bytes (set OPT_SUPERVISOR_RUNTIME_DIR to a shorter path)"
     )]
     TooLong { path: PathBuf },
     #[error("{path} is not a folder that only you can use (remove it, or set OPT_SUPERVISOR_RUNTIME_DIR)")]

@@ -23,8 +23,8 @@ pub(super) struct Background<Order, Outcome> {
 }
 
 impl<Order: Send + 'static, Outcome: Send + 'static> Background<Order, Outcome> {
-    /// Starts a thread. `carry_out` may return `None` if nobody needs to know the outcome of an order. The thread also drops
-    /// `carry_out`.
+    /// Starts a thread. `carry_out` may return `None` if nobody needs to know the outcome of an order. The thread also
+    /// drops `carry_out`.
     pub(super) fn start(
         name: &str,
         mut carry_out: impl FnMut(Order) -> Option<Outcome> + Send + 'static,
@@ -49,7 +49,7 @@ impl<Order: Send + 'static, Outcome: Send + 'static> Background<Order, Outcome> 
         Ok(Self { orders: Some(orders), outcomes, wake, thread: Some(thread) })
     }
 
-    /// Gives the thread an order. Returns false if the thread has ended.
+    /// Gives the thread an order. Returns false if the thread has ended or been told to end.
     pub(super) fn order(&self, order: Order) -> bool {
         self.orders.as_ref().is_some_and(|orders| orders.send(order).is_ok())
     }
@@ -70,8 +70,8 @@ impl<Order: Send + 'static, Outcome: Send + 'static> Background<Order, Outcome> 
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Tells the thread to end after its orders, and waits for it. Returns false if it takes longer than `timeout`.
-    /// Outcomes are dropped.
+    /// Tells the thread to end after its orders, and waits for it. Returns false if the thread takes longer than
+    /// `timeout` or has panicked. Outcomes are dropped.
     pub(super) fn end(&mut self, timeout: Duration) -> bool {
         self.orders = None;
         let deadline = Instant::now() + timeout;

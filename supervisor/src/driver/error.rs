@@ -14,7 +14,7 @@ use crate::store::StoreError;
 
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
-    #[error("the run folder")]
+    #[error("using the run folder")]
     Folder(#[from] FolderError),
     #[error("{path} was removed during the run, and its results with it (start the run again)")]
     FolderRemoved { path: std::path::PathBuf },
@@ -22,7 +22,7 @@ pub enum RunError {
         "{path} was moved to {to} during the run (its results so far are there: move it back and continue with --resume)"
     )]
     FolderMoved { path: std::path::PathBuf, to: std::path::PathBuf },
-    #[error("the run database")]
+    #[error("using the run database")]
     Store(#[from] StoreError),
     #[error("starting a thread")]
     Thread(#[source] std::io::Error),
@@ -32,17 +32,17 @@ pub enum RunError {
         "this machine lacks the resources to read the captures of job `{job}`: {why} (raise the limit, or end other programs)"
     )]
     Unread { job: String, why: String },
-    #[error("the pool of workers")]
+    #[error("managing the workers")]
     Pool(#[from] PoolError),
-    #[error("the device of this run")]
+    #[error("using the device of this run")]
     Device(#[from] DeviceError),
-    #[error("the device of this run")]
+    #[error("using the device of this run")]
     DeviceTaken(#[from] DeviceFailure),
-    #[error("the control socket, which an open run needs")]
+    #[error("opening the control socket, which a run with --keep-open needs")]
     Control(#[from] ControlError),
     #[error(transparent)]
     Metrics(#[from] MetricsError),
-    #[error("the summary")]
+    #[error("writing the summary")]
     Summary(#[from] crate::report::summary::SummaryError),
     #[error("reading the entries of a job")]
     Entries(#[from] crate::plan::EntriesError),

@@ -45,7 +45,7 @@ impl Version {
     }
 }
 
-/// `root` is `/`. Returns `None` if there are no groups or no limit.
+/// Returns the lowest memory limit of this process's groups, or `None` if no limit applies; `root` is `/`.
 pub fn memory_limit(root: &Path) -> Result<Option<GroupLimit>, SampleError> {
     let mut lowest: Option<GroupLimit> = None;
     for (version, folder) in groups_with(root, "memory")? {
@@ -60,7 +60,8 @@ pub fn memory_limit(root: &Path) -> Result<Option<GroupLimit>, SampleError> {
     Ok(lowest)
 }
 
-/// `root` is `/`. Returns `None` if there are no groups or no limit.
+/// Returns how many more processes and threads this process's groups allow, or `None` if no limit applies; `root` is
+/// `/`.
 pub fn pids_left(root: &Path) -> Result<Option<u64>, SampleError> {
     let mut least: Option<u64> = None;
     for (_, folder) in groups_with(root, "pids")? {

@@ -50,11 +50,11 @@ pub enum SampleError {
     },
     #[error("{path}: `{line}` is not {wanted} (this version of Linux is not supported)")]
     Line { path: PathBuf, line: String, wanted: &'static str },
-    #[error("{path}: longer than {limit} bytes (longer files are not read)")]
+    #[error("{path} is longer than {limit} bytes (longer files are not read)")]
     TooLong { path: PathBuf, limit: usize },
-    #[error("{path}: has no `{wanted}` (this version of Linux is not supported)")]
+    #[error("{path} has no `{wanted}` (this version of Linux is not supported)")]
     Absent { path: PathBuf, wanted: &'static str },
-    #[error("{path}: more than {limit} processes (too many to list)")]
+    #[error("{path}: there are more than {limit} processes, which is too many to list")]
     TooMany { path: PathBuf, limit: usize },
 }
 

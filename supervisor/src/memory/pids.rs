@@ -12,8 +12,8 @@ use super::text::{number, read_small, words};
 /// Each file has one short line.
 const BYTES: usize = 256;
 
-/// `root` is `/`. Returns `None` if neither the machine nor a control group has a limit that can be read.
-/// The user's own limit does not count here; see `left_for_user`.
+/// Returns how many more processes and threads the machine and the control groups allow, or `None` if no limit can be
+/// read; `root` is `/`. The user's own limit does not count here; see `left_for_user`.
 pub fn left(root: &Path) -> Result<Option<u64>, SampleError> {
     let proc = root.join("proc");
     let groups = pids_left(root)?;

@@ -1,4 +1,4 @@
-//! Reads files of `/proc` into a fixed buffer, and parses numbers in them without allocating.
+//! Reads files of `/proc`, and parses numbers in them without allocating.
 
 use std::fs::File;
 use std::io::Read as _;

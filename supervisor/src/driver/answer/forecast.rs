@@ -55,8 +55,9 @@ impl Forecast {
         self.ended
     }
 
-    /// Returns the estimated time until all `open` candidates have ended. Returns `None` while a stage that they may
-    /// still reach has never been run. Screening is an exception, because a job with few candidates does not have it.
+    /// Returns the estimated time until all `open` candidates have ended, as if one attempt ran at a time. Returns
+    /// `None` while a stage that they may still reach has never been run. Screening is an exception, because a job with
+    /// few candidates does not have it.
     pub fn remaining(
         &self,
         open: impl Iterator<Item = Open>,

@@ -30,7 +30,7 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    /// Returns the state of a candidate in the core, if it has been offered.
+    /// Returns the state of a candidate in the core, if the candidate has been offered to it.
     fn state_of_candidate(&self, id: CandidateId) -> Option<UnitView> {
         self.decisions.core.unit_view(self.agenda.units.of_candidate(id)?)
     }

@@ -41,7 +41,10 @@ pub(crate) fn open(folder: &RunFolder, is_needed: bool) -> Result<Option<Server>
         Ok(server) => Ok(Some(server)),
         Err(error) if is_needed => Err(error.into()),
         Err(error) => {
-            tracing::warn!("there is no control socket: {}", opt_shared::causes::chain(&error));
+            tracing::warn!(
+                "the run continues without a control socket: {}",
+                opt_shared::causes::chain(&error)
+            );
             Ok(None)
         }
     }
@@ -144,7 +147,8 @@ impl Run<'_> {
         Ok(Some(reply))
     }
 
-    /// Starts to look up rows. The answer is sent when they arrive, or at once if the database does not respond.
+    /// Starts to look up rows. The answer is sent when they arrive. If the database does not respond, returns a refusal
+    /// instead.
     fn look_up(&mut self, token: &Token, question: Question) -> Option<Reply> {
         if self.store_is_behind() {
             let why = format!("the run's database does not answer: {}", self.records.writer.last_error());
@@ -184,7 +188,8 @@ impl Run<'_> {
         }
     }
 
-    /// Refuses the requests that still wait for a candidate, announces the end of the run, and closes the socket.
+    /// Refuses the requests that still wait for a submission or a candidate, announces the end of the run, and closes
+    /// the socket.
     pub(crate) fn close_control(&mut self, exit: Exit) {
         for token in self.endpoints.submissions.close() {
             let why = "the run ended before the submission was accepted";

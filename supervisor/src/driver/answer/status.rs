@@ -192,7 +192,7 @@ impl View<'_> {
         let view = self.decisions.core.worker_views(self.decisions.now()).into_iter().find(|it| it.id == id);
         let latest = &found.decisions;
         let why = match view {
-            Some(it) => self.sentence_of(&it, latest.first()),
+            Some(it) => self.description_of(&it, latest.first()),
             None => match &found.worker {
                 Some(record) => {
                     let class = record.end_class.as_deref().unwrap_or("unknown");
@@ -202,7 +202,7 @@ impl View<'_> {
                         .map_or_else(|| "not recycled".to_owned(), |why| format!("recycled ({why})"));
                     let peak = record.peak_owed_bytes.unwrap_or_default();
                     let mut why = format!(
-                        "{} {id} ended {}: {class}, {reason}, after {} and a peak of {peak} owed",
+                        "{} {id} ended {}: {class}, {reason}, after {}; it owed at most {peak}",
                         record.role.name(),
                         record.ended.map_or_else(|| "at an unknown time".to_owned(), |at| format!("at {at}")),
                         counted(record.leases, "lease"),
@@ -217,7 +217,7 @@ impl View<'_> {
         Ok(json!({ "worker": id, "why": why, "decisions": decisions }))
     }
 
-    fn sentence_of(&self, it: &WorkerView, latest: Option<&PolicyRecord>) -> String {
+    fn description_of(&self, it: &WorkerView, latest: Option<&PolicyRecord>) -> String {
         let doing = match &it.lease {
             Some(lease) => format!(
                 "has held {} ({} of {}, attempt {}) for {:.1} s and will count as stuck in {:.0} s",
@@ -236,7 +236,7 @@ impl View<'_> {
             (true, false) => ", and is ending",
         };
         format!(
-            "{} {} {doing}{goes}: {} are charged for it, {} owed (peak {}); {:.0} s old, {}, {} validated{}",
+            "{} {} {doing}{goes}. {} are charged for it, and it owes {} (peak {}). It is {:.0} s old, has had {}, and has verified {} of captures{}",
             it.role.name(),
             it.id,
             it.charged,
@@ -267,7 +267,7 @@ impl View<'_> {
                     .find(|it| it.lease.is_some_and(|lease| Some(lease.unit) == unit));
                 match holder {
                     Some(it) => {
-                        format!("{name} is in stage `{}`: {}", stage.name(), self.sentence_of(&it, None))
+                        format!("{name} is in stage `{}`: {}", stage.name(), self.description_of(&it, None))
                     }
                     None => format!("{name} is in stage `{}` (attempt {attempt})", stage.name()),
                 }
@@ -283,7 +283,7 @@ impl View<'_> {
                 let colon = if detail.is_empty() { "" } else { ": " };
                 format!("{name} ended as {status} after {attempts}{faster}{colon}{detail}")
             }
-            None => format!("nothing is known about {name}"),
+            None => format!("{name} waits for its job to begin"),
         };
         let decisions: Vec<Value> = latest.iter().map(|row| self.decision(row)).collect();
         json!({ "candidate": name, "why": why, "decisions": decisions })

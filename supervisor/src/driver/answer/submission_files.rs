@@ -62,8 +62,8 @@ impl SubmissionRecord {
 pub(super) struct SubmissionFolders {
     /// Contains the folder of each submission.
     folder: PathBuf,
-    /// The number of the last accepted submission. `None` until the first submission, when the folder is listed to find
-    /// those of earlier parts of the run.
+    /// The last number that is used up, by an accepted submission or by a folder that a refused one left. `None` until
+    /// the first submission, when the folder is listed to find the numbers of earlier parts of the run.
     last: Option<u32>,
     current: Option<(u32, PathBuf)>,
 }
@@ -104,13 +104,14 @@ impl SubmissionFolders {
     /// Removes the folder of the submission that was copied last.
     pub(super) fn discard(&mut self) {
         if let Some((_, folder)) = self.current.take() {
-            // The record is removed first: without its files, a resumed run must not find it.
+            // The record is removed first, because a resumed run must not find a record without its files.
             let _ = fs::remove_file(folder.join(RECORD));
             let _ = fs::remove_dir_all(folder);
         }
     }
 
-    /// Creates the folder of the next submission. The number is used up only when the submission is accepted.
+    /// Creates the folder of the next submission. The number is used up only if the submission is accepted, or
+    /// its folder cannot be removed.
     fn next_folder(&mut self) -> Result<(u32, PathBuf), Refusal> {
         // Only this folder is created, not its parents: if the run's folder was moved, a new one must not appear at its
         // old path.
@@ -130,7 +131,9 @@ impl SubmissionFolders {
                 }
             }
         }
-        let why = format!("this run has had {MAX_SUBMISSIONS} submissions (start another run)");
+        let why = format!(
+            "this run has had {MAX_SUBMISSIONS} submissions, which is the maximum (start another run)"
+        );
         Err(Refusal::new(Code::Refused, why))
     }
 }
@@ -165,7 +168,7 @@ fn copy_files(submission_folder: &Path, params: &SubmitParams) -> Result<Vec<Pat
         return Ok(vec![path]);
     }
     if MAX_FILES < params.sources.len() {
-        return Err(invalid(format!("more than {MAX_FILES} source files")));
+        return Err(invalid(format!("a submission can have at most {MAX_FILES} source files")));
     }
     if let Some(source) = params.sources.iter().find(|source| !Path::new(source).is_absolute()) {
         return Err(invalid(format!("`{source}` is not an absolute path")));

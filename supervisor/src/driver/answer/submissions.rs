@@ -22,7 +22,7 @@ use crate::driver::folder::writer::FollowUp;
 use crate::driver::run::Run;
 use crate::plan::{CandidatePlan, Plan, Submission, SubmissionError};
 
-/// The time limit for accepting a submission, from its arrival. Clients wait longer than this. Its files are small, so
+/// The time limit for accepting a submission, from its arrival. Clients wait longer than this. The files are small, so
 /// only a disk that hangs takes longer.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// How long the end of a run waits for the thread.
@@ -64,7 +64,7 @@ enum Order {
 
 enum Outcome {
     Copied(Result<Vec<PathBuf>, Refusal>),
-    /// With the digest of its files, if they can be read.
+    /// With the digest of the submission's files, if they can be read.
     Recorded(Result<Option<String>, Refusal>),
 }
 
@@ -109,7 +109,7 @@ impl Submissions {
     }
 
     fn order(&self, order: Order) {
-        // The thread ends only when it is told to.
+        // If the thread has ended, which is a bug, `take_abandoned` notices that.
         let _ = self.thread.as_ref().is_some_and(|thread| thread.order(order));
     }
 
@@ -242,7 +242,8 @@ impl Run<'_> {
             self.endpoints.reply(&current.request.token, &Err(refusal));
         }
         for token in self.endpoints.submissions.take_abandoned() {
-            let why = "the thread that copies submissions has ended, which is a bug (submit it again)";
+            let why =
+                "the thread that copies submissions has ended, which is a bug (submit the candidate again)";
             self.endpoints.reply(&token, &Err(Refusal::new(Code::Refused, why)));
         }
         for token in self.endpoints.submissions.take_late(Instant::now()) {
@@ -296,8 +297,8 @@ impl Run<'_> {
         }
     }
 
-    /// Adds a recorded submission to the plan, and offers it to the core. The client is answered when the candidate is in
-    /// the database.
+    /// Adds a recorded submission to the plan, and offers it to the core. The client is answered when the candidate is
+    /// in the database.
     fn admit(
         &mut self,
         request: Request,

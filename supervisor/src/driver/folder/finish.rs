@@ -16,7 +16,7 @@ use crate::plan::{CandidatePlan, JobPlan};
 use crate::record::{JobStatus, Ranking, RunStatus, UtcTime};
 use crate::store::JobEnd;
 
-/// The share of its time that a candidate may wait for a CPU and still count as undisturbed.
+/// The largest share of its time that a candidate may wait for a CPU and still count as undisturbed.
 const MAX_UNDISTURBED_WAIT: f64 = 0.02;
 
 /// What a job contributes to the exit code.
@@ -219,7 +219,7 @@ impl Agenda<'_> {
             ),
             Doubt::Unchecked { candidate } => {
                 return format!(
-                    "the plan names no baseline, so the outputs of `{}` in timed calls were compared only with the outputs of a \
+                    "the job names no baseline, so the outputs of `{}` in timed calls were compared only with the outputs of a \
                      second process of the same candidate (name a `baseline`)",
                     name(candidate)
                 );

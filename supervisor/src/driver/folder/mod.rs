@@ -1,6 +1,6 @@
 //! The run's folder. It is created once, never overwritten, and locked while a supervisor uses it.
 //!
-//! This module also manages the temporary folder for the one-shot sockets of workers. Its path is short, because a
+//! This module also manages the temporary folder for the sockets of workers. Its path is short, because a
 //! socket path is limited to 107 bytes. What a killed supervisor left is removed from the temporary folder at the next
 //! start, and from the run's folder when the run is resumed. A folder is in use if it is locked, whatever the pid in
 //! its name says.
@@ -114,7 +114,8 @@ impl RunFolder {
         Ok(folder)
     }
 
-    /// Locks an existing run: `wanted` or, without it, the newest run of this name.
+    /// Locks an existing run: `wanted` or, without it, the run with the highest number among `runs/<name>`,
+    /// `runs/<name>-2` and so on, up to the first number that is missing.
     pub fn resume(base: &Path, name: &str, wanted: Option<&Path>) -> Result<Self, FolderError> {
         let path = match wanted {
             Some(path) => path.to_owned(),

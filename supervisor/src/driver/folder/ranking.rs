@@ -89,7 +89,7 @@ pub enum Doubt {
 /// The best speed-up counts as known if the half-width of its interval is at most this share of its value.
 const MAX_HALF_WIDTH: f64 = 0.15;
 
-/// A candidate counts as equally fast as the best one if it cannot be faster by more than this share.
+/// The best candidate counts as known if no other one can be faster than it by more than this share.
 const MIN_LEAD: f64 = 0.05;
 
 /// The winner of a job, or the reason why there is none.
@@ -206,7 +206,7 @@ fn doubt(
     let paired = speedup.is_some();
     let clearly_faster = !paired || speedup.is_some_and(|it| min_speedup <= it.ci_low);
     if !clearly_faster {
-        // No candidate is clearly faster. The ranking is settled only if none of them can be faster.
+        // No candidate is clearly faster by `min_improvement`. The ranking is settled only if none of them can be.
         return figures
             .iter()
             .filter(|(_, figure)| min_speedup < figure.ci_high)
@@ -353,7 +353,7 @@ mod tests {
         let ranked =
             |timed: &[Timed<'_>]| scores(timed, 0.02).rows.iter().map(|(id, _)| *id).collect::<Vec<_>>();
         assert_eq!(ranked(&[candidate(FAST, &one), candidate(SLOW, &both)]), [SLOW]);
-        // Of several sets with as many entries, that of the first candidate counts.
+        // Of several sets with equally many entries, that of the first candidate counts.
         assert_eq!(ranked(&[candidate(SLOW, &both), candidate(FAST, &other_two)]), [SLOW]);
         assert_eq!(ranked(&[candidate(FAST, &other_two), candidate(SLOW, &both)]), [FAST]);
     }

@@ -125,7 +125,7 @@ fn candidate_row(plan: &Plan, candidate: &CandidatePlan) -> CandidateRow {
     candidate_row_with(plan, candidate, digest)
 }
 
-/// Returns the row of a candidate whose files have this digest; `None` if they cannot be read.
+/// Returns the row of a candidate. `digest` is that of its files, or `None` if they cannot be read.
 pub(crate) fn candidate_row_with(
     plan: &Plan,
     candidate: &CandidatePlan,

@@ -167,7 +167,7 @@ fn is_unaltered(artifact: &Artifact) -> bool {
     artifact.path.is_file() && digest::of_file(&artifact.path).is_ok_and(|digest| digest == artifact.digest)
 }
 
-/// Returns the state of a candidate that an earlier part of the run ended or built, as the core needs it.
+/// Returns what the core must know of a candidate that has ended or been built before the core begins.
 pub(crate) fn for_the_core(facts: &CandidateFacts) -> Option<Resumed> {
     let Some(status) = facts.status else {
         return facts.artifact.as_ref().map(|_| Resumed::Built);

@@ -1,8 +1,9 @@
 //! The thread that writes the run's database, so that the main loop never waits for a disk or a lock.
 //!
 //! Rows are written in the order in which they were submitted, and each row is acknowledged. If an action must wait
-//! until a row is on disk, the acknowledgement returns it as a [`FollowUp`]. If the database is locked or full, the
-//! write is retried until it succeeds or the writer is closed. The core decides how long a run may stall.
+//! until a row is on disk, the acknowledgement returns it as a [`FollowUp`]. If a write fails for a reason that may
+//! pass, such as a locked database or a full disk, it is retried until it succeeds or the writer is closed. The core
+//! decides how long a run may stall.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,13 +28,13 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// The timeout for writing the last rows at the end.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest number of waiting sample blocks. Samples keep arriving during a stall, so surplus blocks are dropped. No
-/// other row is.
+/// other row is dropped.
 const MAX_SAMPLES: usize = 8;
 /// From this number of waiting rows on, requests that need the database are refused. No lease is granted once a
 /// row has waited too long, which bounds the rows of running attempts.
 const MAX_WAITING: usize = 2048;
 
-/// A read or a write of the database. It is called again if the database was locked or full.
+/// A read or a write of the database. It is called again after a failure that may pass.
 type Operation = Box<dyn FnMut(&mut Store) -> Result<FollowUp, StoreError> + Send>;
 
 /// The action that follows a row when the row is on disk.

@@ -106,7 +106,7 @@ impl Run<'_> {
         self.records.writer.write(move |store| store.host(&host));
     }
 
-    /// Lets runners begin whose moves into their control groups are done.
+    /// Lets a runner begin once its move into its control group has succeeded or failed.
     pub(super) fn let_moved_runners_begin(&mut self) {
         for ((worker, pid), moved) in self.machine.leaves.moved() {
             if let Err(why) = moved {

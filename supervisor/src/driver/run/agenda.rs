@@ -24,7 +24,7 @@ pub(crate) struct Agenda<'a> {
     pub(crate) units: Units,
     pub(crate) folder: &'a RunFolder,
     pub(crate) cores: u32,
-    /// That of the run's card; `None` on another device.
+    /// The compute capability of the run's card; `None` on another device.
     pub(crate) capability: Option<ComputeCapability>,
     /// The total size up to which a job's captures are kept in the page cache.
     pub(crate) cache_budget: Bytes,

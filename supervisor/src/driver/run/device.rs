@@ -36,7 +36,7 @@ pub(crate) struct FoundDevice {
 /// A card that is locked and watched.
 pub(crate) struct RunDevice {
     watch: DeviceWatch,
-    /// The run's living processes by pid, with their pids in all namespaces.
+    /// The run's living processes by pid, each with its pids in this namespace and in those within it.
     alive: BTreeMap<u32, OwnProcess<Process>>,
     /// The pids of the run's dead processes that NVML still lists.
     dead: BTreeMap<u32, WorkerId>,

@@ -1,8 +1,8 @@
 //! The lock that lets one run at a time use a card. It is named after the card's UUID and shared by all runs on this
 //! host, including those of other users.
 //!
-//! It is an `flock`, so it is released when the process that holds it ends. The text in the file names that process for
-//! users. Every user can change this text, so it is not trusted.
+//! It is an `flock`, so it is released when the process that holds it ends. The text in the file tells
+//! users which process that is. Every user can change the text, so it is not trusted.
 
 mod shared_file;
 
@@ -30,7 +30,9 @@ pub enum LockError {
     File(#[from] FileError),
     #[error("{action} {path}")]
     Io { action: &'static str, path: PathBuf, source: io::Error },
-    #[error("{device} is still in use by {holder} after {waited:?} (wait for it, or stop it with Ctrl-C)")]
+    #[error(
+        "{device} is still in use by {holder} after {waited:?} (wait until that run ends, or stop it with Ctrl-C)"
+    )]
     Held { device: String, holder: String, waited: Duration },
 }
 

@@ -48,15 +48,15 @@ enum Groups {
 pub enum MayBegin {
     /// It gets no leaf.
     Now,
-    /// `Leaves::moved` returns it when it is in its leaf.
+    /// `Leaves::moved` returns it when its move into its leaf is over.
     Later,
 }
 
 impl Leaves {
     /// Takes over a subtree for the run that `key` names.
     pub fn open(key: &str) -> Self {
-        // In version 2, this process moves to another group. If the files cannot be read, only the leaves' own counts are
-        // evidence.
+        // The files are looked up last, because `take` moves this process to another group in version 2. If they cannot
+        // be read, only the leaves' own counts are evidence.
         let groups = take(key).map_or_else(Groups::Absent, Groups::Here);
         let refusal_files = pids_refusal_files(Path::new("/")).unwrap_or_default();
         Self { refusal_files, ..Self::with(groups) }
@@ -93,7 +93,7 @@ impl Leaves {
         self
     }
 
-    /// Returns the name of a run's groups, which depends only on its folder.
+    /// Returns the key in the names of a run's groups. It depends only on the run's folder.
     pub fn key(folder: &Path) -> String {
         let digest = blake3::hash(folder.as_os_str().as_encoded_bytes()).to_hex();
         digest.chars().take(12).collect()
@@ -130,7 +130,7 @@ impl Leaves {
         self.given_up = Some(why);
     }
 
-    /// Stores the limits of a watched runner, for `enclose`.
+    /// Stores the limits of a watched runner, for `enclose`, and the refusals that were counted before it begins.
     pub fn announce(&mut self, worker: WorkerId, pid: u32, limit: Bytes, group_limits: GroupLimits) {
         self.refusals_before.insert((worker, pid), pids_refusals(&self.refusal_files));
         if self.absent().is_none() {
@@ -184,10 +184,10 @@ impl Leaves {
         }
     }
 
-    /// Kills a runner and everything that it started. The caller also signals it through its pidfd.
+    /// Kills a runner and everything that it started, if it has a leaf. The caller also signals it through its pidfd.
     pub fn kill(&mut self, worker: WorkerId, pid: u32) {
         if let Some(leaf) = self.leaves.get(&(worker, pid)) {
-            // The kill lowers the group's limit, and then refusals from above cannot be told from its own any more.
+            // In version 1, the kill lowers the group's limit. Refusals from above can then not be told from its own.
             if leaf.was_refused_tasks_from_above().unwrap_or_default() {
                 self.refused.insert((worker, pid));
             }

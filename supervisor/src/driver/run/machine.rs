@@ -89,11 +89,11 @@ impl Machine {
         Self { device, ..self }
     }
 
-    /// Starts to watch the room on the disk of the run's folder.
+    /// Starts to watch the room for files, on the disk of the run's folder, and for processes.
     pub(crate) fn watching_room(self, folder: &Path) -> Self {
         let room = RoomWatch::start(folder.to_owned());
         if let Err(error) = &room {
-            tracing::warn!("the room for builds is not watched: {error}");
+            tracing::warn!("the free disk space and process ids are not watched: {error}");
         }
         Self { room: room.ok(), ..self }
     }
@@ -214,7 +214,7 @@ impl Machine {
 
     /// Gives up control groups for the rest of the run, and records that the protection is lost.
     pub(crate) fn give_up_leaves(&mut self, why: String) {
-        protections::lost(&mut self.protections, CGROUP_LEAF, &why);
+        protections::mark_lost(&mut self.protections, CGROUP_LEAF, &why);
         self.leaves.give_up(why);
         self.warn_of_missing(Some(&[CGROUP_LEAF.to_owned()]));
     }

@@ -23,7 +23,7 @@ const FILL_MIB: &str = "64";
 const LIMIT: Bytes = Bytes::mib(8);
 const SAMPLE_EVERY: Duration = Duration::from_micros(200);
 
-/// Tests every protection, and returns them in the order of the list.
+/// Tests every protection. Returns the results in the order of `PROTECTIONS`.
 pub fn try_all(executable: &Executable, leaves: &mut Leaves) -> Vec<Protection> {
     // This canary runs while the other protections are tested.
     let confined = Canary::start(executable, &["confine"]);
@@ -57,7 +57,7 @@ pub fn confirm(protections: &mut Vec<Protection>, reported: Vec<Protection>) -> 
                 if !report.present {
                     gone.push(report.name.clone());
                 }
-                // The figures of the runner are kept, because the canary's sandbox is smaller.
+                // The runner's detail is kept, because the canary's sandbox is smaller.
                 *known = report;
             }
             Some(_) => {}
@@ -72,7 +72,8 @@ pub fn confirm(protections: &mut Vec<Protection>, reported: Vec<Protection>) -> 
     gone
 }
 
-pub fn lost(protections: &mut [Protection], name: &str, why: &str) {
+/// Records that a protection does not work after all, and why.
+pub fn mark_lost(protections: &mut [Protection], name: &str, why: &str) {
     if let Some(known) = protections.iter_mut().find(|it| it.name == name) {
         *known = Protection::new(name, false, why);
     }
@@ -104,7 +105,7 @@ fn fill_a_leaf(executable: &Executable, leaves: &mut Leaves) -> Result<String, S
             Ok(format!("{file} {LIMIT}: ended by Linux, oom_kill {}", events.oom_kill))
         } else {
             Err(format!(
-                "a canary took {FILL_MIB} MiB in a leaf of {LIMIT} (oom_kill {}, at its limit {} times)",
+                "Linux did not end a canary that filled {FILL_MIB} MiB at the limit of its leaf, {LIMIT} (oom_kill {}, at its limit {} times)",
                 events.oom_kill, events.at_limit
             ))
         }
@@ -125,7 +126,7 @@ fn fill_under_watch(executable: &Executable) -> Result<String, String> {
     let mut canary = Canary::start(executable, &["fill", FILL_MIB]).map_err(text)?;
     let mut sampler = ProcessSampler::open(Path::new("/proc"), canary.pid())
         .map_err(|error| opt_shared::causes::chain(&error))?
-        .ok_or("its memory cannot be seen in /proc")?;
+        .ok_or("the canary's memory cannot be seen in /proc")?;
     let mut measure = || -> Result<Option<Bytes>, String> {
         let seen = sampler.resident().map_err(|error| opt_shared::causes::chain(&error))?;
         Ok(seen.alive().map(|resident| resident.anonymous()))
@@ -145,7 +146,7 @@ fn fill_under_watch(executable: &Executable) -> Result<String, String> {
     if canary.ends_within(CANARY_TIMEOUT) && canary.was_killed() == Some(true) {
         Ok(format!("noticed {} above its limit", owed - limit))
     } else {
-        Err("it did not end after SIGKILL".to_owned())
+        Err("the canary did not end after SIGKILL".to_owned())
     }
 }
 
@@ -171,7 +172,7 @@ mod tests {
         assert_eq!(present, [false, true, false, false]);
         assert_eq!(protections[1].detail, "already its own");
         assert!(confirm(&mut protections, reported).is_empty(), "reported once");
-        lost(&mut protections, "session", "gone");
+        mark_lost(&mut protections, "session", "gone");
         assert!(!protections[1].present);
     }
 }

@@ -121,7 +121,7 @@ impl Source for Replays {
         let name = self.name(&run.agenda, index);
         let row = PolicyRow {
             decision: "replay_pool",
-            reason: format!("{name}: its tensors stay outside, and the pool holds what the next steps use"),
+            reason: format!("{name}: its tensors stay outside the pool, which holds what the next steps use"),
             numbers: vec![
                 ("budget_bytes", task.budget.get()),
                 ("floor_bytes", floor.bytes().get()),

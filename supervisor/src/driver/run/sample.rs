@@ -22,7 +22,7 @@ use crate::record::{MemoryTotals, Sampling};
 /// whose resident size is unchanged.
 const FULL_EVERY: Duration = Duration::from_secs(1);
 
-/// The sizes of a process's known memory files. Each file is counted once.
+/// The sizes of a process's known memory files, and of the memory that it shares with its zygote. Each is counted once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MemoryFiles {
     /// Files that count for this process: only this runner maps them, or this worker holds them.
@@ -112,7 +112,7 @@ pub struct Sampler {
     descendants: Descendants,
     pub totals: MemoryTotals,
     pace: Pace,
-    /// The zero of the moments that `pace` gets.
+    /// The moments that `pace` gets are counted from here.
     began: Instant,
     /// The details of the last sample, for the record.
     pub latest: RunSample,
@@ -169,7 +169,7 @@ impl Sampler {
     }
 
     /// Sets the bytes that the worker holds in memory files that do not count for a runner.
-    pub fn holds(&mut self, worker: opt_shared::ids::WorkerId, bytes: Bytes) {
+    pub fn set_held(&mut self, worker: opt_shared::ids::WorkerId, bytes: Bytes) {
         if let Some(watched) = self.watched.get_mut(&Process::Worker(worker)) {
             watched.files.own = bytes;
             self.set_next(SHORTEST);

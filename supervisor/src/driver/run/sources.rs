@@ -94,7 +94,7 @@ impl Run<'_> {
                 Ok(())
             }
             FromWorker::Holds { bytes } => {
-                self.machine.sampler.holds(worker, bytes);
+                self.machine.sampler.set_held(worker, bytes);
                 Ok(())
             }
             FromWorker::KillWanted { pid, reason } => self.feed(Event::KillWanted { worker, pid, reason }),

@@ -133,7 +133,9 @@ impl Watchdog {
         let watched = Arc::downgrade(&state);
         let thread = std::thread::Builder::new().name("watchdog".to_owned()).stack_size(STACK);
         if let Err(error) = thread.spawn(move || watch(&watched, threshold_of)) {
-            tracing::warn!("no watchdog for the main loop: {error}");
+            tracing::warn!(
+                "hangs of the main loop are not reported, because its watchdog could not be started: {error}"
+            );
         }
         Self { state, entered: Instant::now(), longest: None, turns: TurnClock::of_this_thread() }
     }

@@ -23,7 +23,7 @@ pub const FIRST_CARD: Device = Device::Cuda(0);
 /// A card, as its driver describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Card {
-    /// The UUID, as NVML writes it. The driver and NVML number cards differently, and agree only on the UUID.
+    /// The UUID, as NVML writes it. The driver and NVML may number cards differently, and agree only on the UUID.
     pub uuid: String,
     /// Whether it shares its memory with the CPU.
     pub is_integrated: bool,

@@ -36,8 +36,7 @@ pub struct UsableEntry {
     pub entry: EntryRef,
     /// The signature class, as text.
     pub class: String,
-    /// Whether it is timed. An entry without output elements, or whose output shares storage with an input, is
-    /// only verified.
+    /// Whether it is timed. It is only verified if an output has no elements, or overlaps an input in its storage.
     pub scored: bool,
 }
 
@@ -295,7 +294,7 @@ fn summarise(problems: &[String]) -> Option<String> {
     Some(text)
 }
 
-/// Returns the arguments and outputs of every readable entry.
+/// Returns the arguments and outputs of every entry that can be used.
 pub fn observed(
     job: &JobPlan,
     files: &[PathBuf],

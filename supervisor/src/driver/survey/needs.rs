@@ -186,7 +186,8 @@ impl<'a> JobNeeds<'a> {
         predict::build_ways(candidate.build.memory_for(language), candidate.build.timeout_for(language))
     }
 
-    /// Returns the ways to verify: first with shared runners, then, if that takes less, with a runner for each entry.
+    /// Returns the ways to verify: first with shared runners, then, if that takes less, with a runner for each entry. A
+    /// kernel without host code has only one way.
     pub fn verify(&self, candidate: &CandidatePlan) -> Vec<Prediction> {
         let numbers: Vec<EntryNumbers> =
             self.verified.iter().map(|fact| fact.entry.numbers.clone()).collect();
@@ -207,7 +208,7 @@ impl<'a> JobNeeds<'a> {
     }
 
     /// Returns the ways to profile, from the largest batches to the smallest. If `paired`, the job's baseline is timed
-    /// beside the candidate.
+    /// beside the candidate. A kernel without host code has only one way.
     pub fn profile(&self, candidate: &CandidatePlan, paired: bool) -> Vec<Prediction> {
         let baseline = self
             .job

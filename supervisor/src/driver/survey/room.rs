@@ -25,7 +25,7 @@ impl Room {
         let fits = spend(&mut budget, size_of::<Entry>() + size_of_val(storages))
             // Signatures are small, so their size is estimated without looking at their values.
             && entry.signature.as_ref().is_none_or(|it| spend(&mut budget, (it.params.len() + it.defaults.len()) * 128))
-            && values.into_iter().all(|value| holds(value, &mut budget));
+            && values.into_iter().all(|value| spend_value(value, &mut budget));
         if fits {
             self.0 = budget;
         }
@@ -42,7 +42,7 @@ fn spend(left: &mut usize, bytes: usize) -> bool {
 
 /// Subtracts the size of `value` from `left`. Returns false if it does not fit. Stops as soon as nothing is left, so
 /// values that would unfold to many more take little time.
-fn holds(value: &Value, left: &mut usize) -> bool {
+fn spend_value(value: &Value, left: &mut usize) -> bool {
     let shallow_bytes = size_of::<Value>()
         + match value {
             Value::Str(text) => text.len(),
@@ -56,9 +56,9 @@ fn holds(value: &Value, left: &mut usize) -> bool {
         };
     spend(left, shallow_bytes)
         && match value {
-            Value::Sequence { items, .. } => items.iter().all(|item| holds(item, left)),
+            Value::Sequence { items, .. } => items.iter().all(|item| spend_value(item, left)),
             Value::Dict { items, .. } => {
-                items.iter().all(|(key, value)| holds(key, left) && holds(value, left))
+                items.iter().all(|(key, value)| spend_value(key, left) && spend_value(value, left))
             }
             _ => true,
         }

@@ -69,8 +69,8 @@ pub enum DeviceError {
 /// each reserve some memory.
 const SAME_MEMORY: f64 = 0.05;
 
-/// A guess: NVML reports no totals, or the device has about as much memory as the machine. Only the card's driver knows
-/// for certain.
+/// Guesses whether the device shares the host's memory: it does if NVML reports no totals, or if the device has about
+/// as much memory as the machine. Only the card's driver knows for certain.
 pub fn shares_host_memory(device: Option<DeviceTotals>, machine: Bytes) -> bool {
     let Some(device) = device else { return true };
     let (larger, smaller) = (device.total.max(machine), device.total.min(machine));

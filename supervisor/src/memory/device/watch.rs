@@ -12,7 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::{DeviceError, DeviceIdentity, Nvml, Reading};
 
-/// While there is a lease on the device, or the memory of a dead worker is being returned.
+/// The time between samples while there is a lease on the device, or the memory of a dead worker is being returned.
 pub const BUSY: Duration = Duration::from_millis(20);
 /// The time between samples at all other times.
 pub const IDLE: Duration = Duration::from_secs(1);
