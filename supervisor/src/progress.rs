@@ -142,9 +142,8 @@ impl Drain<Change> for Screen {
     }
 
     fn lost(&mut self, items: u64) {
-        let _ = self.bars.println(format!(
-            "progress updates that are not shown, because the terminal was blocked: {items}"
-        ));
+        let _ =
+            self.bars.println(format!("progress updates dropped, because the terminal was blocked: {items}"));
     }
 }
 

@@ -120,7 +120,7 @@ words! {
         /// The job has a candidate that counts as a success: usually, one other than the baseline passed and was timed.
         Passed = "PASSED",
         NonePassed = "NONE_PASSED",
-        /// Candidates are still verified and timed, but have no speed-up.
+        /// Candidates are still verified and timed. Those timed without the baseline have no speed-up.
         BaselineFailed = "BASELINE_FAILED",
         CaptureError = "CAPTURE_ERROR",
         DoesNotFit = "DOES_NOT_FIT",
@@ -203,7 +203,7 @@ pub struct CandidateRecord {
     pub failures: Vec<EntryFailure>,
     pub verify: Option<VerifyRecord>,
     pub profile: Option<ProfileRecord>,
-    /// The reason why the candidate was not timed although the plan asks for it.
+    /// The reason why a candidate that passed cannot be timed, although the plan asks for it.
     #[serde(default)]
     pub not_timed_because: Option<String>,
     pub speedup: Option<Estimate>,

@@ -132,7 +132,7 @@ pub(super) fn supervise(mut options: RunOptions, lines: bool) -> Result<(Exit, s
         if is_open {
             let folder = folder.display();
             log::print_line(&format!(
-                "open: `opt-supervisor ctl --run {folder} submit FILE` submits a candidate, `… shutdown` ends the run"
+                "the run stays open: `opt-supervisor ctl --run {folder} submit FILE` submits a candidate, `… shutdown` ends the run"
             ));
         }
         if let Err(error) = log::write_to(folder) {

@@ -228,6 +228,10 @@ fn limited(facts: &Facts<'_>, text: &mut Text) {
     }
     text.line(match facts.status {
         Status::LimitExceeded => "Ask for fewer threads, files or processes, or write less.",
+        Status::HostMemoryLimit if facts.stage == Stage::Build => {
+            "The compiler needed more memory than `build.memory` allows. Less template recursion, fewer unrolled \
+             loops or a lower -O level may help."
+        }
         Status::DeviceMemoryLimit => "Use less device memory: reuse workspace, or work in tiles.",
         _ => "Use less memory beyond the outputs: do not copy whole inputs, work in tiles, and free what a call allocates. `limits.memory` is the limit.",
     });

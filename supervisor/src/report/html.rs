@@ -1,7 +1,7 @@
 //! A run as a single HTML page. It uses no network and no script, is light or dark, and fits large and small screens.
 //!
 //! maud escapes every text, and foreign texts also lose their control characters. Parts that do not fit are left out.
-//! The page says so, except for headlines and for the spread of times.
+//! The page says so, except for headlines, the spread of times, and the last rows of some long tables.
 
 mod failures;
 mod memory;
@@ -216,7 +216,7 @@ fn section(digest: &JobDigest, room: &mut Room) -> Option<Markup> {
 }
 
 fn too_large(what: &str) -> Markup {
-    html! { p.note { (what) " is left out here: the page would be too large. " code { "report --format csv" } " has it." } }
+    html! { p.note { (what) " is left out here: the page would be too large. " code { "report --format json" } " has it." } }
 }
 
 /// Names the known disturbances of the times.

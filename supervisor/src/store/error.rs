@@ -24,7 +24,7 @@ pub enum StoreError {
         #[source]
         source: std::io::Error,
     },
-    #[error("{path}: an SQLite database, but not one of a run (choose another folder with --dir)")]
+    #[error("{path}: an SQLite database, but not one of a run (choose another folder)")]
     Foreign { path: PathBuf },
     #[error(
         "{path}: empty, because the run was interrupted before it recorded anything (delete the folder and start the run again)"

@@ -58,7 +58,7 @@ impl Store {
         Ok(Document { store: self, _snapshot: snapshot })
     }
 
-    /// Loads everything into memory.
+    /// Loads the whole document into memory.
     pub fn load(&self) -> Result<RunRecord, StoreError> {
         let document = self.document()?;
         let mut jobs = Vec::new();

@@ -152,7 +152,7 @@ impl Store {
             .map_err(|source| self.failed(source))
     }
 
-    /// All replays in the order of the plan; there are at most a few.
+    /// All replays in the order of the plan, which has at most 16.
     pub(super) fn replays(&self) -> Result<Vec<ReplayRecord>, StoreError> {
         let mut replays = Vec::new();
         collect(self.each(
