@@ -11,7 +11,7 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use opt_shared::ids::LeaseId;
 use opt_shared::units::Bytes;
 
-use crate::outlet::{Drain, Outlet, QueueLimits};
+use crate::outlet::{ItemWriter, Outlet, QueueLimits};
 
 /// The queue holds the changes of some minutes of a busy run.
 const QUEUE: QueueLimits = QueueLimits { items: 1024, weight: 1024 };
@@ -119,7 +119,7 @@ struct Running {
     attempt: ShownAttempt,
 }
 
-impl Drain<Change> for Screen {
+impl ItemWriter<Change> for Screen {
     fn write(&mut self, change: Change) {
         match change {
             Change::Started(lease, attempt) => self.started(lease, attempt),

@@ -278,10 +278,11 @@ pub struct ProfileRecord {
     pub entries: Vec<EntryTimingRecord>,
 }
 
-/// Times over all timed entries, weighted by signature class. The driver computes them.
+/// Times over all timed entries, most of them means that are weighted by the entries' weights. The driver computes them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CandidateTimes {
-    /// The time for one call of every entry in the capture set.
+    /// The estimated time for one call of every entry in the capture set, without those that the candidate does not
+    /// support or that cannot be timed.
     #[serde(with = "nonfinite::option")]
     pub total_time_ms: Option<f64>,
     #[serde(with = "nonfinite::option")]

@@ -114,7 +114,8 @@ fn page(
             text.push_str(&stage.text());
         }
         text.push_str(&format!(
-            "    smallest ceiling for this job: {} (the least that its largest stage can reserve, and {} for the supervisor)\n",
+            "    smallest ceiling for this job: {} (the least that its largest stage can reserve, and {} for \
+             the supervisor)\n",
             memory.smallest_ceiling, spec.supervisor
         ));
         text.push_str(&text_of_launches(launches));
