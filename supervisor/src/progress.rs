@@ -13,7 +13,7 @@ use opt_shared::units::Bytes;
 
 use crate::outlet::{ItemWriter, Outlet, QueueLimits};
 
-/// The queue holds the changes of some minutes of a busy run.
+/// Limits for changes that wait for a blocked terminal. Each weighs 1, so only their number counts.
 const QUEUE: QueueLimits = QueueLimits { items: 1024, weight: 1024 };
 /// The timeout for writing the last lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);

@@ -44,14 +44,17 @@ pub fn feedback(stage: Stage, report: &Report) -> String {
     compose(&facts)
 }
 
-/// The timed entry with the smallest gain, and its figures.
+/// Names the timed entry with the smallest gain, or the slowest one without a baseline, with its figures.
 fn least_gain(entries: &[EntryProfile]) -> Option<String> {
-    let entry = entries.iter().min_by(|one, other| pace(one).total_cmp(&pace(other)))?;
-    let pace = entry.speedup.as_ref().map_or_else(
-        || time(entry.times.median_time_ms),
-        |ratio| format!("{}, {}", speedup(ratio), time(entry.times.median_time_ms)),
+    let entry = entries.iter().min_by(|one, other| gain(one).total_cmp(&gain(other)))?;
+    let (which, pace) = entry.speedup.as_ref().map_or_else(
+        || ("The slowest entry", time(entry.times.median_time_ms)),
+        |ratio| {
+            let pace = format!("{}, {}", speedup(ratio), time(entry.times.median_time_ms));
+            ("The entry with the least gain", pace)
+        },
     );
-    Some(format!("{} ({pace}, noise {})", entry.entry, percent(entry.noise)))
+    Some(format!("{which} is {} ({pace}, noise {})", entry.entry, percent(entry.noise)))
 }
 
 /// The feedback for an attempt whose worker died, or that was never made.
@@ -59,8 +62,8 @@ pub fn feedback_without_report(stage: Stage, status: Status, detail: &str) -> St
     compose(&Facts::new(stage, status, detail))
 }
 
-fn pace(entry: &EntryProfile) -> f64 {
-    // Without a baseline, the slowest entry is chosen.
+/// The speed-up or, without one, a figure that is smaller the slower the entry is.
+fn gain(entry: &EntryProfile) -> f64 {
     entry.speedup.map_or(-entry.times.median_time_ms, |ratio| ratio.value)
 }
 
@@ -75,7 +78,7 @@ struct Facts<'a> {
     peak: Option<Bytes>,
     /// The number of entries that passed, and the number that were run.
     entries: Option<(u32, u32)>,
-    /// The entry with the smallest gain.
+    /// The beginning of a sentence about the entry with the smallest gain.
     timed: Option<String>,
     baseline_failed: bool,
     /// What the emulated device counted that a faster kernel could avoid.
@@ -148,8 +151,8 @@ fn passed(facts: &Facts<'_>, text: &mut Text) {
     if let Some((passed, run)) = facts.entries {
         text.line(&format!("{passed} of {run} entries match."));
     }
-    if let Some(entry) = &facts.timed {
-        text.line(&format!("The entry with the least gain is {entry}: start there to get faster."));
+    if let Some(worst) = &facts.timed {
+        text.line(&format!("{worst}: start there to get faster."));
     }
     facts.emulated.iter().for_each(|hint| text.line(&one_line(hint)));
 }
