@@ -18,7 +18,7 @@ const MAX_NAMES: usize = 10;
 fn caveats(comparison: &Comparison, job: &ComparedJob) -> Vec<String> {
     let mut caveats = Vec::new();
     if job.same_captures == Some(false) {
-        caveats.push("the captures differ, so times and verdicts are of different calls".to_owned());
+        caveats.push("the captures differ, so times and verdicts may be of different calls".to_owned());
     }
     if job.same_signature == Some(false) {
         caveats.push("the order, number or defaults of the arguments differ".to_owned());
