@@ -7,15 +7,15 @@ pub enum Exit {
     /// counts as a success. This is usually a candidate other than the baseline that passed and was timed;
     /// `allows_success` in `driver/folder/finish.rs` has the exceptions.
     Good,
-    /// The command was carried out, but its result is negative. For a run: some job has no such candidate, a baseline
-    /// or a replay failed, or every job was skipped.
+    /// The result of the command is negative, or a run refused a request. For a run: some job has no such candidate, a
+    /// baseline or a replay failed, or every job was skipped.
     NonePassed,
     /// A usage or plan error.
     Usage,
     /// The host is to blame: no job fits, there is no device, a file cannot be read or written, or a candidate or a
     /// replay has no verdict because of the host.
     Host,
-    /// Interrupted; the run can be resumed.
+    /// Interrupted. A run can be resumed.
     Interrupted,
 }
 

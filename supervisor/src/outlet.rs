@@ -28,7 +28,7 @@ enum Message<T> {
 }
 
 /// Writes the items, and reports dropped ones.
-pub trait Drain<T>: Send {
+pub trait ItemWriter<T>: Send {
     fn write(&mut self, item: T);
 
     /// Reports that this many items were dropped since the last report.
@@ -44,7 +44,7 @@ pub struct Outlet<T> {
 }
 
 impl<T: Send + 'static> Outlet<T> {
-    pub fn open(name: &str, limits: QueueLimits, drain: impl Drain<T> + 'static) -> io::Result<Self> {
+    pub fn open(name: &str, limits: QueueLimits, writer: impl ItemWriter<T> + 'static) -> io::Result<Self> {
         let (queue, messages) = bounded(limits.items);
         let waiting = Arc::new(AtomicUsize::new(0));
         let dropped = Arc::new(AtomicU64::new(0));
@@ -52,7 +52,7 @@ impl<T: Send + 'static> Outlet<T> {
         std::thread::Builder::new()
             .name(name.to_owned())
             .stack_size(STACK)
-            .spawn(move || write(&messages, drain, &still_waiting, &lost))?;
+            .spawn(move || write(&messages, writer, &still_waiting, &lost))?;
         Ok(Self { queue, waiting, dropped, max_weight: limits.weight })
     }
 
@@ -79,26 +79,26 @@ impl<T: Send + 'static> Outlet<T> {
 
 fn write<T>(
     messages: &Receiver<Message<T>>,
-    mut drain: impl Drain<T>,
+    mut writer: impl ItemWriter<T>,
     waiting: &AtomicUsize,
     dropped: &AtomicU64,
 ) {
-    let report_losses = |drain: &mut dyn Drain<T>| match dropped.swap(0, Ordering::Relaxed) {
+    let report_losses = |writer: &mut dyn ItemWriter<T>| match dropped.swap(0, Ordering::Relaxed) {
         0 => {}
-        lost => drain.lost(lost),
+        lost => writer.lost(lost),
     };
     while let Ok(message) = messages.recv() {
         match message {
             Message::Item(item, weight) => {
-                drain.write(item);
+                writer.write(item);
                 waiting.fetch_sub(weight, Ordering::Relaxed);
                 // Dropped items were newer than the items in the queue, so the loss is reported after them.
                 if messages.is_empty() {
-                    report_losses(&mut drain);
+                    report_losses(&mut writer);
                 }
             }
             Message::Flush(done) => {
-                report_losses(&mut drain);
+                report_losses(&mut writer);
                 let _ = done.send(());
             }
         }
@@ -119,7 +119,7 @@ mod tests {
         seen: Arc<Mutex<Vec<String>>>,
     }
 
-    impl Drain<u32> for Reader {
+    impl ItemWriter<u32> for Reader {
         fn write(&mut self, item: u32) {
             let _ = self.permits.recv();
             self.seen.lock().expect("a list").push(item.to_string());

@@ -11,9 +11,9 @@ use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use opt_shared::ids::LeaseId;
 use opt_shared::units::Bytes;
 
-use crate::outlet::{Drain, Outlet, QueueLimits};
+use crate::outlet::{ItemWriter, Outlet, QueueLimits};
 
-/// The queue holds the changes of some minutes of a busy run.
+/// Limits for changes that wait for a blocked terminal. Each weighs 1, so only their number counts.
 const QUEUE: QueueLimits = QueueLimits { items: 1024, weight: 1024 };
 /// The timeout for writing the last lines.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
@@ -119,7 +119,7 @@ struct Running {
     attempt: ShownAttempt,
 }
 
-impl Drain<Change> for Screen {
+impl ItemWriter<Change> for Screen {
     fn write(&mut self, change: Change) {
         match change {
             Change::Started(lease, attempt) => self.started(lease, attempt),
@@ -142,9 +142,8 @@ impl Drain<Change> for Screen {
     }
 
     fn lost(&mut self, items: u64) {
-        let _ = self.bars.println(format!(
-            "progress updates that are not shown, because the terminal was blocked: {items}"
-        ));
+        let _ =
+            self.bars.println(format!("progress updates dropped, because the terminal was blocked: {items}"));
     }
 }
 

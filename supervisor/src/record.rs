@@ -120,7 +120,7 @@ words! {
         /// The job has a candidate that counts as a success: usually, one other than the baseline passed and was timed.
         Passed = "PASSED",
         NonePassed = "NONE_PASSED",
-        /// Candidates are still verified and timed, but have no speed-up.
+        /// Candidates are still verified and timed. Those timed without the baseline have no speed-up.
         BaselineFailed = "BASELINE_FAILED",
         CaptureError = "CAPTURE_ERROR",
         DoesNotFit = "DOES_NOT_FIT",
@@ -203,7 +203,7 @@ pub struct CandidateRecord {
     pub failures: Vec<EntryFailure>,
     pub verify: Option<VerifyRecord>,
     pub profile: Option<ProfileRecord>,
-    /// The reason why the candidate was not timed although the plan asks for it.
+    /// The reason why a candidate that passed cannot be timed, although the plan asks for it.
     #[serde(default)]
     pub not_timed_because: Option<String>,
     pub speedup: Option<Estimate>,
@@ -278,10 +278,11 @@ pub struct ProfileRecord {
     pub entries: Vec<EntryTimingRecord>,
 }
 
-/// Times over all timed entries, weighted by signature class. The driver computes them.
+/// Times over all timed entries, most of them means that are weighted by the entries' weights. The driver computes them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CandidateTimes {
-    /// The time for one call of every entry in the capture set.
+    /// The estimated time for one call of every entry in the capture set, without those that the candidate does not
+    /// support or that cannot be timed.
     #[serde(with = "nonfinite::option")]
     pub total_time_ms: Option<f64>,
     #[serde(with = "nonfinite::option")]

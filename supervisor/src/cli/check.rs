@@ -114,7 +114,8 @@ fn page(
             text.push_str(&stage.text());
         }
         text.push_str(&format!(
-            "    smallest ceiling for this job: {} (its largest reservation and {} for the supervisor)\n",
+            "    smallest ceiling for this job: {} (the least that its largest stage can reserve, and {} for \
+             the supervisor)\n",
             memory.smallest_ceiling, spec.supervisor
         ));
         text.push_str(&text_of_launches(launches));
@@ -135,7 +136,7 @@ fn page(
     }
     text.push_str(&machine.text());
     text.push_str(&format!(
-        "ceiling {} (floor {}), the plan needs {}\n\n# The plan with all settings:\n{}",
+        "ceiling {} (floor {}); the jobs need {}\n\n# The plan with all settings:\n{}",
         spec.ceilings.host,
         spec.floor,
         smallest_ceiling(memory),

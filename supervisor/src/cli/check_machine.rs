@@ -21,7 +21,7 @@ pub(super) struct CheckedMachine {
     pub(super) interpreters: BTreeMap<String, Described>,
     device: Device,
     /// The card if the run's device is a card, or the reason why it cannot be used.
-    present: Result<Option<Card>, String>,
+    card: Result<Option<Card>, String>,
     /// The compilers of device code, or the reasons why there are none.
     compilers: Vec<DeviceCompiler>,
     /// The compilers of C and C++.
@@ -41,7 +41,7 @@ impl CheckedMachine {
         Self {
             interpreters: interpreters::ask_all(plan),
             device,
-            present: devices::present(device),
+            card: devices::present(device),
             compilers: devices::compilers(plan),
             host_compilers: compilers::needed(plan.candidates()),
             launches: plan.jobs.iter().zip(facts).map(|(job, facts)| launches::of_job(job, facts)).collect(),
@@ -61,7 +61,7 @@ impl CheckedMachine {
     /// Returns whether this machine lacks something that the plan needs.
     pub(super) fn is_lacking(&self) -> bool {
         self.interpreters.values().any(Result::is_err)
-            || self.present.is_err()
+            || self.card.is_err()
             || self.without_priority.is_some()
             || self.too_low.is_some()
             || self.compilers.iter().any(|compiler| compiler.found.is_err())
@@ -69,7 +69,7 @@ impl CheckedMachine {
     }
 
     pub(super) fn text(&self) -> String {
-        let mut text = match (self.device, &self.present) {
+        let mut text = match (self.device, &self.card) {
             (Device::Cpu, _) => String::new(),
             (device, Ok(None)) => format!("device {device}\n"),
             (device, Ok(Some(card))) => format!("device {device}: {}\n", card.description),
@@ -100,9 +100,9 @@ impl CheckedMachine {
     pub(super) fn document(&self) -> Value {
         json!({
             "name": self.device.to_string(),
-            "found": self.present.as_ref().ok().map(|card| card.as_ref().map(|card| &card.description)),
-            "uuid": self.present.as_ref().ok().and_then(|card| Some(&card.as_ref()?.uuid)),
-            "refused": self.present.as_ref().err(),
+            "found": self.card.as_ref().ok().map(|card| card.as_ref().map(|card| &card.description)),
+            "uuid": self.card.as_ref().ok().and_then(|card| Some(&card.as_ref()?.uuid)),
+            "refused": self.card.as_ref().err(),
             "not_timed_because": self.not_timed,
             "without_priority": self.without_priority,
             "limit_too_low": self.too_low.as_ref().map(ToString::to_string),

@@ -17,8 +17,8 @@ use crate::control::{SubmitParams, socket};
 use crate::driver::answer::requests::{is_alive, live_runs};
 use crate::exit::Exit;
 
-const EXIT_CODES: &str = "Exit codes: 0 done, or nothing to do; 1 refused; 2 a wrong name or parameter, or no such run; 3 the run cannot be \
-reached. With --wait, the exit code does not depend on the candidate's result.";
+const EXIT_CODES: &str = "Exit codes: 0 done, or nothing to do; 1 refused; 2 a wrong name or parameter, or no such \
+run; 3 the run cannot be reached, or does not answer. The exit code does not depend on a candidate's result.";
 
 #[derive(Args)]
 #[command(after_help = EXIT_CODES)]
@@ -55,12 +55,13 @@ enum Verb {
     Pause,
     /// Continue after a pause
     Resume,
-    /// End a job or a candidate as SKIPPED
+    /// End a job or a candidate as SKIPPED; a candidate that has a verdict keeps it
     Cancel {
         /// JOB or JOB/CANDIDATE
         what: String,
     },
-    /// Change the memory ceiling: `host_ceiling=8GiB`, or a share, `60%`
+    /// Change the memory ceiling: `host_ceiling=8GiB`, or a share of the memory that the run may use,
+    /// `host_ceiling=60%`
     Set {
         /// The new ceiling, which applies at once
         #[arg(value_name = "host_ceiling=VALUE")]
@@ -85,13 +86,14 @@ enum Verb {
     },
     /// Submit a candidate
     Submit {
-        /// The candidate's source files, or a library
+        /// The candidate's source files, or one prebuilt file (`.so`, `.ptx`, `.cubin`)
         #[arg(required = true)]
         files: Vec<PathBuf>,
         /// The candidate's job; required if the plan has several
         #[arg(long)]
         job: Option<String>,
-        /// The candidate's name [default: the first file's name without its suffix]
+        /// The candidate's name, to which a number is added if it is taken [default: the first file's name without its
+        /// suffix]
         #[arg(long)]
         name: Option<String>,
         /// The candidate's language [default: from the suffix]; required for `torch-extension`, `triton` and

@@ -27,7 +27,7 @@ use crate::store::Store;
 pub(super) struct EvalArguments {
     /// The plan, a TOML file
     plan: PathBuf,
-    /// The candidate: a source file, or a library
+    /// The candidate: a source file, or a prebuilt file (`.so`, `.ptx`, `.cubin`)
     file: PathBuf,
     /// The candidate's job; required if the plan has several
     #[arg(long)]

@@ -44,7 +44,10 @@ fn folder(path: &Path, json: bool) -> CommandResult {
     }
     let signature = builder.finish().map_err(|errors| {
         let text: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        Failure { exit: Exit::NonePassed, error: anyhow::anyhow!(text.join("; ")) }
+        Failure {
+            exit: Exit::NonePassed,
+            error: anyhow::anyhow!("the captures have no common signature: {}", text.join("; ")),
+        }
     })?;
     let mut classes: BTreeMap<String, (u64, Bytes, String)> = BTreeMap::new();
     for file in &files {

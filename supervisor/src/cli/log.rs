@@ -23,7 +23,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt};
 
 use self::limit::{LeftOut, Limit};
-use crate::outlet::{Drain, Outlet, QueueLimits};
+use crate::outlet::{ItemWriter, Outlet, QueueLimits};
 use crate::record::UtcTime;
 
 /// The period of the limits below.
@@ -107,7 +107,7 @@ fn write(output: usize, line: &[u8]) {
 /// Writes the lines of the output with this index.
 struct Lines(usize);
 
-impl Drain<Vec<u8>> for Lines {
+impl ItemWriter<Vec<u8>> for Lines {
     fn write(&mut self, line: Vec<u8>) {
         write(self.0, &line);
     }

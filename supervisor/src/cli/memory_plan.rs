@@ -25,7 +25,7 @@ const MIN_SAVING: Bytes = Bytes::mib(1);
 /// The maximum number of batches that are listed by name. Further ones are only counted.
 const MAX_NAMED_BATCHES: usize = 8;
 
-/// A stage of a job, with the figures of the candidate that needs the most memory even with the smallest batches.
+/// A stage of a job, with the figures of the candidate that needs the most memory if all have the smallest batches.
 pub(super) struct StagePlan {
     stage: Stage,
     candidate: String,

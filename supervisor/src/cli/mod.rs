@@ -33,8 +33,8 @@ use clap::{Args, Parser, Subcommand};
 use crate::exit::Exit;
 use crate::store::StoreError;
 
-/// Check candidate kernels against recorded calls of an op, and time those that are correct. Each kernel runs in its
-/// own process, under a memory limit.
+/// Check candidate kernels against recorded calls of an op, and time those that are correct. Kernels run in isolated
+/// processes, under a memory limit.
 #[derive(Parser)]
 #[command(name = "opt-supervisor", version, max_term_width = 100, after_help = EXIT_CODES)]
 struct Arguments {
@@ -43,13 +43,13 @@ struct Arguments {
 }
 
 const EXIT_CODES: &str = "Exit codes of `run`: 0 every job that was not skipped has a candidate other than its \
-baseline that passed and, if the plan times it, was timed (in a job with only a baseline, the baseline counts); 1 \
-finished, but some job has none, a baseline or a replay failed, or all jobs were skipped; 2 usage or plan error; 3 \
-host error, no job fits into memory, or a candidate or a replay has no verdict because of the host; 4 interrupted, \
-`run --resume` continues it.";
+baseline that passed and was timed (passing is enough if the plan times nothing or the candidate cannot be timed; in a \
+job with only a baseline, the baseline counts); 1 finished, but some job has none, a baseline or a replay failed, or \
+all jobs were skipped; 2 usage or plan error; 3 host error, no job fits into memory, or a candidate or a replay has no \
+verdict because of the host; 4 interrupted, `run --resume` continues it.";
 
-const EVAL_CODES: &str = "Exit codes: 0 the candidate PASSED; 1 it did not; 2 usage or plan error; 3 host error, or \
-the candidate has no verdict because of the host; 4 interrupted.";
+const EVAL_CODES: &str = "Exit codes: 0 the candidate PASSED; 1 it did not, or the live run refused it; 2 usage or \
+plan error; 3 host error, or the candidate has no verdict because of the host; 4 interrupted.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -100,7 +100,7 @@ struct DoctorArguments {
 struct InitArguments {
     /// Folder with `.pt` files, or a capture store
     captures: PathBuf,
-    /// The plan to write
+    /// The plan to write, which must not exist; the skeleton goes into `kernels` beside it
     #[arg(short, long, default_value = "plan.toml", value_name = "PLAN")]
     output: PathBuf,
 }
@@ -109,7 +109,7 @@ struct InitArguments {
 struct CheckArguments {
     /// The plan, a TOML file
     plan: PathBuf,
-    /// Print the order and kinds of arguments and a C skeleton for every job
+    /// Print only the order and kinds of arguments, and a C skeleton, for every job
     #[arg(long)]
     signature: bool,
     /// Print one JSON document
@@ -125,19 +125,20 @@ struct CheckArguments {
 struct RunArguments {
     /// The plan, a TOML file
     plan: PathBuf,
-    /// Continue the newest run of this plan (or the one in --dir); finished candidates are kept
+    /// Continue the newest run of this plan (or the one in --dir); verdicts on unchanged sources are kept
     #[arg(long)]
     resume: bool,
-    /// Run folder instead of `runs/<name>` beside the plan
+    /// Folder of the run [default: `runs/<name>` beside the plan, with a number if that exists]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Only this job or candidate (with its baseline)
+    /// Only this job or candidate (with its baseline); the others end as SKIPPED
     #[arg(long, value_name = "JOB[/CANDIDATE]")]
     only: Vec<String>,
     /// Override a key of the plan, such as `verify.repeats=3`
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Exit with 0 only if each job has a candidate with at least this speed-up, at the lower end of its interval
+    /// Exit with 0 only if each job that was not skipped has a candidate with at least this speed-up, at the lower end
+    /// of its interval
     #[arg(long, value_name = "R", allow_negative_numbers = true)]
     min_speedup: Option<f64>,
     /// When all work is done, wait for candidates (`ctl submit`, `eval`) until `ctl shutdown` or Ctrl-C
@@ -214,7 +215,7 @@ enum ReportFormat {
     Md,
     /// The whole document
     Json,
-    /// A line for each candidate and entry, in the FlashInfer-Trace format
+    /// A line for each candidate and timed or failed entry, in the FlashInfer-Trace format
     #[value(alias = "flashinfer-trace")]
     Jsonl,
     /// A row for each candidate

@@ -8,7 +8,7 @@ use super::{CommandResult, Failure, RunArguments, load_plan, log, print_out};
 use crate::driver::folder::TemporaryFolder;
 use crate::driver::{self, RunOptions};
 use crate::exit::Exit;
-use crate::outlet::{Drain, Outlet, QueueLimits};
+use crate::outlet::{ItemWriter, Outlet, QueueLimits};
 use crate::plan::Plan;
 use crate::report::text::Detail;
 use crate::signal::Signals;
@@ -84,7 +84,7 @@ impl ResultLines {
     }
 }
 
-impl Drain<String> for ResultLines {
+impl ItemWriter<String> for ResultLines {
     fn write(&mut self, line: String) {
         // The lock is not held while printing, which can take as long as a reader likes.
         let failure = || self.failure.lock().unwrap_or_else(PoisonError::into_inner);
@@ -132,7 +132,8 @@ pub(super) fn supervise(mut options: RunOptions, lines: bool) -> Result<(Exit, s
         if is_open {
             let folder = folder.display();
             log::print_line(&format!(
-                "open: `opt-supervisor ctl --run {folder} submit FILE` submits a candidate, `… shutdown` ends the run"
+                "the run stays open: `opt-supervisor ctl --run {folder} submit FILE` submits a candidate, `… shutdown` \
+                 ends the run"
             ));
         }
         if let Err(error) = log::write_to(folder) {

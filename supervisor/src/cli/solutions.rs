@@ -48,7 +48,8 @@ pub(super) fn write_solutions(run: &Path, folder: &Path, wanted: Option<&str>) -
         written += &format!("{full_name}: {}\n", path.display());
     }
     if written.is_empty() {
-        let what = wanted.map_or("winner".to_owned(), |wanted| format!("candidate `{wanted}`"));
+        let what =
+            wanted.map_or("winner".to_owned(), |wanted| format!("candidate `{wanted}` (write JOB/NAME)"));
         return Err(Failure::usage(anyhow::anyhow!("the run in {} has no {what}", run.display())));
     }
     print_out(&written)
@@ -104,7 +105,7 @@ fn document(
         "name": candidate.name,
         "definition": job,
         "author": "unknown",
-        "description": format!("Verified and timed by opt-supervisor {}{speedup}", record.run.version),
+        "description": format!("Verified by opt-supervisor {}{speedup}", record.run.version),
         "spec": spec,
         "sources": sources,
     }))

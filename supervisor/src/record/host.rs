@@ -10,7 +10,7 @@ pub struct HostRecord {
     pub cpu: Option<String>,
     pub cores: Option<u32>,
     pub ram_bytes: Option<Bytes>,
-    /// The version of Linux.
+    /// The name and version of the kernel, such as `Linux 6.12`.
     pub kernel: Option<String>,
     /// The protections that this machine can, or cannot, enforce on a sandbox.
     pub protections: Vec<Protection>,

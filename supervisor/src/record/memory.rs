@@ -34,18 +34,18 @@ pub struct MemoryTotals {
     /// The observed peak of the device memory of all processes of the run.
     #[serde(default)]
     pub device_peak_bytes: Option<Bytes>,
-    /// How closely the memory of runners was sampled.
+    /// How closely memory was sampled.
     pub sampling: Option<Sampling>,
 }
 
-/// How far a runner can exceed its limit if only sampling enforces it.
+/// How far a runner or compiler can exceed its limit if only sampling enforces it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sampling {
-    /// The highest rate at which a runner filled memory; an assumed rate if none was observed.
+    /// The highest rate at which a runner or compiler filled memory; an assumed rate if none was higher.
     pub worst_fill_bytes_per_second: Bytes,
     /// The longest delay of a sample.
     pub worst_delay_us: u64,
-    /// The maximum by which a runner can have exceeded its limit before a sample showed it.
+    /// The maximum by which a runner or compiler can have exceeded its limit before a sample showed it.
     pub overshoot_bound_bytes: Bytes,
     /// The longest time between two waits of the main loop for events, without the time in which the loop waited for a
     /// CPU.

@@ -229,8 +229,8 @@ fn compare_candidate(name: String, first: Ended, second: Ended, same_baseline: b
     ComparedCandidate { name, change, first, second, ratio, ratio_of: ratio.map(|_| ratio_of) }
 }
 
-/// Ratio of two independent estimates. `None` if one of them is not a positive number. The squares of the logarithmic
-/// errors are added.
+/// Ratio of two independent estimates. `None` if a figure of them is not positive and finite. The squares of the
+/// logarithmic errors are added.
 fn ratio(above: Estimate, below: Estimate) -> Option<Estimate> {
     let usable = |it: &Estimate| {
         [it.value, it.ci_low, it.ci_high].iter().all(|figure| figure.is_finite() && 0.0 < *figure)

@@ -44,14 +44,17 @@ pub fn feedback(stage: Stage, report: &Report) -> String {
     compose(&facts)
 }
 
-/// The timed entry with the smallest gain, and its figures.
+/// Names the timed entry with the smallest gain, or the slowest one without a baseline, with its figures.
 fn least_gain(entries: &[EntryProfile]) -> Option<String> {
-    let entry = entries.iter().min_by(|one, other| pace(one).total_cmp(&pace(other)))?;
-    let pace = entry.speedup.as_ref().map_or_else(
-        || time(entry.times.median_time_ms),
-        |ratio| format!("{}, {}", speedup(ratio), time(entry.times.median_time_ms)),
+    let entry = entries.iter().min_by(|one, other| gain(one).total_cmp(&gain(other)))?;
+    let (which, pace) = entry.speedup.as_ref().map_or_else(
+        || ("The slowest entry", time(entry.times.median_time_ms)),
+        |ratio| {
+            let pace = format!("{}, {}", speedup(ratio), time(entry.times.median_time_ms));
+            ("The entry with the least gain", pace)
+        },
     );
-    Some(format!("{} ({pace}, noise {})", entry.entry, percent(entry.noise)))
+    Some(format!("{which} is {} ({pace}, noise {})", entry.entry, percent(entry.noise)))
 }
 
 /// The feedback for an attempt whose worker died, or that was never made.
@@ -59,8 +62,8 @@ pub fn feedback_without_report(stage: Stage, status: Status, detail: &str) -> St
     compose(&Facts::new(stage, status, detail))
 }
 
-fn pace(entry: &EntryProfile) -> f64 {
-    // Without a baseline, the slowest entry is chosen.
+/// The speed-up or, without one, a figure that is smaller the slower the entry is.
+fn gain(entry: &EntryProfile) -> f64 {
     entry.speedup.map_or(-entry.times.median_time_ms, |ratio| ratio.value)
 }
 
@@ -75,7 +78,7 @@ struct Facts<'a> {
     peak: Option<Bytes>,
     /// The number of entries that passed, and the number that were run.
     entries: Option<(u32, u32)>,
-    /// The entry with the smallest gain.
+    /// The beginning of a sentence about the entry with the smallest gain.
     timed: Option<String>,
     baseline_failed: bool,
     /// What the emulated device counted that a faster kernel could avoid.
@@ -148,8 +151,8 @@ fn passed(facts: &Facts<'_>, text: &mut Text) {
     if let Some((passed, run)) = facts.entries {
         text.line(&format!("{passed} of {run} entries match."));
     }
-    if let Some(entry) = &facts.timed {
-        text.line(&format!("The entry with the least gain is {entry}: start there to get faster."));
+    if let Some(worst) = &facts.timed {
+        text.line(&format!("{worst}: start there to get faster."));
     }
     facts.emulated.iter().for_each(|hint| text.line(&one_line(hint)));
 }
@@ -175,10 +178,10 @@ fn loading(facts: &Facts<'_>, text: &mut Text) {
 
 fn returned(facts: &Facts<'_>, text: &mut Text) {
     let detail = facts.failures.first().map_or(facts.detail, |failure| &failure.detail);
-    if facts.status == Status::Unsupported && detail.contains("the device does not support") {
+    if facts.status == Status::Unsupported && detail.contains("device does not") {
         text.line("The device lacks a feature that this kernel uses. The kernel may pass on another device.");
     } else if facts.status == Status::Unsupported {
-        text.line("The function returned -2 (unsupported). A candidate that does not support every entry is ranked only with `partial = true`.");
+        text.line("The function returned -2 (in Python, NotImplemented), so it does not support this entry. A candidate that does not support every entry is ranked only with `partial = true`.");
     } else {
         // The detail is a traceback, or the runner's own message about a value.
         text.line(if detail.contains(".py:") || detail.contains("it returned") {
@@ -196,8 +199,8 @@ fn crashed(facts: &Facts<'_>, text: &mut Text) {
     let signal = facts.end.and_then(|end| end.signal.as_deref());
     text.line(match signal {
         Some("SIGSEGV" | "SIGBUS") => {
-            "The candidate accessed memory that is not mapped: check every index against the shapes above, null data \
-             of zero-size tensors, and strides of inputs that are not contiguous."
+            "The candidate accessed memory that is not mapped, or wrote to read-only memory: check every index against \
+             the shapes above, null data of zero-size tensors, and strides of inputs that are not contiguous."
         }
         Some("SIGABRT") => "The code aborted. The cause may be an assertion, an exception that escaped, or a damaged heap.",
         Some("SIGFPE") => "An integer was divided by zero, or the smallest integer by -1.",
@@ -206,7 +209,7 @@ fn crashed(facts: &Facts<'_>, text: &mut Text) {
              unreachable code."
         }
         Some("SIGSYS") => "The candidate made a system call that candidates may not make.",
-        _ => "The process ended inside the call. A candidate must return from its calls.",
+        _ => "The process ended during a call or between calls, or the kernel failed on the device. A candidate must return from its calls.",
     });
     ending(facts, text);
 }
@@ -216,7 +219,7 @@ fn timed_out(facts: &Facts<'_>, text: &mut Text) {
     text.line(if facts.detail.contains("after SIGSTOP") {
         "The process could not be stopped after the call: do not leave a thread in a system call that only SIGKILL interrupts, such as a clone with CLONE_VFORK."
     } else {
-        "The call did not return in time: look for an endless loop, a deadlock between threads, or far more work than the shapes need."
+        "The call, or loading, did not end in time: look for an endless loop, a deadlock between threads, or far more work than the shapes need."
     });
     ending(facts, text);
 }
@@ -227,7 +230,11 @@ fn limited(facts: &Facts<'_>, text: &mut Text) {
         text.line(&format!("The highest owed memory was {peak}."));
     }
     text.line(match facts.status {
-        Status::LimitExceeded => "Ask for fewer threads, files or processes, or write less.",
+        Status::LimitExceeded => "Leave out code and data that the kernel does not need: the artifact may have at most `build.max_artifact`.",
+        Status::HostMemoryLimit if facts.stage == Stage::Build => {
+            "The compiler needed more memory than `build.memory` allows. Less template recursion, fewer unrolled \
+             loops or a lower -O level may help."
+        }
         Status::DeviceMemoryLimit => "Use less device memory: reuse workspace, or work in tiles.",
         _ => "Use less memory beyond the outputs: do not copy whole inputs, work in tiles, and free what a call allocates. `limits.memory` is the limit.",
     });
@@ -245,7 +252,9 @@ fn wrong_values(facts: &Facts<'_>, text: &mut Text) {
         Some(found) => mismatch(facts.status, found, text),
         None => text.line(match facts.status {
             Status::UnwrittenOutput => "Some elements of the output were never written.",
-            Status::Nondeterministic => "Two calls with the same inputs gave different outputs.",
+            Status::Nondeterministic => {
+                "Calls with the same inputs gave different outputs, or the emulated device found a race."
+            }
             _ => "The output differs from the recorded one.",
         }),
     }
@@ -336,7 +345,7 @@ fn forbidden_write(facts: &Facts<'_>, text: &mut Text) {
     entry(facts, text);
     text.line(match facts.status {
         Status::InputMutated => "Inputs are read-only: work in the output or in your own memory.",
-        _ => "Bytes outside the output were written: check the last tile, and the strides of the output.",
+        _ => "Memory outside an output was written, or memory beside an input or output was accessed: check the last tile, every index, and the strides.",
     });
     ending(facts, text);
 }
@@ -352,8 +361,8 @@ fn refused_time(facts: &Facts<'_>, text: &mut Text) {
 
 fn not_the_candidate(facts: &Facts<'_>, text: &mut Text) {
     text.line(match facts.status {
-        Status::CaptureError => "The capture could not be used. This is not the candidate's fault, and there is nothing to change in it.",
-        Status::DoesNotFit => "The job does not fit under the memory ceiling. `check` shows the smallest sufficient ceiling; there is nothing to change in the candidate.",
+        Status::CaptureError => "The capture could not be used, and there is nothing to change in the candidate.",
+        Status::DoesNotFit => "A memory ceiling (see `check`) or `run.max_artifacts` is too small for this candidate, but there is nothing to change in the candidate.",
         Status::Skipped => "The candidate was skipped, so it has no verdict.",
         _ => "A worker or the host failed, not the candidate, so there is nothing to change in the candidate. `run --resume` tries again.",
     });

@@ -1,7 +1,7 @@
 //! A run as a single HTML page. It uses no network and no script, is light or dark, and fits large and small screens.
 //!
 //! maud escapes every text, and foreign texts also lose their control characters. Parts that do not fit are left out.
-//! The page says so, except for headlines and for the spread of times.
+//! The page says so, except for headlines, the spread of times, and the last rows of some long tables.
 
 mod failures;
 mod memory;
@@ -35,7 +35,7 @@ pub fn render(digest: &Digest) -> Result<String, PlotError> {
     let mut room = Room { left: MAX_SIZE - STYLE.len() };
     let _ = (room.take(&memory), room.take(&host));
     // The headlines of all jobs come before the details of any.
-    let cards: Vec<Markup> = digest.jobs.iter().map_while(|job| room.fits(card(job))).collect();
+    let cards: Vec<Markup> = digest.jobs.iter().map_while(|job| room.admit(card(job))).collect();
     let replays = replays::section(digest, &mut room);
     let jobs: Vec<Markup> = digest.jobs.iter().map_while(|job| section(job, &mut room)).collect();
     let missing = digest.jobs.len() - jobs.len();
@@ -77,6 +77,7 @@ struct Room {
 }
 
 impl Room {
+    /// Takes the length of a part from the room if it fits. Returns whether it does.
     fn take(&mut self, markup: &Markup) -> bool {
         let length = markup.0.len();
         let fits = length <= self.left;
@@ -86,7 +87,8 @@ impl Room {
         fits
     }
 
-    fn fits(&mut self, markup: Markup) -> Option<Markup> {
+    /// Returns the part, and takes its length from the room. `None` if it does not fit.
+    fn admit(&mut self, markup: Markup) -> Option<Markup> {
         self.take(&markup).then_some(markup)
     }
 }
@@ -189,7 +191,7 @@ fn section(digest: &JobDigest, room: &mut Room) -> Option<Markup> {
     let mut statuses: Vec<_> = digest.statuses.iter().collect();
     // PASSED comes first, then the other statuses by frequency.
     statuses.sort_by_key(|(status, count)| (**status != passed, std::cmp::Reverse(**count)));
-    let head = room.fits(html! {
+    let head = room.admit(html! {
         h2 { (one_line(&job.name)) " " span class={ "chip " (tone) } { (job.status) } }
         p.muted {
             @if let Some(entries) = captures.entries { (counted(usize::try_from(entries).unwrap_or(usize::MAX), "entry", "entries")) }
@@ -200,9 +202,9 @@ fn section(digest: &JobDigest, room: &mut Room) -> Option<Markup> {
         @if let Some(detail) = &job.detail { p { (one_line(detail)) } }
         @if let Some(weaker) = weaker_tiers(digest.shown.iter()) { p.muted { (weaker) } }
     })?;
-    let ranking = room.fits(ranking::table(digest));
-    let heat = room.fits(ranking::heat(digest));
-    let spreads = room.fits(spread::spreads(digest));
+    let ranking = room.admit(ranking::table(digest));
+    let heat = room.admit(ranking::heat(digest));
+    let spreads = room.admit(spread::spreads(digest));
     let failures = failures::section(digest, room);
     Some(html! {
         section id={ "job-" (anchor(&job.name)) } {
@@ -216,7 +218,7 @@ fn section(digest: &JobDigest, room: &mut Room) -> Option<Markup> {
 }
 
 fn too_large(what: &str) -> Markup {
-    html! { p.note { (what) " is left out here: the page would be too large. " code { "report --format csv" } " has it." } }
+    html! { p.note { (what) " is left out here: the page would be too large. " code { "report --format json" } " has it." } }
 }
 
 /// Names the known disturbances of the times.

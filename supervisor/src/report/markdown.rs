@@ -164,7 +164,7 @@ fn per_class(page: &mut String, digest: &JobDigest, candidate: &CandidateRecord)
     let shown = profile.entries.len();
     let _ = write!(
         page,
-        "<details><summary>By signature class: {}</summary>\n\n",
+        "<details><summary>By entry: {}</summary>\n\n",
         html(&shorten(&one_line(&candidate.name), MAX_NAME))
     );
     line(page, "| entry | alike | median | 95 % interval | baseline | speed-up |");
@@ -304,7 +304,7 @@ mod tests {
 | 1 | `fast.c` | 2.31x [2.25–2.38] | 541 µs | 0.8 % | 31.0 MiB |
 | 2 | `naive.c` | 1.00x [0.990–1.01] | 1.25 ms | 0.8 % | 31.0 MiB |
 
-<details><summary>By signature class: fast.c</summary>
+<details><summary>By entry: fast.c</summary>
 ";
         assert!(text.starts_with(wanted), "{text}");
         let memory =

@@ -45,7 +45,7 @@ pub(super) struct Figures {
 
 pub(super) enum Outcome<'r> {
     Passed(Box<Passed<'r>>),
-    /// The replay did not pass. `detail` says why, and `failure` where the first difference is.
+    /// The replay did not pass, or has not ended. `detail` says why, and `failure` where the first difference is.
     Failed {
         detail: Option<&'r str>,
         failure: Option<String>,
@@ -250,7 +250,7 @@ impl<'r> Passed<'r> {
         let [pool, moved, spent] = &self.against;
         let share = |it: &BudgetComparison| it.share.map_or_else(|| "-".to_owned(), percent);
         format!(
-            "compared with keeping everything: {} of its pool, {} moved instead of {}, {} of its time with everything loaded",
+            "compared with keeping everything: {} of that pool, {} moved instead of {}, {} of the time of the calls alone",
             share(pool),
             moved.ours,
             moved.all,
@@ -332,7 +332,7 @@ mod tests {
             "replay model: 1 step in 18.0 s, 900 ms stalled, budget 512 MiB",
             "  pool: peak 510 MiB (floor 300 MiB, everything 5.00 GiB)",
             "  moved 9.00 GiB: 600 hits, 100 misses, 90 evictions; copying took 12.0 s, the calls 17.1 s",
-            "  compared with keeping everything: 10 % of its pool, 9.00 GiB moved instead of 5.00 GiB, 105 % of its time with everything loaded",
+            "  compared with keeping everything: 10 % of that pool, 9.00 GiB moved instead of 5.00 GiB, 105 % of the time of the calls alone",
             "  calls by fast.c (embedding)",
             "  entry_000000 of embedding: 20.0 ms, 12.0 ms of it waiting",
             "",

@@ -145,7 +145,7 @@ pub(super) fn headline_of<'a, Candidates>(
             Some(median) => format!("{name}: {winner} wins with {}{same}", time(median)),
             None => format!("{name}: {winner} {wins}"),
         };
-        // Nothing could be compared, and the run ends as if no candidate had won. The line must say why.
+        // If the baseline failed, the run ends as if no candidate had won. The line must say why.
         return match (job.status, job.detail.as_deref().map(one_line)) {
             (JobStatus::BaselineFailed, Some(detail)) => format!("{wins}, {} ({detail})", job.status),
             (JobStatus::BaselineFailed, None) => format!("{wins}, {}", job.status),

@@ -1,5 +1,5 @@
-//! One line for each candidate and entry in the format of a FlashInfer trace: definition, workload, solution,
-//! evaluation.
+//! One line for each candidate and each entry that was timed or failed, in the format of a FlashInfer trace: definition,
+//! workload, solution, evaluation.
 //!
 //! That format has seven statuses and forbids times for failures. Information that does not fit into it, such as the
 //! status in this project's words, the weight of the entry and intervals, is written to `correctness.extra` or to the
@@ -19,8 +19,8 @@ use crate::record::{
 /// The workloads of an imported data set, by job and entry.
 pub type Workloads = BTreeMap<String, BTreeMap<String, Value>>;
 
-/// The name in a line that is about all entries: the candidate failed before any entry was run, was not timed, or has
-/// no verdict.
+/// The name in a line that is about all entries: the candidate failed without a failing entry, was not timed, or has no
+/// verdict.
 const ALL_ENTRIES: &str = "all";
 
 #[derive(Debug)]

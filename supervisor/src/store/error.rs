@@ -24,10 +24,11 @@ pub enum StoreError {
         #[source]
         source: std::io::Error,
     },
-    #[error("{path}: an SQLite database, but not one of a run (choose another folder with --dir)")]
+    #[error("{path}: an SQLite database, but not one of a run (choose another folder)")]
     Foreign { path: PathBuf },
     #[error(
-        "{path}: empty, because the run was interrupted before it recorded anything (delete the folder and start the run again)"
+        "{path}: empty, because the run was interrupted before it recorded anything, or has just begun (if no run is \
+         using the folder, delete it and start the run again)"
     )]
     Empty { path: PathBuf },
     #[error(

@@ -60,7 +60,7 @@ pub(super) fn journal_for(folder: &Path) -> (Journal, Option<String>) {
         Err(error) => (
             Journal::Delete,
             Some(format!(
-                "the run database is kept without WAL, because the file system is unknown ({error})"
+                "the run database is kept without a write-ahead log, because the file system is unknown ({error})"
             )),
         ),
     }
@@ -71,7 +71,8 @@ fn journal_for_magic(magic: u32) -> (Journal, Option<String>) {
         Some((_, name)) => (
             Journal::Delete,
             Some(format!(
-                "the run database is kept without WAL, because the run folder is on {name} (slower, but just as safe)"
+                "the run database is kept without a write-ahead log, because the run folder is on {name} (slower, but \
+                 just as safe)"
             )),
         ),
         None => (Journal::WriteAhead, None),

@@ -58,19 +58,19 @@ impl Store {
         Ok(Document { store: self, _snapshot: snapshot })
     }
 
-    /// Loads everything into memory.
+    /// Loads the whole document into memory.
     pub fn load(&self) -> Result<RunRecord, StoreError> {
         let document = self.document()?;
         let mut jobs = Vec::new();
         for (key, job) in document.store.job_heads()? {
             let mut candidates = Vec::new();
-            collect(self.each_candidate(key, Order::Plan, |candidate| keep(&mut candidates, candidate))?);
+            infallible(self.each_candidate(key, Order::Plan, |candidate| keep(&mut candidates, candidate))?);
             jobs.push(job.with_candidates(candidates));
         }
         let (mut workers, mut phases, mut policy) = (Vec::new(), Vec::new(), Vec::new());
-        collect(self.each_worker(|worker| keep(&mut workers, worker))?);
-        collect(self.each_phase(|phase| keep(&mut phases, phase))?);
-        collect(self.each_policy(|row| keep(&mut policy, row))?);
+        infallible(self.each_worker(|worker| keep(&mut workers, worker))?);
+        infallible(self.each_phase(|phase| keep(&mut phases, phase))?);
+        infallible(self.each_policy(|row| keep(&mut policy, row))?);
         Ok(RunRecord {
             schema: SCHEMA,
             run: self.run_info()?,
@@ -142,7 +142,7 @@ impl Store {
     /// Jobs in the plan's order, without their candidates.
     pub(super) fn job_heads(&self) -> Result<Vec<(i64, JobRecord<()>)>, StoreError> {
         let mut jobs = Vec::new();
-        collect(self.each(
+        infallible(self.each(
             "SELECT key, name, status, detail, baseline, winner, signature_digest, entries, bytes, unique_bytes,
                  captures_digest, captures_form, ranking, unsettled_because, winner_confirmed FROM job ORDER BY place, key",
             [],
@@ -412,7 +412,8 @@ fn keep<T>(list: &mut Vec<T>, item: T) -> Result<(), std::convert::Infallible> {
     Ok(())
 }
 
-pub(super) fn collect(result: Result<(), std::convert::Infallible>) {
+/// Drops the inner result of a `visit` that cannot fail.
+pub(super) fn infallible(result: Result<(), std::convert::Infallible>) {
     match result {
         Ok(()) => {}
     }

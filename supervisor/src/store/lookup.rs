@@ -3,7 +3,7 @@
 use opt_shared::ids::{CandidateId, WorkerId};
 use rusqlite::params;
 
-use super::load::{collect, json, time, word};
+use super::load::{infallible, json, time, word};
 use super::{Store, StoreError};
 use crate::record::{CandidateRecord, PolicyRecord, WorkerRecord};
 
@@ -12,7 +12,7 @@ impl Store {
     pub fn record_of(&self, candidate: CandidateId) -> Result<Option<CandidateRecord>, StoreError> {
         let key = self.candidate_key(candidate, "load a candidate")?;
         let mut found = None;
-        collect(self.one_candidate(key, |record| {
+        infallible(self.one_candidate(key, |record| {
             found = Some(record);
             Ok(())
         })?);
@@ -21,7 +21,7 @@ impl Store {
 
     pub fn worker_record(&self, worker: WorkerId) -> Result<Option<WorkerRecord>, StoreError> {
         let mut found = None;
-        collect(self.each_worker(|record| {
+        infallible(self.each_worker(|record| {
             if record.id == worker {
                 found = Some(record);
             }
@@ -63,7 +63,7 @@ impl Store {
 
     fn decisions(&self, sql: &str, params: impl rusqlite::Params) -> Result<Vec<PolicyRecord>, StoreError> {
         let mut rows = Vec::new();
-        collect(self.each(
+        infallible(self.each(
             sql,
             params,
             |row| {

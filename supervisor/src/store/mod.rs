@@ -47,7 +47,8 @@ pub use stream::JobKey;
 
 pub const FILE_NAME: &str = "run.sqlite";
 
-/// The timeout of a write while a reader (such as `report`) locks the file. Readers lock it for milliseconds.
+/// The timeout of a write while another process locks the file. With the write-ahead log, a reader (such as `report`)
+/// does so for milliseconds at most.
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
 /// The size of SQLite's page cache, in KiB. It counts towards the supervisor's memory, whose target is at most 20 MiB.
 const CACHE_KIB: i32 = 512;

@@ -6,7 +6,7 @@ use opt_shared::units::Bytes;
 use rusqlite::{OptionalExtension as _, params};
 
 use super::bound::{MAX_DETAIL, MAX_NAME, clip};
-use super::load::{blame, bytes, collect, json_option, time, word_option};
+use super::load::{blame, bytes, infallible, json_option, time, word_option};
 use super::write::{bytes as stored, clip_option};
 use super::{ReplayPhaseRow, Store, StoreError};
 use crate::record::{ReplayRecord, UtcTime};
@@ -152,10 +152,10 @@ impl Store {
             .map_err(|source| self.failed(source))
     }
 
-    /// All replays in the order of the plan; there are at most a few.
+    /// All replays in the order of the plan, which has at most 16.
     pub(super) fn replays(&self) -> Result<Vec<ReplayRecord>, StoreError> {
         let mut replays = Vec::new();
-        collect(self.each(
+        infallible(self.each(
             "SELECT name, status, blame, detail, budget, floor, all_resident, started, ended, worker, attempts, predicted,
                  peak_owed, ms, result, failure FROM replay ORDER BY place, key",
             [],

@@ -9,7 +9,7 @@ use opt_shared::outcome::{Artifact, Blame, Status};
 use opt_shared::units::Bytes;
 use rusqlite::params;
 
-use super::load::{blame, collect, json_option, word, word_option};
+use super::load::{blame, infallible, json_option, word, word_option};
 use super::write::META_PLAN;
 use super::{Store, StoreError};
 use crate::record::{JobStatus, Stage, UtcTime};
@@ -178,7 +178,7 @@ impl Store {
         convert: impl Fn(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
     ) -> Result<Vec<T>, StoreError> {
         let mut rows = Vec::new();
-        collect(self.each(sql, params, convert, |row| {
+        infallible(self.each(sql, params, convert, |row| {
             rows.push(row);
             Ok::<(), Infallible>(())
         })?);

@@ -11,7 +11,7 @@ use opt_shared::units::Bytes;
 use rusqlite::{OptionalExtension as _, Transaction, params};
 
 use super::block::{decode, encode};
-use super::load::{collect, role, time, word};
+use super::load::{infallible, role, time, word};
 use super::{Store, StoreError};
 use crate::record::Stage;
 use crate::record::timeline::{Assembly, Block, Mark, MarkKind, PhaseSpan, Timeline, milliseconds};
@@ -112,7 +112,7 @@ impl Store {
 
     fn roles(&self) -> Result<BTreeMap<WorkerId, opt_shared::message::Role>, StoreError> {
         let mut roles = BTreeMap::new();
-        collect(self.each(
+        infallible(self.each(
             "SELECT id, role FROM worker",
             [],
             |row| Ok((WorkerId(row.get(0)?), word(row, 1, role)?)),
@@ -126,7 +126,7 @@ impl Store {
 
     fn phase_spans(&self) -> Result<Vec<PhaseSpan>, StoreError> {
         let mut phases = Vec::new();
-        collect(self.each(
+        infallible(self.each(
             "SELECT phase.worker, phase.stage, job.name, candidate.name, phase.started, phase.ended,
                  0 AS part, phase.key AS key
              FROM phase JOIN candidate ON candidate.key = phase.candidate JOIN job ON job.key = candidate.job
@@ -164,7 +164,7 @@ impl Store {
             "recycled" => Some(MarkKind::Recycled),
             _ => None,
         };
-        collect(self.each(
+        infallible(self.each(
             "SELECT t, worker, decision, reason FROM policy
                  WHERE worker IS NOT NULL AND decision IN ('kill_worker', 'kill_runner')
              UNION ALL SELECT ended, id, 'recycled', recycled_because FROM worker

@@ -129,7 +129,7 @@ fn cancel(model: &mut Model) {
         return;
     };
     if let Some(CandidateState::Ended(status)) = chosen.map(|it| &it.state) {
-        model.note = Some(format!("{job}/{candidate} has ended as {status}, and a verdict is final"));
+        model.note = Some(format!("{job}/{candidate} has ended as {status}, so it cannot be cancelled"));
         return;
     }
     let question = format!("Cancel {job}/{candidate}? It ends as SKIPPED.");

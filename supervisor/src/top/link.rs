@@ -53,7 +53,9 @@ fn listen(mut client: Client, to_view: &Sender<Update>) {
     loop {
         let update = match client.event() {
             Ok(Some(event)) => Update::Event(event),
-            Ok(None) => Update::Lost("the run closed the connection: it has ended, or was killed".to_owned()),
+            Ok(None) => Update::Lost(
+                "the run closed the connection (it has ended, or this view read too slowly)".to_owned(),
+            ),
             Err(error) => Update::Lost(chain(&error)),
         };
         let is_last = matches!(update, Update::Lost(_));

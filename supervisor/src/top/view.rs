@@ -28,7 +28,7 @@ pub enum TopError {
     NoTerminal { stream: &'static str },
     #[error(transparent)]
     Client(#[from] ClientError),
-    #[error("drawing on the terminal")]
+    #[error("using the terminal")]
     Terminal(#[source] io::Error),
 }
 

@@ -37,7 +37,7 @@ fn reports_and_comparisons_show_replays() {
     report(&["--format", "md"]).expect_stdout(&[
         "### Replays under a budget",
         "| `model` | PASSED |",
-        "of its pool",
+        "of that pool",
     ]);
     let page = report(&["--format", "html"]).stdout;
     let evictions = format!("evictions</p><p class=\"figure\">{}</p>", result["evictions"]);

@@ -85,7 +85,7 @@ impl Device {
                 let processes = counted(reading.processes.len(), "process", "processes");
                 let busy =
                     reading.utilisation.map_or_else(String::new, |percent| format!(", {percent} % busy"));
-                format!("{memory} by {processes}{unified}{busy}")
+                format!("{memory}, {processes}{unified}{busy}")
             }
         };
         format!("{index}: {name} ({uuid}), {state}")

@@ -1,7 +1,7 @@
 //! Turns blocks into a timeline: adds up the memory of the processes at each moment, at a resolution that fits a page.
 //!
-//! A run of a day can have hundreds of thousands of runners. They are added up block by block, so that memory use
-//! depends only on the number of workers and the width of the drawing.
+//! A run of a day can have hundreds of thousands of runners. They are added up block by block, so that memory use does
+//! not grow with their number.
 
 use std::collections::BTreeMap;
 

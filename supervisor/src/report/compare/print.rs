@@ -18,10 +18,10 @@ const MAX_NAMES: usize = 10;
 fn caveats(comparison: &Comparison, job: &ComparedJob) -> Vec<String> {
     let mut caveats = Vec::new();
     if job.same_captures == Some(false) {
-        caveats.push("the captures differ, so times and verdicts are of different calls".to_owned());
+        caveats.push("the captures differ, so times and verdicts may be of different calls".to_owned());
     }
     if job.same_signature == Some(false) {
-        caveats.push("the order of the arguments differs".to_owned());
+        caveats.push("the order, number or defaults of the arguments differ".to_owned());
     }
     let by_time = job.candidates.iter().any(|it| it.ratio_of == Some(RatioOf::MedianTime));
     if job.candidates.iter().any(|it| it.first.same_inputs || it.second.same_inputs) {

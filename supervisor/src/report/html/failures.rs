@@ -17,7 +17,7 @@ pub(super) fn section(digest: &JobDigest, room: &mut Room) -> Markup {
         return html! {};
     }
     let cards: Vec<Markup> =
-        digest.failed.iter().map_while(|candidate| room.fits(card(digest, candidate))).collect();
+        digest.failed.iter().map_while(|candidate| room.admit(card(digest, candidate))).collect();
     let missing = digest.failures - cards.len();
     html! {
         h3 { (counted(digest.failures, "candidate", "candidates")) " did not pass" }

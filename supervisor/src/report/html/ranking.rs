@@ -13,7 +13,7 @@ const MAX_ROWS: usize = 40;
 /// Number of shades of colour on either side of the baseline.
 const SHADES: f64 = 4.0;
 
-/// The figure by which candidates are ranked: the speed-up, or the time of a call if nothing was paired.
+/// The figure that the ranking shows: the speed-up, or the time of a call if no candidate has a speed-up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Measure {
     Speedup,

@@ -22,7 +22,7 @@ pub(super) fn section(digest: &Digest, room: &mut Room) -> Markup {
             h2 { "Replays under a budget" }
             p.muted { "Recorded calls were repeated one after another. A pool of limited size held the tensors of the next steps. All other tensors stayed in the capture files." }
             @for replay in &digest.replays {
-                @match room.fits(one(replay, digest)) { Some(one) => (one), None => (too_large("A replay")) }
+                @match room.admit(one(replay, digest)) { Some(one) => (one), None => (too_large("A replay")) }
             }
         }
     }

@@ -96,7 +96,7 @@ mod tests {
         let row = "| `model` | PASSED | 18.0 s | 900 ms | 512 MiB | 300 MiB | 5.00 GiB | 510 MiB | 9.00 GiB | 600 | 100 | 90 |";
         assert!(page.contains(row), "{page}");
         assert!(
-            page.contains("10 % of its pool") && page.contains("Calls by `fast.c` (`embedding`)."),
+            page.contains("10 % of that pool") && page.contains("Calls by `fast.c` (`embedding`)."),
             "{page}"
         );
         assert!(
