@@ -45,10 +45,10 @@ const LARGEST_FILE: u64 = 16;
 const PLENTY_OF_FILES: u64 = 2;
 /// A disk has plenty of inodes if this many are free.
 const PLENTY_OF_INODES: u64 = 10_000;
-/// The number of bytes of a compiler's output that the result keeps.
+/// The largest number of bytes of a compiler's output that the result keeps.
 const LOG_HEAD: usize = 4096;
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
-/// The number of characters of a version that are kept.
+/// The largest number of characters of a version that are kept.
 const MAX_VERSION: usize = 200;
 
 /// Builds a candidate. If the build ends with an error or as INFRA_ERROR, `head` gets the room that the disk had at
@@ -230,7 +230,7 @@ fn compile(
         ),
         (Some(KillReason::Stopped), _) => (
             Status::InfraError,
-            "the compiler was killed: another process had stopped it, or a program that it runs, and did not continue it"
+            "the compiler was killed: another process had stopped it or one of its subprocesses, and did not continue it"
                 .to_owned(),
         ),
         (Some(reason), _) => {
@@ -341,7 +341,7 @@ fn environment(task: &BuildTask, scratch: &Path) -> Vec<CString> {
         .collect()
 }
 
-/// Returns the path of a step's program or library, or a message about what this machine lacks.
+/// Returns the path of a step's program or library, or a message that says why it cannot be used.
 fn locate(step: &Step, toolchain: &[PathBuf]) -> Result<Result<PathBuf, String>, BuildError> {
     if let Program::Nvrtc(library) = &step.program {
         return Ok(Ok(library.clone()));

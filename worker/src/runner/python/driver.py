@@ -341,7 +341,7 @@ class Text:
 
 
 def caller(function, entry, destination, state=None, kept=True):
-    """Returns a function that makes the call of an entry. If `kept` is true, outputs that it returns are checked and copied."""
+    """Returns a function that makes the call of an entry. Only if `kept` is true, it sets the state and keeps returned outputs."""
     text = Text(entry["tensors"])
     arguments = text.arguments(entry["call"], state.places if state else ())
     outputs = entry["outputs"]

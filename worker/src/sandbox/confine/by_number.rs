@@ -37,7 +37,7 @@ pub(super) fn program(refusals: impl Iterator<Item = (i64, i32)>) -> BpfProgram 
         error(libc::ENOSYS),
     ];
     for (number, errno) in refusals {
-        // Call numbers are small and positive, so none is skipped here.
+        // Call numbers are small and not negative, so none is skipped here.
         let Ok(number) = u32::try_from(number) else { continue };
         program.push(sock_filter { code: JUMP_IF_EQUAL, jt: 0, jf: 1, k: number });
         program.push(error(errno));

@@ -124,7 +124,7 @@ pub enum ConfineError {
         source: io::Error,
     },
     #[error(
-        "confining a sandboxed process: it inherits a limit of {inherited} on {limit}, and the candidate's limits need {needed} (raise it, or lower [limits])"
+        "confining a sandboxed process: it inherits a limit of {inherited} on {limit}, and the candidate's limits need {needed} (raise the inherited limit, or lower [limits])"
     )]
     Inherited { limit: &'static str, inherited: String, needed: String },
     #[error("confining a sandboxed process: the worker is gone")]

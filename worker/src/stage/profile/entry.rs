@@ -215,7 +215,7 @@ impl Timing {
     }
 
     /// Returns true if a screen says too little, because its blocks are not long beside a hand-off that it does not know
-    /// well. A full profile measures it better, and would be compared with the screens of other candidates.
+    /// well. A full profile measures the hand-off better.
     pub(super) fn is_vague(&self) -> bool {
         MAX_VAGUENESS < handoff::factors(&self.by_handoff).1
     }
@@ -329,8 +329,8 @@ pub(super) struct WarmUp {
 }
 
 /// Makes plan calls, and then pairs, until enough calls were made (one pair, if calls are slow), enough time has
-/// passed, and the number of calls in a block has settled. Ends earlier if the entry is late, and after
-/// `MAX_WARM_UP_PAIRS` pairs.
+/// passed, and the number of calls in a block has settled. Ends earlier if the entry is late (not in KernelForge's
+/// protocol), and after `MAX_WARM_UP_PAIRS` pairs.
 pub(super) fn warm_up<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
 ) -> Result<Made<WarmUp>, SessionError> {

@@ -13,7 +13,7 @@ const MIN_LIMIT: Duration = Duration::from_millis(500);
 const MIN_WAIT_SHARE: f64 = 0.25;
 
 /// Returns true if an entry has used up its `limit`, and each side waited for a CPU for much of its time. A candidate
-/// can make its own threads wait for each other, but not its baseline.
+/// can make its own threads wait for each other, but not those of its baseline.
 pub(super) fn is_late(spent: Duration, limit: Duration, sides: &[Samples]) -> bool {
     let waits = sides.iter().all(|side| side.wait_share().is_some_and(|share| MIN_WAIT_SHARE <= share));
     waits && limit.max(MIN_LIMIT) <= spent

@@ -126,7 +126,8 @@ impl Pairs {
         Order { calls: self.calls, baseline_first, all_slots: false }
     }
 
-    /// Adds a pair that was made and checked, unless one of its blocks is too short.
+    /// Adds a pair that was made and checked, unless one of its blocks is too short, or took no longer than the
+    /// hand-off.
     pub(super) fn add<M: VariantMemory>(
         &mut self,
         pairing: &mut Pairing<'_, '_, M>,

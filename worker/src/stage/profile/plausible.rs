@@ -92,7 +92,10 @@ pub(super) fn implausible(
         return Ok(Some(stop(
             context,
             Status::TimingMismatch,
-            format!("its own clock shows {:.0} % of the time that the worker measured", claim * 100.0),
+            format!(
+                "the runner's own clock shows {:.0} % of the time that the worker measured",
+                claim * 100.0
+            ),
         )));
     }
     Ok(None)

@@ -37,8 +37,8 @@ pub(crate) enum CapturesError {
     Needs(#[from] NeedsError),
     #[error(transparent)]
     Unrecordable(#[from] Unrecordable),
-    #[error("reading the tensors of {entry}")]
-    Read { entry: String, source: io::Error },
+    #[error("reading the tensor {name}")]
+    Read { name: String, source: io::Error },
 }
 
 /// An error of the recording's file, for which the host is to blame.
@@ -61,6 +61,7 @@ struct Location {
     storage: StorageId,
     start: u64,
     bytes: Bytes,
+    /// The tensor's name and its entry's, for messages.
     name: String,
 }
 
@@ -120,7 +121,7 @@ pub(crate) fn record(
     for (number, constant) in recorder.recording().constants.iter().enumerate() {
         let digest = locations.digest(constant, drop_cache, &mut chunk);
         digests.push(digest.map_err(|source| CapturesError::Read {
-            entry: locations.of.get(&constant.key).map_or_else(String::new, |location| location.name.clone()),
+            name: locations.of.get(&constant.key).map_or_else(String::new, |location| location.name.clone()),
             source,
         })?);
         each(number + 1);

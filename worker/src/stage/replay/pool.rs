@@ -28,7 +28,7 @@ pub enum PoolError {
     Place(#[from] StagingError),
     #[error("moving a tensor into the pool or out of it")]
     Device(#[from] DeviceError),
-    #[error("finding the bytes of `{name}`")]
+    #[error("finding the bytes of {name}")]
     Find {
         name: String,
         #[source]
@@ -173,7 +173,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         *moved
     }
 
-    /// Allocates the slots for all copies, before any kernel runs.
+    /// Allocates the staging slots for all copies, before any kernel runs.
     fn prepare(&mut self) -> Result<(), DeviceError> {
         self.on.device().enter_thread()?;
         let largest = self

@@ -29,7 +29,7 @@ pub enum StepsError<E: std::error::Error + 'static> {
         #[source]
         source: E,
     },
-    #[error("starting a copy queue")]
+    #[error("starting the pool's thread")]
     Thread(#[source] std::io::Error),
 }
 

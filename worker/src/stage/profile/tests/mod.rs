@@ -366,7 +366,7 @@ fn profile_rejects_impossible_times() {
     let long = BlockPlay { claim: 1.5, ..BlockPlay::honest(1000 * US) };
     let report = profile(&alone(Script::timed(&[long])), &task(&[0], false));
     assert_eq!(report.head.status, Status::TimingMismatch, "{}", report.head.detail);
-    assert!(report.head.detail.contains("its own clock shows"), "{}", report.head.detail);
+    assert!(report.head.detail.contains("the runner's own clock shows"), "{}", report.head.detail);
     // A busy machine explains a claim below the worker's time, or slightly above it.
     for claim in [0.5, 1.05] {
         let play = BlockPlay { claim, ..BlockPlay::honest(1000 * US) };

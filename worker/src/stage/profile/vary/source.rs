@@ -144,8 +144,8 @@ fn gives_places(outputs: &[OutputTensor]) -> bool {
     outputs.iter().any(|output| output.tensor.dtype.kind() == Kind::Integer)
 }
 
-/// Fills so many bytes with stripes that threads draw with a seed each, and writes them in their order. The number of
-/// threads does not change what is written.
+/// Writes an input of `bytes` bytes, stripe by stripe. Threads draw the stripes, and each stripe has a seed of its own,
+/// so the number of threads does not change what is written.
 fn write_stripes(
     bytes: u64,
     random: &mut SmallRng,
@@ -187,9 +187,9 @@ struct Run {
     of_variant: Favours,
 }
 
-/// Which of two random values an element takes: with these probabilities, in 128, the larger one (half of the elements)
-/// or the one farther from the median (the other half). Larger values alone would leave the norm of symmetric values as
-/// it is.
+/// Which of two random values an element takes: with these probabilities, in 128ths, the larger one (half of the
+/// elements) or the one farther from the median (the other half). Larger values alone would leave the norm of symmetric
+/// values as it is.
 #[derive(Clone, Copy)]
 struct Favours {
     larger: u64,
@@ -209,7 +209,7 @@ impl Favours {
 }
 
 impl Run {
-    /// Begins a run of an input of so many elements. Its length is uniform on a logarithmic scale, up to half of the
+    /// Begins a run in an input of `elements` elements. Its length is uniform on a logarithmic scale, up to half of the
     /// input, so rows of any length differ from each other.
     fn begin(&mut self, elements: u64, random: &mut SmallRng) {
         let doublings = (elements / MIN_RUN / 4).max(1).ilog2();
@@ -219,7 +219,7 @@ impl Run {
     }
 }
 
-/// Fills `piece`, the next bytes of an input of so many elements, with runs of drawn elements.
+/// Fills `piece`, the next bytes of an input of `elements` elements, with runs of drawn elements.
 fn draw_runs<const WIDTH: usize>(
     values: &[u8],
     piece: &mut [u8],

@@ -195,11 +195,11 @@ fn why_not(it: &Undecided) -> String {
     }
 }
 
-/// The choices in the order in which they are tried: all inputs, only floats, only integers, then single inputs, the
-/// largest first.
+/// The choices in the order in which they are tried: all inputs, only those whose values are drawn, only those whose
+/// values are shuffled, then single inputs, the largest first.
 fn choices(eligible: &[Eligible]) -> Vec<Vec<usize>> {
     let all: Vec<usize> = (0..eligible.len()).collect();
-    let of = |integer| all.iter().copied().filter(|&at| eligible[at].integer == integer).collect();
+    let of = |shuffled| all.iter().copied().filter(|&at| eligible[at].shuffled == shuffled).collect();
     let mut single = all.clone();
     single.sort_by_key(|&at| std::cmp::Reverse(eligible[at].extent.bytes));
     let mut found: Vec<Vec<usize>> = Vec::new();
