@@ -233,6 +233,20 @@ fn compile(
             "the compiler was killed: another process had stopped it or one of its subprocesses, and did not continue it"
                 .to_owned(),
         ),
+        (Some(KillReason::HostFloor { available, floor }), _) => (
+            Status::InfraError,
+            format!(
+                "the compiler was killed to protect the machine: only {available} of memory were available, and the floor \
+                 is {floor} ([memory] host_floor)"
+            ),
+        ),
+        (Some(KillReason::HostCeiling { owed, ceiling }), _) => (
+            Status::InfraError,
+            format!(
+                "the compiler was killed to keep the ceiling of the run: the run owed {owed}, and its ceiling is {ceiling} \
+                 ([memory] host_ceiling)"
+            ),
+        ),
         (Some(reason), _) => {
             (Status::InfraError, format!("the compiler was killed by the supervisor ({reason:?})"))
         }
@@ -267,7 +281,7 @@ fn compile(
             }
             let why = format!(
                 "{compiler} exited with code {code}, and the reason is unknown, because its output was cut off after {} \
-                 (switch off its warnings in [build] flags)",
+                 (switch off its warnings with an option in [build] extra_flags)",
                 Bytes::new(log.len() as u64)
             );
             (Status::InfraError, why)

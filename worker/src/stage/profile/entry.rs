@@ -47,8 +47,8 @@ pub(super) struct Timing {
     pub(super) samples: Vec<Samples>,
     /// The ratio baseline / candidate for each pair of runners.
     ratios: Vec<f64>,
-    /// For each of these ratios, by which factor it would differ with the shortest and the longest hand-off that its
-    /// runners may have had.
+    /// For each of these ratios, the factors by which it would differ with the shortest and with the longest hand-off
+    /// that its runners may have had.
     by_handoff: Vec<[f64; 2]>,
     /// The ratio of each pair of blocks in a screen, which has only one pair of runners.
     pairs: Vec<f64>,

@@ -25,7 +25,7 @@ mod tests {
     use crate::session::Block;
     use crate::stage::profile::samples::tests::block;
 
-    /// A side with one block, in which it waited for so many of 200 us.
+    /// A side with one block of 200 us, in which it waited for this long.
     fn side(waited_us: Option<u64>) -> Samples {
         let mut samples = Samples::default();
         samples.add(&Block { waited: waited_us.map(Duration::from_micros), ..block(1, 0) });

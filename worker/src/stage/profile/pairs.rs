@@ -34,7 +34,7 @@ pub(super) struct Pairs {
     pub(super) calls: u32,
     /// The time that the entry has taken in these runners so far.
     pub(super) spent: Duration,
-    /// The pairs of which the only sample of KernelForge's protocol consists.
+    /// The pairs that make up the only sample of KernelForge's protocol.
     pub(super) parts: Vec<Timed>,
     /// For each side, the idle rounds since the first pair, without those after the last pair.
     rounds_among: Vec<Range<usize>>,

@@ -42,7 +42,7 @@ pub enum PoolError {
     Ended,
 }
 
-/// Opens the bytes of a constant, for each load anew, so that no descriptor stays open between loads.
+/// Opens the bytes of a constant. Each load opens them again, so that no descriptor stays open between loads.
 pub trait ConstantReader: Send {
     fn open(&mut self, constant: u32) -> std::io::Result<Box<dyn Source + '_>>;
 }

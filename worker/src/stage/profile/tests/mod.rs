@@ -457,7 +457,7 @@ fn profile_times_one_batch_after_another_and_stops_at_the_first_failure() {
 }
 
 #[test]
-fn profile_times_entries_of_a_batch_in_one_session() {
+fn profile_reports_every_entry_of_a_batch() {
     let backend = alone(honest(100 * US));
     let report = profile(&backend, &task(&[0, 1], false));
     let names: Vec<&str> = report.body.entries.iter().map(|entry| entry.entry.as_str()).collect();

@@ -259,7 +259,7 @@ impl TrialEntry<'_> {
             }
             for slot in 0..calls {
                 let found = self.elements(session, slot)?;
-                if self.has_new_infinities(&found)? {
+                if self.has_more_nonfinite(&found)? {
                     return Ok(Trial::Fails("other values make NaN or infinities that were not recorded"));
                 }
                 if let Some(last) = &last {
@@ -327,7 +327,7 @@ impl TrialEntry<'_> {
     }
 
     /// Returns true if the sampled elements of an output contain more NaN and infinities than the recorded ones.
-    fn has_new_infinities(&self, found: &[Vec<Element>]) -> Result<bool, SessionError> {
+    fn has_more_nonfinite(&self, found: &[Vec<Element>]) -> Result<bool, SessionError> {
         for (output, found) in self.recorded.outputs.iter().zip(found) {
             let expected = sample(&mut self.recorded.expected(&output.tensor), &output.tensor)
                 .map_err(|source| SessionError::Outputs { entry: self.recorded.name.clone(), source })?;
