@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::Side;
 use crate::session::{IdleRound, MAX_HANDOFF, SessionError};
 
-/// The number of idle rounds of each side that are needed to measure the hand-off.
+/// The number of undisturbed idle rounds of each side that are needed to measure the hand-off.
 const MIN_AMONG: usize = 3;
 /// A round counts if runner and worker together waited for a CPU for at most this time, on average over the runner's
 /// threads: a fiftieth of a block, as for blocks.
@@ -38,8 +38,8 @@ impl Handoff {
 }
 
 /// The hand-off of blocks that were made among these idle rounds of each side: the median and the quartiles of a side's
-/// rounds that did not wait for a CPU. The shortest count for all sides, as for empty blocks. Returns `None` if a side
-/// has too few rounds.
+/// rounds that hardly waited for a CPU. The shortest values count for all sides, as for empty blocks. Returns `None` if
+/// a side has too few such rounds.
 pub(super) fn among<'r>(sides: impl Iterator<Item = &'r [IdleRound]>) -> Option<Handoff> {
     let of_side = |rounds: &[IdleRound]| {
         let calm = |it: &&IdleRound| it.waited.unwrap_or_default() / it.wake.threads.max(1) <= MAX_WAIT;

@@ -54,7 +54,7 @@ pub struct Wanted<'a> {
     pub bytes: &'a [Bytes],
     pub pinned: &'a [bool],
     pub budget: Bytes,
-    /// The number of steps after the running one that are prefetched.
+    /// The number of steps after the running one whose constants are prefetched.
     pub depth: u32,
 }
 

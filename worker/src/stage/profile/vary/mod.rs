@@ -192,7 +192,7 @@ fn slots(recorded: &Recorded) -> u32 {
 }
 
 /// The layout of the chosen inputs; `None` if they do not all fit into the memory.
-fn variation_of(
+fn layout_of(
     recorded: &Recorded,
     task: &ProfileTask,
     eligible: &[Eligible],

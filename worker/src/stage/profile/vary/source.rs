@@ -1,10 +1,10 @@
 //! The sources of an input's new values, and the reasons why some inputs keep their captured values.
 //!
-//! Floats are drawn element by element from captured values, and so stay in the captured range. Variants, and runs of
-//! elements in each, favour large, small, extreme or average values to different degrees, because the means and norms
-//! of calls, and of the rows of one call, would otherwise hardly differ. Integers are shuffled: indices stay in range,
-//! and unique values stay unique. So are floats if an output may contain their positions. Either way, the results of one
-//! call are wrong for the next.
+//! Floats and complex numbers are drawn element by element from captured values, and so stay in the captured range.
+//! Variants, and runs of elements in each, favour large, small, extreme or average values to different degrees, because
+//! the means and norms of calls, and of the rows of one call, would otherwise hardly differ. Integers are shuffled:
+//! indices stay in range, and unique values stay unique. Floats are shuffled too if an output may contain their
+//! positions. Either way, the results of one call are wrong for the next.
 
 use std::io;
 use std::num::NonZero;
@@ -72,7 +72,7 @@ impl Source {
     ) -> Result<Result<Self, Kept>, CaptureError> {
         let range = tensor.byte_range();
         let bytes = range.end - range.start;
-        let shuffled = tensor.dtype.kind() == Kind::Integer || gives_places(&recorded.outputs);
+        let shuffled = tensor.dtype.kind() == Kind::Integer || gives_positions(&recorded.outputs);
         if shuffled && room / 2 < bytes {
             return Ok(Err("too many values to be put into another order for each call"));
         }
@@ -140,7 +140,7 @@ impl Source {
 
 /// Returns true if an output may contain positions, like those of `argmax` and `topk`. All inputs are then shuffled,
 /// because drawn values repeat, and any position of equal values would be right.
-fn gives_places(outputs: &[OutputTensor]) -> bool {
+fn gives_positions(outputs: &[OutputTensor]) -> bool {
     outputs.iter().any(|output| output.tensor.dtype.kind() == Kind::Integer)
 }
 
@@ -457,8 +457,8 @@ mod tests {
             };
             OutputTensor { path: "output".into(), tensor: std::sync::Arc::new(tensor), arguments: Vec::new() }
         };
-        assert!(gives_places(&[output(DType::Float32), output(DType::Int64)]));
-        assert!(!gives_places(&[output(DType::Float32), output(DType::Bool)]));
+        assert!(gives_positions(&[output(DType::Float32), output(DType::Int64)]));
+        assert!(!gives_positions(&[output(DType::Float32), output(DType::Bool)]));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use opt_shared::settings::Vary;
 
 use super::super::looks::offset_of;
 use super::decisions::Decision;
-use super::{Eligible, Variation, eligible, unvaried_because, variation_of};
+use super::{Eligible, Variation, eligible, layout_of, unvaried_because};
 use crate::judge::element::{differs, is_not_finite};
 use crate::judge::{BytesSource, Tolerance};
 use crate::recorded::{Recorded, RecordedError};
@@ -32,8 +32,8 @@ const ELEMENTS_OF_A_PART: u64 = 16;
 /// A part has changed if one in this many of its elements changed by more than the tolerance: a ReLU may leave half of
 /// its elements at 0.
 const MOVED_ONE_IN: u64 = 8;
-/// The largest number of rounds of two calls. Rounds are repeated while some part has not changed: if few indices are
-/// shuffled, one may keep its position, and with it a part of the output.
+/// The largest number of rounds, each of at most two calls. Rounds are repeated while some part has not changed: if few
+/// indices are shuffled, one may keep its position, and with it a part of the output.
 const ROUNDS: u64 = 4;
 
 enum Trial {
@@ -96,7 +96,7 @@ pub(in super::super) fn decide<B: Backend>(
         for mut it in open.drain(..) {
             let recorded: &Recorded = placed[it.number].as_ref();
             let next = it.choices.find_map(|choice| {
-                variation_of(recorded, task, &it.eligible, &choice).map(|variants| (choice, variants))
+                layout_of(recorded, task, &it.eligible, &choice).map(|variants| (choice, variants))
             });
             match next {
                 Some((choice, variants)) => {
@@ -170,7 +170,7 @@ pub(in super::super) fn recall(
         };
         let (eligible, kept) = eligible(recorded, task).ok()?;
         let fits = choice.iter().all(|&at| at < eligible.len());
-        let variants = fits.then(|| variation_of(recorded, task, &eligible, choice)).flatten()?;
+        let variants = fits.then(|| layout_of(recorded, task, &eligible, choice)).flatten()?;
         let none = Vec::new().into_iter();
         let mut it = Undecided { number: 0, eligible, kept, choices: none, dropped: None, uncertain: false };
         let variation = chosen(&mut it, choice, variants);
