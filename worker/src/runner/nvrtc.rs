@@ -97,8 +97,8 @@ impl Library {
         }
     }
 
-    /// Returns an error if an option asks for machine code of an architecture that this NVRTC does not know. NVRTC's own
-    /// message would read like a mistake in the source.
+    /// Returns an error if an option asks for machine code of an architecture that this NVRTC does not know. NVRTC's
+    /// own message would read like a mistake in the source.
     fn check_architecture(&self, options: &[CString]) -> Result<(), String> {
         let flag = options.iter().rev().filter_map(|option| option.to_str().ok()).find_map(|option| {
             let (name, value) = option.split_once('=')?;

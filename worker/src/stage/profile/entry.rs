@@ -194,8 +194,8 @@ impl Timing {
         if self.samples.len() == 1 { over_runners(&self.medians[CANDIDATE]) } else { self.over_ratios() }
     }
 
-    /// The speed-up over the baseline. Its interval includes what other hand-offs would have made of it. More runners do
-    /// not make that part smaller.
+    /// The speed-up over the baseline. Its interval includes what other hand-offs would have made of it. More runners
+    /// do not make that part smaller.
     fn speedup(&self) -> Option<Estimate> {
         let estimate = self.over_ratios()?;
         let (least, most) = handoff::factors(&self.by_handoff);
@@ -214,8 +214,8 @@ impl Timing {
         })
     }
 
-    /// Returns true if a screen says too little, because its blocks are not long beside a hand-off that it does not know
-    /// well. A full profile measures the hand-off better.
+    /// Returns true if a screen says too little, because its blocks are not long beside a hand-off that it does not
+    /// know well. A full profile measures the hand-off better.
     pub(super) fn is_vague(&self) -> bool {
         MAX_VAGUENESS < handoff::factors(&self.by_handoff).1
     }

@@ -53,9 +53,9 @@ pub(super) fn among<'r>(sides: impl Iterator<Item = &'r [IdleRound]>) -> Option<
     sides.map(of_side).reduce(|one, other| Some(one?.shorter(other?))).flatten()
 }
 
-/// Chooses the hand-off of blocks, the shortest of which took `shortest`. `among` comes from the idle rounds among these
-/// blocks, and `measured` from empty blocks before them. `measured` counts if `among` is unknown or leaves no time. The
-/// result's `most` leaves at least half of the time that its `typical` leaves of the shortest block.
+/// Chooses the hand-off of blocks, the shortest of which took `shortest`. `among` comes from the idle rounds among
+/// these blocks, and `measured` from empty blocks before them. `measured` counts if `among` is unknown or leaves no
+/// time. The result's `most` leaves at least half of the time that its `typical` leaves of the shortest block.
 pub(super) fn believed(among: Option<Handoff>, measured: Duration, shortest: Option<Duration>) -> Handoff {
     let shortest = shortest.unwrap_or(Duration::MAX);
     let unknown =

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use super::samples::Samples;
 
-/// The shortest limit that is used here. The budget of a job with many candidates may leave almost no time for an entry.
+/// The shortest limit that is used here. The budget of a job with many candidates may leave almost no time for an
+/// entry.
 const MIN_LIMIT: Duration = Duration::from_millis(500);
 /// The share of the time of its blocks that an entry must have waited for a CPU.
 const MIN_WAIT_SHARE: f64 = 0.25;

@@ -206,9 +206,9 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         self.finish(started, !moves.is_empty(), last)
     }
 
-    /// Executes moves while a kernel may run, and returns when their copies are complete. If releasing memory could wait
-    /// for the kernel, a load gets the buffer of an evicted constant that takes the same memory. If there is none, this
-    /// move and all after it are returned: they must be executed when the kernel is over.
+    /// Executes moves while a kernel may run, and returns when their copies are complete. If releasing memory could
+    /// wait for the kernel, a load gets the buffer of an evicted constant that takes the same memory. If there is none,
+    /// this move and all after it are returned: they must be executed when the kernel is over.
     fn carry_out_beside_a_kernel<'m>(&mut self, moves: &'m [Move]) -> Result<&'m [Move], PoolError> {
         if !self.on.device().release_waits_for_kernels() {
             return self.carry_out(moves).map(|()| &[][..]);
