@@ -57,7 +57,7 @@ impl Pairs {
         let (wanted, least, least_if_late) = match pairing.context.task.depth {
             _ if slow => (PAIRS_SLOW, PAIRS_SLOW, PAIRS_SLOW),
             Depth::Full => (PAIRS, MIN_PAIRS, PAIRS_SLOW),
-            // Its interval is computed from the pairs of one runner. Fewer pairs could drop the winner.
+            // A screen computes its interval from these pairs alone. With fewer pairs, it could rule out the winner.
             Depth::Screen => (MIN_PAIRS, MIN_PAIRS, MIN_PAIRS),
         };
         Self {

@@ -1,7 +1,8 @@
 //! Gives inputs new values in every timed call, so that no call can reuse the results of another.
 //!
 //! Decides which inputs of an entry vary. The capture's header, the plan and the contents of the input must allow it
-//! (`source`, `structure`), and the reference kernel must still work (`trial`). `layout` places the variants.
+//! (`source`, `structure`), and a kernel that is known to be right must still work (`trial`). `layout` places the
+//! variants.
 
 mod decisions;
 mod fresh;

@@ -42,8 +42,8 @@ const MIN_RUN: u64 = 64;
 pub(super) enum Source {
     /// Each element is drawn from these sorted values or, if `fresh`, lies between one of them and the next.
     Drawn { values: Vec<u8>, width: usize, bytes: u64, fresh: bool },
-    /// The captured elements in another order. If `fresh`, they are sorted, and each is replaced by a value between
-    /// itself and the next.
+    /// The captured elements in another order. If `fresh`, they are sorted, and each but the last is replaced by a
+    /// value between itself and the next.
     Shuffled { captured: Vec<u8>, order: Vec<u8>, width: usize, fresh: bool },
 }
 
