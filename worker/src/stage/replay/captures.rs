@@ -54,7 +54,7 @@ pub(crate) enum FileError {
     Write { path: PathBuf, source: io::Error },
 }
 
-/// The location of a tensor's bytes: a range of a storage that begins at `start`.
+/// The location of a tensor's bytes: `bytes` bytes of a storage, from `start` on.
 #[derive(Clone, Debug)]
 struct Location {
     capture: PathBuf,
