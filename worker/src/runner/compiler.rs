@@ -64,7 +64,8 @@ fn become_compiler(socket: BorrowedFd<'_>) -> Result<i32, String> {
         return super::nvrtc::compile(&order.program, &order.arguments);
     }
     // The compiler must not inherit the socket.
-    rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC).map_err(|errno| errno.to_string())?;
+    rustix::io::fcntl_setfd(socket, rustix::io::FdFlags::CLOEXEC)
+        .map_err(|errno| format!("marking the socket as close-on-exec: {errno}"))?;
     let mut compiler = std::process::Command::new(&order.program);
     compiler.args(&order.arguments);
     // SAFETY: the closure only changes the signal mask of this process, in which no other thread runs.

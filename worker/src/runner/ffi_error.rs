@@ -45,8 +45,8 @@ pub(crate) struct RaisedErrors {
 }
 
 impl RaisedErrors {
-    /// `library` is a handle of `dlopen`. The library and its dependencies are searched first, then all global
-    /// libraries.
+    /// Looks up the function that takes a raised error. `library` is a handle of `dlopen`. The library and its
+    /// dependencies are searched first, then all global libraries.
     pub(crate) fn find(library: *mut c_void) -> Self {
         const NAME: &CStr = c"TVMFFIErrorMoveFromRaised";
         let address = [library, libc::RTLD_DEFAULT]

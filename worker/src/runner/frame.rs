@@ -85,7 +85,7 @@ pub struct EntrySetup {
     /// True if inputs lie in slots of a pool. Their whole pages are mapped in place, and each input starts at its
     /// phase.
     pub pooled: bool,
-    /// Inputs with a different variant in every call.
+    /// The inputs of which there are variants.
     pub variants: Vec<VariantRange>,
     /// The call, if an interpreter makes it.
     pub call: Option<WireCall>,
@@ -266,7 +266,7 @@ pub enum Reply {
         /// True if the candidate returns its outputs instead of writing them.
         returned: bool,
     },
-    /// The candidate could not be loaded; `text` is the loader's message.
+    /// The candidate could not be loaded; `text` says why.
     LoadFailed { text: String },
     /// The runner's own code failed, not the candidate.
     Failed { text: String },

@@ -22,7 +22,7 @@ type Create = unsafe extern "C" fn(
 ) -> c_int;
 type Compile = unsafe extern "C" fn(*mut c_void, c_int, *const *const c_char) -> c_int;
 type Size = unsafe extern "C" fn(*mut c_void, *mut usize) -> c_int;
-/// Of `nvrtcGetNumSupportedArchs` and of `nvrtcGetSupportedArchs`.
+/// The type of both `nvrtcGetNumSupportedArchs` and `nvrtcGetSupportedArchs`.
 type Numbers = unsafe extern "C" fn(*mut c_int) -> c_int;
 type Text = unsafe extern "C" fn(*mut c_void, *mut c_char) -> c_int;
 
@@ -41,7 +41,7 @@ pub(super) fn compile(library: &Path, arguments: &[OsString]) -> Result<i32, Str
         return Ok(SOURCE_ERROR);
     };
     let nvrtc = Library::open(library)?;
-    nvrtc.knows(&order.options)?;
+    nvrtc.check_architecture(&order.options)?;
     let Some(built) = nvrtc.build(&order, &source)? else { return Ok(SOURCE_ERROR) };
     std::fs::write(&order.output, built)
         .map_err(|error| format!("writing {}: {error}", order.output.display()))?;
@@ -97,9 +97,9 @@ impl Library {
         }
     }
 
-    /// Returns an error if an option asks for machine code that this NVRTC does not know. Its own message would read
-    /// like a mistake in the source.
-    fn knows(&self, options: &[CString]) -> Result<(), String> {
+    /// Returns an error if an option asks for machine code of an architecture that this NVRTC does not know. NVRTC's
+    /// own message would read like a mistake in the source.
+    fn check_architecture(&self, options: &[CString]) -> Result<(), String> {
         let flag = options.iter().rev().filter_map(|option| option.to_str().ok()).find_map(|option| {
             let (name, value) = option.split_once('=')?;
             ["-arch", "--gpu-architecture"].contains(&name).then_some(value)

@@ -213,7 +213,7 @@ fn prepare(
         match receive_from_worker(socket)? {
             (ToRunner::Begin, _) => break,
             (ToRunner::Entry(_), _) if MAX_ENTRIES <= entries.len() => {
-                return Err(failure("too many entries"));
+                return Err(failure("there are too many entries for one runner"));
             }
             (ToRunner::Entry(entry), descriptors) => {
                 entries.push(map_entry(&entry, descriptors, on_device, &mut inputs, &mut watched)?);

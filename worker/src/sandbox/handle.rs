@@ -60,7 +60,7 @@ pub enum Stop {
 
 #[derive(Debug, thiserror::Error)]
 pub enum HandleError {
-    #[error("runner {pid}: {action} failed")]
+    #[error("sandboxed process {pid}: {action} failed")]
     System {
         pid: u32,
         action: &'static str,
@@ -68,7 +68,7 @@ pub enum HandleError {
         source: io::Error,
     },
     #[error(
-        "runner {pid}: still running {waited:?} after SIGSTOP (one of its threads is stuck in a system call)"
+        "sandboxed process {pid}: still running {waited:?} after SIGSTOP (one of its threads is stuck in a system call)"
     )]
     WouldNotStop { pid: u32, waited: Duration },
 }

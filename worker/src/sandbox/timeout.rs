@@ -80,7 +80,7 @@ impl Timeout {
     }
 }
 
-/// The reason for which a process is killed that has reached its limit.
+/// The reason to record if a process is killed because it has reached its limit.
 pub(crate) fn reason(pid: u32, limit: Duration, scope: StopScope) -> KillReason {
     if is_stopped(pid, scope) { KillReason::Stopped } else { KillReason::Timeout { limit } }
 }

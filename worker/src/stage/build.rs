@@ -45,10 +45,10 @@ const LARGEST_FILE: u64 = 16;
 const PLENTY_OF_FILES: u64 = 2;
 /// A disk has plenty of inodes if this many are free.
 const PLENTY_OF_INODES: u64 = 10_000;
-/// The number of bytes of a compiler's output that the result keeps.
+/// The largest number of bytes of a compiler's output that the result keeps.
 const LOG_HEAD: usize = 4096;
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
-/// The number of characters of a version that are kept.
+/// The largest number of characters of a version that are kept.
 const MAX_VERSION: usize = 200;
 
 /// Builds a candidate. If the build ends with an error or as INFRA_ERROR, `head` gets the room that the disk had at
@@ -230,8 +230,22 @@ fn compile(
         ),
         (Some(KillReason::Stopped), _) => (
             Status::InfraError,
-            "the compiler was killed: another process had stopped it, or a program that it runs, and did not continue it"
+            "the compiler was killed: another process had stopped it or one of its subprocesses, and did not continue it"
                 .to_owned(),
+        ),
+        (Some(KillReason::HostFloor { available, floor }), _) => (
+            Status::InfraError,
+            format!(
+                "the compiler was killed to protect the machine: only {available} of memory were available, and the floor \
+                 is {floor} ([memory] host_floor)"
+            ),
+        ),
+        (Some(KillReason::HostCeiling { owed, ceiling }), _) => (
+            Status::InfraError,
+            format!(
+                "the compiler was killed to keep the ceiling of the run: the run owed {owed}, and its ceiling is {ceiling} \
+                 ([memory] host_ceiling)"
+            ),
         ),
         (Some(reason), _) => {
             (Status::InfraError, format!("the compiler was killed by the supervisor ({reason:?})"))
@@ -267,7 +281,7 @@ fn compile(
             }
             let why = format!(
                 "{compiler} exited with code {code}, and the reason is unknown, because its output was cut off after {} \
-                 (switch off its warnings in [build] flags)",
+                 (switch off its warnings with an option in [build] extra_flags)",
                 Bytes::new(log.len() as u64)
             );
             (Status::InfraError, why)
@@ -341,7 +355,7 @@ fn environment(task: &BuildTask, scratch: &Path) -> Vec<CString> {
         .collect()
 }
 
-/// Returns the path of a step's program or library, or a message about what this machine lacks.
+/// Returns the path of a step's program or library, or a message that says why it cannot be used.
 fn locate(step: &Step, toolchain: &[PathBuf]) -> Result<Result<PathBuf, String>, BuildError> {
     if let Program::Nvrtc(library) = &step.program {
         return Ok(Ok(library.clone()));

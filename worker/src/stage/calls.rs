@@ -80,8 +80,8 @@ impl<'a> EntryCalls<'a> {
         })
     }
 
-    /// Compares every output with the recorded one, and returns the first that differs. If a recorded output cannot be
-    /// read, the capture is to blame.
+    /// Compares every output with the recorded one, and returns the first that differs. If the comparison fails because
+    /// of the recorded data, the failure blames the capture.
     pub(crate) fn compare(
         &mut self,
         session: &dyn Session,

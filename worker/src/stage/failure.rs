@@ -100,8 +100,8 @@ const NAMED: [(&str, Status); 10] = [
     ("opt.Unsupported: ", Status::Unsupported),
 ];
 
-/// Returns true if a candidate may end like this because it was refused a process or thread. It does not explain wrong
-/// outputs or stray writes.
+/// Returns true if a candidate may end like this because it was refused a process or thread. Such a refusal does not
+/// explain wrong outputs or stray writes.
 pub(crate) fn may_be_a_refused_task(status: Status) -> bool {
     matches!(status, Status::Crashed | Status::LoadError | Status::RuntimeError | Status::Timeout)
 }

@@ -245,7 +245,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaMemcpy2DAsync(
     unsafe { copy_rows((to, to_pitch), (from, from_pitch), (width, height), kind) }
 }
 
-/// No stream is ever being captured, because there are no graphs.
+/// No stream is ever captured, because there are no graphs.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaStreamIsCapturing(_: *mut c_void, to: *mut c_int) -> u32 {
     // SAFETY: the caller keeps the contract of the runtime's function.

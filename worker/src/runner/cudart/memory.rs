@@ -52,7 +52,7 @@ impl Runtime {
         address.map_or(std::ptr::null_mut(), std::ptr::without_provenance_mut)
     }
 
-    /// Copies between host and device.
+    /// Copies bytes within or between the memory of host and device, as `kind` (a `cudaMemcpyKind`) says.
     ///
     /// # Safety
     /// A host address in `from` must have `bytes` readable bytes, and one in `to` as many writable bytes.

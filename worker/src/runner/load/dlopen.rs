@@ -11,7 +11,7 @@ use crate::runner::ffi_error::RaisedErrors;
 use crate::runner::frame::Setup;
 use crate::runner::loader::loader_error;
 
-/// Loads the artifact and looks up its functions. The error is the loader's message.
+/// Loads the artifact and looks up its functions. The error is the loader's message, or names a missing symbol.
 pub(super) fn load(
     setup: &Setup,
     artifact: OwnedFd,

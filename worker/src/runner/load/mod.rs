@@ -52,7 +52,7 @@ pub(super) struct LoadInputs {
     pub(super) arity: (usize, usize),
 }
 
-/// Loads the artifact. The error is the loader's message.
+/// Loads the artifact. The error says why it cannot be loaded.
 pub(super) fn load(setup: &Setup, given: LoadInputs, page: &ControlPage) -> Result<Loaded, String> {
     let LoadInputs { artifact, libraries, interpreter, calls, arity } = given;
     match (setup.launcher, interpreter) {

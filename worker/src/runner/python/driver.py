@@ -299,7 +299,7 @@ def raise_mismatch(returned, path, dtype, shape):
     raise WrongResult(f"opt.Raised: `{path}` has the layout {returned.layout}, expected torch.strided")
 
 
-class Text:
+class CallSource:
     """Builds the source of a function that makes the call of one entry, and the values that the source refers to."""
 
     def __init__(self, tensors):
@@ -341,8 +341,8 @@ class Text:
 
 
 def caller(function, entry, destination, state=None, kept=True):
-    """Returns a function that makes the call of an entry. If `kept` is true, outputs that it returns are checked and copied."""
-    text = Text(entry["tensors"])
+    """Returns a function that makes the call of an entry. Only if `kept` is true, it sets the state and keeps returned outputs."""
+    text = CallSource(entry["tensors"])
     arguments = text.arguments(entry["call"], state.places if state else ())
     outputs = entry["outputs"]
     given = [f"t{index}" for index in range(len(entry["tensors"]))] + [f"o{index}" for index in range(len(outputs))]

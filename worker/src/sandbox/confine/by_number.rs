@@ -23,7 +23,8 @@ const JUMP_IF_EQUAL: u16 = 0x15;
 const JUMP_IF_AT_LEAST: u16 = 0x35;
 const RETURN: u16 = 0x06;
 
-/// Returns a program that makes each of these calls fail with its error. All other native calls are allowed.
+/// Returns a program that makes each of these calls fail with its error, or seem to succeed if the error is 0. All
+/// other native calls are allowed.
 pub(super) fn program(refusals: impl Iterator<Item = (i64, i32)>) -> BpfProgram {
     let error = |errno: i32| give(libc::SECCOMP_RET_ERRNO | errno.cast_unsigned());
     let mut program = vec![
@@ -37,7 +38,7 @@ pub(super) fn program(refusals: impl Iterator<Item = (i64, i32)>) -> BpfProgram 
         error(libc::ENOSYS),
     ];
     for (number, errno) in refusals {
-        // Call numbers are small and positive, so none is skipped here.
+        // Call numbers are small and not negative, so none is skipped here.
         let Ok(number) = u32::try_from(number) else { continue };
         program.push(sock_filter { code: JUMP_IF_EQUAL, jt: 0, jf: 1, k: number });
         program.push(error(errno));

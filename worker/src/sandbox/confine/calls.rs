@@ -1,8 +1,8 @@
 //! The seccomp filter: refuses system calls to a sandboxed process, some of them only with certain arguments.
 //!
 //! Most refused calls fail with EPERM, so the candidate can handle the error. A few fail with ENOSYS, so that the C
-//! library falls back to an older call. The filter is a deny list, because a newer C library may need calls that an
-//! allow list does not contain.
+//! library falls back to an older call. A compiler's calls that change attributes of files seem to succeed. The filter
+//! is a deny list, because a newer C library may need calls that an allow list does not contain.
 //!
 //! There are two programs. `by_number` refuses calls regardless of their arguments, and kills a process that makes
 //! calls of another architecture. A program built by `seccompiler` refuses calls with certain arguments.

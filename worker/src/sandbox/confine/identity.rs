@@ -109,7 +109,6 @@ pub(super) fn hide_memory() -> Result<Protection, ConfineError> {
 
 /// Sets no_new_privs: programs that the process executes gain no privileges.
 pub(super) fn refuse_new_privileges() -> Result<Protection, ConfineError> {
-    rustix::thread::set_no_new_privs(true)
-        .map_err(ConfineError::refused("giving up set-user-id programs"))?;
+    rustix::thread::set_no_new_privs(true).map_err(ConfineError::refused("setting no_new_privs"))?;
     Ok(protection("no_new_privileges", true, ""))
 }

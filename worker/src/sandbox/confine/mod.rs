@@ -75,8 +75,8 @@ pub struct FileAccess {
     pub writable: Vec<PathBuf>,
 }
 
-/// Values for both hard and soft limits. If the worker's own limit is lower, it applies; but if it is on a candidate's
-/// memory or processes, the lock-down fails.
+/// Values for both hard and soft limits. If the worker's own limit is lower, it applies. But a candidate's lock-down
+/// fails if the worker's limits do not allow the candidate's private memory (`data`) and processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceLimits {
     /// Private writable memory (RLIMIT_DATA). Shared and read-only mappings do not count.
@@ -124,7 +124,7 @@ pub enum ConfineError {
         source: io::Error,
     },
     #[error(
-        "confining a sandboxed process: it inherits a limit of {inherited} on {limit}, and the candidate's limits need {needed} (raise it, or lower [limits])"
+        "confining a sandboxed process: it inherits a limit of {inherited} on {limit}, and the candidate's limits need {needed} (raise the inherited limit, or lower [limits])"
     )]
     Inherited { limit: &'static str, inherited: String, needed: String },
     #[error("confining a sandboxed process: the worker is gone")]

@@ -10,9 +10,9 @@ use crate::sandbox::policy::LIBRARIES;
 /// The limits on a compiler's memory.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// That of the plan.
+    /// The plan's limit.
     plan: Bytes,
-    /// What the run's ceiling left of it.
+    /// The part of the plan's limit that the run's ceiling allows.
     left: Bytes,
     /// The memory that a process can get under the hard limits with which the run was started.
     inherited: Option<Bytes>,

@@ -27,8 +27,8 @@ pub(super) struct Disputed<'c> {
 }
 
 impl<'a, B: Backend> Profile<'a, B> {
-    /// Finds the side that is wrong. The baseline's runner is replaced by a fresh one, which repeats the block. The inputs
-    /// are written again, because on a card the candidate could have changed them.
+    /// Finds the side that is wrong. The baseline's runner is replaced by a fresh one, which repeats the block. The
+    /// inputs are written again, because on a card the candidate could have changed them.
     pub(super) fn decide<'b>(
         &mut self,
         disputed: Disputed<'_>,
@@ -119,8 +119,8 @@ impl<'a, B: Backend> Profile<'a, B> {
     }
 }
 
-/// Makes the plan call, if any, and repeats a block, without using the times. `renew` writes its inputs, unless they are
-/// in place. Returns the reason if the side stopped.
+/// Makes the plan call, if any, and repeats a block, without using the times. `renew` writes its inputs, unless they
+/// are in place. Returns the reason if the side stopped.
 fn again(
     context: &Context<'_>,
     side: &mut Side<'_>,

@@ -47,8 +47,8 @@ pub(super) struct Timing {
     pub(super) samples: Vec<Samples>,
     /// The ratio baseline / candidate for each pair of runners.
     ratios: Vec<f64>,
-    /// For each of these ratios, by which factor it would differ with the shortest and the longest hand-off that its
-    /// runners may have had.
+    /// For each of these ratios, the factors by which it would differ with the shortest and with the longest hand-off
+    /// that its runners may have had.
     by_handoff: Vec<[f64; 2]>,
     /// The ratio of each pair of blocks in a screen, which has only one pair of runners.
     pairs: Vec<f64>,
@@ -194,8 +194,8 @@ impl Timing {
         if self.samples.len() == 1 { over_runners(&self.medians[CANDIDATE]) } else { self.over_ratios() }
     }
 
-    /// The speed-up over the baseline. Its interval includes what other hand-offs would have made of it. More runners do
-    /// not make that part smaller.
+    /// The speed-up over the baseline. Its interval includes what other hand-offs would have made of it. More runners
+    /// do not make that part smaller.
     fn speedup(&self) -> Option<Estimate> {
         let estimate = self.over_ratios()?;
         let (least, most) = handoff::factors(&self.by_handoff);
@@ -214,8 +214,8 @@ impl Timing {
         })
     }
 
-    /// Returns true if a screen says too little, because its blocks are not long beside a hand-off that it does not know
-    /// well. A full profile measures it better, and would be compared with the screens of other candidates.
+    /// Returns true if a screen says too little, because its blocks are not long beside a hand-off that it does not
+    /// know well. A full profile measures the hand-off better.
     pub(super) fn is_vague(&self) -> bool {
         MAX_VAGUENESS < handoff::factors(&self.by_handoff).1
     }
@@ -329,8 +329,8 @@ pub(super) struct WarmUp {
 }
 
 /// Makes plan calls, and then pairs, until enough calls were made (one pair, if calls are slow), enough time has
-/// passed, and the number of calls in a block has settled. Ends earlier if the entry is late, and after
-/// `MAX_WARM_UP_PAIRS` pairs.
+/// passed, and the number of calls in a block has settled. Ends earlier if the entry is late (not in KernelForge's
+/// protocol), and after `MAX_WARM_UP_PAIRS` pairs.
 pub(super) fn warm_up<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
 ) -> Result<Made<WarmUp>, SessionError> {

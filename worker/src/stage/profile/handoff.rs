@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::Side;
 use crate::session::{IdleRound, MAX_HANDOFF, SessionError};
 
-/// The number of idle rounds of each side that are needed to measure the hand-off.
+/// The number of undisturbed idle rounds of each side that are needed to measure the hand-off.
 const MIN_AMONG: usize = 3;
 /// A round counts if runner and worker together waited for a CPU for at most this time, on average over the runner's
 /// threads: a fiftieth of a block, as for blocks.
@@ -38,8 +38,8 @@ impl Handoff {
 }
 
 /// The hand-off of blocks that were made among these idle rounds of each side: the median and the quartiles of a side's
-/// rounds that did not wait for a CPU. The shortest count for all sides, as for empty blocks. Returns `None` if a side
-/// has too few rounds.
+/// rounds that hardly waited for a CPU. The shortest values count for all sides, as for empty blocks. Returns `None` if
+/// a side has too few such rounds.
 pub(super) fn among<'r>(sides: impl Iterator<Item = &'r [IdleRound]>) -> Option<Handoff> {
     let of_side = |rounds: &[IdleRound]| {
         let calm = |it: &&IdleRound| it.waited.unwrap_or_default() / it.wake.threads.max(1) <= MAX_WAIT;
@@ -53,9 +53,9 @@ pub(super) fn among<'r>(sides: impl Iterator<Item = &'r [IdleRound]>) -> Option<
     sides.map(of_side).reduce(|one, other| Some(one?.shorter(other?))).flatten()
 }
 
-/// The hand-off of blocks of which the shortest took `shortest`. `among` is that of the idle rounds among them, and
-/// `measured` that of empty blocks before them, which counts if the other is unknown or leaves no time. `most` leaves at
-/// least half of the time that `typical` leaves of the shortest block.
+/// Chooses the hand-off of blocks, the shortest of which took `shortest`. `among` comes from the idle rounds among
+/// these blocks, and `measured` from empty blocks before them. `measured` counts if `among` is unknown or leaves no
+/// time. The result's `most` leaves at least half of the time that its `typical` leaves of the shortest block.
 pub(super) fn believed(among: Option<Handoff>, measured: Duration, shortest: Option<Duration>) -> Handoff {
     let shortest = shortest.unwrap_or(Duration::MAX);
     let unknown =

@@ -4,8 +4,8 @@
 //! An idle round wakes a runner exactly as for a timed block, but requests no call. Rounds are placed among the blocks
 //! at random. The runner is stopped at both ends of a round, when its CPU clock is exact and includes threads that have
 //! ended. One round proves nothing, because an interrupt, or a hypervisor that takes the CPU away, is charged to the
-//! running process. Work is attributed to the candidate if it shows in at least three quarters of the rounds, or in at
-//! least half of them and in a far smaller share of the other side's.
+//! running process. Work is attributed to a side if it shows in at least three quarters of its rounds, or in at least
+//! half of them and in a far smaller share of the other side's.
 //!
 //! Pure, except for the random numbers. The session's clock makes the rounds.
 

@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use super::samples::Samples;
 
-/// The shortest limit that is used here. The budget of a job with many candidates may leave almost no time for an entry.
+/// The shortest limit that is used here. The budget of a job with many candidates may leave almost no time for an
+/// entry.
 const MIN_LIMIT: Duration = Duration::from_millis(500);
 /// The share of the time of its blocks that an entry must have waited for a CPU.
 const MIN_WAIT_SHARE: f64 = 0.25;
 
 /// Returns true if an entry has used up its `limit`, and each side waited for a CPU for much of its time. A candidate
-/// can make its own threads wait for each other, but not its baseline.
+/// can make its own threads wait for each other, but not those of its baseline.
 pub(super) fn is_late(spent: Duration, limit: Duration, sides: &[Samples]) -> bool {
     let waits = sides.iter().all(|side| side.wait_share().is_some_and(|share| MIN_WAIT_SHARE <= share));
     waits && limit.max(MIN_LIMIT) <= spent
@@ -25,7 +26,7 @@ mod tests {
     use crate::session::Block;
     use crate::stage::profile::samples::tests::block;
 
-    /// A side with one block, in which it waited for so many of 200 us.
+    /// A side with one block of 200 us, in which it waited for this long.
     fn side(waited_us: Option<u64>) -> Samples {
         let mut samples = Samples::default();
         samples.add(&Block { waited: waited_us.map(Duration::from_micros), ..block(1, 0) });

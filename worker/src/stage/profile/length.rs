@@ -10,8 +10,8 @@ const MIN_BLOCK: Duration = Duration::from_micros(500);
 const SHORTEST_BLOCK: Duration = Duration::from_micros(250);
 
 /// An upper estimate of the time of a call: the average over this block, with everything that disturbed it. The
-/// shortest estimate of all blocks so far determines the number of calls. If a disturbed block did, calls would look
-/// slow, and blocks would be so short that they consist mostly of hand-off.
+/// shortest estimate of all blocks so far determines the number of calls. If a disturbed block determined it, calls
+/// would look slow, and blocks would be so short that they consist mostly of hand-off.
 pub(super) fn longest_call(elapsed: Duration, handoff: Duration, calls: u32) -> Duration {
     let net = elapsed.saturating_sub(handoff);
     // If the hand-off is at least half of the block, it is not subtracted, because its error would dominate the result.

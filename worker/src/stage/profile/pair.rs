@@ -63,9 +63,10 @@ impl Context<'_> {
         self.task.depth == Depth::Screen
     }
 
-    /// Returns true if a block is a single call: if the caches must be cold, or contain other entries' data, a first
-    /// call would fill them for the next ones. On a device, caches could be flushed before every call of a block, but
-    /// then a kernel could compute the results of later calls early, because their inputs are already there.
+    /// Returns true if every block is a single call. If the caches must be cold, or contain other entries' data, the
+    /// first call of a block would fill them for the next ones. On a device, caches could be flushed before every call
+    /// of a block, but then a kernel could compute the results of later calls early, because their inputs are already
+    /// there.
     pub(super) fn has_single_calls(&self) -> bool {
         self.is_cold() || self.rotates
     }

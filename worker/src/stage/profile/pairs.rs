@@ -34,7 +34,7 @@ pub(super) struct Pairs {
     pub(super) calls: u32,
     /// The time that the entry has taken in these runners so far.
     pub(super) spent: Duration,
-    /// The pairs of which the only sample of KernelForge's protocol consists.
+    /// The pairs that make up the only sample of KernelForge's protocol.
     pub(super) parts: Vec<Timed>,
     /// For each side, the idle rounds since the first pair, without those after the last pair.
     rounds_among: Vec<Range<usize>>,
@@ -57,7 +57,7 @@ impl Pairs {
         let (wanted, least, least_if_late) = match pairing.context.task.depth {
             _ if slow => (PAIRS_SLOW, PAIRS_SLOW, PAIRS_SLOW),
             Depth::Full => (PAIRS, MIN_PAIRS, PAIRS_SLOW),
-            // Its interval is computed from the pairs of one runner. Fewer pairs could drop the winner.
+            // A screen computes its interval from these pairs alone. With fewer pairs, it could rule out the winner.
             Depth::Screen => (MIN_PAIRS, MIN_PAIRS, MIN_PAIRS),
         };
         Self {
@@ -126,7 +126,8 @@ impl Pairs {
         Order { calls: self.calls, baseline_first, all_slots: false }
     }
 
-    /// Adds a pair that was made and checked, unless one of its blocks is too short.
+    /// Adds a pair that was made and checked, unless one of its blocks is too short, or took no longer than the
+    /// hand-off.
     pub(super) fn add<M: VariantMemory>(
         &mut self,
         pairing: &mut Pairing<'_, '_, M>,

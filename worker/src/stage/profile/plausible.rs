@@ -46,7 +46,7 @@ pub(super) fn works_unasked(
             {
                 let detail = format!(
                     "its runner used CPU time in {exceeded} of {rounds} idle rounds, in which it had nothing to do, but the \
-                     runner of the kernel that is timed beside it only in {} of {}",
+                     runner of the kernel that is timed beside it did so only in {} of {}",
                     other.exceeded, other.rounds
                 );
                 return Ok(Some(stop(context, Status::DeferredWork, detail)));
@@ -92,7 +92,10 @@ pub(super) fn implausible(
         return Ok(Some(stop(
             context,
             Status::TimingMismatch,
-            format!("its own clock shows {:.0} % of the time that the worker measured", claim * 100.0),
+            format!(
+                "the runner's own clock shows {:.0} % of the time that the worker measured",
+                claim * 100.0
+            ),
         )));
     }
     Ok(None)

@@ -12,8 +12,8 @@ const LEAST_SHARE: f64 = 0.75;
 pub(super) struct Timed {
     /// For each side, the time of its block with the hand-off.
     pub(super) elapsed: Vec<Duration>,
-    /// For each side, the time of its block by the runner's own clock; on a device, by the host's. Empty if the times are
-    /// sums over several blocks.
+    /// For each side, the time of its block by the runner's own clock; on a device, by the host's. Empty if the times
+    /// are sums over several blocks.
     pub(super) claimed: Vec<Duration>,
     /// The number of calls in each of these times.
     pub(super) calls: u32,

@@ -1,8 +1,8 @@
 //! Makes the calls of a replay. Each step gets a session over the pool's slots, and its outputs are compared with the
 //! capture.
 //!
-//! A candidate with host code sees only the slots of its own step, which are ready before it starts. A kernel on a device
-//! can reach the whole pool.
+//! A candidate with host code sees only the slots of its own step, which are ready before it starts. A kernel on a
+//! device can reach the whole pool.
 
 use std::time::Duration;
 

@@ -37,8 +37,8 @@ pub(crate) enum CapturesError {
     Needs(#[from] NeedsError),
     #[error(transparent)]
     Unrecordable(#[from] Unrecordable),
-    #[error("reading the tensors of {entry}")]
-    Read { entry: String, source: io::Error },
+    #[error("reading the tensor {name}")]
+    Read { name: String, source: io::Error },
 }
 
 /// An error of the recording's file, for which the host is to blame.
@@ -54,13 +54,14 @@ pub(crate) enum FileError {
     Write { path: PathBuf, source: io::Error },
 }
 
-/// The location of a tensor's bytes: a range of a storage that begins at `start`.
+/// The location of a tensor's bytes: `bytes` bytes of a storage, from `start` on.
 #[derive(Clone, Debug)]
 struct Location {
     capture: PathBuf,
     storage: StorageId,
     start: u64,
     bytes: Bytes,
+    /// The tensor's name and its entry's, for messages.
     name: String,
 }
 
@@ -120,7 +121,7 @@ pub(crate) fn record(
     for (number, constant) in recorder.recording().constants.iter().enumerate() {
         let digest = locations.digest(constant, drop_cache, &mut chunk);
         digests.push(digest.map_err(|source| CapturesError::Read {
-            entry: locations.of.get(&constant.key).map_or_else(String::new, |location| location.name.clone()),
+            name: locations.of.get(&constant.key).map_or_else(String::new, |location| location.name.clone()),
             source,
         })?);
         each(number + 1);

@@ -3,7 +3,7 @@
 //!
 //! Owns the stage from its task to its report. `planner` decides when each tensor is loaded and evicted, `cursor`
 //! compares the actual uses with the schedule, `pool` makes the copies, and `calls` makes the calls. A report has a
-//! result only if every step matched the schedule.
+//! result only if every step succeeded and matched the schedule.
 
 mod calls;
 mod captures;

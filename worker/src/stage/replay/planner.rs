@@ -1,8 +1,8 @@
 //! Plans the contents of a pool of a given size: computes the moves of every step before the first step.
 //!
 //! The whole schedule is known, so the constant whose next use is farthest away is evicted first (Belady). Prefetching
-//! a constant does not evict constants that are used before it or by the running step. Pure: moves depend only on the
-//! schedule and the budget.
+//! a constant does not evict constants that are used before it or by the running step. Pure: moves depend only on
+//! `Wanted`.
 
 use opt_shared::replay::PoolFloor;
 use opt_shared::units::Bytes;
@@ -54,7 +54,7 @@ pub struct Wanted<'a> {
     pub bytes: &'a [Bytes],
     pub pinned: &'a [bool],
     pub budget: Bytes,
-    /// The number of steps after the running one that are prefetched.
+    /// The number of steps after the running one whose constants are prefetched.
     pub depth: u32,
 }
 

@@ -28,7 +28,7 @@ pub enum PoolError {
     Place(#[from] StagingError),
     #[error("moving a tensor into the pool or out of it")]
     Device(#[from] DeviceError),
-    #[error("finding the bytes of `{name}`")]
+    #[error("finding the bytes of {name}")]
     Find {
         name: String,
         #[source]
@@ -42,7 +42,7 @@ pub enum PoolError {
     Ended,
 }
 
-/// Opens the bytes of a constant, for each load anew, so that no descriptor stays open between loads.
+/// Opens the bytes of a constant. Each load opens them again, so that no descriptor stays open between loads.
 pub trait ConstantReader: Send {
     fn open(&mut self, constant: u32) -> std::io::Result<Box<dyn Source + '_>>;
 }
@@ -173,7 +173,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         *moved
     }
 
-    /// Allocates the slots for all copies, before any kernel runs.
+    /// Allocates the staging slots for all copies, before any kernel runs.
     fn prepare(&mut self) -> Result<(), DeviceError> {
         self.on.device().enter_thread()?;
         let largest = self
@@ -206,9 +206,9 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         self.finish(started, !moves.is_empty(), last)
     }
 
-    /// Executes moves while a kernel may run, and returns when their copies are complete. If releasing memory could wait
-    /// for the kernel, a load gets the buffer of an evicted constant that takes the same memory. If there is none, this
-    /// move and all after it are returned: they must be executed when the kernel is over.
+    /// Executes moves while a kernel may run, and returns when their copies are complete. If releasing memory could
+    /// wait for the kernel, a load gets the buffer of an evicted constant that takes the same memory. If there is none,
+    /// this move and all after it are returned: they must be executed when the kernel is over.
     fn carry_out_beside_a_kernel<'m>(&mut self, moves: &'m [Move]) -> Result<&'m [Move], PoolError> {
         if !self.on.device().release_waits_for_kernels() {
             return self.carry_out(moves).map(|()| &[][..]);

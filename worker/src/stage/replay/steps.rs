@@ -29,7 +29,7 @@ pub enum StepsError<E: std::error::Error + 'static> {
         #[source]
         source: E,
     },
-    #[error("starting a copy queue")]
+    #[error("starting the pool's thread")]
     Thread(#[source] std::io::Error),
 }
 
@@ -38,7 +38,7 @@ pub enum StepsError<E: std::error::Error + 'static> {
 pub struct Launches {
     /// The launches that the plan file describes.
     pub planned: Vec<KernelLaunch>,
-    /// Those that the device's driver got.
+    /// The launches that the device's driver received.
     pub actual: Vec<KernelLaunch>,
 }
 

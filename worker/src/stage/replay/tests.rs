@@ -133,11 +133,11 @@ fn replay_reports_truncated_output_of_any_step() {
 fn replay_blames_the_host_for_missing_resources() {
     for (errno, status) in [(Errno::MFILE, Status::InfraError), (Errno::IO, Status::CaptureError)] {
         let source = std::io::Error::from_raw_os_error(errno.raw_os_error());
-        let error = CapturesError::Read { entry: "entry_000000".to_owned(), source };
+        let error = CapturesError::Read { name: "`weight` of entry_000000".to_owned(), source };
         let mut head = Head::passed();
         record_error(error.into(), &mut head);
         assert_eq!(head.status, status, "{}", head.detail);
-        assert!(head.detail.starts_with("reading the tensors of entry_000000: "), "{}", head.detail);
+        assert!(head.detail.starts_with("reading the tensor `weight` of entry_000000: "), "{}", head.detail);
     }
 }
 

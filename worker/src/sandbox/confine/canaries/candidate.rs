@@ -352,7 +352,7 @@ pub(super) fn abort() {
 }
 
 #[test]
-fn stack_and_heap_end_at_their_limits() {
+fn stack_and_mappings_end_at_their_limits() {
     as_every_user(|| {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let (_, end) = start("deep_recursion", folder.path(), None, Namespaces::ALL).finish();

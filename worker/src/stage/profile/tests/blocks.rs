@@ -204,7 +204,7 @@ fn profile_of_a_single_entry_cannot_rotate() {
 }
 
 #[test]
-fn profile_in_rotation_names_the_entry_that_fails() {
+fn profile_in_rotation_stops_at_a_wrong_output() {
     let mut task = task(&[0, 1], true);
     task.profile.cache_state = CacheState::Rotate;
     let report = profile(&with_baseline(playing(|_| Play::WrongFrom(0)), honest(100 * US)), &task);

@@ -75,7 +75,7 @@ fn only_the_decisions_of_the_last_job_are_kept() {
 }
 
 #[test]
-fn input_that_a_rule_keeps_is_not_decided_by_a_trial_again() {
+fn input_that_a_rule_keeps_needs_no_trial() {
     let mut kept = varying();
     kept.constant = vec!["input".to_owned()];
     let mut decisions = Decisions::default();

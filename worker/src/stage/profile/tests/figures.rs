@@ -218,7 +218,7 @@ fn claim_must_exceed_our_clock_by_a_tenth_and_by_200_us() {
     let play = BlockPlay { claim: 1.5, ..BlockPlay::honest(100 * US) };
     let report = profile(&alone(Script::timed(&[play])), &task(&[0], false));
     assert_eq!(report.head.status, Status::TimingMismatch, "{}", report.head.detail);
-    assert!(report.head.detail.contains("its own clock shows 150 % of"), "{}", report.head.detail);
+    assert!(report.head.detail.contains("the runner's own clock shows 150 % of"), "{}", report.head.detail);
 }
 
 #[test]

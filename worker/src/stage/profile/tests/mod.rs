@@ -366,7 +366,7 @@ fn profile_rejects_impossible_times() {
     let long = BlockPlay { claim: 1.5, ..BlockPlay::honest(1000 * US) };
     let report = profile(&alone(Script::timed(&[long])), &task(&[0], false));
     assert_eq!(report.head.status, Status::TimingMismatch, "{}", report.head.detail);
-    assert!(report.head.detail.contains("its own clock shows"), "{}", report.head.detail);
+    assert!(report.head.detail.contains("the runner's own clock shows"), "{}", report.head.detail);
     // A busy machine explains a claim below the worker's time, or slightly above it.
     for claim in [0.5, 1.05] {
         let play = BlockPlay { claim, ..BlockPlay::honest(1000 * US) };
@@ -457,7 +457,7 @@ fn profile_times_one_batch_after_another_and_stops_at_the_first_failure() {
 }
 
 #[test]
-fn profile_times_entries_of_a_batch_in_one_session() {
+fn profile_reports_every_entry_of_a_batch() {
     let backend = alone(honest(100 * US));
     let report = profile(&backend, &task(&[0, 1], false));
     let names: Vec<&str> = report.body.entries.iter().map(|entry| entry.entry.as_str()).collect();

@@ -13,7 +13,7 @@ fn varying(paired: bool) -> ProfileTask {
 }
 
 #[test]
-fn profile_uses_new_inputs_in_every_call() {
+fn profile_varies_inputs_with_and_without_a_baseline() {
     // One runner makes the trial, and then three pairs of runners are timed.
     let report = profile(&with_baseline(honest(100 * US), honest(200 * US)), &varying(true));
     let entry = &report.body.entries[0];

@@ -16,7 +16,7 @@ pub(super) struct Extent {
 }
 
 /// Lays out variants of all inputs for blocks of up to `calls` calls: as many variants as `formula::variants` says,
-/// and at most one for each call. None if not even one fits into `largest`.
+/// and at most one for each call. Returns no variants if not even one of each input fits into `largest`.
 pub(super) fn lay_out(extents: &[Extent], calls: u32, page: u64, largest: Bytes) -> Variants {
     let stride = |extent: &Extent| extent.bytes.next_multiple_of(ALIGNMENT);
     let of_one_call = extents.iter().map(|extent| formula::variant(Bytes::new(extent.bytes))).sum();

@@ -1,7 +1,8 @@
 //! Gives inputs new values in every timed call, so that no call can reuse the results of another.
 //!
 //! Decides which inputs of an entry vary. The capture's header, the plan and the contents of the input must allow it
-//! (`source`, `structure`), and the reference kernel must still work (`trial`). `layout` places the variants.
+//! (`source`, `structure`), and a kernel that is known to be right must still work (`trial`). `layout` places the
+//! variants.
 
 mod decisions;
 mod fresh;
@@ -39,7 +40,8 @@ pub(super) struct Variation {
     pub(super) names: Vec<String>,
     /// The reason why no input varies; `None` if one does.
     pub(super) unvaried: Option<String>,
-    /// The decision, which other candidates of the job can reuse. `None` if a process ended before it was certain.
+    /// The decision, which other candidates of the job can reuse. `None` if it is uncertain, because a process ended or
+    /// did not load the kernel.
     decision: Option<Decision>,
 }
 
@@ -55,7 +57,7 @@ impl Variation {
         }
     }
 
-    /// Like `none`, for an entry whose process ended before this was certain.
+    /// Like `none`, for a reason that may not apply to the next candidate.
     fn none_for_now(why: impl Into<String>) -> Self {
         Self { decision: None, ..Self::none(why) }
     }
@@ -114,7 +116,7 @@ struct Eligible {
     extent: Extent,
     source: Source,
     name: String,
-    integer: bool,
+    shuffled: bool,
 }
 
 /// The names of arguments that keep their values, with the reasons.
@@ -165,7 +167,7 @@ fn eligible(recorded: &Recorded, task: &ProfileTask) -> Result<(Vec<Eligible>, K
                     bytes: allocated_bytes(tensor),
                     phase: tensor.byte_range().start % ALIGNMENT,
                 },
-                integer: matches!(source, Source::Shuffled { .. }),
+                shuffled: matches!(source, Source::Shuffled { .. }),
                 source,
                 name: argument.path.clone(),
             }),
@@ -191,7 +193,7 @@ fn slots(recorded: &Recorded) -> u32 {
 }
 
 /// The layout of the chosen inputs; `None` if they do not all fit into the memory.
-fn variation_of(
+fn layout_of(
     recorded: &Recorded,
     task: &ProfileTask,
     eligible: &[Eligible],

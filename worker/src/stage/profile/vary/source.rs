@@ -1,10 +1,10 @@
 //! The sources of an input's new values, and the reasons why some inputs keep their captured values.
 //!
-//! Floats are drawn element by element from captured values, and so stay in the captured range. Variants, and runs of
-//! elements in each, favour large, small, extreme or average values to different degrees, because the means and norms
-//! of calls, and of the rows of one call, would otherwise hardly differ. Integers are shuffled: indices stay in range,
-//! and unique values stay unique. So are floats if an output may contain their positions. Either way, the results of one
-//! call are wrong for the next.
+//! Floats and complex numbers are drawn element by element from captured values, and so stay in the captured range.
+//! Variants, and runs of elements in each, favour large, small, extreme or average values to different degrees, because
+//! the means and norms of calls, and of the rows of one call, would otherwise hardly differ. Integers are shuffled:
+//! indices stay in range, and unique values stay unique. Floats are shuffled too if an output may contain their
+//! positions. Either way, the results of one call are wrong for the next.
 
 use std::io;
 use std::num::NonZero;
@@ -42,8 +42,8 @@ const MIN_RUN: u64 = 64;
 pub(super) enum Source {
     /// Each element is drawn from these sorted values or, if `fresh`, lies between one of them and the next.
     Drawn { values: Vec<u8>, width: usize, bytes: u64, fresh: bool },
-    /// The captured elements in another order. If `fresh`, they are sorted, and each is replaced by a value between
-    /// itself and the next.
+    /// The captured elements in another order. If `fresh`, they are sorted, and each but the last is replaced by a
+    /// value between itself and the next.
     Shuffled { captured: Vec<u8>, order: Vec<u8>, width: usize, fresh: bool },
 }
 
@@ -72,7 +72,7 @@ impl Source {
     ) -> Result<Result<Self, Kept>, CaptureError> {
         let range = tensor.byte_range();
         let bytes = range.end - range.start;
-        let shuffled = tensor.dtype.kind() == Kind::Integer || gives_places(&recorded.outputs);
+        let shuffled = tensor.dtype.kind() == Kind::Integer || gives_positions(&recorded.outputs);
         if shuffled && room / 2 < bytes {
             return Ok(Err("too many values to be put into another order for each call"));
         }
@@ -140,12 +140,12 @@ impl Source {
 
 /// Returns true if an output may contain positions, like those of `argmax` and `topk`. All inputs are then shuffled,
 /// because drawn values repeat, and any position of equal values would be right.
-fn gives_places(outputs: &[OutputTensor]) -> bool {
+fn gives_positions(outputs: &[OutputTensor]) -> bool {
     outputs.iter().any(|output| output.tensor.dtype.kind() == Kind::Integer)
 }
 
-/// Fills so many bytes with stripes that threads draw with a seed each, and writes them in their order. The number of
-/// threads does not change what is written.
+/// Writes an input of `bytes` bytes, stripe by stripe. Threads draw the stripes, and each stripe has a seed of its own,
+/// so the number of threads does not change what is written.
 fn write_stripes(
     bytes: u64,
     random: &mut SmallRng,
@@ -187,9 +187,9 @@ struct Run {
     of_variant: Favours,
 }
 
-/// Which of two random values an element takes: with these probabilities, in 128, the larger one (half of the elements)
-/// or the one farther from the median (the other half). Larger values alone would leave the norm of symmetric values as
-/// it is.
+/// Which of two random values an element takes: with these probabilities, in 128ths, the larger one (half of the
+/// elements) or the one farther from the median (the other half). Larger values alone would leave the norm of symmetric
+/// values as it is.
 #[derive(Clone, Copy)]
 struct Favours {
     larger: u64,
@@ -209,7 +209,7 @@ impl Favours {
 }
 
 impl Run {
-    /// Begins a run of an input of so many elements. Its length is uniform on a logarithmic scale, up to half of the
+    /// Begins a run in an input of `elements` elements. Its length is uniform on a logarithmic scale, up to half of the
     /// input, so rows of any length differ from each other.
     fn begin(&mut self, elements: u64, random: &mut SmallRng) {
         let doublings = (elements / MIN_RUN / 4).max(1).ilog2();
@@ -219,7 +219,7 @@ impl Run {
     }
 }
 
-/// Fills `piece`, the next bytes of an input of so many elements, with runs of drawn elements.
+/// Fills `piece`, the next bytes of an input of `elements` elements, with runs of drawn elements.
 fn draw_runs<const WIDTH: usize>(
     values: &[u8],
     piece: &mut [u8],
@@ -457,8 +457,8 @@ mod tests {
             };
             OutputTensor { path: "output".into(), tensor: std::sync::Arc::new(tensor), arguments: Vec::new() }
         };
-        assert!(gives_places(&[output(DType::Float32), output(DType::Int64)]));
-        assert!(!gives_places(&[output(DType::Float32), output(DType::Bool)]));
+        assert!(gives_positions(&[output(DType::Float32), output(DType::Int64)]));
+        assert!(!gives_positions(&[output(DType::Float32), output(DType::Bool)]));
     }
 
     #[test]

@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn sorted_integers_are_offsets_and_others_are_indices() {
+    fn integers_are_recognised_as_constant_or_sorted() {
         assert_eq!(integers(&[4], &[0, 3, 3, 9]), Some(Structure::Sorted));
         assert_eq!(integers(&[4], &[7, 7, 7, 7]), Some(Structure::Constant));
         assert_eq!(integers(&[4], &[5, 0, 9, 2]), None);

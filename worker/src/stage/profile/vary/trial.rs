@@ -11,7 +11,7 @@ use opt_shared::settings::Vary;
 
 use super::super::looks::offset_of;
 use super::decisions::Decision;
-use super::{Eligible, Variation, eligible, unvaried_because, variation_of};
+use super::{Eligible, Variation, eligible, layout_of, unvaried_because};
 use crate::judge::element::{differs, is_not_finite};
 use crate::judge::{BytesSource, Tolerance};
 use crate::recorded::{Recorded, RecordedError};
@@ -32,8 +32,8 @@ const ELEMENTS_OF_A_PART: u64 = 16;
 /// A part has changed if one in this many of its elements changed by more than the tolerance: a ReLU may leave half of
 /// its elements at 0.
 const MOVED_ONE_IN: u64 = 8;
-/// The largest number of rounds of two calls. Rounds are repeated while some part has not changed: if few indices are
-/// shuffled, one may keep its position, and with it a part of the output.
+/// The largest number of rounds, each of at most two calls. Rounds are repeated while some part has not changed: if few
+/// indices are shuffled, one may keep its position, and with it a part of the output.
 const ROUNDS: u64 = 4;
 
 enum Trial {
@@ -96,7 +96,7 @@ pub(in super::super) fn decide<B: Backend>(
         for mut it in open.drain(..) {
             let recorded: &Recorded = placed[it.number].as_ref();
             let next = it.choices.find_map(|choice| {
-                variation_of(recorded, task, &it.eligible, &choice).map(|variants| (choice, variants))
+                layout_of(recorded, task, &it.eligible, &choice).map(|variants| (choice, variants))
             });
             match next {
                 Some((choice, variants)) => {
@@ -170,7 +170,7 @@ pub(in super::super) fn recall(
         };
         let (eligible, kept) = eligible(recorded, task).ok()?;
         let fits = choice.iter().all(|&at| at < eligible.len());
-        let variants = fits.then(|| variation_of(recorded, task, &eligible, choice)).flatten()?;
+        let variants = fits.then(|| layout_of(recorded, task, &eligible, choice)).flatten()?;
         let none = Vec::new().into_iter();
         let mut it = Undecided { number: 0, eligible, kept, choices: none, dropped: None, uncertain: false };
         let variation = chosen(&mut it, choice, variants);
@@ -195,11 +195,11 @@ fn why_not(it: &Undecided) -> String {
     }
 }
 
-/// The choices in the order in which they are tried: all inputs, only floats, only integers, then single inputs, the
-/// largest first.
+/// The choices in the order in which they are tried: all inputs, only those whose values are drawn, only those whose
+/// values are shuffled, then single inputs, the largest first.
 fn choices(eligible: &[Eligible]) -> Vec<Vec<usize>> {
     let all: Vec<usize> = (0..eligible.len()).collect();
-    let of = |integer| all.iter().copied().filter(|&at| eligible[at].integer == integer).collect();
+    let of = |shuffled| all.iter().copied().filter(|&at| eligible[at].shuffled == shuffled).collect();
     let mut single = all.clone();
     single.sort_by_key(|&at| std::cmp::Reverse(eligible[at].extent.bytes));
     let mut found: Vec<Vec<usize>> = Vec::new();
@@ -259,7 +259,7 @@ impl TrialEntry<'_> {
             }
             for slot in 0..calls {
                 let found = self.elements(session, slot)?;
-                if self.has_new_infinities(&found)? {
+                if self.has_more_nonfinite(&found)? {
                     return Ok(Trial::Fails("other values make NaN or infinities that were not recorded"));
                 }
                 if let Some(last) = &last {
@@ -327,7 +327,7 @@ impl TrialEntry<'_> {
     }
 
     /// Returns true if the sampled elements of an output contain more NaN and infinities than the recorded ones.
-    fn has_new_infinities(&self, found: &[Vec<Element>]) -> Result<bool, SessionError> {
+    fn has_more_nonfinite(&self, found: &[Vec<Element>]) -> Result<bool, SessionError> {
         for (output, found) in self.recorded.outputs.iter().zip(found) {
             let expected = sample(&mut self.recorded.expected(&output.tensor), &output.tensor)
                 .map_err(|source| SessionError::Outputs { entry: self.recorded.name.clone(), source })?;

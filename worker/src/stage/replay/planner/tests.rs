@@ -6,8 +6,8 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What a simulation counted. It applies the rules in docs/explanation/replay.md literally: it searches for each next use
-/// and adds up the pool anew, where the planner keeps lists and running sums.
+/// What a simulation counted. The simulation applies the rules in docs/explanation/replay.md literally: it searches for
+/// each next use and adds up the pool each time, whereas the planner keeps lists and running sums.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Simulated {
     moved: u64,
@@ -99,7 +99,8 @@ impl Case {
     }
 }
 
-/// Applies the moves to an empty pool. Panics if one of them is invalid, or if a step starts without one of its constants.
+/// Applies the moves to an empty pool. Panics if one of them is invalid, or if a step starts without one of its
+/// constants.
 fn walk(case: &Case, plan: &MovePlan, budget: u64) {
     let mut pool: BTreeSet<u32> = BTreeSet::new();
     let apply = |one: &Move, running: &[u32], pool: &mut BTreeSet<u32>| {
