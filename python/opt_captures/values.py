@@ -131,10 +131,7 @@ class Holder:
     """
 
     def __init__(self, written: frozenset[tuple[str, int]] = frozenset()) -> None:
-        """Starts a call.
-
-        Tensors whose storages are in `written` are copied when they are held, because the call writes to them.
-        """
+        """Tensors whose storages are in `written` are copied when they are held, because the call writes to them."""
         self._written = written
         self._hosts: dict[tuple[str, int], torch.UntypedStorage] = {}
 
