@@ -84,7 +84,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
     ) -> None:
         super().__init__()
         if min(per_class, per_op, max_bytes) < 1:
-            raise RecordError("setting up a recorder: `per_class`, `per_op` and `max_bytes` are at least 1")
+            raise RecordError("setting up a recorder: `per_class`, `per_op` and `max_bytes` must be at least 1")
         self._wanted = selected(ops)
         self._per_class, self._per_op, self._seed, self._in_place = per_class, per_op, seed, in_place
         self._bytes_left = max_bytes
