@@ -1,4 +1,4 @@
-// ReLU of 16-bit floats, two per thread in one packed instruction. Uses asm, because NVRTC has no cuda_fp16.h.
+// ReLU of 16-bit floats, two per thread in one packed instruction. Uses asm, because NVRTC comes without cuda_fp16.h.
 
 __device__ unsigned int relu2(unsigned int pair)
 {

@@ -56,10 +56,12 @@ def arguments() -> argparse.ArgumentParser:
     project.add_argument("project", type=Path, help="the project: a folder with io/individual_ops and kernels")
     project.add_argument("out", type=Path, help="the folder for the plan")
     project.add_argument("--parity", action="store_true", help="compare and time as KernelForge does")
-    trace = commands.add_parser("flashinfer-trace", help="record a data set's references, and plan its solutions")
+    trace = commands.add_parser("flashinfer-trace", help="record references of a data set, and write a plan")
     trace.add_argument("project", type=Path, help="the data set: a folder with definitions, workloads and solutions")
     trace.add_argument("out", type=Path, help="the folder to write; must be new or empty")
-    trace.add_argument("--calls", type=int, default=flashinfer.DEFAULT_CALLS, help="workloads per op (%(default)s)")
+    trace.add_argument(
+        "--calls", type=int, default=flashinfer.DEFAULT_CALLS, help="workloads of each definition (%(default)s)"
+    )
     trace.add_argument("--seed", type=int, default=0, help="seed of random inputs (%(default)s)")
     for importing in (problem, project, trace):
         importing.add_argument("--plan", default=plans.NAME, help="the plan's name in the folder (%(default)s)")

@@ -38,11 +38,12 @@ class Treatment:
 def treat(op: OpName, given: Mapping[str, Any], out: object, *, in_place: bool = False) -> Treatment:
     """Decides before a call how to record it. `out` is the argument with that name, if there is one.
 
-    An in-place call whose only effect is its result is recorded as the same call out of place, unless `in_place` is
-    set. Arguments that a call changes besides computing its result are recorded before and after the call.
+    Arguments that a call changes besides computing its result are recorded before and after the call. An in-place call
+    whose only effect is its result is recorded as the same call out of place. If `in_place` is set, its argument is
+    recorded before and after the call too.
 
     Raises:
-        NotRecordable: the call writes to an argument that shares memory with another one.
+        NotRecordable: an argument that would be recorded before and after the call shares memory with another one.
     """
     values = dict(given)
     state = updated_state(op, values)

@@ -250,7 +250,7 @@ def _language(spec: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
     if language in ("cpp", "c++"):
         is_torch = spec.get("binding") == "torch"
         return "torch-extension" if is_torch else "cpp", (".cpp", ".cc", ".cxx")
-    raise RecordError(f"solutions in `{language}` need a device or a compiler that is not supported yet")
+    raise RecordError(f"the import does not support solutions in `{language}` yet")
 
 
 def _reason(error: Exception) -> str:

@@ -56,8 +56,8 @@ def import_problems(
     leaves it out.
 
     Raises:
-        RecordError: a file does not exist or a name is not unique, nothing can be recorded, or `out` has captures or
-            a plan.
+        RecordError: a file does not exist, a name is not unique, a kernel belongs to no problem, nothing can be
+            recorded, or `out` has captures or a plan.
     """
     owners = _owners(files, kernels)
     if (out / plan).exists():
@@ -129,7 +129,7 @@ def _record(
         except NotRecordable as error:
             raise RecordError(f"recording `Model` of {file}: {error}") from error
         except Exception as error:
-            raise RecordError(f"calling `Model` of {file}: {type(error).__name__}: {error}") from error
+            raise RecordError(f"calling `Model.forward` of {file}: {type(error).__name__}: {error}") from error
         sink.write(name, f"entry_{number:06}.pt", capture)
         if changed and job.baseline is not None:
             job.refused.append(("Model", f"it writes to its input `{changed[0]}`, which candidates may not do"))
@@ -199,7 +199,7 @@ def capture_of(name: str, model: torch.nn.Module, inputs: Sequence[Any]) -> tupl
     Parameters and buffers that the call changes are recorded before and after it.
 
     Raises:
-        NotRecordable: the call is random, or a capture cannot hold its values.
+        NotRecordable: the call is random or returns no tensor, or a capture cannot hold its values.
     """
     bound = inspect.signature(model.forward).bind(*inputs)
     bound.apply_defaults()

@@ -32,7 +32,7 @@ def import_project(project: Path, out: Path, name: str = plans.NAME, *, parity: 
     With `parity`, the plan times and compares by KernelForge's rules.
 
     Raises:
-        RecordError: `project` is not such a project, or there is already a plan.
+        RecordError: `project` is not such a project, or the plan or a copied kernel exists.
     """
     captures = project / CAPTURES
     if not captures.is_dir():

@@ -30,13 +30,13 @@ MODULES: tuple[tuple[str, Any], ...] = (
 )
 #: The attribute of a wrapper that contains the original function.
 RECORDED = "__recorded__"
-#: Functions that compute nothing, or whose result depends on uninitialised memory.
+#: Functions that only copy, convert or describe a tensor, or whose result is uninitialised memory.
 NOT_COMPUTING = frozenset({"clone", "detach", "contiguous", "to", "empty_like", "new_empty", "numel", "size", "dim"})
 
 
 @dataclass(frozen=True)
 class OpName:
-    """The name of a function, and whether this form of the function writes to its first argument."""
+    """The name of a function, and whether the call is in place, so that it writes to its first argument."""
 
     name: str
     in_place: bool = False

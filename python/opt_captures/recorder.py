@@ -45,8 +45,8 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             values.
         per_op: how many calls are kept in one folder.
         max_bytes: the limit of the bytes that are written in total. A call whose inputs no longer fit is counted but
-            not kept. The last call that is kept may exceed the limit. With `store`, calls are
-            kept until the limit is reached, because the store may have their inputs already.
+            not kept. The last call that is kept may exceed the limit. With `store`, calls are kept until the limit is
+            reached, because the store may have their inputs already.
         seed: decides which calls of a class are kept.
         in_place: True to record in-place calls as such: under names that end with an underscore, or with
             ``inplace=True``. Captures contain the changed argument before and after the call. Otherwise, and for calls
@@ -84,7 +84,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
     ) -> None:
         super().__init__()
         if min(per_class, per_op, max_bytes) < 1:
-            raise RecordError("setting up a recorder: `per_class`, `per_op` and `max_bytes` are at least 1")
+            raise RecordError("setting up a recorder: `per_class`, `per_op` and `max_bytes` must be at least 1")
         self._wanted = selected(ops)
         self._per_class, self._per_op, self._seed, self._in_place = per_class, per_op, seed, in_place
         self._bytes_left = max_bytes
@@ -180,7 +180,8 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
     def _handle_call(self, op: OpName, func: Any, args: Any, kwargs: Any) -> Any:
         """Makes a call, and records it.
 
-        Calls by the recorder itself and by other threads are not recorded, nor is a call that only forwards another.
+        Calls by the recorder itself and by other threads are not recorded. Of two nested calls of the same function, or
+        of functions with the same last name, only the outer one is recorded.
         """
         if self._in_own_code or self._thread is None:
             return func(*args, **kwargs)

@@ -17,7 +17,7 @@ def write(captures: Path, out: Path) -> str | None:
     """Writes a kernel in C to fill in. Returns its path relative to `out`, or None if the program is not installed.
 
     Raises:
-        RecordError: the program cannot use the captures, or the kernel exists.
+        RecordError: the program failed or took too long, or the kernel exists.
     """
     program = store.find()
     if program is None:

@@ -91,6 +91,8 @@ def check(value: object, path: str, depth: int = 0) -> None:
             check(part, f"{path}[{index}]", depth + 1)
     elif isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**63:
         raise NotRecordable(f"`{path}` is {value}, which does not fit in 64 bits")
+    elif isinstance(value, (list, tuple)):
+        raise NotRecordable(f"`{path}` is nested more than {MAX_DEPTH} levels deep")
     elif value is not None and not isinstance(value, PLAIN):
         raise NotRecordable(f"`{path}` is a {type(value).__name__}, which a capture cannot contain")
 
@@ -131,10 +133,7 @@ class Holder:
     """
 
     def __init__(self, written: frozenset[tuple[str, int]] = frozenset()) -> None:
-        """Starts a call.
-
-        Tensors whose storages are in `written` are copied when they are held, because the call writes to them.
-        """
+        """Tensors whose storages are in `written` are copied when they are held, because the call writes to them."""
         self._written = written
         self._hosts: dict[tuple[str, int], torch.UntypedStorage] = {}
 

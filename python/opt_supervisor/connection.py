@@ -20,7 +20,7 @@ class Connection:
     It is not safe for concurrent use, so each thread needs its own connection.
 
     Raises:
-        SupervisorError: the socket cannot be connected to.
+        SupervisorError: connecting failed, for example because the run has ended.
     """
 
     def __init__(self, path: str | Path) -> None:

@@ -10,8 +10,8 @@ class SupervisorError(Exception):
 class ProgramError(SupervisorError):
     """The program was not found, did not start a run in time, or ended without a result.
 
-    If it ran, the message contains its error output. If that is empty, it contains the exit code, or says that the
-    program did not answer.
+    If the program ran, the message contains its error output. If that is empty, the message contains the exit code or
+    says that the error output is empty.
     """
 
 

@@ -42,7 +42,7 @@ def evaluate(
     symbol: str | None = None,
     timeout: float = DEFAULT_SECONDS,
 ) -> Result:
-    """Submits a candidate to an open run of the plan, or makes a short run of the job's baseline and this candidate.
+    """Evaluates a candidate in an open run of the plan or, without one, in a short run with the job's baseline.
 
     Args:
         path: a source file, or a library.

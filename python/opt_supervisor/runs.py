@@ -34,7 +34,7 @@ class OpenRun:
         """Connects to the run.
 
         Raises:
-            SupervisorError: the run has ended.
+            SupervisorError: connecting failed, for example because the run has ended.
         """
         return Connection(self.socket)
 

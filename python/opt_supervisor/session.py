@@ -136,4 +136,4 @@ class Session:
     def _stderr_text(self) -> str:
         self._stderr_file.seek(0)
         text = self._stderr_file.read().decode("utf-8", "replace").strip()
-        return text or "it did not answer, and its standard error is empty"
+        return text or "it ended or did not answer in time, and its standard error is empty"

@@ -1,4 +1,4 @@
-"""Tests that the client gets the results that `opt-supervisor eval` prints."""
+"""Tests of the client and its pytest plugin: short runs, open runs, and what is reported about mistakes."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class Results(unittest.TestCase):
 
 
 class Plugin(RunTest):
-    def test_kernels_are_tests(self) -> None:
+    def test_plugin_runs_each_kernel_as_a_test(self) -> None:
         try:
             import pytest  # noqa: F401
         except ModuleNotFoundError:

@@ -16,7 +16,7 @@ if importlib.util.find_spec("torch") is not None:
 
 
 def load_tests(loader: unittest.TestLoader, tests: unittest.TestSuite, pattern: str | None) -> unittest.TestSuite:
-    """Adds the doctests of every module; called by unittest."""
+    """Adds the doctests of all modules except `__main__` and the pytest plugin; called by unittest."""
     for package in PACKAGES:
         for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
             if not module.name.endswith(("__main__", "pytest_plugin")):

@@ -106,7 +106,7 @@ class DataSets(RecordingTest):
         self.assertEqual((first["kwargs"]["x"].shape, second["kwargs"]["x"].shape), ((3, 24), (5, 24)))
         self.assertTrue(torch.equal(first["output"], first["kwargs"]["x"] + first["kwargs"]["w"]))
 
-    def test_stored_tensors_and_scalars_are_read(self) -> None:
+    def test_stored_tensor_is_read_and_missing_or_cut_one_is_refused(self) -> None:
         values = torch.arange(6, dtype=torch.int32).reshape(2, 3)
         head = json.dumps({"a": {"dtype": "I32", "shape": [2, 3], "data_offsets": [0, 24]}}).encode()
         path = self.folder / "t.safetensors"
@@ -137,6 +137,6 @@ class DataSets(RecordingTest):
         self.assertEqual([trace["workload"]["axes"] for trace in of_add], [{"rows": 3}, {"rows": 5}])
         self.assertEqual({trace["evaluation"]["status"] for trace in of_add}, {"PASSED"})
 
-    def test_other_folders_are_refused(self) -> None:
+    def test_folder_without_definitions_is_refused(self) -> None:
         with self.assertRaisesRegex(RecordError, "there is no definition"):
             flashinfer.import_trace(Path(self.folder), self.out)

@@ -104,7 +104,7 @@ class Projects(RecordingTest):
                 self.assertEqual(statuses["kernel"][0], "PASSED", statuses)
                 self.assertEqual(statuses["torch"][0], "PASSED", statuses)
 
-    def test_other_folders_are_refused(self) -> None:
+    def test_folder_without_captures_and_existing_plan_are_refused(self) -> None:
         with self.assertRaisesRegex(RecordError, "it has no io/individual_ops"):
             kernelforge.import_project(self.folder, self.folder / "out")
         project = self.make("one", ["relu"])

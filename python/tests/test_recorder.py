@@ -210,7 +210,7 @@ class Effects(RecordingTest):
         with self.assertRaisesRegex(NotRecordable, "it wrote to its input `input`"):
             watch.judge(treatment)
 
-    def test_parts_of_a_random_function_are_random(self) -> None:
+    def test_function_that_calls_a_random_one_is_refused(self) -> None:
         with self.record(["gumbel_softmax"]):
             functional.gumbel_softmax(torch.randn(3))
         self.assertIn("it is random", self.left_out("gumbel_softmax"))
@@ -328,7 +328,7 @@ class Mistakes(RecordingTest):
             pass
         self.assertEqual((self.captures / "mine").read_text(), "x")
 
-    def test_recorders_are_not_nested(self) -> None:
+    def test_nested_recorder_is_refused(self) -> None:
         other = record(self.folder / "other", ["relu"])
         with self.record(["relu"]), self.assertRaisesRegex(RecordError, "another recorder"), other:
             pass

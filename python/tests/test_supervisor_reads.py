@@ -39,8 +39,8 @@ class SupervisorReads(RecordingTest):
         return done.stderr
 
     def test_every_folder_of_a_transformer_is_inspected_and_checked(self) -> None:
-        told = self.record_script("--ops", "auto")
-        self.assertIn("torch.nn.functional.linear: 16 of 16 calls", told)
+        output = self.record_script("--ops", "auto")
+        self.assertIn("torch.nn.functional.linear: 16 of 16 calls", output)
         folders = sorted(path for path in self.captures.iterdir() if path.is_dir())
         self.assertGreater(len(folders), 4)
         for folder in folders:

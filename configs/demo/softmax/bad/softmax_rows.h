@@ -1,5 +1,5 @@
-/* The common parts of the softmax kernels in this folder, each of which adds one mistake: the softmax of a row, and a
- * loop over the rows of a contiguous float32 tensor.
+/* What most of the kernels in this folder share, each of which has one mistake: the softmax of a row, and a loop over
+ * the rows of a contiguous float32 tensor.
  * input, dim, _stacklevel, dtype or None | output */
 #include <math.h>
 
