@@ -71,7 +71,8 @@ pub enum CompareError {
     #[error(transparent)]
     Layout(#[from] LayoutError),
     #[error(
-        "cannot read {length} at byte {offset} of the {side} (if it was recorded: was its file truncated meanwhile?)"
+        "cannot read {length} at byte {offset} of the {side} (if it was recorded, its file may have been truncated \
+         meanwhile)"
     )]
     Read {
         side: ByteSource,

@@ -133,8 +133,8 @@ enum Compiler {
 }
 
 impl Compiler {
-    /// True for an NVRTC that can compile for cards with instructions of their own (`sm_90a`), which is the case since
-    /// CUDA 12. Its PTX can be too new for a card's driver; that of older compilers hardly is.
+    /// True for NVRTC of CUDA 12 or later, which knows targets such as `sm_90a`, and whose PTX may be too new for a
+    /// card's driver. False for nvcc and for older versions of NVRTC, which build PTX by default.
     fn builds_machine_code(&self) -> bool {
         const FIRST: u32 = 12;
         match self {

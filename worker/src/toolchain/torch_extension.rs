@@ -31,7 +31,7 @@ impl Toolchain for TorchExtension {
         };
         let Some(source) = first.relative.to_str().filter(|name| !name.contains(['"', '\\'])) else {
             return Recipe::Refused(
-                "the name of the first source contains a quotation mark or a backslash, or is not UTF-8"
+                "the name of the first source is not UTF-8, or contains a quotation mark or a backslash (rename it)"
                     .to_owned(),
             );
         };

@@ -2,9 +2,9 @@
 
 Arguments: the source, the file to write, and a JSON object with `kernels` (each with `symbol`, `types`, `threads` and
 `shared`), `constants` (strings by name), `folders` (from which modules are imported) and `card` (its compute capability,
-such as 90, or null for the emulated device). A launch knows nothing about
-Triton, so the PTX is changed in three ways: shared memory gets its size, parameters that Triton adds and the kernel does
-not use are removed, and positions in inlined functions are replaced by the positions of the calls.
+such as 90, or null for the emulated device). A launch knows nothing about Triton, so the PTX is changed in three ways:
+shared memory gets its size if it fits into static memory, parameters that Triton adds and the kernel does not use are
+removed, and positions in inlined functions are replaced by the positions of the calls.
 """
 
 import ast

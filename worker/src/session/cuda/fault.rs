@@ -130,6 +130,7 @@ fn at(error: &DriverError) -> String {
     }
     text
 }
+
 /// The verdict for a constant that no longer has the contents that were loaded or that an earlier step saw. Any kernel
 /// since then could have written to it, so no candidate is blamed.
 pub(super) fn changed_in_pool(input: &str) -> Verdict {

@@ -341,8 +341,8 @@ impl HostSession<'_> {
             return Ok(None);
         }
         let stopped_at = self.watch.stopped_at;
-        // Only now, so that nothing that the runner wrote when it was woken above is left in the outputs, and it could not
-        // read the new inputs.
+        // The outputs are filled only now, so that nothing is left in them that the runner wrote when it was woken
+        // above. It could not read the new inputs then either.
         inputs.result = std::mem::replace(&mut inputs.result, Ok(())).and_then(|()| fill(self));
         inputs.write();
         let counts = self.runner.counts();

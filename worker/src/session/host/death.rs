@@ -47,8 +47,8 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
             KillReason::Timeout { limit } => {
                 verdict(Status::Timeout, format!("killed {during}: not done after {limit:?}"))
             }
-            // Only a process whose thread hangs in a system call does not stop. The candidate made the call, and its
-            // end by SIGKILL shows that Linux still works.
+            // Only a process whose thread hangs in a system call does not stop. The candidate made the call, and the
+            // runner's end by SIGKILL shows that Linux still works.
             KillReason::WouldNotStop { limit } => verdict(
                 Status::Timeout,
                 format!(

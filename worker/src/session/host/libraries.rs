@@ -34,7 +34,7 @@ impl Library {
     }
 }
 
-/// Libraries in loading order: each one comes after the libraries that it needs.
+/// Libraries in loading order: each one comes after the libraries that it needs, unless they need each other.
 #[derive(Default)]
 pub(crate) struct Libraries {
     found: Vec<Library>,
@@ -65,7 +65,7 @@ impl Libraries {
         &self.found
     }
 
-    /// A runner's limits of address space and of file pages are raised by this.
+    /// The size of all these libraries, by which a runner's limits of address space and of file pages are raised.
     pub(crate) fn bytes(&self) -> Bytes {
         let size = |it: &Library| it.file.metadata().map(|it| Bytes::new(it.len())).unwrap_or_default();
         self.found.iter().map(size).sum()

@@ -24,7 +24,7 @@ const MAX_AHEAD: u64 = 128;
 /// A window is dense if at least this fraction (1/n) of its pages were touched.
 const DENSE_PART: u64 = 2;
 /// Once this fraction (1/n) of the whole input was touched, reading all of it is assumed to be faster than page by
-/// page.
+/// page. From then on, a window is dense if this fraction of its pages was touched.
 const USED_PART: u64 = 16;
 
 /// Pages are counted from the input's first whole page.
@@ -54,7 +54,7 @@ struct Window {
     /// In the cache at the last check.
     resident: u32,
     touched: u32,
-    /// Its pages in the cache then do not show what was touched.
+    /// True if it was read as a whole. Its pages in the cache then do not show what was touched.
     read: bool,
 }
 
@@ -184,7 +184,8 @@ impl ReadaheadPolicy {
     }
 
     /// Takes the number of pages of a window that are now in the cache and, if touches are observed, the number that
-    /// were touched. Pages in the cache that were not touched are those that Linux read ahead by itself.
+    /// were touched. Pages in the cache that were not touched are those that Linux read ahead by itself. Returns the
+    /// pages to read.
     pub(super) fn seen(&mut self, window: usize, resident: u64, touched: Option<u64>) -> Vec<Range<u64>> {
         let pages = self.pages_of(window..window + 1);
         let length = pages.end - pages.start;
