@@ -97,7 +97,7 @@ pub enum CompareError {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
-    /// Path of the output tensor: `output`, or `output[1]`.
+    /// Path of the output, such as `output[1]`, or of the argument that the call changes.
     pub output: &'a str,
     pub dtype: DType,
     pub shape: &'a [u64],

@@ -160,8 +160,8 @@ pub(crate) fn describe(toolchain: &[PathBuf]) -> String {
     }
 }
 
-/// The version that NVRTC writes into its output, such as `NVRTC 13.0.88`. PTX has it in its first lines, machine code
-/// in a note.
+/// The version that NVRTC writes into its output, such as `NVRTC 13.0.88`; only `NVRTC` if none is found. PTX has it in
+/// its first lines, machine code in a note.
 pub(crate) fn version_in(built: impl Read) -> String {
     let mut bytes = Vec::new();
     let read = built.take(SEARCHED).read_to_end(&mut bytes);

@@ -16,7 +16,7 @@ const GLUE: &str = include_str!("../../include/opt_torch_glue.cpp");
 
 /// Advice for a build that took too long or too much memory.
 const LIGHTER_HEADERS: &str = "`torch/extension.h` brings in all of PyTorch; `ATen/ATen.h` or `torch/types.h` has the tensors \
-                               and their functions, in a third of the time and half the memory";
+                               and their functions, and compiles in a third of the time and half the memory";
 
 pub(super) struct TorchExtension;
 

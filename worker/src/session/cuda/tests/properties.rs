@@ -101,11 +101,12 @@ fn peak_equals_the_formula_in_ten_thousand_device_jobs() {
         assert_eq!((marks.placed, marks.staged), (peak.weights + peak.after, peak.staging), "job {seed}");
         let script = script.lock();
         assert!(script.most_held <= marks.placed, "job {seed}: {:?}", script.most_held);
-        each_input_is_uploaded_before_the_next_is_allocated(&job, &script.asked, seed);
+        check_upload_order(&job, &script.asked, seed);
     }
 }
 
-fn each_input_is_uploaded_before_the_next_is_allocated(job: &Job, asked: &[Asked], seed: u64) {
+/// Checks that each input is uploaded before the next one is allocated, and all of them before any output is.
+fn check_upload_order(job: &Job, asked: &[Asked], seed: u64) {
     let inputs = job.storages.iter().zip(job.uses()).filter(|(it, uses)| 0 < *uses && it.bytes != 0).count();
     let (mut allocated, mut last) = (0, Asked::Upload);
     for &asked in asked.iter().filter(|it| matches!(it, Asked::Allocate | Asked::Upload)) {

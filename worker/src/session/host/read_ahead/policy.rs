@@ -39,7 +39,7 @@ pub(super) struct ReadaheadPolicy {
     touched: u64,
     /// The number of pages that were read ahead.
     ahead: u64,
-    /// The value of `touched` when the first window was read whole.
+    /// The value of `touched` when the policy first reacted to touches: it read a window whole, or a stream advanced.
     turned_after: Option<u64>,
     touches_are_observed: bool,
     /// Set by `end`: touches are still counted, but nothing more is read.
@@ -145,8 +145,8 @@ impl ReadaheadPolicy {
         self.windows.iter().all(|window| window.read)
     }
 
-    /// Returns true if a window was read whole, and at least half of the pages that were not in the cache before were
-    /// used.
+    /// Returns true if the policy has reacted to touches, and at least half of the pages that were not in the cache
+    /// before were used.
     pub(super) fn was_used_whole(&self) -> bool {
         let before: u64 = self.windows.iter().map(|window| u64::from(window.before)).sum();
         let waiting: u64 = self.streams.iter().map(Stream::waiting).sum();
