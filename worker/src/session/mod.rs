@@ -65,7 +65,7 @@ pub(crate) trait Backend {
         true
     }
 
-    /// The device's points of all sessions; empty if the backend has no device.
+    /// The largest figures at each point, over all sessions; empty if the backend has no device.
     fn device_points(&self) -> Vec<DevicePoint> {
         Vec::new()
     }

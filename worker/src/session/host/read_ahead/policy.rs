@@ -79,7 +79,7 @@ struct Step {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tripwire {
     pub(super) page: u64,
-    /// A tripwire that was left out enters the cache when the candidate touches it.
+    /// True if the page was left unread. It then enters the cache when the candidate touches it.
     pub(super) left_out: bool,
 }
 
