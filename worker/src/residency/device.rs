@@ -22,7 +22,7 @@ impl Buffer {
         Self { address, bytes, placed }
     }
 
-    /// This buffer for other contents of this many bytes, which take as much memory.
+    /// The same memory, for other contents of this many bytes. They must take as many whole grains.
     #[must_use]
     pub const fn with_bytes(self, bytes: Bytes) -> Self {
         Self { bytes, ..self }
