@@ -42,7 +42,7 @@ impl CacheView {
                 None
             }
             CacheQuery::MinCore => {
-                if !is_ours(file) {
+                if !is_reported_to_us(file) {
                     return None;
                 }
                 Some(Map::of(file, offset, bytes)?)
@@ -68,7 +68,7 @@ impl CacheView {
 }
 
 /// Returns true if `mincore` reports to this process which pages are in the cache.
-fn is_ours(file: &File) -> bool {
+fn is_reported_to_us(file: &File) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
     let own_user = rustix::process::geteuid();
     own_user.is_root() || metadata.uid() == own_user.as_raw()
