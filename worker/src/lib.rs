@@ -2,7 +2,7 @@
 //!
 //! A worker (verifier or profiler) is trusted: it opens captures, compares outputs, reads the clock, and never loads a
 //! candidate's host code. A runner is a separate process for one candidate; a compiler runs in a sandboxed process as
-//! well. All of these processes run the same executable; a hidden first argument selects the role.
+//! well. All of these processes start with the same executable; a hidden first argument selects the role.
 
 pub mod heap;
 mod interpreter;

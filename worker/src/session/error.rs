@@ -31,7 +31,7 @@ pub(crate) enum SessionError {
     Means { entry: String, source: Box<InputFault> },
     #[error("writing new inputs for {entry}")]
     Variants { entry: String, source: io::Error },
-    #[error("handling the outputs of {entry}")]
+    #[error("placing, reading or writing the outputs of {entry}")]
     Outputs { entry: String, source: io::Error },
     #[error("comparing the outputs of {entry}")]
     Compare { entry: String, source: CompareError },
