@@ -180,7 +180,7 @@ fn interpreter_of(program: &Path, answer: Answer) -> Result<Interpreter, String>
     let Some(library) = answer.libraries.into_iter().find(|library| library.is_file()) else {
         return Err(format!(
             "it has no shared library libpython{major}.{minor}.so (install it: Debian has it in libpython{major}.{minor}, \
-             others build Python with --enable-shared)"
+             elsewhere, build Python with --enable-shared)"
         ));
     };
     // Links are not resolved: an interpreter finds its virtual environment by the path with which it is started.
