@@ -1,4 +1,5 @@
-//! Decides which pages of an input to read ahead of a candidate, from the pages that it has touched. Pure.
+//! Decides which pages of an input to read ahead of a candidate, from the pages that it has touched. Reads nothing
+//! itself.
 //!
 //! An input starts without read-ahead: each page that the candidate touches is read alone, and then appears in the
 //! cache. Once many pages of a window were touched, the window is read whole. After it, a *stream* continues in steps
