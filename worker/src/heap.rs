@@ -11,8 +11,8 @@ pub(crate) const WORKER: c_int = 2 << 20;
 /// The same for the other commands. A run has its largest blocks while it reads the plan, and can last for days.
 pub const SUPERVISOR: c_int = 128 << 10;
 
-/// Fixes glibc's thresholds: blocks of this size and larger get their own mapping. Other C libraries do not change
-/// theirs.
+/// Fixes glibc's thresholds: a block of this size or larger gets its own mapping, and as much free memory at the end of
+/// the heap is returned. Does nothing with other C libraries, whose thresholds do not change.
 pub fn return_blocks_from(size: c_int) {
     #[cfg(not(target_env = "gnu"))]
     let _ = size;

@@ -27,7 +27,7 @@ const MAX_TRIED: usize = 16;
 /// The oldest Python version whose vectorcall protocol the runner can use.
 const MIN_VERSION: (u32, u32) = (3, 9);
 
-/// An interpreter that can run candidates: it has torch and a shared library.
+/// An interpreter that can run candidates, as `interpreter_of` has checked.
 #[derive(Clone, Debug)]
 pub(crate) struct Interpreter {
     pub(crate) executable: PathBuf,
@@ -156,7 +156,7 @@ fn drain(pipe: Option<impl Read + AsFd>) -> String {
     if let Some(pipe) = pipe {
         // If the pipe cannot be made non-blocking, this waits for its end.
         let _ = rustix::io::ioctl_fionbio(&pipe, true);
-        // Fails when the pipe is empty. The bytes read before are in `text`.
+        // If another process has the pipe open, this fails once the pipe is empty. The bytes read before are in `text`.
         let _ = pipe.take(MAX_ANSWER).read_to_end(&mut text);
     }
     String::from_utf8_lossy(&text).into_owned()
@@ -180,7 +180,7 @@ fn interpreter_of(program: &Path, answer: Answer) -> Result<Interpreter, String>
     let Some(library) = answer.libraries.into_iter().find(|library| library.is_file()) else {
         return Err(format!(
             "it has no shared library libpython{major}.{minor}.so (install it: Debian has it in libpython{major}.{minor}, \
-             others build Python with --enable-shared)"
+             elsewhere, build Python with --enable-shared)"
         ));
     };
     // Links are not resolved: an interpreter finds its virtual environment by the path with which it is started.
@@ -204,8 +204,8 @@ mod tests {
 
     fn program(folder: &Path, answer: &str) -> PathBuf {
         let path = folder.join("python");
-        // The shell is the only process that has this file open for writing. If this process had, another test could
-        // fork meanwhile, and its child would keep Linux from starting the program.
+        // A shell writes the file. If this process had it open for writing, another test could fork meanwhile, and
+        // Linux does not start a program that such a child still has open.
         let script = format!("#!/bin/sh\necho '{answer}'\necho no such option >&2\n");
         let written = std::process::Command::new("sh")
             .args(["-c", "printf %s \"$2\" > \"$1\" && chmod 755 \"$1\"", "sh"])
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_interpreters_are_refused_with_a_reason() {
+    fn usable_interpreter_is_described_and_others_are_refused_with_a_reason() {
         let folder = tempfile::tempdir().expect("a folder");
         let here = folder.path();
         let library = here.join("libpython3.11.so");

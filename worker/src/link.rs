@@ -17,8 +17,8 @@ use opt_shared::units::Bytes;
 
 use crate::sandbox::spawn::Namespaces;
 
-/// The time limit of an answer, long enough for an overloaded machine. If the supervisor ends, the closed channel shows
-/// it at once.
+/// The longest wait for an answer, long enough for an overloaded machine. If the supervisor ends, the closed channel
+/// shows it at once.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The capacity of the inbox, in messages. It holds at most one task, and a few messages for each runner.
 const INBOX: usize = 64;
@@ -27,7 +27,7 @@ const INBOX: usize = 64;
 pub(crate) enum LinkError {
     #[error("connecting to the supervisor")]
     Connect(#[source] std::io::Error),
-    #[error("opening a channel to the supervisor")]
+    #[error("setting up a channel to the supervisor")]
     Channel(#[source] std::io::Error),
     #[error("sending to the supervisor")]
     Send(#[source] ipc_channel::IpcError),

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// The CPUs that the calling thread may use when this function is called for the first time.
+/// The CPUs that the first thread to call this function could use at that time.
 pub(crate) fn cpus() -> Vec<u32> {
     // Queried once, because `avoid_cpu` changes the mask of a thread.
     static GIVEN: OnceLock<Vec<u32>> = OnceLock::new();

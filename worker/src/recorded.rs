@@ -227,7 +227,7 @@ pub(crate) struct ExpectedSource<'a> {
     end: u64,
     /// The location of the storage, for requesting the next piece.
     file: Option<(Arc<File>, u64)>,
-    /// All bytes before this offset in the storage have been requested.
+    /// The end of the last request, as an offset in the storage.
     requested: u64,
 }
 

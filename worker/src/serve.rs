@@ -1,7 +1,7 @@
-//! The main loop of a worker: takes a task, carries it out and reports, until the supervisor ends it.
+//! The main loop of a worker: takes a task, carries it out and reports, until the supervisor ends the worker.
 //!
-//! An attempt that the worker cannot carry out is reported as INFRA_ERROR, and the worker continues. It ends with an
-//! error if it cannot reach the supervisor.
+//! An attempt that the worker cannot carry out is reported as INFRA_ERROR, and the worker continues. If the worker
+//! cannot reach the supervisor, it ends with an error.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;

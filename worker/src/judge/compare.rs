@@ -71,7 +71,8 @@ pub enum CompareError {
     #[error(transparent)]
     Layout(#[from] LayoutError),
     #[error(
-        "cannot read {length} at byte {offset} of the {side} (if it was recorded: was its file truncated meanwhile?)"
+        "cannot read {length} at byte {offset} of the {side} (if it was recorded, its file may have been truncated \
+         meanwhile)"
     )]
     Read {
         side: ByteSource,
@@ -96,7 +97,7 @@ pub enum CompareError {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'a> {
-    /// Path of the output tensor: `output`, or `output[1]`.
+    /// Path of the output, such as `output[1]`, or of the argument that the call changes.
     pub output: &'a str,
     pub dtype: DType,
     pub shape: &'a [u64],

@@ -18,7 +18,7 @@ pub(super) struct Feed<'s> {
     sources: [(&'s mut dyn BytesSource, ByteSource); 2],
     /// The current tile of each tensor, for the caller.
     tiles: [Vec<u8>; 2],
-    /// For each tensor, a buffer for reads that contain bytes between the wanted elements. Empty if both are dense.
+    /// For each tensor, a buffer for reads that contain bytes between the wanted elements. Empty if the walk is dense.
     scratch: [Vec<u8>; 2],
 }
 
@@ -29,7 +29,7 @@ impl<'s> Feed<'s> {
         sources: [(&'s mut dyn BytesSource, ByteSource); 2],
         chunk: Bytes,
     ) -> Result<Self, CompareError> {
-        // A dense tensor needs no more than its own size.
+        // If the walk is dense, a tensor needs no more than its own size.
         let whole = Bytes::new(walk.elements().saturating_mul(size));
         let wanted = if walk.dense() { chunk.min(whole) } else { chunk };
         let chunk = wanted.to_usize().max(SMALLEST_CHUNK);

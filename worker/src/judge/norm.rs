@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn ratio_is_right_for_magnitudes_with_overflowing_squares() {
+    fn ratio_is_right_for_magnitudes_with_squares_beyond_f64() {
         for (difference, reference, ratio) in [
             (vec![3.0, 4.0], vec![10.0], 0.5),
             (vec![3e-300, 4e-300], vec![1e-299], 0.5),

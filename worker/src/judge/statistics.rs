@@ -1,4 +1,4 @@
-//! Statistics of times: summaries, intervals over runners, and the order of the next blocks.
+//! Statistics of times: summaries of samples, and estimates with intervals over runners or over pairs of blocks.
 //!
 //! Pure: the same samples and seed give the same result. The supervisor combines the estimates of many entries into a
 //! score and a rank.
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_or_nonfinite_series_has_no_summary() {
+    fn empty_or_unusable_figures_have_no_summary_and_no_estimate() {
         assert_eq!(summarise(&[], 0), None);
         assert_eq!(summarise(&[1.0, f64::NAN], 0), None);
         for figures in [&[][..], &[1.0, 0.0], &[f64::INFINITY], &[-1.0], &[f64::NAN, 1.0]] {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn interval_of_one_runner_is_unbounded() {
+    fn interval_is_unbounded_for_one_runner_and_wide_for_two() {
         let single = over_runners(&[2.0]).expect("positive");
         assert_eq!((single.value, single.ci_low, half_width(&single)), (2.0, 0.0, f64::INFINITY));
         let agreed = over_runners(&[2.0, 2.0, 2.0]).expect("positive");

@@ -1,6 +1,6 @@
 //! The first pass over two tensors. It goes block by block. A block is examined element by element if it has a failure,
 //! a value that is not finite, a new largest error, squares too small or too large for f64, or integers or bools that
-//! differ.
+//! differ or have to be negated.
 //!
 //! Owns the counts, the largest errors and the norms that decide the verdict. `compare` judges an element, and `kernel`
 //! contains the hot loop.
@@ -37,7 +37,7 @@ struct Records {
 }
 
 impl Records {
-    /// Returns true if the absolute error is the largest so far.
+    /// Takes one error. Returns true if it is the largest absolute error so far.
     #[inline(always)]
     fn take(&mut self, expected: f64, difference: f64) -> bool {
         // Most elements of a failing block set no record, so dividing only here is faster.
@@ -230,7 +230,7 @@ impl<'a> Tally<'a> {
             for (index, (expected, actual)) in (first_index..).zip(elements) {
                 let expected = Number::read(dtype, expected).signed(self.signs, dtype).whole();
                 let actual = Number::read(dtype, actual).whole();
-                // Both are integers, because the type is exact.
+                // Neither is `None`, because the type is exact.
                 let (expected, actual) = (expected.unwrap_or(0), actual.unwrap_or(0));
                 let mut record = false;
                 let verdict = judge_whole(expected, actual, self.rules, |value, difference| {

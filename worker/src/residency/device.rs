@@ -22,7 +22,7 @@ impl Buffer {
         Self { address, bytes, placed }
     }
 
-    /// This buffer for other contents of this many bytes, which take as much memory.
+    /// The same memory, for other contents of this many bytes. They must take as many whole grains.
     #[must_use]
     pub const fn with_bytes(self, bytes: Bytes) -> Self {
         Self { bytes, ..self }
@@ -60,9 +60,7 @@ pub struct Marks {
 
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    #[error(
-        "placing {asked} on {device}, which has {free} of {capacity} left (release buffers, or raise its budget)"
-    )]
+    #[error("placing {asked} on {device}, which has only {free} of {capacity} left")]
     NoRoom { device: &'static str, asked: Bytes, free: Bytes, capacity: Bytes },
     #[error("placing {asked} on {device}: {free} are left, but no piece is large enough")]
     NoPlace { device: &'static str, asked: Bytes, free: Bytes },
@@ -72,9 +70,11 @@ pub enum DeviceError {
         #[source]
         source: io::Error,
     },
-    #[error("copying {bytes} between a slot of {slot} and byte {at} of a buffer of {size}")]
+    #[error(
+        "a copy of {bytes} between a slot of {slot} and byte {at} of a buffer of {size} would reach beyond an end"
+    )]
     OutOfRange { bytes: Bytes, at: Bytes, size: Bytes, slot: Bytes },
-    #[error("there is no buffer at {address} on {device}")]
+    #[error("there is no buffer of this size at {address} on {device}")]
     Unknown { device: &'static str, address: u64 },
     #[error("{what} on {device}")]
     Failed {

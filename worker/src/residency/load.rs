@@ -1,9 +1,9 @@
 //! The order of a load: a buffer is allocated right before its own upload, its source is dropped right after, and
 //! outputs are allocated after the last upload.
 //!
-//! A storage that several tensors share is uploaded once, and released with its last use. A storage without tensors
-//! is never touched. The peak is exactly what `opt_shared::placement` predicts. After an error, the residency and its
-//! device must be dropped.
+//! A storage that several tensors share is uploaded once, and released with its last use. A storage without tensors is
+//! never touched. The peak of a first load is exactly what `opt_shared::placement` predicts. After an error, the
+//! residency and its device must be dropped.
 
 use std::collections::BTreeMap;
 use std::io;

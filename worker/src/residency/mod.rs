@@ -1,4 +1,4 @@
-//! Residency: bytes are on a device only where and while they are needed.
+//! Residency: keeps bytes on a device only while they are needed.
 //!
 //! Owns the placement of bytes: the interface of a device (`device`), the count of its allocated bytes (`budget`), its
 //! first implementation (`host`), the ledger of its memory (`ledger`), staging (`staging`) and the order of a load

@@ -11,7 +11,7 @@ pub(super) fn open(callee: &Callee) -> Result<File, SessionError> {
         .map_err(|source| SessionError::Artifact { candidate: callee.candidate.clone(), source })
 }
 
-/// What is timed must be what was verified.
+/// What is called must be what was built: otherwise, the timed artifact might not be the verified one.
 pub(super) fn compare(callee: &Callee, found: &blake3::Hash) -> Result<(), SessionError> {
     let found = found.to_hex().to_string();
     if found == callee.artifact.digest {

@@ -23,7 +23,7 @@ pub(crate) enum SessionError {
     ArtifactChanged { candidate: String, found: String },
     #[error("running {candidate}: {text}")]
     Interpreter { candidate: String, text: String },
-    #[error("copying the inputs of {candidate}")]
+    #[error("placing the inputs or outputs of {candidate}")]
     Inputs { candidate: String, source: Cause },
     #[error(
         "opening {entry}: the machine ran out of open files or memory (raise its limit on open files, or give it more memory)"
@@ -31,7 +31,7 @@ pub(crate) enum SessionError {
     Means { entry: String, source: Box<InputFault> },
     #[error("writing new inputs for {entry}")]
     Variants { entry: String, source: io::Error },
-    #[error("handling the outputs of {entry}")]
+    #[error("placing, reading or writing the outputs of {entry}")]
     Outputs { entry: String, source: io::Error },
     #[error("comparing the outputs of {entry}")]
     Compare { entry: String, source: CompareError },
@@ -64,7 +64,7 @@ pub(crate) enum InputFault {
 }
 
 impl InputFault {
-    /// A worker error if the machine is to blame.
+    /// Returns the fault itself if the capture is to blame, and an error of the worker if the machine is.
     pub(crate) fn of_the_capture(self, entry: &str) -> Result<Self, SessionError> {
         if is_shortage(&self) {
             return Err(SessionError::Means { entry: entry.to_owned(), source: Box::new(self) });

@@ -65,12 +65,12 @@ pub(crate) trait Backend {
         true
     }
 
-    /// Over all sessions; empty if the backend has no device.
+    /// The largest figures at each point, over all sessions; empty if the backend has no device.
     fn device_points(&self) -> Vec<DevicePoint> {
         Vec::new()
     }
 
-    /// Over all sessions; empty unless the device is emulated.
+    /// The counts of all sessions; empty unless the device is emulated.
     fn emulated_kernels(&self) -> Vec<EmulatedKernel> {
         Vec::new()
     }
@@ -97,8 +97,8 @@ pub(crate) trait Backend {
     /// Creates memory of this size, charged to this worker until its task ends.
     fn variants(&self, bytes: Bytes) -> Result<Self::Variants, DeviceError>;
 
-    /// Starts a session over these entries for verification. All inputs are in place before the candidate is loaded,
-    /// and a process cannot change them (changes on a device are detected).
+    /// Starts a session over these entries for verification. All inputs are in place before the candidate is loaded. A
+    /// candidate on the CPU cannot change them; changes on a device are detected.
     fn start<'b>(
         &'b self,
         candidate: &'b Self::Candidate,
@@ -175,7 +175,7 @@ pub(crate) trait Groups<P> {
 pub(crate) struct Group<P> {
     /// The group's range among all entries of the task.
     pub(crate) range: Range<usize>,
-    /// If it fails, the index of the entry in the range and its error.
+    /// If an entry could not be opened, its index in the range and the error.
     pub(crate) placed: Result<Vec<P>, (usize, InputFault)>,
 }
 
@@ -272,7 +272,7 @@ pub(crate) enum Loaded {
 /// The result of calls. On the CPU, everything but `elapsed` is the candidate's claim.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Called {
-    /// 0 for success, `UNSUPPORTED` for an entry that it does not support.
+    /// 0 for success, `UNSUPPORTED` for an entry that it does not support, and any other value for an error.
     pub(crate) result: i32,
     pub(crate) calls_done: u32,
     /// True if a value was returned through `ret`.
@@ -373,7 +373,7 @@ pub(crate) trait Clock {
     /// Measures the hand-off with empty blocks, unless it is known for the current way of waiting.
     fn settle_handoff(&mut self) -> Result<(), SessionError>;
 
-    /// The time that is subtracted from every block.
+    /// The time that a block takes in addition to its calls. It is subtracted from every block.
     fn handoff(&self) -> Duration;
 
     /// Limits the time that is subtracted. Waking is the same work for all sessions of a machine, so the shortest
@@ -413,7 +413,7 @@ pub(crate) struct BlockOrder<'b> {
     pub(crate) entry: usize,
     /// The number of calls, made into the first slots in order.
     pub(crate) calls: u32,
-    /// True if the plan call is made instead.
+    /// True if the plan call is made instead of `calls` calls.
     pub(crate) plan: bool,
     /// If false, all calls get the captured inputs.
     pub(crate) varied: bool,

@@ -38,16 +38,16 @@ pub(crate) fn open_written(path: &Path) -> Option<fs::File> {
 }
 
 /// Copies an artifact of at most `limit` to the folder, atomically, even if it contains the same bytes already.
-/// `library` is the path of `source`, for messages.
+/// `source_path` is for messages.
 pub(crate) fn keep(
     source: fs::File,
-    library: &Path,
+    source_path: &Path,
     artifacts: &Path,
     kind: ArtifactKind,
     limit: Bytes,
 ) -> Result<Kept, BuildError> {
     make_folder(artifacts).map_err(file("making the folder", artifacts))?;
-    let size = source.metadata().map_err(file("reading the size of", library))?.len();
+    let size = source.metadata().map_err(file("reading the size of", source_path))?.len();
     let bytes = Bytes::new(size);
     if limit < bytes {
         return Ok(Kept::TooLarge { bytes });
@@ -67,7 +67,7 @@ pub(crate) fn keep(
     let mut hasher = blake3::Hasher::new();
     let mut buffer = vec![0u8; 256 * 1024];
     loop {
-        let read = source.read(&mut buffer).map_err(file("reading", library))?;
+        let read = source.read(&mut buffer).map_err(file("reading", source_path))?;
         if read == 0 {
             break;
         }

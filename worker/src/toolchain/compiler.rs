@@ -1,5 +1,5 @@
-//! Runs a compiler once in a sandboxed process: starts it, waits for it, kills it if needed, and reaps it. Like
-//! `session::host::process`, but the process runs a program of the user's machine on untrusted input.
+//! Runs a compiler once in a sandboxed process: starts it, waits for it, kills it if needed, and reaps it. In contrast
+//! to a runner (`session::host::process`), the process runs a program of the user's machine on untrusted input.
 
 use std::ffi::{CString, OsString};
 use std::os::fd::{AsFd, OwnedFd};

@@ -18,8 +18,8 @@ const ARCHITECTURE: [&str; 5] = ["-arch", "--gpu-architecture", "-gencode", "--g
 pub(super) struct Cuda;
 
 impl Toolchain for Cuda {
-    /// Returns the command `NVCC -shared … -o OUT SOURCES LINK_FLAGS -L… LIBRARIES`. `[build] flags` are for a C
-    /// compiler, so only `extra_flags` are passed.
+    /// Returns the command `NVCC -shared … -o OUT SOURCES LINK_FLAGS -L… LIBRARIES`. It has the candidate's
+    /// `extra_flags`, but not `[build] flags`, which are for a C compiler.
     fn recipe(&self, task: &BuildTask, folders: &Folders<'_>) -> Recipe {
         let build = &task.build;
         let Some(nvcc) = nvcc(&build.toolchain) else { return Recipe::Unavailable(MISSING.to_owned()) };

@@ -133,8 +133,8 @@ enum Compiler {
 }
 
 impl Compiler {
-    /// True for an NVRTC that can compile for cards with instructions of their own (`sm_90a`), which is the case since
-    /// CUDA 12. Its PTX can be too new for a card's driver; that of older compilers hardly is.
+    /// True for NVRTC of CUDA 12 or later, which knows targets such as `sm_90a`, and whose PTX may be too new for a
+    /// card's driver. False for nvcc and for older versions of NVRTC, which build PTX by default.
     fn builds_machine_code(&self) -> bool {
         const FIRST: u32 = 12;
         match self {
@@ -160,8 +160,8 @@ pub(crate) fn describe(toolchain: &[PathBuf]) -> String {
     }
 }
 
-/// The version that NVRTC writes into its output, such as `NVRTC 13.0.88`. PTX has it in its first lines, machine code
-/// in a note.
+/// The version that NVRTC writes into its output, such as `NVRTC 13.0.88`; only `NVRTC` if none is found. PTX has it in
+/// its first lines, machine code in a note.
 pub(crate) fn version_in(built: impl Read) -> String {
     let mut bytes = Vec::new();
     let read = built.take(SEARCHED).read_to_end(&mut bytes);

@@ -16,7 +16,7 @@ const GLUE: &str = include_str!("../../include/opt_torch_glue.cpp");
 
 /// Advice for a build that took too long or too much memory.
 const LIGHTER_HEADERS: &str = "`torch/extension.h` brings in all of PyTorch; `ATen/ATen.h` or `torch/types.h` has the tensors \
-                               and their functions, in a third of the time and half the memory";
+                               and their functions, and compiles in a third of the time and half the memory";
 
 pub(super) struct TorchExtension;
 
@@ -31,7 +31,7 @@ impl Toolchain for TorchExtension {
         };
         let Some(source) = first.relative.to_str().filter(|name| !name.contains(['"', '\\'])) else {
             return Recipe::Refused(
-                "the name of the first source contains a quotation mark or a backslash, or is not UTF-8"
+                "the name of the first source is not UTF-8, or contains a quotation mark or a backslash (rename it)"
                     .to_owned(),
             );
         };
@@ -83,8 +83,8 @@ impl Toolchain for TorchExtension {
         }
         if log.contains("fatal error: Python.h") || log.contains("'Python.h' file not found") {
             return Some(
-                "`torch/extension.h` needs Python's headers (install them: Debian has them in libpython3-dev), which \
-                 `ATen/ATen.h` and `torch/types.h` do not"
+                "`torch/extension.h` needs Python's headers (install them: Debian has them in libpython3-dev); \
+                 `ATen/ATen.h` and `torch/types.h` do not need them"
                     .to_owned(),
             );
         }

@@ -76,6 +76,7 @@ impl Toolchain for Triton {
     }
 
     fn advice(&self, status: Status, log: &str) -> Option<String> {
+        // The last line is the program's own message, or that of a Python exception.
         let line = log.lines().rev().find(|line| !line.trim().is_empty())?;
         (status == Status::CompileError)
             .then(|| line.strip_prefix(OWN_PREFIX).unwrap_or(line).trim().to_owned())

@@ -1,9 +1,9 @@
 """Compiles Triton kernels ahead of time to PTX that can be launched like a CUDA kernel.
 
 Arguments: the source, the file to write, and a JSON object with `kernels` (each with `symbol`, `types`, `threads` and
-`shared`), `constants` (strings by name), `folders` (from which modules are imported) and `card` (its compute capability,
-such as 90, or null for the emulated device). A launch knows nothing about
-Triton, so the PTX is changed in three ways: shared memory gets its size, parameters that Triton adds and the kernel does
+`shared`), `constants` (strings by name), `folders` (from which modules are imported) and `card` (its compute
+capability, such as 90, or null for the emulated device). A launch knows nothing about Triton, so the PTX is changed in
+three ways: shared memory gets its size if it fits into static memory, parameters that Triton adds and the kernel does
 not use are removed, and positions in inlined functions are replaced by the positions of the calls.
 """
 
@@ -104,8 +104,8 @@ def compile_one(module, kernel, constants, card):
     function, tuned, stages = unwrap(value, name, warps)
     given = {key: literal(text) for key, text in constants.items()}
     types, values = signature(function, name, kernel["types"], {**tuned, **given})
-    # With fused operations, the lanes of a warp end a reduction with sums that differ in the last bit, and store them to
-    # the same address. Which of them remains is undefined, so the emulated device reports a race.
+    # With fused operations, the lanes of a warp end a reduction with sums that differ in the last bit, and store them
+    # to the same address. Which of them remains is undefined, so the emulated device reports a race.
     options = {"num_warps": warps, "enable_fp_fusion": card is not None}
     if "num_stages" in given or stages:
         options["num_stages"] = given.get("num_stages", stages)
@@ -182,7 +182,8 @@ def join(modules):
 def main():
     source, output, request = sys.argv[1:]
     request = json.loads(request)
-    # The interpreter of a virtual environment is started by its real path, so it does not find the environment's modules.
+    # The interpreter of a virtual environment is started by its real path, so it does not find the environment's
+    # modules.
     sys.path.extend(folder for folder in request["folders"] if folder not in sys.path)
     try:
         from triton.backends.nvidia.compiler import CUDABackend

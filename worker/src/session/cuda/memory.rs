@@ -85,7 +85,7 @@ impl CudaMemory {
         }
     }
 
-    fn usable(&self) -> Result<(), DeviceError> {
+    fn check_usable(&self) -> Result<(), DeviceError> {
         match &self.failed {
             Some(why) => Err(DeviceError::Poisoned { device: NAME, why: why.clone() }),
             None => Ok(()),
@@ -111,7 +111,7 @@ impl CudaMemory {
                 self.returned.extend(slot);
             }
         }
-        self.usable()
+        self.check_usable()
     }
 
     fn wait_for_first(&mut self) -> Result<(), DeviceError> {
@@ -137,7 +137,7 @@ impl CudaMemory {
         slot: Option<Pinned>,
         order: impl FnOnce(&mut dyn Driver, u64, Option<&mut Pinned>) -> Result<(), DriverError>,
     ) -> Result<Event, DeviceError> {
-        self.usable()?;
+        self.check_usable()?;
         let mut slot = slot;
         let room = slot.as_ref().map_or(Bytes::MAX, |slot| Bytes::from(slot.as_ref().len()));
         if room < bytes || at.checked_add(bytes).is_none_or(|end| buffer.bytes() < end) {
@@ -198,7 +198,7 @@ impl Device for CudaMemory {
     }
 
     fn allocate(&mut self, bytes: Bytes) -> Result<Buffer, DeviceError> {
-        self.usable()?;
+        self.check_usable()?;
         let placed = self.budget.round_up(bytes)?;
         if placed == Bytes::ZERO {
             return Ok(Buffer::new(0, bytes, placed));
@@ -290,7 +290,7 @@ impl Device for CudaMemory {
         while self.done < event.min(self.queued) {
             self.wait_for_first()?;
         }
-        self.usable()
+        self.check_usable()
     }
 
     fn marks(&self) -> Marks {

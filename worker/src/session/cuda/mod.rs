@@ -229,7 +229,7 @@ impl Backend for CudaBackend<'_> {
 
     fn pool(&self, bytes: Bytes) -> Result<(CudaMemory, ()), DeviceError> {
         if self.cap < bytes {
-            return Err(refused("the lease has no room for the pool", bytes));
+            return Err(refused("the pool", bytes, self.cap));
         }
         self.set_aside.set(bytes);
         Ok((CudaMemory::new(self.driver().clone(), bytes, self.points.clone()), ()))
@@ -247,7 +247,7 @@ impl Backend for CudaBackend<'_> {
     fn variants(&self, bytes: Bytes) -> Result<DeviceVariants, DeviceError> {
         let taken = whole_grains(bytes, self.driver().lock().card().grain);
         if self.cap < taken {
-            return Err(refused("the lease has no room for inputs with new values", taken));
+            return Err(refused("inputs with new values", taken, self.cap));
         }
         let variants = DeviceVariants::allocate(self.driver(), bytes)?;
         self.set_aside.set(taken);
@@ -273,6 +273,7 @@ impl Backend for CudaBackend<'_> {
     }
 }
 
-fn refused(what: &'static str, _: Bytes) -> DeviceError {
-    DeviceError::Failed { device: "the device", what: "making room", source: std::io::Error::other(what) }
+fn refused(what: &str, bytes: Bytes, cap: Bytes) -> DeviceError {
+    let source = std::io::Error::other(format!("{what} would take {bytes}, and the lease's cap is {cap}"));
+    DeviceError::Failed { device: "the device", what: "making room", source }
 }

@@ -79,7 +79,8 @@ impl Input {
         }
     }
 
-    /// Reads an input in a pool back and compares it with its digest in the recording. Other inputs are never altered.
+    /// Reads an input in a pool back, and returns true if it differs from its digest in the recording. Returns false
+    /// for other inputs.
     pub(super) fn is_altered(&self, driver: &SharedDriver) -> Result<bool, DriverError> {
         let Contents::InPool { address, digest } = &self.contents else { return Ok(false) };
         let mut hasher = blake3::Hasher::new();

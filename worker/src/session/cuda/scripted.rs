@@ -168,7 +168,7 @@ impl ScriptedDriver {
         (Self { started: Instant::now(), card, script: script.clone() }, script)
     }
 
-    /// Returns an error if the script lets this call fail, or if the context has failed.
+    /// Returns an error if the script makes this call fail, or if the context has failed.
     fn ask(&self, asked: Asked) -> Result<MutexGuard<'_, Script>, DriverError> {
         let mut script = self.script.lock();
         script.asked.push(asked);

@@ -185,7 +185,7 @@ impl<'b> DeviceSession<'b> {
                     self.ended = Some(Verdict {
                         status: Status::DeviceMemoryLimit,
                         detail: format!(
-                            "its workspaces take {asked} in addition to inputs and outputs: {error}"
+                            "its workspaces take {asked}, which is more than limits.memory allows: {error}"
                         ),
                     });
                     // Only the residency engine knows the workspaces that were allocated before the error, so it is

@@ -34,7 +34,7 @@ const HANDOFF_BLOCKS: usize = 51;
 const BRIEF_HANDOFF_BLOCKS: usize = 15;
 /// After this time, `MIN_HANDOFF_BLOCKS` empty blocks are enough, because a candidate could make each of them slow.
 const HANDOFF_TIME: Duration = Duration::from_millis(100);
-/// One disturbed block must not determine the hand-off.
+/// The smallest number of empty blocks, so that a single disturbed one does not determine the hand-off.
 const MIN_HANDOFF_BLOCKS: usize = 9;
 /// After this time, no further empty block is started in any case.
 const MAX_HANDOFF_TIME: Duration = Duration::from_secs(1);
@@ -341,8 +341,8 @@ impl HostSession<'_> {
             return Ok(None);
         }
         let stopped_at = self.watch.stopped_at;
-        // Only now, so that nothing that the runner wrote when it was woken above is left in the outputs, and it could not
-        // read the new inputs.
+        // The outputs are filled only now, so that nothing is left in them that the runner wrote when it was woken
+        // above. It could not read the new inputs then either.
         inputs.result = std::mem::replace(&mut inputs.result, Ok(())).and_then(|()| fill(self));
         inputs.write();
         let counts = self.runner.counts();

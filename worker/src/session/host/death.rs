@@ -32,6 +32,8 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
         Phase::Calling => "in a call",
         Phase::Loaded | Phase::Idle => "between calls",
     };
+    let by_supervisor =
+        |why: &str| verdict(Status::InfraError, format!("killed {during} by the supervisor: {why}"));
     if let Some(reason) = &death.killed {
         return match reason {
             KillReason::RunnerMemory { owed, limit } => verdict(
@@ -47,8 +49,8 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
             KillReason::Timeout { limit } => {
                 verdict(Status::Timeout, format!("killed {during}: not done after {limit:?}"))
             }
-            // Only a process whose thread hangs in a system call does not stop. The candidate made the call, and its
-            // end by SIGKILL shows that Linux still works.
+            // Only a process whose thread hangs in a system call does not stop. The candidate made the call, and the
+            // runner's end by SIGKILL shows that Linux still works.
             KillReason::WouldNotStop { limit } => verdict(
                 Status::Timeout,
                 format!(
@@ -84,16 +86,14 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
                 Status::InfraError,
                 format!("killed {during}: another process had stopped it and did not continue it"),
             ),
-            KillReason::Deadline
-            | KillReason::Interrupted
-            | KillReason::Orphaned
-            | KillReason::NotReady
-            | KillReason::WorkerFault
-            | KillReason::RunStopped
-            | KillReason::Requested
-            | KillReason::Cancelled => {
-                verdict(Status::InfraError, format!("killed {during} by the supervisor ({reason:?})"))
-            }
+            KillReason::Deadline => by_supervisor("the attempt did not finish in time"),
+            KillReason::Interrupted => by_supervisor("the run is ending"),
+            KillReason::Orphaned => by_supervisor("its worker had died, or had no lease for it"),
+            KillReason::NotReady => by_supervisor("its worker was not ready in time"),
+            KillReason::WorkerFault => by_supervisor("its worker could not continue"),
+            KillReason::RunStopped => by_supervisor("a problem with the host stopped the run"),
+            KillReason::Requested => by_supervisor("a user had its worker replaced"),
+            KillReason::Cancelled => by_supervisor("a user cancelled the task"),
         };
     }
     if !death.locked {
@@ -330,7 +330,11 @@ mod tests {
             Status::HostMemoryLimit,
             "limit of 1.00 GiB",
         );
-        check(killed(KillReason::Deadline), Status::InfraError, "supervisor");
+        check(
+            killed(KillReason::Deadline),
+            Status::InfraError,
+            "by the supervisor: the attempt did not finish",
+        );
         check(
             death_by(End::Signalled { signal: libc::SIGKILL }),
             Status::InfraError,

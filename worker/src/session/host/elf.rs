@@ -9,9 +9,9 @@ use std::os::unix::fs::FileExt;
 
 /// The largest number of program headers. Linkers write about a dozen.
 const MAX_PROGRAM_HEADERS: u16 = 256;
-/// In bytes. Linkers write about thirty entries of 16 bytes.
+/// The largest size of the dynamic section, in bytes. Linkers write about thirty entries of 16 bytes.
 const MAX_DYNAMIC: u64 = 64 * 1024;
-/// In bytes. The string table has the names of all symbols; large C++ libraries have a few MiB.
+/// The largest size of the string table, in bytes. It has the names of all symbols: a few MiB in large C++ libraries.
 const MAX_STRINGS: u64 = 64 << 20;
 /// The longest file name on Linux, in bytes.
 const MAX_NAME: usize = 255;

@@ -2,10 +2,10 @@
 //! turn.
 //!
 //! In a verification, while one group is called, a thread opens the entries of the next one, so that disk and candidate
-//! work at the same time. Another thread drops the pages that the previous group left in the page cache. Two kinds of
-//! groups are opened only in their turn: those whose first entry has materialised values, and those that share a file
-//! with the current group (as all entries of a store do), because that file is watched for pages that the current group
-//! adds. In a profile, every group is opened in its turn.
+//! work at the same time. Another thread ends the guards of the previous group's files, which for a large job drop the
+//! pages that the group left in the page cache. Two kinds of groups are opened only in their turn: those whose first
+//! entry has materialised values, and those that share a file with the current group (as all entries of a store do),
+//! because that file is watched for pages that the current group adds. In a profile, every group is opened in its turn.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,8 +26,8 @@ use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, RecordedError};
 use crate::session::{Group, Groups, SessionError, Sharing, Wanted};
 
-/// An entry's own file, and its tensors' files in a store, each once for reading and once for watching. A group and its
-/// two neighbours may be open at the same time.
+/// The descriptors that are reserved for an entry: for its own file and its tensors' files in a store, each once for
+/// reading and once for watching. A group and its two neighbours may be open at the same time.
 const DESCRIPTORS_PER_ENTRY: u64 = 32;
 
 fn within_descriptors(groups: Vec<Range<usize>>, open_files: u64) -> Vec<Range<usize>> {
@@ -61,9 +61,9 @@ pub(super) struct HostGroups<'b> {
     ahead: Option<JoinHandle<Option<Opened>>>,
     /// The guards of the captures of the current group.
     reading: Option<EntryGuards>,
-    /// The previous group's runner is dead, and its pages are dropped while the next group is called.
+    /// The guards of the previous group, whose runner is dead. A verification ends them while the next one is called.
     previous: Option<EntryGuards>,
-    /// The thread that drops pages of an earlier group.
+    /// The thread that ends the guards of an earlier group.
     releasing: Option<JoinHandle<ReadReport>>,
     /// The inputs that the last entry used as a whole.
     whole: Whole,

@@ -34,7 +34,7 @@ impl Library {
     }
 }
 
-/// Libraries in loading order: each one comes after the libraries that it needs.
+/// Libraries in loading order: each one comes after the libraries that it needs, unless they need each other.
 #[derive(Default)]
 pub(crate) struct Libraries {
     found: Vec<Library>,
@@ -65,7 +65,7 @@ impl Libraries {
         &self.found
     }
 
-    /// A runner's limits of address space and of file pages are raised by this.
+    /// The size of all these libraries, by which a runner's limits of address space and of file pages are raised.
     pub(crate) fn bytes(&self) -> Bytes {
         let size = |it: &Library| it.file.metadata().map(|it| Bytes::new(it.len())).unwrap_or_default();
         self.found.iter().map(size).sum()
@@ -139,12 +139,12 @@ fn open(path: &Path) -> io::Result<File> {
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
-/// The loader opens the descriptor's path again as the runner's user. A file that not all users may read is copied into
-/// an unnamed file, which disappears with its last descriptor.
+/// The loader opens the descriptor's path again as the runner's user. If runners have their own users, a file that not
+/// all users may read is copied into an unnamed file, which disappears with its last descriptor.
 fn readable_by_runners(file: File, copies: &Path) -> io::Result<File> {
     let metadata = file.metadata()?;
-    let own_user = rustix::process::geteuid().is_root();
-    if !own_user || metadata.mode() & READABLE_BY_ALL != 0 {
+    let runners_have_own_users = rustix::process::geteuid().is_root();
+    if !runners_have_own_users || metadata.mode() & READABLE_BY_ALL != 0 {
         return Ok(file);
     }
     if MAX_LIBRARY < Bytes::new(metadata.len()) {

@@ -31,7 +31,8 @@ use crate::session::{PoolSlot, Variants, VariedInput};
 /// The source of materialised values until the number of files is known, because they come after all files.
 const MATERIALISED: u8 = u8::MAX;
 
-const UNREADABLE_STEP: u64 = 256 * 1024;
+/// The number of bytes that `is_unreadable` reads at a time.
+const READ_PIECE: u64 = 256 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoragePart {
@@ -119,7 +120,8 @@ impl Placed {
         })
     }
 
-    /// If `offset_of` returns `None` for one of the inputs, moves none and returns `None`.
+    /// Locates the inputs in an arena that has copies of them, at the offsets that `offset_of` returns. If it returns
+    /// `None` for one of them, none is moved, and the result is `None`. Materialised values stay where they are.
     pub(crate) fn move_inputs(
         &mut self,
         arena: &Arc<File>,
@@ -191,7 +193,7 @@ impl Placed {
         else {
             return false;
         };
-        let mut buffer = vec![0; usize::try_from(range.bytes.min(UNREADABLE_STEP)).unwrap_or_default()];
+        let mut buffer = vec![0; usize::try_from(range.bytes.min(READ_PIECE)).unwrap_or_default()];
         let (mut at, end) = (range.file_offset, range.file_offset.saturating_add(range.bytes));
         while at < end {
             let step = usize::try_from(end - at).map_or(buffer.len(), |left| left.min(buffer.len()));
@@ -344,7 +346,7 @@ struct Ranges<'a> {
     capture: &'a CaptureFile,
     inputs: Vec<InputRange>,
     storage_parts: Vec<Option<StoragePart>>,
-    /// There is one, unless the capture lies in a store.
+    /// The files that contain inputs: at most one, unless the capture lies in a store.
     sources: Vec<(Option<BlobId>, Arc<File>)>,
     memfd: Option<OwnedFd>,
     written: u64,

@@ -43,8 +43,8 @@ const LAST_SLICE: Duration = Duration::from_millis(100);
 const SETUP_TIMEOUT: Duration = Duration::from_mins(10);
 /// The longest time that a runner may live after its socket has closed.
 const CLOSED_TIMEOUT: Duration = Duration::from_secs(2);
-const FORGED_REPLY: &str = "the library wrote to its runner's socket while it was being loaded";
-const CLOSED_SOCKET: &str = "the library closed its runner's socket while it was being loaded";
+const FORGED_REPLY: &str = "the candidate wrote to its runner's socket while it was being loaded";
+const CLOSED_SOCKET: &str = "the candidate closed its runner's socket while it was being loaded";
 
 pub(crate) struct RunnerSpec<'a> {
     pub(crate) lease: LeaseId,
@@ -78,7 +78,7 @@ pub(crate) enum RunnerError {
     Setup { text: String },
     #[error("a runner was not set up within {SETUP_TIMEOUT:?} (does the disk hang?)")]
     NotSetUp,
-    #[error("stopping or continuing a runner")]
+    #[error("observing or controlling a runner's process")]
     Handle(#[from] HandleError),
     #[error("evicting inputs and outputs from the caches (profile with cache_state = \"warm\")")]
     Evict(#[source] rustix::io::Errno),

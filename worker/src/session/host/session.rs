@@ -129,7 +129,7 @@ impl<'b> HostSession<'b> {
         evict(outputs.descriptor(), 0, outputs.memfd_bytes().get())
     }
 
-    /// Has the supervisor kill the runner, which records the time limit as the reason.
+    /// Has the supervisor kill the runner and record the time limit as the reason.
     pub(super) fn end_for<T>(&mut self, limit: Duration) -> Result<Answer<T>, RunnerError> {
         self.runner.end_for(self.link, timeout::reason(self.runner.pid(), limit, StopScope::Process))?;
         Ok(Answer::Died)

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_of_all_threads_are_read_unless_there_are_too_many() {
+    fn waits_of_the_first_and_of_all_threads_are_read() {
         let own = std::process::id();
         let Some(first) = Waits::of_first_thread(own) else {
             return println!("SKIPPED waits: Linux does not report them");

@@ -53,7 +53,7 @@ pub(super) struct Copied {
 }
 
 enum ZygoteError {
-    /// It has ended, or its socket failed. Another zygote may work.
+    /// The zygote has ended, or its socket failed. Another one may work.
     Lost(String),
     /// Another zygote would fail too.
     Useless(String),

@@ -456,7 +456,7 @@ impl Driver for CardDriver {
         self.gauges.get_or_insert_with(|| Gauges::of(uuid)).read()
     }
 
-    /// Always fails: after a process's context has failed, the driver fails every call.
+    /// Gives the context up, and always fails: once a process's context has failed, the driver fails every call.
     fn replace(&mut self) -> Result<(), DriverError> {
         self.given_up.store(true, Ordering::Relaxed);
         Err(DriverError::new("replacing the context", Code::NOT_SUPPORTED))

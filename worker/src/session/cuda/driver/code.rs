@@ -113,7 +113,8 @@ impl Code {
         self.known().map_or(Host, |row| row.subject)
     }
 
-    /// Also true for unknown codes, because a new process costs little.
+    /// Returns true if the context cannot be used after this error. Also true for unknown codes, because a new process
+    /// costs little.
     pub(crate) fn ends_the_context(self) -> bool {
         self.known().is_none_or(|row| row.sticky)
     }

@@ -195,7 +195,7 @@ pub(crate) trait Driver: Send {
 
     fn mark(&mut self, queue: Queue) -> Result<Mark, DriverError>;
 
-    /// Does not wait. Also returns the errors of operations before the mark.
+    /// Returns true if the mark is reached, without waiting. Also returns the errors of operations before the mark.
     fn is_over(&mut self, mark: Mark) -> Result<bool, DriverError>;
 
     /// Loads PTX, or machine code for this device.
@@ -249,7 +249,7 @@ pub(crate) trait Driver: Send {
         Ok(false)
     }
 
-    /// Returns `None` if the driver has no graphs.
+    /// Makes a graph of these launches. Returns `None` if the driver has no graphs.
     fn graph(&mut self, _launches: &[Launch]) -> Result<Option<GraphId>, DriverError> {
         Ok(None)
     }

@@ -5,15 +5,15 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::residency::device::{Buffer, Device as _};
-use crate::residency::tests::jobs::Job;
+use crate::residency::tests::cases::LoadCase;
 use crate::residency::tests::load;
 use crate::session::cuda::memory::CudaMemory;
 use crate::session::cuda::points::Points;
 
 const STEPS: usize = 100;
 const SMALL: Bytes = Bytes::kib(64);
-const JOBS: u64 = 10_000;
-/// The size of the largest possible storage of a job, in bytes.
+const CASES: u64 = 10_000;
+/// The size of the largest possible storage of a case, in bytes.
 const LARGEST: u64 = 10_000;
 
 #[derive(Clone, Debug)]
@@ -87,33 +87,35 @@ proptest! {
 }
 
 #[test]
-fn peak_equals_the_formula_in_ten_thousand_device_jobs() {
-    for seed in 0..JOBS {
+fn peak_equals_the_formula_in_ten_thousand_device_cases() {
+    for seed in 0..CASES {
         let (driver, script) = ScriptedDriver::new();
         let grain = driver.card().grain;
         let shared = HeldDevice::new(Box::new(driver)).driver;
-        let job = Job::random(seed, grain.get(), LARGEST, true);
+        let case = LoadCase::random(seed, grain.get(), LARGEST, true);
         let memory = CudaMemory::new(shared.clone(), Bytes::MAX, Points::default());
-        let (mut residency, _after) = load(&job, memory);
-        let peak = job.peak();
-        assert_eq!(residency.ledger().peak(), peak.bytes(), "job {seed}: {peak:?}");
+        let (mut residency, _after) = load(&case, memory);
+        let peak = case.peak();
+        assert_eq!(residency.ledger().peak(), peak.bytes(), "case {seed}: {peak:?}");
         let marks = residency.device().marks();
-        assert_eq!((marks.placed, marks.staged), (peak.weights + peak.after, peak.staging), "job {seed}");
+        assert_eq!((marks.placed, marks.staged), (peak.weights + peak.after, peak.staging), "case {seed}");
         let script = script.lock();
-        assert!(script.most_held <= marks.placed, "job {seed}: {:?}", script.most_held);
-        each_input_is_uploaded_before_the_next_is_allocated(&job, &script.asked, seed);
+        assert!(script.most_held <= marks.placed, "case {seed}: {:?}", script.most_held);
+        check_upload_order(&case, &script.asked, seed);
     }
 }
 
-fn each_input_is_uploaded_before_the_next_is_allocated(job: &Job, asked: &[Asked], seed: u64) {
-    let inputs = job.storages.iter().zip(job.uses()).filter(|(it, uses)| 0 < *uses && it.bytes != 0).count();
+/// Checks that each input is uploaded before the next one is allocated, and all of them before any output is.
+fn check_upload_order(case: &LoadCase, asked: &[Asked], seed: u64) {
+    let inputs =
+        case.storages.iter().zip(case.uses()).filter(|(it, uses)| 0 < *uses && it.bytes != 0).count();
     let (mut allocated, mut last) = (0, Asked::Upload);
     for &asked in asked.iter().filter(|it| matches!(it, Asked::Allocate | Asked::Upload)) {
         if asked == Asked::Allocate {
-            assert!(inputs <= allocated || last == Asked::Upload, "job {seed}: input {allocated} waits");
+            assert!(inputs <= allocated || last == Asked::Upload, "case {seed}: input {allocated} waits");
             allocated += 1;
         } else {
-            assert!(allocated <= inputs, "job {seed}: an upload after an output was allocated");
+            assert!(allocated <= inputs, "case {seed}: an upload after an output was allocated");
         }
         last = asked;
     }

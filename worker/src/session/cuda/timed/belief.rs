@@ -1,4 +1,4 @@
-//! Compares a device's times with those of the host, which measures each block from outside. Pure.
+//! Compares a device's times with those of the host, which measures each block from outside. Reads no clock itself.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Finds out which pages of a file are in the cache, with `cachestat`, or before Linux 6.5 with `mincore` on a private
-//! mapping.
+//! Counts the pages of a part of a file that are in the cache, with `cachestat`, or before Linux 6.5 with `mincore` on
+//! a private mapping.
 //!
 //! Linux reports this only to the file's owner and to processes that may write to the file. To others, `mincore`
 //! reports every page as present, so it is used only by root and by the file's owner.
@@ -42,7 +42,7 @@ impl CacheView {
                 None
             }
             CacheQuery::MinCore => {
-                if !is_ours(file) {
+                if !is_reported_to_us(file) {
                     return None;
                 }
                 Some(Map::of(file, offset, bytes)?)
@@ -51,7 +51,7 @@ impl CacheView {
         Some(Self { file: Arc::clone(file), offset, page, map })
     }
 
-    /// 0 if the call fails.
+    /// The number of these pages that are in the cache. If a system call fails, pages that it covers do not count.
     pub(super) fn resident(&self, pages: Range<u64>) -> u64 {
         if pages.end <= pages.start {
             return 0;
@@ -67,8 +67,8 @@ impl CacheView {
     }
 }
 
-/// Only then does `mincore` report the truth.
-fn is_ours(file: &File) -> bool {
+/// Returns true if `mincore` reports to this process which pages are in the cache.
+fn is_reported_to_us(file: &File) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
     let own_user = rustix::process::geteuid();
     own_user.is_root() || metadata.uid() == own_user.as_raw()

@@ -31,7 +31,8 @@ use super::placed::Placed;
 use crate::recorded::request_ahead;
 use crate::runner::frame::InputRange;
 
-/// Smaller inputs are requested whole when the watch starts, because watching them costs more than reading them.
+/// Smaller inputs are not watched. They are requested whole when the watch of the others starts, because watching them
+/// would cost more than reading them.
 const WHOLE_BELOW: u64 = 1 << 20;
 /// If touches are observed, ranges of at least this many bytes are read with `pread`. All others are requested with a
 /// hint.
@@ -45,7 +46,8 @@ const IDLE_PAUSE: Duration = Duration::from_millis(20);
 /// The longest pause while a stream waits for the candidate.
 const STREAM_PAUSE: Duration = Duration::from_millis(4);
 const MAX_TRIES: u32 = 200;
-/// A check that leads to no read is followed by a pause of at least this many times its own duration.
+/// A check that leads to no read is followed by a pause of at least this many times its own duration, up to the longest
+/// pause.
 const CHECKING_PART: u32 = 8;
 
 /// The inputs of one entry, examined before its runner maps them.
@@ -53,7 +55,7 @@ pub struct ReadAhead {
     /// Large inputs that are not wholly in the cache.
     inputs: Vec<Input>,
     small_inputs: Vec<(Arc<File>, Range<u64>)>,
-    /// Large inputs whose pages in the cache Linux does not report.
+    /// The number of large inputs whose pages in the cache Linux does not report.
     unseen: u32,
 }
 
@@ -256,7 +258,7 @@ impl Drop for Watch {
 
 struct Watcher {
     inputs: Vec<Input>,
-    /// `None` once their turn has come.
+    /// The inputs that are expected to be read whole; `None` once their turn has come.
     expected: Option<Expected>,
     /// The signal for the next entry, dropped when nothing is left to read.
     done: Option<Sender<Infallible>>,
@@ -420,7 +422,7 @@ impl Input {
             .collect()
     }
 
-    /// Returns false if there are none.
+    /// Requests these pages, or queues them for `read_some`. Returns false if there are none.
     fn read(&mut self, due: Vec<Range<u64>>) -> bool {
         let any = !due.is_empty();
         for pages in due {

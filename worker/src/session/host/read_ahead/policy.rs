@@ -1,4 +1,5 @@
-//! Decides which pages of an input to read ahead of a candidate, from the pages that it has touched. Pure.
+//! Decides which pages of an input to read ahead of a candidate, from the pages that it has touched. Reads nothing
+//! itself.
 //!
 //! An input starts without read-ahead: each page that the candidate touches is read alone, and then appears in the
 //! cache. Once many pages of a window were touched, the window is read whole. After it, a *stream* continues in steps
@@ -24,7 +25,7 @@ const MAX_AHEAD: u64 = 128;
 /// A window is dense if at least this fraction (1/n) of its pages were touched.
 const DENSE_PART: u64 = 2;
 /// Once this fraction (1/n) of the whole input was touched, reading all of it is assumed to be faster than page by
-/// page.
+/// page. From then on, a window is dense if this fraction of its pages was touched.
 const USED_PART: u64 = 16;
 
 /// Pages are counted from the input's first whole page.
@@ -39,7 +40,7 @@ pub(super) struct ReadaheadPolicy {
     touched: u64,
     /// The number of pages that were read ahead.
     ahead: u64,
-    /// The value of `touched` when the first window was read whole.
+    /// The value of `touched` when the policy first reacted to touches: it read a window whole, or a stream advanced.
     turned_after: Option<u64>,
     touches_are_observed: bool,
     /// Set by `end`: touches are still counted, but nothing more is read.
@@ -54,7 +55,7 @@ struct Window {
     /// In the cache at the last check.
     resident: u32,
     touched: u32,
-    /// Its pages in the cache then do not show what was touched.
+    /// True if it was read as a whole. Its pages in the cache then do not show what was touched.
     read: bool,
 }
 
@@ -79,7 +80,7 @@ struct Step {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tripwire {
     pub(super) page: u64,
-    /// A tripwire that was left out enters the cache when the candidate touches it.
+    /// True if the page was left unread. It then enters the cache when the candidate touches it.
     pub(super) left_out: bool,
 }
 
@@ -145,8 +146,8 @@ impl ReadaheadPolicy {
         self.windows.iter().all(|window| window.read)
     }
 
-    /// Returns true if a window was read whole, and at least half of the pages that were not in the cache before were
-    /// used.
+    /// Returns true if the policy has reacted to touches, and at least half of the pages that were not in the cache
+    /// before were used.
     pub(super) fn was_used_whole(&self) -> bool {
         let before: u64 = self.windows.iter().map(|window| u64::from(window.before)).sum();
         let waiting: u64 = self.streams.iter().map(Stream::waiting).sum();
@@ -184,7 +185,8 @@ impl ReadaheadPolicy {
     }
 
     /// Takes the number of pages of a window that are now in the cache and, if touches are observed, the number that
-    /// were touched. Pages in the cache that were not touched are those that Linux read ahead by itself.
+    /// were touched. Pages in the cache that were not touched are those that Linux read ahead by itself. Returns the
+    /// pages to read.
     pub(super) fn seen(&mut self, window: usize, resident: u64, touched: Option<u64>) -> Vec<Range<u64>> {
         let pages = self.pages_of(window..window + 1);
         let length = pages.end - pages.start;

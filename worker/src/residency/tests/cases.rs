@@ -1,4 +1,4 @@
-//! Random loads (each is a `Job`), with shared storages, unused storages, no storages, one huge storage, or ten
+//! Random loads (each is a `LoadCase`), with shared storages, unused storages, no storages, one huge storage, or ten
 //! thousand tiny ones.
 
 use std::cell::Cell;
@@ -79,15 +79,15 @@ impl Source for Reading<'_> {
 }
 
 /// What a load must place, and the parameters of its device and slots.
-pub(crate) struct Job {
+pub(crate) struct LoadCase {
     pub(crate) storages: Vec<Storage>,
     pub(crate) tensors: Vec<usize>,
     pub(crate) after: Vec<(Kind, Bytes)>,
     pub(crate) terms: Terms,
 }
 
-impl Job {
-    /// Creates a job from a seed. `max` is the size of the largest possible storage, in bytes.
+impl LoadCase {
+    /// Creates a case from a seed. `max` is the size of the largest possible storage, in bytes.
     pub(crate) fn random(seed: u64, grain: u64, max: u64, real: bool) -> Self {
         let chance = &mut SmallRng::seed_from_u64(seed);
         let shape = chance.random_range(0..100);
