@@ -143,6 +143,32 @@ pub enum KillReason {
     Cancelled,
 }
 
+impl KillReason {
+    /// A reason that lies outside the killed process, in words. `None` if the reason is the machine, or the process's
+    /// own memory or time.
+    pub fn outside(&self) -> Option<&'static str> {
+        match self {
+            Self::RunnerMemory { .. }
+            | Self::GroupMemory { .. }
+            | Self::HostFloor { .. }
+            | Self::HostCeiling { .. }
+            | Self::DeviceCeiling { .. }
+            | Self::DeviceLost
+            | Self::Timeout { .. }
+            | Self::WouldNotStop { .. }
+            | Self::Stopped => None,
+            Self::Deadline => Some("the attempt did not finish in time"),
+            Self::Interrupted => Some("the run is ending"),
+            Self::Orphaned => Some("its worker had died, or had no lease for it"),
+            Self::NotReady => Some("its worker was not ready in time"),
+            Self::WorkerFault => Some("its worker could not continue"),
+            Self::RunStopped => Some("a problem with the host stopped the run"),
+            Self::Requested => Some("a user had its worker replaced"),
+            Self::Cancelled => Some("a user cancelled the task"),
+        }
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Task {
     pub lease: LeaseId,

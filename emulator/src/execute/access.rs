@@ -181,11 +181,11 @@ impl Warp {
         lane: usize,
     ) -> Result<(), Stop> {
         let MemoryAction::Load { signed, to } = &op.action else { return Ok(()) };
-        let _lock =
-            if op.order.is_strong() && op.element == 8 { Some(block.lock_wide(address)) } else { None };
+        let is_locked = op.order.is_strong() && op.element == 8;
         for (index, slot) in to.iter().enumerate() {
             let Some(slot) = slot else { continue };
             let from = u64::from(op.element) * index as u64;
+            let _lock = is_locked.then(|| block.lock_wide(address + from));
             let (value, state) = self.element(block, op.element, target, from);
             let bytes = u64::from(op.element);
             state.check(block.checks_reads, target.memory(), address + from, bytes, lane)?;
@@ -246,11 +246,8 @@ impl Warp {
     ) {
         match target {
             Target::Global(allocation, offset) => {
-                let _lock = if is_strong && bytes == 8 {
-                    Some(block.lock_wide(allocation.start + offset + to))
-                } else {
-                    None
-                };
+                let address = allocation.start + offset - u64::from(allocation.lead()) + to;
+                let _lock = (is_strong && bytes == 8).then(|| block.lock_wide(address));
                 allocation.store(offset + to, bytes, value);
             }
             Target::Shared(at) => block.shared.store(at + to, bytes, value),

@@ -93,6 +93,10 @@ fn key(capture: &CaptureFile, storage: &Storage, start: u64, bytes: Bytes) -> Ke
     match (storage.blob, storage.crc32) {
         (Some(blob), _) => {
             hasher.update(b"blob").update(&blob.0);
+            // A file that is kept whole is one blob for all its storages.
+            if storage.file_offset != 0 {
+                hasher.update(&storage.file_offset.to_le_bytes());
+            }
         }
         (None, Some(crc)) => {
             hasher.update(b"crc").update(&crc.to_le_bytes());
@@ -106,4 +110,31 @@ fn key(capture: &CaptureFile, storage: &Storage, start: u64, bytes: Bytes) -> Ke
     hasher.update(&storage.bytes.get().to_le_bytes());
     hasher.update(&start.to_le_bytes()).update(&bytes.get().to_le_bytes());
     Key(*hasher.finalize().as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::capture::store::BlobId;
+
+    #[test]
+    fn storages_of_equal_size_in_one_blob_have_different_keys() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/formats/all_dtypes.pt");
+        let capture = CaptureFile::open(&path).expect("a capture");
+        let storage = |blob, file_offset| Storage {
+            id: StorageId(0),
+            bytes: Bytes::new(64),
+            file_offset,
+            blob: Some(BlobId([blob; 32])),
+            crc32: None,
+            name: "data/0".to_owned(),
+        };
+        let key = |blob, file_offset| key(&capture, &storage(blob, file_offset), 0, Bytes::new(64));
+        assert_eq!(key(1, 128), key(1, 128));
+        assert_ne!(key(1, 128), key(1, 256));
+        assert_ne!(key(1, 0), key(1, 128));
+        assert_ne!(key(1, 128), key(2, 128));
+    }
 }

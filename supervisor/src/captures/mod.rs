@@ -57,6 +57,9 @@ impl CapturesError {
     pub fn exit(&self) -> crate::exit::Exit {
         match self {
             Self::Refused(_) => crate::exit::Exit::Usage,
+            Self::Capture(error) if error.kind == opt_shared::capture::ErrorKind::Io => {
+                crate::exit::Exit::Host
+            }
             // The command ran, but found that the captures or the store are bad.
             Self::Index { .. } | Self::Manifest { .. } | Self::Damaged { .. } | Self::Capture(_) => {
                 crate::exit::Exit::NonePassed

@@ -52,6 +52,10 @@ pub(super) fn init(arguments: &InitArguments) -> CommandResult {
         arguments.output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let skeleton = folder.join("kernels").join(format!("{job}.c"));
     let plan = crate::plan::first_plan(&captures, &job, Path::new(&format!("kernels/{job}.c")));
+    if arguments.output.exists() {
+        let exists = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
+        return Err(not_written(&arguments.output, exists));
+    }
     write_new(&skeleton, &c_skeleton(&signature, &observed, "run"))?;
     write_new(&arguments.output, &plan)?;
     print_out(&format!(
@@ -70,11 +74,13 @@ fn print_left_out(left_out: &[String]) {
     }
 }
 
+fn not_written(path: &Path, error: std::io::Error) -> Failure {
+    Failure::usage(anyhow::Error::new(error).context(format!("writing the new file {}", path.display())))
+}
+
 /// Writes a new file; never overwrites an existing one.
 fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| {
-        Failure::usage(anyhow::Error::new(error).context(format!("writing the new file {}", path.display())))
-    };
+    let failed = |error| not_written(path, error);
     if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
         std::fs::create_dir_all(folder).map_err(failed)?;
     }

@@ -33,6 +33,14 @@ impl Output {
         Ok(Self::File { writer, temporary, path, renamed: special })
     }
 
+    /// The error of a write, with the name of the file. A closed pipe (`| head`) is no error.
+    pub(super) fn written(&self, result: io::Result<()>) -> Result<(), Failure> {
+        match self {
+            Self::Standard(_) => ignore_closed_pipe(result),
+            Self::File { path, .. } => result.map_err(|error| failure(error, path)),
+        }
+    }
+
     /// Completes the output after everything was written.
     pub(super) fn finish(mut self) -> Result<(), Failure> {
         match &mut self {

@@ -7,7 +7,7 @@ use std::path::Path;
 use anyhow::Context;
 use opt_shared::units::Bytes;
 
-use super::output::{Output, ignore_closed_pipe};
+use super::output::Output;
 use super::{CommandResult, Failure, ReportArguments, ReportFormat, color_on_stdout, solutions};
 use crate::exit::Exit;
 use crate::record::CandidateRecord;
@@ -37,7 +37,8 @@ pub(super) fn report(arguments: &ReportArguments) -> CommandResult {
     match &arguments.other_run_dir {
         Some(other) => {
             let comparison = compare(compared_run(&arguments.run_dir)?, compared_run(other)?);
-            ignore_closed_pipe(write_comparison(&mut output, &comparison, arguments.format)?)?;
+            let written = write_comparison(&mut output, &comparison, arguments.format)?;
+            output.written(written)?;
         }
         None => write_run(&mut output, &arguments.run_dir, arguments.format, workloads)?,
     }
@@ -73,7 +74,8 @@ fn write_run(
 ) -> Result<(), Failure> {
     if format == ReportFormat::Text {
         let text = result_text(folder, matches!(output, Output::Standard(_)), Detail::Everything)?;
-        return ignore_closed_pipe(output.write_all(text.as_bytes()));
+        let written = output.write_all(text.as_bytes());
+        return output.written(written);
     }
     let store = Store::read(folder).map_err(Failure::reading)?;
     let document = store.document().map_err(Failure::host)?;
@@ -89,15 +91,13 @@ fn write_run(
                 writer.candidate(output, job, &candidate)
             })?
         }
-        ReportFormat::Csv => {
-            let table = TableWriter::new(&mut *output);
-            let mut table = match table {
-                Ok(table) => table,
-                Err(error) => return ignore_closed_pipe(Err(error)),
-            };
-            each_candidate(&document, Order::Plan, |job, candidate| table.candidate(job, &candidate))?
-                .and_then(|()| table.finish())
-        }
+        ReportFormat::Csv => match TableWriter::new(&mut *output) {
+            Ok(mut table) => {
+                each_candidate(&document, Order::Plan, |job, candidate| table.candidate(job, &candidate))?
+                    .and_then(|()| table.finish())
+            }
+            Err(error) => Err(error),
+        },
         ReportFormat::Md => {
             let digest = digest(&store, &document, markdown::LIMITS)?;
             output.write_all(markdown::render(&digest).as_bytes())
@@ -107,7 +107,7 @@ fn write_run(
             output.write_all(html::render(&digest).map_err(Failure::host)?.as_bytes())
         }
     };
-    ignore_closed_pipe(written)
+    output.written(written)
 }
 
 /// Calls `visit` with each candidate, keeping only one in memory. The inner result comes from `visit`.

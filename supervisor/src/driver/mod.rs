@@ -12,6 +12,7 @@ pub mod folder;
 pub mod run;
 pub mod survey;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use self::answer::endpoints::Endpoints;
@@ -132,6 +133,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
         agenda: Agenda {
             plan,
             facts: &facts,
+            without_baseline: BTreeSet::new(),
             libraries: candidate_facts::Libraries::of(&candidate_facts),
             candidate_facts,
             replays: Replaying::new(&replay_facts, kept_replays),

@@ -6,8 +6,8 @@ use opt_shared::units::Bytes;
 
 use super::digest::WorstPhases;
 use super::figures::{elapsed, one_line, shorten};
-use crate::record::Stage;
 use crate::record::timeline::{MarkKind, Series, Timeline};
+use crate::record::{PhaseRecord, Stage};
 
 const NAME: usize = 18;
 /// Width of a column of sizes such as `1023 MiB`.
@@ -49,7 +49,13 @@ pub(super) fn predictions(phases: &WorstPhases, width: usize) -> Vec<String> {
             size(phase.peak_owed_bytes),
         ));
     }
-    if phases.rows().iter().any(|(phase, _)| phase.predicted_bytes < phase.peak_owed_bytes) {
+    let exceeds = |phase: &PhaseRecord| {
+        phase
+            .predicted_bytes
+            .zip(phase.peak_owed_bytes)
+            .is_some_and(|(predicted, measured)| predicted != Bytes::ZERO && predicted < measured)
+    };
+    if phases.rows().iter().any(|(phase, _)| exceeds(phase)) {
         lines.push(
             "Above 100 %: the candidate or the compiler itself took memory. Such memory has a".to_owned(),
         );

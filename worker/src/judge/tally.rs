@@ -290,14 +290,16 @@ impl<'a> Tally<'a> {
         let worst_chunk_l2 = self.chunks.finish();
         let tolerance = self.rules.tolerance;
         #[expect(clippy::cast_precision_loss, reason = "a share; exact below 2^53 elements")]
-        let enough = (elements - self.failed) as f64 >= tolerance.required_matched_ratio * elements as f64;
+        let enough_match =
+            (elements - self.failed) as f64 >= tolerance.required_matched_ratio * elements as f64;
         let exact = is_exact(self.subject.dtype);
         let close =
             exact || (relative_l2 <= tolerance.used.rel_l2 && worst_chunk_l2 <= tolerance.used.rel_l2);
         let comparison = Comparison {
-            passed: enough && self.failed_not_finite == 0 && close,
+            passed: enough_match && self.failed_not_finite == 0 && close,
             elements,
             failed: self.failed,
+            enough_match,
             max_absolute_error: self.records.absolute,
             max_relative_error: self.records.relative,
             relative_l2,

@@ -292,8 +292,17 @@ pub(crate) const UNSUPPORTED: i32 = -2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StrayWrite {
     pub(crate) output: usize,
-    /// The distance past the output's end, in bytes; negative if before its start.
+    /// The offset of the byte that changed: from the output's end, or, if negative, from its start.
     pub(crate) past: i64,
+}
+
+/// Describes a store outside the buffer `name`. For `past`, see [`StrayWrite`].
+pub(crate) fn describe_stray_write(name: &str, past: i64) -> String {
+    if past < 0 {
+        format!("wrote before the start of {name} (byte {} before it changed)", past.unsigned_abs())
+    } else {
+        format!("wrote past the end of {name} (byte {past} after it changed)")
+    }
 }
 
 /// A status, with one line of detail.

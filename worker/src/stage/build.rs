@@ -248,7 +248,8 @@ fn compile(
             ),
         ),
         (Some(reason), _) => {
-            (Status::InfraError, format!("the compiler was killed by the supervisor ({reason:?})"))
+            let why = reason.outside().map_or_else(String::new, |why| format!(": {why}"));
+            (Status::InfraError, format!("the compiler was killed by the supervisor{why}"))
         }
         (None, End::Exited { code: 0 }) => match open_written(&step.output) {
             Some(output) => {

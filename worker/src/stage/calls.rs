@@ -8,7 +8,7 @@ use super::failure::{self, Calls};
 use crate::judge::check::{OutputCheck, is_capture_fault};
 use crate::judge::{BytesSource, Tolerance};
 use crate::recorded::Recorded;
-use crate::session::{Answer, Called, Session, SessionError, StrayWrite};
+use crate::session::{Answer, Called, Session, SessionError, StrayWrite, describe_stray_write};
 
 pub(crate) struct EntryCalls<'a> {
     pub(crate) settings: &'a VerifySettings,
@@ -174,11 +174,7 @@ impl<'a> EntryCalls<'a> {
 
     fn end_for_stray_write(&self, StrayWrite { output, past }: StrayWrite) -> EntryEnd {
         let path = &self.recorded.outputs[output].path;
-        let side = if past < 0 { "before the start" } else { "past the end" };
-        let detail = match if past < 0 { -past } else { past + 1 } {
-            1 => format!("wrote 1 byte {side} of `{path}`"),
-            many => format!("wrote {many} bytes {side} of `{path}`"),
-        };
+        let detail = describe_stray_write(&format!("`{path}`"), past);
         EntryEnd::Failed(self.failure(Status::OutOfBounds, detail))
     }
 

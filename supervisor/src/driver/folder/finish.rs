@@ -34,6 +34,9 @@ impl Run<'_> {
         let name = job.name.clone();
         let scores = self.agenda.job_scores(job);
         let end = self.agenda.job_end(job, baseline_failed, &scores);
+        if end.status == JobStatus::BaselineFailed {
+            self.agenda.without_baseline.insert(id);
+        }
         self.endpoints.notify(|| notifications::job(&name, &end));
         self.records.writer.write(move |store| {
             store.scores(&scores.rows)?;
@@ -321,8 +324,7 @@ impl Agenda<'_> {
         if job.candidates.iter().all(|it| status(it.id) == Some(Status::DoesNotFit)) {
             return Verdict::DoesNotFit;
         }
-        let baseline_failed =
-            job.baseline.is_some_and(|baseline| !matches!(status(baseline), Some(Status::Passed)));
-        if self.allows_success(job) && !baseline_failed { Verdict::Good } else { Verdict::NonePassed }
+        let has_baseline = !self.without_baseline.contains(&job.id);
+        if self.allows_success(job) && has_baseline { Verdict::Good } else { Verdict::NonePassed }
     }
 }

@@ -1,7 +1,9 @@
 //! The work of a run: plan, captures, candidates and replays. It also finds the names that belong to ids.
 
+use std::collections::BTreeSet;
+
 use opt_shared::device::ComputeCapability;
-use opt_shared::ids::{CandidateId, UnitId};
+use opt_shared::ids::{CandidateId, JobId, UnitId};
 use opt_shared::units::Bytes;
 use serde_json::{Value, json};
 
@@ -18,6 +20,8 @@ pub(crate) struct Agenda<'a> {
     pub(crate) facts: &'a [JobFacts],
     /// What is known about each candidate, in the order of their ids.
     pub(crate) candidate_facts: Vec<CandidateFacts>,
+    /// Jobs that are over and whose baseline failed, in verification or while it was timed.
+    pub(crate) without_baseline: BTreeSet<JobId>,
     pub(crate) libraries: Libraries,
     pub(crate) replays: Replaying<'a>,
     /// Maps the core's unit ids to candidates and replays.

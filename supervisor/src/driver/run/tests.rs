@@ -1,6 +1,7 @@
 //! Tests of the order of events. An event that an action raises is handled after the other actions of the same
 //! decision.
 
+use std::collections::BTreeSet;
 use std::fs;
 
 use opt_shared::device::Device;
@@ -73,6 +74,7 @@ fn with_a_run(test: impl FnOnce(&mut Run<'_>)) {
         agenda: Agenda {
             plan,
             facts: &facts,
+            without_baseline: BTreeSet::new(),
             libraries: crate::driver::candidate_facts::Libraries::default(),
             candidate_facts,
             replays: Replaying::new(&[], Vec::new()),

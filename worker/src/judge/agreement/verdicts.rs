@@ -198,8 +198,14 @@ fn matched_ratio_allows_exactly_its_share_of_failures() {
     }
     assert_eq!(case.rules.tolerance.required_matched_ratio, 0.99);
     assert!(case.run().passed);
+    // Ten elements may differ, so only the norm fails.
+    case.rules.tolerance.used.rel_l2 = 0.1;
+    let detail = case.run().detail().expect("it did not pass");
+    assert!(detail.contains("10 of 1000 elements differ"), "{detail}");
+    assert!(detail.contains("so many may differ, but the relative L2 error over the tensor"), "{detail}");
     case.set_actual(999, 8.0);
-    assert!(!case.run().passed);
+    let detail = case.run().detail().expect("it did not pass");
+    assert!(detail.contains("11 of 1000") && !detail.contains("so many may differ"), "{detail}");
 }
 
 #[test]

@@ -17,11 +17,11 @@ const MAX_SIGNALS: u64 = 1024;
 /// the candidate would be blamed for it.
 pub(super) fn apply(limits: &ResourceLimits, kind: SandboxKind) -> Result<Vec<Protection>, ConfineError> {
     if kind == SandboxKind::Candidate {
-        for (resource, limit) in [
-            (Resource::Data, "private memory (`ulimit -Hd`)"),
-            (Resource::As, "address space (`ulimit -Hv`)"),
+        for (resource, needed, limit) in [
+            (Resource::Data, limits.data, "private memory (`ulimit -Hd`)"),
+            (Resource::As, limits.address_space.unwrap_or(limits.data), "address space (`ulimit -Hv`)"),
         ] {
-            require(resource, limits.data.get(), limit, |bytes| Bytes::new(bytes).to_string())?;
+            require(resource, needed.get(), limit, |bytes| Bytes::new(bytes).to_string())?;
         }
     }
     let fixed = [

@@ -32,6 +32,7 @@ use crate::residency::load::{Load, Origin};
 use crate::residency::staging::StagingError;
 use crate::session::{
     Answer, Called, Clock, Ending, KernelLaunch, Loaded, Session, SessionError, StrayWrite, Verdict,
+    describe_stray_write,
 };
 
 pub(super) struct DeviceSession<'b> {
@@ -335,15 +336,9 @@ impl<'b> DeviceSession<'b> {
         let bands = bands.chain(call.workspaces.iter().map(|it| (it, poison)));
         for (buffer, expected) in bands {
             if let Some(past) = buffer.damage(&mut **self.driver().lock(), expected)? {
-                let (count, side) = if past < 0 {
-                    (past.unsigned_abs(), "before the start")
-                } else {
-                    (past.unsigned_abs() + 1, "past the end")
-                };
-                let bytes = if count == 1 { "1 byte".to_owned() } else { format!("{count} bytes") };
                 return Ok(Some(Verdict {
                     status: Status::OutOfBounds,
-                    detail: format!("wrote {bytes} {side} of {}", buffer.name),
+                    detail: describe_stray_write(&buffer.name, past),
                 }));
             }
         }

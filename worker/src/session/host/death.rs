@@ -86,14 +86,14 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
                 Status::InfraError,
                 format!("killed {during}: another process had stopped it and did not continue it"),
             ),
-            KillReason::Deadline => by_supervisor("the attempt did not finish in time"),
-            KillReason::Interrupted => by_supervisor("the run is ending"),
-            KillReason::Orphaned => by_supervisor("its worker had died, or had no lease for it"),
-            KillReason::NotReady => by_supervisor("its worker was not ready in time"),
-            KillReason::WorkerFault => by_supervisor("its worker could not continue"),
-            KillReason::RunStopped => by_supervisor("a problem with the host stopped the run"),
-            KillReason::Requested => by_supervisor("a user had its worker replaced"),
-            KillReason::Cancelled => by_supervisor("a user cancelled the task"),
+            KillReason::Deadline
+            | KillReason::Interrupted
+            | KillReason::Orphaned
+            | KillReason::NotReady
+            | KillReason::WorkerFault
+            | KillReason::RunStopped
+            | KillReason::Requested
+            | KillReason::Cancelled => by_supervisor(reason.outside().unwrap_or_default()),
         };
     }
     if !death.locked {

@@ -176,7 +176,8 @@ fn harmful_kernels_have_their_statuses() {
     let unwritten =
         |memory: &mut FakeMemory, params: &[u64]| relu(memory, &[params[0], params[1], params[2] - 3]);
     ends_as(Attempt::of(unwritten), Status::UnwrittenOutput, &["3 of", "never written"]);
-    for (offset, words) in [(0_i64, "1 byte past the end of `output`"), (-1, "before the start of `output`")]
+    for (offset, words) in
+        [(0_i64, "past the end of `output` (byte 0 after it changed)"), (-1, "before the start of `output`")]
     {
         let stray_write = move |memory: &mut FakeMemory, params: &[u64]| {
             relu(memory, params)?;
@@ -200,7 +201,7 @@ fn harmful_kernels_have_their_statuses() {
     ends_as(
         Attempt::of(writes_beside),
         Status::OutOfBounds,
-        &["wrote 8 bytes past the end of the input `input`"],
+        &["wrote past the end of the input `input` (byte 7 after it changed)"],
     );
 }
 
@@ -342,7 +343,11 @@ fn workspace_beyond_the_cap_blames_the_candidate() {
             })),
         ),
     );
-    ends_as(beyond, Status::OutOfBounds, &["1 byte past the end of the workspace `scratch`"]);
+    ends_as(
+        beyond,
+        Status::OutOfBounds,
+        &["past the end of the workspace `scratch` (byte 0 after it changed)"],
+    );
 }
 
 #[test]

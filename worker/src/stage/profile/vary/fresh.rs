@@ -11,10 +11,14 @@ use crate::judge::element;
 const WIDEST: usize = 8;
 
 /// Returns true if new values are drawn between the captured ones: for float16, bfloat16, float32 and float64, unless
-/// all captured values are whole numbers, such as labels and counts, which must stay whole.
+/// all finite captured values are whole numbers, such as labels, counts and masks of zeros and infinities, which must
+/// stay whole.
 pub(super) fn is_fresh(dtype: DType, captured: &[u8]) -> bool {
     let drawn = matches!(dtype, DType::Float16 | DType::BFloat16 | DType::Float32 | DType::Float64);
-    let is_whole = |element: &[u8]| element::value(dtype, element).fract() == 0.0;
+    let is_whole = |element: &[u8]| {
+        let value = element::value(dtype, element);
+        !value.is_finite() || value.fract() == 0.0
+    };
     drawn && !captured.chunks_exact(dtype.element_len()).all(is_whole)
 }
 
@@ -78,6 +82,7 @@ mod tests {
         let of = |values: &[f32]| values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
         assert!(is_fresh(DType::Float32, &of(&[1.0, 0.5])));
         assert!(!is_fresh(DType::Float32, &of(&[1.0, 3.0, 0.0])));
+        assert!(!is_fresh(DType::Float32, &of(&[0.0, f32::NEG_INFINITY, f32::NAN])), "a mask");
         assert!(!is_fresh(DType::Int64, &[1; 16]));
         assert!(!is_fresh(DType::Complex64, &of(&[0.5, 0.5])));
     }
