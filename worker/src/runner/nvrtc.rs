@@ -30,6 +30,7 @@ type Text = unsafe extern "C" fn(*mut c_void, *mut c_char) -> c_int;
 const MACHINE_CODE: &str = "cubin";
 /// A compiler's exit code for an error in the source.
 const SOURCE_ERROR: i32 = 1;
+const INCOMPLETE: &str = "the arguments of NVRTC do not end with `-o`, an output file and a source file";
 
 /// Returns the exit code, or the reason why nothing could be compiled.
 pub(super) fn compile(library: &Path, arguments: &[OsString]) -> Result<i32, String> {
@@ -57,10 +58,10 @@ struct Order {
 impl Order {
     fn read(arguments: &[OsString]) -> Result<Self, String> {
         let [options @ .., flag, output, source] = arguments else {
-            return Err("no source file was given to NVRTC".to_owned());
+            return Err(INCOMPLETE.to_owned());
         };
         if flag != "-o" {
-            return Err("no output file was given to NVRTC".to_owned());
+            return Err(INCOMPLETE.to_owned());
         }
         let option =
             |option: &OsString| CString::new(option.clone().into_vec()).map_err(|error| error.to_string());
@@ -138,7 +139,7 @@ impl Library {
         (unsafe { get(known.as_mut_ptr()) } == 0).then_some(known)
     }
 
-    /// Compiles the source and prints the log. Returns `None` if the source has an error, which the log describes.
+    /// Compiles the source and prints the log. Returns `None` if NVRTC reports an error, usually in the source.
     fn build(&self, order: &Order, source: &CStr) -> Result<Option<Vec<u8>>, String> {
         // SAFETY: these are the types of the library's interface.
         let (create, compile) = unsafe {

@@ -97,7 +97,7 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
             Ok((ToZygote::Clone { namespaces }, descriptors)) if descriptors.len() == RUNNER_DESCRIPTORS => {
                 (namespaces, descriptors)
             }
-            Ok(_) => return failure(socket, "an unexpected frame"),
+            Ok(_) => return failure(socket, "the worker sent a frame that does not order a copy"),
             Err(FrameError::Closed) => return 0,
             Err(error) => return failure(socket, &chain(&error)),
         };

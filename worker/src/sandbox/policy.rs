@@ -56,8 +56,8 @@ pub(crate) fn for_candidate(
             address_space: Some(
                 memory + ARENA.saturating_mul(u64::from(threads) + 1) + LIBRARIES + libraries,
             ),
-            // This limit also applies to the standard streams, which are sealed memfds. A write beyond their size fails
-            // with EPERM because of the seal. With a limit of zero, the first printf would raise SIGXFSZ.
+            // This limit also applies to the standard streams, sealed memfds of about half this size. A write beyond
+            // their end fails with EPERM because of the seal, but a write beyond this limit would raise SIGXFSZ.
             file_size: limits.output.saturating_mul(2),
             open_files: limits.open_files,
             processes: Some(process_limit(limits.processes.unwrap_or_else(|| tasks(threads)))),
@@ -108,7 +108,8 @@ pub(crate) fn for_compiler(
     }
 }
 
-/// The files that a candidate's runners may read: the folders `readable`, and the shared libraries in `libraries`.
+/// The files that a candidate's runners may read: all in the folders `readable`, and the shared libraries in the
+/// folders `libraries`.
 pub(crate) fn file_access_of_candidate(
     readable: &[PathBuf],
     libraries: &[PathBuf],

@@ -166,7 +166,7 @@ impl<'a> EntryCalls<'a> {
 
     fn done(&self, answer: Answer<Called>, calls: Calls) -> Result<Called, EntryEnd> {
         let Answer::Done(called) = answer else { return Err(EntryEnd::Died) };
-        match failure::of_calls(&called, 1, calls) {
+        match failure::verdict_of_calls(&called, 1, calls) {
             None => Ok(called),
             Some(verdict) => Err(EntryEnd::Failed(self.failure(verdict.status, verdict.detail))),
         }
@@ -183,6 +183,6 @@ impl<'a> EntryCalls<'a> {
     }
 
     fn failure(&self, status: Status, detail: String) -> Box<EntryFailure> {
-        Box::new(failure::of(self.recorded, status, detail))
+        Box::new(failure::entry_failure(self.recorded, status, detail))
     }
 }

@@ -16,12 +16,12 @@ pub(crate) enum Calls {
     TimedPlan,
 }
 
-pub(crate) fn of(recorded: &Recorded, status: Status, detail: String) -> EntryFailure {
+pub(crate) fn entry_failure(recorded: &Recorded, status: Status, detail: String) -> EntryFailure {
     EntryFailure { entry: recorded.name.clone(), status, detail, args: recorded.describe(), mismatch: None }
 }
 
 /// The failure of an entry whose capture cannot be used, or an error of the worker if the machine is to blame.
-pub(crate) fn of_the_capture(entry: &str, fault: InputFault) -> Result<EntryFailure, SessionError> {
+pub(crate) fn capture_failure(entry: &str, fault: InputFault) -> Result<EntryFailure, SessionError> {
     let fault = fault.of_the_capture(entry)?;
     Ok(EntryFailure {
         entry: entry.to_owned(),
@@ -33,7 +33,7 @@ pub(crate) fn of_the_capture(entry: &str, fault: InputFault) -> Result<EntryFail
 }
 
 /// The verdict on calls that failed; `None` if all `asked` calls were made and succeeded.
-pub(crate) fn of_calls(called: &Called, asked: u32, calls: Calls) -> Option<Verdict> {
+pub(crate) fn verdict_of_calls(called: &Called, asked: u32, calls: Calls) -> Option<Verdict> {
     let verdict = |status, detail| Some(Verdict { status, detail });
     if called.returned_value {
         return verdict(
@@ -80,7 +80,7 @@ pub(crate) fn is_of_the_device(detail: &str) -> bool {
     detail.contains("the emulated device")
 }
 
-pub(crate) fn of_refusal(text: String) -> Verdict {
+pub(crate) fn verdict_of_refusal(text: String) -> Verdict {
     match named(&text) {
         Some((status, text)) => Verdict { status, detail: text.to_owned() },
         None => Verdict { status: Status::LoadError, detail: text },
@@ -266,7 +266,7 @@ mod tests {
                 )),
             ),
         ] {
-            let verdict = of_calls(&called, asked, calls);
+            let verdict = verdict_of_calls(&called, asked, calls);
             let found = verdict.as_ref().map(|verdict| (verdict.status, verdict.detail.as_str()));
             assert_eq!(found, expected, "{called:?} {calls:?}");
         }

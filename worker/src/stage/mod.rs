@@ -12,8 +12,8 @@ use opt_shared::outcome::RunnerEnd;
 use opt_shared::units::Bytes;
 
 /// The poisons of successive calls. The first is -1 in every signed integer type, and NaN in every float type except
-/// the two `fnuz` types and `float4_e2m1fn_x2`. All differ, so an element that equals the poison in two successive
-/// calls was not written.
+/// the two `fnuz` types and `float4_e2m1fn_x2`. All differ, so an element that equals its call's poison in two
+/// successive calls was not written.
 pub(crate) const POISONS: [u8; 4] = [0xff, 0x5a, 0xa5, 0x3c];
 
 /// Reports the progress of a stage: how many entries, steps or tensors are done, how many there are, and how many

@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_reported_once_and_refusals_only_if_the_candidate_did_not_query_them() {
+    fn unsupported_feature_is_reported_once_and_refusal_only_if_the_candidate_did_not_query_it() {
         begin_call();
         assert_eq!(end_call(0), None);
         runtime().refused(1, "an invalid launch".to_owned());

@@ -14,7 +14,7 @@ use crate::session::{
     Answer, Backend, BlockOrder, Ending, Renew, SessionError, Variants, Varied, WIDEST_ELEMENT, nothing_new,
 };
 use crate::stage::calls::EntryCalls;
-use crate::stage::failure::{Calls, of_calls};
+use crate::stage::failure::{Calls, verdict_of_calls};
 
 /// A slot in which the candidate's outputs differ from the baseline's.
 pub(super) struct Disputed<'c> {
@@ -144,7 +144,7 @@ fn again(
         match side.session.clock().block(&order(plan, calls), &mut *renew)? {
             Answer::Died => return Ok(Some(Stop::Died { entry: context.index })),
             Answer::Done(block) => {
-                if let Some(verdict) = of_calls(&block.called, calls, what) {
+                if let Some(verdict) = verdict_of_calls(&block.called, calls, what) {
                     return Ok(Some(stop(context, verdict.status, verdict.detail)));
                 }
             }

@@ -194,8 +194,8 @@ impl Timing {
         if self.samples.len() == 1 { over_runners(&self.medians[CANDIDATE]) } else { self.over_ratios() }
     }
 
-    /// The speed-up over the baseline. Its interval includes what other hand-offs would have made of it. More runners
-    /// do not make that part smaller.
+    /// The speed-up over the baseline. Its interval is extended to the speed-ups that other hand-offs would give. More
+    /// runners do not make that extension smaller.
     fn speedup(&self) -> Option<Estimate> {
         let estimate = self.over_ratios()?;
         let (least, most) = handoff::factors(&self.by_handoff);
@@ -469,7 +469,7 @@ pub(super) fn idle_rounds<M: VariantMemory>(
     }
     let runners = least_runners(pairs.is_late(pairing.samples));
     let rounds = MIN_ROUNDS.div_ceil(runners as usize);
-    // In turns, like blocks, because the hand-off depends on what ran before.
+    // The sides take turns, as with blocks, because the hand-off depends on what ran before.
     for _ in 0..rounds {
         for number in 0..pairing.sides.len() {
             if let Err(stop) = pairing.idle_round(number)? {

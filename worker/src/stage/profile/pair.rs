@@ -31,13 +31,14 @@ const MIN_LIMIT: Duration = Duration::from_secs(5);
 /// On average, all output slots are checked in one pair out of this many.
 const ALL_SLOTS_ONE_IN: u32 = 16;
 
+/// An entry, and how it is timed.
 pub(super) struct Context<'a> {
     pub(super) task: &'a ProfileTask,
     pub(super) recorded: &'a Recorded,
-    /// The size of all its inputs.
+    /// The size of all inputs of the entry.
     pub(super) inputs: Bytes,
     pub(super) tolerances: &'a [Tolerance],
-    /// Its index in the sessions.
+    /// The entry's index in the sessions.
     pub(super) index: usize,
     pub(super) weight: u64,
     /// True if the entries of its batch are timed in turns. Always false if only one entry of the batch is timed.
@@ -256,7 +257,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
             Answer::Done(block) => block,
             Answer::Died => return Ok(Err((number, Stop::Died { entry: context.index }))),
         };
-        Ok(match failure::of_calls(&block.called, calls, what) {
+        Ok(match failure::verdict_of_calls(&block.called, calls, what) {
             Some(verdict) => Err((number, stop(self.context, verdict.status, verdict.detail))),
             None => {
                 self.samples[number].called |= what == Calls::Timed;
@@ -416,7 +417,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
 }
 
 pub(super) fn stop(context: &Context<'_>, status: Status, detail: String) -> Stop {
-    Stop::Failed(Box::new(failure::of(context.recorded, status, detail)))
+    Stop::Failed(Box::new(failure::entry_failure(context.recorded, status, detail)))
 }
 
 /// The failure of an output that was right in verification and is wrong in a timed call. It depends on the number or
@@ -429,7 +430,7 @@ pub(super) fn wrong_in_time(context: &Context<'_>, mismatch: Box<Mismatch>, slot
         mismatch.elements,
         mismatch.output
     );
-    let mut failure = failure::of(context.recorded, Status::Nondeterministic, detail);
+    let mut failure = failure::entry_failure(context.recorded, Status::Nondeterministic, detail);
     failure.mismatch = Some(*mismatch);
     Stop::Failed(Box::new(failure))
 }

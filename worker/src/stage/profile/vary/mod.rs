@@ -32,6 +32,7 @@ use crate::session::{SessionError, VariantMemory, Variants};
 const PIECE: u64 = 64 << 10;
 const ZEROS: &[u8] = &[0; to_index(PIECE)];
 
+/// What varies in an entry, and the sources of the new values.
 #[derive(Debug)]
 pub(super) struct Variation {
     pub(super) variants: Variants,

@@ -148,7 +148,7 @@ fn verify_blames_a_candidate_whose_entry_fails_alone_as_well() {
 }
 
 #[test]
-fn verify_accepts_unsupported_in_a_shared_session() {
+fn verify_does_not_repeat_an_unsupported_entry_of_a_shared_session() {
     let backend = sharing(&[Script::of(&[Play::code(-2), Play::Right])], 2);
     let report = verify(&backend, &task(&[0, 1]));
     assert_eq!((report.body.entries_unsupported, report.body.entries_passed), (1, 1));
