@@ -331,7 +331,7 @@ fn is_plenty(room: Room, largest_file: Bytes) -> bool {
 }
 
 /// Returns the status of a build whose compiler a signal has ended. If the build runs the source, the source may have
-/// caused any signal, SIGKILL too: a process that calls what its own seccomp filter forbids gets it from Linux.
+/// caused any signal, even SIGKILL: Linux sends it to a process in seccomp's strict mode that makes a forbidden call.
 /// Otherwise, the cause may be a lack of memory or a shutdown, so the build is repeated.
 fn status_after_signal(runs_source: bool) -> Status {
     if runs_source { Status::CompileError } else { Status::InfraError }

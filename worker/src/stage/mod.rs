@@ -20,7 +20,7 @@ pub(crate) const POISONS: [u8; 4] = [0xff, 0x5a, 0xa5, 0x3c];
 /// captured bytes were verified so far, or timed in the current batch (0 in a replay).
 pub(crate) type Progress<'a> = &'a dyn Fn(u32, u32, Bytes);
 
-/// Returns a runner's end unless it has neither a signal nor an exit code nor error output.
-pub(crate) fn kept(end: RunnerEnd) -> Option<RunnerEnd> {
+/// Returns a runner's end; `None` if it has no signal, no exit code and no error output.
+pub(crate) fn informative_end(end: RunnerEnd) -> Option<RunnerEnd> {
     (end.signal.is_some() || end.exit_code.is_some() || !end.stderr_tail.is_empty()).then_some(end)
 }

@@ -130,14 +130,15 @@ impl Runtime {
         self.result(code)
     }
 
-    fn done(&mut self, result: Result<(), Fault>, what: &str) -> u32 {
+    /// Returns the error code of an operation on the device, and records a fault.
+    fn code_of(&mut self, result: Result<(), Fault>, what: &str) -> u32 {
         match result {
             Ok(()) => 0,
             Err(fault) => self.fault(&fault, what),
         }
     }
 
-    fn handle(&mut self) -> usize {
+    fn new_handle(&mut self) -> usize {
         // Never null, and never an address of host memory.
         self.next_handle += 16;
         self.next_handle

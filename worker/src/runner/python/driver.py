@@ -1,9 +1,9 @@
 """The first code that a runner's interpreter runs: imports torch before any foreign code, then loads a candidate's
 module and makes the calls of its entries.
 
-The runner calls `Driver.load` once. It returns a function for each entry, which the runner calls as often as needed. Such
-a function gets DLPack capsules of mapped memory, for the inputs and then for the outputs, and returns None or an error
-text. A candidate may do anything to these objects: verdict, clock and expected outputs are in another process.
+The runner calls `Driver.load` once, which returns functions for the calls of each entry. Each of these functions gets
+DLPack capsules of mapped memory, for the inputs and then for the outputs, and returns None or an error text. A candidate
+may do anything to these objects: verdict, clock and expected outputs are in another process.
 """
 
 import ctypes

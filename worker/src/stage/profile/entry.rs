@@ -132,7 +132,8 @@ impl Timing {
         self.handoff = handoff.typical;
         let least_clock = least_clock(self.samples.iter().flat_map(Samples::clocks));
         // If at least half of the pairs took no time, the others are exceptions.
-        let used = if timed.len() <= pairs.without_time { Vec::new() } else { believed(timed, least_clock) };
+        let used =
+            if timed.len() <= pairs.without_time { Vec::new() } else { counted_pairs(timed, least_clock) };
         // A runner without figures is replaced by another one.
         self.runners += u32::from(!used.is_empty());
         self.disturbed |= used.iter().any(|pair| !pair.is_calm(least_clock) || pair.threads_waited);
@@ -306,7 +307,7 @@ fn deciles(ms: &[f64]) -> Vec<f64> {
 /// Returns the pairs that count. Disturbed pairs do not count, unless too few others are left, or the candidate was
 /// disturbed much more often than its baseline. Otherwise, a candidate could have its slow blocks discarded by waiting
 /// in them, or by heating the device.
-fn believed(timed: &[Timed], least_clock: Option<f64>) -> Vec<&Timed> {
+fn counted_pairs(timed: &[Timed], least_clock: Option<f64>) -> Vec<&Timed> {
     let disturbed = |side: usize| timed.iter().filter(|pair| pair.is_disturbed(side, least_clock)).count();
     let calm: Vec<&Timed> = timed.iter().filter(|pair| pair.is_calm(least_clock)).collect();
     let self_made = 2 + disturbed(1) * 3 / 2 < disturbed(CANDIDATE);

@@ -39,7 +39,7 @@ use self::rotate::Rotation;
 pub(crate) use self::vary::Decisions;
 use self::vary::Variation;
 use super::failure::{capture_failure, entry_failure, unless_tasks_were_refused, verdict_of_refusal};
-use super::{Progress, kept};
+use super::{Progress, informative_end};
 use crate::judge::Tolerance;
 use crate::recorded::{Recorded, RecordedError};
 use crate::session::{
@@ -118,6 +118,7 @@ pub(crate) fn run<B: Backend>(
     Ok(report)
 }
 
+/// The reason why a side stopped.
 enum Stop {
     /// The side's candidate died. The session's end contains the verdict.
     Died {
@@ -376,7 +377,7 @@ impl<B: Backend> Profile<'_, B> {
             (Stop::Failed(failure), _) => *failure,
             (Stop::Died { entry }, Some(ending)) => {
                 let Verdict { status, detail } = ending.verdict;
-                self.head.end = kept(ending.end);
+                self.head.end = informative_end(ending.end);
                 entry_failure(placed[entry].as_ref(), status, detail)
             }
             (Stop::Died { entry }, None) => {

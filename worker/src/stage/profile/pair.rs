@@ -424,7 +424,7 @@ pub(super) fn stop(context: &Context<'_>, status: Status, detail: String) -> Sto
 /// the time of the calls, so it is not a numerical error.
 pub(super) fn wrong_in_time(context: &Context<'_>, mismatch: Box<Mismatch>, slot: u32, calls: u32) -> Stop {
     let detail = format!(
-        "verified, then wrong in timed call {} of a block of {calls}: {} of {} elements of `{}`",
+        "verified, then wrong in timed call {} of a block of {calls}: {} of {} elements of `{}` differ",
         slot + 1,
         mismatch.failed,
         mismatch.elements,

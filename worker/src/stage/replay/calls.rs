@@ -26,7 +26,7 @@ use crate::stage::calls::{CallEnd, EntryCalls, EntryEnd};
 use crate::stage::failure::{
     capture_failure, entry_failure, unless_damaged, unless_tasks_were_refused, verdict_of_refusal,
 };
-use crate::stage::{POISONS, Progress, kept};
+use crate::stage::{POISONS, Progress, informative_end};
 
 /// The slot that a step's only call writes.
 const SLOT: u32 = 0;
@@ -200,7 +200,7 @@ fn failure_of(recorded: &Recorded, over: EntryEnd, ending: Ending) -> (EntryFail
         EntryEnd::Failed(failure) => (*failure, None),
         EntryEnd::Died => {
             let Verdict { status, detail } = ending.verdict;
-            (entry_failure(recorded, status, detail), kept(ending.end))
+            (entry_failure(recorded, status, detail), informative_end(ending.end))
         }
     };
     (unless_tasks_were_refused(failure, tasks_refused), end)

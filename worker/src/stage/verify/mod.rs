@@ -18,7 +18,7 @@ use super::calls::{Checked, EntryCalls, EntryEnd};
 use super::failure::{
     self, capture_failure, entry_failure, unless_damaged, unless_tasks_were_refused, verdict_of_refusal,
 };
-use super::{Progress, kept};
+use super::{Progress, informative_end};
 use crate::judge::Tolerance;
 use crate::recorded::Recorded;
 use crate::session::{
@@ -87,6 +87,7 @@ pub(crate) fn run<B: Backend>(
     Ok(report)
 }
 
+/// The result of a shared session.
 struct Shared {
     /// The number of entries that need no separate session.
     settled: usize,
@@ -97,6 +98,7 @@ struct Shared {
     doubted: Option<Box<EntryFailure>>,
 }
 
+/// How the calls of an entry ended in a shared session.
 enum SharedEnd {
     Settled(Box<Outcome>),
     Doubted(Box<EntryFailure>),
@@ -208,7 +210,7 @@ impl<'a, B: Backend> Verification<'a, B> {
         if died && ending.verdict.status == Status::InfraError {
             let Verdict { status, detail } = ending.verdict;
             let failure = Some(entry_failure(placed[shared.settled].as_ref(), status, detail));
-            let outcome = Outcome { failure, end: kept(ending.end), checked: Checked::default() };
+            let outcome = Outcome { failure, end: informative_end(ending.end), checked: Checked::default() };
             shared.enough = self.record_outcome(first + shared.settled, outcome);
             shared.settled += 1;
         }
@@ -282,7 +284,7 @@ impl<'a, B: Backend> Verification<'a, B> {
                 if status == Status::Unsupported {
                     self.lacking.get_or_insert_with(|| format!("{}: {detail}", recorded.name));
                 }
-                (Some(entry_failure(recorded, status, detail)), kept(ending.end))
+                (Some(entry_failure(recorded, status, detail)), informative_end(ending.end))
             }
         };
         let failure = failure.map(|failure| unless_tasks_were_refused(failure, ending.tasks_refused));
