@@ -49,6 +49,7 @@ pub(super) fn compile(library: &Path, arguments: &[OsString]) -> Result<i32, Str
     Ok(0)
 }
 
+/// A compiler's command line, taken apart.
 struct Order {
     options: Vec<CString>,
     output: PathBuf,
@@ -159,7 +160,7 @@ impl Library {
         }
         // SAFETY: the program was made above, and `options` holds `count` NUL-terminated strings.
         let code = unsafe { compile(program, count, options.as_ptr()) };
-        let log = self.text(program, c"nvrtcGetProgramLogSize", c"nvrtcGetProgramLog")?;
+        let log = self.read_bytes(program, c"nvrtcGetProgramLogSize", c"nvrtcGetProgramLog")?;
         let log = String::from_utf8_lossy(log.strip_suffix(&[0]).unwrap_or(&log)).into_owned();
         if !log.is_empty() {
             eprintln!("{log}");
@@ -172,9 +173,9 @@ impl Library {
         }
         let machine_code = order.output.extension().is_some_and(|suffix| suffix == MACHINE_CODE);
         let mut built = if machine_code {
-            self.text(program, c"nvrtcGetCUBINSize", c"nvrtcGetCUBIN")?
+            self.read_bytes(program, c"nvrtcGetCUBINSize", c"nvrtcGetCUBIN")?
         } else {
-            self.text(program, c"nvrtcGetPTXSize", c"nvrtcGetPTX")?
+            self.read_bytes(program, c"nvrtcGetPTXSize", c"nvrtcGetPTX")?
         };
         if !machine_code && built.last() == Some(&0) {
             built.pop();
@@ -183,7 +184,7 @@ impl Library {
     }
 
     /// Calls a pair of NVRTC's functions: one returns a size, and the other the bytes.
-    fn text(&self, program: *mut c_void, size: &CStr, text: &CStr) -> Result<Vec<u8>, String> {
+    fn read_bytes(&self, program: *mut c_void, size: &CStr, text: &CStr) -> Result<Vec<u8>, String> {
         let failed = |code: c_int| format!("{} failed with error {code}", text.to_string_lossy());
         // SAFETY: these are the types of the library's interface.
         let (size, get) = unsafe {

@@ -166,7 +166,7 @@ fn user_tasks() -> u32 {
 
 /// Adds the memory that this process already uses to its memory limits.
 pub(crate) fn add_present_usage(mut confinement: Confinement) -> Confinement {
-    let (size, data) = present();
+    let (size, data) = present_usage();
     confinement.limits.data += data;
     if let Some(address_space) = &mut confinement.limits.address_space {
         *address_space += size;
@@ -175,7 +175,7 @@ pub(crate) fn add_present_usage(mut confinement: Confinement) -> Confinement {
 }
 
 /// Address space and private writable memory of this process. If /proc cannot be read, returns estimates.
-fn present() -> (Bytes, Bytes) {
+fn present_usage() -> (Bytes, Bytes) {
     let Ok(text) = std::fs::read_to_string("/proc/self/statm") else {
         return (Bytes::gib(1), Bytes::mib(64));
     };

@@ -398,6 +398,7 @@ fn version(link: &Link, build: &CompilerSpec<'_>) -> Result<Option<String>, Comp
     Ok(version)
 }
 
+/// The work folder of a build. Dropping it removes the folder.
 struct Scratch {
     path: PathBuf,
 }

@@ -46,6 +46,7 @@ fn runtime() -> MutexGuard<'static, Runtime> {
     RUNTIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A fat binary that the candidate's library has registered.
 struct Image {
     /// The PTX, or the reason why there is none.
     text: Result<String, String>,

@@ -14,7 +14,7 @@ use crate::session::{
     Answer, Backend, BlockOrder, Ending, Renew, SessionError, Variants, Varied, WIDEST_ELEMENT, nothing_new,
 };
 use crate::stage::calls::EntryCalls;
-use crate::stage::failure::{Calls, verdict_of_calls};
+use crate::stage::failure::{CallKind, verdict_of_calls};
 
 /// A slot in which the candidate's outputs differ from the baseline's.
 pub(super) struct Disputed<'c> {
@@ -139,7 +139,7 @@ fn again(
         expected: std::time::Duration::ZERO,
         limit: context.task.verify.call_timeout.saturating_mul(calls),
     };
-    let steps = [(true, 1, Calls::TimedPlan), (false, calls, Calls::Timed)];
+    let steps = [(true, 1, CallKind::TimedPlan), (false, calls, CallKind::Timed)];
     for (plan, calls, what) in steps.into_iter().filter(|(plan, ..)| side.has_plan || !plan) {
         match side.session.clock().block(&order(plan, calls), &mut *renew)? {
             Answer::Died => return Ok(Some(Stop::Died { entry: context.index })),

@@ -23,7 +23,7 @@ use super::{CANDIDATE, Side, Stop, handoff};
 use crate::judge::{half_width, over_pairs, over_runners, quantile_of, summarise};
 use crate::recorded::allocated_bytes;
 use crate::session::{DeviceBlock, DeviceFacts, SessionError, VariantMemory};
-use crate::stage::failure::Calls;
+use crate::stage::failure::CallKind;
 
 const WARM_UP_CALLS: u32 = 3;
 const WARM_UP_TIME: Duration = Duration::from_millis(10);
@@ -340,7 +340,7 @@ pub(super) fn warm_up<M: VariantMemory>(
         if pairing.sides[number].has_plan {
             // These input values differ from those of every timed call.
             let seed = pairing.draws.random.random();
-            match pairing.block(number, 1, Calls::TimedPlan, None, &[], seed)? {
+            match pairing.block(number, 1, CallKind::TimedPlan, None, &[], seed)? {
                 Ok(block) => pairing.samples[number].plan_ms = Some(block.elapsed.as_secs_f64() * 1e3),
                 Err(stop) => return Ok(Err(stop)),
             }

@@ -22,7 +22,7 @@ use crate::session::{
 };
 use crate::stage::POISONS;
 use crate::stage::calls::EntryCalls;
-use crate::stage::failure::{self, Calls};
+use crate::stage::failure::{self, CallKind};
 
 /// Once the duration of calls is known, the time limit of a block is at most `MIN_LIMIT` plus `LIMIT_FACTOR` times
 /// their expected duration.
@@ -99,6 +99,7 @@ pub(super) struct Order {
     pub(super) all_slots: bool,
 }
 
+/// Makes the pairs of one entry in one pair of runners.
 pub(super) struct Pairing<'p, 'b, M> {
     pub(super) context: &'p Context<'p>,
     pub(super) sides: &'p mut [Side<'b>],
@@ -167,7 +168,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
             }
         }
         let looks = looks::draw(&self.context.recorded.outputs, calls, &mut self.draws.random);
-        let block = match self.block(number, calls, Calls::Timed, Some(pair.poison), &looks, pair.seed)? {
+        let block = match self.block(number, calls, CallKind::Timed, Some(pair.poison), &looks, pair.seed)? {
             Ok(block) => block,
             Err(stop) => return Ok(Err(stop)),
         };
@@ -232,7 +233,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         &mut self,
         number: usize,
         calls: u32,
-        what: Calls,
+        what: CallKind,
         poison: Option<u8>,
         looks: &[Look],
         seed: u64,
@@ -240,9 +241,9 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         let order = BlockOrder {
             entry: self.context.index,
             calls,
-            plan: what == Calls::TimedPlan,
+            plan: what == CallKind::TimedPlan,
             varied: self.variation.varies(),
-            cold: self.context.is_cold() && what == Calls::Timed,
+            cold: self.context.is_cold() && what == CallKind::Timed,
             poison,
             looks,
             expected: self.samples[number].estimate * calls,
@@ -260,7 +261,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         Ok(match failure::verdict_of_calls(&block.called, calls, what) {
             Some(verdict) => Err((number, stop(self.context, verdict.status, verdict.detail))),
             None => {
-                self.samples[number].called |= what == Calls::Timed;
+                self.samples[number].called |= what == CallKind::Timed;
                 Ok(block)
             }
         })
@@ -269,9 +270,9 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
     /// The time limit of a block: `call_timeout` for each call. Once this runner has called the entry, the limit is
     /// also at most a multiple of the expected duration, plus `MIN_LIMIT`. Otherwise, a kernel that slows down on
     /// purpose would take time from all others.
-    fn limit(&self, number: usize, calls: u32, what: Calls) -> Duration {
+    fn limit(&self, number: usize, calls: u32, what: CallKind) -> Duration {
         let allowed = self.context.task.verify.call_timeout.saturating_mul(calls);
-        if what != Calls::Timed || !self.samples[number].called {
+        if what != CallKind::Timed || !self.samples[number].called {
             return allowed;
         }
         let expected = self.samples[number].estimate.saturating_mul(calls);
