@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A copy takes milliseconds, an import more than a second. The zygote never runs a candidate's code. It talks only to
-//! its worker, over a socket that the copies close, and ends with it. It has a single thread, because only one thread
-//! survives a clone.
+//! its worker, over a socket that the copies close, and ends when its worker ends. It has a single thread, because only
+//! one thread survives a clone.
 
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 

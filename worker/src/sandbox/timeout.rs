@@ -59,7 +59,7 @@ impl Timeout {
         Self { scope, ..self }
     }
 
-    /// Returns true if the limit is reached, after a wait that should have ended within `nominal`.
+    /// Counts the wait that has just ended, for at most `nominal`. Returns true if the limit is reached.
     pub(crate) fn ends_after(&mut self, nominal: Duration) -> bool {
         let now = Instant::now();
         let waited = now.saturating_duration_since(self.since).min(nominal);

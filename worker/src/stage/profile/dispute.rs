@@ -57,7 +57,7 @@ impl<'a, B: Backend> Profile<'a, B> {
             return Ok((BASELINE, stop));
         }
         let baseline = &mut sides[BASELINE];
-        let made = again(context, baseline, calls, poison, &mut renew)?;
+        let made = repeat_block(context, baseline, calls, poison, &mut renew)?;
         if let Some(stop) = made {
             return Ok((BASELINE, stop));
         }
@@ -111,7 +111,7 @@ impl<'a, B: Backend> Profile<'a, B> {
             }
             let context = &contexts[at];
             variations[at].write_for(context.recorded, memory, block.calls, block.seed)?;
-            stopped = repeated(context, &mut side, block, &mut outliers[at])?;
+            stopped = check_kept_block(context, &mut side, block, &mut outliers[at])?;
         }
         let ending = side.session.finish()?;
         self.note_end(CANDIDATE, &ending);
@@ -121,7 +121,7 @@ impl<'a, B: Backend> Profile<'a, B> {
 
 /// Makes the plan call, if any, and repeats a block, without using the times. `renew` writes its inputs, unless they
 /// are in place. Returns the reason if the side stopped.
-fn again(
+fn repeat_block(
     context: &Context<'_>,
     side: &mut Side<'_>,
     calls: u32,
@@ -181,14 +181,14 @@ fn most_outliers(looks: f64, matched_ratio: f64) -> f64 {
 }
 
 /// Checks whether a fresh runner computes the same elements as those that were kept.
-fn repeated(
+fn check_kept_block(
     context: &Context<'_>,
     side: &mut Side<'_>,
     block: &KeptBlock,
     outliers: &mut Outliers,
 ) -> Result<Option<Stop>, SessionError> {
     let poison = crate::stage::POISONS[0];
-    let stopped = again(context, side, block.calls, poison, &mut nothing_new)?;
+    let stopped = repeat_block(context, side, block.calls, poison, &mut nothing_new)?;
     if stopped.is_some() {
         return Ok(stopped);
     }
