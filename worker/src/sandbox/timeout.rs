@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn stopped_child_stops_a_tree_but_not_its_process() {
+    fn stopped_child_counts_for_a_tree_but_not_for_a_process() {
         if !std::path::Path::new("/proc/thread-self/children").exists() {
             eprintln!("not tested: Linux does not list children on this machine");
             return;

@@ -38,7 +38,7 @@ fn verify_calls_entries_of_one_session_one_after_another() {
 }
 
 #[test]
-fn verify_repeats_a_death_alone_before_blaming_the_candidate() {
+fn verify_repeats_an_entry_alone_if_the_process_died_in_a_shared_session() {
     // The second entry kills the shared process. It and the third entry are right in separate ones.
     let shared = Script::of(&[Play::Right, Play::Right, Play::Dies]);
     let right = Script::of(&[Play::Right]);
