@@ -75,7 +75,7 @@ pub(crate) struct CompilerFileAccess<'a> {
     pub(crate) scratch: &'a Path,
     pub(crate) readable: &'a [PathBuf],
     pub(crate) toolchain: &'a [PathBuf],
-    pub(crate) closed: &'a HiddenPaths,
+    pub(crate) hidden: &'a HiddenPaths,
     /// The folder from which the candidate's files were copied. It stays hidden: the compiler gets the copies.
     pub(crate) files: &'a Path,
 }
@@ -101,8 +101,8 @@ pub(crate) fn for_compiler(
             readable: existing(file_access.readable),
             libraries: Vec::new(),
             toolchain: existing(file_access.toolchain),
-            hidden: without_links(&file_access.closed.files),
-            homes: without_links([&file_access.closed.home, file_access.files]),
+            hidden: without_links(&file_access.hidden.files),
+            homes: without_links([&file_access.hidden.home, file_access.files]),
             writable: vec![file_access.scratch.to_owned()],
         },
     }
@@ -113,19 +113,19 @@ pub(crate) fn for_compiler(
 pub(crate) fn file_access_of_candidate(
     readable: &[PathBuf],
     libraries: &[PathBuf],
-    closed: &HiddenPaths,
+    hidden_paths: &HiddenPaths,
 ) -> FileAccess {
     let open = without_links(readable.iter().chain(libraries)).into_iter().chain(library_folders());
     let open: Vec<PathBuf> = open.collect();
     // Lists only the hidden paths inside readable folders, because the list must fit into one frame, and all other
     // paths are inaccessible anyway.
-    let mut hidden = without_links(&closed.files);
+    let mut hidden = without_links(&hidden_paths.files);
     hidden.retain(|hidden| open.iter().any(|folder| hidden.starts_with(folder)));
     FileAccess {
         readable: existing(readable),
         libraries: existing(libraries),
         hidden,
-        homes: without_links([&closed.home]),
+        homes: without_links([&hidden_paths.home]),
         ..FileAccess::default()
     }
 }

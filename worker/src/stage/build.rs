@@ -187,7 +187,7 @@ fn compile(
             scratch: folders.scratch,
             readable: &step.readable,
             toolchain: &toolchain,
-            closed: &task.closed,
+            hidden: &task.closed,
             files: &folders.files.root,
         },
         memory: task.memory,

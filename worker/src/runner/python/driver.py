@@ -341,7 +341,7 @@ class CallSource:
 
 
 def caller(function, entry, destination, state=None, kept=True):
-    """Returns a function that makes the call of an entry. Only if `kept` is true, it sets the state and keeps returned outputs."""
+    """Returns a function that makes the call of an entry. Without `kept`, it neither sets the state nor copies returned outputs."""
     text = CallSource(entry["tensors"])
     arguments = text.arguments(entry["call"], state.places if state else ())
     outputs = entry["outputs"]

@@ -1,7 +1,7 @@
 //! Widens the interval of a speed-up whose blocks were disturbed to what the shortest blocks of each side allow. Pure.
 //!
-//! Waiting for a CPU makes blocks longer, so a call takes about as long as in the shortest block, or less if threads
-//! waited in it. Several threads may have waited at once, so only the sum of their waits bounds how much less.
+//! Waiting for a CPU makes blocks longer, so a call takes at most about as long as in the shortest block. If threads
+//! waited in that block, the call takes less, by at most the sum of their waits.
 
 use opt_shared::outcome::Estimate;
 
