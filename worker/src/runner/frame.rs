@@ -1,7 +1,7 @@
 //! The frames between a worker and its runner, over a `SOCK_SEQPACKET` pair.
 //!
-//! Frames to the runner are trusted; they are encoded with postcard and may carry descriptors. Replies have a fixed size,
-//! and every field is checked, because a candidate may have written them. A reply cannot carry descriptors: the
+//! Frames to the runner are trusted; they are encoded with postcard and may carry descriptors. Replies have a fixed
+//! size, and every field is checked, because a candidate may have written them. A reply cannot carry descriptors: the
 //! receiver offers no room for them.
 
 use std::collections::BTreeMap;

@@ -85,7 +85,8 @@ pub(crate) fn reason(pid: u32, limit: Duration, scope: StopScope) -> KillReason 
     if is_stopped(pid, scope) { KillReason::Stopped } else { KillReason::Timeout { limit } }
 }
 
-/// Returns true if a signal or a tracer has stopped one of the processes in `scope`. A candidate cannot stop itself in either way.
+/// Returns true if a signal or a tracer has stopped one of the processes in `scope`. A candidate cannot stop itself in
+/// either way.
 fn is_stopped(pid: u32, scope: StopScope) -> bool {
     let mut tree = vec![pid];
     let mut next = 0;

@@ -412,9 +412,9 @@ fn paired<M: VariantMemory>(
     Ok(Ok(()))
 }
 
-/// Makes the 100 timed calls of KernelForge's protocol, in as few blocks as the ring, the variants and the state of the
-/// caches allow. The outputs of all calls are compared (or some are kept, if inputs vary and there is no baseline), and
-/// the mean time of a call is the only sample.
+/// Makes the 100 timed calls of KernelForge's protocol, in as few blocks as the ring of output slots, the variants and
+/// the state of the caches allow. The outputs of all calls are compared (or some are kept, if inputs vary and there is
+/// no baseline), and the mean time of a call is the only sample.
 fn kernelforge<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
     pairs: &mut Pairs,

@@ -55,7 +55,9 @@ pub struct ReadySlot {
     pub constant: u32,
     /// An offset in the arena or, on a device, an address.
     pub address: u64,
+    /// The offset of the constant's first byte in the slot.
     pub phase: u8,
+    /// The size of the slot.
     pub bytes: Bytes,
     /// The size of the constant.
     pub length: Bytes,

@@ -206,7 +206,8 @@ impl<'a, B: Backend> Verification<'a, B> {
         self.record_ending(&ending);
         // If a refused process may be the reason, only the result of the separate session counts.
         shared.doubted.take_if(|doubt| ending.tasks_refused && failure::may_be_a_refused_task(doubt.status));
-        // If the host is to blame, the entry is not repeated in a separate session. The supervisor decides what to do next.
+        // If the host is to blame, the entry is not repeated in a separate session. The supervisor decides what to do
+        // next.
         if died && ending.verdict.status == Status::InfraError {
             let Verdict { status, detail } = ending.verdict;
             let failure = Some(entry_failure(placed[shared.settled].as_ref(), status, detail));

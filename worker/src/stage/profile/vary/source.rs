@@ -1,7 +1,7 @@
 //! The sources of an input's new values, and the reasons why some inputs keep their captured values.
 //!
-//! Floats and complex numbers are drawn element by element from captured values, and so stay in the captured range. Each
-//! variant, and each run of elements in it, favours large, small, extreme or average values to its own degree.
+//! Floats and complex numbers are drawn element by element from captured values, and so stay in the captured range.
+//! Each variant, and each run of elements in it, favours large, small, extreme or average values to its own degree.
 //! Otherwise, the means and norms of calls, and of the rows of one call, would hardly differ. Integers are shuffled:
 //! indices stay in range, and unique values stay unique. Floats are shuffled too if an output may contain their
 //! positions. Either way, the results of one call are wrong for the next.
