@@ -68,7 +68,7 @@ pub struct Setup {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Python {
     pub executable: PathBuf,
-    /// The interpreter as a shared library.
+    /// The path of the interpreter's shared library.
     pub library: PathBuf,
 }
 
