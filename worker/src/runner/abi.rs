@@ -87,6 +87,7 @@ struct OutputWords {
     changed: bool,
 }
 
+/// The arguments of an entry's calls, as the candidate gets them.
 pub(crate) struct Arguments {
     /// The block that is passed. It begins with the `Any` of each argument, followed by the structures.
     live: Vec<u64>,

@@ -97,6 +97,7 @@ pub struct ControlPage {
     pub worker_waits: AtomicU32,
     pub result: AtomicI32,
     pub calls_done: AtomicU32,
+    /// 1 if a call returned a value, which the candidate interface does not allow.
     pub returned_value: AtomicU32,
     pub phase: AtomicU32,
     pub fault_signal: AtomicU32,

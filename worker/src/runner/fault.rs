@@ -16,13 +16,16 @@ const HANDLER_STACK: usize = 64 * 1024;
 
 pub(crate) struct WatchedMapping {
     pub(crate) mapped: Mapped,
+    /// True for an output, false for an input.
     pub(crate) output: bool,
+    /// The index of the input or output.
     pub(crate) index: u32,
 }
 
 struct Table {
     page: &'static ControlPage,
     watched: Vec<WatchedMapping>,
+    /// The size of a guard page, in bytes.
     guard: usize,
 }
 

@@ -1,7 +1,7 @@
 //! The frames between a worker and its runner, over a `SOCK_SEQPACKET` pair.
 //!
-//! Frames to the runner are trusted; they are encoded with postcard and carry descriptors. Replies have a fixed size,
-//! and every field is checked, because a candidate may have written them. A reply cannot carry descriptors: the
+//! Frames to the runner are trusted; they are encoded with postcard and may carry descriptors. Replies have a fixed
+//! size, and every field is checked, because a candidate may have written them. A reply cannot carry descriptors: the
 //! receiver offers no room for them.
 
 use std::collections::BTreeMap;
@@ -68,7 +68,7 @@ pub struct Setup {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Python {
     pub executable: PathBuf,
-    /// The path of its shared library.
+    /// The path of the interpreter's shared library.
     pub library: PathBuf,
 }
 
@@ -117,7 +117,7 @@ pub struct VariantRange {
     pub count: u32,
 }
 
-/// A range of a descriptor that becomes readable in the runner.
+/// A range of a file that the runner maps as an input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct InputRange {
     /// The index of the file among the frame's descriptors, not counting the outputs' memory file.
@@ -268,7 +268,7 @@ pub enum Reply {
     },
     /// The candidate could not be loaded; `text` says why.
     LoadFailed { text: String },
-    /// The runner's own code failed, not the candidate.
+    /// The runner's own code failed, not the candidate. Also sent by a process that could not become a compiler.
     Failed { text: String },
 }
 

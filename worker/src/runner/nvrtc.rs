@@ -30,6 +30,7 @@ type Text = unsafe extern "C" fn(*mut c_void, *mut c_char) -> c_int;
 const MACHINE_CODE: &str = "cubin";
 /// A compiler's exit code for an error in the source.
 const SOURCE_ERROR: i32 = 1;
+const INCOMPLETE: &str = "the arguments of NVRTC do not end with `-o`, an output file and a source file";
 
 /// Returns the exit code, or the reason why nothing could be compiled.
 pub(super) fn compile(library: &Path, arguments: &[OsString]) -> Result<i32, String> {
@@ -48,6 +49,7 @@ pub(super) fn compile(library: &Path, arguments: &[OsString]) -> Result<i32, Str
     Ok(0)
 }
 
+/// A compiler's command line, taken apart.
 struct Order {
     options: Vec<CString>,
     output: PathBuf,
@@ -57,10 +59,10 @@ struct Order {
 impl Order {
     fn read(arguments: &[OsString]) -> Result<Self, String> {
         let [options @ .., flag, output, source] = arguments else {
-            return Err("no source file was given to NVRTC".to_owned());
+            return Err(INCOMPLETE.to_owned());
         };
         if flag != "-o" {
-            return Err("no output file was given to NVRTC".to_owned());
+            return Err(INCOMPLETE.to_owned());
         }
         let option =
             |option: &OsString| CString::new(option.clone().into_vec()).map_err(|error| error.to_string());
@@ -138,7 +140,7 @@ impl Library {
         (unsafe { get(known.as_mut_ptr()) } == 0).then_some(known)
     }
 
-    /// Compiles the source and prints the log. Returns `None` if the source has an error, which the log describes.
+    /// Compiles the source and prints the log. Returns `None` if NVRTC reports an error, usually in the source.
     fn build(&self, order: &Order, source: &CStr) -> Result<Option<Vec<u8>>, String> {
         // SAFETY: these are the types of the library's interface.
         let (create, compile) = unsafe {
@@ -158,7 +160,7 @@ impl Library {
         }
         // SAFETY: the program was made above, and `options` holds `count` NUL-terminated strings.
         let code = unsafe { compile(program, count, options.as_ptr()) };
-        let log = self.text(program, c"nvrtcGetProgramLogSize", c"nvrtcGetProgramLog")?;
+        let log = self.read_bytes(program, c"nvrtcGetProgramLogSize", c"nvrtcGetProgramLog")?;
         let log = String::from_utf8_lossy(log.strip_suffix(&[0]).unwrap_or(&log)).into_owned();
         if !log.is_empty() {
             eprintln!("{log}");
@@ -171,9 +173,9 @@ impl Library {
         }
         let machine_code = order.output.extension().is_some_and(|suffix| suffix == MACHINE_CODE);
         let mut built = if machine_code {
-            self.text(program, c"nvrtcGetCUBINSize", c"nvrtcGetCUBIN")?
+            self.read_bytes(program, c"nvrtcGetCUBINSize", c"nvrtcGetCUBIN")?
         } else {
-            self.text(program, c"nvrtcGetPTXSize", c"nvrtcGetPTX")?
+            self.read_bytes(program, c"nvrtcGetPTXSize", c"nvrtcGetPTX")?
         };
         if !machine_code && built.last() == Some(&0) {
             built.pop();
@@ -182,7 +184,7 @@ impl Library {
     }
 
     /// Calls a pair of NVRTC's functions: one returns a size, and the other the bytes.
-    fn text(&self, program: *mut c_void, size: &CStr, text: &CStr) -> Result<Vec<u8>, String> {
+    fn read_bytes(&self, program: *mut c_void, size: &CStr, text: &CStr) -> Result<Vec<u8>, String> {
         let failed = |code: c_int| format!("{} failed with error {code}", text.to_string_lossy());
         // SAFETY: these are the types of the library's interface.
         let (size, get) = unsafe {

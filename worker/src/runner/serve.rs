@@ -130,7 +130,7 @@ struct Runner {
 struct Entry {
     arguments: Arguments,
     outputs: Vec<OutputMaps>,
-    /// The part of the outputs' memfd that its outputs lie in.
+    /// The part of the outputs' memfd in which this entry's outputs lie.
     output_range: Range<u64>,
     variants: Vec<VariantMap>,
 }
@@ -141,8 +141,8 @@ struct VariantMap {
 }
 
 impl VariantMap {
-    /// The variant for a call. Variants repeat if there are fewer than slots.
-    fn of(&self, slot: u32) -> *mut u8 {
+    /// The address of the variant for a call into `slot`. Variants repeat if there are fewer than slots.
+    fn address(&self, slot: u32) -> *mut u8 {
         let variant = slot % self.range.count.max(1);
         self.mapped.data.wrapping_add(usize::try_from(self.range.stride).unwrap_or(0) * variant as usize)
     }
@@ -186,7 +186,9 @@ impl SetupFrame {
             return Err(failure("the first frame is not a setup"));
         };
         if descriptors.len() != 1 + setup.libraries.len() {
-            return Err(failure("the setup came without the artifact or without a library"));
+            return Err(failure(
+                "the setup does not come with one descriptor for the artifact and one for each library",
+            ));
         }
         let artifact = descriptors.remove(0);
         Ok(Self { setup, artifact, libraries: descriptors })
@@ -221,7 +223,9 @@ fn prepare(
                 arity = (entry.arguments.len(), passed.count());
                 calls.extend(entry.call.map(|call| (call, entry.arguments.len())));
             }
-            (ToRunner::Setup(_) | ToRunner::Compile(_), _) => return Err(failure("an unexpected frame")),
+            (ToRunner::Setup(_) | ToRunner::Compile(_), _) => {
+                return Err(failure("the worker sent a second setup, or a compile order"));
+            }
         }
     }
     let unsealed = seal_inputs(&watched);
@@ -265,7 +269,8 @@ fn pin(cpus: &[u32]) {
     }
 }
 
-/// The inputs that are mapped, keyed by the file's device and inode number, the range, and the number of the input.
+/// The inputs that are mapped, keyed by the file's device and inode number, the range, and the input's index in its
+/// entry.
 type Inputs = BTreeMap<(u64, u64, InputRange, usize), Mapped>;
 
 fn map_entry(
@@ -276,7 +281,9 @@ fn map_entry(
     watched: &mut Vec<WatchedMapping>,
 ) -> Result<Entry, Ending> {
     let mut descriptors = descriptors.into_iter();
-    let outputs_memfd = descriptors.next().ok_or_else(|| failure("an entry came without its outputs"))?;
+    let outputs_memfd = descriptors
+        .next()
+        .ok_or_else(|| failure("the frame of an entry has no descriptor for the outputs"))?;
     let files = descriptors
         .map(|descriptor| {
             let stat = rustix::fs::fstat(&descriptor)
@@ -288,7 +295,7 @@ fn map_entry(
     for (index, range) in entry.inputs.iter().enumerate() {
         let (file, device, number) = files
             .get(usize::from(range.source))
-            .ok_or_else(|| failure("an entry came without the file of an input"))?;
+            .ok_or_else(|| failure("the frame of an entry has no descriptor for the file of an input"))?;
         // An input that several entries share is mapped once, and counts once in this process too. Slots of a pool are
         // not shared, because their contents change.
         let key = (*device, *number, InputRange { source: 0, ..*range }, index);
@@ -329,8 +336,9 @@ fn map_entry(
     }
     let mut variants = Vec::with_capacity(entry.variants.len());
     for range in &entry.variants {
-        let memory =
-            files.last().ok_or_else(|| failure("an entry with variants came without their memory"))?;
+        let memory = files.last().ok_or_else(|| {
+            failure("the frame of an entry with variants has no descriptor for their memory")
+        })?;
         let mapped = map_variants(memory.0.as_fd(), range)?;
         watched.push(WatchedMapping { mapped, output: false, index: range.range });
         variants.push(VariantMap { mapped, range: *range });
@@ -418,7 +426,7 @@ impl Runner {
             });
             arguments.renew(planned, slots);
             if flags & FLAG_VARIED != 0 {
-                variants.iter().for_each(|it| arguments.show(it.range.range, it.of(first_slot + call)));
+                variants.iter().for_each(|it| arguments.show(it.range.range, it.address(first_slot + call)));
             }
             if on_device {
                 cudart::begin_call();

@@ -6,8 +6,8 @@
 //! ```
 //!
 //! A copy takes milliseconds, an import more than a second. The zygote never runs a candidate's code. It talks only to
-//! its worker, over a socket that the copies close, and ends with it. It has a single thread, because only one thread
-//! survives a clone.
+//! its worker, over a socket that the copies close, and ends when its worker ends. It has a single thread, because only
+//! one thread survives a clone.
 
 use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
@@ -97,7 +97,7 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
             Ok((ToZygote::Clone { namespaces }, descriptors)) if descriptors.len() == RUNNER_DESCRIPTORS => {
                 (namespaces, descriptors)
             }
-            Ok(_) => return failure(socket, "an unexpected frame"),
+            Ok(_) => return failure(socket, "the worker sent a frame that does not order a copy"),
             Err(FrameError::Closed) => return 0,
             Err(error) => return failure(socket, &chain(&error)),
         };

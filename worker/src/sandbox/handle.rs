@@ -68,7 +68,7 @@ pub enum HandleError {
         source: io::Error,
     },
     #[error(
-        "sandboxed process {pid}: still running {waited:?} after SIGSTOP (one of its threads is stuck in a system call)"
+        "sandboxed process {pid}: still running {waited:?} after SIGSTOP (one of its threads may be stuck in a system call)"
     )]
     WouldNotStop { pid: u32, waited: Duration },
 }

@@ -56,8 +56,8 @@ pub(crate) fn for_candidate(
             address_space: Some(
                 memory + ARENA.saturating_mul(u64::from(threads) + 1) + LIBRARIES + libraries,
             ),
-            // This limit also applies to the standard streams, which are sealed memfds. A write beyond their size fails
-            // with EPERM because of the seal. With a limit of zero, the first printf would raise SIGXFSZ.
+            // This limit also applies to the standard streams, sealed memfds of half this size in whole pages. A write
+            // beyond their end fails with EPERM because of the seal, but one beyond this limit would raise SIGXFSZ.
             file_size: limits.output.saturating_mul(2),
             open_files: limits.open_files,
             processes: Some(process_limit(limits.processes.unwrap_or_else(|| tasks(threads)))),
@@ -75,7 +75,7 @@ pub(crate) struct CompilerFileAccess<'a> {
     pub(crate) scratch: &'a Path,
     pub(crate) readable: &'a [PathBuf],
     pub(crate) toolchain: &'a [PathBuf],
-    pub(crate) closed: &'a HiddenPaths,
+    pub(crate) hidden: &'a HiddenPaths,
     /// The folder from which the candidate's files were copied. It stays hidden: the compiler gets the copies.
     pub(crate) files: &'a Path,
 }
@@ -101,30 +101,31 @@ pub(crate) fn for_compiler(
             readable: existing(file_access.readable),
             libraries: Vec::new(),
             toolchain: existing(file_access.toolchain),
-            hidden: without_links(&file_access.closed.files),
-            homes: without_links([&file_access.closed.home, file_access.files]),
+            hidden: without_links(&file_access.hidden.files),
+            homes: without_links([&file_access.hidden.home, file_access.files]),
             writable: vec![file_access.scratch.to_owned()],
         },
     }
 }
 
-/// The files that a candidate's runners may read: the folders `readable`, and the shared libraries in `libraries`.
+/// The files that a candidate's runners may read: all in the folders `readable`, and the shared libraries in the
+/// folders `libraries`.
 pub(crate) fn file_access_of_candidate(
     readable: &[PathBuf],
     libraries: &[PathBuf],
-    closed: &HiddenPaths,
+    hidden_paths: &HiddenPaths,
 ) -> FileAccess {
     let open = without_links(readable.iter().chain(libraries)).into_iter().chain(library_folders());
     let open: Vec<PathBuf> = open.collect();
     // Lists only the hidden paths inside readable folders, because the list must fit into one frame, and all other
     // paths are inaccessible anyway.
-    let mut hidden = without_links(&closed.files);
+    let mut hidden = without_links(&hidden_paths.files);
     hidden.retain(|hidden| open.iter().any(|folder| hidden.starts_with(folder)));
     FileAccess {
         readable: existing(readable),
         libraries: existing(libraries),
         hidden,
-        homes: without_links([&closed.home]),
+        homes: without_links([&hidden_paths.home]),
         ..FileAccess::default()
     }
 }
@@ -165,7 +166,7 @@ fn user_tasks() -> u32 {
 
 /// Adds the memory that this process already uses to its memory limits.
 pub(crate) fn add_present_usage(mut confinement: Confinement) -> Confinement {
-    let (size, data) = present();
+    let (size, data) = present_usage();
     confinement.limits.data += data;
     if let Some(address_space) = &mut confinement.limits.address_space {
         *address_space += size;
@@ -174,7 +175,7 @@ pub(crate) fn add_present_usage(mut confinement: Confinement) -> Confinement {
 }
 
 /// Address space and private writable memory of this process. If /proc cannot be read, returns estimates.
-fn present() -> (Bytes, Bytes) {
+fn present_usage() -> (Bytes, Bytes) {
     let Ok(text) = std::fs::read_to_string("/proc/self/statm") else {
         return (Bytes::gib(1), Bytes::mib(64));
     };

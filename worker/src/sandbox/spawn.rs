@@ -110,7 +110,7 @@ struct ChildPlan<'a> {
 /// inherits descriptors that are not close-on-exec.
 ///
 /// The runner's parent-death signal is tied to the calling *thread*, so call this from a thread that lives as long as
-/// the worker. The caller also provides the standard streams, as numbers 0, 1 and 2 of `inherited`.
+/// the worker. The caller must also provide the standard streams, as numbers 0, 1 and 2 of `inherited`.
 pub fn spawn_runner(
     executable: BorrowedFd<'_>,
     arguments: &[&CStr],

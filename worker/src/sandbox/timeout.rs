@@ -39,7 +39,7 @@ const STOPPED_TIMEOUT: Duration = Duration::from_secs(30);
 /// The shortest wait after which the process is checked for a stop. A shorter wait may be part of a timed block, which
 /// a check would disturb.
 const MIN_CHECKED_WAIT: Duration = Duration::from_millis(5);
-/// Once this many processes of a tree are known, no more are looked for. A compiler may have far fewer.
+/// Once this many processes of a tree are known, no more are looked for. A compiler is allowed far fewer.
 const MAX_TREE: usize = 1024;
 
 impl Timeout {
@@ -59,7 +59,7 @@ impl Timeout {
         Self { scope, ..self }
     }
 
-    /// Returns true if the limit is reached, after a wait that should have ended within `nominal`.
+    /// Counts the wait that has just ended, for at most `nominal`. Returns true if the limit is reached.
     pub(crate) fn ends_after(&mut self, nominal: Duration) -> bool {
         let now = Instant::now();
         let waited = now.saturating_duration_since(self.since).min(nominal);
@@ -85,7 +85,8 @@ pub(crate) fn reason(pid: u32, limit: Duration, scope: StopScope) -> KillReason 
     if is_stopped(pid, scope) { KillReason::Stopped } else { KillReason::Timeout { limit } }
 }
 
-/// Returns true if a signal or a tracer has stopped one of the processes. A candidate cannot stop itself in either way.
+/// Returns true if a signal or a tracer has stopped one of the processes in `scope`. A candidate cannot stop itself in
+/// either way.
 fn is_stopped(pid: u32, scope: StopScope) -> bool {
     let mut tree = vec![pid];
     let mut next = 0;
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn stopped_child_stops_a_tree_but_not_its_process() {
+    fn stopped_child_counts_for_a_tree_but_not_for_a_process() {
         if !std::path::Path::new("/proc/thread-self/children").exists() {
             eprintln!("not tested: Linux does not list children on this machine");
             return;

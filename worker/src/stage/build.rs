@@ -187,7 +187,7 @@ fn compile(
             scratch: folders.scratch,
             readable: &step.readable,
             toolchain: &toolchain,
-            closed: &task.closed,
+            hidden: &task.closed,
             files: &folders.files.root,
         },
         memory: task.memory,
@@ -332,7 +332,7 @@ fn is_plenty(room: Room, largest_file: Bytes) -> bool {
 }
 
 /// Returns the status of a build whose compiler a signal has ended. If the build runs the source, the source may have
-/// caused any signal, SIGKILL too: a process that calls what its own seccomp filter forbids gets it from Linux.
+/// caused any signal, even SIGKILL: Linux sends it to a process in seccomp's strict mode that makes a forbidden call.
 /// Otherwise, the cause may be a lack of memory or a shutdown, so the build is repeated.
 fn status_after_signal(runs_source: bool) -> Status {
     if runs_source { Status::CompileError } else { Status::InfraError }
@@ -399,6 +399,7 @@ fn version(link: &Link, build: &CompilerSpec<'_>) -> Result<Option<String>, Comp
     Ok(version)
 }
 
+/// The work folder of a build. Dropping it removes the folder.
 struct Scratch {
     path: PathBuf,
 }

@@ -4,12 +4,13 @@ use opt_shared::causes::chain;
 use opt_shared::outcome::{EntryFailure, Mismatch, Status};
 use opt_shared::settings::VerifySettings;
 
-use super::failure::{self, Calls};
+use super::failure::{self, CallKind};
 use crate::judge::check::{OutputCheck, is_capture_fault};
 use crate::judge::{BytesSource, Tolerance};
 use crate::recorded::Recorded;
 use crate::session::{Answer, Called, Session, SessionError, StrayWrite, describe_stray_write};
 
+/// Makes the calls of one entry, and collects the errors of their outputs.
 pub(crate) struct EntryCalls<'a> {
     pub(crate) settings: &'a VerifySettings,
     pub(crate) recorded: &'a Recorded,
@@ -55,7 +56,7 @@ impl<'a> EntryCalls<'a> {
 
     pub(crate) fn plan(&self, session: &mut dyn Session) -> Result<Option<EntryEnd>, SessionError> {
         let planned = session.plan(self.number, self.settings.call_timeout)?;
-        Ok(self.done(planned, Calls::Planned).err())
+        Ok(self.done(planned, CallKind::Planned).err())
     }
 
     /// Makes one call into `slot`, which is filled with `poison` first, and judges the result.
@@ -66,7 +67,7 @@ impl<'a> EntryCalls<'a> {
         poison: u8,
     ) -> Result<CallEnd, SessionError> {
         let answer = session.call(self.number, slot, poison, self.settings.call_timeout)?;
-        let called = match self.done(answer, Calls::Verified) {
+        let called = match self.done(answer, CallKind::Verified) {
             Ok(called) => called,
             Err(over) => return Ok(CallEnd::Ended(over)),
         };
@@ -164,9 +165,9 @@ impl<'a> EntryCalls<'a> {
         EntryEnd::Failed(failure)
     }
 
-    fn done(&self, answer: Answer<Called>, calls: Calls) -> Result<Called, EntryEnd> {
+    fn done(&self, answer: Answer<Called>, kind: CallKind) -> Result<Called, EntryEnd> {
         let Answer::Done(called) = answer else { return Err(EntryEnd::Died) };
-        match failure::of_calls(&called, 1, calls) {
+        match failure::verdict_of_calls(&called, 1, kind) {
             None => Ok(called),
             Some(verdict) => Err(EntryEnd::Failed(self.failure(verdict.status, verdict.detail))),
         }
@@ -179,6 +180,6 @@ impl<'a> EntryCalls<'a> {
     }
 
     fn failure(&self, status: Status, detail: String) -> Box<EntryFailure> {
-        Box::new(failure::of(self.recorded, status, detail))
+        Box::new(failure::entry_failure(self.recorded, status, detail))
     }
 }

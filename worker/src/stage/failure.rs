@@ -7,8 +7,9 @@ use opt_shared::outcome::{EntryFailure, Status};
 use crate::recorded::{Recorded, RecordedError};
 use crate::session::{Called, InputFault, SessionError, UNSUPPORTED, Verdict};
 
+/// The kind of a call, which decides what its failure means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Calls {
+pub(crate) enum CallKind {
     Verified,
     Planned,
     /// Calls of an entry that was verified before. The candidate supported the entry then, so it must support it now.
@@ -16,12 +17,12 @@ pub(crate) enum Calls {
     TimedPlan,
 }
 
-pub(crate) fn of(recorded: &Recorded, status: Status, detail: String) -> EntryFailure {
+pub(crate) fn entry_failure(recorded: &Recorded, status: Status, detail: String) -> EntryFailure {
     EntryFailure { entry: recorded.name.clone(), status, detail, args: recorded.describe(), mismatch: None }
 }
 
 /// The failure of an entry whose capture cannot be used, or an error of the worker if the machine is to blame.
-pub(crate) fn of_the_capture(entry: &str, fault: InputFault) -> Result<EntryFailure, SessionError> {
+pub(crate) fn capture_failure(entry: &str, fault: InputFault) -> Result<EntryFailure, SessionError> {
     let fault = fault.of_the_capture(entry)?;
     Ok(EntryFailure {
         entry: entry.to_owned(),
@@ -33,7 +34,7 @@ pub(crate) fn of_the_capture(entry: &str, fault: InputFault) -> Result<EntryFail
 }
 
 /// The verdict on calls that failed; `None` if all `asked` calls were made and succeeded.
-pub(crate) fn of_calls(called: &Called, asked: u32, calls: Calls) -> Option<Verdict> {
+pub(crate) fn verdict_of_calls(called: &Called, asked: u32, kind: CallKind) -> Option<Verdict> {
     let verdict = |status, detail| Some(Verdict { status, detail });
     if called.returned_value {
         return verdict(
@@ -42,10 +43,10 @@ pub(crate) fn of_calls(called: &Called, asked: u32, calls: Calls) -> Option<Verd
                 .to_owned(),
         );
     }
-    let what = match calls {
-        Calls::Verified => "the call",
-        Calls::Planned | Calls::TimedPlan => "the plan call",
-        Calls::Timed => "a timed call",
+    let what = match kind {
+        CallKind::Verified => "the call",
+        CallKind::Planned | CallKind::TimedPlan => "the plan call",
+        CallKind::Timed => "a timed call",
     };
     match called.result {
         0 if called.calls_done == asked => None,
@@ -54,7 +55,7 @@ pub(crate) fn of_calls(called: &Called, asked: u32, calls: Calls) -> Option<Verd
             Status::RuntimeError,
             format!("{} of {asked} calls of a block were made", called.calls_done),
         ),
-        UNSUPPORTED if matches!(calls, Calls::Verified | Calls::Planned) => verdict(
+        UNSUPPORTED if matches!(kind, CallKind::Verified | CallKind::Planned) => verdict(
             Status::Unsupported,
             format!("the candidate does not support this entry (it returned {UNSUPPORTED})"),
         ),
@@ -80,7 +81,7 @@ pub(crate) fn is_of_the_device(detail: &str) -> bool {
     detail.contains("the emulated device")
 }
 
-pub(crate) fn of_refusal(text: String) -> Verdict {
+pub(crate) fn verdict_of_refusal(text: String) -> Verdict {
     match named(&text) {
         Some((status, text)) => Verdict { status, detail: text.to_owned() },
         None => Verdict { status: Status::LoadError, detail: text },
@@ -201,72 +202,72 @@ mod tests {
         let raised = |text: &str| Called { result: 1, raised: Some(text.to_owned()), ..Called::default() };
         let returned = Called { returned_value: true, ..done(1) };
         for (called, asked, calls, expected) in [
-            (done(1), 1, Calls::Verified, None),
-            (done(500), 500, Calls::Timed, None),
-            (done(0), 1, Calls::Verified, Some((Status::RuntimeError, "the call was not made"))),
-            (done(0), 1, Calls::Planned, Some((Status::RuntimeError, "the plan call was not made"))),
-            (done(7), 8, Calls::Timed, Some((Status::RuntimeError, "7 of 8 calls of a block were made"))),
-            (done(9), 8, Calls::Timed, Some((Status::RuntimeError, "9 of 8 calls of a block were made"))),
+            (done(1), 1, CallKind::Verified, None),
+            (done(500), 500, CallKind::Timed, None),
+            (done(0), 1, CallKind::Verified, Some((Status::RuntimeError, "the call was not made"))),
+            (done(0), 1, CallKind::Planned, Some((Status::RuntimeError, "the plan call was not made"))),
+            (done(7), 8, CallKind::Timed, Some((Status::RuntimeError, "7 of 8 calls of a block were made"))),
+            (done(9), 8, CallKind::Timed, Some((Status::RuntimeError, "9 of 8 calls of a block were made"))),
             (
                 code(-2),
                 1,
-                Calls::Verified,
+                CallKind::Verified,
                 Some((Status::Unsupported, "the candidate does not support this entry (it returned -2)")),
             ),
             (
                 code(-2),
                 1,
-                Calls::Planned,
+                CallKind::Planned,
                 Some((Status::Unsupported, "the candidate does not support this entry (it returned -2)")),
             ),
             // The entry was supported in verification.
             (
                 code(-2),
                 1,
-                Calls::TimedPlan,
+                CallKind::TimedPlan,
                 Some((Status::RuntimeError, "the plan call returned -2 (0 means done): only float32")),
             ),
             (
                 code(-2),
                 8,
-                Calls::Timed,
+                CallKind::Timed,
                 Some((Status::RuntimeError, "a timed call returned -2 (0 means done): only float32")),
             ),
             (
                 code(3),
                 1,
-                Calls::Planned,
+                CallKind::Planned,
                 Some((Status::RuntimeError, "the plan call returned 3 (0 means done): only float32")),
             ),
             (
                 raised("opt.Raised: ValueError: no"),
                 8,
-                Calls::Timed,
+                CallKind::Timed,
                 Some((Status::RuntimeError, "ValueError: no")),
             ),
             (
                 raised("opt.IncorrectShape: `output` is short"),
                 1,
-                Calls::Verified,
+                CallKind::Verified,
                 Some((Status::IncorrectShape, "`output` is short")),
             ),
             (
                 raised("opt.OutOfBounds: one too far"),
                 1,
-                Calls::Verified,
+                CallKind::Verified,
                 Some((Status::OutOfBounds, "one too far")),
             ),
             (
                 returned,
                 1,
-                Calls::Verified,
+                CallKind::Verified,
                 Some((
                     Status::RuntimeError,
                     "a value was returned through `ret`: write the result into the output tensors that are passed",
                 )),
             ),
         ] {
-            let verdict = of_calls(&called, asked, calls);
+            let verdict = verdict_of_calls(&called, asked, calls);
             let found = verdict.as_ref().map(|verdict| (verdict.status, verdict.detail.as_str()));
             assert_eq!(found, expected, "{called:?} {calls:?}");
         }

@@ -12,15 +12,15 @@ use opt_shared::outcome::RunnerEnd;
 use opt_shared::units::Bytes;
 
 /// The poisons of successive calls. The first is -1 in every signed integer type, and NaN in every float type except
-/// the two `fnuz` types and `float4_e2m1fn_x2`. All differ, so an element that equals the poison in two successive
-/// calls was not written.
+/// the two `fnuz` types and `float4_e2m1fn_x2`. All differ, so an element that equals its call's poison in two
+/// successive calls was not written.
 pub(crate) const POISONS: [u8; 4] = [0xff, 0x5a, 0xa5, 0x3c];
 
 /// Reports the progress of a stage: how many entries, steps or tensors are done, how many there are, and how many
 /// captured bytes were verified so far, or timed in the current batch (0 in a replay).
 pub(crate) type Progress<'a> = &'a dyn Fn(u32, u32, Bytes);
 
-/// Returns a runner's end unless it has neither a signal nor an exit code nor error output.
-pub(crate) fn kept(end: RunnerEnd) -> Option<RunnerEnd> {
+/// Returns a runner's end; `None` if it has no signal, no exit code and no error output.
+pub(crate) fn informative_end(end: RunnerEnd) -> Option<RunnerEnd> {
     (end.signal.is_some() || end.exit_code.is_some() || !end.stderr_tail.is_empty()).then_some(end)
 }

@@ -247,7 +247,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaFree(at: *mut c_void) -> u32 {
     }
     let mut runtime = runtime();
     let result = runtime.device.free(at.addr() as u64);
-    runtime.done(result, "when memory was freed")
+    runtime.code_of(result, "when memory was freed")
 }
 
 #[unsafe(no_mangle)]
@@ -257,7 +257,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaFreeAsync(at: *mut c_void, _: *mut c_
     }
     let mut runtime = runtime();
     let result = runtime.device.free(at.addr() as u64);
-    runtime.done(result, "when memory was freed")
+    runtime.code_of(result, "when memory was freed")
 }
 
 #[unsafe(no_mangle)]
@@ -317,7 +317,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaMemset(at: *mut c_void, value: c_int,
     let mut runtime = runtime();
     let byte = value.to_le_bytes()[0];
     let result = runtime.device.fill(at.addr() as u64, byte, bytes as u64);
-    runtime.done(result, "when memory was set")
+    runtime.code_of(result, "when memory was set")
 }
 
 #[unsafe(no_mangle)]
@@ -330,7 +330,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaMemsetAsync(
     let mut runtime = runtime();
     let byte = value.to_le_bytes()[0];
     let result = runtime.device.fill(at.addr() as u64, byte, bytes as u64);
-    runtime.done(result, "when memory was set")
+    runtime.code_of(result, "when memory was set")
 }
 
 #[unsafe(no_mangle)]

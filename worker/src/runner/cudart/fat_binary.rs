@@ -55,7 +55,7 @@ fn of_entries(mut bytes: &[u8]) -> Result<String, String> {
     }
     let Some((_, payload)) = best else {
         return Err(format!(
-            "the library has no PTX that the emulated device runs (build for its architecture, `compute_{DEVICE}`)"
+            "the library has no PTX that the emulated device runs (build for the device's architecture, `compute_{DEVICE}`)"
         ));
     };
     let end = payload.iter().position(|byte| *byte == 0).unwrap_or(payload.len());

@@ -63,7 +63,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaLaunchKernelExC(
     if count > MAX_ATTRIBUTES || (count > 0 && config.attributes.is_null()) {
         return runtime().refused(
             INVALID_VALUE,
-            format!("a launch claims {count} attributes, which are too many or missing"),
+            format!("a launch claims {count} attributes; more than {MAX_ATTRIBUTES} are refused, and so is a null list"),
         );
     }
     if count > 0 {
@@ -133,8 +133,8 @@ pub(super) unsafe extern "C" fn __wrap_cudaFuncSetAttribute(
     value: c_int,
 ) -> u32 {
     let mut runtime = runtime();
-    let function = match runtime.function(host.addr()) {
-        Ok((function, _)) => function,
+    let (function, name) = match runtime.function(host.addr()) {
+        Ok(found) => found,
         Err(code) => return code,
     };
     // Other attributes are hints.
@@ -149,7 +149,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaFuncSetAttribute(
         }
         None => {
             let what = format!(
-                "a block of this kernel can have at most {most} bytes of dynamic shared memory, not {value}"
+                "a block of `{name}` can have at most {most} bytes of dynamic shared memory, not {value}"
             );
             runtime.refused(INVALID_VALUE, what)
         }

@@ -97,7 +97,7 @@ impl Runtime {
                 self.device.read(from as u64, &mut data).and_then(|()| self.device.write(to as u64, &data))
             }
         };
-        self.done(result, WHAT)
+        self.code_of(result, WHAT)
     }
 
     pub(super) fn is_on_device(&mut self, address: usize) -> bool {

@@ -46,6 +46,7 @@ fn runtime() -> MutexGuard<'static, Runtime> {
     RUNTIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A fat binary that the candidate's library has registered.
 struct Image {
     /// The PTX, or the reason why there is none.
     text: Result<String, String>,
@@ -130,14 +131,15 @@ impl Runtime {
         self.result(code)
     }
 
-    fn done(&mut self, result: Result<(), Fault>, what: &str) -> u32 {
+    /// Returns the error code of an operation on the device, and records a fault.
+    fn code_of(&mut self, result: Result<(), Fault>, what: &str) -> u32 {
         match result {
             Ok(()) => 0,
             Err(fault) => self.fault(&fault, what),
         }
     }
 
-    fn handle(&mut self) -> usize {
+    fn new_handle(&mut self) -> usize {
         // Never null, and never an address of host memory.
         self.next_handle += 16;
         self.next_handle
@@ -291,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_reported_once_and_refusals_only_if_the_candidate_did_not_query_them() {
+    fn unsupported_feature_is_reported_once_and_refusal_only_if_the_candidate_did_not_query_it() {
         begin_call();
         assert_eq!(end_call(0), None);
         runtime().refused(1, "an invalid launch".to_owned());

@@ -10,14 +10,14 @@ const VERSION: c_int = 13_000;
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaStreamCreate(to: *mut *mut c_void) -> u32 {
-    let handle = runtime().handle();
+    let handle = runtime().new_handle();
     // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, std::ptr::without_provenance_mut(handle)) }
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaStreamCreateWithFlags(to: *mut *mut c_void, _: c_uint) -> u32 {
-    let handle = runtime().handle();
+    let handle = runtime().new_handle();
     // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, std::ptr::without_provenance_mut(handle)) }
 }
@@ -28,21 +28,21 @@ pub(super) unsafe extern "C" fn __wrap_cudaStreamCreateWithPriority(
     _: c_uint,
     _: c_int,
 ) -> u32 {
-    let handle = runtime().handle();
+    let handle = runtime().new_handle();
     // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, std::ptr::without_provenance_mut(handle)) }
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaEventCreate(to: *mut *mut c_void) -> u32 {
-    let handle = runtime().handle();
+    let handle = runtime().new_handle();
     // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, std::ptr::without_provenance_mut(handle)) }
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaEventCreateWithFlags(to: *mut *mut c_void, _: c_uint) -> u32 {
-    let handle = runtime().handle();
+    let handle = runtime().new_handle();
     // SAFETY: the caller keeps the contract of the runtime's function.
     unsafe { give(to, std::ptr::without_provenance_mut(handle)) }
 }

@@ -74,7 +74,7 @@ fn open(
     };
     let symbol = &setup.symbol;
     let run = find(&format!("__tvm_ffi_{symbol}")).or_else(|| find(symbol)).ok_or_else(|| {
-        format!("the library has neither `__tvm_ffi_{symbol}` nor `{symbol}` (set `symbol`, or export it: C++ needs extern \"C\")")
+        format!("the library has neither `__tvm_ffi_{symbol}` nor `{symbol}` (set `symbol` to the name of an exported function; C++ needs extern \"C\")")
     })?;
     let plan = find(&format!("__tvm_ffi_{symbol}_plan")).or_else(|| find(&format!("{symbol}_plan")));
     page.phase.store(Phase::Loaded as u32, Ordering::SeqCst);

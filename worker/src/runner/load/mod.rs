@@ -19,7 +19,7 @@ pub(super) struct Loaded {
     pub(super) run: Function,
     pub(super) plan: Option<Function>,
     pub(super) raised: Raised,
-    /// True if outputs are returned. They are then copied before the call ends.
+    /// True if the candidate returns its outputs. They are then copied into their slots before the call ends.
     pub(super) returned: bool,
     /// The `self` argument for each entry; empty if functions take none.
     pub(super) entries: Vec<*mut c_void>,
@@ -65,6 +65,8 @@ pub(super) fn load(setup: &Setup, given: LoadInputs, page: &ControlPage) -> Resu
         (Launcher::Interpreter | Launcher::Triton, None) => {
             Err("there is no interpreter in this process".to_owned())
         }
-        (Launcher::Kernel, _) => Err("the worker launches kernels without host code itself".to_owned()),
+        (Launcher::Kernel, _) => {
+            Err("a runner cannot launch a kernel without host code; the worker does that".to_owned())
+        }
     }
 }

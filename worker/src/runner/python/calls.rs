@@ -75,9 +75,9 @@ pub(in crate::runner) fn load(
     let source = read(&File::from(artifact)).map_err(|error| format!("reading the module: {error}"))?;
     let name = setup.module.as_deref().unwrap_or_default();
     let Interpreter { api, driver } = interpreter;
-    // SAFETY: the lock has been held since `ready`. No null is passed on, and no object is released twice. Not released
-    // are the answer, because entries refer to its parts, and what exists at an early error, because the process then
-    // ends.
+    // SAFETY: the lock has been held since `ready`. No null is passed on, and no object is released twice. The answer
+    // is never released, because entries refer to its parts. After an early error nothing is released, because the
+    // process then ends.
     unsafe {
         let bytes = |bytes: &[u8]| (api.bytes)(bytes.as_ptr().cast(), length(bytes.len()));
         let text = |text: &str| (api.text)(text.as_ptr().cast(), length(text.len()));

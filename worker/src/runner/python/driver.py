@@ -1,9 +1,9 @@
 """The first code that a runner's interpreter runs: imports torch before any foreign code, then loads a candidate's
 module and makes the calls of its entries.
 
-The runner calls `Driver.load` once, and then one function for each entry. Such a function gets DLPack capsules of mapped
-memory, for the inputs and then for the outputs, and returns None or an error text. A candidate may do anything to these
-objects: verdict, clock and expected outputs are in another process.
+The runner calls `Driver.load` once, which returns functions for the calls of each entry. Each of these functions gets
+DLPack capsules of mapped memory, for the inputs and then for the outputs, and returns None or an error text. A candidate
+may do anything to these objects: verdict, clock and expected outputs are in another process.
 """
 
 import ctypes
@@ -97,7 +97,7 @@ def exit_process(end):
 
 
 def failed(error):
-    """Returns the error text for an exception from a candidate."""
+    """Returns the error text for an exception from a candidate. A SystemExit ends the process instead."""
     if type(error) is WrongResult:
         return encodable(error.args[0])
     if isinstance(error, SystemExit):
@@ -163,9 +163,9 @@ def recorded_function(name):
 
 
 class State:
-    """The recorded parameters and buffers of a model. Before each call, the model's tensors are set to the entry's values.
+    """The recorded parameters and buffers of a model: the arguments whose names in the captures begin with `self.`.
 
-    They are the arguments whose names in the captures begin with `self.`. The model's `forward` gets only the others.
+    Before each call, the model's tensors are set to the entry's values. The model's `forward` gets only the other arguments.
     """
 
     def __init__(self, model, symbol, entry):
@@ -188,8 +188,8 @@ class State:
         if others and unnamed:
             if [form(tensor) for tensor in unnamed.values()] != [(it["dtype"], it["shape"]) for it in others]:
                 raise LookupError(
-                    f"`{symbol}` has no `{others[0]['name']}`, and its other parameters and buffers ({', '.join(unnamed)}) are not those of the "
-                    "recorded model in order (give them the same names)"
+                    f"`{symbol}` has no `{others[0]['name']}`, and its other parameters and buffers ({', '.join(unnamed)}) do not have the "
+                    "dtypes and shapes of the recorded ones in the same order (give them the recorded names)"
                 )
             for (name, tensor), it in zip(unnamed.items(), others):
                 self.add(symbol, name, tensor, it)
@@ -341,7 +341,7 @@ class CallSource:
 
 
 def caller(function, entry, destination, state=None, kept=True):
-    """Returns a function that makes the call of an entry. Only if `kept` is true, it sets the state and keeps returned outputs."""
+    """Returns a function that makes the call of an entry. Without `kept`, it neither sets the state nor copies returned outputs."""
     text = CallSource(entry["tensors"])
     arguments = text.arguments(entry["call"], state.places if state else ())
     outputs = entry["outputs"]
@@ -459,7 +459,7 @@ def interpret_triton():
 
 
 def reseed():
-    """Reseeds random generators after a clone, so that siblings draw different numbers. `random` does this by itself."""
+    """Reseeds random generators after a clone, so that the copies of one zygote draw different numbers. `random` does this by itself."""
     torch.default_generator.seed()
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:

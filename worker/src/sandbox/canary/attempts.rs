@@ -62,6 +62,7 @@ pub(super) fn before_the_lock_down(segment: i32) {
     }
 }
 
+/// Attempts to use memory and to write to a file, within these limits and beyond them.
 pub(super) fn memory(data: Bytes, address_space: Bytes, file_size: Bytes) {
     let both = libc::PROT_READ | libc::PROT_WRITE;
     let beyond = data.saturating_mul(2);

@@ -28,6 +28,7 @@ struct CanaryOutput {
     claims: Vec<Protection>,
 }
 
+/// Runs a canary. If that fails, every protection that attempts can test is missing.
 pub(super) fn protections() -> Vec<Protection> {
     match run_canary() {
         Ok(canary) => judge(&canary),
@@ -97,7 +98,7 @@ fn run_canary() -> Result<CanaryOutput, String> {
     File::from(read)
         .take(MAX_OUTPUT)
         .read_to_string(&mut output)
-        .map_err(|error| format!("reading its output: {error}"))?;
+        .map_err(|error| format!("reading the canary's output: {error}"))?;
     let end = runner.reap().map_err(|error| opt_shared::causes::chain(&error))?;
     let mut canary = parse_output(&output, end);
     canary.claims.extend(runner.protections().iter().cloned());

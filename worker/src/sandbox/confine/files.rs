@@ -187,8 +187,8 @@ enum Absent {
 }
 
 /// Makes rules that allow folders, except the hidden paths in them. Landlock rules can only allow access, so a folder
-/// that contains a hidden path gets no rule. Instead, each file and folder in it gets one that neither is hidden nor
-/// contains a hidden path.
+/// that contains a hidden path gets no rule. Instead, the files and folders in it that are not hidden get rules, by the
+/// same principle.
 struct RulesExceptHidden<'a> {
     hidden: Vec<&'a PathBuf>,
 }

@@ -65,7 +65,7 @@ fn change_user(id: u32) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Empties all capability sets, so that exec cannot fill them again.
+/// Empties this process's capability sets. `clear_bounding_set` says why exec cannot fill them again.
 pub(super) fn give_up_capabilities() -> Result<Vec<Protection>, ConfineError> {
     clear_bounding_set()?;
     let _ = rustix::thread::clear_ambient_capability_set();

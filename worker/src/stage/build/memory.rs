@@ -44,18 +44,21 @@ impl Limits {
         let Self { plan, left, inherited } = self;
         if let Some(inherited) = inherited.filter(|&inherited| inherited < left) {
             let why = format!(
-                "{what}: it may owe {left}, but under the limits of the run's own process it can get {inherited} \
-                 (raise `ulimit -Hv` and `ulimit -Hd`, or lower [build] memory)"
+                "{what}: the compiler's memory limit is {left}, but under the limits of the run's own process it can get \
+                 {inherited} (raise `ulimit -Hv` and `ulimit -Hd`, or lower [build] memory)"
             );
             (Status::InfraError, why)
         } else if left < plan {
             let why = format!(
-                "{what}: under the run's ceiling it may owe {left}, instead of {plan} ([build] memory): raise [memory] \
-                 host_ceiling"
+                "{what}: the run's ceiling lowers the compiler's memory limit from {plan} ([build] memory) to {left} \
+                 (raise [memory] host_ceiling)"
             );
             (Status::DoesNotFit, why)
         } else {
-            (Status::HostMemoryLimit, format!("{what}; it may owe {plan} ([build] memory)"))
+            (
+                Status::HostMemoryLimit,
+                format!("{what}; the compiler's memory limit is {plan} ([build] memory)"),
+            )
         }
     }
 }
@@ -68,9 +71,9 @@ mod tests {
     fn candidate_is_blamed_only_if_all_of_the_plans_memory_could_be_used() {
         let plan = Bytes::gib(4);
         for (left, inherited, status, says) in [
-            (4, None, Status::HostMemoryLimit, "it may owe 4.00 GiB ([build] memory)"),
+            (4, None, Status::HostMemoryLimit, "limit is 4.00 GiB ([build] memory)"),
             (4, Some(4), Status::HostMemoryLimit, "[build] memory"),
-            (2, None, Status::DoesNotFit, "instead of 4.00 GiB"),
+            (2, None, Status::DoesNotFit, "from 4.00 GiB ([build] memory) to 2.00 GiB"),
             (2, Some(3), Status::DoesNotFit, "host_ceiling"),
             (4, Some(3), Status::InfraError, "it can get 3.00 GiB (raise `ulimit -Hv`"),
             (2, Some(1), Status::InfraError, "ulimit -Hd"),

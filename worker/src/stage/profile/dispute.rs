@@ -14,7 +14,7 @@ use crate::session::{
     Answer, Backend, BlockOrder, Ending, Renew, SessionError, Variants, Varied, WIDEST_ELEMENT, nothing_new,
 };
 use crate::stage::calls::EntryCalls;
-use crate::stage::failure::{Calls, of_calls};
+use crate::stage::failure::{CallKind, verdict_of_calls};
 
 /// A slot in which the candidate's outputs differ from the baseline's.
 pub(super) struct Disputed<'c> {
@@ -57,7 +57,7 @@ impl<'a, B: Backend> Profile<'a, B> {
             return Ok((BASELINE, stop));
         }
         let baseline = &mut sides[BASELINE];
-        let made = again(context, baseline, calls, poison, &mut renew)?;
+        let made = repeat_block(context, baseline, calls, poison, &mut renew)?;
         if let Some(stop) = made {
             return Ok((BASELINE, stop));
         }
@@ -111,7 +111,7 @@ impl<'a, B: Backend> Profile<'a, B> {
             }
             let context = &contexts[at];
             variations[at].write_for(context.recorded, memory, block.calls, block.seed)?;
-            stopped = repeated(context, &mut side, block, &mut outliers[at])?;
+            stopped = check_kept_block(context, &mut side, block, &mut outliers[at])?;
         }
         let ending = side.session.finish()?;
         self.note_end(CANDIDATE, &ending);
@@ -121,7 +121,7 @@ impl<'a, B: Backend> Profile<'a, B> {
 
 /// Makes the plan call, if any, and repeats a block, without using the times. `renew` writes its inputs, unless they
 /// are in place. Returns the reason if the side stopped.
-fn again(
+fn repeat_block(
     context: &Context<'_>,
     side: &mut Side<'_>,
     calls: u32,
@@ -139,12 +139,12 @@ fn again(
         expected: std::time::Duration::ZERO,
         limit: context.task.verify.call_timeout.saturating_mul(calls),
     };
-    let steps = [(true, 1, Calls::TimedPlan), (false, calls, Calls::Timed)];
+    let steps = [(true, 1, CallKind::TimedPlan), (false, calls, CallKind::Timed)];
     for (plan, calls, what) in steps.into_iter().filter(|(plan, ..)| side.has_plan || !plan) {
         match side.session.clock().block(&order(plan, calls), &mut *renew)? {
             Answer::Died => return Ok(Some(Stop::Died { entry: context.index })),
             Answer::Done(block) => {
-                if let Some(verdict) = of_calls(&block.called, calls, what) {
+                if let Some(verdict) = verdict_of_calls(&block.called, calls, what) {
                     return Ok(Some(stop(context, verdict.status, verdict.detail)));
                 }
             }
@@ -181,14 +181,14 @@ fn most_outliers(looks: f64, matched_ratio: f64) -> f64 {
 }
 
 /// Checks whether a fresh runner computes the same elements as those that were kept.
-fn repeated(
+fn check_kept_block(
     context: &Context<'_>,
     side: &mut Side<'_>,
     block: &KeptBlock,
     outliers: &mut Outliers,
 ) -> Result<Option<Stop>, SessionError> {
     let poison = crate::stage::POISONS[0];
-    let stopped = again(context, side, block.calls, poison, &mut nothing_new)?;
+    let stopped = repeat_block(context, side, block.calls, poison, &mut nothing_new)?;
     if stopped.is_some() {
         return Ok(stopped);
     }

@@ -23,7 +23,7 @@ use super::{CANDIDATE, Side, Stop, handoff};
 use crate::judge::{half_width, over_pairs, over_runners, quantile_of, summarise};
 use crate::recorded::allocated_bytes;
 use crate::session::{DeviceBlock, DeviceFacts, SessionError, VariantMemory};
-use crate::stage::failure::Calls;
+use crate::stage::failure::CallKind;
 
 const WARM_UP_CALLS: u32 = 3;
 const WARM_UP_TIME: Duration = Duration::from_millis(10);
@@ -132,7 +132,8 @@ impl Timing {
         self.handoff = handoff.typical;
         let least_clock = least_clock(self.samples.iter().flat_map(Samples::clocks));
         // If at least half of the pairs took no time, the others are exceptions.
-        let used = if timed.len() <= pairs.without_time { Vec::new() } else { believed(timed, least_clock) };
+        let used =
+            if timed.len() <= pairs.without_time { Vec::new() } else { counted_pairs(timed, least_clock) };
         // A runner without figures is replaced by another one.
         self.runners += u32::from(!used.is_empty());
         self.disturbed |= used.iter().any(|pair| !pair.is_calm(least_clock) || pair.threads_waited);
@@ -194,8 +195,8 @@ impl Timing {
         if self.samples.len() == 1 { over_runners(&self.medians[CANDIDATE]) } else { self.over_ratios() }
     }
 
-    /// The speed-up over the baseline. Its interval includes what other hand-offs would have made of it. More runners
-    /// do not make that part smaller.
+    /// The speed-up over the baseline. Its interval is extended to the speed-ups that other hand-offs would give. More
+    /// runners do not make that extension smaller.
     fn speedup(&self) -> Option<Estimate> {
         let estimate = self.over_ratios()?;
         let (least, most) = handoff::factors(&self.by_handoff);
@@ -306,7 +307,7 @@ fn deciles(ms: &[f64]) -> Vec<f64> {
 /// Returns the pairs that count. Disturbed pairs do not count, unless too few others are left, or the candidate was
 /// disturbed much more often than its baseline. Otherwise, a candidate could have its slow blocks discarded by waiting
 /// in them, or by heating the device.
-fn believed(timed: &[Timed], least_clock: Option<f64>) -> Vec<&Timed> {
+fn counted_pairs(timed: &[Timed], least_clock: Option<f64>) -> Vec<&Timed> {
     let disturbed = |side: usize| timed.iter().filter(|pair| pair.is_disturbed(side, least_clock)).count();
     let calm: Vec<&Timed> = timed.iter().filter(|pair| pair.is_calm(least_clock)).collect();
     let self_made = 2 + disturbed(1) * 3 / 2 < disturbed(CANDIDATE);
@@ -339,7 +340,7 @@ pub(super) fn warm_up<M: VariantMemory>(
         if pairing.sides[number].has_plan {
             // These input values differ from those of every timed call.
             let seed = pairing.draws.random.random();
-            match pairing.block(number, 1, Calls::TimedPlan, None, &[], seed)? {
+            match pairing.block(number, 1, CallKind::TimedPlan, None, &[], seed)? {
                 Ok(block) => pairing.samples[number].plan_ms = Some(block.elapsed.as_secs_f64() * 1e3),
                 Err(stop) => return Ok(Err(stop)),
             }
@@ -411,9 +412,9 @@ fn paired<M: VariantMemory>(
     Ok(Ok(()))
 }
 
-/// Makes the 100 timed calls of KernelForge's protocol, in as few blocks as the ring, the variants and the state of the
-/// caches allow. The outputs of all calls are compared (or some are kept, if inputs vary and there is no baseline), and
-/// the mean time of a call is the only sample.
+/// Makes the 100 timed calls of KernelForge's protocol, in as few blocks as the ring of output slots, the variants and
+/// the state of the caches allow. The outputs of all calls are compared (or some are kept, if inputs vary and there is
+/// no baseline), and the mean time of a call is the only sample.
 fn kernelforge<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
     pairs: &mut Pairs,
@@ -469,7 +470,7 @@ pub(super) fn idle_rounds<M: VariantMemory>(
     }
     let runners = least_runners(pairs.is_late(pairing.samples));
     let rounds = MIN_ROUNDS.div_ceil(runners as usize);
-    // In turns, like blocks, because the hand-off depends on what ran before.
+    // The sides take turns, as with blocks, because the hand-off depends on what ran before.
     for _ in 0..rounds {
         for number in 0..pairing.sides.len() {
             if let Err(stop) = pairing.idle_round(number)? {

@@ -1,9 +1,9 @@
 //! Sets the hand-off time and the way of waiting, which are the same for all sides of a profile.
 //!
-//! The hand-off is measured twice: with empty blocks before the first call, to choose the number of calls in a block,
-//! and with the idle rounds among the timed blocks. The second is the one that timed blocks contain: on an idle
-//! machine, its median was 22 to 26 us, and that of the first 15 to 17 us. The difference made a ratio of 2 appear as
-//! 1.98.
+//! The hand-off is the part of a block's time in which the runner is woken and its report is received. It is measured
+//! twice: with empty blocks before the first call, to choose the number of calls in a block, and with the idle rounds
+//! among the timed blocks. The second is the one that timed blocks contain: on an idle machine, its median was 22 to 26
+//! us, and that of the first 15 to 17 us. The difference made a ratio of 2 appear as 1.98.
 
 use std::time::Duration;
 
@@ -55,8 +55,9 @@ pub(super) fn among<'r>(sides: impl Iterator<Item = &'r [IdleRound]>) -> Option<
 
 /// Chooses the hand-off of blocks, the shortest of which took `shortest`. `among` comes from the idle rounds among
 /// these blocks, and `measured` from empty blocks before them. `measured` counts if `among` is unknown or leaves no
-/// time. The result's `most` leaves at least half of the time that its `typical` leaves of the shortest block.
-pub(super) fn believed(among: Option<Handoff>, measured: Duration, shortest: Option<Duration>) -> Handoff {
+/// time. The result's `most` is bounded: it leaves at least half of the time that `typical` leaves of the shortest
+/// block.
+pub(super) fn choose(among: Option<Handoff>, measured: Duration, shortest: Option<Duration>) -> Handoff {
     let shortest = shortest.unwrap_or(Duration::MAX);
     let unknown =
         Handoff { least: measured / UNKNOWN_FACTOR, typical: measured, most: measured * UNKNOWN_FACTOR };
@@ -186,7 +187,7 @@ mod tests {
             // The blocks took no time.
             (None, 100, Some(40), (50, 100, 100)),
         ] {
-            let found = believed(among, us(measured), shortest.map(us));
+            let found = choose(among, us(measured), shortest.map(us));
             assert_eq!(found, handoff(expected), "{among:?} {measured} {shortest:?}");
         }
     }

@@ -38,8 +38,8 @@ use self::pair::{Context, Draws, Made};
 use self::rotate::Rotation;
 pub(crate) use self::vary::Decisions;
 use self::vary::Variation;
-use super::failure::{of, of_refusal, of_the_capture, unless_tasks_were_refused};
-use super::{Progress, kept};
+use super::failure::{capture_failure, entry_failure, unless_tasks_were_refused, verdict_of_refusal};
+use super::{Progress, informative_end};
 use crate::judge::Tolerance;
 use crate::recorded::{Recorded, RecordedError};
 use crate::session::{
@@ -104,7 +104,7 @@ pub(crate) fn run<B: Backend>(
                 groups.give_back(placed);
             }
             Err((at, fault)) => {
-                let failure = of_the_capture(&task.entries[range.start + at].name, fault)?;
+                let failure = capture_failure(&task.entries[range.start + at].name, fault)?;
                 profile.head.fail(failure);
             }
         }
@@ -118,8 +118,9 @@ pub(crate) fn run<B: Backend>(
     Ok(report)
 }
 
+/// The reason why a side stopped.
 enum Stop {
-    /// Its candidate died. The session's end contains the verdict.
+    /// The side's candidate died. The session's end contains the verdict.
     Died {
         entry: usize,
     },
@@ -169,7 +170,7 @@ impl<B: Backend> Profile<'_, B> {
             match recorded.tolerances(&self.task.verify) {
                 Ok(of_entry) => tolerances.push(of_entry),
                 Err(error) => {
-                    let failure = of_the_capture(&recorded.name, error.into())?;
+                    let failure = capture_failure(&recorded.name, error.into())?;
                     self.head.fail(failure);
                     return Ok(());
                 }
@@ -187,7 +188,7 @@ impl<B: Backend> Profile<'_, B> {
             Ok(variations) => variations,
             Err((at, error)) => {
                 let recorded: &Recorded = placed[at].as_ref();
-                self.head.fail(of_the_capture(&recorded.name, error.into())?);
+                self.head.fail(capture_failure(&recorded.name, error.into())?);
                 return Ok(());
             }
         };
@@ -376,14 +377,14 @@ impl<B: Backend> Profile<'_, B> {
             (Stop::Failed(failure), _) => *failure,
             (Stop::Died { entry }, Some(ending)) => {
                 let Verdict { status, detail } = ending.verdict;
-                self.head.end = kept(ending.end);
-                of(placed[entry].as_ref(), status, detail)
+                self.head.end = informative_end(ending.end);
+                entry_failure(placed[entry].as_ref(), status, detail)
             }
             (Stop::Died { entry }, None) => {
-                of(placed[entry].as_ref(), Status::Crashed, "its runner ended".to_owned())
+                entry_failure(placed[entry].as_ref(), Status::Crashed, "the runner ended".to_owned())
             }
             (Stop::Disputed { entry, .. }, _) => {
-                of(placed[entry].as_ref(), Status::Nondeterministic, "its outputs vary".to_owned())
+                entry_failure(placed[entry].as_ref(), Status::Nondeterministic, "the outputs vary".to_owned())
             }
         };
         self.report.baseline_failed = number == BASELINE;
@@ -432,7 +433,7 @@ fn start<'b, B: Backend>(
     let stop = match loaded {
         Answer::Done(Loaded::Ready { .. }) => None,
         Answer::Done(Loaded::Refused { text }) => {
-            let Verdict { status, detail } = of_refusal(text);
+            let Verdict { status, detail } = verdict_of_refusal(text);
             Some(failed(placed, 0, status, detail))
         }
         Answer::Died => Some(Stop::Died { entry: 0 }),
@@ -441,5 +442,5 @@ fn start<'b, B: Backend>(
 }
 
 fn failed<P: AsRef<Recorded>>(placed: &[P], entry: usize, status: Status, detail: String) -> Stop {
-    Stop::Failed(Box::new(of(placed[entry].as_ref(), status, detail)))
+    Stop::Failed(Box::new(entry_failure(placed[entry].as_ref(), status, detail)))
 }

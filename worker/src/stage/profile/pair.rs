@@ -22,7 +22,7 @@ use crate::session::{
 };
 use crate::stage::POISONS;
 use crate::stage::calls::EntryCalls;
-use crate::stage::failure::{self, Calls};
+use crate::stage::failure::{self, CallKind};
 
 /// Once the duration of calls is known, the time limit of a block is at most `MIN_LIMIT` plus `LIMIT_FACTOR` times
 /// their expected duration.
@@ -31,13 +31,14 @@ const MIN_LIMIT: Duration = Duration::from_secs(5);
 /// On average, all output slots are checked in one pair out of this many.
 const ALL_SLOTS_ONE_IN: u32 = 16;
 
+/// An entry, and how it is timed.
 pub(super) struct Context<'a> {
     pub(super) task: &'a ProfileTask,
     pub(super) recorded: &'a Recorded,
-    /// The size of all its inputs.
+    /// The size of all inputs of the entry.
     pub(super) inputs: Bytes,
     pub(super) tolerances: &'a [Tolerance],
-    /// Its index in the sessions.
+    /// The entry's index in the sessions.
     pub(super) index: usize,
     pub(super) weight: u64,
     /// True if the entries of its batch are timed in turns. Always false if only one entry of the batch is timed.
@@ -98,6 +99,7 @@ pub(super) struct Order {
     pub(super) all_slots: bool,
 }
 
+/// Makes the pairs of one entry in one pair of runners.
 pub(super) struct Pairing<'p, 'b, M> {
     pub(super) context: &'p Context<'p>,
     pub(super) sides: &'p mut [Side<'b>],
@@ -166,7 +168,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
             }
         }
         let looks = looks::draw(&self.context.recorded.outputs, calls, &mut self.draws.random);
-        let block = match self.block(number, calls, Calls::Timed, Some(pair.poison), &looks, pair.seed)? {
+        let block = match self.block(number, calls, CallKind::Timed, Some(pair.poison), &looks, pair.seed)? {
             Ok(block) => block,
             Err(stop) => return Ok(Err(stop)),
         };
@@ -231,7 +233,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         &mut self,
         number: usize,
         calls: u32,
-        what: Calls,
+        what: CallKind,
         poison: Option<u8>,
         looks: &[Look],
         seed: u64,
@@ -239,9 +241,9 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         let order = BlockOrder {
             entry: self.context.index,
             calls,
-            plan: what == Calls::TimedPlan,
+            plan: what == CallKind::TimedPlan,
             varied: self.variation.varies(),
-            cold: self.context.is_cold() && what == Calls::Timed,
+            cold: self.context.is_cold() && what == CallKind::Timed,
             poison,
             looks,
             expected: self.samples[number].estimate * calls,
@@ -256,10 +258,10 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
             Answer::Done(block) => block,
             Answer::Died => return Ok(Err((number, Stop::Died { entry: context.index }))),
         };
-        Ok(match failure::of_calls(&block.called, calls, what) {
+        Ok(match failure::verdict_of_calls(&block.called, calls, what) {
             Some(verdict) => Err((number, stop(self.context, verdict.status, verdict.detail))),
             None => {
-                self.samples[number].called |= what == Calls::Timed;
+                self.samples[number].called |= what == CallKind::Timed;
                 Ok(block)
             }
         })
@@ -268,9 +270,9 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
     /// The time limit of a block: `call_timeout` for each call. Once this runner has called the entry, the limit is
     /// also at most a multiple of the expected duration, plus `MIN_LIMIT`. Otherwise, a kernel that slows down on
     /// purpose would take time from all others.
-    fn limit(&self, number: usize, calls: u32, what: Calls) -> Duration {
+    fn limit(&self, number: usize, calls: u32, what: CallKind) -> Duration {
         let allowed = self.context.task.verify.call_timeout.saturating_mul(calls);
-        if what != Calls::Timed || !self.samples[number].called {
+        if what != CallKind::Timed || !self.samples[number].called {
             return allowed;
         }
         let expected = self.samples[number].estimate.saturating_mul(calls);
@@ -416,20 +418,20 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
 }
 
 pub(super) fn stop(context: &Context<'_>, status: Status, detail: String) -> Stop {
-    Stop::Failed(Box::new(failure::of(context.recorded, status, detail)))
+    Stop::Failed(Box::new(failure::entry_failure(context.recorded, status, detail)))
 }
 
 /// The failure of an output that was right in verification and is wrong in a timed call. It depends on the number or
 /// the time of the calls, so it is not a numerical error.
 pub(super) fn wrong_in_time(context: &Context<'_>, mismatch: Box<Mismatch>, slot: u32, calls: u32) -> Stop {
     let detail = format!(
-        "verified, then wrong in timed call {} of a block of {calls}: {} of {} elements of `{}`",
+        "verified, then wrong in timed call {} of a block of {calls}: {} of {} elements of `{}` differ",
         slot + 1,
         mismatch.failed,
         mismatch.elements,
         mismatch.output
     );
-    let mut failure = failure::of(context.recorded, Status::Nondeterministic, detail);
+    let mut failure = failure::entry_failure(context.recorded, Status::Nondeterministic, detail);
     failure.mismatch = Some(*mismatch);
     Stop::Failed(Box::new(failure))
 }

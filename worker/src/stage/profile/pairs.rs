@@ -107,7 +107,7 @@ impl Pairs {
             }))
         };
         let found = rounds(|it| it.end).or_else(|| rounds(|_| usize::MAX));
-        handoff::believed(found, measured, self.timed.iter().filter_map(Timed::shortest).min())
+        handoff::choose(found, measured, self.timed.iter().filter_map(Timed::shortest).min())
     }
 
     /// Returns true if the entry is late, judged by these runners' share of its time.

@@ -56,7 +56,7 @@ pub(super) fn works_unasked(
     }
 }
 
-/// Compares the candidate's own figures with the worker's, and the worker's with what a machine can do.
+/// Compares the time by the runner's own clock with the worker's, and the worker's with what a machine can do.
 pub(super) fn implausible(
     context: &Context<'_>,
     samples: &Samples,

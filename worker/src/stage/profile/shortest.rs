@@ -1,7 +1,7 @@
 //! Widens the interval of a speed-up whose blocks were disturbed to what the shortest blocks of each side allow. Pure.
 //!
-//! Waiting for a CPU makes blocks longer, so a call takes about as long as in the shortest block, or less if threads
-//! waited in it. Several threads may have waited at once, so only the sum of their waits bounds how much less.
+//! Waiting for a CPU makes blocks longer, so a call takes at most about as long as in the shortest block. If threads
+//! waited in that block, the call takes less, by at most the sum of their waits.
 
 use opt_shared::outcome::Estimate;
 
@@ -11,8 +11,8 @@ use super::samples::Samples;
 const MIN_WORK: f64 = 0.01;
 /// Among the blocks that are at most this much longer than the shortest, the one with the shortest waits tells most.
 const SIMILAR: f64 = 1.02;
-/// If the candidate's threads waited for more than this many times the baseline's share of the time, the candidate
-/// caused these waits itself, and gains nothing by them.
+/// If the share of the time for which the candidate's threads waited is more than this many times the baseline's, the
+/// candidate caused these waits itself, and gains nothing by them.
 const MAX_SHARES: f64 = 2.0;
 
 /// The bounds of the time of a call in milliseconds.

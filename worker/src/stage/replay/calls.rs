@@ -23,8 +23,10 @@ use crate::session::{
     Answer, Backend, Ending, KernelLaunch, Loaded, PoolSlot, Session, SessionError, Verdict,
 };
 use crate::stage::calls::{CallEnd, EntryCalls, EntryEnd};
-use crate::stage::failure::{of, of_refusal, of_the_capture, unless_damaged, unless_tasks_were_refused};
-use crate::stage::{POISONS, Progress, kept};
+use crate::stage::failure::{
+    capture_failure, entry_failure, unless_damaged, unless_tasks_were_refused, verdict_of_refusal,
+};
+use crate::stage::{POISONS, Progress, informative_end};
 
 /// The slot that a step's only call writes.
 const SLOT: u32 = 0;
@@ -137,7 +139,7 @@ impl<B: Backend> Calls<'_, B> {
         let placed = match backend.place_in_pool(recorded, &self.arena, &slots) {
             Ok(placed) => [placed],
             Err(fault) => {
-                let failure = of_the_capture(&name, fault)?;
+                let failure = capture_failure(&name, fault)?;
                 return Err(StepError::Failed(Box::new(Failed { step, failure, end: None })));
             }
         };
@@ -198,7 +200,7 @@ fn failure_of(recorded: &Recorded, over: EntryEnd, ending: Ending) -> (EntryFail
         EntryEnd::Failed(failure) => (*failure, None),
         EntryEnd::Died => {
             let Verdict { status, detail } = ending.verdict;
-            (of(recorded, status, detail), kept(ending.end))
+            (entry_failure(recorded, status, detail), informative_end(ending.end))
         }
     };
     (unless_tasks_were_refused(failure, tasks_refused), end)
@@ -217,8 +219,8 @@ fn drive(
     let has_plan = match session.load(load_timeout(callee.verify.call_timeout))? {
         Answer::Done(Loaded::Ready { has_plan, .. }) => has_plan,
         Answer::Done(Loaded::Refused { text }) => {
-            let Verdict { status, detail } = of_refusal(text);
-            return Ok(Err(EntryEnd::Failed(Box::new(of(recorded, status, detail)))));
+            let Verdict { status, detail } = verdict_of_refusal(text);
+            return Ok(Err(EntryEnd::Failed(Box::new(entry_failure(recorded, status, detail)))));
         }
         Answer::Died => return Ok(Err(EntryEnd::Died)),
     };

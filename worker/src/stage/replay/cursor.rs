@@ -80,7 +80,8 @@ pub struct Cursor<'a> {
     recording: &'a Recording,
     at: usize,
     step: u32,
-    /// The number of uses of each constant, counted independently of the schedule.
+    /// The number of uses of each constant so far, counted independently of the schedule. It is the epoch of the next
+    /// use.
     epochs: HashMap<Key, u32>,
     disagreement: Option<Disagreement>,
 }

@@ -54,7 +54,7 @@ pub(crate) fn run<B: Backend>(
     task: &ReplayTask,
     head: &mut Head,
 ) -> Replayed {
-    let result = attempt(backend, progress, task, head);
+    let result = try_run(backend, progress, task, head);
     // An error that ends a context may be seen by the pool's thread alone, and so may a panic in the driver.
     let pool_failed = matches!(
         result,
@@ -68,13 +68,13 @@ pub(crate) fn run<B: Backend>(
     Replayed { result: result.map(Box::new) }
 }
 
-fn attempt<B: Backend>(
+fn try_run<B: Backend>(
     backend: &B,
     progress: Progress<'_>,
     task: &ReplayTask,
     head: &mut Head,
 ) -> Result<ReplayResult, ReplayError> {
-    let (recording, locations) = recording(progress, task)?;
+    let (recording, locations) = read_or_make_recording(progress, task)?;
     let sets = recording.working_sets();
     let grain = backend.pool_grain();
     let slots = recording.slots(grain);
@@ -117,7 +117,10 @@ fn attempt<B: Backend>(
     Ok(result(task, &recording, grain, &plan, done, calls))
 }
 
-fn recording(progress: Progress<'_>, task: &ReplayTask) -> Result<(Recording, Locations), ReplayError> {
+fn read_or_make_recording(
+    progress: Progress<'_>,
+    task: &ReplayTask,
+) -> Result<(Recording, Locations), ReplayError> {
     let (recorder, locations) = captures::survey(task)?;
     if let Some(known) = captures::read_recording(&task.recording)? {
         return Ok((known, locations));

@@ -1,7 +1,7 @@
 //! The pool: a thread that owns the device and executes the plan's moves, some of them while calls run.
 //!
 //! Owns the order of the copy queue and counts its work. A slot contains poison from its allocation until its bytes
-//! have arrived. Every load is compared with the catalog's digest. The source provides the bytes.
+//! have arrived. The digest of every load is compared with the recorded one. The source provides the bytes.
 
 use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender};
@@ -36,9 +36,11 @@ pub enum PoolError {
     },
     #[error("the bytes of {name} differ from the recorded ones (was the capture changed?)")]
     Changed { name: String },
-    #[error("a tensor that the plan moves is not in the catalog, or not where the plan expects it")]
+    #[error(
+        "a tensor that the pool should move is not in the recording, or not where the planned moves left it"
+    )]
     Plan,
-    #[error("the pool has ended")]
+    #[error("the pool's thread ended too early")]
     Ended,
 }
 
@@ -53,7 +55,9 @@ pub struct ReadySlot {
     pub constant: u32,
     /// An offset in the arena or, on a device, an address.
     pub address: u64,
+    /// The offset of the constant's first byte in the slot.
     pub phase: u8,
+    /// The size of the slot.
     pub bytes: Bytes,
     /// The size of the constant.
     pub length: Bytes,

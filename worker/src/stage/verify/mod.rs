@@ -15,8 +15,10 @@ use opt_shared::message::VerifyTask;
 use opt_shared::outcome::{Blame, EntryFailure, Head, OutputForm, RunnerEnd, Status, Verified, WorstError};
 
 use super::calls::{Checked, EntryCalls, EntryEnd};
-use super::failure::{self, of, of_refusal, of_the_capture, unless_damaged, unless_tasks_were_refused};
-use super::{Progress, kept};
+use super::failure::{
+    self, capture_failure, entry_failure, unless_damaged, unless_tasks_were_refused, verdict_of_refusal,
+};
+use super::{Progress, informative_end};
 use crate::judge::Tolerance;
 use crate::recorded::Recorded;
 use crate::session::{
@@ -85,6 +87,7 @@ pub(crate) fn run<B: Backend>(
     Ok(report)
 }
 
+/// The result of a shared session.
 struct Shared {
     /// The number of entries that need no separate session.
     settled: usize,
@@ -95,6 +98,7 @@ struct Shared {
     doubted: Option<Box<EntryFailure>>,
 }
 
+/// How the calls of an entry ended in a shared session.
 enum SharedEnd {
     Settled(Box<Outcome>),
     Doubted(Box<EntryFailure>),
@@ -142,7 +146,7 @@ struct Outcome {
 impl<'a, B: Backend> Verification<'a, B> {
     /// Records an entry whose capture cannot be used. Returns true if enough entries have failed.
     fn record_unusable_entry(&mut self, at: usize, fault: InputFault) -> Result<bool, SessionError> {
-        let failure = Some(of_the_capture(&self.task.entries[at].name, fault)?);
+        let failure = Some(capture_failure(&self.task.entries[at].name, fault)?);
         Ok(self.record_outcome(at, Outcome { failure, ..Outcome::default() }))
     }
 
@@ -202,11 +206,12 @@ impl<'a, B: Backend> Verification<'a, B> {
         self.record_ending(&ending);
         // If a refused process may be the reason, only the result of the separate session counts.
         shared.doubted.take_if(|doubt| ending.tasks_refused && failure::may_be_a_refused_task(doubt.status));
-        // If the host is to blame, the entry is not repeated in a separate session. The core decides what to do next.
+        // If the host is to blame, the entry is not repeated in a separate session. The supervisor decides what to do
+        // next.
         if died && ending.verdict.status == Status::InfraError {
             let Verdict { status, detail } = ending.verdict;
-            let failure = Some(of(placed[shared.settled].as_ref(), status, detail));
-            let outcome = Outcome { failure, end: kept(ending.end), checked: Checked::default() };
+            let failure = Some(entry_failure(placed[shared.settled].as_ref(), status, detail));
+            let outcome = Outcome { failure, end: informative_end(ending.end), checked: Checked::default() };
             shared.enough = self.record_outcome(first + shared.settled, outcome);
             shared.settled += 1;
         }
@@ -263,8 +268,8 @@ impl<'a, B: Backend> Verification<'a, B> {
                 entry::drive(&mut calls, &mut *session, has_plan)?
             }
             Answer::Done(Loaded::Refused { text }) => {
-                let Verdict { status, detail } = of_refusal(text);
-                Some(EntryEnd::Failed(Box::new(of(recorded, status, detail))))
+                let Verdict { status, detail } = verdict_of_refusal(text);
+                Some(EntryEnd::Failed(Box::new(entry_failure(recorded, status, detail))))
             }
             Answer::Died => Some(EntryEnd::Died),
         };
@@ -280,7 +285,7 @@ impl<'a, B: Backend> Verification<'a, B> {
                 if status == Status::Unsupported {
                     self.lacking.get_or_insert_with(|| format!("{}: {detail}", recorded.name));
                 }
-                (Some(of(recorded, status, detail)), kept(ending.end))
+                (Some(entry_failure(recorded, status, detail)), informative_end(ending.end))
             }
         };
         let failure = failure.map(|failure| unless_tasks_were_refused(failure, ending.tasks_refused));
@@ -298,7 +303,7 @@ impl<'a, B: Backend> Verification<'a, B> {
         match recorded.tolerances(&self.task.verify) {
             Ok(tolerances) => Ok(Ok(tolerances)),
             Err(error) => {
-                let failure = Some(of_the_capture(&recorded.name, error.into())?);
+                let failure = Some(capture_failure(&recorded.name, error.into())?);
                 Ok(Err(Outcome { failure, ..Outcome::default() }))
             }
         }

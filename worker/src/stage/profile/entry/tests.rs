@@ -37,7 +37,7 @@ fn preempted_pairs_do_not_count_unless_the_candidate_waits_more_often() {
         (6, 2, 2, 6),
     ] {
         let timed = pairs(count, candidate, baseline);
-        assert_eq!(believed(&timed, None).len(), used, "{candidate} and {baseline} of {count}");
+        assert_eq!(counted_pairs(&timed, None).len(), used, "{candidate} and {baseline} of {count}");
     }
     // Without a baseline, a candidate gains nothing by waiting.
     let alone: Vec<Timed> = pairs(10, 5, 0)
@@ -48,7 +48,7 @@ fn preempted_pairs_do_not_count_unless_the_candidate_waits_more_often() {
             ..pair
         })
         .collect();
-    assert_eq!(believed(&alone, None).len(), 5);
+    assert_eq!(counted_pairs(&alone, None).len(), 5);
 }
 
 /// Pairs whose first `candidate` and last `baseline` blocks ran at half of the device's clock.
@@ -83,7 +83,7 @@ fn pairs_with_a_throttled_block_do_not_count_unless_the_candidate_causes_them() 
     ] {
         let timed = paced(count, candidate, baseline);
         let least = least_clock(timed.iter().flat_map(|pair| pair.clocks.iter().copied().flatten()));
-        assert_eq!(believed(&timed, least).len(), used, "{candidate} and {baseline} of {count}");
+        assert_eq!(counted_pairs(&timed, least).len(), used, "{candidate} and {baseline} of {count}");
     }
 }
 

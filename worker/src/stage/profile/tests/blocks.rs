@@ -213,7 +213,7 @@ fn profile_in_rotation_stops_at_a_wrong_output() {
 }
 
 #[test]
-fn profile_in_rotation_gives_each_entry_an_equal_share_of_its_time() {
+fn profile_in_rotation_gives_each_runner_an_equal_share_of_an_entrys_time() {
     let mut task = task(&[0, 1], true);
     task.profile.cache_state = CacheState::Rotate;
     // Each runner gets a third of this, 40 ms: 12 ms of warm-up, then seven pairs.

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn profile_detects_work_outside_the_clock() {
+fn profile_detects_work_in_idle_rounds() {
     let working = Script { idle: vec![Some(5_000 * US)], ..honest(100 * US) };
     let report = profile(&alone(working), &task(&[0], false));
     assert_eq!(report.head.status, Status::DeferredWork, "{}", report.head.detail);

@@ -6,12 +6,13 @@ use opt_shared::units::Bytes;
 
 use crate::session::{Range64, Variants, VariedInput};
 
+/// An input whose variants are laid out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Extent {
-    /// Its index among the tensor arguments.
+    /// The input's index among the tensor arguments.
     pub(super) tensor: usize,
     pub(super) bytes: u64,
-    /// The offset of its first byte in the recorded storage, modulo `ALIGNMENT`.
+    /// The offset of the input's first byte in the recorded storage, modulo `ALIGNMENT`.
     pub(super) phase: u64,
 }
 

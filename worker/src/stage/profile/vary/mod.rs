@@ -24,7 +24,7 @@ use rand::rngs::SmallRng;
 use self::decisions::Decision;
 pub(crate) use self::decisions::Decisions;
 use self::layout::{Extent, lay_out};
-use self::source::{Kept, Source};
+use self::source::{Source, WhyKept};
 pub(super) use self::trial::{decide, recall};
 use crate::recorded::{Recorded, RecordedError, allocated_bytes};
 use crate::session::{SessionError, VariantMemory, Variants};
@@ -32,6 +32,7 @@ use crate::session::{SessionError, VariantMemory, Variants};
 const PIECE: u64 = 64 << 10;
 const ZEROS: &[u8] = &[0; to_index(PIECE)];
 
+/// What varies in an entry, and the sources of the new values.
 #[derive(Debug)]
 pub(super) struct Variation {
     pub(super) variants: Variants,
@@ -112,6 +113,7 @@ impl Variation {
     }
 }
 
+/// An input that may vary.
 struct Eligible {
     extent: Extent,
     source: Source,
@@ -120,7 +122,7 @@ struct Eligible {
 }
 
 /// The names of arguments that keep their values, with the reasons.
-type KeptInputs = Vec<(String, Kept)>;
+type KeptInputs = Vec<(String, WhyKept)>;
 
 /// Returns the inputs of an entry that may vary, and the arguments that keep their values.
 fn eligible(recorded: &Recorded, task: &ProfileTask) -> Result<(Vec<Eligible>, KeptInputs), RecordedError> {
@@ -205,7 +207,7 @@ fn layout_of(
         .filter(|variants| variants.count != 0)
 }
 
-fn unvaried_because(kept: &[(String, Kept)]) -> String {
+fn unvaried_because(kept: &[(String, WhyKept)]) -> String {
     match kept {
         [] => "the entry has no tensor among its inputs".to_owned(),
         kept => kept.iter().map(|(name, why)| format!("`{name}`: {why}")).collect::<Vec<_>>().join("; "),

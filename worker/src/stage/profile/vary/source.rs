@@ -1,8 +1,8 @@
 //! The sources of an input's new values, and the reasons why some inputs keep their captured values.
 //!
 //! Floats and complex numbers are drawn element by element from captured values, and so stay in the captured range.
-//! Variants, and runs of elements in each, favour large, small, extreme or average values to different degrees, because
-//! the means and norms of calls, and of the rows of one call, would otherwise hardly differ. Integers are shuffled:
+//! Each variant, and each run of elements in it, favours large, small, extreme or average values to its own degree.
+//! Otherwise, the means and norms of calls, and of the rows of one call, would hardly differ. Integers are shuffled:
 //! indices stay in range, and unique values stay unique. Floats are shuffled too if an output may contain their
 //! positions. Either way, the results of one call are wrong for the next.
 
@@ -48,7 +48,7 @@ pub(super) enum Source {
 }
 
 /// The reason why an input keeps its captured values, in a few words.
-pub(super) type Kept = &'static str;
+pub(super) type WhyKept = &'static str;
 
 /// Calls a function that has the width of an element as a constant, so that copies of elements need no loop.
 macro_rules! by_width {
@@ -69,7 +69,7 @@ impl Source {
         recorded: &Recorded,
         tensor: &Tensor,
         room: u64,
-    ) -> Result<Result<Self, Kept>, CaptureError> {
+    ) -> Result<Result<Self, WhyKept>, CaptureError> {
         let range = tensor.byte_range();
         let bytes = range.end - range.start;
         let shuffled = tensor.dtype.kind() == Kind::Integer || gives_positions(&recorded.outputs);
@@ -197,11 +197,12 @@ struct Favours {
 }
 
 impl Favours {
-    /// What elements on average favour in a variant.
+    /// Draws the average degrees of a variant's runs.
     fn of_variant(random: &mut SmallRng) -> Self {
         Self { larger: random.random_range(32..=96), distant: random.random_range(32..=96) }
     }
 
+    /// Draws the degrees of one run, near these averages.
     fn near(self, random: &mut SmallRng) -> Self {
         let mut near = |degree| random.random_range(degree - 32..=degree + 32);
         Self { larger: near(self.larger), distant: near(self.distant) }
@@ -308,7 +309,7 @@ pub(super) fn room(inputs: usize) -> u64 {
     VALUES.get() / (inputs.max(1) as u64)
 }
 
-fn kept_because(structure: Structure) -> Kept {
+fn kept_because(structure: Structure) -> WhyKept {
     match structure {
         Structure::Constant => "all of its elements are the same",
         Structure::Mask => "it holds negative infinities, as masks do",
@@ -399,7 +400,7 @@ mod tests {
         argument: usize,
         room: u64,
         first: Option<u64>,
-    ) -> Result<Source, Kept> {
+    ) -> Result<Source, WhyKept> {
         let (entries, signature) = crate::session::scripted::entries_of(op, &[number]);
         let recorded = Recorded::open(&entries[0], &signature).expect("a capture");
         let opt_shared::arguments::ArgumentValue::Tensor(tensor) = &recorded.arguments[argument].value else {

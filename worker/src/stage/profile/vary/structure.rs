@@ -25,7 +25,8 @@ pub(super) enum Structure {
     Triangular,
 }
 
-/// Returns the first structure found. `bytes` go from the tensor's first element to its last.
+/// Returns the first structure found. `bytes` go from the tensor's first element to its last. They count as one row if
+/// the tensor is not contiguous.
 pub(super) fn of(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
     let dtype = tensor.dtype;
     let width = dtype.element_len();

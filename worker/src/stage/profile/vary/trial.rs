@@ -20,7 +20,7 @@ use crate::session::{
     Varied, WIDEST_ELEMENT, nothing_new,
 };
 use crate::stage::POISONS;
-use crate::stage::failure::{Calls, of_calls};
+use crate::stage::failure::{CallKind, verdict_of_calls};
 
 /// The seed of the values in a trial. All trials use it, so that all candidates of a job get the same decision. No
 /// timed call uses it.
@@ -307,10 +307,10 @@ impl TrialEntry<'_> {
             expected: std::time::Duration::ZERO,
             limit: self.task.verify.call_timeout * calls,
         };
-        let what = if plan { Calls::TimedPlan } else { Calls::Timed };
+        let what = if plan { CallKind::TimedPlan } else { CallKind::Timed };
         Ok(match session.clock().block(&order, &mut nothing_new)? {
             Answer::Died => Some(Trial::Died),
-            Answer::Done(block) if of_calls(&block.called, calls, what).is_some() => {
+            Answer::Done(block) if verdict_of_calls(&block.called, calls, what).is_some() => {
                 Some(Trial::Fails("the kernel that tries other values refuses them"))
             }
             Answer::Done(_) => None,

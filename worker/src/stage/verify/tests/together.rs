@@ -38,7 +38,7 @@ fn verify_calls_entries_of_one_session_one_after_another() {
 }
 
 #[test]
-fn verify_repeats_a_death_alone_before_blaming_the_candidate() {
+fn verify_repeats_an_entry_alone_if_the_process_died_in_a_shared_session() {
     // The second entry kills the shared process. It and the third entry are right in separate ones.
     let shared = Script::of(&[Play::Right, Play::Right, Play::Dies]);
     let right = Script::of(&[Play::Right]);
@@ -148,7 +148,7 @@ fn verify_blames_a_candidate_whose_entry_fails_alone_as_well() {
 }
 
 #[test]
-fn verify_accepts_unsupported_in_a_shared_session() {
+fn verify_does_not_repeat_an_unsupported_entry_of_a_shared_session() {
     let backend = sharing(&[Script::of(&[Play::code(-2), Play::Right])], 2);
     let report = verify(&backend, &task(&[0, 1]));
     assert_eq!((report.body.entries_unsupported, report.body.entries_passed), (1, 1));
