@@ -64,7 +64,7 @@ fn check_top_level(store: &Path, checked: &mut Checked) -> Result<(), CapturesEr
         let kind = entry.file_type().map_err(failed("reading the metadata of", &entry.path()))?;
         if name == PARTIAL {
             checked.found(format!(
-                "{PARTIAL}: packing was interrupted, or has not ended yet (if it was interrupted, run that `captures pack` or `captures add` again)"
+                "{PARTIAL}: packing was interrupted, or has not ended yet (if it was interrupted, run the same `captures pack` or `captures add` again)"
             ));
         } else if !(kind.is_file() && (name == INDEX || name == INDEX_DIGEST)
             || kind.is_dir() && (name == ENTRIES || name == BLOBS))
@@ -111,7 +111,7 @@ fn check_manifests(
     let listed: BTreeSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
     for (name, is_file) in below(&folder)? {
         if !is_file || !listed.contains(name.as_str()) {
-            checked.found(format!("{ENTRIES}/{name}: the index does not name it"));
+            checked.found(format!("{ENTRIES}/{name}: it is not a file that the index names"));
         }
     }
     Ok(wanted)
@@ -126,7 +126,9 @@ fn read_intact_manifest(folder: &Path, entry: &IndexEntry) -> Result<Manifest, S
     }
     let manifest = Manifest::parse(&bytes).map_err(|error| error.to_string())?;
     if (manifest.file_bytes, manifest.file_digest) != (entry.bytes, entry.blake3) {
-        return Err("it does not describe the file that the index names".to_owned());
+        return Err(
+            "the size or digest that it gives for the packed file is not the one in the index".to_owned()
+        );
     }
     Ok(manifest)
 }

@@ -31,6 +31,7 @@ pub(super) struct Journal {
     file: File,
 }
 
+/// The journal of an earlier, interrupted command.
 pub(super) struct Earlier {
     pub(super) provenance: Provenance,
     pub(super) done: BTreeMap<String, Line>,

@@ -135,7 +135,7 @@ impl Group {
 
     /// True if `pids.events` counts a refusal, but the group never had as many tasks as its own limit allows. In
     /// version 2 since Linux 6.11, only the group whose limit was reached counts refusals, so this returns false.
-    pub(super) fn was_refused_tasks_from_above(&self, limit: u32) -> Result<bool, CgroupError> {
+    pub(super) fn limit_above_refused_tasks(&self, limit: u32) -> Result<bool, CgroupError> {
         let folder = match self {
             Self::One { pids, .. } => pids,
             Self::Two { folder } => folder,
@@ -194,8 +194,8 @@ fn if_read(text: Result<String, CgroupError>) -> Result<Option<String>, CgroupEr
     }
 }
 
-/// For a file that does not exist, the error can be a refused permission, because nobody may create files in a control
-/// group.
+/// Ignores the error if the file does not exist. Linux can then also report a refused permission, because nobody may
+/// create files in a control group.
 fn if_there(written: Result<(), CgroupError>) -> Result<(), CgroupError> {
     match written {
         Err(CgroupError::Io { source, .. })

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 
 /// The timeout for an answer. The server answers at once, but can be slow if it is swapped out.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// The time between two looks at a supervisor that does not answer.
-const LOOK: Duration = Duration::from_secs(1);
+/// The interval at which a client checks whether a supervisor that does not answer is stopped.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// A client that does not wait forever gives up once it has seen the supervisor stopped for this long.
 const STOPPED_FOR: Duration = Duration::from_secs(3);
 /// The maximum length of an answer, in bytes. It is larger than any queue of the server.
@@ -75,7 +75,7 @@ impl Client {
             other => ClientError::Connect { path: path.to_owned(), source: other.into() },
         })?;
         let socket = UnixStream::from(socket);
-        socket.set_read_timeout(Some(timeout.min(LOOK)))?;
+        socket.set_read_timeout(Some(timeout.min(CHECK_INTERVAL)))?;
         Ok(Self { reader: BufReader::new(socket), next: 1, timeout, waits: false })
     }
 

@@ -109,7 +109,7 @@ impl Connection {
     }
 
     /// After this, the loop no longer polls the connection, because every poll would report the hang-up.
-    pub(super) fn hang_up(&mut self) {
+    pub(super) fn mark_hung_up(&mut self) {
         self.hung_up = true;
     }
 
@@ -198,7 +198,7 @@ impl Connection {
     }
 
     /// Stops reading, and closes the connection once its output has been sent.
-    pub(super) fn close_after(&mut self) {
+    pub(super) fn close_when_sent(&mut self) {
         self.closing = true;
         self.input = Vec::new();
     }

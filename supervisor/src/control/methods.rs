@@ -106,6 +106,7 @@ pub struct HistoryParams {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DecisionsParams {
+    /// The maximum number of decisions in the answer.
     pub most: u32,
 }
 
@@ -194,7 +195,10 @@ pub(super) fn read(method: &str, params: Option<&str>) -> Result<Request, Refusa
             // An unknown name can be very long, so only its beginning is sent back.
             let shown: String = method.chars().take(40).collect();
             let methods = METHODS.join(", ");
-            Err(Refusal::new(Code::UnknownMethod, format!("no method `{shown}`; the methods are {methods}")))
+            Err(Refusal::new(
+                Code::UnknownMethod,
+                format!("there is no method `{shown}` (the methods are {methods})"),
+            ))
         }
     }
 }
@@ -203,7 +207,10 @@ pub(super) fn read(method: &str, params: Option<&str>) -> Result<Request, Refusa
 fn typed<T: DeserializeOwned>(method: &str, params: Option<&str>) -> Result<T, Refusal> {
     let text = params.unwrap_or("{}");
     if text.starts_with('[') {
-        return Err(Refusal::new(Code::InvalidParams, format!("`{method}` takes its parameters by name")));
+        return Err(Refusal::new(
+            Code::InvalidParams,
+            format!("`{method}` takes an object of named parameters, not a list"),
+        ));
     }
     serde_json::from_str(text).map_err(|error| {
         Refusal::new(Code::InvalidParams, format!("the parameters of `{method}` are not valid: {error}"))

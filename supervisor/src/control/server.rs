@@ -28,8 +28,8 @@ const BACKLOG: i32 = 128;
 /// How long no connection is accepted after the process has run out of descriptors or memory. Without this pause, the
 /// waiting connection would wake the loop again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
-/// The maximum number of bytes buffered for all connections, in both directions. They count towards the supervisor's
-/// target of at most 20 MiB.
+/// The maximum number of bytes buffered for all connections, in both directions. They are part of the supervisor's own
+/// memory, which should be at most 20 MiB.
 const BUDGET: usize = 4 << 20;
 /// The maximum number of requests of one connection that wait for an answer.
 const MAX_PENDING: u32 = 64;
@@ -113,7 +113,7 @@ impl Server {
         for (id, seen) in self.ready() {
             let Some(it) = self.connections.get_mut(&id) else { continue };
             if seen.intersects(PollFlags::HUP | PollFlags::ERR) {
-                it.hang_up();
+                it.mark_hung_up();
             }
             let written = if seen.contains(PollFlags::OUT) { it.flush(now) } else { Ok(()) };
             let readable = seen.contains(PollFlags::IN) || it.has_hung_up();
@@ -238,7 +238,7 @@ impl Server {
         {
             let why = format!("a line can have at most {} bytes", super::MAX_LINE);
             let line = message::write("null", &Err(Refusal::new(Code::LineTooLong, why)));
-            it.close_after();
+            it.close_when_sent();
             if it.queue(&line, now).is_ok() {
                 return;
             }
@@ -326,7 +326,7 @@ fn send_refusal(connection: &mut Connection, refusal: Refusal, now: Instant) {
     let _ = connection.queue(&message::write("null", &Err(refusal)), now);
 }
 
-/// Returns whether a user is admitted: only the run's user and root are admitted.
+/// Admits only the run's user and root.
 pub(super) fn is_admitted(peer: Uid, own: Uid) -> bool {
     peer == own || peer.is_root()
 }

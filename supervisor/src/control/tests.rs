@@ -140,7 +140,7 @@ fn malformed_line_is_answered_with_its_error() {
 
 proptest! {
     #[test]
-    fn server_survives_any_line(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+    fn any_line_gets_an_answer_in_json(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
         let parsed = message::read(&bytes);
         let id = parsed.id.unwrap_or_else(|| "null".into());
         let answer = message::write(&id, &parsed.request.map(|_| Value::Null));

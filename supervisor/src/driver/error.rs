@@ -89,7 +89,7 @@ pub enum RunError {
     Capabilities(#[source] rustix::io::Errno),
     #[error("{candidate}, {entry}: {why} (`check --signature` shows what an entry has)")]
     Launch { candidate: String, entry: String, why: Box<LaunchError> },
-    #[error("a law of the core was broken, which is a bug: {law}")]
+    #[error("the supervisor has a bug: {law}")]
     Law { law: String },
 }
 

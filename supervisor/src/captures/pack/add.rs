@@ -29,7 +29,8 @@ pub struct Added {
     pub name: String,
 }
 
-/// An existing entry is replaced only if `replace` is set. Tensor data that no entry needs any more is removed.
+/// If an entry exists already, it is replaced if `replace` is set; otherwise no file is added. Tensor data that no
+/// entry needs any more is removed.
 pub fn add(
     store: &Path,
     files: &[Added],

@@ -1,5 +1,5 @@
-//! Serves everyone who watches the run: clients of the control socket, readers of the metrics, and the terminal. It
-//! owns the connections, and the list of the clients that wait for a candidate to end. Other modules compose the
+//! Serves everyone who watches the run: clients of the control socket, readers of the metrics, and the terminal. This
+//! module owns the connections, and the list of the clients that wait for a candidate to end. Other modules compose the
 //! answers.
 
 use std::time::{Duration, Instant};

@@ -163,7 +163,7 @@ impl Machine {
         self.started.remove(&worker);
     }
 
-    /// Watches a runner. If this fails, the runner must not be released, because its limit could not be enforced.
+    /// Watches a runner. If this fails, the runner must not begin, because its limit could not be enforced.
     pub(crate) fn watch_runner(&mut self, runner: Announced) -> Result<(), Unwatched> {
         let Announced { worker, pid, start_time, limit, files, group_limits } = runner;
         self.pool.watch_runner(worker, pid, start_time)?;

@@ -302,7 +302,8 @@ impl Agenda<'_> {
                     format!("job `{}` has {wanted}", job.name)
                 }
             })?;
-        let callee = self.callee(candidate).ok_or_else(|| format!("{candidate} was never built"))?;
+        let callee =
+            self.callee(candidate).ok_or_else(|| format!("{} was never built", self.full_name(candidate)))?;
         let verify =
             self.plan.candidate(candidate).map_or_else(|| (*job.verify).clone(), |it| (*it.verify).clone());
         Ok(Chosen { job: id, callee: ReplayCallee { job: job.name.clone(), callee, verify } })

@@ -89,7 +89,8 @@ impl JobFacts {
         };
         if facts.function.is_none() && job.candidates.iter().any(|it| it.source.language == Language::Torch) {
             problems.push(
-                "`torch` calls the recorded function, and the captures do not all name the same one (`function_name`)"
+                "candidates in the language `torch` call the recorded function, but the captures do not all name the \
+                 same one (`function_name`)"
                     .to_owned(),
             );
         }

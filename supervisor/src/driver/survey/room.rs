@@ -40,8 +40,8 @@ fn spend(left: &mut usize, bytes: usize) -> bool {
     rest.is_some()
 }
 
-/// Subtracts the size of `value` from `left`. Returns false if it does not fit. Stops as soon as nothing is left, so
-/// values that would unfold to many more take little time.
+/// Subtracts the size of `value` from `left`. Returns false if it does not fit. Stops as soon as nothing is left, so a
+/// value that contains the same part very often takes little time.
 fn spend_value(value: &Value, left: &mut usize) -> bool {
     let shallow_bytes = size_of::<Value>()
         + match value {
