@@ -27,7 +27,7 @@ const MAX_ANSWER: u64 = 8 << 20;
 pub enum ClientError {
     #[error("connecting to the control socket {path}")]
     Connect { path: PathBuf, source: io::Error },
-    #[error("communicating with the run")]
+    #[error("communicating with the run through its control socket")]
     Io(#[from] io::Error),
     #[error("the run did not answer within {timeout:?} (its machine may be short of memory: try again)")]
     Silent { timeout: Duration },

@@ -211,7 +211,10 @@ pub fn restore(plan: &mut Plan, run: &Path) {
             Ok(None) => {}
             Ok(Some(record)) => add_to_plan(plan, &submission_folder, record),
             Err(error) => {
-                tracing::warn!("the submission {} is left out: {error}", submission_folder.display())
+                tracing::warn!(
+                    "the submission in {} is left out of the resumed run: {error}",
+                    submission_folder.display()
+                )
             }
         }
     }
@@ -243,11 +246,13 @@ fn add_to_plan(plan: &mut Plan, submission_folder: &Path, record: SubmissionReco
         Ok(candidate) if candidate.name == record.name => job.candidates.push(candidate),
         Ok(_) => {
             tracing::warn!(
-                "the submission `{}` is left out, because the plan now uses that name",
+                "the submission `{}` is left out of the resumed run, because the plan now uses that name",
                 record.name
             );
         }
-        Err(error) => tracing::warn!("the submission `{}` is left out: {error}", record.name),
+        Err(error) => {
+            tracing::warn!("the submission `{}` is left out of the resumed run: {error}", record.name)
+        }
     }
 }
 

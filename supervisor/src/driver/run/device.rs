@@ -123,7 +123,10 @@ impl RunDevice {
             Err(error) => {
                 if !std::mem::replace(&mut self.failure_reported, true) {
                     let name = &self.watch.identity().name;
-                    tracing::warn!("the memory of {name} cannot be watched now: {}", chain(&error));
+                    tracing::warn!(
+                        "the memory of the device {name} cannot be watched now: {}",
+                        chain(&error)
+                    );
                 }
                 None
             }

@@ -225,8 +225,13 @@ impl Machine {
         let is_selected = |it: &&Protection| only.is_none_or(|names| names.contains(&it.name));
         for missing in self.protections.iter().filter(|it| !it.present).filter(is_selected) {
             let needed = opt_shared::protection::known(&missing.name).is_none_or(|kind| kind.needed);
-            let risk = if needed { "; not safe for candidates that you do not trust" } else { "" };
-            tracing::warn!("not enforced on this machine: {} ({}){risk}", missing.name, missing.detail);
+            let risk =
+                if needed { ", so the machine is not safe for candidates that you do not trust" } else { "" };
+            tracing::warn!(
+                "the protection `{}` is not enforced on this machine ({}){risk}",
+                missing.name,
+                missing.detail
+            );
         }
     }
 
