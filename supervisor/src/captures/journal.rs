@@ -39,7 +39,7 @@ pub(super) struct Earlier {
     complete: u64,
 }
 
-pub(super) fn earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> {
+pub(super) fn read_earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> {
     let path = partial.join(NAME);
     let file = match open_plain(&path) {
         Ok(file) => file,

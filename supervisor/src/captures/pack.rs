@@ -161,7 +161,7 @@ impl Packing {
         make_folder(&store.join(ENTRIES))?;
         make_folder(&store.join(BLOBS))?;
         journal::remove_drafts(&partial)?;
-        let earlier = journal::earlier(&partial)?;
+        let earlier = journal::read_earlier(&partial)?;
         let source = folder.to_string_lossy().into_owned();
         let resumed = earlier.is_some();
         let (journal, provenance, done) = match earlier {

@@ -161,7 +161,7 @@ struct ShutdownParams {
 struct NoParams {}
 
 /// Parses the parameters of a method.
-pub(super) fn read(method: &str, params: Option<&str>) -> Result<Request, Refusal> {
+pub(super) fn parse(method: &str, params: Option<&str>) -> Result<Request, Refusal> {
     let nothing = |request| typed::<NoParams>(method, params).map(|_| request);
     match method {
         "status" => nothing(Request::Status),

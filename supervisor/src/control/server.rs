@@ -168,7 +168,7 @@ impl Server {
                 if line.iter().all(u8::is_ascii_whitespace) {
                     continue;
                 }
-                let parsed = message::read(&line);
+                let parsed = message::parse(&line);
                 let token = Token { connection: id, id: parsed.id };
                 match parsed.request {
                     Ok(Request::Events) => {
@@ -204,7 +204,7 @@ impl Server {
 
     fn write(&mut self, token: &Token, reply: &Reply, now: Instant) {
         let Some(id) = &token.id else { return };
-        let line = message::write(id, reply);
+        let line = message::format_answer(id, reply);
         if let Some(it) = self.connections.get_mut(&token.connection)
             && let Err(reason) = it.queue(&line, now)
         {
@@ -215,7 +215,7 @@ impl Server {
 
     /// Sends an event to all connections that asked for events.
     pub fn broadcast(&mut self, notification: &Notification, now: Instant) {
-        let line = message::notify(notification);
+        let line = message::format_event(notification);
         let listeners: Vec<u64> =
             self.connections.iter().filter(|(_, it)| it.listens).map(|(&id, _)| id).collect();
         for id in listeners {
@@ -237,7 +237,7 @@ impl Server {
             && let Some(it) = self.connections.get_mut(&id)
         {
             let why = format!("a line can have at most {} bytes", super::MAX_LINE);
-            let line = message::write("null", &Err(Refusal::new(Code::LineTooLong, why)));
+            let line = message::format_answer("null", &Err(Refusal::new(Code::LineTooLong, why)));
             it.close_when_sent();
             if it.queue(&line, now).is_ok() {
                 return;
@@ -323,7 +323,7 @@ fn poll_fd(connection: &Connection) -> PollFd<'_> {
 fn send_refusal(connection: &mut Connection, refusal: Refusal, now: Instant) {
     // The message fits into the buffer of any new socket. If it did not, the client would only see the connection
     // close.
-    let _ = connection.queue(&message::write("null", &Err(refusal)), now);
+    let _ = connection.queue(&message::format_answer("null", &Err(refusal)), now);
 }
 
 /// Admits only the run's user and root.

@@ -89,7 +89,7 @@ impl Packing {
             }
             reopen(store, &partial)?;
         }
-        let Some(earlier) = (if partial.is_dir() { journal::earlier(&partial)? } else { None }) else {
+        let Some(earlier) = (if partial.is_dir() { journal::read_earlier(&partial)? } else { None }) else {
             return Self::begin(store, Path::new(ADDED_PROVENANCE), origin);
         };
         if !earlier.provenance.source.ends_with(ADDED_PROVENANCE) {

@@ -35,7 +35,7 @@ pub(crate) struct Endpoints {
 
 impl Endpoints {
     /// Returns the time until a client must be served even if nothing arrives.
-    pub(crate) fn due(&self) -> Duration {
+    pub(crate) fn until_due(&self) -> Duration {
         let next = self.control.as_ref().and_then(Server::next_moment);
         let next = next.into_iter().chain(self.responder.as_ref().and_then(Responder::next_moment));
         let next = next.chain(self.submissions.deadline()).min();

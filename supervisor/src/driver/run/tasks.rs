@@ -56,7 +56,7 @@ impl Agenda<'_> {
                 let (plan, facts) = self.plan_and_facts(candidate)?;
                 Work::Verify(VerifyTask {
                     callee: self.callee(candidate)?,
-                    entries: facts.verified().into_iter().map(|fact| fact.entry.clone()).collect(),
+                    entries: facts.entries_to_verify().into_iter().map(|fact| fact.entry.clone()).collect(),
                     verify: (*plan.verify).clone(),
                     shared_runner: batch.unwrap_or(Bytes::ZERO),
                     device_cap,
@@ -69,7 +69,7 @@ impl Agenda<'_> {
                 let left_out =
                     |id: CandidateId| -> &[EntryId] { &self.candidate_facts[id.index()].unsupported };
                 let entries: Vec<EntryRef> = facts
-                    .profiled(distinct)
+                    .entries_to_time(distinct)
                     .into_iter()
                     .map(|fact| fact.entry)
                     .filter(|entry| {
