@@ -14,7 +14,8 @@ use opt_shared::units::Bytes;
 use super::files::{Stream, read_manifest};
 use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
 
-/// A completely damaged store would have a finding for each file.
+/// The number of findings that are kept; further ones are only counted. A completely damaged store would have a finding
+/// for each file.
 const MAX_FINDINGS: usize = 1000;
 
 #[derive(Clone, Debug, Default)]
@@ -99,7 +100,7 @@ fn check_manifests(
                     if wanted_blob.bytes != bytes {
                         let by = &wanted_blob.by;
                         checked.add_finding(format!(
-                            "{ENTRIES}/{}: it gives the blob {id} another size than {by} does",
+                            "{ENTRIES}/{}: it gives the blob {id} another size than the entry {by} does",
                             entry.name
                         ));
                     }
@@ -176,7 +177,7 @@ fn check_blobs(
     Ok(())
 }
 
-/// An equal digest implies an equal size.
+/// Returns what is wrong with a blob, or `None` if it is intact. An equal digest implies an equal size.
 fn damage(store: &Path, id: BlobId, tick: Tick<'_>) -> Option<String> {
     let path = store.join(blob_path(id));
     let hash = || -> Result<BlobId, CapturesError> {

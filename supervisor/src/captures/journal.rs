@@ -21,6 +21,7 @@ use super::{CapturesError, failed};
 const NAME: &str = "journal";
 
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+/// The line of a finished entry, with the stamp of the file that was packed.
 pub(super) struct Line {
     pub(super) stamp: Stamp,
     pub(super) entry: IndexEntry,

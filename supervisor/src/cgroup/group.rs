@@ -169,7 +169,7 @@ pub(super) fn remove(folder: &Path) -> bool {
     std::fs::remove_dir(folder).err().is_none_or(|error| !is_busy(&error))
 }
 
-/// `None` without such a line.
+/// Returns the count in the line that begins with `name`; `None` if there is no such line.
 fn count_of(text: &str, name: &str, path: &Path) -> Result<Option<u64>, CgroupError> {
     let mut lines = text.lines().map(str::split_ascii_whitespace);
     let Some(mut words) = lines.find_map(|mut words| (words.next() == Some(name)).then_some(words)) else {

@@ -4,9 +4,9 @@
 //! everything at the end.
 //!
 //! ```text
-//!  G, where the run was started    cgroup.subtree_control: +memory +pids
-//!  ├── opt-run-KEY-home            supervisor and workers: a group with controllers cannot have processes itself
-//!  ├── opt-run-KEY-w2-4711         one runner: memory.max, memory.swap.max 0, memory.oom.group 1, pids.max
+//!  G, where the run was started     cgroup.subtree_control: +memory +pids
+//!  ├── opt-run-KEY-home             supervisor and workers: a group with controllers cannot have processes itself
+//!  ├── opt-run-KEY-worker-2-4711    one runner: memory.max, memory.swap.max 0, memory.oom.group 1, pids.max
 //!  └── …
 //! ```
 //! `memory.high` is not set, because it only slows down processes near the limit, which would distort their times.

@@ -235,7 +235,7 @@ fn names_below(group: &Group) -> BTreeSet<String> {
     names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// A group may be busy for a moment.
+/// Calls `remove` until it succeeds, because a group may be busy for a moment. Gives up after `REMOVAL_TIMEOUT`.
 fn remove_with_timeout(remove: impl Fn() -> bool) {
     let deadline = Instant::now() + REMOVAL_TIMEOUT;
     while !remove() && Instant::now() < deadline {

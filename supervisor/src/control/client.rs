@@ -14,7 +14,8 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde_json::{Value, json};
 
-/// The timeout for an answer. The server answers at once, but can be slow if it is swapped out.
+/// The timeout for an answer. Most answers come at once, but a submission can take 20 s, and a supervisor that is
+/// swapped out is slow.
 const TIMEOUT: Duration = Duration::from_secs(30);
 /// The interval at which a client checks whether a supervisor that does not answer is stopped.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);

@@ -147,7 +147,7 @@ impl Connection {
 
     /// Returns the next complete line, without its newline, if the rate limit and the unread output allow serving it
     /// now.
-    pub(super) fn line(&mut self, now: Instant) -> Option<Vec<u8>> {
+    pub(super) fn next_line(&mut self, now: Instant) -> Option<Vec<u8>> {
         let since = now.saturating_duration_since(self.refilled).as_secs_f64();
         self.allowance = MAX_BURST_LINES.min(self.allowance + since * LINES_PER_SECOND);
         self.refilled = now;

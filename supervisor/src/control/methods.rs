@@ -64,6 +64,7 @@ pub struct RecycleParams {
 #[serde(deny_unknown_fields)]
 pub struct CancelParams {
     pub job: String,
+    /// If it is missing, the whole job is cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub candidate: Option<String>,
 }
@@ -71,7 +72,7 @@ pub struct CancelParams {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetParams {
-    /// A size, or a share of the machine's memory, as in a plan.
+    /// A size, or a share of the memory that the supervisor may use, as in a plan.
     pub host_ceiling: String,
 }
 
@@ -106,7 +107,7 @@ pub struct HistoryParams {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DecisionsParams {
-    /// The maximum number of decisions in the answer.
+    /// The maximum number of decisions in the answer. The driver sends at most 100.
     pub most: u32,
 }
 

@@ -66,7 +66,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds the socket, whose path `RunSocket::take` has cleared.
+    /// Listens on the socket, whose path `RunSocket::take` has cleared, and creates the links to it.
     pub fn open(socket: RunSocket) -> Result<Self, ControlError> {
         let path = socket.path().to_owned();
         let fail = |action| {
@@ -162,7 +162,9 @@ impl Server {
             found_a_line = false;
             let ids: Vec<u64> = self.connections.keys().copied().collect();
             for id in ids {
-                let Some(line) = self.connections.get_mut(&id).and_then(|it| it.line(now)) else { continue };
+                let Some(line) = self.connections.get_mut(&id).and_then(|it| it.next_line(now)) else {
+                    continue;
+                };
                 served += 1;
                 found_a_line = true;
                 if line.iter().all(u8::is_ascii_whitespace) {
@@ -249,7 +251,7 @@ impl Server {
             // Clients can cause this arbitrarily often, so only every power of two is logged.
             if self.closed.is_power_of_two() {
                 tracing::info!(
-                    "control socket: {} connections closed at a limit or after an error, the last one: {reason:?}",
+                    "control socket: {} connections were closed at a limit or after an error (latest reason: {reason:?})",
                     self.closed
                 );
             }

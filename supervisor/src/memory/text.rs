@@ -56,10 +56,9 @@ pub(super) fn is_gone(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// Fails unless the file has fewer than `limit` bytes. `None` if it does not exist, or if the process that it describes
-/// has ended.
-///
-/// The buffer grows with the content, because a buffer of `limit` bytes could stay in the heap of this process.
+/// Reads a file, and fails unless it has fewer than `limit` bytes. `None` if it does not exist, or if the process that
+/// it describes has ended. The buffer grows with the content, because a buffer of `limit` bytes could stay in the heap
+/// of this process.
 pub(super) fn read_small(path: &Path, limit: usize) -> Result<Option<Vec<u8>>, SampleError> {
     let mut text = Vec::new();
     let read = File::open(path).and_then(|file| file.take(limit as u64).read_to_end(&mut text));

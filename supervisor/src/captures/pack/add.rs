@@ -19,10 +19,10 @@ use crate::captures::journal::{self, Journal, Line};
 use crate::captures::sources::{Source, Stamp};
 use crate::captures::{CapturesError, Tick, failed};
 
-/// An interrupted `add` is recognised by this.
+/// The source of a store that `add` has created or extended. An unfinished store with this source is left by an `add`.
 const ADDED_PROVENANCE: &str = "added file by file";
 
-/// A file, and the name of its entry, such as `op/entry_000000.pt`.
+/// A file to add, and the name of its entry, such as `op/entry_000000.pt`.
 #[derive(Clone, Debug)]
 pub struct Added {
     pub path: PathBuf,
@@ -112,7 +112,7 @@ impl Packing {
     }
 }
 
-/// The index is removed once the journal has all of its entries.
+/// Turns a finished store into an unfinished one. The index is removed once the journal has all of its entries.
 fn reopen(store: &Path, partial: &Path) -> Result<(), CapturesError> {
     let index =
         Index::read(store).map_err(|source| CapturesError::Index { path: store.to_owned(), source })?;

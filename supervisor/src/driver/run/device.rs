@@ -64,7 +64,7 @@ impl FoundDevice {
     /// then not be enforced.
     pub(crate) fn find(card: &Card) -> Result<Self, DeviceError> {
         let nvml = Nvml::open()?;
-        let identity = nvml.device_of(&card.uuid)?;
+        let identity = nvml.device_with_uuid(&card.uuid)?;
         let totals = nvml.read(identity.index)?.totals;
         Ok(Self { nvml, identity, memory: DeviceMemory { totals, is_integrated: card.is_integrated } })
     }
