@@ -20,7 +20,7 @@ pub struct CandidateFacts {
     pub artifact: Option<KnownArtifact>,
     /// The entries that the candidate does not support.
     pub unsupported: Box<[EntryId]>,
-    /// Boxed, because most candidates have none.
+    /// The scores of the last profile that passed. Boxed, because most candidates have none.
     pub profile: Option<Box<ScoreSummary>>,
     pub status: Option<Status>,
     /// The highest attempt number of each stage in earlier parts of the run.

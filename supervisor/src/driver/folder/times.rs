@@ -38,8 +38,9 @@ pub(super) fn rate(profiled: &Profiled) -> Option<Estimate> {
     geometric_mean(&estimates)
 }
 
-/// Returns the times per call, averaged over the timed entries by weight. Minima and maxima are over all timed entries,
-/// and samples are added up. The noise is the highest of the ranked entries, and `converged` means all of these.
+/// Returns the times per call, averaged over the timed entries by weight, and their weighted sum. Minima and maxima are
+/// over all timed entries, and samples are added up. The noise is the highest of the ranked entries, and `converged`
+/// is true if all of these have converged.
 pub(super) fn times(profiled: &Profiled) -> CandidateTimes {
     let entries = &profiled.entries;
     if entries.is_empty() {

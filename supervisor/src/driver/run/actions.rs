@@ -81,7 +81,7 @@ impl Run<'_> {
                 Ok(())
             }
             Action::Replied(reply) => {
-                self.decisions.reply = Some(reply);
+                self.decisions.offer_answer = Some(reply);
                 Ok(())
             }
             Action::Stop { reason } => {

@@ -188,7 +188,8 @@ impl Leaves {
     /// Kills a runner and everything that it started, if it has a leaf. The caller also signals it through its pidfd.
     pub fn kill(&mut self, worker: WorkerId, pid: u32) {
         if let Some(leaf) = self.leaves.get(&(worker, pid)) {
-            // In version 1, the kill lowers the group's own limit, which then refuses tasks too.
+            // In version 1, the kill lowers the group's own limit, which then refuses tasks too. So refusals from above
+            // are noted first.
             if leaf.limit_above_refused_tasks().unwrap_or_default() {
                 self.refused.insert((worker, pid));
             }

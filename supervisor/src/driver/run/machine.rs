@@ -194,6 +194,8 @@ impl Machine {
         self.leaves.forget_worker(worker);
     }
 
+    /// Forgets a dead worker. If it `left_runners` that are still alive, these are sampled until the pool reports that
+    /// they are gone.
     pub(crate) fn forget_dead_worker(&mut self, worker: WorkerId, left_runners: bool) {
         if let Some(device) = &self.device {
             device.sample_now();

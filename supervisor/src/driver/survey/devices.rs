@@ -100,11 +100,11 @@ pub fn compilers(plan: &Plan) -> Vec<DeviceCompiler> {
 fn ask(start: impl FnOnce(&Executable) -> io::Result<Canary>) -> Result<String, String> {
     let answer = Executable::open()
         .and_then(|executable| start(&executable)?.output(TIMEOUT))
-        .map_err(|error| format!("the process that asks about it failed: {error}"))?;
+        .map_err(|error| format!("the helper process for this query failed: {error}"))?;
     match answer.trim().split_once(' ') {
         Some(("yes", what)) => Ok(what.to_owned()),
         Some(("no", why)) => Err(why.to_owned()),
-        _ => Err("the process that asks about it ended without an answer".to_owned()),
+        _ => Err("the helper process for this query ended without an answer".to_owned()),
     }
 }
 

@@ -239,7 +239,9 @@ struct EntryHeaders {
     identity: Option<FileIdentity>,
 }
 
+/// Why a capture cannot be used.
 enum Unusable {
+    /// The file is not a capture, or does not contain a recorded call.
     Broken(String),
     /// The machine lacks descriptors or memory to read it.
     Unread(String),

@@ -142,6 +142,7 @@ impl<'a> JobNeeds<'a> {
         .collect()
     }
 
+    /// Returns the candidate's index in `seen`. Computes its needs unless an earlier candidate has the same settings.
     fn index_of(&mut self, candidate: &CandidatePlan) -> usize {
         let is_baseline = self.job.baseline == Some(candidate.id);
         let seen_before = self.seen.iter().position(|seen_before| {
