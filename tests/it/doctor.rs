@@ -139,7 +139,8 @@ fn run_reports_the_protections_of_the_doctor() {
     }
     // Each missing protection is printed once.
     for it in list(&host["protections"]).iter().filter(|it| it["present"] == false) {
-        let warning = format!("not enforced on this machine: {} ", it["name"].as_str().unwrap_or_default());
+        let name = it["name"].as_str().unwrap_or_default();
+        let warning = format!("the protection `{name}` is not enforced on this machine ");
         outcome.expect_equal(outcome.stderr.matches(&warning).count(), 1, warning);
     }
 }

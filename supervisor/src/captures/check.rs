@@ -14,7 +14,8 @@ use opt_shared::units::Bytes;
 use super::files::{Stream, read_manifest};
 use super::{CHUNK, CapturesError, Tick, failed, in_parallel};
 
-/// A completely damaged store would have a finding for each file.
+/// The number of findings that are kept; further ones are only counted. A completely damaged store would have a finding
+/// for each file.
 const MAX_FINDINGS: usize = 1000;
 
 #[derive(Clone, Debug, Default)]
@@ -28,7 +29,7 @@ pub struct Checked {
 }
 
 impl Checked {
-    fn found(&mut self, what: String) {
+    fn add_finding(&mut self, what: String) {
         if self.findings.len() < MAX_FINDINGS {
             self.findings.push(what);
         } else {
@@ -47,7 +48,7 @@ pub fn check(store: &Path, begin: impl FnOnce(Bytes), tick: Tick<'_>) -> Result<
     let entries = match Index::read(store) {
         Ok(index) => index.entries,
         Err(error) => {
-            checked.found(format!("{:#}", anyhow::Error::from(error)));
+            checked.add_finding(format!("{:#}", anyhow::Error::from(error)));
             Vec::new()
         }
     };
@@ -63,13 +64,13 @@ fn check_top_level(store: &Path, checked: &mut Checked) -> Result<(), CapturesEr
         let name = entry.file_name();
         let kind = entry.file_type().map_err(failed("reading the metadata of", &entry.path()))?;
         if name == PARTIAL {
-            checked.found(format!(
-                "{PARTIAL}: packing was interrupted, or has not ended yet (if it was interrupted, run that `captures pack` or `captures add` again)"
+            checked.add_finding(format!(
+                "{PARTIAL}: packing was interrupted, or has not ended yet (if it was interrupted, run the same `captures pack` or `captures add` again)"
             ));
         } else if !(kind.is_file() && (name == INDEX || name == INDEX_DIGEST)
             || kind.is_dir() && (name == ENTRIES || name == BLOBS))
         {
-            checked.found(format!("{}: it does not belong to a store", name.display()));
+            checked.add_finding(format!("{}: it does not belong to a store", name.display()));
         }
     }
     Ok(())
@@ -98,20 +99,20 @@ fn check_manifests(
                         wanted.entry(id).or_insert_with(|| Wanted { bytes, by: entry.name.clone() });
                     if wanted_blob.bytes != bytes {
                         let by = &wanted_blob.by;
-                        checked.found(format!(
-                            "{ENTRIES}/{}: it gives the blob {id} another size than {by} does",
+                        checked.add_finding(format!(
+                            "{ENTRIES}/{}: it gives the blob {id} another size than the entry {by} does",
                             entry.name
                         ));
                     }
                 }
             }
-            Err(what) => checked.found(format!("{ENTRIES}/{}: {what}", entry.name)),
+            Err(what) => checked.add_finding(format!("{ENTRIES}/{}: {what}", entry.name)),
         }
     }
     let listed: BTreeSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
-    for (name, is_file) in below(&folder)? {
+    for (name, is_file) in files_below(&folder)? {
         if !is_file || !listed.contains(name.as_str()) {
-            checked.found(format!("{ENTRIES}/{name}: the index does not name it"));
+            checked.add_finding(format!("{ENTRIES}/{name}: it is not a file that the index names"));
         }
     }
     Ok(wanted)
@@ -126,7 +127,9 @@ fn read_intact_manifest(folder: &Path, entry: &IndexEntry) -> Result<Manifest, S
     }
     let manifest = Manifest::parse(&bytes).map_err(|error| error.to_string())?;
     if (manifest.file_bytes, manifest.file_digest) != (entry.bytes, entry.blake3) {
-        return Err("it does not describe the file that the index names".to_owned());
+        return Err(
+            "the size or digest that it gives for the packed file is not the one in the index".to_owned()
+        );
     }
     Ok(manifest)
 }
@@ -140,22 +143,22 @@ fn check_blobs(
 ) -> Result<(), CapturesError> {
     let mut present = Vec::new();
     let mut total = Bytes::ZERO;
-    for (name, is_file) in below(&store.join(BLOBS))? {
+    for (name, is_file) in files_below(&store.join(BLOBS))? {
         let id = name.rsplit('/').next().and_then(|last| last.parse::<BlobId>().ok());
         let has_expected_path = |id: &BlobId| Path::new(BLOBS).join(&name) == blob_path(*id);
         let Some(id) = id.filter(has_expected_path).filter(|_| is_file) else {
-            checked.found(format!("{BLOBS}/{name}: it is not a blob"));
+            checked.add_finding(format!("{BLOBS}/{name}: it is not a blob"));
             continue;
         };
         if wanted.remove(&id).is_none() {
-            checked.found(format!("{BLOBS}/{name}: no entry needs it"));
+            checked.add_finding(format!("{BLOBS}/{name}: no entry needs it"));
         }
         total +=
             fs::symlink_metadata(store.join(blob_path(id))).map_or(Bytes::ZERO, |it| Bytes::new(it.len()));
         present.push(id);
     }
     for (id, Wanted { by, .. }) in wanted {
-        checked.found(format!("{}: it is missing (entry {by} needs it)", blob_path(id).display()));
+        checked.add_finding(format!("{}: it is missing (entry {by} needs it)", blob_path(id).display()));
     }
     checked.blobs = present.len() as u64;
     checked.blob_bytes = total;
@@ -170,11 +173,11 @@ fn check_blobs(
     })?;
     let mut damaged = damaged.into_inner().unwrap_or_else(PoisonError::into_inner);
     damaged.sort();
-    damaged.into_iter().for_each(|what| checked.found(what));
+    damaged.into_iter().for_each(|what| checked.add_finding(what));
     Ok(())
 }
 
-/// An equal digest implies an equal size.
+/// Returns what is wrong with a blob, or `None` if it is intact. An equal digest implies an equal size.
 fn damage(store: &Path, id: BlobId, tick: Tick<'_>) -> Option<String> {
     let path = store.join(blob_path(id));
     let hash = || -> Result<BlobId, CapturesError> {
@@ -195,7 +198,7 @@ fn damage(store: &Path, id: BlobId, tick: Tick<'_>) -> Option<String> {
 }
 
 /// Returns the paths, relative to `folder`, of everything in it except folders. The flag is true for regular files.
-fn below(folder: &Path) -> Result<Vec<(String, bool)>, CapturesError> {
+fn files_below(folder: &Path) -> Result<Vec<(String, bool)>, CapturesError> {
     let mut names = Vec::new();
     for entry in walkdir::WalkDir::new(folder).min_depth(1).sort_by_file_name() {
         let entry = entry.map_err(|error| failed("listing", folder)(error.into()))?;

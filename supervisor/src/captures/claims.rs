@@ -31,6 +31,7 @@ pub(super) struct Claim<'c> {
 }
 
 impl Claims {
+    /// `None` if another thread is writing or has written the storage.
     pub(super) fn take(&self, size_and_crc: SizeAndCrc) -> Option<Claim<'_>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.contains_key(&size_and_crc) {

@@ -17,6 +17,7 @@ use super::{CHUNK, CapturesError, Tick, failed};
 
 /// The number of written bytes after which a draft is flushed to disk.
 const FLUSH_EVERY: u64 = 256 << 20;
+/// The number of read bytes after which they are dropped from the page cache.
 const DROP_EVERY: u64 = 16 << 20;
 
 /// A file that is read from start to end, except where `seek` goes back to a part that must be read again.
@@ -122,7 +123,8 @@ impl Draft {
         Ok(())
     }
 
-    /// After a power failure, the file is complete, or as it was before (absent or old).
+    /// Renames the draft to `target`, and replaces an old file there. After a power failure, the file is complete, or
+    /// as it was before (absent or old).
     pub(super) fn place(self, target: &Path, mode: u32) -> Result<(), CapturesError> {
         self.finish(target, mode, |draft| fs::rename(draft, target))
     }

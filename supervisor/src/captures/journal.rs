@@ -21,6 +21,7 @@ use super::{CapturesError, failed};
 const NAME: &str = "journal";
 
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
+/// The line of a finished entry, with the stamp of the file that was packed.
 pub(super) struct Line {
     pub(super) stamp: Stamp,
     pub(super) entry: IndexEntry,
@@ -31,6 +32,7 @@ pub(super) struct Journal {
     file: File,
 }
 
+/// The journal of an earlier, interrupted command.
 pub(super) struct Earlier {
     pub(super) provenance: Provenance,
     pub(super) done: BTreeMap<String, Line>,
@@ -38,7 +40,7 @@ pub(super) struct Earlier {
     complete: u64,
 }
 
-pub(super) fn earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> {
+pub(super) fn read_earlier(partial: &Path) -> Result<Option<Earlier>, CapturesError> {
     let path = partial.join(NAME);
     let file = match open_plain(&path) {
         Ok(file) => file,

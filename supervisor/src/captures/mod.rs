@@ -95,10 +95,10 @@ fn failed(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Capture
     move |source| CapturesError::Io { doing, path: path.to_owned(), source }
 }
 
-/// Its argument is the number of bytes processed since the last call.
+/// Reports progress. The argument is the number of bytes processed since the last call.
 pub type Tick<'t> = &'t (dyn Fn(Bytes) + Sync);
 
-/// Returns the number of files processed in parallel.
+/// Returns the maximum number of files processed in parallel.
 pub fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS)
 }

@@ -161,7 +161,7 @@ impl Packing {
         make_folder(&store.join(ENTRIES))?;
         make_folder(&store.join(BLOBS))?;
         journal::remove_drafts(&partial)?;
-        let earlier = journal::earlier(&partial)?;
+        let earlier = journal::read_earlier(&partial)?;
         let source = folder.to_string_lossy().into_owned();
         let resumed = earlier.is_some();
         let (journal, provenance, done) = match earlier {
@@ -214,7 +214,7 @@ impl Packing {
     }
 
     /// The need is estimated from headers: storages of equal size and CRC count once. Each blob of the store is taken
-    /// for a storage of its size, because the store does not keep CRCs, so it can be too small.
+    /// for a storage of its size, because the store does not keep CRCs. The estimate can therefore be too small.
     fn require_space(&self, todo: &[&Source]) -> Result<(), CapturesError> {
         let mut seen = HashSet::new();
         let mut needed = Bytes::ZERO;

@@ -65,7 +65,7 @@ pub fn unpack(
     let failed = Mutex::new(Vec::new());
     in_parallel(&todo, |&entry, stop| {
         let mut restoring = Restoring { store, stop, tick, buffer: vec![0; CHUNK] };
-        match restoring.entry(entry, folder) {
+        match restoring.restore_entry(entry, folder) {
             // If an entry is damaged, the other entries are still restored.
             Err(error) if error.concerns_file_in(store) => {
                 let why = chain(&error);
@@ -115,7 +115,7 @@ pub(super) fn read_index(store: &Path) -> Result<Index, CapturesError> {
     }
     if store.join(PARTIAL).exists() {
         let detail = format!(
-            "{} still has temporary files (run again the `captures pack` or `captures add` that made it)",
+            "{} still has temporary files (run the `captures pack` or `captures add` that made it again)",
             store.display()
         );
         return Err(CapturesError::Refused(detail));
@@ -168,7 +168,7 @@ struct Restoring<'w> {
 }
 
 impl Restoring<'_> {
-    fn entry(&mut self, entry: &IndexEntry, folder: &Path) -> Result<(), CapturesError> {
+    fn restore_entry(&mut self, entry: &IndexEntry, folder: &Path) -> Result<(), CapturesError> {
         let target = &folder.join(&entry.name);
         let path = self.store.join(ENTRIES).join(&entry.name);
         let bytes = read_manifest(&path)?;
@@ -196,7 +196,7 @@ impl Restoring<'_> {
                     draft.write(literal)?;
                     (self.tick)(Bytes::new(segment.bytes));
                 }
-                Content::Blob(id) => self.blob(id, segment.bytes, &mut hasher, &mut draft)?,
+                Content::Blob(id) => self.append_blob(id, segment.bytes, &mut hasher, &mut draft)?,
             }
         }
         let found = BlobId::from(hasher.finalize());
@@ -209,7 +209,7 @@ impl Restoring<'_> {
         draft.place_new(target, 0o644)
     }
 
-    fn blob(
+    fn append_blob(
         &mut self,
         id: BlobId,
         bytes: u64,

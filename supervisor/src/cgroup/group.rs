@@ -135,7 +135,7 @@ impl Group {
 
     /// True if `pids.events` counts a refusal, but the group never had as many tasks as its own limit allows. In
     /// version 2 since Linux 6.11, only the group whose limit was reached counts refusals, so this returns false.
-    pub(super) fn was_refused_tasks_from_above(&self, limit: u32) -> Result<bool, CgroupError> {
+    pub(super) fn limit_above_refused_tasks(&self, limit: u32) -> Result<bool, CgroupError> {
         let folder = match self {
             Self::One { pids, .. } => pids,
             Self::Two { folder } => folder,
@@ -169,7 +169,7 @@ pub(super) fn remove(folder: &Path) -> bool {
     std::fs::remove_dir(folder).err().is_none_or(|error| !is_busy(&error))
 }
 
-/// `None` without such a line.
+/// Returns the count in the line that begins with `name`; `None` if there is no such line.
 fn count_of(text: &str, name: &str, path: &Path) -> Result<Option<u64>, CgroupError> {
     let mut lines = text.lines().map(str::split_ascii_whitespace);
     let Some(mut words) = lines.find_map(|mut words| (words.next() == Some(name)).then_some(words)) else {
@@ -194,8 +194,8 @@ fn if_read(text: Result<String, CgroupError>) -> Result<Option<String>, CgroupEr
     }
 }
 
-/// For a file that does not exist, the error can be a refused permission, because nobody may create files in a control
-/// group.
+/// Ignores the error if the file does not exist. Linux can then also report a refused permission, because nobody may
+/// create files in a control group.
 fn if_there(written: Result<(), CgroupError>) -> Result<(), CgroupError> {
     match written {
         Err(CgroupError::Io { source, .. })

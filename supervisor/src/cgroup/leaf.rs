@@ -27,13 +27,13 @@ impl Leaf {
         self.limits
     }
 
-    /// The caller must ensure that the process cannot be reaped meanwhile, because its pid could then belong to another
-    /// process.
+    /// Moves a process into the leaf. The caller must ensure that the process cannot be reaped meanwhile, because its
+    /// pid could then belong to another process.
     pub fn enter(&self, pid: u32) -> Result<(), CgroupError> {
         self.group.enter(pid)
     }
 
-    /// In version 2, this fails before Linux 5.14, and the caller must then send signals.
+    /// Kills all members. In version 2, this fails before Linux 5.14, and the caller must then send signals.
     pub fn kill(&self) -> Result<(), CgroupError> {
         self.group.kill()
     }
@@ -43,8 +43,8 @@ impl Leaf {
     }
 
     /// Returns whether a limit above the leaf refused tasks, as far as the leaf's files show it.
-    pub fn was_refused_tasks_from_above(&self) -> Result<bool, CgroupError> {
-        self.group.was_refused_tasks_from_above(self.limits.tasks)
+    pub fn limit_above_refused_tasks(&self) -> Result<bool, CgroupError> {
+        self.group.limit_above_refused_tasks(self.limits.tasks)
     }
 
     /// Removes the folders if the leaf has no members. Otherwise returns the leaf.
@@ -145,14 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn limit_above_is_told_from_the_leafs_own_limit() {
+    fn limit_above_is_distinguished_from_the_leafs_own_limit() {
         let folder = tempfile::tempdir().expect("folder");
         for (group, leaf) in leaves(folder.path()) {
             let write = |name: &str, text: &str| {
                 let pids = group.folders().last().expect("a folder");
                 std::fs::write(pids.join(name), text).expect("writes");
             };
-            assert!(!leaf.was_refused_tasks_from_above().expect("an old version of Linux"));
+            assert!(!leaf.limit_above_refused_tasks().expect("an old version of Linux"));
             // The limit is 8.
             for (events, peak, from_above) in [
                 ("max 0\n", "3\n", false),
@@ -162,15 +162,15 @@ mod tests {
             ] {
                 write("pids.events", events);
                 write("pids.peak", peak);
-                assert_eq!(leaf.was_refused_tasks_from_above().expect("reads"), from_above, "{events}{peak}");
+                assert_eq!(leaf.limit_above_refused_tasks().expect("reads"), from_above, "{events}{peak}");
             }
             write("pids.events", "max 1\n");
             write("pids.peak", "3\n");
             write("pids.max", "0\n");
-            assert!(!leaf.was_refused_tasks_from_above().expect("reads"), "it was killed");
+            assert!(!leaf.limit_above_refused_tasks().expect("reads"), "it was killed");
             write("pids.max", "8\n");
             write("pids.peak", "many\n");
-            assert!(leaf.was_refused_tasks_from_above().is_err());
+            assert!(leaf.limit_above_refused_tasks().is_err());
         }
     }
 

@@ -12,7 +12,7 @@ const AT_A_TIME: usize = 64;
 /// The largest number of rounds, each of which kills at most `AT_A_TIME` members.
 const MAX_ROUNDS: usize = 256;
 
-/// Also kills those that another member starts meanwhile, as far as `MAX_ROUNDS` suffices.
+/// Kills all members, also those that another member starts meanwhile, as far as `MAX_ROUNDS` suffices.
 pub(super) fn kill(folder: &Path) -> Result<(), CgroupError> {
     let mut signalled = HashSet::new();
     for _ in 0..MAX_ROUNDS {

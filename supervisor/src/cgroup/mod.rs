@@ -4,9 +4,9 @@
 //! everything at the end.
 //!
 //! ```text
-//!  G, where the run was started    cgroup.subtree_control: +memory +pids
-//!  ├── opt-run-KEY-home            supervisor and workers: a group with controllers cannot have processes itself
-//!  ├── opt-run-KEY-w2-4711         one runner: memory.max, memory.swap.max 0, memory.oom.group 1, pids.max
+//!  G, where the run was started     cgroup.subtree_control: +memory +pids
+//!  ├── opt-run-KEY-home             supervisor and workers: a group with controllers cannot have processes itself
+//!  ├── opt-run-KEY-worker-2-4711    one runner: memory.max, memory.swap.max 0, memory.oom.group 1, pids.max
 //!  └── …
 //! ```
 //! `memory.high` is not set, because it only slows down processes near the limit, which would distort their times.
@@ -34,11 +34,11 @@ pub use self::subtree::{StartGroup, Subtree};
 pub enum CgroupError {
     #[error("{path}: there is no `{wanted}` controller here (found: {})", if found.is_empty() { "none" } else { found.as_str() }, path = path.display())]
     NoController { path: PathBuf, wanted: &'static str, found: String },
-    #[error("{path} belongs to systemd (start the run with `systemd-run --scope -p Delegate=yes opt-supervisor …`)", path = path.display())]
+    #[error("{path} is a control group that belongs to systemd (start the run with `systemd-run --scope -p Delegate=yes opt-supervisor …`)", path = path.display())]
     NotDelegated { path: PathBuf },
-    #[error("{path}: the memory of groups below this group does not count for it (write 1 to memory.use_hierarchy there, or start Linux with only version 2 of control groups)", path = path.display())]
+    #[error("{path}: the memory of groups below this control group does not count towards its limit (write 1 to memory.use_hierarchy there, or start Linux with only version 2 of control groups)", path = path.display())]
     NotHierarchical { path: PathBuf },
-    #[error("{path} has other processes too (start opt-supervisor in its own group: `systemd-run --user --scope -p Delegate=yes opt-supervisor …`)", path = path.display())]
+    #[error("{path} contains processes other than this supervisor (start opt-supervisor in its own group: `systemd-run --user --scope -p Delegate=yes opt-supervisor …`)", path = path.display())]
     Crowded { path: PathBuf },
     #[error("{path}: could not {action}", path = path.display())]
     Io {

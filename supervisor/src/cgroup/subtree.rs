@@ -70,7 +70,7 @@ impl Subtree {
             let mark = Mark::set(folder).map_err(CgroupError::io("create and lock a child group", folder))?;
             subtree.marks.push(mark);
         }
-        subtree.clear();
+        subtree.remove_stale_groups();
         if let Group::Two { folder } = &start.group {
             subtree.home().enter(pid)?;
             subtree.enable(folder)?;
@@ -139,7 +139,8 @@ impl Subtree {
         self.dying = std::mem::take(&mut self.dying).into_iter().filter_map(|it| it.remove().err()).collect();
     }
 
-    fn clear(&self) {
+    /// Removes the groups that killed supervisors left. See the documentation of this module.
+    fn remove_stale_groups(&self) {
         for name in names_below(&self.start) {
             let Some(key) = key_of(&name) else { continue };
             let group = self.start.child(&name);
@@ -209,9 +210,9 @@ fn require_controllers(folder: &Path) -> Result<(), CgroupError> {
     Ok(())
 }
 
-/// Fails if the memory of groups below a group of version 1 does not count for it.
+/// Fails if the memory of groups below a group of version 1 does not count towards its limit.
 fn require_hierarchy(memory: &Path) -> Result<(), CgroupError> {
-    // Since Linux 5.11, it always counts.
+    // Since Linux 5.11, it always does.
     match read(&memory.join("memory.use_hierarchy")) {
         Ok(text) if text.trim() == "0" => Err(CgroupError::NotHierarchical { path: memory.to_owned() }),
         _ => Ok(()),
@@ -234,7 +235,7 @@ fn names_below(group: &Group) -> BTreeSet<String> {
     names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
-/// A group may be busy for a moment.
+/// Calls `remove` until it succeeds, because a group may be busy for a moment. Gives up after `REMOVAL_TIMEOUT`.
 fn remove_with_timeout(remove: impl Fn() -> bool) {
     let deadline = Instant::now() + REMOVAL_TIMEOUT;
     while !remove() && Instant::now() < deadline {
@@ -401,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn mark_in_the_first_tree_goes_if_the_second_refuses() {
+    fn mark_in_the_first_tree_is_removed_if_the_second_tree_is_in_use() {
         let (root, start) = fake_of_version_1();
         let others = root.path().join("pids/opt-run-k1-home");
         let _set = Mark::set(&others).expect("another process sets it");
@@ -422,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_that_do_not_count_for_their_parent_are_not_created() {
+    fn group_whose_children_do_not_count_towards_its_limit_is_refused() {
         let (root, start) = fake_of_version_1();
         std::fs::write(root.path().join("memory/memory.use_hierarchy"), "0\n").expect("writes");
         let error = Subtree::take(root.path(), &start, "k1", 77).expect_err("refuses");

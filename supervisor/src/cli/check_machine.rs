@@ -41,13 +41,13 @@ impl CheckedMachine {
         Self {
             interpreters: interpreters::ask_all(plan),
             device,
-            card: devices::present(device),
+            card: devices::card_of(device),
             compilers: devices::compilers(plan),
             host_compilers: compilers::needed(plan.candidates()),
             launches: plan.jobs.iter().zip(facts).map(|(job, facts)| launches::of_job(job, facts)).collect(),
             not_timed: plan.not_timed_because(),
             // `run` reports why the capabilities are unknown.
-            without_priority: priority::refused(plan).unwrap_or_default().map(str::to_owned),
+            without_priority: priority::first_refused_job(plan).unwrap_or_default().map(str::to_owned),
             too_low: own_limits::raise().err(),
         }
     }

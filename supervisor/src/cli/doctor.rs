@@ -22,7 +22,7 @@ use crate::core::room::Shortage;
 use crate::driver::run::leaves::Leaves;
 use crate::driver::run::protections;
 use crate::driver::run::room::processes_left;
-use crate::driver::survey::devices::{FIRST_CARD, compiler, present};
+use crate::driver::survey::devices::{FIRST_CARD, card_of, compiler};
 use crate::driver::survey::interpreters::{self, Described};
 use crate::exit::Exit;
 use crate::memory::cgroup::{self, Mounted};
@@ -87,7 +87,7 @@ impl Findings {
             disturbance: Disturbance::read(root),
             trial: timing.then(|| Trial::run().map_err(|error| format!("{error:#}"))),
             python: interpreters::ask(PYTHON, false),
-            card: present(FIRST_CARD).map(|card| card.map(|card| card.description)),
+            card: card_of(FIRST_CARD).map(|card| card.map(|card| card.description)),
             cuda_compiler: compiler(&[]),
             devices: Devices::find(),
             runs: runs::ask(),

@@ -157,5 +157,5 @@ fn reduce(plan: &mut Plan, arguments: &EvalArguments, file: &Path) -> Result<Can
         symbol: arguments.symbol.clone(),
         launch,
     };
-    submissions::alone(plan, 0, &submission).map_err(Failure::usage)
+    submissions::add_to_separate_run(plan, 0, &submission).map_err(Failure::usage)
 }

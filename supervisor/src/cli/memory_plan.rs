@@ -80,15 +80,15 @@ fn of_stage(
     let smallest = smallest(largest)?;
     let name = |fact: &UsableEntry| fact.entry.clone();
     let (prediction, entries) = match stage {
-        Stage::Build => (needs.build(largest).into_iter().next()?, Vec::new()),
+        Stage::Build => (needs.build_ways(largest).into_iter().next()?, Vec::new()),
         Stage::Verify => {
-            let shared = needs.verify(largest).into_iter().next()?;
-            (shared, facts.verified().into_iter().map(name).collect())
+            let shared = needs.verify_ways(largest).into_iter().next()?;
+            (shared, facts.entries_to_verify().into_iter().map(name).collect())
         }
         Stage::Profile => {
             let distinct = largest.profile.entries == ProfileEntries::Distinct;
-            let largest_batches = needs.profile(largest, paired(largest)).into_iter().next()?;
-            (largest_batches, facts.profiled(distinct).iter().map(name).collect())
+            let largest_batches = needs.profile_ways(largest, paired(largest)).into_iter().next()?;
+            (largest_batches, facts.entries_to_time(distinct).iter().map(name).collect())
         }
         // Screens and confirmations need as much as a profile, and a replay belongs to no job.
         Stage::Screen | Stage::Confirm | Stage::Replay => return None,

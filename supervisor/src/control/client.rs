@@ -14,10 +14,11 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 use serde_json::{Value, json};
 
-/// The timeout for an answer. The server answers at once, but can be slow if it is swapped out.
+/// The timeout for an answer. Most answers come at once, but a submission can take 20 s, and a supervisor that is
+/// swapped out is slow.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// The time between two looks at a supervisor that does not answer.
-const LOOK: Duration = Duration::from_secs(1);
+/// The interval at which a client checks whether a supervisor that does not answer is stopped.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// A client that does not wait forever gives up once it has seen the supervisor stopped for this long.
 const STOPPED_FOR: Duration = Duration::from_secs(3);
 /// The maximum length of an answer, in bytes. It is larger than any queue of the server.
@@ -27,7 +28,7 @@ const MAX_ANSWER: u64 = 8 << 20;
 pub enum ClientError {
     #[error("connecting to the control socket {path}")]
     Connect { path: PathBuf, source: io::Error },
-    #[error("communicating with the run")]
+    #[error("communicating with the run through its control socket")]
     Io(#[from] io::Error),
     #[error("the run did not answer within {timeout:?} (its machine may be short of memory: try again)")]
     Silent { timeout: Duration },
@@ -75,7 +76,7 @@ impl Client {
             other => ClientError::Connect { path: path.to_owned(), source: other.into() },
         })?;
         let socket = UnixStream::from(socket);
-        socket.set_read_timeout(Some(timeout.min(LOOK)))?;
+        socket.set_read_timeout(Some(timeout.min(CHECK_INTERVAL)))?;
         Ok(Self { reader: BufReader::new(socket), next: 1, timeout, waits: false })
     }
 

@@ -109,7 +109,7 @@ impl Connection {
     }
 
     /// After this, the loop no longer polls the connection, because every poll would report the hang-up.
-    pub(super) fn hang_up(&mut self) {
+    pub(super) fn mark_hung_up(&mut self) {
         self.hung_up = true;
     }
 
@@ -147,7 +147,7 @@ impl Connection {
 
     /// Returns the next complete line, without its newline, if the rate limit and the unread output allow serving it
     /// now.
-    pub(super) fn line(&mut self, now: Instant) -> Option<Vec<u8>> {
+    pub(super) fn next_line(&mut self, now: Instant) -> Option<Vec<u8>> {
         let since = now.saturating_duration_since(self.refilled).as_secs_f64();
         self.allowance = MAX_BURST_LINES.min(self.allowance + since * LINES_PER_SECOND);
         self.refilled = now;
@@ -198,7 +198,7 @@ impl Connection {
     }
 
     /// Stops reading, and closes the connection once its output has been sent.
-    pub(super) fn close_after(&mut self) {
+    pub(super) fn close_when_sent(&mut self) {
         self.closing = true;
         self.input = Vec::new();
     }

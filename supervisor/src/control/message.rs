@@ -44,7 +44,7 @@ fn present<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<&'de Raw
 }
 
 /// Parses a line. It never fails: a malformed line gives the error to answer with.
-pub(super) fn read(line: &[u8]) -> ParsedLine {
+pub(super) fn parse(line: &[u8]) -> ParsedLine {
     let refuse = |code, message: String| ParsedLine {
         id: Some("null".into()),
         request: Err(Refusal { code, message }),
@@ -72,7 +72,7 @@ pub(super) fn read(line: &[u8]) -> ParsedLine {
     };
     let invalid = |message: &str| Err(Refusal::new(Code::InvalidRequest, message));
     let request = match (envelope.jsonrpc.as_deref(), envelope.method) {
-        (Some("2.0"), Some(method)) => methods::read(&method, envelope.params.map(RawValue::get)),
+        (Some("2.0"), Some(method)) => methods::parse(&method, envelope.params.map(RawValue::get)),
         (Some("2.0"), None) => invalid("`method` is missing"),
         _ => invalid("`jsonrpc` must be \"2.0\""),
     };
@@ -82,7 +82,7 @@ pub(super) fn read(line: &[u8]) -> ParsedLine {
 }
 
 /// Formats an answer as a line, including the newline.
-pub(super) fn write(id: &str, reply: &Reply) -> Vec<u8> {
+pub(super) fn format_answer(id: &str, reply: &Reply) -> Vec<u8> {
     #[derive(Serialize)]
     struct Error<'a> {
         code: i32,
@@ -112,7 +112,7 @@ pub(super) fn write(id: &str, reply: &Reply) -> Vec<u8> {
     line(&Line { jsonrpc: "2.0", id, result, error })
 }
 
-pub(super) fn notify(notification: &Notification) -> Vec<u8> {
+pub(super) fn format_event(notification: &Notification) -> Vec<u8> {
     #[derive(Serialize)]
     struct Line<'a> {
         jsonrpc: &'static str,

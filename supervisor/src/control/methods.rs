@@ -64,6 +64,7 @@ pub struct RecycleParams {
 #[serde(deny_unknown_fields)]
 pub struct CancelParams {
     pub job: String,
+    /// If it is missing, the whole job is cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub candidate: Option<String>,
 }
@@ -71,7 +72,7 @@ pub struct CancelParams {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SetParams {
-    /// A size, or a share of the machine's memory, as in a plan.
+    /// A size, or a share of the memory that the supervisor may use, as in a plan.
     pub host_ceiling: String,
 }
 
@@ -106,6 +107,7 @@ pub struct HistoryParams {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DecisionsParams {
+    /// The maximum number of decisions in the answer. The driver sends at most 100.
     pub most: u32,
 }
 
@@ -160,7 +162,7 @@ struct ShutdownParams {
 struct NoParams {}
 
 /// Parses the parameters of a method.
-pub(super) fn read(method: &str, params: Option<&str>) -> Result<Request, Refusal> {
+pub(super) fn parse(method: &str, params: Option<&str>) -> Result<Request, Refusal> {
     let nothing = |request| typed::<NoParams>(method, params).map(|_| request);
     match method {
         "status" => nothing(Request::Status),
@@ -194,7 +196,10 @@ pub(super) fn read(method: &str, params: Option<&str>) -> Result<Request, Refusa
             // An unknown name can be very long, so only its beginning is sent back.
             let shown: String = method.chars().take(40).collect();
             let methods = METHODS.join(", ");
-            Err(Refusal::new(Code::UnknownMethod, format!("no method `{shown}`; the methods are {methods}")))
+            Err(Refusal::new(
+                Code::UnknownMethod,
+                format!("there is no method `{shown}` (the methods are {methods})"),
+            ))
         }
     }
 }
@@ -203,7 +208,10 @@ pub(super) fn read(method: &str, params: Option<&str>) -> Result<Request, Refusa
 fn typed<T: DeserializeOwned>(method: &str, params: Option<&str>) -> Result<T, Refusal> {
     let text = params.unwrap_or("{}");
     if text.starts_with('[') {
-        return Err(Refusal::new(Code::InvalidParams, format!("`{method}` takes its parameters by name")));
+        return Err(Refusal::new(
+            Code::InvalidParams,
+            format!("`{method}` takes an object of named parameters, not a list"),
+        ));
     }
     serde_json::from_str(text).map_err(|error| {
         Refusal::new(Code::InvalidParams, format!("the parameters of `{method}` are not valid: {error}"))

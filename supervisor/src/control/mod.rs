@@ -36,7 +36,7 @@ pub use server::{ControlError, Server, Token};
 
 /// Returns whether a line is a valid request. The request is not carried out.
 pub fn understands(line: &[u8]) -> bool {
-    message::read(line).request.is_ok()
+    message::parse(line).request.is_ok()
 }
 
 /// The maximum length of a request line, in bytes. The length of answers is limited by their queue.

@@ -28,8 +28,8 @@ const BACKLOG: i32 = 128;
 /// How long no connection is accepted after the process has run out of descriptors or memory. Without this pause, the
 /// waiting connection would wake the loop again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
-/// The maximum number of bytes buffered for all connections, in both directions. They count towards the supervisor's
-/// target of at most 20 MiB.
+/// The maximum number of bytes buffered for all connections, in both directions. They are part of the supervisor's own
+/// memory, which should be at most 20 MiB.
 const BUDGET: usize = 4 << 20;
 /// The maximum number of requests of one connection that wait for an answer.
 const MAX_PENDING: u32 = 64;
@@ -66,7 +66,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds the socket, whose path `RunSocket::take` has cleared.
+    /// Listens on the socket, whose path `RunSocket::take` has cleared, and creates the links to it.
     pub fn open(socket: RunSocket) -> Result<Self, ControlError> {
         let path = socket.path().to_owned();
         let fail = |action| {
@@ -113,7 +113,7 @@ impl Server {
         for (id, seen) in self.ready() {
             let Some(it) = self.connections.get_mut(&id) else { continue };
             if seen.intersects(PollFlags::HUP | PollFlags::ERR) {
-                it.hang_up();
+                it.mark_hung_up();
             }
             let written = if seen.contains(PollFlags::OUT) { it.flush(now) } else { Ok(()) };
             let readable = seen.contains(PollFlags::IN) || it.has_hung_up();
@@ -162,13 +162,15 @@ impl Server {
             found_a_line = false;
             let ids: Vec<u64> = self.connections.keys().copied().collect();
             for id in ids {
-                let Some(line) = self.connections.get_mut(&id).and_then(|it| it.line(now)) else { continue };
+                let Some(line) = self.connections.get_mut(&id).and_then(|it| it.next_line(now)) else {
+                    continue;
+                };
                 served += 1;
                 found_a_line = true;
                 if line.iter().all(u8::is_ascii_whitespace) {
                     continue;
                 }
-                let parsed = message::read(&line);
+                let parsed = message::parse(&line);
                 let token = Token { connection: id, id: parsed.id };
                 match parsed.request {
                     Ok(Request::Events) => {
@@ -204,7 +206,7 @@ impl Server {
 
     fn write(&mut self, token: &Token, reply: &Reply, now: Instant) {
         let Some(id) = &token.id else { return };
-        let line = message::write(id, reply);
+        let line = message::format_answer(id, reply);
         if let Some(it) = self.connections.get_mut(&token.connection)
             && let Err(reason) = it.queue(&line, now)
         {
@@ -215,7 +217,7 @@ impl Server {
 
     /// Sends an event to all connections that asked for events.
     pub fn broadcast(&mut self, notification: &Notification, now: Instant) {
-        let line = message::notify(notification);
+        let line = message::format_event(notification);
         let listeners: Vec<u64> =
             self.connections.iter().filter(|(_, it)| it.listens).map(|(&id, _)| id).collect();
         for id in listeners {
@@ -237,8 +239,8 @@ impl Server {
             && let Some(it) = self.connections.get_mut(&id)
         {
             let why = format!("a line can have at most {} bytes", super::MAX_LINE);
-            let line = message::write("null", &Err(Refusal::new(Code::LineTooLong, why)));
-            it.close_after();
+            let line = message::format_answer("null", &Err(Refusal::new(Code::LineTooLong, why)));
+            it.close_when_sent();
             if it.queue(&line, now).is_ok() {
                 return;
             }
@@ -249,7 +251,7 @@ impl Server {
             // Clients can cause this arbitrarily often, so only every power of two is logged.
             if self.closed.is_power_of_two() {
                 tracing::info!(
-                    "control socket: {} connections closed at a limit or after an error, the last one: {reason:?}",
+                    "control socket: {} connections were closed at a limit or after an error (latest reason: {reason:?})",
                     self.closed
                 );
             }
@@ -323,10 +325,10 @@ fn poll_fd(connection: &Connection) -> PollFd<'_> {
 fn send_refusal(connection: &mut Connection, refusal: Refusal, now: Instant) {
     // The message fits into the buffer of any new socket. If it did not, the client would only see the connection
     // close.
-    let _ = connection.queue(&message::write("null", &Err(refusal)), now);
+    let _ = connection.queue(&message::format_answer("null", &Err(refusal)), now);
 }
 
-/// Returns whether a user is admitted: only the run's user and root are admitted.
+/// Admits only the run's user and root.
 pub(super) fn is_admitted(peer: Uid, own: Uid) -> bool {
     peer == own || peer.is_root()
 }

@@ -1,8 +1,8 @@
 //! The paths of sockets, and how clients find a run. Each user has a folder that contains, for each run, a socket and a
 //! link to the run's folder.
 //!
-//! A socket is stale if its run's lock is free. Neither a connection attempt nor a pid shows whether it is, so callers
-//! must check the lock.
+//! A socket is stale if its run's lock is free. Callers must check the lock, because neither a connection attempt nor a
+//! pid can show that a socket is stale.
 
 use std::fs;
 use std::io;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 /// The maximum length of a socket's path, in bytes.
 const MAX_PATH_BYTES: usize = 107;
-/// The environment variable with which users choose the folder of sockets.
+/// The environment variable with which users choose the folder of sockets. A relative path is ignored.
 const RUNTIME_VARIABLE: &str = "OPT_SUPERVISOR_RUNTIME_DIR";
 /// The name of the link in the run's folder.
 pub const LINK: &str = "control.sock";
@@ -32,7 +32,9 @@ pub enum SocketError {
         "{path} is too long for a folder of sockets, whose paths can have at most {MAX_PATH_BYTES} bytes (set OPT_SUPERVISOR_RUNTIME_DIR to a shorter path)"
     )]
     TooLong { path: PathBuf },
-    #[error("{path} is not a folder that only you can use (remove it, or set OPT_SUPERVISOR_RUNTIME_DIR)")]
+    #[error(
+        "{path} is not a folder that belongs to you (remove it, or set OPT_SUPERVISOR_RUNTIME_DIR to another folder)"
+    )]
     Foreign { path: PathBuf },
 }
 
@@ -139,7 +141,7 @@ fn name_of(run: &Path) -> String {
     blake3::hash(run.as_os_str().as_bytes()).to_hex()[..NAME_LENGTH].to_owned()
 }
 
-/// Returns the possible folders, the preferred one first. If the user sets a folder, it is the only one.
+/// Returns the possible folders of sockets, the preferred one first. If the user sets a folder, it is the only one.
 fn folders() -> Vec<PathBuf> {
     if let Some(named) = std::env::var_os(RUNTIME_VARIABLE).map(PathBuf::from).filter(|it| it.is_absolute()) {
         return vec![named];

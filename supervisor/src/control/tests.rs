@@ -123,27 +123,29 @@ fn malformed_line_is_answered_with_its_error() {
         ),
     ];
     for (line, expected) in table {
-        let parsed = message::read(line.as_bytes());
+        let parsed = message::parse(line.as_bytes());
         let refusal = parsed.request.expect_err(line);
         let word = serde_json::to_value(refusal.code).expect("a word");
         assert_eq!(word, expected, "{line}: {}", refusal.message);
-        let answer: Value =
-            serde_json::from_slice(&message::write(parsed.id.as_deref().unwrap_or("null"), &Err(refusal)))
-                .expect("JSON");
+        let answer: Value = serde_json::from_slice(&message::format_answer(
+            parsed.id.as_deref().unwrap_or("null"),
+            &Err(refusal),
+        ))
+        .expect("JSON");
         assert_eq!(code(&answer), expected);
     }
     // A request without an id gets no answer if it succeeds.
-    assert!(message::read(b"{\"jsonrpc\":\"2.0\",\"method\":\"pause\"}").id.is_none());
-    let null = message::read(b"{\"jsonrpc\":\"2.0\",\"id\":null,\"method\":\"pause\"}");
+    assert!(message::parse(b"{\"jsonrpc\":\"2.0\",\"method\":\"pause\"}").id.is_none());
+    let null = message::parse(b"{\"jsonrpc\":\"2.0\",\"id\":null,\"method\":\"pause\"}");
     assert_eq!(null.id.as_deref(), Some("null"));
 }
 
 proptest! {
     #[test]
-    fn server_survives_any_line(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
-        let parsed = message::read(&bytes);
+    fn any_line_gets_an_answer_in_json(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let parsed = message::parse(&bytes);
         let id = parsed.id.unwrap_or_else(|| "null".into());
-        let answer = message::write(&id, &parsed.request.map(|_| Value::Null));
+        let answer = message::format_answer(&id, &parsed.request.map(|_| Value::Null));
         prop_assert!(serde_json::from_slice::<Value>(&answer).is_ok());
     }
 
@@ -155,9 +157,9 @@ proptest! {
             line[at] = byte;
         }
         line.truncate(100 - cut);
-        let parsed = message::read(&line);
+        let parsed = message::parse(&line);
         let id = parsed.id.unwrap_or_else(|| "null".into());
-        let answer: Value = serde_json::from_slice(&message::write(&id, &parsed.request.map(|_| Value::Null)))?;
+        let answer: Value = serde_json::from_slice(&message::format_answer(&id, &parsed.request.map(|_| Value::Null)))?;
         prop_assert_eq!(&answer["jsonrpc"], "2.0");
     }
 }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// The stack size of the thread, in bytes. Removing a folder recurses once for each folder in it.
+/// The stack size of the thread, in bytes. Removing a folder recurses once for each level of folders in it.
 const STACK: usize = 1 << 20;
 
 /// The loop's side of the thread, which carries out orders one after the other. Dropping it does not wait for the

@@ -18,8 +18,9 @@ use crate::core::event::Stage;
 #[derive(Clone, Debug, Default)]
 pub struct CandidateFacts {
     pub artifact: Option<KnownArtifact>,
+    /// The entries that the candidate does not support.
     pub unsupported: Box<[EntryId]>,
-    /// Boxed, because most candidates have none.
+    /// The scores of the last profile that passed. Boxed, because most candidates have none.
     pub profile: Option<Box<ScoreSummary>>,
     pub status: Option<Status>,
     /// The highest attempt number of each stage in earlier parts of the run.
@@ -80,7 +81,7 @@ impl KnownArtifact {
         }
     }
 
-    /// Returns the first 128 bits of the digest, or `None` if it is not a digest.
+    /// Returns the first 128 bits of the digest, or `None` if the artifact's digest is not hexadecimal.
     fn start_of_digest(&self) -> Option<u128> {
         match self {
             Self::Named(named) => named.digest.first_chunk().map(|start| u128::from_be_bytes(*start)),

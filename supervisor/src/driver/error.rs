@@ -49,7 +49,7 @@ pub enum RunError {
     #[error("--only {wanted} names no job and no JOB/CANDIDATE of this plan")]
     NothingSelected { wanted: String },
     #[error(
-        "the plan has changed since the run began: {keys} ({}undo that, or start a new run without --resume)",
+        "the plan has changed since the run began: {keys} ({}undo the change, or start a new run without --resume)",
         other_defaults(begun_by)
     )]
     PlanChanged {
@@ -89,7 +89,7 @@ pub enum RunError {
     Capabilities(#[source] rustix::io::Errno),
     #[error("{candidate}, {entry}: {why} (`check --signature` shows what an entry has)")]
     Launch { candidate: String, entry: String, why: Box<LaunchError> },
-    #[error("a law of the core was broken, which is a bug: {law}")]
+    #[error("the supervisor has a bug: {law}")]
     Law { law: String },
 }
 
@@ -99,7 +99,7 @@ fn other_defaults(begun_by: &Option<String>) -> String {
     match begun_by {
         Some(then) if then != now => {
             format!(
-                "version {then} began it, and some defaults of version {now} may differ: set them in the plan, "
+                "version {then} began the run, and some defaults of version {now} may differ: set them in the plan, "
             )
         }
         _ => String::new(),
@@ -136,9 +136,9 @@ mod tests {
             let begun_by = begun_by.map(str::to_owned);
             RunError::PlanChanged { keys: "verify.seed".to_owned(), begun_by }.to_string()
         };
-        let plain = "the plan has changed since the run began: verify.seed (undo that, or start a new run without --resume)";
+        let plain = "the plan has changed since the run began: verify.seed (undo the change, or start a new run without --resume)";
         assert_eq!(message(None), plain);
         assert_eq!(message(Some(env!("CARGO_PKG_VERSION"))), plain);
-        assert!(message(Some("0.0.9")).contains("version 0.0.9 began it"), "{}", message(Some("0.0.9")));
+        assert!(message(Some("0.0.9")).contains("version 0.0.9 began the run"), "{}", message(Some("0.0.9")));
     }
 }

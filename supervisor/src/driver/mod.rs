@@ -88,8 +88,8 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     let mut plan = options.plan;
     own_limits::raise()?;
     let card =
-        devices::present(plan.device()).map_err(|why| RunError::NoDevice { device: plan.device(), why })?;
-    if let Some(job) = priority::refused(&plan).map_err(RunError::Capabilities)? {
+        devices::card_of(plan.device()).map_err(|why| RunError::NoDevice { device: plan.device(), why })?;
+    if let Some(job) = priority::first_refused_job(&plan).map_err(RunError::Capabilities)? {
         return Err(RunError::NoPriority { job: job.to_owned() });
     }
     let mut selected = spec::selected(&plan, &options.only)?;

@@ -27,6 +27,7 @@ const NO_LIMIT: u64 = 1 << 60;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupLimit {
     pub limit: Bytes,
+    /// The file that contains the limit.
     pub path: PathBuf,
 }
 
@@ -45,7 +46,8 @@ impl Version {
     }
 }
 
-/// Returns the lowest memory limit of this process's groups, or `None` if no limit applies; `root` is `/`.
+/// Returns the lowest memory limit of the groups that contain this process, or `None` if none is found. `root` is `/`
+/// except in tests.
 pub fn memory_limit(root: &Path) -> Result<Option<GroupLimit>, SampleError> {
     let mut lowest: Option<GroupLimit> = None;
     for (version, folder) in groups_with(root, "memory")? {
@@ -60,8 +62,8 @@ pub fn memory_limit(root: &Path) -> Result<Option<GroupLimit>, SampleError> {
     Ok(lowest)
 }
 
-/// Returns how many more processes and threads this process's groups allow, or `None` if no limit applies; `root` is
-/// `/`.
+/// Returns how many more processes and threads the groups that contain this process allow, or `None` if no limit is
+/// found.
 pub fn pids_left(root: &Path) -> Result<Option<u64>, SampleError> {
     let mut least: Option<u64> = None;
     for (_, folder) in groups_with(root, "pids")? {
@@ -74,7 +76,7 @@ pub fn pids_left(root: &Path) -> Result<Option<u64>, SampleError> {
 }
 
 /// Returns the files that count refused processes and threads. Depending on the version of Linux, a file counts those
-/// refused at its group's own limit, or those refused in its group at any limit; `root` is `/`.
+/// refused at its group's own limit, or those refused in its group at any limit.
 pub fn pids_refusal_files(root: &Path) -> Result<Vec<PathBuf>, SampleError> {
     let folders = groups_with(root, "pids")?;
     let file = |folder: PathBuf| {
@@ -112,7 +114,7 @@ fn groups_with(root: &Path, controller: &str) -> Result<Vec<(Version, PathBuf)>,
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnGroup {
     pub folder: PathBuf,
-    /// Whether this is the topmost group that the process can see.
+    /// Whether this is the highest group that the process can see.
     pub topmost: bool,
 }
 
@@ -128,7 +130,7 @@ pub struct OwnGroups {
     pub systemd: Option<OwnGroup>,
 }
 
-/// Finds the groups of this process; `root` is `/`.
+/// Finds the groups of this process.
 pub fn own_groups(root: &Path) -> Result<OwnGroups, SampleError> {
     let Some(groups) = read_small(&root.join("proc/self/cgroup"), CGROUP_BYTES)? else {
         return Ok(OwnGroups::default());
@@ -164,7 +166,7 @@ pub struct Mounted {
     pub version_2: bool,
 }
 
-/// Version 1 counts only if its memory controller is mounted.
+/// Returns which versions of control groups are mounted. Version 1 counts only if its memory controller is mounted.
 pub fn mounted(root: &Path) -> Result<Mounted, SampleError> {
     let mut mounted = Mounted::default();
     let Some(mounts) = read_small(&root.join("proc/self/mountinfo"), MOUNTINFO_BYTES)? else {
@@ -179,6 +181,7 @@ pub fn mounted(root: &Path) -> Result<Mounted, SampleError> {
     Ok(mounted)
 }
 
+/// Returns the mount point of the group's hierarchy, and the group's path below it.
 fn locate(
     root: &Path,
     mounts: &[u8],
@@ -188,7 +191,8 @@ fn locate(
 ) -> Option<(PathBuf, PathBuf)> {
     let mounted =
         lines(mounts).filter_map(|line| mount(line, controller)).find(|mount| mount.version == version)?;
-    // The group's path can be the host's, while the mount shows only a part of the tree.
+    // In a container, the group's path can be that on the host, while the mount shows only a part of the tree. The
+    // group at the mount point is then used.
     let below = group.strip_prefix(&mounted.root).unwrap_or(Path::new(""));
     let below: PathBuf = below.components().filter(|part| matches!(part, Component::Normal(_))).collect();
     Some((root.join(mounted.point.strip_prefix("/").unwrap_or(&mounted.point)), below))
@@ -209,8 +213,8 @@ fn group_with(line: &[u8], controller: &str) -> Option<(Version, PathBuf)> {
     if hierarchy == b"0" && controllers.is_empty() {
         return Some((Version::Two, path));
     }
-    let has_it = controllers.split(|&byte| byte == b',').any(|other| other == controller.as_bytes());
-    has_it.then_some((Version::One, path))
+    let has_controller = controllers.split(|&byte| byte == b',').any(|other| other == controller.as_bytes());
+    has_controller.then_some((Version::One, path))
 }
 
 /// A mounted hierarchy of control groups.
@@ -241,7 +245,7 @@ fn mount(line: &[u8], controller: &str) -> Option<Mount> {
     Some(Mount { version, root: unescape(root), point: unescape(point) })
 }
 
-/// Spaces, tabs, line ends and backslashes are written as three octal digits.
+/// `mountinfo` writes a space, tab, line end or backslash as a backslash and three octal digits.
 fn unescape(text: &[u8]) -> PathBuf {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -261,7 +265,7 @@ fn unescape(text: &[u8]) -> PathBuf {
     PathBuf::from(std::ffi::OsStr::from_bytes(&plain))
 }
 
-/// `None` if the file does not exist or says `max`.
+/// `None` if the file does not exist or contains `max`.
 fn read_limit(path: &Path) -> Result<Option<u64>, SampleError> {
     let Some(text) = read_small(path, LIMIT_BYTES)? else { return Ok(None) };
     let word = text.trim_ascii();

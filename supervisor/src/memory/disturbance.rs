@@ -16,7 +16,8 @@ pub struct Disturbance {
     pub load: Option<f64>,
     /// CPU time of all CPUs since the machine started, and the part that the host took away (steal).
     ticks: Option<(u64, u64)>,
-    /// How often cores were throttled because of heat, since the machine started.
+    /// How often heat throttled the cores since the machine started: the sum of the counts of all CPUs. A core with two
+    /// hardware threads counts twice.
     throttled: Option<u64>,
 }
 
@@ -46,7 +47,7 @@ impl Disturbance {
         }
     }
 
-    /// The share of all CPU time that the host of a virtual machine gave to others, from 0 to 1.
+    /// The share of all CPU time since `before` that the host of a virtual machine gave to others, from 0 to 1.
     pub fn steal_since(&self, before: &Self) -> Option<f64> {
         let ((all, stolen), (all_before, stolen_before)) = self.ticks.zip(before.ticks)?;
         let passed = all.checked_sub(all_before).filter(|&passed| passed != 0)?;

@@ -10,7 +10,7 @@ use super::pressure::TRIGGER;
 pub struct Features {
     /// Whether `/proc/pressure/memory` can be read.
     pub pressure: bool,
-    /// Whether a trigger can be armed on it.
+    /// Whether a trigger can be armed on that file.
     pub pressure_trigger: bool,
     /// Whether `/proc/PID/task/TID/children` exists.
     pub children: bool,
@@ -21,7 +21,7 @@ pub struct Features {
 }
 
 impl Features {
-    /// The trigger that this arms is removed when its file is closed.
+    /// Arms a trigger to find out whether that is possible. Closing its file removes the trigger.
     pub fn detect(root: &Path) -> Self {
         let proc = root.join("proc");
         let own_process = proc.join("self");

@@ -41,7 +41,9 @@ impl<T> Seen<T> {
 /// The end of a process is not an error: it is [`Seen::NoMemory`] or [`Seen::Gone`].
 #[derive(Debug, thiserror::Error)]
 pub enum SampleError {
-    #[error("{path}: could not {operation} (check that it is mounted and that this user may read it)")]
+    #[error(
+        "{path}: could not {operation} (check that its file system is mounted and that this user may read it)"
+    )]
     Io {
         path: PathBuf,
         operation: &'static str,
@@ -50,7 +52,7 @@ pub enum SampleError {
     },
     #[error("{path}: `{line}` is not {wanted} (this version of Linux is not supported)")]
     Line { path: PathBuf, line: String, wanted: &'static str },
-    #[error("{path} is longer than {limit} bytes (longer files are not read)")]
+    #[error("{path} has {limit} bytes or more, so it is not read")]
     TooLong { path: PathBuf, limit: usize },
     #[error("{path} has no `{wanted}` (this version of Linux is not supported)")]
     Absent { path: PathBuf, wanted: &'static str },

@@ -9,11 +9,11 @@ use super::SampleError;
 use super::cgroup::pids_left;
 use super::text::{number, read_small, words};
 
-/// Each file has one short line.
+/// The most that is read of a file. Each has one short line.
 const BYTES: usize = 256;
 
 /// Returns how many more processes and threads the machine and the control groups allow, or `None` if no limit can be
-/// read; `root` is `/`. The user's own limit does not count here; see `left_for_user`.
+/// read; `root` is `/` except in tests. The user's own limit does not count here; see `left_for_user`.
 pub fn left(root: &Path) -> Result<Option<u64>, SampleError> {
     let proc = root.join("proc");
     let groups = pids_left(root)?;
@@ -24,7 +24,7 @@ pub fn left(root: &Path) -> Result<Option<u64>, SampleError> {
     Ok(machine.chain(groups).min())
 }
 
-/// Returns how many tasks are left of the limit that `ulimit -u` shows; `root` is `/`. Returns `None` if no limit
+/// Returns how many more processes and threads the limit that `ulimit -u` shows allows. Returns `None` if no limit
 /// applies to this process, if `/proc` cannot be listed, or if so many are left that counting is not worth its time.
 pub fn left_for_user(root: &Path) -> Option<u64> {
     // Linux exempts processes with one of these capabilities.
@@ -37,9 +37,9 @@ pub fn left_for_user(root: &Path) -> Option<u64> {
 }
 
 fn left_under(limit: u64, proc: &Path, user: u32) -> Option<u64> {
-    /// So many are enough for a run.
+    /// If at least this many are left, any run has enough.
     const PLENTY: u64 = 1024;
-    // All tasks of the machine may be the user's.
+    // The user has at most all tasks of the machine.
     if let Ok(Some(all)) = tasks(proc)
         && all.saturating_add(PLENTY) <= limit
     {
@@ -60,7 +60,7 @@ fn real_user(process: &Path) -> Option<u32> {
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// The second number of the fourth word, as in `0.2 0.1 0.1 3/512 4711`.
+/// Returns the number of tasks on this machine: the second number of the fourth word, as in `0.2 0.1 0.1 3/512 4711`.
 fn tasks(proc: &Path) -> Result<Option<u64>, SampleError> {
     let path = proc.join("loadavg");
     let Some(text) = read_small(&path, BYTES)? else { return Ok(None) };

@@ -40,7 +40,7 @@ impl ProcessSample {
     }
 }
 
-/// Includes file pages, but neither swapped memory nor page tables.
+/// Resident memory, which includes file pages, but neither swapped memory nor page tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resident {
     /// Anonymous, shared and file pages.

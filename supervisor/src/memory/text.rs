@@ -1,4 +1,4 @@
-//! Reads files of `/proc`, and parses numbers in them without allocating.
+//! Reads small files of `/proc` and of control groups, and parses numbers in them without allocating.
 
 use std::fs::File;
 use std::io::Read as _;
@@ -9,6 +9,7 @@ use opt_shared::units::Bytes;
 
 use super::SampleError;
 
+/// A file that stays open, with a buffer for its content.
 #[derive(Debug)]
 pub(super) struct KeptFile {
     file: File,
@@ -17,7 +18,7 @@ pub(super) struct KeptFile {
 }
 
 impl KeptFile {
-    /// The content must be shorter than `limit` bytes. `None` if it does not exist.
+    /// `None` if the file does not exist. `read` fails unless the content is shorter than `limit` bytes.
     pub(super) fn open(path: PathBuf, limit: usize) -> Result<Option<Self>, SampleError> {
         match File::open(&path) {
             Ok(file) => Ok(Some(Self { file, path, buffer: vec![0; limit].into_boxed_slice() })),
@@ -30,7 +31,7 @@ impl KeptFile {
         &self.path
     }
 
-    /// `None` if the process that it describes has ended.
+    /// `None` if the process that the file describes has ended.
     pub(super) fn read(&mut self) -> Result<Option<(&Path, &[u8])>, SampleError> {
         let mut length = 0;
         // Linux can return a long file in several pieces.
@@ -55,8 +56,9 @@ pub(super) fn is_gone(error: &std::io::Error) -> bool {
     error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH)
 }
 
-/// Reads fewer than `limit` bytes. `None` if the file does not exist, or if the process that it describes has ended.
-/// The buffer grows with the content, because a buffer of `limit` bytes could stay in the heap of this process.
+/// Reads a file, and fails unless it has fewer than `limit` bytes. `None` if it does not exist, or if the process that
+/// it describes has ended. The buffer grows with the content, because a buffer of `limit` bytes could stay in the heap
+/// of this process.
 pub(super) fn read_small(path: &Path, limit: usize) -> Result<Option<Vec<u8>>, SampleError> {
     let mut text = Vec::new();
     let read = File::open(path).and_then(|file| file.take(limit as u64).read_to_end(&mut text));
@@ -93,7 +95,7 @@ pub(super) fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     text.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty())
 }
 
-/// `None` if there is anything but digits, such as a sign, or if the number overflows.
+/// `None` if `digits` is empty or contains anything but digits, such as a sign, or if the number overflows.
 pub(super) fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;

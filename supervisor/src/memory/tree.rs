@@ -25,7 +25,7 @@ pub const MAX_PROCESSES: usize = 64 << 10;
 const CHILDREN_BYTES: usize = MAX_DESCENDANTS * 8;
 /// The size of the buffer for folder entries.
 const FOLDER_BYTES: usize = 8 << 10;
-/// The size of the buffer for `PID/children` with its terminating zero.
+/// The size of the buffer for a name such as `PID/children`, with its terminating zero.
 const NAME_BYTES: usize = 32;
 
 #[derive(Debug)]

@@ -65,8 +65,8 @@ fn missing_and_superfluous_files_are_named() {
         (format!("blobs/{}/{unknown}", &unknown[..2]), "no entry needs it"),
         (format!("blobs/00/{unknown}"), "it is not a blob"),
         ("blobs/notes.txt".to_owned(), "it is not a blob"),
-        ("entries/entry_9.pt".to_owned(), "the index does not name it"),
-        ("entries/below/entry_9.pt".to_owned(), "the index does not name it"),
+        ("entries/entry_9.pt".to_owned(), "it is not a file that the index names"),
+        ("entries/below/entry_9.pt".to_owned(), "it is not a file that the index names"),
         ("notes.txt".to_owned(), "does not belong to a store"),
         ("partial/journal".to_owned(), "packing was interrupted"),
     ];

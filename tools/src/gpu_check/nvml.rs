@@ -28,7 +28,7 @@ impl Watched {
     pub(crate) fn open(device: &TrialDevice) -> Result<Self> {
         let uuid = device.uuid().context("a device without a UUID")?;
         let nvml = Nvml::open()?;
-        let index = nvml.device_of(&uuid)?.index;
+        let index = nvml.device_with_uuid(&uuid)?.index;
         Ok(Self { nvml, index })
     }
 

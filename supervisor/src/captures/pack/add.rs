@@ -19,17 +19,18 @@ use crate::captures::journal::{self, Journal, Line};
 use crate::captures::sources::{Source, Stamp};
 use crate::captures::{CapturesError, Tick, failed};
 
-/// An interrupted `add` is recognised by this.
+/// The source of a store that `add` has created or extended. An unfinished store with this source is left by an `add`.
 const ADDED_PROVENANCE: &str = "added file by file";
 
-/// A file, and the name of its entry, such as `op/entry_000000.pt`.
+/// A file to add, and the name of its entry, such as `op/entry_000000.pt`.
 #[derive(Clone, Debug)]
 pub struct Added {
     pub path: PathBuf,
     pub name: String,
 }
 
-/// An existing entry is replaced only if `replace` is set. Tensor data that no entry needs any more is removed.
+/// If an entry exists already, it is replaced if `replace` is set; otherwise no file is added. Tensor data that no
+/// entry needs any more is removed.
 pub fn add(
     store: &Path,
     files: &[Added],
@@ -88,7 +89,7 @@ impl Packing {
             }
             reopen(store, &partial)?;
         }
-        let Some(earlier) = (if partial.is_dir() { journal::earlier(&partial)? } else { None }) else {
+        let Some(earlier) = (if partial.is_dir() { journal::read_earlier(&partial)? } else { None }) else {
             return Self::begin(store, Path::new(ADDED_PROVENANCE), origin);
         };
         if !earlier.provenance.source.ends_with(ADDED_PROVENANCE) {
@@ -111,7 +112,7 @@ impl Packing {
     }
 }
 
-/// The index is removed once the journal has all of its entries.
+/// Turns a finished store into an unfinished one. The index is removed once the journal has all of its entries.
 fn reopen(store: &Path, partial: &Path) -> Result<(), CapturesError> {
     let index =
         Index::read(store).map_err(|source| CapturesError::Index { path: store.to_owned(), source })?;

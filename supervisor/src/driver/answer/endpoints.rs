@@ -1,5 +1,5 @@
-//! Serves everyone who watches the run: clients of the control socket, readers of the metrics, and the terminal. It
-//! owns the connections, and the list of the clients that wait for a candidate to end. Other modules compose the
+//! Serves everyone who watches the run: clients of the control socket, readers of the metrics, and the terminal. This
+//! module owns the connections, and the list of the clients that wait for a candidate to end. Other modules compose the
 //! answers.
 
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ pub(crate) struct Endpoints {
 
 impl Endpoints {
     /// Returns the time until a client must be served even if nothing arrives.
-    pub(crate) fn due(&self) -> Duration {
+    pub(crate) fn until_due(&self) -> Duration {
         let next = self.control.as_ref().and_then(Server::next_moment);
         let next = next.into_iter().chain(self.responder.as_ref().and_then(Responder::next_moment));
         let next = next.chain(self.submissions.deadline()).min();

@@ -31,7 +31,8 @@ use crate::record::CandidateRecord;
 /// The time that clients have to read the last answers.
 const CLOSING_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Opens the socket. A run continues without one, unless it stays open for submissions.
+/// Removes the sockets of this user's dead runs, and opens the socket of this run. If that fails, the run continues
+/// without a socket, unless the socket `is_needed` for submissions.
 pub(crate) fn open(folder: &RunFolder, is_needed: bool) -> Result<Option<Server>, RunError> {
     for found in socket::runs() {
         clear_if_dead(&found.run, || socket::clear(&found));
@@ -62,7 +63,7 @@ pub fn is_alive(run: &Path) -> bool {
 impl Run<'_> {
     /// Serves the readers of the metrics and the clients of the control socket.
     pub(crate) fn serve(&mut self) -> Result<(), RunError> {
-        self.scrape();
+        self.serve_metrics();
         self.continue_submissions()?;
         let Some(server) = &mut self.endpoints.control else { return Ok(()) };
         for (token, request) in server.serve(Instant::now()) {
@@ -74,7 +75,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn scrape(&mut self) {
+    fn serve_metrics(&mut self) {
         let Some(mut responder) = self.endpoints.responder.take() else { return };
         responder.serve(Instant::now(), &|| self.endpoints.metrics.page(&self.view().gauges()).ok());
         self.endpoints.responder = Some(responder);

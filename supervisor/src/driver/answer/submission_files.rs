@@ -117,7 +117,9 @@ impl SubmissionFolders {
         // old path.
         match fs::create_dir(&self.folder) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-            made => made.map_err(|error| refused("creating the folder for submissions", &error))?,
+            made => made.map_err(|error| {
+                refused(&format!("creating the folder {}", self.folder.display()), &error)
+            })?,
         }
         let last = *self.last.get_or_insert_with(|| numbers(&self.folder).last().copied().unwrap_or(0));
         for number in last.saturating_add(1)..=MAX_SUBMISSIONS {
@@ -196,8 +198,9 @@ fn write_record(folder: &Path, record: &SubmissionRecord) -> std::io::Result<()>
     folder.parent().map_or(Ok(()), |folder| File::open(folder)?.sync_all())
 }
 
-/// Adds the submissions of earlier parts of a run to its plan. Submissions that cannot be read, or whose job no longer
-/// accepts them, are reported and left out. If the plan no longer has their job, they are left out silently.
+/// Adds the submissions of earlier parts of a run to its plan. Submissions that cannot be read, whose name the plan now
+/// uses, or whose job no longer accepts them, are reported and left out. If the plan no longer has their job, they are
+/// left out silently.
 pub fn restore(plan: &mut Plan, run: &Path) {
     // Candidates get absolute paths, because the earlier part may have had another working folder.
     let run = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());
@@ -208,7 +211,10 @@ pub fn restore(plan: &mut Plan, run: &Path) {
             Ok(None) => {}
             Ok(Some(record)) => add_to_plan(plan, &submission_folder, record),
             Err(error) => {
-                tracing::warn!("the submission {} is left out: {error}", submission_folder.display())
+                tracing::warn!(
+                    "the submission in {} is left out of the resumed run: {error}",
+                    submission_folder.display()
+                )
             }
         }
     }
@@ -240,11 +246,13 @@ fn add_to_plan(plan: &mut Plan, submission_folder: &Path, record: SubmissionReco
         Ok(candidate) if candidate.name == record.name => job.candidates.push(candidate),
         Ok(_) => {
             tracing::warn!(
-                "the submission `{}` is left out, because the plan now uses that name",
+                "the submission `{}` is left out of the resumed run, because the plan now uses that name",
                 record.name
             );
         }
-        Err(error) => tracing::warn!("the submission `{}` is left out: {error}", record.name),
+        Err(error) => {
+            tracing::warn!("the submission `{}` is left out of the resumed run: {error}", record.name)
+        }
     }
 }
 

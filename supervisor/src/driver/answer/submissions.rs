@@ -84,9 +84,10 @@ impl Submissions {
         current.into_iter().chain(self.waiting.iter().map(|it| it.deadline)).min()
     }
 
-    fn ask(&mut self, request: Request) -> Result<(), Refusal> {
+    /// Queues a submission. Refuses it if too many are waiting, or if the current one hangs.
+    fn enqueue(&mut self, request: Request) -> Result<(), Refusal> {
         if self.current.as_ref().is_some_and(|current| current.is_late) {
-            let why = "an earlier submission is still being copied (does a disk hang?)";
+            let why = "an earlier submission is still being copied (a disk may be hanging)";
             return Err(Refusal::new(Code::Busy, why));
         }
         let waiting: usize = self.waiting.iter().map(Request::bytes).sum();
@@ -153,7 +154,7 @@ impl Submissions {
                 thread.order(Order::Discard);
             }
             if !thread.end(END_TIMEOUT) {
-                tracing::warn!("a submission is still being copied (does a disk hang?)");
+                tracing::warn!("a submission is still being copied (a disk may be hanging)");
             }
         }
         let current = current.filter(|current| !current.is_late).map(|current| current.request);
@@ -186,7 +187,7 @@ impl Run<'_> {
     pub(super) fn submit(&mut self, token: &Token, params: SubmitParams) -> Result<(), Refusal> {
         let job = self.job_for(params.job.as_deref())?;
         self.may_offer(job)?;
-        self.endpoints.submissions.ask(Request {
+        self.endpoints.submissions.enqueue(Request {
             token: token.clone(),
             job,
             params,
@@ -247,7 +248,7 @@ impl Run<'_> {
             self.endpoints.reply(&token, &Err(Refusal::new(Code::Refused, why)));
         }
         for token in self.endpoints.submissions.take_late(Instant::now()) {
-            let why = format!("copying the files took longer than {TIMEOUT:?} (does a disk hang?)");
+            let why = format!("copying the files took longer than {TIMEOUT:?} (a disk may be hanging)");
             self.endpoints.reply(&token, &Err(Refusal::new(Code::Refused, why)));
         }
         self.endpoints.submissions.start_next();
@@ -324,7 +325,11 @@ impl Run<'_> {
 }
 
 /// Adds a candidate to the plan of a separate run.
-pub fn alone(plan: &mut Plan, job: usize, submission: &Submission) -> Result<CandidateId, SubmissionError> {
+pub fn add_to_separate_run(
+    plan: &mut Plan,
+    job: usize,
+    submission: &Submission,
+) -> Result<CandidateId, SubmissionError> {
     let id = CandidateId(u32::try_from(plan.candidates().count()).unwrap_or(u32::MAX));
     let candidate = plan.jobs[job].admit(id, submission)?;
     if let Some(why) = candidate.source.language.unfit_for(plan.device()) {

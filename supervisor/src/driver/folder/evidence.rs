@@ -1,7 +1,8 @@
 //! Collects what a run records in addition to its results: memory samples in blocks, the change in swap during each
 //! phase, and the command line.
 //!
-//! It decides when a block is full, and which of the machine's figures are kept. `record` thins out the other figures.
+//! This module decides when a block is full, and which of the machine's figures are kept. `record` thins out the other
+//! figures.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -56,8 +57,8 @@ pub struct Evidence {
     swapped_before: BTreeMap<WorkerId, Bytes>,
     /// When the last phase ended.
     last_end: Option<Instant>,
-    /// How long no lease had been running when each worker's current phase began. It is known only for phases that
-    /// begin alone.
+    /// How long no lease had been running when each worker's current phase began. Known only for phases that began
+    /// while no other lease was running, except the first phase of all.
     switches: BTreeMap<WorkerId, Duration>,
 }
 
@@ -137,7 +138,7 @@ impl Evidence {
     }
 
     /// Records that a worker reported the end of its phase, or died.
-    pub fn phase_ends(&mut self) {
+    pub fn phase_ended(&mut self) {
         self.last_end = Some(Instant::now());
     }
 
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn minimum_of_a_fluctuating_machine_is_kept() {
+    fn minimum_of_fluctuating_available_memory_is_kept() {
         let mut evidence = Evidence::new(1);
         for step in 0..50 {
             let available = if step == 30 { Bytes::gib(3) } else { Bytes::gib(4) + Bytes::mib(step) };
@@ -233,7 +234,7 @@ mod tests {
         let (first, beside, next) = (WorkerId(1), WorkerId(2), WorkerId(3));
         evidence.phase_started(first, true);
         evidence.phase_started(beside, false);
-        evidence.phase_ends();
+        evidence.phase_ended();
         evidence.phase_started(next, true);
         assert_eq!(evidence.phase_switch(first), None, "it is the first phase");
         assert_eq!(evidence.phase_switch(beside), None, "another lease was running");

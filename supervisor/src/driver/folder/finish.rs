@@ -137,7 +137,7 @@ impl Agenda<'_> {
             return 0;
         }
         let facts = &self.facts[job.id.index()];
-        let timed_entries = facts.profiled(job.profile.entries == ProfileEntries::Distinct);
+        let timed_entries = facts.entries_to_time(job.profile.entries == ProfileEntries::Distinct);
         timed_entries
             .iter()
             .filter(|fact| unsupported.contains(&fact.entry.id))

@@ -205,7 +205,7 @@ impl RunFolder {
         &self.path
     }
 
-    /// Finds the folder again by its lock, which this process holds open under whatever path it has now.
+    /// Finds the folder again by its lock file. This process has the file open, so Linux can name its current path.
     pub fn whereabouts(&self) -> Whereabouts {
         let identity = |metadata: &fs::Metadata| (metadata.dev(), metadata.ino());
         let Ok(held) = self.lock.metadata() else { return Whereabouts::Unchanged };
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn moved_folder_is_told_from_a_removed_one() {
+    fn whereabouts_distinguish_a_moved_folder_from_a_removed_one() {
         let base = tempfile::tempdir().expect("a folder");
         let folder = RunFolder::create(base.path(), "demo", None).expect("made");
         assert_eq!(folder.whereabouts(), Whereabouts::Unchanged);

@@ -80,7 +80,7 @@ pub enum Doubt {
     /// Whether this candidate did real work in its timed calls. Without a baseline, its outputs for new inputs are
     /// compared only with those of a second process of the same candidate.
     Unchecked { candidate: CandidateId },
-    /// Whether this candidate is faster than the best one, which it may be by up to this share.
+    /// Whether this candidate is faster than the best one. It may be faster by up to this share.
     Best { candidate: CandidateId, figure: Estimate, share: f64 },
     /// How much faster this candidate, the best one, is than the baseline: the interval of its speed-up is too wide.
     SpeedupTooWide { candidate: CandidateId, speedup: Estimate },

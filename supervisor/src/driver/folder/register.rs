@@ -1,5 +1,5 @@
-//! Records the jobs, candidates and replays of a run before its first unit starts, and ends the candidates that
-//! `--only` left out as SKIPPED.
+//! Records the jobs, candidates and replays of a run before its first unit starts, and gives the candidates that
+//! `--only` left out the status SKIPPED.
 
 use std::path::Path;
 

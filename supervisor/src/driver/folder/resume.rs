@@ -159,8 +159,8 @@ fn end_is_valid(before: &StoredCandidate, sources: Option<&str>) -> bool {
     });
     let has_changed = before.source_digest.is_some() && before.source_digest.as_deref() != sources;
     // Workers refuse altered libraries.
-    let has_library = before.artifact.as_ref().is_none_or(is_unaltered);
-    is_verdict && !has_changed && has_library
+    let has_its_library = before.artifact.as_ref().is_none_or(is_unaltered);
+    is_verdict && !has_changed && has_its_library
 }
 
 fn is_unaltered(artifact: &Artifact) -> bool {

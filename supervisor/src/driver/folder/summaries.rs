@@ -1,8 +1,8 @@
 //! The thread that writes `summary.json`. Writing the summary of a large run takes seconds, and the main loop must not
 //! wait for it.
 //!
-//! It decides how often the summary is written between the ends of jobs, and reads the database through a separate
-//! connection.
+//! This module decides how often the summary is written between the ends of jobs. The thread reads the database through
+//! a separate connection.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -9,22 +9,22 @@ use crate::record::CandidateTimes;
 
 /// Returns the entries by which candidates are compared without a baseline: those whose inputs varied or, if none did,
 /// all.
-fn compared_alone(profiled: &Profiled) -> impl Iterator<Item = &EntryProfile> {
+fn compared_entries(profiled: &Profiled) -> impl Iterator<Item = &EntryProfile> {
     let all = !profiled.entries.iter().any(EntryProfile::is_varied);
     profiled.entries.iter().filter(move |entry| all || entry.is_varied())
 }
 
 /// Returns a hash of the entries by which candidates are compared without a baseline, with whether their inputs varied.
-/// Times of candidates with different hashes do not compare.
+/// The times of candidates with different hashes cannot be compared.
 pub(super) fn hash_of_compared(profiled: &Profiled) -> u64 {
     let mut hasher = DefaultHasher::new();
-    compared_alone(profiled).for_each(|entry| (&entry.entry, entry.is_varied()).hash(&mut hasher));
+    compared_entries(profiled).for_each(|entry| (&entry.entry, entry.is_varied()).hash(&mut hasher));
     hasher.finish()
 }
 
 /// Returns the calls per millisecond, as the geometric mean over the entries that are compared without a baseline.
 pub(super) fn rate(profiled: &Profiled) -> Option<Estimate> {
-    let estimates: Vec<(Estimate, u64)> = compared_alone(profiled)
+    let estimates: Vec<(Estimate, u64)> = compared_entries(profiled)
         .map(|entry| {
             let times = &entry.times;
             let rate = Estimate {
@@ -38,8 +38,9 @@ pub(super) fn rate(profiled: &Profiled) -> Option<Estimate> {
     geometric_mean(&estimates)
 }
 
-/// Returns the times per call, averaged over the timed entries by weight. Minima and maxima are over all entries, and
-/// samples are added up. Noise and convergence are those of the ranked entries.
+/// Returns the times per call, averaged over the timed entries by weight, and their weighted sum. Minima and maxima are
+/// over all timed entries, and samples are added up. The noise is the highest of the ranked entries, and `converged`
+/// is true if all of these have converged.
 pub(super) fn times(profiled: &Profiled) -> CandidateTimes {
     let entries = &profiled.entries;
     if entries.is_empty() {

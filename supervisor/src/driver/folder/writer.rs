@@ -150,7 +150,7 @@ impl Writer {
     }
 
     /// Returns how long the oldest row has waited, or `None` if no row is waiting.
-    pub(crate) fn oldest(&self) -> Option<Duration> {
+    pub(crate) fn longest_wait(&self) -> Option<Duration> {
         self.waiting.front().map(Instant::elapsed)
     }
 
@@ -263,12 +263,12 @@ mod tests {
     fn row_is_written_before_it_is_acknowledged() {
         let (folder, mut writer) = a_writer();
         assert!(writer.acknowledged().expect("nothing").is_empty());
-        assert_eq!(writer.oldest(), None);
+        assert_eq!(writer.longest_wait(), None);
         decide(&mut writer, "first");
-        assert!(writer.oldest().is_some());
+        assert!(writer.longest_wait().is_some());
         let then = acknowledged(&mut writer);
         assert!(matches!(then[..], [FollowUp::KillWorker(WorkerId(7))]));
-        assert_eq!((writer.oldest(), writer.waiting()), (None, 0));
+        assert_eq!((writer.longest_wait(), writer.waiting()), (None, 0));
         let rows = Store::read(folder.path()).expect("opens").latest_decisions(9).expect("read");
         assert_eq!(rows[0].decision, "first");
     }
@@ -308,9 +308,9 @@ mod tests {
         decide(&mut writer, "second");
         assert!(writer.acknowledged().expect("no error").is_empty());
         assert_eq!((writer.waiting(), writer.last_error().as_str()), (2, "the disk has not answered yet"));
-        let oldest = writer.oldest().expect("a row waits");
+        let oldest = writer.longest_wait().expect("a row waits");
         // Its wait becomes longer.
-        while writer.oldest().expect("a row waits") <= oldest {}
+        while writer.longest_wait().expect("a row waits") <= oldest {}
         drop(disk);
         let mut killed = Vec::new();
         while 0 < writer.waiting() {

@@ -30,7 +30,7 @@ impl Run<'_> {
             }
             Action::KillWorker { worker, reason } => {
                 self.machine.pool.halt_worker(worker);
-                self.intend(ProcessKind::Worker, worker, reason, FollowUp::KillWorker(worker));
+                self.record_intended_kill(ProcessKind::Worker, worker, reason, FollowUp::KillWorker(worker));
                 Ok(())
             }
             Action::AllowRunner { worker, pid } => {
@@ -41,7 +41,8 @@ impl Run<'_> {
             }
             Action::KillRunner { worker, pid, reason } => {
                 self.machine.halt_runner(worker, pid);
-                self.intend(ProcessKind::Runner, worker, reason, FollowUp::KillRunner(worker, pid));
+                let follow_up = FollowUp::KillRunner(worker, pid);
+                self.record_intended_kill(ProcessKind::Runner, worker, reason, follow_up);
                 Ok(())
             }
             Action::MayReap { worker, pid, killed, peak_owed } => {
@@ -80,7 +81,7 @@ impl Run<'_> {
                 Ok(())
             }
             Action::Replied(reply) => {
-                self.decisions.reply = Some(reply);
+                self.decisions.offer_answer = Some(reply);
                 Ok(())
             }
             Action::Stop { reason } => {
@@ -92,7 +93,13 @@ impl Run<'_> {
 
     /// Records why a process will be killed. The signal is sent when the row is on disk. Until then the process is
     /// stopped, so it takes no more memory even if the disk is slow.
-    fn intend(&mut self, process: ProcessKind, worker: WorkerId, reason: KillReason, then: FollowUp) {
+    fn record_intended_kill(
+        &mut self,
+        process: ProcessKind,
+        worker: WorkerId,
+        reason: KillReason,
+        then: FollowUp,
+    ) {
         let (t, lease) = (UtcTime::now(), self.decisions.core.lease_of(worker));
         let mut then = Some(then);
         self.records.writer.write_then(move |store| {
@@ -106,7 +113,8 @@ impl Run<'_> {
         self.records.writer.write(move |store| store.host(&host));
     }
 
-    /// Lets a runner begin once its move into its control group has succeeded or failed.
+    /// Lets each runner begin whose move into its control group has succeeded or failed. If a move failed, gives up
+    /// control groups.
     pub(super) fn let_moved_runners_begin(&mut self) {
         for ((worker, pid), moved) in self.machine.leaves.moved() {
             if let Err(why) = moved {

@@ -1,5 +1,5 @@
-//! The attempts in progress, one for each lease. This file starts and ends attempts, except for what depends on the
-//! source of their units.
+//! The attempts in progress, one for each lease. This file starts and ends attempts, except for what differs between
+//! candidates and replays.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -89,7 +89,7 @@ impl Run<'_> {
             }
             AttemptEnd::Retried { why, blame } | AttemptEnd::GivenUp { why, blame } => {
                 let stage = stage.name();
-                tracing::warn!("{name}: its {stage} (attempt {number}) ended without a result: {why}");
+                tracing::warn!("{name}: attempt {number} of stage `{stage}` ended without a result: {why}");
                 without_report(blame, why, ms)
             }
             // A resumed run gives the same status and blame to attempts that a killed supervisor left open.

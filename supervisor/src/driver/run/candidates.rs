@@ -187,9 +187,9 @@ impl Run<'_> {
     pub(crate) fn offer(&mut self, id: CandidateId) -> Result<Option<Answer>, RunError> {
         let unknown = || RunError::Law { law: format!("{id} belongs to no job") };
         let (job, unit) = self.agenda.unit_for_submission(id).ok_or_else(unknown)?;
-        self.decisions.reply = None;
+        self.decisions.offer_answer = None;
         self.feed(Event::Offered { job, units: vec![unit], by: Offer::Unasked })?;
-        Ok(self.decisions.reply.take())
+        Ok(self.decisions.offer_answer.take())
     }
 }
 

@@ -23,7 +23,7 @@ pub(crate) struct Decisions {
     /// The core's answer to the current request.
     pub(crate) answer: Option<Answer>,
     /// The core's answer to the current offer.
-    pub(crate) reply: Option<Answer>,
+    pub(crate) offer_answer: Option<Answer>,
     pub(crate) stop: Option<StopReason>,
 }
 
@@ -35,7 +35,7 @@ impl Decisions {
             handled: 0,
             raised: VecDeque::new(),
             answer: None,
-            reply: None,
+            offer_answer: None,
             stop: None,
         }
     }

@@ -64,7 +64,7 @@ impl FoundDevice {
     /// then not be enforced.
     pub(crate) fn find(card: &Card) -> Result<Self, DeviceError> {
         let nvml = Nvml::open()?;
-        let identity = nvml.device_of(&card.uuid)?;
+        let identity = nvml.device_with_uuid(&card.uuid)?;
         let totals = nvml.read(identity.index)?.totals;
         Ok(Self { nvml, identity, memory: DeviceMemory { totals, is_integrated: card.is_integrated } })
     }
@@ -123,7 +123,10 @@ impl RunDevice {
             Err(error) => {
                 if !std::mem::replace(&mut self.failure_reported, true) {
                     let name = &self.watch.identity().name;
-                    tracing::warn!("the memory of {name} cannot be watched now: {}", chain(&error));
+                    tracing::warn!(
+                        "the memory of the device {name} cannot be watched now: {}",
+                        chain(&error)
+                    );
                 }
                 None
             }

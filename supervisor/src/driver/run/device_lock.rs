@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn lock_of_a_removed_file_is_not_enough() {
+    fn lock_on_a_removed_file_does_not_count() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("lock");
         let first = take(&path, "/runs/first", false, Duration::ZERO).expect("free");

@@ -38,17 +38,18 @@ pub struct Leaves {
 enum Groups {
     /// The text says why there are none.
     Absent(String),
-    /// The canaries use it directly.
+    /// The canaries, which test the protections before the first runner starts, use the subtree directly.
     Here(Subtree),
-    /// A thread uses it for the runners.
+    /// A thread uses the subtree for the runners.
     InBackground(Mover),
 }
 
+/// When a runner may begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MayBegin {
-    /// It gets no leaf.
+    /// At once, because the runner gets no leaf.
     Now,
-    /// `Leaves::moved` returns it when its move into its leaf is over.
+    /// When `Leaves::moved` returns the runner, because its move into its leaf is over.
     Later,
 }
 
@@ -108,7 +109,7 @@ impl Leaves {
     }
 
     /// Returns why runners get no leaves, or `None` if they do.
-    pub fn absent(&self) -> Option<&str> {
+    pub fn absent_because(&self) -> Option<&str> {
         match &self.groups {
             Groups::Absent(why) => Some(why),
             Groups::Here(_) | Groups::InBackground(_) => self.given_up.as_deref(),
@@ -133,7 +134,7 @@ impl Leaves {
     /// Stores the limits of a watched runner, for `enclose`, and the refusals that were counted before it begins.
     pub fn announce(&mut self, worker: WorkerId, pid: u32, limit: Bytes, group_limits: GroupLimits) {
         self.refusals_before.insert((worker, pid), pids_refusals(&self.refusal_files));
-        if self.absent().is_none() {
+        if self.absent_because().is_none() {
             let memory = limit + group_limits.files + UNCOUNTED;
             let limits = LeafLimits { memory, tasks: group_limits.tasks };
             self.limits.insert((worker, pid), limits);
@@ -187,8 +188,9 @@ impl Leaves {
     /// Kills a runner and everything that it started, if it has a leaf. The caller also signals it through its pidfd.
     pub fn kill(&mut self, worker: WorkerId, pid: u32) {
         if let Some(leaf) = self.leaves.get(&(worker, pid)) {
-            // In version 1, the kill lowers the group's limit. Refusals from above can then not be told from its own.
-            if leaf.was_refused_tasks_from_above().unwrap_or_default() {
+            // In version 1, the kill lowers the group's own limit, which then refuses tasks too. So refusals from above
+            // are noted first.
+            if leaf.limit_above_refused_tasks().unwrap_or_default() {
                 self.refused.insert((worker, pid));
             }
             // Version 2 has no `cgroup.kill` before Linux 5.14. There, only the caller's signal ends the runner.
@@ -214,7 +216,7 @@ impl Leaves {
             || self
                 .leaves
                 .get(&runner)
-                .is_some_and(|leaf| leaf.was_refused_tasks_from_above().unwrap_or_default())
+                .is_some_and(|leaf| leaf.limit_above_refused_tasks().unwrap_or_default())
     }
 
     pub fn forget(&mut self, worker: WorkerId, pid: u32) {
@@ -249,7 +251,7 @@ impl Leaves {
     pub fn for_canary(&mut self, memory: Bytes) -> Result<Leaf, String> {
         /// The most processes and threads in the leaf.
         const TASKS: u32 = 4;
-        if let Some(why) = self.absent() {
+        if let Some(why) = self.absent_because() {
             return Err(why.to_owned());
         }
         let Groups::Here(subtree) = &mut self.groups else {
@@ -367,7 +369,7 @@ mod tests {
         assert_eq!(leaves.enclose(WORKER, 5), MayBegin::Now, "it was not announced");
         leaves.announce(WORKER, 6, Bytes::mib(100), LIMITS);
         leaves.give_up("a test".to_owned());
-        assert_eq!((leaves.enclose(WORKER, 6), leaves.absent()), (MayBegin::Now, Some("a test")));
+        assert_eq!((leaves.enclose(WORKER, 6), leaves.absent_because()), (MayBegin::Now, Some("a test")));
         let mut none = Leaves::none().in_background();
         none.announce(WORKER, 5, Bytes::mib(100), LIMITS);
         assert_eq!(none.enclose(WORKER, 5), MayBegin::Now);

@@ -163,7 +163,7 @@ impl Machine {
         self.started.remove(&worker);
     }
 
-    /// Watches a runner. If this fails, the runner must not be released, because its limit could not be enforced.
+    /// Watches a runner. If this fails, the runner must not begin, because its limit could not be enforced.
     pub(crate) fn watch_runner(&mut self, runner: Announced) -> Result<(), Unwatched> {
         let Announced { worker, pid, start_time, limit, files, group_limits } = runner;
         self.pool.watch_runner(worker, pid, start_time)?;
@@ -194,6 +194,8 @@ impl Machine {
         self.leaves.forget_worker(worker);
     }
 
+    /// Forgets a dead worker. If it `left_runners` that are still alive, these are sampled until the pool reports that
+    /// they are gone.
     pub(crate) fn forget_dead_worker(&mut self, worker: WorkerId, left_runners: bool) {
         if let Some(device) = &self.device {
             device.sample_now();
@@ -225,8 +227,13 @@ impl Machine {
         let is_selected = |it: &&Protection| only.is_none_or(|names| names.contains(&it.name));
         for missing in self.protections.iter().filter(|it| !it.present).filter(is_selected) {
             let needed = opt_shared::protection::known(&missing.name).is_none_or(|kind| kind.needed);
-            let risk = if needed { "; not safe for candidates that you do not trust" } else { "" };
-            tracing::warn!("not enforced on this machine: {} ({}){risk}", missing.name, missing.detail);
+            let risk =
+                if needed { ", so the machine is not safe for candidates that you do not trust" } else { "" };
+            tracing::warn!(
+                "the protection `{}` is not enforced on this machine ({}){risk}",
+                missing.name,
+                missing.detail
+            );
         }
     }
 

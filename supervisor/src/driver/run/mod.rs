@@ -98,7 +98,7 @@ impl Run<'_> {
     fn wait(&mut self) -> Result<bool, RunError> {
         let until_sample = self.machine.sampler.due().saturating_duration_since(Instant::now());
         let timeout =
-            until_sample.min(self.endpoints.due()).min(self.until_deadline().unwrap_or(Duration::MAX));
+            until_sample.min(self.endpoints.until_due()).min(self.until_deadline().unwrap_or(Duration::MAX));
         let readable = |descriptor| PollFd::from_borrowed_fd(descriptor, PollFlags::IN);
         let run_descriptors =
             [readable(self.signals.descriptor()), readable(self.records.writer.descriptor())];

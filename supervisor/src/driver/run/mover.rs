@@ -83,7 +83,10 @@ impl Drop for Mover {
         // Runners that are still being moved are dead by now. If the thread does not end, the process soon does, and
         // the next run removes what is left.
         if !self.thread.end(END_TIMEOUT) {
-            tracing::warn!("the control groups below {} were not removed in time", self.folder.display());
+            tracing::warn!(
+                "the control groups below {} were not removed in time (the next run in this group removes them)",
+                self.folder.display()
+            );
         }
     }
 }

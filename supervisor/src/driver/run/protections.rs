@@ -1,5 +1,5 @@
-//! Determines the protections of a run. Canaries test them before the first candidate runs, and later every worker's
-//! first runner reports its own.
+//! Determines the protections of a run. Canaries (helper processes that try what the protections forbid) test them
+//! before the first candidate runs, and later every worker's first runner reports its own.
 //!
 //! This module tests the two protections that the supervisor enforces (leaves, and polling and killing), and keeps the
 //! list of all. The worker library tests the protections against what a confined process can try.
@@ -31,9 +31,9 @@ pub fn try_all(executable: &Executable, leaves: &mut Leaves) -> Vec<Protection> 
     let unreported_because = match confined.and_then(|mut canary| canary.output(CANARY_TIMEOUT)) {
         Ok(output) => {
             found.extend(output.lines().filter_map(Protection::from_line));
-            "its canary did not report it".to_owned()
+            "the canary did not report this protection".to_owned()
         }
-        Err(error) => format!("its canary did not answer: {error}"),
+        Err(error) => format!("the canary did not answer: {error}"),
     };
     PROTECTIONS
         .iter()
@@ -80,7 +80,7 @@ pub fn mark_lost(protections: &mut [Protection], name: &str, why: &str) {
 }
 
 fn cgroup_leaf(executable: &Executable, leaves: &mut Leaves) -> Protection {
-    if let Some(why) = leaves.absent() {
+    if let Some(why) = leaves.absent_because() {
         return Protection::new(CGROUP_LEAF, false, why);
     }
     match fill_a_leaf(executable, leaves) {
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn protection_needs_reports_of_canary_and_runner() {
+    fn confirm_drops_a_protection_that_a_runner_reports_missing() {
         let mut protections = vec![
             Protection::new("files", true, "ABI 7"),
             Protection::new("session", true, ""),

@@ -36,7 +36,7 @@ struct Chosen {
 }
 
 /// A replay that has been offered.
-pub(crate) struct Underway {
+pub(crate) struct OfferedReplay {
     chosen: Vec<Chosen>,
     /// The identity of the builds that make its calls.
     inputs: String,
@@ -49,7 +49,7 @@ pub(crate) struct Replaying<'a> {
     facts: &'a [ReplayFacts],
     /// The results from an earlier part of the run, with the inputs that they were made from.
     kept: Vec<Option<KeptReplay>>,
-    underway: Vec<Option<Underway>>,
+    underway: Vec<Option<OfferedReplay>>,
     /// Whether the core has asked for a replay.
     has_begun: bool,
     /// The status of each replay that has ended.
@@ -230,7 +230,7 @@ impl Run<'_> {
 
 impl Agenda<'_> {
     /// Chooses the candidates that make the calls of a replay. The error is the replay's final status, and the reason.
-    fn prepare_replay(&self, index: usize) -> Result<Underway, (Status, String)> {
+    fn prepare_replay(&self, index: usize) -> Result<OfferedReplay, (Status, String)> {
         let (replay, facts) = (&self.plan.replays[index], &self.replays.facts[index]);
         if let Some(why) = &facts.broken {
             return Err((Status::CaptureError, why.clone()));
@@ -247,11 +247,11 @@ impl Agenda<'_> {
         }
         let inputs =
             chosen.iter().map(|it| it.callee.callee.artifact.digest.as_str()).collect::<Vec<_>>().join(" ");
-        Ok(Underway { chosen, inputs, peak_owed: None, report: None })
+        Ok(OfferedReplay { chosen, inputs, peak_owed: None, report: None })
     }
 
     /// Returns the step of a replay. It runs alone, because its times are a result.
-    fn replay_step(&self, index: usize, underway: &Underway) -> Step {
+    fn replay_step(&self, index: usize, underway: &OfferedReplay) -> Step {
         let callees = underway.chosen.iter().map(|it| &it.callee.callee);
         let runners: Vec<RunnerTerms<'_>> =
             callees.map(|it| RunnerTerms { limits: &it.limits, launcher: it.launcher }).collect();
@@ -302,7 +302,8 @@ impl Agenda<'_> {
                     format!("job `{}` has {wanted}", job.name)
                 }
             })?;
-        let callee = self.callee(candidate).ok_or_else(|| format!("{candidate} was never built"))?;
+        let callee =
+            self.callee(candidate).ok_or_else(|| format!("{} was never built", self.full_name(candidate)))?;
         let verify =
             self.plan.candidate(candidate).map_or_else(|| (*job.verify).clone(), |it| (*it.verify).clone());
         Ok(Chosen { job: id, callee: ReplayCallee { job: job.name.clone(), callee, verify } })

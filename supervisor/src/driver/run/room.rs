@@ -31,10 +31,10 @@ pub struct NoRoom {
 pub(in crate::driver) fn check(folder: &Path) -> Result<(), NoRoom> {
     let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let existing = path.ancestors().find(|it| it.exists()).unwrap_or(Path::new("/"));
-    read(existing).map_or(Ok(()), |room| suffices(&path, &room))
+    read(existing).map_or(Ok(()), |room| require_room(&path, &room))
 }
 
-fn suffices(path: &Path, room: &Room) -> Result<(), NoRoom> {
+fn require_room(path: &Path, room: &Room) -> Result<(), NoRoom> {
     match Shortage::of(room) {
         Some(shortage) => Err(NoRoom { path: path.to_owned(), shortage }),
         None => Ok(()),
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn folder_without_room_is_named_with_what_to_do() {
         let room = Room { disk: Some(Bytes::mib(5)), ..Room::default() };
-        let error = suffices(Path::new("/a/runs"), &room).expect_err("no room").to_string();
+        let error = require_room(Path::new("/a/runs"), &room).expect_err("no room").to_string();
         let text = "there is no room for a run in /a/runs: 5.00 MiB are free on the disk of the run's folder, and \
                     builds need 32.0 MiB (free disk space)";
         assert_eq!(error, text);

@@ -21,7 +21,7 @@ const LAST_ROWS_TIMEOUT: Duration = Duration::from_secs(5);
 impl Run<'_> {
     /// Returns true if a row has waited longer than a disk should take.
     pub(crate) fn store_is_behind(&self) -> bool {
-        self.records.writer.oldest().is_some_and(|waited| STALLED_AFTER <= waited)
+        self.records.writer.longest_wait().is_some_and(|waited| STALLED_AFTER <= waited)
     }
 
     /// Carries out the actions that waited for rows, and tells the core when the database stalls or recovers.
@@ -35,7 +35,7 @@ impl Run<'_> {
             );
             return self.feed(Event::StoreStalled { why, rows: self.records.writer.waiting() as u64 });
         }
-        if self.stalled && self.records.writer.oldest().is_none() {
+        if self.stalled && self.records.writer.longest_wait().is_none() {
             self.stalled = false;
             tracing::warn!("the run's database accepts rows again; the run continues");
             let samples_dropped = std::mem::take(&mut self.records.samples_dropped);
@@ -83,15 +83,15 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Waits until every row is on disk, and answers users during the wait. An interrupt shortens the wait to
-    /// `LAST_ROWS_TIMEOUT`.
+    /// Waits until every row is on disk, and answers users during the wait. Fails after `ROWS_TIMEOUT`, or after
+    /// `LAST_ROWS_TIMEOUT` if the run did not finish. An interrupt leaves at most `LAST_ROWS_TIMEOUT`.
     pub(crate) fn settle(&mut self, stop: &StopReason) -> Result<(), RunError> {
         let finished = *stop == StopReason::Finished;
         let mut until = Instant::now() + if finished { ROWS_TIMEOUT } else { LAST_ROWS_TIMEOUT };
         let mut warned = false;
         loop {
             self.continue_after_written_rows()?;
-            if self.records.writer.oldest().is_none() {
+            if self.records.writer.longest_wait().is_none() {
                 return Ok(());
             }
             if self.signals.take() != 0 {

@@ -37,10 +37,10 @@ pub struct MemoryFiles {
 struct Watched {
     pid: u32,
     sampler: ProcessSampler,
-    /// The limit to enforce. Only runners have one.
+    /// The limit to enforce. Only runners and compilers have one.
     limit: Option<Bytes>,
     files: MemoryFiles,
-    /// The pid of the zygote that it was forked from.
+    /// The pid of the zygote that the process was forked from, if they share memory.
     copy_of: Option<u32>,
     /// Whether the process may have child processes. Compilers have some, candidates have none.
     may_have_children: bool,

@@ -40,7 +40,7 @@ impl Run<'_> {
             }
             PoolEvent::Gone { worker, how, left_runners } => {
                 if self.decisions.core.lease_of(worker).is_some() {
-                    self.records.evidence.phase_ends();
+                    self.records.evidence.phase_ended();
                 }
                 self.machine.forget_dead_worker(worker, left_runners);
                 tracing::debug!(%worker, how, left_runners, "worker gone");
@@ -76,7 +76,7 @@ impl Run<'_> {
                     Err(Unwatched::Gone) => {
                         tracing::debug!(%worker, pid, "a runner ended before it could be watched")
                     }
-                    // A runner that cannot be watched is not released, because nothing would enforce its limit.
+                    // A runner that cannot be watched must not begin, because nothing would enforce its limit.
                     Err(Unwatched::Failed(why)) => {
                         let detail = format!("its runner {pid} could not be watched: {why}");
                         return self.feed(Event::WorkerFault { worker, detail });
@@ -115,7 +115,7 @@ impl Run<'_> {
                 Ok(())
             }
             FromWorker::Finished { lease, report } => {
-                self.records.evidence.phase_ends();
+                self.records.evidence.phase_ended();
                 self.sample_now()?;
                 // The worker of a failed attempt reaps its runners without reporting each one.
                 self.machine.forget_runners(worker);

@@ -49,14 +49,14 @@ impl Agenda<'_> {
                     artifacts: self.folder.artifacts(),
                     artifacts_room: self.plan.run.max_artifacts.saturating_sub(self.libraries.bytes()),
                     scratch: self.folder.scratch(),
-                    closed: self.closed(),
+                    closed: self.hidden_paths(),
                 })
             }
             Stage::Verify => {
                 let (plan, facts) = self.plan_and_facts(candidate)?;
                 Work::Verify(VerifyTask {
                     callee: self.callee(candidate)?,
-                    entries: facts.verified().into_iter().map(|fact| fact.entry.clone()).collect(),
+                    entries: facts.entries_to_verify().into_iter().map(|fact| fact.entry.clone()).collect(),
                     verify: (*plan.verify).clone(),
                     shared_runner: batch.unwrap_or(Bytes::ZERO),
                     device_cap,
@@ -69,7 +69,7 @@ impl Agenda<'_> {
                 let left_out =
                     |id: CandidateId| -> &[EntryId] { &self.candidate_facts[id.index()].unsupported };
                 let entries: Vec<EntryRef> = facts
-                    .profiled(distinct)
+                    .entries_to_time(distinct)
                     .into_iter()
                     .map(|fact| fact.entry)
                     .filter(|entry| {
@@ -114,7 +114,7 @@ impl Agenda<'_> {
 
     /// Returns the paths that builds and runners must not read: captures with their expected outputs, results of this
     /// and earlier runs, and the plan.
-    fn closed(&self) -> HiddenPaths {
+    fn hidden_paths(&self) -> HiddenPaths {
         let captures = self.plan.jobs.iter().map(|job| job.captures.clone());
         let results = [self.folder.path().to_owned(), self.plan.base_dir.join(RUNS)];
         HiddenPaths {
@@ -128,6 +128,8 @@ impl Agenda<'_> {
         Some((plan, self.facts.get(plan.job.index())?))
     }
 
+    /// Returns what a worker needs to call a candidate. `None` if the candidate has no artifact, or if its job's
+    /// signature (or, for a recorded function, the function's name) is unknown.
     pub(crate) fn callee(&self, candidate: CandidateId) -> Option<Callee> {
         let (plan, facts) = self.plan_and_facts(candidate)?;
         let is_recorded = plan.source.language == Language::Torch;
@@ -145,7 +147,7 @@ impl Agenda<'_> {
             signature: facts.signature.clone()?,
             limits: (*plan.limits).clone(),
             library_path: plan.build.library_path.clone(),
-            closed: self.closed(),
+            closed: self.hidden_paths(),
             python: plan.build.python.clone(),
             form: if is_recorded { Form::Recorded } else { Form::Settled },
         })

@@ -31,7 +31,7 @@ pub(crate) enum Part {
     StartingAnAttempt,
     EnclosingARunner,
     EndingAProcess,
-    WritingDown,
+    QueueingRows,
     Serving,
     Sampling,
     Ending,
@@ -48,7 +48,7 @@ impl Part {
         Self::StartingAnAttempt,
         Self::EnclosingARunner,
         Self::EndingAProcess,
-        Self::WritingDown,
+        Self::QueueingRows,
         Self::Serving,
         Self::Sampling,
         Self::Ending,
@@ -72,7 +72,7 @@ impl Part {
             | Action::PhaseEnded(_)
             | Action::Answered(_)
             | Action::Replied(_)
-            | Action::Stop { .. } => Self::WritingDown,
+            | Action::Stop { .. } => Self::QueueingRows,
         }
     }
 
@@ -86,7 +86,7 @@ impl Part {
             Self::StartingAnAttempt => "starting an attempt",
             Self::EnclosingARunner => "letting a runner begin",
             Self::EndingAProcess => "ending a process",
-            Self::WritingDown => "queueing rows",
+            Self::QueueingRows => "queueing rows",
             Self::Serving => "answering on the control socket",
             Self::Sampling => "sampling the memory of processes",
             Self::Ending => "ending the run",

@@ -1,7 +1,7 @@
 //! Finds, from headers alone, the parts of storages that several entries of a job share.
 //!
-//! Constants are identified by digest, and only captures in a store have digests. Small parts are not counted as
-//! constants.
+//! These parts are called constants. They are identified by digest, and only captures in a store have digests. Small
+//! parts are not counted as constants.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -34,19 +34,21 @@ pub struct Card {
 
 /// Returns the card of a device, or `None` for a device that needs no driver. The error says why the card cannot be
 /// used.
-pub fn present(device: Device) -> Result<Option<Card>, String> {
+pub fn card_of(device: Device) -> Result<Option<Card>, String> {
     match device {
         Device::Cpu | Device::Emulated => Ok(None),
         Device::Cuda(_) => {
             let answer =
                 ask(|executable| Canary::with_driver(executable, &[ASK_DEVICE, &device.to_string()]))?;
-            card(&answer).map(Some).ok_or_else(|| format!("its driver's answer is not understood: {answer}"))
+            parse_card(&answer)
+                .map(Some)
+                .ok_or_else(|| format!("its driver's answer is not understood: {answer}"))
         }
     }
 }
 
 /// Parses `UUID integrated|discrete MAJOR.MINOR NAME`.
-fn card(answer: &str) -> Option<Card> {
+fn parse_card(answer: &str) -> Option<Card> {
     let mut words = answer.splitn(4, ' ');
     let (uuid, memory) = (words.next()?, words.next()?);
     let (capability, name) = (ComputeCapability::from_name(words.next()?)?, words.next()?);
@@ -98,11 +100,11 @@ pub fn compilers(plan: &Plan) -> Vec<DeviceCompiler> {
 fn ask(start: impl FnOnce(&Executable) -> io::Result<Canary>) -> Result<String, String> {
     let answer = Executable::open()
         .and_then(|executable| start(&executable)?.output(TIMEOUT))
-        .map_err(|error| format!("the process that asks about it failed: {error}"))?;
+        .map_err(|error| format!("the helper process for this query failed: {error}"))?;
     match answer.trim().split_once(' ') {
         Some(("yes", what)) => Ok(what.to_owned()),
         Some(("no", why)) => Err(why.to_owned()),
-        _ => Err("the process that asks about it ended without an answer".to_owned()),
+        _ => Err("the helper process for this query ended without an answer".to_owned()),
     }
 }
 
@@ -113,7 +115,7 @@ pub fn load(path: &Path, set: &[String]) -> Result<Plan, PlanErrors> {
     if plan.run.device.named().is_some() || !plan.needs_device() {
         return Ok(plan);
     }
-    let device = match present(FIRST_CARD) {
+    let device = match card_of(FIRST_CARD) {
         Ok(_) => FIRST_CARD,
         Err(why) => {
             tracing::warn!("`[run] device = \"auto\"` means the CPU on this machine, because {why}");
@@ -131,12 +133,12 @@ mod tests {
 
     #[test]
     fn card_is_read_from_the_answer_of_its_driver() {
-        let found = card("GPU-1-2 integrated 8.7 Tegra with a long name").expect("a card");
+        let found = parse_card("GPU-1-2 integrated 8.7 Tegra with a long name").expect("a card");
         assert_eq!((found.uuid.as_str(), found.is_integrated), ("GPU-1-2", true));
         assert_eq!(found.description, "Tegra with a long name, compute capability 8.7");
-        assert!(!card("GPU-1 discrete 9.0 A").expect("a card").is_integrated);
+        assert!(!parse_card("GPU-1 discrete 9.0 A").expect("a card").is_integrated);
         for answer in ["", "GPU-1", "GPU-1 discrete 9.0", "GPU-1 discrete A 9.0", "GPU-1 shared 9.0 A"] {
-            assert_eq!(card(answer), None, "{answer}");
+            assert_eq!(parse_card(answer), None, "{answer}");
         }
     }
 }

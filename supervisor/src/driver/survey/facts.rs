@@ -22,8 +22,8 @@ use opt_shared::units::Bytes;
 
 use super::choice::is_chosen;
 use super::constants::Constants;
+use super::entry_budget::EntryBudget;
 use super::repeated::Repeated;
-use super::room::Room;
 use crate::plan::JobPlan;
 use crate::record::CapturesForm;
 
@@ -64,7 +64,7 @@ impl JobFacts {
         let mut facts = Self::default();
         let mut problems = Vec::new();
         let mut kept_entries = Vec::new();
-        let mut room = Room::default();
+        let mut budget = EntryBudget::default();
         let mut builder = SignatureBuilder::new(job.params.clone(), job.defaults.clone());
         let mut functions = BTreeSet::new();
         for path in files {
@@ -72,7 +72,7 @@ impl JobFacts {
                 Ok(Some(headers)) => {
                     builder.observe(&headers.name, &headers.entry);
                     functions.insert(headers.entry.function_name.clone());
-                    let is_small = room.take(&headers.entry, &headers.storages);
+                    let is_small = budget.take(&headers.entry, &headers.storages);
                     kept_entries.push((path, is_small.then_some(headers)));
                 }
                 Ok(None) => {}
@@ -89,7 +89,8 @@ impl JobFacts {
         };
         if facts.function.is_none() && job.candidates.iter().any(|it| it.source.language == Language::Torch) {
             problems.push(
-                "`torch` calls the recorded function, and the captures do not all name the same one (`function_name`)"
+                "candidates in the language `torch` call the recorded function, but the captures do not all name the \
+                 same one (`function_name`)"
                     .to_owned(),
             );
         }
@@ -199,7 +200,7 @@ impl JobFacts {
     }
 
     /// Returns the entries by size. The smallest is first, so that failures are found early.
-    pub fn verified(&self) -> Vec<&UsableEntry> {
+    pub fn entries_to_verify(&self) -> Vec<&UsableEntry> {
         let mut facts: Vec<&UsableEntry> = self.entries.iter().collect();
         facts.sort_by_key(|fact| (fact.entry.numbers.file, fact.entry.id));
         facts
@@ -208,7 +209,7 @@ impl JobFacts {
     /// Returns the entries to time, in the order in which they are batched. If `distinct`, there is one entry per
     /// class, with the size of the class as its weight. Otherwise, there are all entries, each with weight 1. Entries
     /// that are only verified are never included.
-    pub fn profiled(&self, distinct: bool) -> Vec<UsableEntry> {
+    pub fn entries_to_time(&self, distinct: bool) -> Vec<UsableEntry> {
         let mut seen = std::collections::BTreeSet::new();
         let chosen: Vec<UsableEntry> = self
             .entries
@@ -238,7 +239,9 @@ struct EntryHeaders {
     identity: Option<FileIdentity>,
 }
 
+/// Why a capture cannot be used.
 enum Unusable {
+    /// The file is not a capture, or does not contain a recorded call.
     Broken(String),
     /// The machine lacks descriptors or memory to read it.
     Unread(String),

@@ -80,13 +80,13 @@ impl<'a> JobNeeds<'a> {
     /// `stages` and `device` are the run's stages and device.
     pub fn new(job: &'a JobPlan, facts: &'a JobFacts, stages: Stages, device: Device, cores: u32) -> Self {
         let numbers =
-            |distinct| facts.profiled(distinct).into_iter().map(|fact| fact.entry.numbers).collect();
+            |distinct| facts.entries_to_time(distinct).into_iter().map(|fact| fact.entry.numbers).collect();
         // Entries that are not scored are verified but not timed.
         let timed = facts.entries.iter().any(|fact| fact.scored);
         Self {
             job,
             stages: Stages { profile: stages.profile && timed, ..stages },
-            verified: facts.verified(),
+            verified: facts.entries_to_verify(),
             distinct: numbers(true),
             all: numbers(false),
             cores,
@@ -142,6 +142,7 @@ impl<'a> JobNeeds<'a> {
         .collect()
     }
 
+    /// Returns the candidate's index in `seen`. Computes its needs unless an earlier candidate has the same settings.
     fn index_of(&mut self, candidate: &CandidatePlan) -> usize {
         let is_baseline = self.job.baseline == Some(candidate.id);
         let seen_before = self.seen.iter().position(|seen_before| {
@@ -159,10 +160,10 @@ impl<'a> JobNeeds<'a> {
                 |ways: Vec<Prediction>| -> Arc<[StageSpec]> { ways.iter().map(|way| way.spec).collect() };
             let paired = self.job.baseline.is_some() && !is_baseline;
             let needs = Needs {
-                build: specs(self.build(candidate)),
-                verify: specs(self.verify(candidate)),
-                profile: specs(self.profile(candidate, false)),
-                paired: paired.then(|| specs(self.profile(candidate, true))),
+                build: specs(self.build_ways(candidate)),
+                verify: specs(self.verify_ways(candidate)),
+                profile: specs(self.profile_ways(candidate, false)),
+                paired: paired.then(|| specs(self.profile_ways(candidate, true))),
             };
             self.seen.push(KnownNeeds {
                 build: candidate.build.clone(),
@@ -181,14 +182,14 @@ impl<'a> JobNeeds<'a> {
     }
 
     /// Returns the ways to build. The first gives the compiler all the memory that it may have, the last the least.
-    pub fn build(&self, candidate: &CandidatePlan) -> Vec<Prediction> {
+    pub fn build_ways(&self, candidate: &CandidatePlan) -> Vec<Prediction> {
         let language = candidate.source.language;
         predict::build_ways(candidate.build.memory_for(language), candidate.build.timeout_for(language))
     }
 
     /// Returns the ways to verify: first with shared runners, then, if that takes less, with a runner for each entry. A
     /// kernel without host code has only one way.
-    pub fn verify(&self, candidate: &CandidatePlan) -> Vec<Prediction> {
+    pub fn verify_ways(&self, candidate: &CandidatePlan) -> Vec<Prediction> {
         let numbers: Vec<EntryNumbers> =
             self.verified.iter().map(|fact| fact.entry.numbers.clone()).collect();
         let terms = runner_terms(candidate);
@@ -209,7 +210,7 @@ impl<'a> JobNeeds<'a> {
 
     /// Returns the ways to profile, from the largest batches to the smallest. If `paired`, the job's baseline is timed
     /// beside the candidate. A kernel without host code has only one way.
-    pub fn profile(&self, candidate: &CandidatePlan, paired: bool) -> Vec<Prediction> {
+    pub fn profile_ways(&self, candidate: &CandidatePlan, paired: bool) -> Vec<Prediction> {
         let baseline = self
             .job
             .baseline

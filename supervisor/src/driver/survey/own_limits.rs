@@ -24,8 +24,8 @@ const STACK: Needed = Needed {
     unit: 1024,
 };
 
-/// The hard limit on the stack with which this program can still report what is wrong. A debug build overflows its stack
-/// with 300 KiB.
+/// The hard limit on the stack with which this program can still report what is wrong. A debug build overflows its
+/// stack with 300 KiB.
 const STACK_TO_REPORT: Needed = Needed { least: 512 << 10, ..STACK };
 
 /// The limits that are checked and raised.
@@ -62,8 +62,8 @@ pub fn raise() -> Result<(), LimitTooLow> {
     NEEDED.iter().try_for_each(Needed::raise)
 }
 
-/// Raises the limit on the stack of this process, whose first thread may use the new limit at once. It fails only if the
-/// stack would be too small for any command. Call it before anything that needs a stack.
+/// Raises the limit on the stack of this process, whose first thread may use the new limit at once. Fails only if the
+/// stack would be too small for any command. Call this before anything that needs much stack.
 pub fn raise_stack() -> Result<(), LimitTooLow> {
     // `raise` reports a limit that is too low for runs.
     let _ = STACK.raise();

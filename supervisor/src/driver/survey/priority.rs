@@ -11,7 +11,7 @@ use crate::plan::{JobPlan, Plan};
 ///
 /// # Errors
 /// Fails if Linux does not report the capabilities of this process.
-pub fn refused(plan: &Plan) -> Result<Option<&str>, Errno> {
+pub fn first_refused_job(plan: &Plan) -> Result<Option<&str>, Errno> {
     let asks = |job: &&JobPlan| {
         let candidates = job.candidates.iter().map(|candidate| &candidate.profile);
         candidates.chain([&job.profile]).any(|profile| profile.priority == Priority::Realtime)

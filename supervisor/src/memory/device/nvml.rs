@@ -40,7 +40,7 @@ impl Nvml {
 
     /// Finds a card by its UUID. A number cannot identify a card, because a CUDA driver may count in another order, and
     /// `CUDA_VISIBLE_DEVICES` hides cards from that driver.
-    pub fn device_of(&self, uuid: &str) -> Result<DeviceIdentity, DeviceError> {
+    pub fn device_with_uuid(&self, uuid: &str) -> Result<DeviceIdentity, DeviceError> {
         let devices = self.devices()?;
         let count = devices.len();
         let found = devices.into_iter().find(|device| device.uuid.eq_ignore_ascii_case(uuid));

@@ -51,7 +51,7 @@ impl DeviceWatch {
         self.new_reading.as_fd()
     }
 
-    /// If it differs, the next sample is taken at once.
+    /// If the interval changes, takes a sample at once.
     pub fn set_interval(&mut self, interval: Duration) {
         if self.interval != interval {
             self.interval = interval;

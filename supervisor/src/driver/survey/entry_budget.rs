@@ -7,27 +7,27 @@ use opt_shared::capture::{Storage, Tensor, Value};
 const MAX_BYTES: usize = 1 << 20;
 
 /// The bytes that remain for a job's entries.
-pub(super) struct Room(usize);
+pub(super) struct EntryBudget(usize);
 
-impl Default for Room {
+impl Default for EntryBudget {
     fn default() -> Self {
         Self(MAX_BYTES)
     }
 }
 
-impl Room {
+impl EntryBudget {
     /// Subtracts the size of the entry from the remaining bytes and returns true. If the entry does not fit, returns
     /// false and subtracts nothing.
     pub(super) fn take(&mut self, entry: &Entry, storages: &[Storage]) -> bool {
-        let mut budget = self.0;
+        let mut left = self.0;
         let named = entry.kwargs.iter().chain(&entry.mutates).map(|(_, value)| value);
         let values = entry.args.iter().chain(named).chain(&entry.output);
-        let fits = spend(&mut budget, size_of::<Entry>() + size_of_val(storages))
+        let fits = spend(&mut left, size_of::<Entry>() + size_of_val(storages))
             // Signatures are small, so their size is estimated without looking at their values.
-            && entry.signature.as_ref().is_none_or(|it| spend(&mut budget, (it.params.len() + it.defaults.len()) * 128))
-            && values.into_iter().all(|value| spend_value(value, &mut budget));
+            && entry.signature.as_ref().is_none_or(|it| spend(&mut left, (it.params.len() + it.defaults.len()) * 128))
+            && values.into_iter().all(|value| spend_value(value, &mut left));
         if fits {
-            self.0 = budget;
+            self.0 = left;
         }
         fits
     }
@@ -40,8 +40,8 @@ fn spend(left: &mut usize, bytes: usize) -> bool {
     rest.is_some()
 }
 
-/// Subtracts the size of `value` from `left`. Returns false if it does not fit. Stops as soon as nothing is left, so
-/// values that would unfold to many more take little time.
+/// Subtracts the size of `value` from `left`. Returns false if it does not fit. Stops as soon as nothing is left, so a
+/// value that contains the same part very often takes little time.
 fn spend_value(value: &Value, left: &mut usize) -> bool {
     let shallow_bytes = size_of::<Value>()
         + match value {
@@ -87,11 +87,14 @@ mod tests {
 
     #[test]
     fn take_accepts_entries_while_they_fit() {
-        let mut room = Room::default();
+        let mut budget = EntryBudget::default();
         let text = entry(Value::Str("x".repeat(MAX_BYTES / 4).into()));
-        let stay = [(); 5].map(|()| room.take(&text, &[]));
+        let stay = [(); 5].map(|()| budget.take(&text, &[]));
         assert_eq!(stay, [true, true, true, false, false]);
-        assert!(room.take(&entry(Value::None), &[]), "an entry that did not fit used no room");
+        assert!(
+            budget.take(&entry(Value::None), &[]),
+            "an entry that did not fit used nothing of the budget"
+        );
     }
 
     /// The value is a list that has the same list twice, which again has the same list twice, and so on. It would
@@ -100,6 +103,6 @@ mod tests {
     fn take_refuses_deeply_shared_values_quickly() {
         let list = |items: Vec<Value>| Value::Sequence { kind: SequenceKind::List, items: Arc::from(items) };
         let deep = (0..100).fold(Value::None, |inner, _| list(vec![inner.clone(), inner]));
-        assert!(!Room::default().take(&entry(deep), &[]));
+        assert!(!EntryBudget::default().take(&entry(deep), &[]));
     }
 }
