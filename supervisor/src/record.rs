@@ -419,7 +419,7 @@ pub struct ReplayRecord {
     pub budget_bytes: Option<Bytes>,
     /// The smallest possible budget, computed from the headers.
     pub floor_bytes: Option<Bytes>,
-    /// The size of all constants, computed from the headers.
+    /// The size of all constants (tensors that are arguments of the calls), computed from the headers.
     pub all_resident_bytes: Option<Bytes>,
     pub started: Option<UtcTime>,
     pub ended: Option<UtcTime>,

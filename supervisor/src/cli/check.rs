@@ -326,9 +326,9 @@ fn examine_entry(
     }));
 }
 
-/// Returns the absolute tolerance that the plan gives for a dtype. If it gives none, the value is near that of the
-/// profile `kernelforge` if the plan chooses it, and otherwise near that of `standard` at a scale of one. Outputs must
-/// be well above it, because otherwise zeros would pass.
+/// Returns the absolute tolerance that the plan gives for a dtype. If it gives none, the value is roughly that of the
+/// profile `kernelforge` if the plan chooses that profile, and otherwise that of `standard` for outputs of about 1.
+/// Outputs must be well above the tolerance, because otherwise zeros would pass.
 fn absolute_tolerance(settings: &VerifySettings, dtype: DType) -> f64 {
     if let Some(atol) = settings.dtype.get(&dtype).and_then(|it| it.atol) {
         return atol;
@@ -341,7 +341,7 @@ fn absolute_tolerance(settings: &VerifySettings, dtype: DType) -> f64 {
     }
 }
 
-/// Prints the argument table and a C skeleton for every job.
+/// Prints the argument table and a C skeleton for every job, or why a job has no signature.
 fn signatures(plan: &Plan, facts: &[JobFacts], as_json: bool) -> CommandResult {
     let mut text = String::new();
     let mut documents = Vec::new();

@@ -70,7 +70,7 @@ impl CheckedReplay<'_> {
             terms => format!("\n  device memory: {}", terms.join(" + ")),
         };
         format!(
-            "{head}\n  smallest budget {} ({} bytes): {} for two consecutive steps, {} for the largest tensor, {} pinned; all tensors together take {}\n  memory: {}{on_device}\n  smallest ceiling for this replay: {}\n\n",
+            "{head}\n  smallest budget {} ({} bytes): {} for two consecutive steps, {} for the largest tensor, {} pinned; all tensor arguments together take {}\n  memory: {}{on_device}\n  smallest ceiling for this replay: {}\n\n",
             floor.bytes(),
             floor.bytes().get(),
             floor.consecutive,

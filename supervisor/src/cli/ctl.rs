@@ -294,7 +294,8 @@ fn only_live_run() -> Result<socket::Found, Failure> {
     }
     if all.is_empty() {
         let error = anyhow::anyhow!(
-            "you have no live run on this machine (use --run RUN_DIR for a run with another runtime folder)"
+            "you have no live run on this machine (use --run RUN_DIR for a run that was started with another \
+             XDG_RUNTIME_DIR or OPT_SUPERVISOR_RUNTIME_DIR)"
         );
         return Err(Failure::usage(error));
     }

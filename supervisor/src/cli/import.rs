@@ -96,8 +96,8 @@ pub(super) fn import(arguments: ImportArguments) -> CommandResult {
     let (target, arguments) = arguments.command.into_python()?;
     let interpreter = interpreters::locate(&target.python).map_err(|why| {
         Failure::host(anyhow!(
-            "importing needs Python with PyTorch: {why} (run `pip install torch`, or name another interpreter with \
-             --python)"
+            "importing needs Python with PyTorch: {why} (name an interpreter with --python; `pip install torch` adds \
+             PyTorch to it)"
         ))
     })?;
     crate::signal::leave_interrupts_to_child();

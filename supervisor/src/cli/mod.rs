@@ -215,7 +215,7 @@ enum ReportFormat {
     Md,
     /// The whole document
     Json,
-    /// A line for each candidate and timed or failed entry, in the FlashInfer-Trace format
+    /// A line for each timed or failed entry of a candidate, in the FlashInfer-Trace format
     #[value(alias = "flashinfer-trace")]
     Jsonl,
     /// A row for each candidate

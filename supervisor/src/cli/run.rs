@@ -43,8 +43,10 @@ pub(super) fn run(arguments: RunArguments) -> CommandResult {
     };
     let (exit, folder) = supervise(options, arguments.jsonl)?;
     if json {
-        let summary = std::fs::read_to_string(folder.join("summary.json"))
-            .map_err(|error| Failure::host(anyhow::Error::new(error).context("reading the summary back")))?;
+        let path = folder.join("summary.json");
+        let summary = std::fs::read_to_string(&path).map_err(|error| {
+            Failure::host(anyhow::Error::new(error).context(format!("reading {}", path.display())))
+        })?;
         print_out(&summary)?;
     } else if !quiet {
         let detail = if arguments.verbose { Detail::Everything } else { Detail::Answer };
@@ -137,7 +139,7 @@ pub(super) fn supervise(mut options: RunOptions, lines: bool) -> Result<(Exit, s
             ));
         }
         if let Err(error) = log::write_to(folder) {
-            tracing::warn!("cannot write log.jsonl: {error}");
+            tracing::warn!("cannot open log.jsonl in {}: {error}", folder.display());
         }
     })
     .map_err(|error| Failure { exit: error.exit(), error: error.into() });

@@ -121,7 +121,12 @@ impl Default for Metrics {
         registry.register("candidates", "Candidates that have ended", it.candidates.clone());
         registry.register("recycles", "Healthy workers that were replaced", it.recycles.clone());
         registry.register("worker_ends", "Workers that have ended", it.deaths.clone());
-        registry.register_with_unit("phase", "Time spent in each stage", Unit::Seconds, it.phases.clone());
+        registry.register_with_unit(
+            "phase",
+            "Time that the attempts of a stage took, counted when they end",
+            Unit::Seconds,
+            it.phases.clone(),
+        );
         it
     }
 }

@@ -80,8 +80,8 @@ impl Store {
         })
     }
 
-    /// Calls `take` with every block, in the order in which they were written. A timeline adds processes up; blocks
-    /// hold the samples of each process.
+    /// Calls `take` with every block, in the order in which the blocks were written. Unlike a timeline, which adds
+    /// processes up, a block has the samples of each process.
     pub fn each_block(&self, mut take: impl FnMut(&Block)) -> Result<(), StoreError> {
         let mut damage = None;
         let read = self.each(

@@ -67,7 +67,7 @@ fn listen(mut client: Client, to_view: &Sender<Update>) {
 
 struct Poller {
     client: Client,
-    /// The next page of candidates to load.
+    /// The position of the first candidate of the next page to load.
     page: u64,
     /// The time up to which the history has been loaded, in seconds since the start of the run.
     since: f64,

@@ -30,7 +30,7 @@ pub(super) enum Update {
     Message(String),
     /// The explanation of a worker or candidate that the user asked for.
     Why(String),
-    /// The connection is lost, so there will be no more updates.
+    /// A connection to the run is lost. The thread that used it sends no more updates.
     Lost(String),
 }
 
@@ -225,7 +225,7 @@ impl Model {
         }
     }
 
-    /// Shows that the run is over. If this is called again, the first reason stays.
+    /// Shows that the run has ended or cannot be reached. If this is called again, the first reason stays.
     fn end(&mut self, how: String) {
         self.over.get_or_insert(how);
         self.workers.clear();

@@ -63,7 +63,7 @@ impl Trial {
         Ok(Self { low, high, wait_share })
     }
 
-    /// Returns the smallest of `STEPS` that no copy reached, and the largest that any copy reached.
+    /// Returns the smallest of `STEPS` above the largest error of a copy, and the largest that is not above that error.
     fn differences(&self) -> (Option<f64>, Option<f64>) {
         let error = (1.0 - self.low).max(self.high - 1.0);
         (STEPS.into_iter().find(|&step| error < step), STEPS.into_iter().rev().find(|&step| step <= error))

@@ -105,17 +105,17 @@ impl Assembly {
         };
         let before = before.unwrap_or_default();
         let width = self.width;
-        let difference = |sum: &mut Figures| {
+        let update = |sum: &mut Figures| {
             let now = now.unwrap_or_default();
             *sum = (sum.0 - before.0 + now.0, sum.1 - before.1 + now.1);
             Point { at, first: sum.0, second: sum.1 }
         };
         if let Some(group) = self.group(track) {
-            let point = difference(self.groups.entry(group).or_default());
+            let point = update(self.groups.entry(group).or_default());
             self.timeline.groups.entry(group).or_default().push(track, point, width);
         }
         if let Track::Worker { worker, .. } | Track::Runner { worker, .. } = track {
-            let point = difference(self.workers.entry(worker).or_default());
+            let point = update(self.workers.entry(worker).or_default());
             self.lanes.entry(worker).or_default().push(track, point, width);
         }
     }
