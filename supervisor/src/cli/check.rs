@@ -14,7 +14,7 @@ use opt_shared::units::Bytes;
 use serde_json::json;
 
 use super::check_machine::{CheckedMachine, text_of_launches};
-use super::check_replays::{CheckedReplay, checked};
+use super::check_replays::{CheckedReplay, check_all};
 use super::memory_plan::{self, JobMemory};
 use super::{CheckArguments, CommandResult, Failure, load_plan, print_out};
 use crate::core::spec::RunSpec;
@@ -49,7 +49,7 @@ pub(super) fn check(arguments: &CheckArguments) -> CommandResult {
         all_findings.push(examine(job, facts, plan.device())?);
     }
     let machine = CheckedMachine::of(&plan, &facts);
-    let replays = checked(&plan, &facts, &replay_facts, cores);
+    let replays = check_all(&plan, &facts, &replay_facts, cores);
     let text = if arguments.json {
         format!("{:#}\n", document(&plan, &facts, &spec, &memory, &all_findings, &replays, &machine))
     } else {

@@ -71,8 +71,7 @@ pub(super) fn plain(plan: Plan) -> RunOptions {
     }
 }
 
-/// Prints a line for each candidate when it ends. A closed pipe (`| head`) does not end the run, and neither does a full
-/// disk.
+/// Prints a line for each candidate when it ends. Neither a closed pipe (`| head`) nor a full disk ends the run.
 #[derive(Clone, Default)]
 struct ResultLines {
     /// The first failure to print. Nothing is printed after it, because a line may be cut off.

@@ -92,7 +92,9 @@ pub fn render(run: &RunRecord, timeline: &Timeline, folder: &Path, style: Style)
         };
         page.wrapped(
             "",
-            &format!("{count} {have} no verdict, because of the host (`run --resume` tries again)"),
+            &format!(
+                "{count} {have} no verdict, because a worker or the host failed (`run --resume` tries again)"
+            ),
         );
     }
     page.line(&format!(

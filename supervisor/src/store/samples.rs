@@ -23,7 +23,7 @@ const BUDGET: Bytes = Bytes::mib(24);
 /// The largest number of joins after each write. They usually remove more blocks than the write adds, so thinning keeps
 /// up.
 const JOINED_AT_ONCE: usize = 4;
-/// The widest step, one hour in milliseconds. At this width, only a run of years exceeds the budget.
+/// The widest step, one hour in milliseconds. Blocks with such steps are not thinned out further.
 const WIDEST: u64 = 3_600_000;
 /// The maximum number of phases and marks in a timeline. A drawing cannot show more.
 const MAX_PHASES: i64 = 100_000;

@@ -62,12 +62,12 @@ impl Device {
             "device_used_bytes": totals.map(|it| it.used.get()),
             "utilisation": reading.and_then(|reading| reading.utilisation),
             "processes": reading.map(listed),
-            "unified": self.is_unified(ram),
+            "unified": self.seems_unified(ram),
             "trouble": self.reading.as_ref().err(),
         })
     }
 
-    fn is_unified(&self, ram: Option<Bytes>) -> Option<bool> {
+    fn seems_unified(&self, ram: Option<Bytes>) -> Option<bool> {
         Some(shares_host_memory(self.reading.as_ref().ok()?.totals, ram?))
     }
 
@@ -80,8 +80,11 @@ impl Device {
                     Some(totals) => format!("{} of {} in use", totals.used, totals.total),
                     None => "an unknown amount in use".to_owned(),
                 };
-                let unified =
-                    if self.is_unified(ram) == Some(true) { ", shares the host's memory" } else { "" };
+                let unified = if self.seems_unified(ram) == Some(true) {
+                    ", seems to share the host's memory"
+                } else {
+                    ""
+                };
                 let processes = counted(reading.processes.len(), "process", "processes");
                 let busy =
                     reading.utilisation.map_or_else(String::new, |percent| format!(", {percent} % busy"));
