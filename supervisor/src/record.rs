@@ -304,7 +304,8 @@ pub struct CandidateTimes {
     #[serde(with = "nonfinite::option")]
     pub ci_high: Option<f64>,
     pub samples: Option<u64>,
-    /// The largest noise of an entry that counts (see `varied_entries`).
+    /// Half the width of the speed-up's interval, as a share of the speed-up. Without a speed-up, the largest noise of
+    /// an entry that counts (see `varied_entries`).
     #[serde(with = "nonfinite::option")]
     pub noise: Option<f64>,
     /// Whether the timing of every entry that counts converged.

@@ -243,7 +243,7 @@ fn limited(facts: &Facts<'_>, text: &mut Text) {
 
 fn write_shape_mismatch(facts: &Facts<'_>, text: &mut Text) {
     entry(facts, text);
-    text.line("The caller allocates the outputs with the recorded shape, dtype and strides. Write into them. In a language that returns its outputs, return tensors of that form.");
+    text.line("The caller allocates the outputs with the recorded shape, dtype and strides. Write into them. A kernel that returns its outputs must return tensors of that form.");
 }
 
 fn wrong_values(facts: &Facts<'_>, text: &mut Text) {

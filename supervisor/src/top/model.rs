@@ -87,8 +87,8 @@ pub(super) struct RunState {
     pub candidates: usize,
 }
 
-/// The highest owed and the highest reclaimable memory in a time slot, which begins `at` seconds after the start of the
-/// run.
+/// The highest owed and the highest reclaimable memory in a time slot, which begins `at` seconds after the supervisor
+/// was started (for a resumed run, the last time).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Slot {
     pub at: f64,

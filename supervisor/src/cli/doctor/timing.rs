@@ -31,7 +31,7 @@ pub(super) struct Trial {
     low: f64,
     /// The highest upper bound of these intervals.
     high: f64,
-    /// The largest share of a copy's timed blocks that was spent waiting for a CPU.
+    /// The largest share of the timed blocks of a copy or of the kernel that was spent waiting for a CPU.
     wait_share: Option<f64>,
 }
 
