@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn comment_stays_within_its_limit() {
+    fn report_of_many_jobs_stays_within_its_limit() {
         let mut run = sample();
         let job = run.jobs[0].clone();
         run.jobs = vec![job; 300];

@@ -32,9 +32,9 @@ pub struct Assembly {
     end: Option<u64>,
 }
 
-/// A longer gap between samples, in milliseconds, counts as a pause of the run. While a run continues, samples are
-/// closer together.
-const PAUSE: u64 = 5_000;
+/// A longer gap between samples, in milliseconds, means that the run was interrupted and later resumed. While a run
+/// continues, samples are closer together.
+const LONGEST_GAP: u64 = 5_000;
 
 impl Assembly {
     /// `steps` is the number of steps in the drawing.
@@ -61,8 +61,8 @@ impl Assembly {
         {
             let Some(series) = block.series.get(&track) else { continue };
             for &point in &series.points {
-                // Nothing was owed during a pause, so the line drops to zero instead of crossing the gap.
-                if track == Track::Tree && 0 < into.last && into.last + PAUSE < point.at {
+                // Nothing was owed while the run was interrupted, so the line drops to zero instead of crossing the gap.
+                if track == Track::Tree && 0 < into.last && into.last + LONGEST_GAP < point.at {
                     let at = into.last + 1;
                     into.push(track, Point { at, first: Bytes::ZERO, second: Bytes::ZERO }, 1);
                 }

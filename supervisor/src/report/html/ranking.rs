@@ -219,7 +219,8 @@ struct Cell {
 }
 
 /// Shows how fast each entry is. The colour says how much faster or slower than the baseline it is, on the job's own
-/// scale. Without a speed-up, an entry's time is compared with the shortest time in the entry's column.
+/// scale. The baseline itself has no colour. Any other time without a speed-up is compared with the shortest time in
+/// its column.
 pub(super) fn heat(digest: &JobDigest) -> Markup {
     let timed: Vec<&CandidateRecord> = digest
         .shown
