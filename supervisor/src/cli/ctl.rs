@@ -233,8 +233,9 @@ fn request(verb: &Verb) -> Result<(&'static str, Value), Failure> {
 
 /// Makes a path absolute, because the run can have another working folder.
 pub(super) fn absolute(file: &Path) -> Result<String, Failure> {
-    let path = std::fs::canonicalize(file)
-        .map_err(|error| Failure::usage(anyhow::anyhow!("cannot find {}: {error}", file.display())))?;
+    let path = std::fs::canonicalize(file).map_err(|error| {
+        Failure::usage(anyhow::anyhow!("cannot resolve the path {}: {error}", file.display()))
+    })?;
     path.into_os_string()
         .into_string()
         .map_err(|path| Failure::usage(anyhow::anyhow!("the path {} is not UTF-8", path.display())))

@@ -38,8 +38,8 @@ enum ImportCommand {
         /// Files with the class `Model` and the functions `get_inputs` and `get_init_inputs`
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
-        /// A file with the class `ModelNew`. If there are several problems, its name must begin with the name of its
-        /// problem
+        /// A file with the class `ModelNew`. If there are several problems, the file's name must begin with the name of
+        /// its problem
         #[arg(long, value_name = "FILE")]
         kernel: Vec<PathBuf>,
         /// Calls to record of each problem [default: 3]

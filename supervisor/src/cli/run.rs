@@ -27,7 +27,9 @@ pub(super) fn run(arguments: RunArguments) -> CommandResult {
     if let Some(least) = arguments.min_speedup
         && !(least.is_finite() && 0.0 < least)
     {
-        return Err(Failure::usage(anyhow::anyhow!("--min-speedup {least} is not a positive number")));
+        return Err(Failure::usage(anyhow::anyhow!(
+            "--min-speedup {least} is not a positive, finite number"
+        )));
     }
     let (json, quiet) = (arguments.json, arguments.quiet || arguments.jsonl);
     let progress = !quiet && std::io::stderr().is_terminal();
