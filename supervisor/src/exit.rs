@@ -12,8 +12,8 @@ pub enum Exit {
     NonePassed,
     /// A usage or plan error.
     Usage,
-    /// The host is to blame: no job fits, there is no device, a file cannot be read or written, or a candidate or a
-    /// replay has no verdict because of the host.
+    /// The host is to blame (no job fits, there is no device, a file cannot be read or written), or a candidate or a
+    /// replay has no verdict because a worker or the host failed.
     Host,
     /// Interrupted. A run can be resumed.
     Interrupted,

@@ -1,4 +1,4 @@
-//! The `opt-supervisor` executable and its library: see `ARCHITECTURE.md`.
+//! The library of the `opt-supervisor` executable. `ARCHITECTURE.md` describes its modules.
 
 pub mod captures;
 pub mod cgroup;

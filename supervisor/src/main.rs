@@ -1,7 +1,7 @@
 //! The executable: the command line for people, and hidden entry points for workers, runners, zygotes, compilers and
 //! canaries.
 //!
-//! Only this file uses both the supervisor and the worker library. It dispatches on the first argument.
+//! In this crate, only this file uses the worker library. It dispatches on the first argument.
 
 use std::process::ExitCode;
 

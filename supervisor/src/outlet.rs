@@ -17,7 +17,7 @@ const STACK: usize = 256 * 1024;
 #[derive(Clone, Copy, Debug)]
 pub struct QueueLimits {
     pub items: usize,
-    /// The maximum total weight of the waiting items. The caller gives each item's weight.
+    /// The maximum total weight of the items that wait or are being written. The caller gives each item's weight.
     pub weight: usize,
 }
 
@@ -114,12 +114,12 @@ mod tests {
     const SOON: Duration = Duration::from_secs(60);
 
     /// Writes one item for each message on `permits`, and everything once that channel is closed.
-    struct Reader {
+    struct GatedWriter {
         permits: Receiver<()>,
         seen: Arc<Mutex<Vec<String>>>,
     }
 
-    impl ItemWriter<u32> for Reader {
+    impl ItemWriter<u32> for GatedWriter {
         fn write(&mut self, item: u32) {
             let _ = self.permits.recv();
             self.seen.lock().expect("a list").push(item.to_string());
@@ -133,17 +133,17 @@ mod tests {
     fn outlet(limits: QueueLimits) -> (Outlet<u32>, Sender<()>, Arc<Mutex<Vec<String>>>) {
         let (permit, permits) = bounded(1000);
         let seen = Arc::new(Mutex::new(Vec::new()));
-        let reader = Reader { permits, seen: Arc::clone(&seen) };
-        (Outlet::open("test", limits, reader).expect("a thread"), permit, seen)
+        let writer = GatedWriter { permits, seen: Arc::clone(&seen) };
+        (Outlet::open("test", limits, writer).expect("a thread"), permit, seen)
     }
 
     #[test]
     fn blocked_output_drops_what_does_not_fit_without_waiting() {
         let (outlet, permit, seen) = outlet(QueueLimits { items: 4, weight: 100 });
         let taken = (0..50).filter(|&number| outlet.put(number, 1)).count();
-        // The reader may already have taken one item out of the queue.
+        // The writer may already have taken one item out of the queue.
         assert!((4..=5).contains(&taken), "{taken}");
-        assert!(!outlet.flush(Duration::from_millis(1)), "the reader is blocked");
+        assert!(!outlet.flush(Duration::from_millis(1)), "the writer is blocked");
         drop(permit);
         assert!(outlet.flush(SOON));
         let seen = seen.lock().expect("a list");

@@ -278,7 +278,7 @@ pub struct ProfileRecord {
     pub entries: Vec<EntryTimingRecord>,
 }
 
-/// Times over all timed entries, most of them means that are weighted by the entries' weights. The driver computes them.
+/// Times over all timed entries. Most are means that are weighted by the entries' weights. The driver computes them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CandidateTimes {
     /// The estimated time for one call of every entry in the capture set, without those that the candidate does not
@@ -304,10 +304,15 @@ pub struct CandidateTimes {
     #[serde(with = "nonfinite::option")]
     pub ci_high: Option<f64>,
     pub samples: Option<u64>,
+    /// Half the width of the speed-up's interval, as a share of the speed-up. Without a speed-up, the largest noise of
+    /// an entry that counts (see `varied_entries`).
     #[serde(with = "nonfinite::option")]
     pub noise: Option<f64>,
+    /// Whether the timing of every entry that counts converged.
     pub converged: Option<bool>,
+    /// The state for the first entry.
     pub cache_state: Option<CacheStateReached>,
+    /// The largest footprint of an entry.
     pub footprint_bytes: Option<Bytes>,
     #[serde(with = "nonfinite::option")]
     pub bytes_per_second: Option<f64>,
@@ -419,7 +424,7 @@ pub struct ReplayRecord {
     pub budget_bytes: Option<Bytes>,
     /// The smallest possible budget, computed from the headers.
     pub floor_bytes: Option<Bytes>,
-    /// The size of all constants, computed from the headers.
+    /// The size of all constants (tensors that are arguments of the calls), computed from the headers.
     pub all_resident_bytes: Option<Bytes>,
     pub started: Option<UtcTime>,
     pub ended: Option<UtcTime>,

@@ -32,7 +32,7 @@ fn end_at_the_file_limit() -> nix::Result<()> {
     unsafe { sigaction(Signal::SIGXFSZ, &action) }.map(drop)
 }
 
-/// Returns whether a signal is ignored. An ignored signal must not be blocked, because the descriptor would then report
+/// Returns whether a signal is ignored. An ignored SIGHUP must not be blocked, because the descriptor would then report
 /// it.
 fn is_ignored(signal: Signal) -> bool {
     // SAFETY: all-zero bytes are a valid sigaction, which the call fills in; nothing is changed.

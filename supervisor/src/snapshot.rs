@@ -18,7 +18,7 @@ pub(crate) fn assert_snapshot(folder: &Path, texts: &[(&str, String)]) {
     assert!(wrong.is_empty(), "texts have changed\n{wrong}");
 }
 
-/// The folder of the snapshots of messages, which has one file per kind of message.
-pub(crate) fn messages() -> std::path::PathBuf {
+/// The folder of the snapshots of messages, with one file per kind of message.
+pub(crate) fn messages_folder() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/data/messages")
 }

@@ -149,9 +149,9 @@ pub(super) fn captures(arguments: &CapturesArguments) -> CommandResult {
 fn named(files: &[PathBuf], name: Option<&str>) -> Result<Vec<Added>, Failure> {
     match (files, name) {
         ([file], Some(name)) => Ok(vec![Added { path: file.clone(), name: name.to_owned() }]),
-        (_, Some(_)) => {
-            Err(Failure::usage(anyhow::anyhow!("`--name` is for one file (add several files one by one)")))
-        }
+        (_, Some(_)) => Err(Failure::usage(anyhow::anyhow!(
+            "`--name` names the entry of a single file (leave it out, or add the files one by one)"
+        ))),
         (_, None) => {
             let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
             Ok(files.iter().map(|path| Added { path: path.clone(), name: name(path) }).collect())

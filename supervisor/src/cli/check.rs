@@ -14,7 +14,7 @@ use opt_shared::units::Bytes;
 use serde_json::json;
 
 use super::check_machine::{CheckedMachine, text_of_launches};
-use super::check_replays::{CheckedReplay, checked};
+use super::check_replays::{CheckedReplay, check_all};
 use super::memory_plan::{self, JobMemory};
 use super::{CheckArguments, CommandResult, Failure, load_plan, print_out};
 use crate::core::spec::RunSpec;
@@ -49,7 +49,7 @@ pub(super) fn check(arguments: &CheckArguments) -> CommandResult {
         all_findings.push(examine(job, facts, plan.device())?);
     }
     let machine = CheckedMachine::of(&plan, &facts);
-    let replays = checked(&plan, &facts, &replay_facts, cores);
+    let replays = check_all(&plan, &facts, &replay_facts, cores);
     let text = if arguments.json {
         format!("{:#}\n", document(&plan, &facts, &spec, &memory, &all_findings, &replays, &machine))
     } else {
@@ -326,9 +326,9 @@ fn examine_entry(
     }));
 }
 
-/// Returns the absolute tolerance that the plan gives for a dtype. If it gives none, the value is near that of the
-/// profile `kernelforge` if the plan chooses it, and otherwise near that of `standard` at a scale of one. Outputs must
-/// be well above it, because otherwise zeros would pass.
+/// Returns the absolute tolerance that the plan gives for a dtype. If it gives none, the value is roughly that of the
+/// profile `kernelforge` if the plan chooses that profile, and otherwise that of `standard` for outputs of about 1.
+/// Outputs must be well above the tolerance, because otherwise zeros would pass.
 fn absolute_tolerance(settings: &VerifySettings, dtype: DType) -> f64 {
     if let Some(atol) = settings.dtype.get(&dtype).and_then(|it| it.atol) {
         return atol;
@@ -341,7 +341,7 @@ fn absolute_tolerance(settings: &VerifySettings, dtype: DType) -> f64 {
     }
 }
 
-/// Prints the argument table and a C skeleton for every job.
+/// Prints the argument table and a C skeleton for every job, or why a job has no signature.
 fn signatures(plan: &Plan, facts: &[JobFacts], as_json: bool) -> CommandResult {
     let mut text = String::new();
     let mut documents = Vec::new();

@@ -46,13 +46,13 @@ impl CheckedMachine {
             host_compilers: compilers::needed(plan.candidates()),
             launches: plan.jobs.iter().zip(facts).map(|(job, facts)| launches::of_job(job, facts)).collect(),
             not_timed: plan.not_timed_because(),
-            // `run` reports why the capabilities are unknown.
+            // If the capabilities of this process cannot be read, `run` reports why.
             without_priority: priority::first_refused_job(plan).unwrap_or_default().map(str::to_owned),
             too_low: own_limits::raise().err(),
         }
     }
 
-    /// Returns whether a launch is wrong whatever the entry, which is a mistake of the plan.
+    /// Returns whether any launch has an error that does not depend on the entry. That is a mistake of the plan.
     pub(super) fn has_mistakes(&self) -> bool {
         let mut wrong = self.launches.iter().flatten().filter_map(|first| first.resolved.as_ref().err());
         wrong.any(|error| error.problem.is_of_plan())

@@ -19,7 +19,7 @@ pub(super) struct CheckedReplay<'a> {
     prediction: Prediction,
 }
 
-pub(super) fn checked<'a>(
+pub(super) fn check_all<'a>(
     plan: &'a Plan,
     facts: &'a [JobFacts],
     replays: &'a [ReplayFacts],
@@ -41,7 +41,7 @@ pub(super) fn checked<'a>(
     plan.replays.iter().zip(replays).map(checked_replay).collect()
 }
 
-fn named(term: &Term) -> String {
+fn term_text(term: &Term) -> String {
     format!("{} {}", term.name, term.bytes)
 }
 
@@ -63,14 +63,14 @@ impl CheckedReplay<'_> {
         }
         let floor = &self.facts.floor;
         let terms: Vec<String> =
-            self.prediction.predicted.iter().chain(&self.prediction.beyond).map(named).collect();
-        let on_device: Vec<String> = self.prediction.on_device.iter().map(named).collect();
+            self.prediction.predicted.iter().chain(&self.prediction.beyond).map(term_text).collect();
+        let on_device: Vec<String> = self.prediction.on_device.iter().map(term_text).collect();
         let on_device = match on_device.as_slice() {
             [] => String::new(),
             terms => format!("\n  device memory: {}", terms.join(" + ")),
         };
         format!(
-            "{head}\n  smallest budget {} ({} bytes): {} for two consecutive steps, {} for the largest tensor, {} pinned; all tensors together take {}\n  memory: {}{on_device}\n  smallest ceiling for this replay: {}\n\n",
+            "{head}\n  smallest budget {} ({} bytes): {} for two consecutive steps, {} for the largest tensor, {} pinned; all tensor arguments together take {}\n  memory: {}{on_device}\n  smallest ceiling for this replay: {}\n\n",
             floor.bytes(),
             floor.bytes().get(),
             floor.consecutive,

@@ -233,8 +233,9 @@ fn request(verb: &Verb) -> Result<(&'static str, Value), Failure> {
 
 /// Makes a path absolute, because the run can have another working folder.
 pub(super) fn absolute(file: &Path) -> Result<String, Failure> {
-    let path = std::fs::canonicalize(file)
-        .map_err(|error| Failure::usage(anyhow::anyhow!("cannot find {}: {error}", file.display())))?;
+    let path = std::fs::canonicalize(file).map_err(|error| {
+        Failure::usage(anyhow::anyhow!("cannot resolve the path {}: {error}", file.display()))
+    })?;
     path.into_os_string()
         .into_string()
         .map_err(|path| Failure::usage(anyhow::anyhow!("the path {} is not UTF-8", path.display())))
@@ -294,7 +295,8 @@ fn only_live_run() -> Result<socket::Found, Failure> {
     }
     if all.is_empty() {
         let error = anyhow::anyhow!(
-            "you have no live run on this machine (use --run RUN_DIR for a run with another runtime folder)"
+            "you have no live run on this machine (use --run RUN_DIR for a run that was started with another \
+             XDG_RUNTIME_DIR or OPT_SUPERVISOR_RUNTIME_DIR)"
         );
         return Err(Failure::usage(error));
     }

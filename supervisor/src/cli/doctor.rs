@@ -66,7 +66,7 @@ impl Findings {
         })?;
         let root = Path::new("/");
         let started = Instant::now();
-        // Several of these commands can run at the same time, so each uses its own key.
+        // Several of these commands can run at the same time, so each names its control groups after its process.
         let mut leaves = Leaves::open(&format!("doctor{}", std::process::id()));
         let protections = protections::try_all(&executable, &mut leaves);
         let group = leaves.folder().map(std::path::Path::to_owned);
@@ -240,7 +240,7 @@ impl Findings {
         } else {
             let _ = writeln!(
                 text,
-                "NOT SAFE for candidates that you do not trust: {} missing. A run warns about this, but is not refused.",
+                "NOT SAFE for candidates that you do not trust: {} missing. `run` warns about this, but starts nevertheless.",
                 missing.join(", ")
             );
         }

@@ -38,8 +38,8 @@ enum ImportCommand {
         /// Files with the class `Model` and the functions `get_inputs` and `get_init_inputs`
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
-        /// A file with the class `ModelNew`. If there are several problems, its name must begin with the name of its
-        /// problem
+        /// A file with the class `ModelNew`. If there are several problems, the file's name must begin with the name of
+        /// its problem
         #[arg(long, value_name = "FILE")]
         kernel: Vec<PathBuf>,
         /// Calls to record of each problem [default: 3]
@@ -96,8 +96,8 @@ pub(super) fn import(arguments: ImportArguments) -> CommandResult {
     let (target, arguments) = arguments.command.into_python()?;
     let interpreter = interpreters::locate(&target.python).map_err(|why| {
         Failure::host(anyhow!(
-            "importing needs Python with PyTorch: {why} (run `pip install torch`, or name another interpreter with \
-             --python)"
+            "importing needs Python with PyTorch: {why} (name an interpreter with --python; `pip install torch` adds \
+             PyTorch to it)"
         ))
     })?;
     crate::signal::leave_interrupts_to_child();

@@ -45,7 +45,8 @@ pub(super) fn init(arguments: &InitArguments) -> CommandResult {
     }
     print_left_out(&left_out);
     let captures = std::fs::canonicalize(&arguments.captures).map_err(|error| {
-        Failure::usage(anyhow::Error::new(error).context("resolving the captures folder"))
+        let captures = arguments.captures.display();
+        Failure::usage(anyhow::Error::new(error).context(format!("resolving the path {captures}")))
     })?;
     let job = captures.file_name().map_or("job".to_owned(), |name| name.to_string_lossy().into_owned());
     let folder =

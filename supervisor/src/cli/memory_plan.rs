@@ -118,7 +118,7 @@ impl StagePlan {
         terms
     }
 
-    fn decides(&self) -> Option<&str> {
+    fn deciding_entry(&self) -> Option<&str> {
         Some(self.entries.get(self.prediction.decides?)?.name.as_str())
     }
 
@@ -161,7 +161,7 @@ impl StagePlan {
                 sum(&self.prediction.on_device)
             ));
         }
-        if let Some(entry) = self.decides() {
+        if let Some(entry) = self.deciding_entry() {
             text.push_str(&format!(
                 "             decided by {}, candidate {}\n",
                 one_line(entry),
@@ -204,7 +204,7 @@ impl StagePlan {
             "reserved_terms": terms(&self.prediction.beyond),
             "device_bytes": self.prediction.spec.device,
             "device_terms": terms(&self.prediction.on_device),
-            "decided_by": self.decides(),
+            "decided_by": self.deciding_entry(),
             "batches": self.prediction.batches.iter().map(|range| json!({
                 "entries": self.entries.get(range.clone()).unwrap_or_default()
                     .iter().map(|entry| &entry.name).collect::<Vec<_>>(),

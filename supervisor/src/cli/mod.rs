@@ -46,10 +46,11 @@ const EXIT_CODES: &str = "Exit codes of `run`: 0 every job that was not skipped 
 baseline that passed and was timed (passing is enough if the plan times nothing or the candidate cannot be timed; in a \
 job with only a baseline, the baseline counts); 1 finished, but some job has none, a baseline or a replay failed, or \
 all jobs were skipped; 2 usage or plan error; 3 host error, no job fits into memory, or a candidate or a replay has no \
-verdict because of the host; 4 interrupted, `run --resume` continues it.";
+verdict because a worker or the host failed; 4 interrupted, `run --resume` continues it.";
 
 const EVAL_CODES: &str = "Exit codes: 0 the candidate PASSED; 1 it did not, or the live run refused it; 2 usage or \
-plan error; 3 host error, or the candidate has no verdict because of the host; 4 interrupted.";
+plan error; 3 host error, or the candidate has no verdict because a worker or the host failed; 4 \
+interrupted.";
 
 #[derive(Subcommand)]
 enum Command {
@@ -215,7 +216,7 @@ enum ReportFormat {
     Md,
     /// The whole document
     Json,
-    /// A line for each candidate and timed or failed entry, in the FlashInfer-Trace format
+    /// A line for each timed or failed entry of a candidate, in the FlashInfer-Trace format
     #[value(alias = "flashinfer-trace")]
     Jsonl,
     /// A row for each candidate

@@ -27,7 +27,9 @@ pub(super) fn run(arguments: RunArguments) -> CommandResult {
     if let Some(least) = arguments.min_speedup
         && !(least.is_finite() && 0.0 < least)
     {
-        return Err(Failure::usage(anyhow::anyhow!("--min-speedup {least} is not a positive number")));
+        return Err(Failure::usage(anyhow::anyhow!(
+            "--min-speedup {least} is not a positive, finite number"
+        )));
     }
     let (json, quiet) = (arguments.json, arguments.quiet || arguments.jsonl);
     let progress = !quiet && std::io::stderr().is_terminal();
@@ -43,8 +45,10 @@ pub(super) fn run(arguments: RunArguments) -> CommandResult {
     };
     let (exit, folder) = supervise(options, arguments.jsonl)?;
     if json {
-        let summary = std::fs::read_to_string(folder.join("summary.json"))
-            .map_err(|error| Failure::host(anyhow::Error::new(error).context("reading the summary back")))?;
+        let path = folder.join("summary.json");
+        let summary = std::fs::read_to_string(&path).map_err(|error| {
+            Failure::host(anyhow::Error::new(error).context(format!("reading {}", path.display())))
+        })?;
         print_out(&summary)?;
     } else if !quiet {
         let detail = if arguments.verbose { Detail::Everything } else { Detail::Answer };
@@ -69,8 +73,7 @@ pub(super) fn plain(plan: Plan) -> RunOptions {
     }
 }
 
-/// Prints a line for each candidate when it ends. A closed pipe (`| head`) does not end the run, and neither does a full
-/// disk.
+/// Prints a line for each candidate when it ends. Neither a closed pipe (`| head`) nor a full disk ends the run.
 #[derive(Clone, Default)]
 struct ResultLines {
     /// The first failure to print. Nothing is printed after it, because a line may be cut off.
@@ -137,7 +140,7 @@ pub(super) fn supervise(mut options: RunOptions, lines: bool) -> Result<(Exit, s
             ));
         }
         if let Err(error) = log::write_to(folder) {
-            tracing::warn!("cannot write log.jsonl: {error}");
+            tracing::warn!("cannot open log.jsonl in {}: {error}", folder.display());
         }
     })
     .map_err(|error| Failure { exit: error.exit(), error: error.into() });

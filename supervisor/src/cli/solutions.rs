@@ -85,7 +85,7 @@ fn document(
         let content = std::fs::read_to_string(&file.path)
             .with_context(|| format!("reading {} as text", file.path.display()))?;
         size += content.len();
-        ensure!(size <= MAX_SOURCES.to_usize(), "its sources have more than {MAX_SOURCES}");
+        ensure!(size <= MAX_SOURCES.to_usize(), "its sources are larger than {MAX_SOURCES} together");
         sources.push(json!({ "path": file.relative, "content": content }));
     }
     let entry = files.sources.first().context("it has no sources")?.relative.display().to_string();
@@ -111,7 +111,7 @@ fn document(
     }))
 }
 
-/// The format's names for a language and, if the format names it, for how functions are called. `import
+/// The format's name for a language and, if it has one, its name for the binding (how functions are called). `import
 /// flashinfer-trace` understands these names.
 fn names(language: Language) -> anyhow::Result<(&'static str, Option<&'static str>)> {
     Ok(match language {

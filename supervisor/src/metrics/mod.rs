@@ -41,7 +41,7 @@ pub struct Metrics {
     attempts: Counts,
     candidates: Counts,
     recycles: Counts,
-    deaths: Counts,
+    worker_ends: Counts,
     phases: Seconds,
 }
 
@@ -88,7 +88,7 @@ impl Default for Metrics {
             attempts: Family::default(),
             candidates: Family::default(),
             recycles: Family::default(),
-            deaths: Family::default(),
+            worker_ends: Family::default(),
             phases: Family::default(),
         };
         let registry = &mut it.registry;
@@ -120,8 +120,13 @@ impl Default for Metrics {
         registry.register("attempts", "Attempts that have ended", it.attempts.clone());
         registry.register("candidates", "Candidates that have ended", it.candidates.clone());
         registry.register("recycles", "Healthy workers that were replaced", it.recycles.clone());
-        registry.register("worker_ends", "Workers that have ended", it.deaths.clone());
-        registry.register_with_unit("phase", "Time spent in each stage", Unit::Seconds, it.phases.clone());
+        registry.register("worker_ends", "Workers that have ended", it.worker_ends.clone());
+        registry.register_with_unit(
+            "phase",
+            "Time that the attempts of a stage took, counted when they end",
+            Unit::Seconds,
+            it.phases.clone(),
+        );
         it
     }
 }
@@ -141,7 +146,7 @@ impl Metrics {
     }
 
     pub fn worker_ended(&self, class: &'static str, recycled: Option<&'static str>) {
-        self.deaths.get_or_create(&vec![("class", class)]).inc();
+        self.worker_ends.get_or_create(&vec![("class", class)]).inc();
         if let Some(reason) = recycled {
             self.recycles.get_or_create(&vec![("reason", reason)]).inc();
         }

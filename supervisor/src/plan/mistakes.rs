@@ -292,7 +292,7 @@ fn each_mistake_gives_one_message_at_its_position() {
             format!("{mistake}\n{}\n", messages.replace(&folder.path().display().to_string(), "/plans"))
         })
         .collect();
-    snapshot::assert_snapshot(&snapshot::messages(), &[("plan_mistakes", shown)]);
+    snapshot::assert_snapshot(&snapshot::messages_folder(), &[("plan_mistakes", shown)]);
 }
 
 #[test]

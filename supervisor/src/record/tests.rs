@@ -36,7 +36,7 @@ fn every_field_is_documented() {
     failures.push(other);
     let mut found = BTreeSet::new();
     fields(&serde_json::to_value(&run).expect("writes"), "", &mut found);
-    assert!(found.len() > 100, "the sample must fill every field: {}", found.len());
+    assert!(found.len() > 100, "the sample fills too few fields: {}", found.len());
     for (name, path) in found {
         assert!(
             DOCS.contains(&format!("`{name}`")),

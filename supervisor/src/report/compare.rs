@@ -1,8 +1,8 @@
 //! Compares two runs: which candidates are in both, which of them became faster or slower, and whose status changed.
 //!
-//! If a candidate has a speed-up in both runs, over a baseline of the same name, speed-ups are compared, which cancels
-//! the machine's influence. Otherwise median times are compared, which is meaningful only on the same machine. The
-//! interval of a ratio assumes that the errors of both runs are independent.
+//! If a candidate has a speed-up in both runs, over a baseline of the same name, speed-ups are compared, which largely
+//! cancels the machine's influence. Otherwise median times are compared, which is meaningful only on the same machine.
+//! The interval of a ratio assumes that the errors of both runs are independent.
 
 mod print;
 mod replays;
@@ -229,8 +229,8 @@ fn compare_candidate(name: String, first: Ended, second: Ended, same_baseline: b
     ComparedCandidate { name, change, first, second, ratio, ratio_of: ratio.map(|_| ratio_of) }
 }
 
-/// Ratio of two independent estimates. `None` if a figure of them is not positive and finite. The squares of the
-/// logarithmic errors are added.
+/// Ratio of two independent estimates, whose squared logarithmic errors are added. `None` if any figure of the two
+/// estimates is not positive and finite.
 fn ratio(above: Estimate, below: Estimate) -> Option<Estimate> {
     let usable = |it: &Estimate| {
         [it.value, it.ci_low, it.ci_high].iter().all(|figure| figure.is_finite() && 0.0 < *figure)

@@ -29,7 +29,7 @@ pub struct Limits {
 }
 
 /// The longest excerpt of a candidate's or compiler's output on a page, in bytes.
-const MAX_TAIL: usize = 4 << 10;
+const MAX_EXCERPT: usize = 4 << 10;
 
 #[derive(Debug)]
 pub struct JobDigest {
@@ -59,6 +59,7 @@ pub struct Digest {
     pub workers: Vec<WorkerRecord>,
     pub workers_in_all: usize,
     pub policy: Vec<PolicyRecord>,
+    /// The number of decisions of each kind. `policy` has only the first rows.
     pub decisions: BTreeMap<String, usize>,
     pub phases: WorstPhases,
     pub timeline: Timeline,
@@ -149,15 +150,15 @@ impl JobDigest {
             profile.entries.truncate(limits.entries);
         }
         if let Some(tail) = &mut candidate.stderr_tail
-            && MAX_TAIL < tail.len()
+            && MAX_EXCERPT < tail.len()
         {
-            let start = tail.ceil_char_boundary(tail.len() - MAX_TAIL);
+            let start = tail.ceil_char_boundary(tail.len() - MAX_EXCERPT);
             tail.replace_range(..start, "[…] ");
         }
         if let Some(build) = &mut candidate.build
-            && MAX_TAIL < build.log_head.len()
+            && MAX_EXCERPT < build.log_head.len()
         {
-            build.log_head.truncate(build.log_head.floor_char_boundary(MAX_TAIL));
+            build.log_head.truncate(build.log_head.floor_char_boundary(MAX_EXCERPT));
             build.log_head.push_str(" […]");
         }
         if is_baseline || self.job.winner.as_ref() == Some(&candidate.name) {

@@ -107,7 +107,7 @@ fn compose(facts: &Facts<'_>) -> String {
     let mut text = Text::default();
     text.line(&format!("{} in {}: {}", facts.status, facts.stage, sentence(facts)));
     if facts.baseline_failed {
-        text.line("The baseline failed in the run that pairs it with the candidate, so there is nothing to change in the candidate.");
+        text.line("The baseline failed while it was timed beside the candidate, so there is nothing to change in the candidate.");
         return text.0;
     }
     match facts.status {
@@ -141,7 +141,7 @@ fn sentence(facts: &Facts<'_>) -> String {
     }
     match facts.failures.first() {
         Some(failure) => format!("{}: {}", failure.entry, one_line(&failure.detail)),
-        None if facts.status == Status::Passed => "its outputs are as recorded".to_owned(),
+        None if facts.status == Status::Passed => "no fault was found".to_owned(),
         None => "nothing more is known".to_owned(),
     }
 }
@@ -243,7 +243,7 @@ fn limited(facts: &Facts<'_>, text: &mut Text) {
 
 fn write_shape_mismatch(facts: &Facts<'_>, text: &mut Text) {
     entry(facts, text);
-    text.line("The caller allocates the outputs with the recorded shape, dtype and strides. Write into them. In a language that returns its outputs, return tensors of that form.");
+    text.line("The caller allocates the outputs with the recorded shape, dtype and strides. Write into them. A kernel that returns its outputs must return tensors of that form.");
 }
 
 fn wrong_values(facts: &Facts<'_>, text: &mut Text) {

@@ -221,7 +221,7 @@ fn too_large(what: &str) -> Markup {
     html! { p.note { (what) " is left out here: the page would be too large. " code { "report --format json" } " has it." } }
 }
 
-/// Names the known disturbances of the times.
+/// Lists what may have disturbed the times.
 fn disturbed_by(conditions: &TimingConditions) -> Option<String> {
     let mut reasons = Vec::new();
     if let Some((before, after)) = conditions.load_before.zip(conditions.load_after) {

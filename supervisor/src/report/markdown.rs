@@ -134,7 +134,7 @@ fn job_section(digest: &JobDigest) -> String {
         page.push('\n');
     }
     if let Some(winner) = digest.winner().or(ranked.first().copied()) {
-        per_class(&mut page, digest, winner);
+        by_entry(&mut page, digest, winner);
     }
     failures(&mut page, digest);
     page
@@ -157,7 +157,7 @@ fn row(candidate: &CandidateRecord, baseline: Option<&CandidateRecord>) -> Strin
 }
 
 /// Writes a row for each timed entry. If only distinct entries were timed, each represents its signature class.
-fn per_class(page: &mut String, digest: &JobDigest, candidate: &CandidateRecord) {
+fn by_entry(page: &mut String, digest: &JobDigest, candidate: &CandidateRecord) {
     let Some(profile) = candidate.profile.as_ref().filter(|profile| !profile.entries.is_empty()) else {
         return;
     };
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn comment_stays_within_its_limit() {
+    fn report_of_many_jobs_stays_within_its_limit() {
         let mut run = sample();
         let job = run.jobs[0].clone();
         run.jobs = vec![job; 300];

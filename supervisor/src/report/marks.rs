@@ -5,8 +5,8 @@ use opt_shared::outcome::Status;
 use super::figures::{counted, one_line};
 use crate::record::{CandidateRecord, EntryTimingRecord, Stage};
 
-const NOT_CONVERGED: &str = "! not timed until the noise was at most max_noise";
-const BRIEF: &str = "~ timed briefly: another is clearly faster";
+const NOT_CONVERGED: &str = "! timing did not continue until the noise fell to max_noise";
+const BRIEF: &str = "~ timed briefly: another candidate is clearly faster";
 pub(super) const UNVARIED: &str =
     "= every call had the same inputs, so a kernel may have remembered its results";
 

@@ -22,7 +22,7 @@ const MIN_SHARE: f64 = 0.01;
 pub(super) struct ReplayText<'r> {
     pub(super) name: &'r str,
     pub(super) status: &'static str,
-    /// The cause of the failure, if the replay failed.
+    /// Who is to blame, if the replay failed.
     pub(super) blame: Option<Blame>,
     pub(super) figures: Figures,
     pub(super) outcome: Outcome<'r>,
@@ -46,7 +46,7 @@ pub(super) struct Figures {
 pub(super) enum Outcome<'r> {
     Passed(Box<Passed<'r>>),
     /// The replay did not pass, or has not ended. `detail` says why, and `failure` where the first difference is.
-    Failed {
+    NoResult {
         detail: Option<&'r str>,
         failure: Option<String>,
     },
@@ -159,7 +159,7 @@ impl<'r> ReplayText<'r> {
     pub(super) fn of(replay: &'r ReplayRecord, winner: impl Fn(&str) -> Option<&'r str>) -> Self {
         let outcome = match result(replay) {
             Some(result) => Outcome::Passed(Box::new(Passed::of(result, winner))),
-            None => Outcome::Failed { detail: replay.detail.as_deref(), failure: failure(replay) },
+            None => Outcome::NoResult { detail: replay.detail.as_deref(), failure: failure(replay) },
         };
         Self {
             name: &replay.name,
@@ -175,7 +175,7 @@ impl<'r> ReplayText<'r> {
         let (name, status) = (one_line(self.name), self.status);
         let passed = match &self.outcome {
             Outcome::Passed(passed) => passed,
-            Outcome::Failed { detail, failure } => {
+            Outcome::NoResult { detail, failure } => {
                 let blame = self.blame.map_or_else(String::new, |blame| format!(" ({})", blame.name()));
                 let why = detail.map_or_else(String::new, |detail| format!(": {}", one_line(detail)));
                 let mut lines = vec![format!("replay {name}: {status}{blame}{why}")];

@@ -42,7 +42,7 @@ impl Default for Style {
     }
 }
 
-/// Smallest width for which a table can be laid out. If the terminal is narrower, lines are longer than its width.
+/// Smallest width for which a table can be laid out. If a style asks for less, lines are this wide.
 const MIN_WIDTH: usize = FIXED + MIN_NAME;
 /// Smallest room for a name, which is enough to distinguish it from its neighbours.
 const MIN_NAME: usize = 12;
@@ -92,7 +92,9 @@ pub fn render(run: &RunRecord, timeline: &Timeline, folder: &Path, style: Style)
         };
         page.wrapped(
             "",
-            &format!("{count} {have} no verdict, because of the host (`run --resume` tries again)"),
+            &format!(
+                "{count} {have} no verdict, because a worker or the host failed (`run --resume` tries again)"
+            ),
         );
     }
     page.line(&format!(
@@ -285,9 +287,9 @@ impl Page {
         for explanation in legend(ranked.iter().copied()) {
             self.wrapped("      ", &explanation);
         }
-        let untimed = ranked.iter().filter(|candidate| candidate.status == Some(Status::Passed));
+        let passed = ranked.iter().filter(|candidate| candidate.status == Some(Status::Passed));
         let reasons: BTreeSet<&str> =
-            untimed.filter_map(|candidate| candidate.not_timed_because.as_deref()).collect();
+            passed.filter_map(|candidate| candidate.not_timed_because.as_deref()).collect();
         // A job in which nothing was timed has the reason in its first line.
         let is_new = |reason: &&str| !job.detail.as_deref().is_some_and(|detail| detail.contains(*reason));
         for reason in reasons.into_iter().filter(is_new) {

@@ -1,5 +1,6 @@
-//! One line for each candidate and each entry that was timed or failed, in the format of a FlashInfer trace: definition,
-//! workload, solution, evaluation.
+//! Writes a line for each timed or failed entry of a candidate, in the format of a FlashInfer trace: definition,
+//! workload, solution, evaluation. A candidate without such an entry gets a line for each workload, or a single line if
+//! the workloads are unknown.
 //!
 //! That format has seven statuses and forbids times for failures. Information that does not fit into it, such as the
 //! status in this project's words, the weight of the entry and intervals, is written to `correctness.extra` or to the
@@ -219,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn every_candidate_and_entry_has_a_line() {
+    fn each_timed_or_failed_entry_of_a_candidate_has_a_line() {
         let lines = lines(|_| {});
         let rows: Vec<[&str; 3]> = lines
             .iter()

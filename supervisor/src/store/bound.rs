@@ -16,7 +16,8 @@ pub(super) const MAX_FEEDBACK: usize = 2 << 10;
 pub(super) const MAX_LOG: usize = 64 << 10;
 /// The length limit of the numbers of one policy row, as JSON.
 pub(super) const MAX_NUMBERS: usize = 16 << 10;
-/// The length limit of a resolved plan, enough for thousands of candidates with their own settings.
+/// The length limit of a value in the table `meta`, enough for a resolved plan that has thousands of candidates with
+/// their own settings.
 pub(super) const MAX_META: usize = 64 << 20;
 /// The length limit of a report after its texts were cut, enough for a hundred thousand timed entries. A worker that
 /// sends more is broken.

@@ -23,7 +23,7 @@ const BUDGET: Bytes = Bytes::mib(24);
 /// The largest number of joins after each write. They usually remove more blocks than the write adds, so thinning keeps
 /// up.
 const JOINED_AT_ONCE: usize = 4;
-/// The widest step, one hour in milliseconds. At this width, only a run of years exceeds the budget.
+/// The widest step, one hour in milliseconds. Blocks with such steps are not thinned out further.
 const WIDEST: u64 = 3_600_000;
 /// The maximum number of phases and marks in a timeline. A drawing cannot show more.
 const MAX_PHASES: i64 = 100_000;
@@ -80,8 +80,8 @@ impl Store {
         })
     }
 
-    /// Calls `take` with every block, in the order in which they were written. A timeline adds processes up; blocks
-    /// hold the samples of each process.
+    /// Calls `take` with every block, in the order in which the blocks were written. Unlike a timeline, which adds
+    /// processes up, a block has the samples of each process.
     pub fn each_block(&self, mut take: impl FnMut(&Block)) -> Result<(), StoreError> {
         let mut damage = None;
         let read = self.each(

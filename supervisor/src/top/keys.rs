@@ -7,7 +7,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use super::answer::counted_steps;
 use super::model::{Candidate, CandidateState, Command, Model, Pane, Popup};
 
-const OVER: &str = "the run is over: q quits";
+const OVER: &str = "the run has ended, or the connection to it is lost: q quits";
 /// Number of rows by which page up and page down move.
 const PAGE: isize = 10;
 

@@ -67,9 +67,9 @@ fn listen(mut client: Client, to_view: &Sender<Update>) {
 
 struct Poller {
     client: Client,
-    /// The next page of candidates to load.
+    /// The position of the first candidate of the next page to load.
     page: u64,
-    /// The time up to which the history has been loaded, in seconds since the start of the run.
+    /// The start of the latest loaded slot of the history, in seconds since the supervisor was started.
     since: f64,
 }
 

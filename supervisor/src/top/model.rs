@@ -30,7 +30,7 @@ pub(super) enum Update {
     Message(String),
     /// The explanation of a worker or candidate that the user asked for.
     Why(String),
-    /// The connection is lost, so there will be no more updates.
+    /// A connection to the run is lost. The thread that used it sends no more updates.
     Lost(String),
 }
 
@@ -87,8 +87,8 @@ pub(super) struct RunState {
     pub candidates: usize,
 }
 
-/// The highest owed and the highest reclaimable memory in a time slot, which begins `at` seconds after the start of the
-/// run.
+/// The highest owed and the highest reclaimable memory in a time slot, which begins `at` seconds after the supervisor
+/// was started (for a resumed run, the last time).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Slot {
     pub at: f64,
@@ -225,7 +225,7 @@ impl Model {
         }
     }
 
-    /// Shows that the run is over. If this is called again, the first reason stays.
+    /// Shows that the run has ended or cannot be reached. If this is called again, the first reason stays.
     fn end(&mut self, how: String) {
         self.over.get_or_insert(how);
         self.workers.clear();

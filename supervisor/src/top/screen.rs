@@ -1,4 +1,4 @@
-//! Takes over the terminal, and restores it when the view ends in any way. Callers decide what is drawn.
+//! Takes over the terminal, and restores it when the view ends, even in a panic. Callers decide what is drawn.
 
 use std::io::{self, Stdout, Write};
 use std::panic::PanicHookInfo;

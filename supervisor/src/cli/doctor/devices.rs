@@ -28,23 +28,23 @@ impl Devices {
         Self(find().map_err(|error| chain(&error)))
     }
 
-    /// Formats the devices as JSON. `machine` is the machine's memory, if it is known.
-    pub(super) fn document(&self, machine: Option<Bytes>) -> Value {
-        let devices: Vec<Value> = self.0.iter().flatten().map(|device| device.document(machine)).collect();
+    /// Formats the devices as JSON. `ram` is the memory of the machine, if it is known.
+    pub(super) fn document(&self, ram: Option<Bytes>) -> Value {
+        let devices: Vec<Value> = self.0.iter().flatten().map(|device| device.document(ram)).collect();
         json!({ "devices": devices, "no_devices_because": self.0.as_ref().err() })
     }
 
-    pub(super) fn text(&self, machine: Option<Bytes>) -> String {
+    pub(super) fn text(&self, ram: Option<Bytes>) -> String {
         match &self.0 {
             Err(why) => format!("none: {why}"),
             Ok(devices) if devices.is_empty() => "none: NVML lists no device".to_owned(),
-            Ok(devices) => devices.iter().map(|device| device.text(machine)).collect::<Vec<_>>().join("; "),
+            Ok(devices) => devices.iter().map(|device| device.text(ram)).collect::<Vec<_>>().join("; "),
         }
     }
 }
 
 impl Device {
-    fn document(&self, machine: Option<Bytes>) -> Value {
+    fn document(&self, ram: Option<Bytes>) -> Value {
         let reading = self.reading.as_ref().ok();
         let totals = reading.and_then(|reading| reading.totals);
         let listed = |reading: &Reading| -> Vec<Value> {
@@ -62,16 +62,16 @@ impl Device {
             "device_used_bytes": totals.map(|it| it.used.get()),
             "utilisation": reading.and_then(|reading| reading.utilisation),
             "processes": reading.map(listed),
-            "unified": self.is_unified(machine),
+            "unified": self.seems_unified(ram),
             "trouble": self.reading.as_ref().err(),
         })
     }
 
-    fn is_unified(&self, machine: Option<Bytes>) -> Option<bool> {
-        Some(shares_host_memory(self.reading.as_ref().ok()?.totals, machine?))
+    fn seems_unified(&self, ram: Option<Bytes>) -> Option<bool> {
+        Some(shares_host_memory(self.reading.as_ref().ok()?.totals, ram?))
     }
 
-    fn text(&self, machine: Option<Bytes>) -> String {
+    fn text(&self, ram: Option<Bytes>) -> String {
         let DeviceIdentity { index, name, uuid } = &self.identity;
         let state = match &self.reading {
             Err(why) => why.clone(),
@@ -80,8 +80,11 @@ impl Device {
                     Some(totals) => format!("{} of {} in use", totals.used, totals.total),
                     None => "an unknown amount in use".to_owned(),
                 };
-                let unified =
-                    if self.is_unified(machine) == Some(true) { ", shares the host's memory" } else { "" };
+                let unified = if self.seems_unified(ram) == Some(true) {
+                    ", seems to share the host's memory"
+                } else {
+                    ""
+                };
                 let processes = counted(reading.processes.len(), "process", "processes");
                 let busy =
                     reading.utilisation.map_or_else(String::new, |percent| format!(", {percent} % busy"));

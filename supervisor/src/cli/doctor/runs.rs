@@ -15,11 +15,11 @@ pub(super) struct LiveRun {
     folder: String,
     owed: Option<Bytes>,
     peak_owed: Option<Bytes>,
-    /// The most memory that it was seen to hold on a card; `None` if it uses none.
+    /// The most memory that it was seen to hold on a card; `None` if it uses no card, or has not been seen on it.
     device_peak: Option<Bytes>,
 }
 
-/// Asks the runs of this user. Leaves out those that do not answer, such as ones that are ending.
+/// Asks at most `MAX_RUNS` runs of this user. Leaves out those that do not answer, such as ones that are ending.
 pub(super) fn ask() -> Vec<LiveRun> {
     let status = |socket: &std::path::Path| {
         let mut client = Client::connect(socket).ok()?;

@@ -31,7 +31,7 @@ pub(super) struct Trial {
     low: f64,
     /// The highest upper bound of these intervals.
     high: f64,
-    /// The largest share of a copy's timed blocks that was spent waiting for a CPU.
+    /// The largest share of the timed blocks of a copy or of the kernel that was spent waiting for a CPU.
     wait_share: Option<f64>,
 }
 
@@ -63,7 +63,7 @@ impl Trial {
         Ok(Self { low, high, wait_share })
     }
 
-    /// Returns the smallest of `STEPS` that no copy reached, and the largest that any copy reached.
+    /// Returns the smallest of `STEPS` above the largest error of a copy, and the largest that is not above that error.
     fn differences(&self) -> (Option<f64>, Option<f64>) {
         let error = (1.0 - self.low).max(self.high - 1.0);
         (STEPS.into_iter().find(|&step| error < step), STEPS.into_iter().rev().find(|&step| step <= error))

@@ -32,9 +32,9 @@ pub struct Assembly {
     end: Option<u64>,
 }
 
-/// A longer gap between samples, in milliseconds, counts as a pause of the run. While a run continues, samples are
-/// closer together.
-const PAUSE: u64 = 5_000;
+/// A longer gap between samples, in milliseconds, means that the run was interrupted and later resumed. While a run
+/// continues, samples are closer together.
+const LONGEST_GAP: u64 = 5_000;
 
 impl Assembly {
     /// `steps` is the number of steps in the drawing.
@@ -61,8 +61,8 @@ impl Assembly {
         {
             let Some(series) = block.series.get(&track) else { continue };
             for &point in &series.points {
-                // Nothing was owed during a pause, so the line drops to zero instead of crossing the gap.
-                if track == Track::Tree && 0 < into.last && into.last + PAUSE < point.at {
+                // Nothing was owed while the run was interrupted, so the line drops to zero instead of crossing the gap.
+                if track == Track::Tree && 0 < into.last && into.last + LONGEST_GAP < point.at {
                     let at = into.last + 1;
                     into.push(track, Point { at, first: Bytes::ZERO, second: Bytes::ZERO }, 1);
                 }
@@ -105,17 +105,17 @@ impl Assembly {
         };
         let before = before.unwrap_or_default();
         let width = self.width;
-        let difference = |sum: &mut Figures| {
+        let update = |sum: &mut Figures| {
             let now = now.unwrap_or_default();
             *sum = (sum.0 - before.0 + now.0, sum.1 - before.1 + now.1);
             Point { at, first: sum.0, second: sum.1 }
         };
         if let Some(group) = self.group(track) {
-            let point = difference(self.groups.entry(group).or_default());
+            let point = update(self.groups.entry(group).or_default());
             self.timeline.groups.entry(group).or_default().push(track, point, width);
         }
         if let Track::Worker { worker, .. } | Track::Runner { worker, .. } = track {
-            let point = difference(self.workers.entry(worker).or_default());
+            let point = update(self.workers.entry(worker).or_default());
             self.lanes.entry(worker).or_default().push(track, point, width);
         }
     }

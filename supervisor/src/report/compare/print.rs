@@ -75,7 +75,7 @@ fn names(names: &[String], show: impl Fn(&str) -> String) -> String {
 }
 
 /// Items that only one run has.
-fn alone(comparison: &Comparison) -> [(&'static str, &'static str, &[String]); 4] {
+fn only_in_one_run(comparison: &Comparison) -> [(&'static str, &'static str, &[String]); 4] {
     [
         ("jobs", "first", &comparison.jobs_only_in_first),
         ("jobs", "second", &comparison.jobs_only_in_second),
@@ -125,7 +125,7 @@ pub fn text(comparison: &Comparison) -> String {
         }
     }
     lines.extend(replays::text(comparison));
-    for (what, which, only) in alone(comparison) {
+    for (what, which, only) in only_in_one_run(comparison) {
         if !only.is_empty() {
             lines.push(String::new());
             lines.push(format!("{what} only in the {which}: {}", names(only, one_line)));
@@ -197,7 +197,7 @@ pub fn markdown(comparison: &Comparison) -> String {
         lines.extend([String::new(), format!("… and {} more.", counted(more, "job", "jobs"))]);
     }
     lines.extend(replays::markdown(comparison));
-    for (what, which, only) in alone(comparison) {
+    for (what, which, only) in only_in_one_run(comparison) {
         if !only.is_empty() {
             lines.extend([
                 String::new(),

@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn good_kernels_get_no_hints() {
+    fn good_kernels_get_no_hints_and_bad_ones_a_limited_number() {
         assert!(hints(&[kernel(traffic(2, 2), traffic(500, 400), 20)]).is_empty());
         assert!(hints(&[EmulatedKernel::default()]).is_empty());
         let many = vec![kernel(traffic(64, 2), traffic(3200, 400), 100); 5];

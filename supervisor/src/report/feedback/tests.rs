@@ -101,7 +101,7 @@ fn feedback_matches_its_snapshots() {
         show(signal, &feedback(Stage::Verify, &verify(Status::Crashed, "", failures, Some(end(signal)))));
     }
     show("a build", &feedback(Stage::Build, &build(Status::CompileError, "a.c:1: error: expected `;`")));
-    snapshot::assert_snapshot(&snapshot::messages(), &[("feedback", text)]);
+    snapshot::assert_snapshot(&snapshot::messages_folder(), &[("feedback", text)]);
 }
 
 #[test]

@@ -130,7 +130,7 @@ fn predictions(digest: &Digest) -> Markup {
     html! {
         @if !rows.is_empty() {
             h3 { "Predicted and measured" }
-            p.muted { "One phase of every stage: the one that came closest to its prediction or exceeded it most. A prediction covers the memory that the stage itself owes. Additional memory of a candidate or a compiler has a separate limit, which is also reserved." }
+            p.muted { "One phase of each stage of each job: the one that came closest to its prediction or exceeded it most. A prediction covers the memory that the stage itself owes. Additional memory of a candidate or a compiler has a separate limit, which is also reserved." }
             div.scroll {
                 table {
                     thead { tr { th { "job" } th { "stage" } th.number { "phases" } th.number { "predicted" } th.number { "measured" } th.plot {} th.number { "reclaimable" } @if on_device { th.number { "predicted, device" } th.number { "measured, device" } } th { "worst of them" } } }

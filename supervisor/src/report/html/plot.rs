@@ -279,7 +279,7 @@ pub fn lanes(timeline: &Timeline) -> Result<String, PlotError> {
     let (from, to) = (timeline.from, timeline.to.max(timeline.from + 1));
     let highest = lanes.iter().map(|lane| lane.series.peak()).max().unwrap_or_default().max(Bytes::mib(1));
     let time = time_unit(to - from);
-    let stages = stage_runs(timeline, &lanes, from, to);
+    let stages = stage_spans(timeline, &lanes, from, to);
     let count = u32::try_from(lanes.len()).unwrap_or(0);
     let height = count * LANE_HEIGHT + TIME_HEIGHT + 8;
 
@@ -348,21 +348,21 @@ fn name_lane(area: &DrawingArea<SVGBackend<'_>, Shift>, index: usize, lane: &Lan
     Ok(())
 }
 
-type StageRuns = BTreeMap<WorkerId, Vec<(Stage, f64, f64)>>;
+type StageSpans = BTreeMap<WorkerId, Vec<(Stage, f64, f64)>>;
 
 /// The phases of each worker, with start and end in milliseconds. Phases of one stage at the same place of the plot are
 /// merged, and phases too short to be visible beside others are left out. However many candidates there are, a lane has
 /// at most one rectangle for every two pixels of the plot's width.
-fn stage_runs(timeline: &Timeline, lanes: &[&Lane], from: u64, to: u64) -> StageRuns {
+fn stage_spans(timeline: &Timeline, lanes: &[&Lane], from: u64, to: u64) -> StageSpans {
     let two_pixels = (to - from) * 2 / u64::from(WIDTH) + 1;
-    let mut runs: StageRuns = lanes.iter().map(|lane| (lane.worker, Vec::new())).collect();
+    let mut spans: StageSpans = lanes.iter().map(|lane| (lane.worker, Vec::new())).collect();
     let mut phases: Vec<&PhaseSpan> = timeline.phases.iter().collect();
     phases.sort_by_key(|phase| phase.started);
     for phase in phases {
-        let Some(runs) = runs.get_mut(&phase.worker) else { continue };
+        let Some(spans) = spans.get_mut(&phase.worker) else { continue };
         let start = float(phase.started.clamp(from, to) - from);
         let end = float(phase.ended.clamp(from, to) - from).max(start + float(two_pixels));
-        match runs.last_mut() {
+        match spans.last_mut() {
             Some((stage, _, last)) if *stage == phase.stage && start <= *last + float(two_pixels) => {
                 *last = last.max(end)
             }
@@ -370,12 +370,12 @@ fn stage_runs(timeline: &Timeline, lanes: &[&Lane], from: u64, to: u64) -> Stage
             Some((_, _, last)) if end < *last + float(two_pixels) => {}
             Some((_, _, last)) => {
                 let start = start.max(*last);
-                runs.push((phase.stage, start, end));
+                spans.push((phase.stage, start, end));
             }
-            None => runs.push((phase.stage, start, end)),
+            None => spans.push((phase.stage, start, end)),
         }
     }
-    runs
+    spans
 }
 
 #[cfg(test)]

@@ -138,7 +138,7 @@ fn row(digest: &JobDigest, candidate: &CandidateRecord, measure: Measure, axis: 
     let baseline = digest.job.baseline.as_ref() == Some(&candidate.name);
     let winner = digest.job.winner.as_ref() == Some(&candidate.name);
     let owed = candidate.resources.runner_peak_owed_bytes;
-    let passed = candidate.status == Some(Status::Passed) && candidate.profile.is_some();
+    let is_timed = candidate.status == Some(Status::Passed) && candidate.profile.is_some();
     let times = candidate.profile.as_ref().map(|profile| &profile.times);
     let certain = digest.job.unsettled_because.is_none() && !is_doubtful(candidate);
     let of_baseline = digest.job.baseline.as_deref().and_then(|name| digest.named(name));
@@ -151,7 +151,7 @@ fn row(digest: &JobDigest, candidate: &CandidateRecord, measure: Measure, axis: 
                 @if winner && digest.job.unsettled_because.is_some() { " " span.tag { "ahead" } }
                 @else if winner { " " span.tag.good[certain] { "winner" } }
             }
-            @if passed {
+            @if is_timed {
                 td.number { @match (measure, candidate.speedup) {
                     (Measure::Speedup, Some(ratio)) => (times_of(&ratio)),
                     (Measure::Time, _) => @if let Some(it) = measure.of(candidate) { (time(it.ci_low)) " – " (time(it.ci_high)) },
@@ -219,7 +219,8 @@ struct Cell {
 }
 
 /// Shows how fast each entry is. The colour says how much faster or slower than the baseline it is, on the job's own
-/// scale. Without a speed-up, an entry's time is compared with the shortest time in the entry's column.
+/// scale. The baseline itself has no colour. Any other time without a speed-up is compared with the shortest time in
+/// its column.
 pub(super) fn heat(digest: &JobDigest) -> Markup {
     let timed: Vec<&CandidateRecord> = digest
         .shown

@@ -38,7 +38,7 @@ fn one(replay: &ReplayRecord, digest: &Digest) -> Markup {
     html! {
         h3 { (one_line(text.name)) " " span class={ "chip " (tone) } { (text.status) }
             @if let Some(blame) = text.blame.filter(|it| *it != Blame::Candidate) { span.muted { " blame: " (blame.name()) } } }
-        @if let Outcome::Failed { detail: Some(detail), .. } = &text.outcome { p { (one_line(detail)) } }
+        @if let Outcome::NoResult { detail: Some(detail), .. } = &text.outcome { p { (one_line(detail)) } }
         div.tiles {
             @for (name, figure) in Figures::NAMES.into_iter().zip(text.figures.all()) {
                 @if let Some(figure) = figure { div { p.muted { (name) } p.figure { (figure) } } }
@@ -46,7 +46,7 @@ fn one(replay: &ReplayRecord, digest: &Digest) -> Markup {
         }
         @match &text.outcome {
             Outcome::Passed(passed) => (self::passed(passed)),
-            Outcome::Failed { .. } => @if let Some(failure) = &replay.failure { (failures::first_failure(failure)) },
+            Outcome::NoResult { .. } => @if let Some(failure) = &replay.failure { (failures::first_failure(failure)) },
         }
     }
 }

@@ -9,7 +9,7 @@ use super::super::marks::is_doubtful;
 use super::ranking::{Axis, two_decimals};
 use crate::record::CandidateRecord;
 
-/// Largest number of entries on a page.
+/// Largest number of entries of a job.
 const MAX_ENTRIES: usize = 16;
 
 /// The tenth percentile, the median and the ninetieth percentile.

@@ -52,7 +52,7 @@ fn details(replay: &ReplayText<'_>) -> String {
     let name = code(&shorten(replay.name, MAX_NAME));
     let passed = match &replay.outcome {
         Outcome::Passed(passed) => passed,
-        Outcome::Failed { detail, failure } => {
+        Outcome::NoResult { detail, failure } => {
             let parts: Vec<String> = [*detail, failure.as_deref()].into_iter().flatten().map(code).collect();
             return if parts.is_empty() {
                 String::new()

@@ -1,5 +1,5 @@
-//! Owed and reclaimable memory over the life of the run, compared with the ceiling. Owed memory is drawn as blocks,
-//! reclaimable memory as dots, and the ceiling as a dashed line if it is within the chart.
+//! Owed and reclaimable memory since the supervisor was started, compared with the ceiling. Owed memory is drawn as
+//! blocks, reclaimable memory as dots, and the ceiling as a dashed line if it is within the chart.
 
 use opt_shared::units::Bytes;
 use ratatui::buffer::Buffer;
