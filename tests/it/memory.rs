@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::report::browser::skipped;
 
 const MIB: u64 = 1 << 20;
-/// The smallest tolerance for predicted figures; it replaces ten percent of a small figure.
+/// Measured figures may differ from predictions by ten percent, but at least by this much.
 const SLACK: u64 = 8 * MIB;
 
 fn bytes(outcome: &Outcome, row: &Value, field: &str) -> u64 {
@@ -182,7 +182,7 @@ fn spare_is_started_while_the_last_verification_runs() {
     let workers = list(&summary.document["workers"]);
     let of = |role: &str| {
         let mut found = workers.iter().filter(|worker| worker["role"] == role);
-        let first = found.next().unwrap_or_else(|| outcome.fail(format_args!("a {role}")));
+        let first = found.next().unwrap_or_else(|| outcome.fail(format_args!("no {role} among the workers")));
         outcome.expect(found.next().is_none(), format_args!("only one {role}"));
         first
     };

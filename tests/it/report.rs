@@ -123,7 +123,7 @@ fn page_is_complete_in_a_browser() {
     scenario.run(&["report", "runs/latest", "--format", "html", "-o", "page.html"]).expect_exit(0);
     let page = scenario.path().join("page.html");
     let bytes = std::fs::metadata(&page).expect("the page").len();
-    outcome.expect(bytes < 2 << 20, format_args!("{bytes} bytes are a small page"));
+    outcome.expect(bytes < 2 << 20, format_args!("the page has less than 2 MiB: {bytes} bytes"));
     let Some(browser) = Browser::find() else {
         browser::skipped("the HTML report was not opened: neither chromium nor google-chrome is installed");
         return;

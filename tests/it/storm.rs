@@ -153,7 +153,7 @@ fn strikes_change_no_verdict(create: fn() -> Fixture, victims: &[&str], strikes:
             Err(trouble) => panic!("{trouble}"),
         }
         require(everything_is_in_order(&fixture));
-        println!("{} attempts were repeated", fixture.retried().expect("a summary"));
+        println!("{} attempts were repeated", fixture.repeated_attempts().expect("a summary"));
     }
 }
 

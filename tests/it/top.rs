@@ -61,7 +61,7 @@ impl View {
     }
 
     /// The current screen, line by line.
-    fn seen(&self) -> String {
+    fn screen(&self) -> String {
         let written = String::from_utf8_lossy(&self.seen.lock().expect("what was seen")).into_owned();
         let mut screen = vec![vec![' '; 80]; 24];
         let (mut row, mut column) = (0, 0);
@@ -87,13 +87,18 @@ impl View {
         screen.into_iter().map(|line| line.into_iter().collect::<String>() + "\n").collect()
     }
 
-    fn until(&mut self, what: &str) {
+    /// Waits until the screen shows this text.
+    fn until(&mut self, text: &str) {
         let mut ended = None;
         let in_time = holds_within(LONG, || {
             ended = self.child.try_wait().expect("the child can be waited for");
-            self.seen().contains(what) || ended.is_some()
+            self.screen().contains(text) || ended.is_some()
         });
-        assert!(in_time && self.seen().contains(what), "never {what:?} ({ended:?}):\n{}", self.seen());
+        assert!(
+            in_time && self.screen().contains(text),
+            "`top` never showed {text:?} (exit status: {ended:?}):\n{}",
+            self.screen()
+        );
     }
 
     fn press(&mut self, keys: &str) {
@@ -102,7 +107,7 @@ impl View {
 
     /// Waits until `top` ends, and checks that the terminal is restored. Returns the exit code and all output.
     fn finish(mut self) -> (Option<i32>, String) {
-        assert!(ends_within(&self.child, LONG), "`top` does not end:\n{}", self.seen());
+        assert!(ends_within(&self.child, LONG), "`top` does not end:\n{}", self.screen());
         let status = self.child.wait().expect("the child can be waited for");
         let modes = tcgetattr(&self.terminal).expect("modes").local_modes;
         drop(self.terminal);

@@ -16,8 +16,8 @@ const KILLS: u32 = 50;
 /// Each kill waits for a random number of new files below this limit.
 const MAX_FILES: u64 = 40;
 
-/// Asserts that two stores are equal, except for the start time in the index and the index's digest.
-fn same_store(one: &Path, other: &Path) {
+/// Asserts that two stores are equal except for the start time in the index and the index's digest.
+fn assert_same_store(one: &Path, other: &Path) {
     let (mut one, mut other) = (tree(one), tree(other));
     let index = |files: &mut std::collections::BTreeMap<_, Vec<u8>>| {
         files.remove(Path::new("captures.blake3")).expect("a digest");
@@ -31,7 +31,7 @@ fn same_store(one: &Path, other: &Path) {
 }
 
 #[test]
-fn interrupted_pack_continues_to_the_same_store() {
+fn interrupted_pack_continues_to_the_assert_same_store() {
     let scenario = Scenario::create();
     let uninterrupted = pack(&scenario, &data(""), "whole");
     let source = data("");
@@ -61,7 +61,7 @@ fn interrupted_pack_continues_to_the_same_store() {
             None => kills += 1,
             Some(status) => {
                 assert!(status.success() || was_whole, "{status}");
-                same_store(&uninterrupted, &store);
+                assert_same_store(&uninterrupted, &store);
                 std::fs::remove_dir_all(&store).expect("removed");
                 finished += 1;
             }
@@ -71,7 +71,7 @@ fn interrupted_pack_continues_to_the_same_store() {
     if !store.join("captures.json").exists() || store.join("partial").exists() {
         scenario.run(&arguments).expect_exit(0);
     }
-    same_store(&uninterrupted, &store);
+    assert_same_store(&uninterrupted, &store);
     println!("{kills} kills, {finished} stores finished in between");
 }
 

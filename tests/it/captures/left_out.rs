@@ -134,7 +134,7 @@ fn fifos_and_links_in_a_store_are_refused() {
     refused.expect_stderr(&["not a regular file"]);
 }
 
-/// A file's name has at most 255 bytes, so the name of an unfinished file cannot be a longer version of this one.
+/// A file's name has at most 255 bytes, so `unpack` cannot name the unfinished file by adding to this name.
 #[test]
 fn unpack_restores_a_file_with_the_longest_name() {
     let scenario = Scenario::create();

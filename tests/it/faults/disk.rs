@@ -84,8 +84,9 @@ struct Room {
     options: &'static str,
     /// The field of `status` that holds what is left.
     field: &'static str,
+    /// Words for it in messages.
     name: &'static str,
-    /// Enough for the database.
+    /// What the test leaves free: enough for the database, too little for builds.
     left: u64,
     /// What builds need.
     needed: u64,
