@@ -3,7 +3,8 @@
     python tools/device_kernels.py target/debug/opt-supervisor --calls 6 [--seed 1] [--device cuda:0] [--keep FOLDER]
 
 Needs torch. Records calls of each op, and runs the correct kernels of the CUDA demo and those of kernel_table.py on
-them. Exits with 1 if a kernel does not pass. With `--keep`, the captures and the run are kept in the folder.
+them. Exits with 1 if a kernel does not pass, or does not support one of the calls. With `--keep`, the captures and the
+run are kept in the folder.
 """
 
 import argparse

@@ -37,6 +37,7 @@ pub(crate) struct Arguments {
     /// Keep the folders of the last run with a spare and of the last run without, in the temporary folder
     #[arg(long)]
     keep: bool,
+    /// Print JSON instead of Markdown
     #[arg(long)]
     json: bool,
 }
@@ -70,7 +71,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     for pair in 0..arguments.pairs {
         for &spare in kinds {
             let cycles = Cycles { count: arguments.count, verifiers: arguments.verifiers, spare };
-            let run = one(cycles, arguments.keep)?;
+            let run = run_once(cycles, arguments.keep)?;
             for &switch in &run.evidence.switches {
                 switches[usize::from(spare)].push(switch as f64);
             }
@@ -91,7 +92,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(good)
 }
 
-fn one(cycles: Cycles, keep: bool) -> Result<Run> {
+fn run_once(cycles: Cycles, keep: bool) -> Result<Run> {
     let folder = tempdir()?.join(format!("cycles-{}", if cycles.spare { "spare" } else { "none" }));
     if folder.exists() {
         std::fs::remove_dir_all(&folder)?;

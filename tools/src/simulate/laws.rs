@@ -19,7 +19,7 @@ use super::user::User;
 
 /// The state of a live worker, derived from actions and events.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct WorkerState {
     pub(crate) role: Option<Role>,
     pub(crate) ready: bool,
     pub(crate) drained: bool,
@@ -44,7 +44,7 @@ pub(crate) struct Seen {
     pub(crate) runners: BTreeMap<u32, (Bytes, bool)>,
 }
 
-impl Seen {
+impl WorkerState {
     fn is_alone(&self) -> bool {
         self.lease.is_some() && self.alone
     }
@@ -52,9 +52,9 @@ impl Seen {
 
 pub(crate) struct Laws {
     pub(crate) spec: RunSpec,
-    pub(crate) workers: BTreeMap<WorkerId, Seen>,
+    pub(crate) workers: BTreeMap<WorkerId, WorkerState>,
     /// Dead workers with live runners.
-    pub(crate) returning: BTreeMap<WorkerId, Seen>,
+    pub(crate) returning: BTreeMap<WorkerId, WorkerState>,
     pub(crate) card: Card,
     pub(crate) supervisor: Bytes,
     pub(crate) interrupted: bool,
@@ -106,7 +106,7 @@ impl Laws {
     }
 
     pub(crate) fn charged(&self) -> Demand {
-        let of = |it: &Seen| {
+        let of = |it: &WorkerState| {
             let runners: Bytes = it.runners.values().map(|(owed, _)| *owed).sum();
             Demand { host: it.reserved.max(it.owed + runners), device: it.device_reserved.max(it.device) }
         };
@@ -129,11 +129,11 @@ impl Laws {
         self.builds_without_room += 1;
     }
 
-    pub(crate) fn tree_mut(&mut self, worker: WorkerId) -> Option<&mut Seen> {
+    pub(crate) fn tree_mut(&mut self, worker: WorkerId) -> Option<&mut WorkerState> {
         self.workers.get_mut(&worker).or(self.returning.get_mut(&worker))
     }
 
-    fn alive(&mut self, worker: WorkerId, action: &Action) -> Result<&mut Seen, String> {
+    fn alive(&mut self, worker: WorkerId, action: &Action) -> Result<&mut WorkerState, String> {
         self.workers.get_mut(&worker).ok_or_else(|| format!("{action:?}, but it is gone"))
     }
 
@@ -149,11 +149,12 @@ impl Laws {
                 if !self.started.insert(*worker) {
                     return Err(format!("{worker} is started twice"));
                 }
-                if self.workers.values().any(Seen::is_alone) {
+                if self.workers.values().any(WorkerState::is_alone) {
                     return Err(format!("{action:?} beside a profile"));
                 }
                 let reserved = self.spec.idle_worker;
-                self.workers.insert(*worker, Seen { role: Some(*role), reserved, ..Seen::default() });
+                self.workers
+                    .insert(*worker, WorkerState { role: Some(*role), reserved, ..WorkerState::default() });
             }
             Action::Start { worker, lease, order, attempt, reserved, .. } => {
                 self.start(action, *worker, *lease, *order, *attempt, *reserved)?;
@@ -247,7 +248,7 @@ impl Laws {
                 self.stopped = true;
                 match reason {
                     StopReason::Finished if self.user.open && !(self.user.shut || self.interrupted) => {
-                        return Err("an open run ends by itself".to_owned());
+                        return Err("an open run ended by itself".to_owned());
                     }
                     StopReason::Finished
                         if self.abandoned || !self.user.open && (self.interrupted || self.user.shut) =>
@@ -255,7 +256,7 @@ impl Laws {
                         return Err("an interrupted run says that it finished".to_owned());
                     }
                     StopReason::Interrupted if !self.interrupted && !self.user.shut => {
-                        return Err("it was not interrupted".to_owned());
+                        return Err("a run that was not interrupted says that it was".to_owned());
                     }
                     StopReason::Finished => self.supply.everything_is_done(&self.spec)?,
                     StopReason::Interrupted | StopReason::HostFailure { .. } => {}
@@ -335,7 +336,7 @@ impl Laws {
         }
         self.open.insert(lease, order.unit);
         let leases = self.workers.values().filter(|it| it.lease.is_some()).count();
-        let is_exclusive = self.workers.values().any(Seen::is_alone);
+        let is_exclusive = self.workers.values().any(WorkerState::is_alone);
         if is_exclusive && 1 < leases {
             return Err(format!("{action:?}: it is not the only lease, and one of them must run alone"));
         }
@@ -404,10 +405,10 @@ impl Laws {
             return Ok(());
         }
         if self.started != self.ended || self.workers.values().any(|it| !it.reported_overdue) {
-            return Err(format!("stopped beside living workers: {:?}", self.workers.keys()));
+            return Err(format!("the run stopped before these workers ended: {:?}", self.workers.keys()));
         }
         if !self.open.is_empty() && !self.lingering {
-            return Err(format!("attempts without an end: {:?}", self.open));
+            return Err(format!("the run stopped before these attempts ended: {:?}", self.open));
         }
         Ok(())
     }

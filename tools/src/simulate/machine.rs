@@ -33,7 +33,7 @@ const MIB64: Bytes = Bytes::mib(64);
 #[derive(Debug)]
 pub(crate) struct Broken {
     pub(crate) step: usize,
-    pub(crate) law: String,
+    pub(crate) breach: String,
 }
 
 pub(crate) struct Machine {
@@ -129,9 +129,9 @@ impl Machine {
             if self.laws.stopped {
                 return Ok(std::mem::take(&mut self.outcome));
             }
-            self.step().map_err(|law| Broken { step, law })?;
+            self.step().map_err(|breach| Broken { step, breach })?;
         }
-        Err(Broken { step: max_steps, law: "the run does not end".to_owned() })
+        Err(Broken { step: max_steps, breach: "the run does not end".to_owned() })
     }
 
     fn step(&mut self) -> Result<(), String> {

@@ -1,5 +1,4 @@
-//! Tests that run the simulation: two thousand runs, and a check that the simulated machine produces every kind of
-//! event.
+//! Tests that run the simulation: two thousand runs, and a check that every listed kind of event occurs.
 
 use super::*;
 

@@ -34,6 +34,7 @@ pub(crate) struct Arguments {
     /// Measure only with files that are not in the page cache
     #[arg(long)]
     cold_only: bool,
+    /// Print JSON instead of Markdown
     #[arg(long)]
     json: bool,
 }
@@ -157,7 +158,8 @@ impl Work {
             prepare(&blobs, cache)?;
             let ours = timed(|| {
                 let made = unpack::unpack(&self.store, &self.out, &[], |_| {}, &|_| {})?;
-                ensure!(made.written == self.files.len() as u64, "{} files were written", made.written);
+                let wanted = self.files.len() as u64;
+                ensure!(made.written == wanted, "{} of {wanted} files were written", made.written);
                 Ok(())
             })?;
             remove(&self.out)?;
