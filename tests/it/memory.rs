@@ -246,7 +246,7 @@ fn verifiers_work_side_by_side_and_a_profile_runs_alone() {
     let mut side_by_side = 0;
     for (index, one) in phases.iter().enumerate() {
         for other in &phases[index + 1..] {
-            // The phases of one worker follow each other, but the wall clock may step back by a millisecond between them.
+            // The phases of one worker follow each other, but the wall clock may step back by a millisecond in between.
             if one["worker"] != other["worker"] && overlaps(one, other) {
                 side_by_side += 1;
                 let is_timed = |phase: &Value| {

@@ -1,5 +1,5 @@
-//! Checks the documentation. Links, and the keys, files and tests that it names, must exist. Every key with a default and
-//! every dtype must be documented, every law must name a test, and every page must be listed.
+//! Checks the documentation. Links, and the keys, files and tests that it names, must exist. Every key with a default
+//! and every dtype must be documented, every law must name a test, and every page must be listed.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

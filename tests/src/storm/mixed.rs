@@ -88,8 +88,8 @@ pub struct Struck {
 }
 
 impl Fixture {
-    /// Runs the plan and makes the strikes. If one ends the run early, resumes it. Checks the exit code and the verdicts,
-    /// and that nothing is left behind.
+    /// Runs the plan and makes the strikes. If one ends the run early, resumes the run. Checks the exit code and the
+    /// verdicts, and that nothing is left behind.
     pub fn run_through(&self, strikes: &[(Duration, Strike)], chance: &mut Chance) -> Result<Struck, String> {
         let mut struck = Struck::default();
         let mut cancelled: Vec<&str> = Vec::new();
