@@ -8,7 +8,7 @@ use plans::{Plan, SOFTMAX};
 use serde_json::Value;
 
 #[test]
-fn good_run_exits_with_0_and_prints_one_document_everywhere() {
+fn successful_run_exits_with_0_and_shows_the_same_document_everywhere() {
     let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
     let (outcome, summary) = scenario.run_plan(0, &["--json"]);
     outcome.expect_equal(outcome.json(), summary.document.clone(), "--json and summary.json");

@@ -116,7 +116,7 @@ fn row(run: &Run, cycles: Cycles, pair: u32) -> Result<(Value, bool)> {
     let settled = SETTLING.min(evidence.cycles_ended.len() / 10);
     let from = *evidence.cycles_ended.get(settled).context("no cycle has ended")?;
     let flat = outside.since(from);
-    let mut good = evidence.both == 0 && evidence.idle.values().all(|&idle| idle < MAX_IDLE);
+    let mut good = evidence.both_at_work == 0 && evidence.idle.values().all(|&idle| idle < MAX_IDLE);
     let mut stays = serde_json::Map::new();
     for (name, figures, noise) in flat {
         let (first, last) = figures.first_and_last_quarter();
@@ -142,7 +142,7 @@ fn row(run: &Run, cycles: Cycles, pair: u32) -> Result<(Value, bool)> {
     let row = json!({
         "pair": pair, "spare": cycles.spare, "seconds": (seconds * 10.0).round() / 10.0,
         "switch": switch.to_json("us"), "samples": evidence.moments, "at_work": evidence.at_work,
-        "both_at_work": evidence.both, "such_as": evidence.violations, "sample_width_ms": evidence.width,
+        "both_at_work": evidence.both_at_work, "such_as": evidence.violations, "sample_width_ms": evidence.width,
         "candidates_right": cycles.count * TIMED, "candidates_passed": evidence.candidates_passed,
         "idle_owed_bytes": evidence.idle, "ready": ready, "settled_after_cycles": settled, "supervisor": stays,
     });

@@ -40,7 +40,7 @@ pub(crate) fn cause(
     } else if stage == Stage::Build {
         (Some(NO_ROOM), "build_without_room", room_again(at, tape))
     } else {
-        (None, "without_cause", None)
+        (None, "host_failure_without_cause", None)
     }
 }
 

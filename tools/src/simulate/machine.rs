@@ -357,34 +357,34 @@ impl Machine {
                         Body::Verify(_) | Body::Profile(_),
                     ) => "crashed_unknown",
                     (_, Body::Replay(replayed)) if replayed.result.is_some() => "replayed",
-                    (Head { status: Status::DeviceMemoryLimit, .. }, _) => "over_device",
-                    _ => "stands",
+                    (Head { status: Status::DeviceMemoryLimit, .. }, _) => "over_device_limit",
+                    _ => "accepted",
                 },
-                AttemptEnd::Retried { why, .. } if why.contains("by the user") => "given_back",
+                AttemptEnd::Retried { why, .. } if why.contains("by the user") => "retried_for_user",
                 AttemptEnd::Retried { .. } => "retried",
                 AttemptEnd::GivenUp { why, .. } if why == CANCELLED => "cancelled",
                 AttemptEnd::GivenUp { .. } => "given_up",
                 AttemptEnd::Abandoned { .. } => "abandoned",
             }),
-            Action::UnitDone { .. } => self.outcome.note("done"),
+            Action::UnitDone { .. } => self.outcome.note("unit_done"),
             Action::WorkerEnded { class, recycled, .. } => {
                 if recycled == Some(RecycleReason::Requested) {
-                    self.outcome.note("asked_to_recycle");
+                    self.outcome.note("recycled_on_request");
                 }
                 if recycled.is_some() {
                     self.outcome.note("recycled");
                 }
                 self.outcome.note(match class {
-                    WorkerEndClass::Unknown => "unknown",
-                    WorkerEndClass::NotReady => "not_ready",
-                    WorkerEndClass::Ended | WorkerEndClass::Killed => "ended",
+                    WorkerEndClass::Unknown => "worker_end_unknown",
+                    WorkerEndClass::NotReady => "worker_not_ready",
+                    WorkerEndClass::Ended | WorkerEndClass::Killed => "worker_ended",
                 });
             }
             Action::Policy(row) => self.outcome.note(row.decision),
             Action::Stop { reason } => self.outcome.note(match reason {
                 StopReason::Finished => "finished",
                 StopReason::Interrupted => "interrupted",
-                StopReason::HostFailure { .. } => "host_trouble",
+                StopReason::HostFailure { .. } => "host_failure",
             }),
         }
     }
@@ -472,7 +472,7 @@ impl Machine {
                 reports::of_the_baseline(reports::report(stage, status))
             }
             29..=31 if stage == Stage::Replay => {
-                self.outcome.note("replay_lie");
+                self.outcome.note("nonsense_replay_report");
                 replays::nonsense_report(choice)
             }
             _ if stage.is_timed() => {

@@ -39,17 +39,17 @@ impl Sources {
         let (kind, after, count) = match tape.byte() % 16 {
             // The source of a replay has a single unit, so it cannot offer some of its units.
             11 | 12 if !is_replay => {
-                ("some", tape.soon(), usize::from(tape.byte()) % capacity.max(1) as usize)
+                ("offered_some", tape.soon(), usize::from(tape.byte()) % capacity.max(1) as usize)
             }
-            13 => ("late", TOO_LATE, usize::MAX),
-            14 => return ("silent", Vec::new()),
-            15 => ("none", tape.soon(), 0),
-            _ => ("all", Duration::ZERO, usize::MAX),
+            13 => ("offered_late", TOO_LATE, usize::MAX),
+            14 => return ("never_offered", Vec::new()),
+            15 => ("offered_none", tape.soon(), 0),
+            _ => ("offered_all", Duration::ZERO, usize::MAX),
         };
         let stock = &mut self.stock[job.index()];
         let ids: Vec<UnitId> = stock.drain(..count.min(stock.len())).collect();
         // A source may announce more units although it has none.
-        let more = !stock.is_empty() || kind != "all" && tape.seldom();
+        let more = !stock.is_empty() || kind != "offered_all" && tape.seldom();
         let unit = |id: &UnitId| {
             let candidate = &self.plan.candidates[id.index()];
             let is_baseline = of_job.baseline == Some(*id);

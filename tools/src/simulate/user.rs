@@ -124,6 +124,6 @@ pub(crate) fn name(answer: &Answer) -> &'static str {
         Answer::Done(_) => "answered",
         Answer::Already(_) => "already",
         Answer::Refused(_) => "refused",
-        Answer::Unknown(_) => "nothing_like_it",
+        Answer::Unknown(_) => "unknown_target",
     }
 }
