@@ -376,7 +376,7 @@ impl Machine {
                 }
                 self.outcome.note(match class {
                     WorkerEndClass::Unknown => "worker_end_unknown",
-                    WorkerEndClass::NotReady => "worker_not_ready",
+                    WorkerEndClass::NotReady => "worker_end_not_ready",
                     WorkerEndClass::Ended | WorkerEndClass::Killed => "worker_ended",
                 });
             }

@@ -36,7 +36,7 @@ fn every_run_keeps_the_laws_and_all_kinds_of_events_occur() {
         "wait",
         "worker_fault",
         "worker_end_unknown",
-        "worker_not_ready",
+        "worker_end_not_ready",
         "crashed_unknown",
         "paired",
         "pause",
