@@ -116,12 +116,12 @@ def plan(folder, correct, further, device):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("binary", type=pathlib.Path)
-    parser.add_argument("--calls", type=int, default=6)
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    parser.add_argument("--device", default="emulated")
-    parser.add_argument("--keep", type=pathlib.Path)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("binary", type=pathlib.Path, help="the program opt-supervisor")
+    parser.add_argument("--calls", type=int, default=6, help="the number of calls of each op")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30), help="by default, a random one")
+    parser.add_argument("--device", default="emulated", help="the device of the run, such as cuda:0")
+    parser.add_argument("--keep", type=pathlib.Path, help="keep the captures and the run in this folder")
     arguments = parser.parse_args()
     rng = random.Random(arguments.seed)
     torch.manual_seed(arguments.seed)

@@ -202,6 +202,7 @@ fn two_runs_can_be_compared() {
     compared("html").expect_exit(2).expect_stderr(&["text, md or json"]);
 }
 
+/// The key and the start of each block of samples in the run's database; empty if the database cannot be read.
 fn blocks(scenario: &Scenario) -> Vec<(i64, i64)> {
     let Ok(store) = Connection::open(scenario.run_folder().join("run.sqlite")) else { return Vec::new() };
     let Ok(mut blocks) = store.prepare("SELECT key, started FROM sample ORDER BY key") else {

@@ -20,6 +20,7 @@ struct View {
     child: Child,
     keys: File,
     terminal: OwnedFd,
+    /// Everything that `top` has written.
     seen: Arc<Mutex<Vec<u8>>>,
     reader: std::thread::JoinHandle<()>,
 }

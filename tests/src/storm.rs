@@ -65,6 +65,7 @@ const KEPT: &[&str] = &["run.sqlite", "summary.json", "log.jsonl", "artifacts", 
 
 pub struct Fixture {
     pub folder: PathBuf,
+    /// The run's folder.
     pub run: PathBuf,
     pub plan: PathBuf,
     binary: PathBuf,

@@ -200,5 +200,5 @@ fn counters_agree_with_the_summary() {
         outcome.expect(value.is_some_and(|value| 0.0 < value), gauge);
     }
     let seconds = page.get("opt_supervisor_phase_seconds_total{stage=\"verify\"}");
-    outcome.expect(seconds.is_some_and(|seconds| 0.0 < *seconds), "time was spent");
+    outcome.expect(seconds.is_some_and(|seconds| 0.0 < *seconds), "the verifications took time");
 }

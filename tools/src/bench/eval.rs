@@ -32,6 +32,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Answered {
     wall_ms: f64,
+    /// The build and the calls.
     parts_ms: f64,
     result: Value,
 }

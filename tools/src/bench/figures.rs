@@ -73,6 +73,7 @@ fn number(figure: f64) -> Value {
     if figure.is_finite() { json!((figure * 1e3).round() / 1e3) } else { Value::Null }
 }
 
+/// The machine, its load at this moment, and the state of the page cache in the caller's words.
 pub(crate) fn conditions(cache: &str) -> Result<Value> {
     let host = Host::detect();
     let load = std::fs::read_to_string("/proc/loadavg").context("reading /proc/loadavg")?;

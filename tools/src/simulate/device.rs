@@ -23,6 +23,7 @@ const TOO_MUCH: Bytes = Bytes::mib(1200);
 pub(crate) struct Card {
     /// Zero if there is no device.
     ceiling: Bytes,
+    /// Whether the core has had a sample of the device.
     is_watched: bool,
     lost: bool,
     /// The memory that ended workers still hold, whether NVML lists it, and until when.

@@ -33,7 +33,9 @@ pub(crate) struct WorkerState {
     pub(crate) reserved: Bytes,
     pub(crate) owed: Bytes,
     pub(crate) owed_when_ready: Option<Bytes>,
+    /// Whether a sample has shown it idle since its last lease ended.
     pub(crate) sampled_idle: bool,
+    /// The bytes that it has compared in verifications.
     pub(crate) validated: Bytes,
     /// Whether it has had a lease on the device or was seen on it, the memory that it reserves there, and the memory
     /// that samples show.
@@ -56,6 +58,7 @@ pub(crate) struct Laws {
     /// Dead workers with live runners.
     pub(crate) returning: BTreeMap<WorkerId, WorkerState>,
     pub(crate) card: Card,
+    /// The memory that the supervisor owes.
     pub(crate) supervisor: Bytes,
     pub(crate) interrupted: bool,
     pub(crate) user: User,
@@ -65,13 +68,16 @@ pub(crate) struct Laws {
     pub(crate) room_is_short: bool,
     pub(crate) builds_without_room: u32,
     pub(crate) tasks: TaskLaws,
+    /// Whether an attempt was abandoned. The run must then not say that it finished.
     abandoned: bool,
     pub(crate) stopped: bool,
     started: BTreeSet<WorkerId>,
     ended: BTreeSet<WorkerId>,
     pub(crate) supply: SupplyLaws,
+    /// The number of the last attempt of each stage of a unit.
     attempts: BTreeMap<(UnitId, Stage), u32>,
     lost_baselines: u32,
+    /// Leases whose attempts have not ended.
     open: BTreeMap<LeaseId, UnitId>,
     /// Killed workers that do not die, and whether one of them holds a lease.
     overdue: BTreeSet<WorkerId>,

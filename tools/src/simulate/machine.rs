@@ -222,6 +222,7 @@ impl Machine {
         })
     }
 
+    /// Records for the laws what an event tells the core.
     fn seen(&mut self, event: &Event) {
         let laws = &mut self.laws;
         match event {

@@ -76,6 +76,7 @@ pub(crate) fn random_submission(job: JobId, tape: &mut Tape) -> Event {
     Event::Offered { job, units: vec![unit], by: Offer::Unasked }
 }
 
+/// Gives the units of an offer the ids that follow those of the `taken_up` accepted units.
 pub(crate) fn with_next_ids(mut event: Event, taken_up: usize) -> Event {
     if let Event::Offered { units, .. } = &mut event {
         for (unit, id) in units.iter_mut().zip(taken_up..) {

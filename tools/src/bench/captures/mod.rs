@@ -39,15 +39,18 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The times of one operation with one state of the cache.
+/// The rates of one operation with one state of the cache, in GB/s.
 struct Part {
     name: &'static str,
+    /// What is measured as the limit.
     limit: &'static str,
     cache: &'static str,
     bytes: u64,
+    /// The limit, before and after the operation.
     before: Figures,
-    ours: Figures,
     after: Figures,
+    ours: Figures,
+    /// Our rate over that of the limit.
     share: Figures,
 }
 
