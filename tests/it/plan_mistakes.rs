@@ -1,4 +1,5 @@
 //! Plans with mistakes: each mistake is reported once with its position, the exit code is 2, and nothing is started.
+//! Mistakes on the command line are also reported before anything is started.
 
 use opt_tests::{Outcome, Scenario, data, repository};
 

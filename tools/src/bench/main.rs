@@ -65,7 +65,7 @@ enum Command {
     Timing(timing::Arguments),
     /// Time kernels with known ratios under load: different kernels must be told apart, and equal ones must not
     Honest(honest::Arguments),
-    /// Time kernels that cheat and can pass, beside an honest kernel: none may look faster
+    /// Time kernels that cheat and can pass, beside an honest kernel: none may look clearly faster
     Exploits(exploits::Arguments),
     /// Time kernels with and without new inputs in every call: time, ratio, memory
     Varied(varied::Arguments),
