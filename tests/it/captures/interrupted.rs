@@ -31,7 +31,7 @@ fn assert_same_store(one: &Path, other: &Path) {
 }
 
 #[test]
-fn interrupted_pack_continues_to_the_assert_same_store() {
+fn interrupted_pack_continues_to_the_same_store() {
     let scenario = Scenario::create();
     let uninterrupted = pack(&scenario, &data(""), "whole");
     let source = data("");
