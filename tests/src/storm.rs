@@ -364,7 +364,7 @@ impl Fixture {
         if wrong.is_empty() { Ok(()) } else { Err(format!("{wrong:#?}\n{}\n{summary:#}", self.state())) }
     }
 
-    /// The number of attempts that ended as INFRA_ERROR, and were therefore repeated.
+    /// The number of attempts that ended as INFRA_ERROR, which a run repeats within limits.
     pub fn repeated_attempts(&self) -> Result<usize, String> {
         let summary = self.summary()?;
         let empty = Vec::new();
