@@ -1,5 +1,5 @@
 //! A simulated card: a twin of NVML that follows a script in the scenario's folder, and a twin of libcuda over the
-//! emulated device.
+//! emulated device. A *twin* is a library with the functions of a driver, which a program loads in place of the driver.
 
 use std::path::Path;
 use std::process::Command;
