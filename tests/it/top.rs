@@ -32,8 +32,8 @@ impl View {
         unlockpt(&ours).expect("unlocked");
         let name = ptsname(&ours, Vec::new()).expect("a name");
         let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY;
-        let terminal =
-            rustix::fs::open(name.as_c_str(), flags, rustix::fs::Mode::empty()).expect("the other end");
+        let terminal = rustix::fs::open(name.as_c_str(), flags, rustix::fs::Mode::empty())
+            .expect("the other end of the terminal");
         tcsetwinsize(&ours, Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 }).expect("a size");
         let copy = || Stdio::from(terminal.as_fd().try_clone_to_owned().expect("a descriptor"));
         let mut command = scenario.command(arguments);
@@ -55,7 +55,7 @@ impl View {
             let mut buffer = [0; 4096];
             // Reading from a pseudo-terminal whose other end is closed is an error, which ends the loop.
             while let Ok(count @ 1..) = screen.read(&mut buffer) {
-                output.lock().expect("what was seen").extend_from_slice(&buffer[..count]);
+                output.lock().expect("no thread panicked with the lock").extend_from_slice(&buffer[..count]);
             }
         });
         Self { child, keys, terminal, seen, reader }
@@ -63,7 +63,8 @@ impl View {
 
     /// The current screen, line by line.
     fn screen(&self) -> String {
-        let written = String::from_utf8_lossy(&self.seen.lock().expect("what was seen")).into_owned();
+        let written = String::from_utf8_lossy(&self.seen.lock().expect("no thread panicked with the lock"))
+            .into_owned();
         let mut screen = vec![vec![' '; 80]; 24];
         let (mut row, mut column) = (0, 0);
         let mut letters = written.chars();
@@ -110,10 +111,11 @@ impl View {
     fn finish(mut self) -> (Option<i32>, String) {
         assert!(ends_within(&self.child, LONG), "`top` does not end:\n{}", self.screen());
         let status = self.child.wait().expect("the child can be waited for");
-        let modes = tcgetattr(&self.terminal).expect("modes").local_modes;
+        let modes = tcgetattr(&self.terminal).expect("the modes of the terminal").local_modes;
         drop(self.terminal);
         self.reader.join().expect("a reader");
-        let seen = String::from_utf8_lossy(&self.seen.lock().expect("what was seen")).into_owned();
+        let seen = String::from_utf8_lossy(&self.seen.lock().expect("no thread panicked with the lock"))
+            .into_owned();
         assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO), "the terminal's modes: {modes:?}");
         (status.code(), seen)
     }

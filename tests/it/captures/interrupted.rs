@@ -42,7 +42,8 @@ fn interrupted_pack_continues_to_the_same_store() {
     while kills < KILLS {
         // If the last kill came too late, the store is complete, and packing it again is refused.
         let was_whole = store.join("captures.json").exists();
-        let target = files_below(&store).len() + usize::try_from(chance.below(MAX_FILES)).expect("few");
+        let target =
+            files_below(&store).len() + usize::try_from(chance.below(MAX_FILES)).expect("the number fits");
         let mut child = scenario.command(&arguments).spawn().expect("started");
         let mut ended = None;
         until("the end, or enough files", || {
@@ -110,7 +111,8 @@ fn changed_capture_is_packed_again() {
     let store = scenario.path().join("store");
     let mut child = scenario.command(&arguments).spawn().expect("started");
     until("the end, or a second entry", || {
-        store.join("entries/entry_000001.pt").exists() || child.try_wait().expect("ours").is_some()
+        store.join("entries/entry_000001.pt").exists()
+            || child.try_wait().expect("the child can be waited for").is_some()
     });
     child.kill().expect("killed or dead");
     child.wait().expect("reaped");

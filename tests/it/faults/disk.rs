@@ -60,7 +60,7 @@ impl SmallDisk {
         let mut file = File::create(&filler).expect("created");
         while file.write_all(&[0; 4096]).is_ok() {}
         while file.write_all(&[0]).is_ok() {}
-        let length = file.metadata().expect("its size").len();
+        let length = file.metadata().expect("the size of the filler").len();
         file.set_len(length.saturating_sub(rest)).expect("shortened");
     }
 }
