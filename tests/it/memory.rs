@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::report::browser::skipped;
 
 const MIB: u64 = 1 << 20;
-/// Measured figures may differ from predictions by ten percent, but at least by this much.
+/// Measured figures may differ from predictions by ten percent, or by this much if that is more.
 const SLACK: u64 = 8 * MIB;
 
 fn bytes(outcome: &Outcome, row: &Value, field: &str) -> u64 {
