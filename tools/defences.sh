@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Removes one or two defences of the clock at a time, and shows whether a kernel that cheats then looks faster than it
-# is. Prints a table in Markdown. Needs Python.
+# is. Prints a table in Markdown. Needs git, patch and Python.
 #
 #     tools/defences.sh [ROW ...]
 #
@@ -52,7 +52,7 @@ else:
 PYTHON
 }
 
-# Runs the plan of a row without some defences, and stores the result in the folder `rows`.
+# Runs the plan of a row without the given defences, if any, and stores the result in the folder `rows`.
 run() {
     local row="$1" without="$2" suffix="$3"
     local result="$rows/$row.$suffix" folder="$work/runs/$row.$suffix"

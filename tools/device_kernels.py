@@ -3,7 +3,8 @@
     python tools/device_kernels.py target/debug/opt-supervisor --calls 6 [--seed 1] [--device cuda:0] [--keep FOLDER]
 
 Needs torch. Records calls of each op, and runs the correct kernels of the CUDA demo and those of kernel_table.py on
-them. Exits with 1 if a kernel does not pass. With `--keep`, the captures and the run are kept in the folder.
+them. Exits with 1 if a kernel does not pass, or does not support one of the calls. With `--keep`, the captures and the
+run are kept in the folder.
 """
 
 import argparse
@@ -115,12 +116,12 @@ def plan(folder, correct, further, device):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("binary", type=pathlib.Path)
-    parser.add_argument("--calls", type=int, default=6)
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    parser.add_argument("--device", default="emulated")
-    parser.add_argument("--keep", type=pathlib.Path)
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("binary", type=pathlib.Path, help="the program opt-supervisor")
+    parser.add_argument("--calls", type=int, default=6, help="the number of calls of each op")
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30), help="by default, a random one")
+    parser.add_argument("--device", default="emulated", help="the device of the run, such as cuda:0")
+    parser.add_argument("--keep", type=pathlib.Path, help="keep the captures and the run in this folder")
     arguments = parser.parse_args()
     rng = random.Random(arguments.seed)
     torch.manual_seed(arguments.seed)

@@ -293,11 +293,11 @@ def difference(path, found, expected):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("program", type=pathlib.Path)
-    parser.add_argument("--captures", type=int, default=500)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--seed", default="1")
-    parser.add_argument("--keep", type=pathlib.Path)
+    parser.add_argument("program", type=pathlib.Path, help="the program opt-supervisor")
+    parser.add_argument("--captures", type=int, default=500, help="how many captures to compare")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first capture")
+    parser.add_argument("--seed", default="1", help="the same seed makes the same captures")
+    parser.add_argument("--keep", type=pathlib.Path, help="keep files that differ in this folder")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     counts, printed = collections.Counter(), 0

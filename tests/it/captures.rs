@@ -47,7 +47,7 @@ fn every_fixture_is_unpacked_unchanged() {
     let store = pack(&scenario, &data(""), "store");
     let outcome = scenario.run(&["captures", "unpack", "store", "out"]).expect_exit(0);
     let (before, after) = (captures_below(&data("")), tree(&scenario.path().join("out")));
-    outcome.expect(100 < before.len(), "there are fixtures");
+    outcome.expect(100 < before.len(), "there are more than 100 fixtures");
     outcome.expect(before == after, "exactly the same files, byte for byte");
     let checked = scenario.run(&["captures", "check", "store", "--json"]).expect_exit(0);
     checked.expect_equal(&checked.json()["entries"], &before.len().into(), "entries");

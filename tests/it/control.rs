@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use self::client::{Client, LiveRun};
 
-/// A verification that takes a while: the captures of the demo's softmax, repeated many times.
+/// A plan over the many captures that `slow` makes.
 fn slow_plan(candidates: &[&str]) -> String {
     let root = repository().display();
     let kernel = |name: &str| format!("'{root}/configs/demo/softmax/{name}.c'");
@@ -25,6 +25,7 @@ fn slow_plan(candidates: &[&str]) -> String {
     )
 }
 
+/// A scenario whose verifications take a while: its 80 captures are copies of two of the demo's softmax captures.
 fn slow(candidates: &[&str]) -> Scenario {
     let scenario = Scenario::create();
     let from = opt_tests::data("demo/torch_nn_functional_softmax");

@@ -30,7 +30,7 @@ fn cycles(count: u32, verifiers: u32) {
     outcome.expect(count as usize <= evidence.moments, "samples");
     outcome.expect_equal(evidence.width, 1, "the milliseconds of a step (1 if samples were not thinned out)");
     outcome.expect_equal(
-        evidence.both,
+        evidence.both_at_work,
         0,
         format_args!("samples with both at work, such as {:#?}", evidence.violations),
     );

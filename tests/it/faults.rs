@@ -212,9 +212,9 @@ fn run_names_a_resource_limit_that_is_too_low() {
     verdicts_are_right(&outcome, &Summary::read(&scenario.run_folder(), &outcome));
 }
 
-/// Linux ends the process with the highest score first: runners and compilers (1000), then workers.
+/// If memory runs out, Linux first ends the process with the highest score: runners and compilers (1000), then workers.
 #[test]
-fn workers_are_ended_before_their_supervisor_if_memory_runs_out() {
+fn workers_raise_their_oom_score_and_their_supervisor_does_not() {
     let score = |pid: &Value| -> i32 {
         let text = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("the process lives");
         text.trim().parse().expect("a number")

@@ -25,6 +25,6 @@ fn readers_handle_every_input_of_the_corpora() {
                 Err(mpsc::RecvTimeoutError::Timeout) => panic!("{}: no answer to input {next}", target.name),
             }
         }
-        assert!(asking.join().is_ok(), "{}: input {next} does harm", target.name);
+        assert!(asking.join().is_ok(), "{}: the reader panicked on input {next}", target.name);
     }
 }

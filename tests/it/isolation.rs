@@ -130,6 +130,7 @@ fn stem(file: &str) -> &str {
     file.split('.').next().unwrap_or(file)
 }
 
+/// A kernel, the statuses with which it may end, and a part of its detail or of standard error.
 type Row<'a> = (&'a str, &'static [&'static str], &'a str);
 
 fn table<'a>(rows: &'static [Expected]) -> impl Iterator<Item = Row<'a>> {

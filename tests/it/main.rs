@@ -1,5 +1,5 @@
-//! Integration tests of the built program, and checks of the repository itself. Build the program first with
-//! `cargo build`, as the README's test command does.
+//! Integration tests of the built program, and checks of the repository itself. Build all programs first, with
+//! `cargo build --workspace --bins`, as the README's test command does.
 
 mod captures;
 mod changed_arguments;

@@ -6,7 +6,7 @@ use serde_json::Value;
 use crate::report::browser::skipped;
 
 const MIB: u64 = 1 << 20;
-/// The smallest tolerance for predicted figures; it replaces ten percent of a small figure.
+/// Measured figures may differ from predictions by ten percent, or by this much if that is more.
 const SLACK: u64 = 8 * MIB;
 
 fn bytes(outcome: &Outcome, row: &Value, field: &str) -> u64 {
@@ -182,7 +182,7 @@ fn spare_is_started_while_the_last_verification_runs() {
     let workers = list(&summary.document["workers"]);
     let of = |role: &str| {
         let mut found = workers.iter().filter(|worker| worker["role"] == role);
-        let first = found.next().unwrap_or_else(|| outcome.fail(format_args!("a {role}")));
+        let first = found.next().unwrap_or_else(|| outcome.fail(format_args!("no {role} among the workers")));
         outcome.expect(found.next().is_none(), format_args!("only one {role}"));
         first
     };
@@ -246,7 +246,7 @@ fn verifiers_work_side_by_side_and_a_profile_runs_alone() {
     let mut side_by_side = 0;
     for (index, one) in phases.iter().enumerate() {
         for other in &phases[index + 1..] {
-            // The phases of one worker follow each other, but the wall clock may step back by a millisecond between them.
+            // The phases of one worker follow each other, but the wall clock may step back by a millisecond in between.
             if one["worker"] != other["worker"] && overlaps(one, other) {
                 side_by_side += 1;
                 let is_timed = |phase: &Value| {

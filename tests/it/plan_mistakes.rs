@@ -1,4 +1,5 @@
 //! Plans with mistakes: each mistake is reported once with its position, the exit code is 2, and nothing is started.
+//! Mistakes on the command line are also reported before anything is started.
 
 use opt_tests::{Outcome, Scenario, data, repository};
 
@@ -37,14 +38,14 @@ const MISTAKES: &[(&str, &str, &[&str])] = &[
 ];
 
 /// Checks that a plan is refused and nothing was done.
-fn refused(scenario: &Scenario, arguments: &[&str]) -> Outcome {
+fn expect_refused(scenario: &Scenario, arguments: &[&str]) -> Outcome {
     let outcome = scenario.run(arguments).expect_exit(2);
-    outcome.expect(outcome.stdout.is_empty(), "standard output is for results");
+    outcome.expect(outcome.stdout.is_empty(), "standard output is empty");
     outcome.expect(!scenario.path().join("runs").exists(), "no run folder was made");
     outcome
 }
 
-fn errors(outcome: &Outcome) -> usize {
+fn error_count(outcome: &Outcome) -> usize {
     outcome.stderr.lines().filter(|line| line.starts_with("error")).count()
 }
 
@@ -53,10 +54,10 @@ fn every_mistake_is_reported_once_with_its_position() {
     for (mistake, position, expected) in MISTAKES {
         let scenario = Scenario::with_plan(&(job() + mistake));
         for command in ["run", "check"] {
-            let outcome = refused(&scenario, &[command, "plan.toml"]);
+            let outcome = expect_refused(&scenario, &[command, "plan.toml"]);
             outcome.expect_stderr(&[&format!("plan.toml:{position}")]);
             outcome.expect_stderr(expected);
-            outcome.expect_equal(errors(&outcome), 1, "number of errors");
+            outcome.expect_equal(error_count(&outcome), 1, "number of errors");
         }
     }
 }
@@ -66,7 +67,7 @@ fn all_mistakes_are_reported_at_once() {
     let text = job()
         + "[verify]\nrepeat = 3\nseed = -1\n[build]\nmemory = \"much\"\n[[job]]\ncaptures = \"nowhere\"\nbaseline = 3\n";
     let scenario = Scenario::with_plan(&text);
-    let outcome = refused(&scenario, &["run", "plan.toml", "--set", "verify.tolerance=loose"]);
+    let outcome = expect_refused(&scenario, &["run", "plan.toml", "--set", "verify.tolerance=loose"]);
     outcome.expect_stderr(&[
         "plan.toml:5:1",
         "did you mean `repeats`?",
@@ -76,7 +77,7 @@ fn all_mistakes_are_reported_at_once() {
         "plan.toml:11:12",
         "--set verify.tolerance=loose",
     ]);
-    outcome.expect_equal(errors(&outcome), 6, "number of errors");
+    outcome.expect_equal(error_count(&outcome), 6, "number of errors");
 }
 
 #[test]

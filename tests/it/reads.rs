@@ -82,11 +82,11 @@ fn reads(user: User) {
     for candidate in list(&summary.job("reads")["candidates"]) {
         outcome.expect_equal(candidate["status"].as_str(), Some("PASSED"), "its outputs are right");
         let reads = &candidate["profile"]["reads"];
-        let pages = |name: &str| {
+        let bytes = |name: &str| {
             reads[name].as_u64().unwrap_or_else(|| outcome.fail(format_args!("no {name}: {reads}")))
         };
         outcome.expect(
-            pages("cached_after_bytes") <= pages("cached_before_bytes"),
+            bytes("cached_after_bytes") <= bytes("cached_before_bytes"),
             format_args!("timing leaves no pages in the cache: {reads}"),
         );
     }

@@ -155,6 +155,7 @@ fn forget_result(scenario: &Scenario) {
     store.execute("UPDATE replay SET status = NULL, result = NULL, inputs = NULL", []).expect("forgotten");
 }
 
+/// Resumes the run. Checks that the replay has no result, and that its detail contains these parts.
 fn expect_refused(scenario: &Scenario, parts: &[&str]) {
     let (outcome, summary) = scenario.run_plan(3, &["--resume"]);
     let it = replay(&summary, "model");

@@ -73,7 +73,7 @@ fn text_formats_agree_with_the_summary() {
     let job = summary.job(SOFTMAX);
     let headline = job["winner"].as_str().map_or("no winner".to_owned(), |winner| format!("`{winner}` "));
     let fast = summary.candidate(SOFTMAX, "fast");
-    let rank = fast["rank"].as_u64().expect("it passed");
+    let rank = fast["rank"].as_u64().expect("a candidate that passed has a rank");
     markdown.expect_stdout(&[
         &format!("### `softmax`: {headline}"),
         &format!("| {rank} | `fast` |"),
@@ -87,7 +87,7 @@ fn text_formats_agree_with_the_summary() {
     );
 
     let csv = reported(&scenario, "csv");
-    let speedup = fast["speedup"]["value"].as_f64().expect("it was timed");
+    let speedup = fast["speedup"]["value"].as_f64().expect("a timed candidate has a speed-up");
     csv.expect(csv.stdout.contains(&format!("softmax,fast,PASSED,,,{rank},{speedup}")), "its row");
     csv.expect(csv.stdout.lines().count() >= 6, "rows for all candidates");
 
@@ -110,7 +110,7 @@ fn text_formats_agree_with_the_summary() {
         markdown.stdout.clone(),
         "the file",
     );
-    let beside = std::fs::read_dir(scenario.path().join("out")).expect("lists").count();
+    let beside = std::fs::read_dir(scenario.path().join("out")).expect("a readable folder").count();
     markdown.expect_equal(beside, 1, "files beside it");
 }
 
@@ -123,7 +123,7 @@ fn page_is_complete_in_a_browser() {
     scenario.run(&["report", "runs/latest", "--format", "html", "-o", "page.html"]).expect_exit(0);
     let page = scenario.path().join("page.html");
     let bytes = std::fs::metadata(&page).expect("the page").len();
-    outcome.expect(bytes < 2 << 20, format_args!("{bytes} bytes are a small page"));
+    outcome.expect(bytes < 2 << 20, format_args!("the page has less than 2 MiB: {bytes} bytes"));
     let Some(browser) = Browser::find() else {
         browser::skipped("the HTML report was not opened: neither chromium nor google-chrome is installed");
         return;
@@ -141,7 +141,7 @@ fn page_is_complete_in_a_browser() {
     figures.extend(["ci_low", "ci_high"].map(|name| three_digits(&winner["speedup"][name])));
     for name in ["peak_owed_bytes", "predicted_peak_owed_bytes", "host_ceiling_bytes", "min_available_bytes"]
     {
-        let bytes = summary.document["memory"][name].as_u64().expect("it was measured");
+        let bytes = summary.document["memory"][name].as_u64().expect("the figure was measured");
         figures.push(opt_shared::units::Bytes::new(bytes).to_string());
     }
     for figure in figures {
@@ -202,6 +202,7 @@ fn two_runs_can_be_compared() {
     compared("html").expect_exit(2).expect_stderr(&["text, md or json"]);
 }
 
+/// The key and the start of each block of samples in the run's database; empty if the database cannot be read.
 fn blocks(scenario: &Scenario) -> Vec<(i64, i64)> {
     let Ok(store) = Connection::open(scenario.run_folder().join("run.sqlite")) else { return Vec::new() };
     let Ok(mut blocks) = store.prepare("SELECT key, started FROM sample ORDER BY key") else {
@@ -217,10 +218,10 @@ fn samples_survive_a_killed_supervisor_and_continue_with_the_run() {
     plan.extra = "verify.call_timeout = \"8s\"\n".to_owned();
     let scenario = Scenario::with_plan(&plan.text());
     let arguments = ["run", "plan.toml"];
-    let child = scenario.command(&arguments).spawn().expect("it starts");
+    let child = scenario.command(&arguments).spawn().expect("the program starts");
     until("a block of samples", || !blocks(&scenario).is_empty());
     let pid = Pid::from_child(&child);
-    kill_process(pid, Signal::KILL).expect("it runs");
+    kill_process(pid, Signal::KILL).expect("the run is alive");
     let killed = scenario.finish(child, &arguments);
     killed.expect_equal(killed.signal, Some(Signal::KILL.as_raw()), "its end");
     let before = blocks(&scenario);

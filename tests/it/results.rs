@@ -8,7 +8,7 @@ use plans::{Plan, SOFTMAX};
 use serde_json::Value;
 
 #[test]
-fn good_run_exits_with_0_and_prints_one_document_everywhere() {
+fn successful_run_exits_with_0_and_shows_the_same_document_everywhere() {
     let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
     let (outcome, summary) = scenario.run_plan(0, &["--json"]);
     outcome.expect_equal(outcome.json(), summary.document.clone(), "--json and summary.json");
@@ -273,11 +273,11 @@ fn planned_cache_state_is_reported() {
         let scenario = Scenario::with_plan(&plan.text());
         let (outcome, summary) = scenario.run_plan(0, &[]);
         let fast = &summary.candidate(SOFTMAX, "fast")["profile"];
-        outcome.expect_equal(fast["cache_state"].as_str(), Some(state), "the candidate's");
+        outcome.expect_equal(fast["cache_state"].as_str(), Some(state), "the candidate's cache state");
         let entries = list(&fast["entries"]);
         outcome.expect_equal(entries.len(), 2, "timed entries");
         for entry in entries {
-            outcome.expect_equal(entry["cache_state"].as_str(), Some(state), "an entry's");
+            outcome.expect_equal(entry["cache_state"].as_str(), Some(state), "an entry's cache state");
             outcome.expect_equal(entry["calls_per_block"].as_u64(), Some(1), "calls per block");
         }
     }
@@ -324,7 +324,7 @@ fn real_time_priority_is_reported_or_refused_before_the_run() {
         "none"
     };
     for entry in timed(&summary, "fast") {
-        outcome.expect_equal(entry["priority"].as_str(), Some(reached), "an entry's");
+        outcome.expect_equal(entry["priority"].as_str(), Some(reached), "an entry's priority");
     }
 }
 

@@ -21,12 +21,12 @@ const LOCKED: Duration = Duration::from_secs(12);
 /// A full pipe, like a terminal after Ctrl-S: writes to it block.
 fn full_pipe() -> (File, OwnedFd) {
     let (read, write) = rustix::pipe::pipe().expect("a pipe");
-    let flags = rustix::fs::fcntl_getfl(&write).expect("its flags");
-    rustix::fs::fcntl_setfl(&write, flags | rustix::fs::OFlags::NONBLOCK).expect("set");
+    let flags = rustix::fs::fcntl_getfl(&write).expect("the flags of the pipe");
+    rustix::fs::fcntl_setfl(&write, flags | rustix::fs::OFlags::NONBLOCK).expect("the setting is accepted");
     let mut file = File::from(write.as_fd().try_clone_to_owned().expect("a descriptor"));
     while file.write(&[b'.'; 4096]).is_ok() {}
     while file.write(b".").is_ok() {}
-    rustix::fs::fcntl_setfl(&write, flags).expect("set");
+    rustix::fs::fcntl_setfl(&write, flags).expect("the setting is accepted");
     (read.into(), write)
 }
 
@@ -44,7 +44,7 @@ fn status(folder: &Path) -> String {
 
 fn terminate(run: &LiveRun<'_>) {
     let pid = i32::try_from(run.pid()).ok().and_then(rustix::process::Pid::from_raw).expect("a pid");
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it lives");
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("the supervisor lives");
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn interrupted_run_with_unread_results_ends_after_one_signal() {
 
 fn lock(folder: &Path) -> Connection {
     let database = Connection::open(folder.join("run.sqlite")).expect("opens");
-    database.busy_timeout(Duration::from_secs(60)).expect("set");
+    database.busy_timeout(Duration::from_secs(60)).expect("the setting is accepted");
     database.execute_batch("BEGIN EXCLUSIVE").expect("locked");
     database
 }
@@ -133,7 +133,7 @@ fn run_with_a_locked_database_can_be_controlled_and_continues_afterwards() {
         std::thread::sleep(Duration::from_millis(200));
     }
     run.ctl(&["why", "softmax/fast"]).expect_exit(1).expect_stderr(&["database"]);
-    database.execute_batch("COMMIT").expect("free");
+    database.execute_batch("COMMIT").expect("the database is unlocked");
     let (outcome, summary) = run.finish(0);
     outcome.expect_stderr(&["the run's database accepts no rows", "accepts rows again"]);
     assert_eq!(summary.verdict(SOFTMAX, "fast").0, Some("PASSED"));
@@ -165,7 +165,7 @@ fn watchdog_ignores_run_that_waits_for_its_last_rows() {
         run.ctl(&["status"]).expect_exit(0);
         std::thread::sleep(Duration::from_millis(200));
     }
-    database.execute_batch("COMMIT").expect("free");
+    database.execute_batch("COMMIT").expect("the database is unlocked");
     let (outcome, summary) = run.finish(0);
     outcome.expect_stderr(&["waiting for the run's database to accept the last rows"]);
     outcome.expect(!outcome.stderr.contains("hung"), "waiting is not reported as a hang");
@@ -193,7 +193,7 @@ fn runner_is_killed_only_after_its_row_is_written() {
             stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T'))
         })
     });
-    database.execute_batch("COMMIT").expect("free");
+    database.execute_batch("COMMIT").expect("the database is unlocked");
     let (outcome, summary) = run.finish(0);
     outcome.expect_equal(summary.verdict(SOFTMAX, "loops_forever").0, Some("TIMEOUT"), "its verdict");
     let rows = summary.policy("kill_runner");

@@ -153,7 +153,7 @@ fn strikes_change_no_verdict(create: fn() -> Fixture, victims: &[&str], strikes:
             Err(trouble) => panic!("{trouble}"),
         }
         require(everything_is_in_order(&fixture));
-        println!("{} attempts were repeated", fixture.retried().expect("a summary"));
+        println!("{} attempts were repeated", fixture.repeated_attempts().expect("a summary"));
     }
 }
 
@@ -165,7 +165,7 @@ fn first_interrupt_lets_running_attempts_finish() {
         let role = if interrupt == Signal::INT { "verifier" } else { "profiler" };
         require(fixture.until("the worker has a runner", || is_at_work(&fixture, role)));
         signal(&child, interrupt);
-        let status = fixture.end(&mut child).expect("it ends");
+        let status = fixture.end(&mut child).expect("the supervisor ends");
         assert_eq!(status.code(), Some(4), "{}", fixture.state());
         require(fixture.no_process_is_left());
         require(fixture.no_file_is_left());
@@ -207,7 +207,7 @@ fn second_interrupt_kills_running_attempts() {
             fixture.state()
         );
         signal(&child, interrupt);
-        let status = fixture.end(&mut child).expect("it ends");
+        let status = fixture.end(&mut child).expect("the supervisor ends");
         assert_eq!(status.code(), Some(4), "{}", fixture.state());
         require(fixture.no_process_is_left());
         require(fixture.no_file_is_left());

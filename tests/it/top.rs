@@ -20,6 +20,7 @@ struct View {
     child: Child,
     keys: File,
     terminal: OwnedFd,
+    /// Everything that `top` has written.
     seen: Arc<Mutex<Vec<u8>>>,
     reader: std::thread::JoinHandle<()>,
 }
@@ -31,8 +32,8 @@ impl View {
         unlockpt(&ours).expect("unlocked");
         let name = ptsname(&ours, Vec::new()).expect("a name");
         let flags = rustix::fs::OFlags::RDWR | rustix::fs::OFlags::NOCTTY;
-        let terminal =
-            rustix::fs::open(name.as_c_str(), flags, rustix::fs::Mode::empty()).expect("the other end");
+        let terminal = rustix::fs::open(name.as_c_str(), flags, rustix::fs::Mode::empty())
+            .expect("the other end of the terminal");
         tcsetwinsize(&ours, Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 }).expect("a size");
         let copy = || Stdio::from(terminal.as_fd().try_clone_to_owned().expect("a descriptor"));
         let mut command = scenario.command(arguments);
@@ -54,15 +55,16 @@ impl View {
             let mut buffer = [0; 4096];
             // Reading from a pseudo-terminal whose other end is closed is an error, which ends the loop.
             while let Ok(count @ 1..) = screen.read(&mut buffer) {
-                output.lock().expect("what was seen").extend_from_slice(&buffer[..count]);
+                output.lock().expect("no thread panicked with the lock").extend_from_slice(&buffer[..count]);
             }
         });
         Self { child, keys, terminal, seen, reader }
     }
 
     /// The current screen, line by line.
-    fn seen(&self) -> String {
-        let written = String::from_utf8_lossy(&self.seen.lock().expect("what was seen")).into_owned();
+    fn screen(&self) -> String {
+        let written = String::from_utf8_lossy(&self.seen.lock().expect("no thread panicked with the lock"))
+            .into_owned();
         let mut screen = vec![vec![' '; 80]; 24];
         let (mut row, mut column) = (0, 0);
         let mut letters = written.chars();
@@ -87,13 +89,18 @@ impl View {
         screen.into_iter().map(|line| line.into_iter().collect::<String>() + "\n").collect()
     }
 
-    fn until(&mut self, what: &str) {
+    /// Waits until the screen shows this text.
+    fn until(&mut self, text: &str) {
         let mut ended = None;
         let in_time = holds_within(LONG, || {
             ended = self.child.try_wait().expect("the child can be waited for");
-            self.seen().contains(what) || ended.is_some()
+            self.screen().contains(text) || ended.is_some()
         });
-        assert!(in_time && self.seen().contains(what), "never {what:?} ({ended:?}):\n{}", self.seen());
+        assert!(
+            in_time && self.screen().contains(text),
+            "`top` never showed {text:?} (exit status: {ended:?}):\n{}",
+            self.screen()
+        );
     }
 
     fn press(&mut self, keys: &str) {
@@ -102,12 +109,13 @@ impl View {
 
     /// Waits until `top` ends, and checks that the terminal is restored. Returns the exit code and all output.
     fn finish(mut self) -> (Option<i32>, String) {
-        assert!(ends_within(&self.child, LONG), "`top` does not end:\n{}", self.seen());
+        assert!(ends_within(&self.child, LONG), "`top` does not end:\n{}", self.screen());
         let status = self.child.wait().expect("the child can be waited for");
-        let modes = tcgetattr(&self.terminal).expect("modes").local_modes;
+        let modes = tcgetattr(&self.terminal).expect("the modes of the terminal").local_modes;
         drop(self.terminal);
         self.reader.join().expect("a reader");
-        let seen = String::from_utf8_lossy(&self.seen.lock().expect("what was seen")).into_owned();
+        let seen = String::from_utf8_lossy(&self.seen.lock().expect("no thread panicked with the lock"))
+            .into_owned();
         assert!(modes.contains(LocalModes::ICANON | LocalModes::ECHO), "the terminal's modes: {modes:?}");
         (status.code(), seen)
     }

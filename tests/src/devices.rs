@@ -1,5 +1,5 @@
 //! A simulated card: a twin of NVML that follows a script in the scenario's folder, and a twin of libcuda over the
-//! emulated device.
+//! emulated device. A *twin* is a library with the functions of a driver, which a program loads in place of the driver.
 
 use std::path::Path;
 use std::process::Command;
@@ -43,7 +43,7 @@ pub fn on_a_card<'c>(scenario: &Scenario, twin: &Twin, command: &'c mut Command)
 pub fn with_card<'c>(folder: &Path, twin: &Twin, command: &'c mut Command) -> &'c mut Command {
     let driver = folder.join("libcuda.so");
     if !driver.exists() {
-        let built = opt_nvml_twin::built("libcuda.so").expect("this program");
+        let built = opt_nvml_twin::built("libcuda.so").expect("the path of this program");
         std::fs::copy(built, driver).expect("cargo has built the twin beside the tests");
     }
     with_twin(twin, command).env("LD_LIBRARY_PATH", folder)

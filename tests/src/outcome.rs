@@ -74,7 +74,10 @@ impl Outcome {
     #[track_caller]
     pub fn expect_clean(&self, run_folder: &Path, runtime: &Path) {
         let remaining = processes::left(self.pid, run_folder);
-        self.expect(remaining.is_empty(), format_args!("no process is left, but these are: {remaining:#?}"));
+        self.expect(
+            remaining.is_empty(),
+            format_args!("no process may be left, but these are: {remaining:#?}"),
+        );
         let scratch: Vec<PathBuf> = files_below(run_folder)
             .into_iter()
             .filter(|path| {
@@ -84,10 +87,13 @@ impl Outcome {
                     || name == ".summary.json.new"
             })
             .collect();
-        self.expect(scratch.is_empty(), format_args!("no scratch file is left, but these are: {scratch:#?}"));
+        self.expect(
+            scratch.is_empty(),
+            format_args!("no scratch file may be left, but these are: {scratch:#?}"),
+        );
         self.expect(!run_folder.join("scratch").exists(), "the scratch folder is gone");
         let sockets = files_below(runtime);
-        self.expect(sockets.is_empty(), format_args!("no socket is left, but these are: {sockets:#?}"));
+        self.expect(sockets.is_empty(), format_args!("no socket may be left, but these are: {sockets:#?}"));
     }
 }
 

@@ -65,6 +65,7 @@ const KEPT: &[&str] = &["run.sqlite", "summary.json", "log.jsonl", "artifacts", 
 
 pub struct Fixture {
     pub folder: PathBuf,
+    /// The run's folder.
     pub run: PathBuf,
     pub plan: PathBuf,
     binary: PathBuf,
@@ -252,7 +253,10 @@ impl Fixture {
         if status.code() == Some(code) {
             return Ok(());
         }
-        Err(format!("{status} instead of exit code {code}\n{}", self.state()))
+        Err(format!(
+            "the supervisor must end with exit code {code}, but ended with {status}\n{}",
+            self.state()
+        ))
     }
 
     pub fn until(&self, what: &str, holds: impl FnMut() -> bool) -> Result<(), String> {
@@ -316,7 +320,7 @@ impl Fixture {
         if leftover_files.is_empty() {
             Ok(())
         } else {
-            Err(format!("left behind: {leftover_files:?}\n{}", self.state()))
+            Err(format!("files were left behind: {leftover_files:?}\n{}", self.state()))
         }
     }
 
@@ -360,8 +364,8 @@ impl Fixture {
         if wrong.is_empty() { Ok(()) } else { Err(format!("{wrong:#?}\n{}\n{summary:#}", self.state())) }
     }
 
-    /// The number of attempts that ended as INFRA_ERROR. They failed through no fault of the candidate.
-    pub fn retried(&self) -> Result<usize, String> {
+    /// The number of attempts that ended as INFRA_ERROR, which a run repeats within limits.
+    pub fn repeated_attempts(&self) -> Result<usize, String> {
         let summary = self.summary()?;
         let empty = Vec::new();
         let candidates = summary["jobs"][0]["candidates"].as_array().unwrap_or(&empty);

@@ -95,7 +95,7 @@ fn interrupted_addition_is_continued() {
     let entry = &index["entries"][0];
     let stamp = serde_json::json!({ "bytes": entry["bytes"], "modified": 0, "modified_ns": 0 });
     let line = serde_json::json!({ "stamp": stamp, "entry": entry });
-    std::fs::create_dir(store.join("partial")).expect("made");
+    std::fs::create_dir(store.join("partial")).expect("the folder is created");
     std::fs::write(store.join("partial/journal"), format!("{}\n{line}\n", index["provenance"]))
         .expect("written");
     std::fs::write(store.join("partial/0.draft"), "half of a blob").expect("written");

@@ -15,7 +15,7 @@ fn checked(store: &Path) -> Checked {
 
 fn small_store(scenario: &Scenario) -> std::path::PathBuf {
     let folder = data("captures/torch_matmul");
-    std::fs::create_dir(scenario.path().join("set")).expect("made");
+    std::fs::create_dir(scenario.path().join("set")).expect("the folder is created");
     // The smallest entry, because the duration of this test grows with the size of the store.
     std::fs::copy(folder.join("entry_000004.pt"), scenario.path().join("set/entry_000004.pt"))
         .expect("copied");

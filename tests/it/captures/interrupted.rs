@@ -16,8 +16,8 @@ const KILLS: u32 = 50;
 /// Each kill waits for a random number of new files below this limit.
 const MAX_FILES: u64 = 40;
 
-/// Asserts that two stores are equal, except for the start time in the index and the index's digest.
-fn same_store(one: &Path, other: &Path) {
+/// Asserts that two stores are equal except for the start time in the index and the index's digest.
+fn assert_same_store(one: &Path, other: &Path) {
     let (mut one, mut other) = (tree(one), tree(other));
     let index = |files: &mut std::collections::BTreeMap<_, Vec<u8>>| {
         files.remove(Path::new("captures.blake3")).expect("a digest");
@@ -42,7 +42,8 @@ fn interrupted_pack_continues_to_the_same_store() {
     while kills < KILLS {
         // If the last kill came too late, the store is complete, and packing it again is refused.
         let was_whole = store.join("captures.json").exists();
-        let target = files_below(&store).len() + usize::try_from(chance.below(MAX_FILES)).expect("few");
+        let target =
+            files_below(&store).len() + usize::try_from(chance.below(MAX_FILES)).expect("the number fits");
         let mut child = scenario.command(&arguments).spawn().expect("started");
         let mut ended = None;
         until("the end, or enough files", || {
@@ -61,7 +62,7 @@ fn interrupted_pack_continues_to_the_same_store() {
             None => kills += 1,
             Some(status) => {
                 assert!(status.success() || was_whole, "{status}");
-                same_store(&uninterrupted, &store);
+                assert_same_store(&uninterrupted, &store);
                 std::fs::remove_dir_all(&store).expect("removed");
                 finished += 1;
             }
@@ -71,7 +72,7 @@ fn interrupted_pack_continues_to_the_same_store() {
     if !store.join("captures.json").exists() || store.join("partial").exists() {
         scenario.run(&arguments).expect_exit(0);
     }
-    same_store(&uninterrupted, &store);
+    assert_same_store(&uninterrupted, &store);
     println!("{kills} kills, {finished} stores finished in between");
 }
 
@@ -110,7 +111,8 @@ fn changed_capture_is_packed_again() {
     let store = scenario.path().join("store");
     let mut child = scenario.command(&arguments).spawn().expect("started");
     until("the end, or a second entry", || {
-        store.join("entries/entry_000001.pt").exists() || child.try_wait().expect("ours").is_some()
+        store.join("entries/entry_000001.pt").exists()
+            || child.try_wait().expect("the child can be waited for").is_some()
     });
     child.kill().expect("killed or dead");
     child.wait().expect("reaped");

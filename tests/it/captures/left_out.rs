@@ -27,7 +27,7 @@ fn pack_names_what_it_leaves_out() {
     let scenario = Scenario::create();
     let (set, _) = mixed_set(&scenario);
     let deep = (0..16).fold(set.clone(), |folder, level| folder.join(format!("level{level}")));
-    std::fs::create_dir_all(&deep).expect("made");
+    std::fs::create_dir_all(&deep).expect("the folder is created");
     std::fs::copy(set.join("entry_000000.pt"), deep.join("deep.pt")).expect("copied");
     symlink(data("captures/torch_matmul"), set.join("elsewhere")).expect("a link");
     std::fs::copy(set.join("entry_000000.pt"), set.join("two\nlines.pt")).expect("copied");
@@ -57,7 +57,7 @@ fn init_and_inspect_continue_after_a_bad_file() {
     made.expect_stdout(&["wrote plan.toml"]);
     let seen = scenario.run(&["inspect", "set", "--json"]).expect_exit(1);
     seen.expect_equal(seen.json()["unreadable"].as_array().map(Vec::len), Some(bad.len()), "bad files");
-    std::fs::create_dir(scenario.path().join("bad")).expect("made");
+    std::fs::create_dir(scenario.path().join("bad")).expect("the folder is created");
     std::fs::write(scenario.path().join("bad/entry_0.pt"), "no capture").expect("written");
     scenario.run(&["init", "bad", "-o", "other.toml"]).expect_exit(2).expect_stderr(&["can be read"]);
 }
@@ -80,13 +80,13 @@ fn unpack_follows_no_link() {
     let scenario = Scenario::create();
     let set = scenario.copy_captures(&data("captures/torch_matmul"), "set/op");
     pack(&scenario, set.parent().expect("a folder"), "store");
-    std::fs::create_dir_all(scenario.path().join("out/op")).expect("made");
+    std::fs::create_dir_all(scenario.path().join("out/op")).expect("the folder is created");
     let victim = scenario.write("victim", "mine");
     symlink(&victim, scenario.path().join("out/op/entry_000000.pt.part")).expect("a link");
     scenario.run(&["captures", "unpack", "store", "out"]).expect_exit(0);
     assert_eq!(std::fs::read(&victim).expect("the file exists"), b"mine");
-    std::fs::create_dir_all(scenario.path().join("away")).expect("made");
-    std::fs::create_dir_all(scenario.path().join("linked")).expect("made");
+    std::fs::create_dir_all(scenario.path().join("away")).expect("the folder is created");
+    std::fs::create_dir_all(scenario.path().join("linked")).expect("the folder is created");
     symlink(scenario.path().join("away"), scenario.path().join("linked/op")).expect("a link");
     scenario
         .run(&["captures", "unpack", "store", "linked"])
@@ -126,15 +126,15 @@ fn fifos_and_links_in_a_store_are_refused() {
         std::fs::remove_file(&path).expect("removed");
         std::fs::write(&path, contents).expect("written");
     }
-    std::fs::create_dir_all(scenario.path().join("begun/partial")).expect("made");
-    std::fs::create_dir_all(scenario.path().join("begun/entries")).expect("made");
+    std::fs::create_dir_all(scenario.path().join("begun/partial")).expect("the folder is created");
+    std::fs::create_dir_all(scenario.path().join("begun/entries")).expect("the folder is created");
     fifo(&scenario.path().join("begun/partial/journal"));
     let set = data("captures/torch_matmul");
     let refused = scenario.run(&["captures", "pack", set.to_str().expect("UTF-8"), "begun"]).expect_exit(3);
     refused.expect_stderr(&["not a regular file"]);
 }
 
-/// A file's name has at most 255 bytes, so the name of an unfinished file cannot be a longer version of this one.
+/// A file's name has at most 255 bytes, so `unpack` cannot name the unfinished file by adding to this name.
 #[test]
 fn unpack_restores_a_file_with_the_longest_name() {
     let scenario = Scenario::create();

@@ -128,8 +128,12 @@ fn damaged_blob_ends_as_capture_error() {
     let scenario = Scenario::create();
     let store = pack(&scenario, &data("demo/torch_nn_functional_softmax"), "store");
     let first = CaptureFile::open(&store.join("entries/entry_000000.pt")).expect("a packed capture");
-    let expected =
-        first.storages().last().expect("the output is the last storage").blob.expect("it is a blob");
+    let expected = first
+        .storages()
+        .last()
+        .expect("the output is the last storage")
+        .blob
+        .expect("a storage of a store is a blob");
     let name = expected.to_string();
     let path = store.join("blobs").join(&name[..2]).join(&name);
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).expect("writable");

@@ -74,7 +74,8 @@ impl<'s> LiveRun<'s> {
 
     /// The sum of these fields of the supervisor's `/proc/PID/status`, in KiB.
     pub fn kib(&self, names: &[&str]) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it lives");
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("the supervisor lives");
         let of = |name: &&str| -> u64 {
             let line = status.lines().find_map(|line| line.strip_prefix(name)).expect("a line of that name");
             line.trim().trim_end_matches(" kB").parse().expect("a number")

@@ -17,7 +17,7 @@ use crate::report::browser::skipped;
 
 fn scrape(address: &str, path: &str) -> String {
     let mut socket = TcpStream::connect(address).expect("a connection");
-    write!(socket, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("asked");
+    write!(socket, "GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n").expect("the request is sent");
     let mut answer = String::new();
     socket.read_to_string(&mut answer).expect("an answer");
     answer
@@ -69,7 +69,7 @@ for family in read(sys.stdin.read()):
 #[test]
 fn dashboard_uses_served_metrics_and_all_served_metrics_are_documented() {
     let text = std::fs::read_to_string(repository().join("configs/grafana.json")).expect("the dashboard");
-    let dashboard: Value = serde_json::from_str(&text).expect("it is JSON");
+    let dashboard: Value = serde_json::from_str(&text).expect("the dashboard is JSON");
     let mut queries = Vec::new();
     let mut open = vec![&dashboard];
     while let Some(value) = open.pop() {
@@ -200,5 +200,5 @@ fn counters_agree_with_the_summary() {
         outcome.expect(value.is_some_and(|value| 0.0 < value), gauge);
     }
     let seconds = page.get("opt_supervisor_phase_seconds_total{stage=\"verify\"}");
-    outcome.expect(seconds.is_some_and(|seconds| 0.0 < *seconds), "time was spent");
+    outcome.expect(seconds.is_some_and(|seconds| 0.0 < *seconds), "the verifications took time");
 }

@@ -55,8 +55,8 @@ pub fn no_candidate_is_blamed(outcome: &Outcome, summary: &Summary) {
     for candidate in list(&summary.job(SOFTMAX)["candidates"]) {
         outcome.expect(candidate["blame"] != "candidate", format_args!("no blame: {candidate:#}"));
         for attempt in list(&candidate["attempts"]) {
-            let is_innocent = ["PASSED", "INFRA_ERROR", "CAPTURE_ERROR"].map(Value::from);
-            outcome.expect(is_innocent.contains(&attempt["status"]), format_args!("no blame: {attempt:#}"));
+            let innocent = ["PASSED", "INFRA_ERROR", "CAPTURE_ERROR"].map(Value::from);
+            outcome.expect(innocent.contains(&attempt["status"]), format_args!("no blame: {attempt:#}"));
         }
     }
 }

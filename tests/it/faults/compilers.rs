@@ -32,7 +32,8 @@ fn scenario(script: &str, build: &str) -> Scenario {
     scenario
 }
 
-fn ended(scenario: &Scenario) -> (Outcome, String, String) {
+/// Runs the plan. Returns the outcome, and the candidate's status and detail.
+fn run_build(scenario: &Scenario) -> (Outcome, String, String) {
     let outcome = scenario.run(&["run", "--quiet", "plan.toml"]);
     let summary = Summary::read(&scenario.run_folder(), &outcome);
     let candidate = summary.candidate("job", "kernel");
@@ -60,7 +61,7 @@ fn faults_of_the_machine_are_found_after_many_warnings() {
         ),
         ("kernel.c:401:1: error: expected something else", "COMPILE_ERROR", "exited with code 1"),
     ] {
-        let (outcome, status, detail) = ended(&scenario(&after_warnings(line), ""));
+        let (outcome, status, detail) = run_build(&scenario(&after_warnings(line), ""));
         outcome.expect_equal(status.as_str(), expected, &detail);
         outcome.expect(detail.contains(says), &detail);
     }
@@ -75,19 +76,20 @@ fn source_that_prints_machine_fault_is_blamed() {
     ] {
         let scenario = scenario("exec cc \"$@\"", "");
         scenario.write("kernel.c", source);
-        let (outcome, status, detail) = ended(&scenario);
+        let (outcome, status, detail) = run_build(&scenario);
         outcome.expect_equal(status.as_str(), "COMPILE_ERROR", format_args!("{source}: {detail}"));
     }
 }
 
-/// The assembler first sends its driver these signals. A driver that handles them removes the assembler's input.
+/// Before the assembler starts, a wrapper sends the signal to the compiler's driver. A driver that handles the signal
+/// removes the assembler's input.
 #[test]
 fn compiler_that_is_asked_to_end_completes_its_build() {
     for signal in ["HUP", "INT", "QUIT", "TERM"] {
         let wrapper =
             format!("case \"$0\" in *as) kill -{signal} $PPID; sleep 0.1;; esac; exec \"$0\" \"$@\"");
         let script = format!("exec cc -wrapper 'sh,-c,{wrapper}' \"$@\"");
-        let (outcome, status, detail) = ended(&scenario(&script, ""));
+        let (outcome, status, detail) = run_build(&scenario(&script, ""));
         outcome.expect_equal(status.as_str(), "PASSED", format_args!("SIG{signal}: {detail}"));
     }
 }
@@ -103,7 +105,7 @@ fn stopped(text: &str) -> Option<Pid> {
     })
 }
 
-/// A program of the compiler, not its driver, is stopped for longer than a build may take.
+/// A program that the compiler starts, not the compiler itself, is stopped for longer than a build may take.
 #[test]
 fn build_timeout_excludes_time_in_which_compiler_is_stopped() {
     let limit = std::time::Duration::from_secs(4);

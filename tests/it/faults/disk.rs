@@ -60,7 +60,7 @@ impl SmallDisk {
         let mut file = File::create(&filler).expect("created");
         while file.write_all(&[0; 4096]).is_ok() {}
         while file.write_all(&[0]).is_ok() {}
-        let length = file.metadata().expect("its size").len();
+        let length = file.metadata().expect("the size of the filler").len();
         file.set_len(length.saturating_sub(rest)).expect("shortened");
     }
 }
@@ -84,8 +84,9 @@ struct Room {
     options: &'static str,
     /// The field of `status` that holds what is left.
     field: &'static str,
+    /// Words for it in messages.
     name: &'static str,
-    /// Enough for the database.
+    /// What the test leaves free: enough for the database, too little for builds.
     left: u64,
     /// What builds need.
     needed: u64,

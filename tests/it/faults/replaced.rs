@@ -70,7 +70,7 @@ fn resumed_run_is_refused_if_a_capture_was_replaced_by_another() {
 
 /// Removes every file of a folder until the run has ended.
 fn finish_while_removing(run: LiveRun<'_>, folder: &Path) -> Outcome {
-    /// Is set when the value is dropped, also by a panic.
+    /// Sets the flag when it is dropped, also during a panic.
     struct Over<'a>(&'a AtomicBool);
     impl Drop for Over<'_> {
         fn drop(&mut self) {

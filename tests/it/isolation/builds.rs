@@ -131,7 +131,8 @@ fn missing_header_error_names_header_and_remedy() {
     let kernel = scenario.path().join("kernels/includes_a_file.c");
     // In `outside` and `nowhere`, a macro gives the name of the header, so the build cannot find it in the text. The
     // text of `plain` contains the name.
-    let text = std::fs::read_to_string(&kernel).expect("ours").replace("TARGET", "\"../shared.h\"");
+    let text =
+        std::fs::read_to_string(&kernel).expect("a kernel of the tests").replace("TARGET", "\"../shared.h\"");
     scenario.write("kernels/plain.c", text);
     let plan = plan + "[[job.candidate]]\nname = \"plain\"\nsources = [\"kernels/plain.c\"]\n";
     let run = run_as(User::Own, &scenario, &plan);

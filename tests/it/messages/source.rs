@@ -1,5 +1,5 @@
-//! Finds messages in the source: the texts of `#[error(…)]`, `anyhow!`, `bail!`, `warn!` and `error!`. Examples replace
-//! their arguments.
+//! Finds messages in the source: the texts of `#[error(…)]`, `anyhow!`, `bail!`, `warn!` and `error!`, with examples in
+//! place of their arguments.
 //!
 //! This is not a Rust parser: it knows only string literals and matching brackets.
 

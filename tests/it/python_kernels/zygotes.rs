@@ -98,7 +98,9 @@ fn drawn(machine: Machine) -> Option<[Vec<String>; 2]> {
         let detail = summary.candidate("softmax", name)["detail"].as_str().unwrap_or_default();
         let numbers =
             detail.split_once("it draws ").map(|(_, rest)| rest.split_once(" (at").map_or(rest, |it| it.0));
-        let Some(numbers) = numbers else { outcome.fail(format_args!("{name} printed nothing: {detail}")) };
+        let Some(numbers) = numbers else {
+            outcome.fail(format_args!("no numbers in the detail of {name}: {detail}"))
+        };
         numbers.split(", ").map(str::to_owned).collect()
     }))
 }

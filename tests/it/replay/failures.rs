@@ -141,14 +141,14 @@ fn replay_of_tensor_damaged_in_other_capture_ends_as_capture_error() {
         let capture = CaptureFile::open(&path(entry)).expect("a capture");
         let place = |number: usize| {
             let storage = &capture.storages()[number];
-            let start = usize::try_from(storage.file_offset).expect("small");
+            let start = usize::try_from(storage.file_offset).expect("the offset fits");
             start..start + storage.bytes.to_usize()
         };
         [place(0), place(1)]
     };
     let indices = |entry| -> Vec<usize> {
         let [indices, _] = places(entry);
-        let of = |bytes: &[u8]| usize::from_le_bytes(bytes.try_into().expect("eight"));
+        let of = |bytes: &[u8]| usize::from_le_bytes(bytes.try_into().expect("eight bytes"));
         whole(entry)[indices].chunks_exact(8).map(of).collect()
     };
     let (first, second) = (indices(0), indices(2));

@@ -1,5 +1,6 @@
 //! Replays of kernels without host code on the emulated device and on a simulated card. Outputs do not depend on the
-//! budget. On the emulated device, the counts of moves equal those on the CPU. (The planner's own tests check the moves.)
+//! budget. On the emulated device, the counts of moves equal those on the CPU. (The planner's own tests check the
+//! moves.)
 
 use opt_nvml_twin::Script;
 use opt_tests::devices::{device, on_a_card, twin, with_context};

@@ -139,7 +139,7 @@ fn check_prints_names_without_control_characters() {
     let scenario = Scenario::create();
     let recorded = data("demo/torch_nn_functional_softmax");
     let captures = scenario.path().join("captures");
-    std::fs::create_dir(&captures).expect("made");
+    std::fs::create_dir(&captures).expect("the folder is created");
     let hostile = captures.join("a\u{1b}[31mb\nforged: PASSED.pt");
     std::fs::copy(recorded.join("entry_000000.pt"), hostile).expect("copied");
     scenario.write("plan.toml", Plan { captures, ..Plan::softmax(&["fast"]) }.text());

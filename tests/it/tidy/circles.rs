@@ -50,7 +50,7 @@ fn modules_form_only_known_circles() {
     }
     wrong.extend(gone.iter().map(|(library, level, circle)| {
         format!(
-            "{library}/src/{level}: {} no longer depend on each other, so they are no known circle",
+            "{library}/src/{level}: {} no longer depend on each other (remove them from `KNOWN_CIRCLES`)",
             circle.join(", ")
         )
     }));

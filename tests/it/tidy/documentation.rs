@@ -1,5 +1,5 @@
-//! Checks the documentation: its links and keys, and the files and tests that ARCHITECTURE.md names, must exist. Every
-//! key with a default, every dtype and every law must be documented, and every page listed.
+//! Checks the documentation. Links, and the keys, files and tests that it names, must exist. Every key with a default
+//! and every dtype must be documented, every law must name a test, and every page must be listed.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -69,8 +69,8 @@ fn comments_contain_no_todo() {
 }
 
 #[test]
-fn repository_refers_to_nothing_outside_it() {
-    let hosts = [
+fn no_file_names_a_path_or_host_of_one_machine() {
+    let words = [
         concat!("/wo", "rk/"),
         concat!("/tm", "p/w/"),
         concat!("index.crates", ".io"),
@@ -85,7 +85,7 @@ fn repository_refers_to_nothing_outside_it() {
                     .text
                     .lines()
                     .enumerate()
-                    .filter(|(_, line)| hosts.iter().any(|host| line.contains(host)));
+                    .filter(|(_, line)| words.iter().any(|word| line.contains(word)));
                 found.map(|(index, _)| format!("{}:{}", file.path, index + 1)).collect::<Vec<_>>()
             })
             .collect();

@@ -7,26 +7,26 @@ const HEADING: &str = "### Words that were given up";
 const GLOSSARY: &str = "CONTRIBUTING.md";
 
 /// How a word is searched for.
-enum Given {
+enum Pattern {
     /// The name of a type in its exact spelling. The plain English word is allowed.
     Identifier(String),
     /// Consecutive words, in any case and also as parts of names.
     Words(Vec<String>),
 }
 
-fn given_up() -> Vec<(String, Given)> {
+fn given_up() -> Vec<(String, Pattern)> {
     let text = read(GLOSSARY);
     let table = text.split(HEADING).nth(1).unwrap_or_else(|| panic!("{GLOSSARY} has no `{HEADING}`"));
     let rows =
         table.lines().skip_while(|line| !line.starts_with("| `")).take_while(|line| line.starts_with('|'));
     rows.map(|row| {
         let word = row.split('`').nth(1).expect("a word in backticks").to_owned();
-        let given = if word.starts_with(char::is_uppercase) {
-            Given::Identifier(word.clone())
+        let pattern = if word.starts_with(char::is_uppercase) {
+            Pattern::Identifier(word.clone())
         } else {
-            Given::Words(word.split(' ').map(str::to_owned).collect())
+            Pattern::Words(word.split(' ').map(str::to_owned).collect())
         };
-        (word, given)
+        (word, pattern)
     })
     .collect()
 }
@@ -51,13 +51,13 @@ fn words(line: &str) -> Vec<String> {
     words
 }
 
-/// `words` are the words of `line`.
-fn is_in(given: &Given, line: &str, words: &[String]) -> bool {
-    match given {
-        Given::Identifier(name) => {
+/// Whether a line contains the pattern. `words` are the words of the line.
+fn is_in(pattern: &Pattern, line: &str, words: &[String]) -> bool {
+    match pattern {
+        Pattern::Identifier(name) => {
             line.split(|char: char| !char.is_alphanumeric() && char != '_').any(|word| word == name)
         }
-        Given::Words(wanted) => words.windows(wanted.len()).any(|found| found == wanted.as_slice()),
+        Pattern::Words(wanted) => words.windows(wanted.len()).any(|found| found == wanted.as_slice()),
     }
 }
 
@@ -75,8 +75,10 @@ fn given_up_words_are_not_used() {
         for (number, line) in file.text.lines().enumerate() {
             let words = words(line);
             // Outside Rust, the name of a type is a plain English word.
-            let applies = |given: &Given| matches!(given, Given::Words(_)) || file.path.ends_with(".rs");
-            let found = given_up.iter().filter(|(_, given)| applies(given) && is_in(given, line, &words));
+            let applies =
+                |pattern: &Pattern| matches!(pattern, Pattern::Words(_)) || file.path.ends_with(".rs");
+            let found =
+                given_up.iter().filter(|(_, pattern)| applies(pattern) && is_in(pattern, line, &words));
             wrong.extend(found.map(|(word, _)| format!("{}:{}: {word}", file.path, number + 1)));
         }
     }
@@ -85,11 +87,11 @@ fn given_up_words_are_not_used() {
 
 #[test]
 fn words_are_found_in_names_and_phrases() {
-    let phrase = |text: &str| Given::Words(text.split(' ').map(str::to_owned).collect());
-    let is_in = |given: &Given, line: &str| is_in(given, line, &words(line));
+    let phrase = |text: &str| Pattern::Words(text.split(' ').map(str::to_owned).collect());
+    let is_in = |pattern: &Pattern, line: &str| is_in(pattern, line, &words(line));
     assert!(is_in(&phrase("yard"), "let new_yard = YardKind::default();"));
     assert!(!is_in(&phrase("yard"), "a backyard"));
     assert!(is_in(&phrase("said aloud"), "// It is *said aloud*, once."));
-    assert!(is_in(&Given::Identifier("Told".to_owned()), "enum E { Told(u8) }"));
-    assert!(!is_in(&Given::Identifier("Told".to_owned()), "it was told; TOLD_TWICE"));
+    assert!(is_in(&Pattern::Identifier("Told".to_owned()), "enum E { Told(u8) }"));
+    assert!(!is_in(&Pattern::Identifier("Told".to_owned()), "it was told; TOLD_TWICE"));
 }

@@ -28,8 +28,8 @@ pub struct Evidence {
     /// The largest number of bytes that a worker of this role owed outside its phases, without a runner.
     pub idle: BTreeMap<String, u64>,
     /// The number of moments at which workers of both roles were at work. Must be 0.
-    pub both: usize,
-    /// The first moments that `both` counts, each with the bytes that the workers at work owed, by role.
+    pub both_at_work: usize,
+    /// The first moments that `both_at_work` counts, each with the bytes that the workers at work owed, by role.
     pub violations: Vec<String>,
     /// The times from the end of a job's last verification to the lease of its first profile, in microseconds.
     pub switches: Vec<u64>,
@@ -191,7 +191,7 @@ fn record_workers_at_work(at: u64, workers: &BTreeMap<u32, Worker>, evidence: &m
         *evidence.at_work.entry((*role).to_owned()).or_default() += 1;
     }
     if 1 < at_work.len() {
-        evidence.both += 1;
+        evidence.both_at_work += 1;
         if evidence.violations.len() < MAX_REPORTED {
             evidence.violations.push(format!("{at}: {at_work:?}"));
         }

@@ -82,13 +82,14 @@ pub fn draw(chance: &mut Chance, span: Duration) -> Vec<(Duration, Strike)> {
 pub struct Struck {
     /// The strikes that took effect. The others found no such process, or came too late.
     pub strikes: Vec<Strike>,
-    /// The candidates that had no verdict after the second pass, which a run makes by itself, with their attempts.
+    /// The candidates that still had no verdict after the run's own second pass, with their attempts. The run was then
+    /// resumed.
     pub without_verdict: Vec<String>,
 }
 
 impl Fixture {
-    /// Runs the plan once, resumed if need be, lets the strikes happen, and checks the end: the exit code, the verdicts,
-    /// and that nothing is left behind.
+    /// Runs the plan and makes the strikes. If one ends the run early, resumes the run. Checks the exit code and the
+    /// verdicts, and that nothing is left behind.
     pub fn run_through(&self, strikes: &[(Duration, Strike)], chance: &mut Chance) -> Result<Struck, String> {
         let mut struck = Struck::default();
         let mut cancelled: Vec<&str> = Vec::new();
@@ -152,7 +153,7 @@ impl Fixture {
         Ok(struck)
     }
 
-    /// Waits for the end, and resumes once if candidates have no verdict. Returns them.
+    /// Waits for the end of the run, and resumes it once if candidates have no verdict. Returns these candidates.
     fn ends_right(&self, mut child: Child, cancelled: &[&str]) -> Result<Vec<String>, String> {
         let mut code = self.end(&mut child)?.code();
         let mut without_verdict = Vec::new();
@@ -173,7 +174,7 @@ impl Fixture {
         match code {
             Some(GOOD) => Ok(without_verdict),
             Some(NONE_PASSED) if cancelled.contains(&ONLY_SUCCESS) => Ok(without_verdict),
-            code => Err(format!("the run ended with {code:?}\n{}", self.state())),
+            code => Err(format!("the run ended unexpectedly, with exit code {code:?}\n{}", self.state())),
         }
     }
 

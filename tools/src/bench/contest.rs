@@ -30,6 +30,7 @@ pub(crate) struct Arguments {
     /// How many rounds to make; each runs every product once
     #[arg(long, default_value_t = 1)]
     rounds: u32,
+    /// Print JSON instead of Markdown
     #[arg(long)]
     json: bool,
 }
@@ -124,12 +125,13 @@ fn plan(folder: &Path, profile: &str) -> Result<PathBuf> {
 
 /// Returns the time from the start of the first timed phase to the end of the last.
 fn timed_for(summary: &Value) -> Result<f64> {
-    let phases = summary["memory"]["phases"].as_array().context("no phases")?;
+    let phases = summary["memory"]["phases"].as_array().context("the summary has no phases")?;
     let timed = phases.iter().filter(|it| !matches!(it["stage"].as_str(), Some("build" | "verify") | None));
     let (mut first, mut last) = (f64::INFINITY, f64::NEG_INFINITY);
     for phase in timed {
         let at = |field: &str| -> Result<f64> {
-            let time: UtcTime = serde_json::from_value(phase[field].clone()).context("a phase's time")?;
+            let time: UtcTime = serde_json::from_value(phase[field].clone())
+                .with_context(|| format!("reading `{field}` of a phase"))?;
             Ok(time.as_millisecond() as f64 / 1e3)
         };
         first = first.min(at("started")?);

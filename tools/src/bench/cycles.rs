@@ -37,6 +37,7 @@ pub(crate) struct Arguments {
     /// Keep the folders of the last run with a spare and of the last run without, in the temporary folder
     #[arg(long)]
     keep: bool,
+    /// Print JSON instead of Markdown
     #[arg(long)]
     json: bool,
 }
@@ -70,7 +71,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     for pair in 0..arguments.pairs {
         for &spare in kinds {
             let cycles = Cycles { count: arguments.count, verifiers: arguments.verifiers, spare };
-            let run = one(cycles, arguments.keep)?;
+            let run = run_once(cycles, arguments.keep)?;
             for &switch in &run.evidence.switches {
                 switches[usize::from(spare)].push(switch as f64);
             }
@@ -91,7 +92,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(good)
 }
 
-fn one(cycles: Cycles, keep: bool) -> Result<Run> {
+fn run_once(cycles: Cycles, keep: bool) -> Result<Run> {
     let folder = tempdir()?.join(format!("cycles-{}", if cycles.spare { "spare" } else { "none" }));
     if folder.exists() {
         std::fs::remove_dir_all(&folder)?;
@@ -115,7 +116,7 @@ fn row(run: &Run, cycles: Cycles, pair: u32) -> Result<(Value, bool)> {
     let settled = SETTLING.min(evidence.cycles_ended.len() / 10);
     let from = *evidence.cycles_ended.get(settled).context("no cycle has ended")?;
     let flat = outside.since(from);
-    let mut good = evidence.both == 0 && evidence.idle.values().all(|&idle| idle < MAX_IDLE);
+    let mut good = evidence.both_at_work == 0 && evidence.idle.values().all(|&idle| idle < MAX_IDLE);
     let mut stays = serde_json::Map::new();
     for (name, figures, noise) in flat {
         let (first, last) = figures.first_and_last_quarter();
@@ -141,7 +142,7 @@ fn row(run: &Run, cycles: Cycles, pair: u32) -> Result<(Value, bool)> {
     let row = json!({
         "pair": pair, "spare": cycles.spare, "seconds": (seconds * 10.0).round() / 10.0,
         "switch": switch.to_json("us"), "samples": evidence.moments, "at_work": evidence.at_work,
-        "both_at_work": evidence.both, "such_as": evidence.violations, "sample_width_ms": evidence.width,
+        "both_at_work": evidence.both_at_work, "such_as": evidence.violations, "sample_width_ms": evidence.width,
         "candidates_right": cycles.count * TIMED, "candidates_passed": evidence.candidates_passed,
         "idle_owed_bytes": evidence.idle, "ready": ready, "settled_after_cycles": settled, "supervisor": stays,
     });

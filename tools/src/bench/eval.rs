@@ -21,6 +21,7 @@ pub(crate) struct Arguments {
     /// How many clients to submit from at once
     #[arg(long, default_value_t = 10)]
     clients: u32,
+    /// Print JSON instead of Markdown
     #[arg(long)]
     json: bool,
 }
@@ -31,6 +32,7 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 struct Answered {
     wall_ms: f64,
+    /// The build and the calls.
     parts_ms: f64,
     result: Value,
 }
@@ -71,10 +73,13 @@ impl Fixture {
             .output()
             .context("starting opt-supervisor eval")?;
         let wall_ms = started.elapsed().as_secs_f64() * 1e3;
-        let result: Value = serde_json::from_slice(&output.stdout)
-            .with_context(|| format!("no answer: {}", String::from_utf8_lossy(&output.stderr)))?;
+        let result: Value = serde_json::from_slice(&output.stdout).with_context(|| {
+            format!("`eval` printed no result: {}", String::from_utf8_lossy(&output.stderr))
+        })?;
         ensure!(result["status"] == "PASSED", "{name} did not pass: {result}");
-        let part = |stage: &str| result[stage]["ms"].as_f64().with_context(|| format!("no time of {stage}"));
+        let part = |stage: &str| {
+            result[stage]["ms"].as_f64().with_context(|| format!("the result has no time of `{stage}`"))
+        };
         let parts_ms = part("build")? + part("verify")? + part("profile")?;
         Ok(Answered { wall_ms, parts_ms, result })
     }
@@ -91,7 +96,7 @@ impl Fixture {
         let open = Open { child };
         let deadline = Instant::now() + TIMEOUT;
         while !self.folder.join("runs/plan/control.sock").exists() {
-            ensure!(Instant::now() < deadline, "the open run has no socket");
+            ensure!(Instant::now() < deadline, "the open run made no control socket within {TIMEOUT:?}");
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(open)

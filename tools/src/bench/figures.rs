@@ -24,25 +24,25 @@ impl Figures {
         self.0.len()
     }
 
-    /// The quantile at `share` (0 to 1), by the nearest rank.
-    pub(crate) fn share(&self, share: f64) -> f64 {
+    /// The quantile at `at` (0 to 1), by the nearest rank.
+    pub(crate) fn quantile(&self, at: f64) -> f64 {
         let mut sorted = self.0.clone();
         sorted.sort_by(f64::total_cmp);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is clamped below")]
-        let index = (share * sorted.len() as f64).ceil() as usize;
+        let index = (at * sorted.len() as f64).ceil() as usize;
         sorted.get(index.clamp(1, sorted.len().max(1)) - 1).copied().unwrap_or(f64::NAN)
     }
 
     pub(crate) fn median(&self) -> f64 {
-        self.share(0.5)
+        self.quantile(0.5)
     }
 
     pub(crate) fn p95(&self) -> f64 {
-        self.share(0.95)
+        self.quantile(0.95)
     }
 
     pub(crate) fn max(&self) -> f64 {
-        self.share(1.0)
+        self.quantile(1.0)
     }
 
     /// The ratios of these figures to those of `other`, pair by pair.
@@ -73,6 +73,7 @@ fn number(figure: f64) -> Value {
     if figure.is_finite() { json!((figure * 1e3).round() / 1e3) } else { Value::Null }
 }
 
+/// The machine, its load at this moment, and the state of the page cache in the caller's words.
 pub(crate) fn conditions(cache: &str) -> Result<Value> {
     let host = Host::detect();
     let load = std::fs::read_to_string("/proc/loadavg").context("reading /proc/loadavg")?;
@@ -92,7 +93,7 @@ pub(crate) fn show(json: bool, sheet: &Value, lines: impl FnOnce()) -> Result<()
     let of = |name: &str| sheet["conditions"][name].clone();
     let text = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     println!(
-        "{} cores ({}), {}, load {} at the start, {} build; cache: {}\n",
+        "{} cores ({}), {}, load {}, {} build; cache: {}\n",
         of("cores"),
         text(of("cpu")),
         text(of("kernel")),

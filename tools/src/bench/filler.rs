@@ -57,7 +57,8 @@ pub(crate) struct Filler {
 }
 
 impl Filler {
-    /// Starts a filler, which waits for `go`. `data` is the filler's RLIMIT_DATA in bytes.
+    /// Starts a filler, which waits for `go`. `data` is its RLIMIT_DATA in bytes, if it gets one. With `huge`, it asks
+    /// for huge pages.
     pub(crate) fn start(limit: u64, data: Option<u64>, huge: bool) -> Result<Self> {
         let page = rustix::fs::memfd_create("filler", MemfdFlags::empty()).context("making a page")?;
         rustix::fs::ftruncate(&page, PAGE as u64)?;
@@ -77,7 +78,7 @@ impl Filler {
         let filler = Self { child, count, _page: page, huge };
         let deadline = Instant::now() + TIMEOUT;
         while count.ready.load(Ordering::Acquire) == 0 {
-            ensure!(Instant::now() < deadline, "the filler does not get ready");
+            ensure!(Instant::now() < deadline, "the filler was not ready within {TIMEOUT:?}");
             std::thread::sleep(Duration::from_micros(200));
         }
         Ok(filler)
@@ -89,7 +90,7 @@ impl Filler {
 
     /// Waits for the filler's death and returns the bytes that it owed: the touched memory in whole pages, and its page
     /// tables.
-    pub(crate) fn touched(&mut self) -> Result<u64> {
+    pub(crate) fn owed_at_death(&mut self) -> Result<u64> {
         self.child.wait().context("waiting for a filler")?;
         let touched = self.count.touched.load(Ordering::Acquire);
         let touched = if self.huge { touched.next_multiple_of(HUGE_PAGE) } else { touched };
@@ -126,7 +127,7 @@ fn fill(arguments: &[String]) -> Result<()> {
     count.ready.store(1, Ordering::Release);
     let deadline = Instant::now() + TIMEOUT;
     while count.go.load(Ordering::Acquire) == 0 {
-        ensure!(Instant::now() < deadline, "no signal to begin");
+        ensure!(Instant::now() < deadline, "the filler was not told to begin within {TIMEOUT:?}");
         std::thread::sleep(Duration::from_micros(50));
     }
     let (mut chunk, mut touched) = (CHUNK, 0);

@@ -37,7 +37,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     println!("Seed {seed}. A run without strikes takes {span:.2?}.\n");
     println!("| run | strikes | attempts repeated | without verdict | outcome |\n|---|---|---|---|---|");
     let mut totals: BTreeMap<Strike, Total> = BTreeMap::new();
-    let (mut retried, mut without_verdict, mut wrong) = (0, 0, 0_u32);
+    let (mut all_repeated, mut without_verdict, mut wrong) = (0, 0, 0_u32);
     for number in (arguments.first..).take(usize::try_from(arguments.runs)?) {
         // Each run has its own seed, so that it can be repeated alone.
         let mut chance = Chance(seed ^ u64::from(number).rotate_left(32));
@@ -54,8 +54,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
                 for strike in &struck.strikes {
                     totals.entry(*strike).or_default().took_effect += 1;
                 }
-                let repeated = fixture.retried().map_err(|trouble| anyhow!(trouble))?;
-                retried += repeated;
+                let repeated = fixture.repeated_attempts().map_err(|trouble| anyhow!(trouble))?;
+                all_repeated += repeated;
                 let without = struck.without_verdict;
                 without_verdict += without.len();
                 println!("| {number} | {text} | {repeated} | {} | right |", without.len());
@@ -78,7 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     }
     println!(
         "\n{} runs: {wrong} with a wrong end or with processes or files left over, {without_verdict} candidates \
-         without a verdict after the run's own second pass, {retried} attempts repeated.",
+         without a verdict after the run's own second pass, {all_repeated} attempts repeated.",
         arguments.runs
     );
     Ok(wrong == 0)

@@ -59,19 +59,19 @@ enum Command {
     Reads(reads::Arguments),
     /// Pack, check and unpack a capture store, compared with reading + BLAKE3 and with reading + writing
     Captures(captures::Arguments),
-    /// Load tensors with the residency engine, lazily and all at once: peaks according to its ledger and to the kernel
+    /// Load tensors with the residency engine, lazily and all at once: peaks according to its ledger and to Linux
     Residency(residency::Arguments),
     /// Time two copies of one kernel and a faster kernel, many times
     Timing(timing::Arguments),
     /// Time kernels with known ratios under load: different kernels must be told apart, and equal ones must not
     Honest(honest::Arguments),
-    /// Time kernels that cheat and can pass, beside an honest kernel: none may look faster
+    /// Time kernels that cheat and can pass, beside an honest kernel: none may look clearly faster
     Exploits(exploits::Arguments),
     /// Time kernels with and without new inputs in every call: time, ratio, memory
     Varied(varied::Arguments),
     /// Measure a worker: start to ready, a message round trip, the notice of its death, teardown
     Spawn(spawn::Arguments),
-    /// Fill memory: how far a process exceeds its limit with polling, with the product, and with a limit of the kernel
+    /// Fill memory: how far a process exceeds its limit with polling, with the product, and with a limit of Linux
     Overshoot(overshoot::Arguments),
     /// Verify, switch and profile repeatedly: what each process owes, and how long a switch takes
     Cycles(cycles::Arguments),

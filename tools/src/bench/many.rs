@@ -27,6 +27,7 @@ pub(crate) struct Arguments {
     /// How many bare processes to run in each round
     #[arg(long, default_value_t = 200)]
     bare: u32,
+    /// Print JSON instead of Markdown
     #[arg(long)]
     json: bool,
 }
@@ -60,7 +61,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
             let began = Instant::now();
             let summary = run_json_of(product, &plan, &[])?;
             walls.push(began.elapsed().as_secs_f64());
-            let candidates = summary["jobs"][0]["candidates"].as_array().context("no candidates")?;
+            let candidates =
+                summary["jobs"][0]["candidates"].as_array().context("the summary has no candidates")?;
             passed &= candidates.len() == arguments.candidates as usize;
             passed &= candidates.iter().all(|candidate| candidate["status"] == "PASSED");
         }

@@ -27,6 +27,7 @@ pub(crate) struct Arguments {
     /// How long to sample
     #[arg(long, default_value_t = 20)]
     seconds: u32,
+    /// Print JSON instead of Markdown
     #[arg(long)]
     json: bool,
 }

@@ -52,6 +52,7 @@ pub(crate) struct Arguments {
     /// With --stall: the number of the first way, to continue an interrupted series
     #[arg(long, default_value_t = 0)]
     first: usize,
+    /// Print JSON instead of Markdown
     #[arg(long)]
     json: bool,
 }
@@ -79,11 +80,11 @@ const WATCHES: [(&str, Watch); 5] = [
     ("polled every 10 ms", Watch::Fixed(Duration::from_millis(10))),
     ("ours", Watch::Paced { recorded: true }),
     ("ours, nothing written before the signal", Watch::Paced { recorded: false }),
-    ("refused by the kernel (RLIMIT_DATA)", Watch::Refused),
+    ("refused by Linux (RLIMIT_DATA)", Watch::Refused),
 ];
 /// The indices in `WATCHES` of the two rows that have requirements.
 const OURS: usize = 2;
-const KERNEL: usize = 4;
+const REFUSED: usize = 4;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     match arguments.stall {
@@ -115,7 +116,7 @@ fn polling(arguments: &Arguments) -> Result<bool> {
         }
     }
     std::fs::remove_dir_all(&folder)?;
-    let good = over[OURS].median() <= mib(ALLOWED) && over[KERNEL].max() <= 0.0;
+    let good = over[OURS].median() <= mib(ALLOWED) && over[REFUSED].max() <= 0.0;
     let rows: Vec<Value> = WATCHES
         .iter()
         .zip(&over)
@@ -190,12 +191,12 @@ fn run_once(
         }
         due = Instant::now() + interval(&pace, now - began, owed);
     }
-    let touched = filler.touched()?;
+    let filled = filler.owed_at_death()?;
     let took = began.elapsed();
     ensure!(0 < filler.count.touched.load(Ordering::Acquire), "the filler did nothing");
     Ok(Excess {
-        over: (base.get() + touched).saturating_sub(limit),
-        bytes_per_second: touched as f64 / took.as_secs_f64(),
+        over: (base.get() + filled).saturating_sub(limit),
+        bytes_per_second: filled as f64 / took.as_secs_f64(),
     })
 }
 
@@ -237,7 +238,7 @@ fn product(arguments: &Arguments) -> Result<bool> {
     )?;
     let summary = run_json(&plan, &[])?;
     std::fs::remove_dir_all(&folder)?;
-    let candidates = summary["jobs"][0]["candidates"].as_array().context("no candidates in the summary")?;
+    let candidates = summary["jobs"][0]["candidates"].as_array().context("the summary has no candidates")?;
     let rows: Vec<Value> = candidates
         .iter()
         .map(|it| {

@@ -111,7 +111,11 @@ fn floor(arguments: &Arguments, folder: &Path, set: &Path) -> Result<(u64, u64)>
         .output()
         .context("starting opt-supervisor")?;
     let document: Value = serde_json::from_slice(&checked.stdout).context("reading the output of check")?;
-    let figure = |key: &str| document["replays"][0][key].as_u64().context("no figure of the replay");
+    let figure = |key: &str| {
+        document["replays"][0][key]
+            .as_u64()
+            .with_context(|| format!("`check` printed no `{key}` of the replay"))
+    };
     Ok((figure("floor_bytes")?, figure("all_resident_bytes")?))
 }
 

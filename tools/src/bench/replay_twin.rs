@@ -1,5 +1,5 @@
-//! Measures replays on a simulated card, on whose virtual clock kernels and copies take the time of a model. With perfect
-//! overlap, a replay takes as long as the longer of copying and computing.
+//! Measures replays on a simulated card, on whose virtual clock kernels and copies take the time of a model. With
+//! perfect overlap, a replay takes as long as the longer of copying and computing.
 //!
 //! Nothing here is a time of a real card. What is measured is how well the pool's thread keeps the copies behind the
 //! calls.
@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::product::{binary, generate};
 use super::verify_large::tempdir;
 
-/// The number of inputs. Each is a page of the pool, because a card allocates in pages of 2 MiB.
+/// The number of inputs. Each takes a whole page of the pool, because a card allocates in pages of 2 MiB.
 const ENTRIES: u32 = 6;
 const PAGE: u64 = 2 << 20;
 /// The size of an input, in rows of 1024 float32.
@@ -86,9 +86,9 @@ fn replayed(arguments: &Arguments, folder: &Path, speed: u64) -> Result<Vec<Valu
     let output = with_card(folder, &nvml, &mut command).output().context("starting opt-supervisor")?;
     let summary: Value = serde_json::from_slice(&output.stdout)
         .with_context(|| format!("no result: {}", String::from_utf8_lossy(&output.stderr)))?;
-    let replays = summary["replays"].as_array().context("replays")?;
+    let replays = summary["replays"].as_array().context("the summary has no replays")?;
     for replay in replays {
-        ensure!(replay["status"] == "PASSED", "{replay}");
+        ensure!(replay["status"] == "PASSED", "a replay did not pass: {replay}");
     }
     Ok(replays.iter().map(|replay| replay["result"].clone()).collect())
 }

@@ -25,6 +25,7 @@ pub(crate) struct Arguments {
     /// Rounds of lazy, eager, lazy for each job
     #[arg(long, default_value_t = 3)]
     runs: u32,
+    /// Print JSON instead of Markdown
     #[arg(long)]
     json: bool,
 }

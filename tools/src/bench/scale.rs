@@ -22,6 +22,7 @@ pub(crate) struct Arguments {
     /// The build of opt-supervisor; by default, the program beside this one
     #[arg(long)]
     product: Option<PathBuf>,
+    /// Print JSON instead of Markdown
     #[arg(long)]
     json: bool,
 }

@@ -32,6 +32,7 @@ pub(crate) struct Arguments {
     /// Message round trips with each worker that is killed
     #[arg(long, default_value_t = 20)]
     messages: u32,
+    /// Print JSON instead of Markdown
     #[arg(long)]
     json: bool,
 }

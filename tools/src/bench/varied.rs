@@ -16,6 +16,7 @@ pub(crate) struct Arguments {
     /// How many runs to make of each op with new inputs, and how many without; they alternate
     #[arg(long, default_value_t = 3)]
     runs: u32,
+    /// Print JSON instead of Markdown
     #[arg(long)]
     json: bool,
 }

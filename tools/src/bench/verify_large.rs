@@ -96,6 +96,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     Ok(good)
 }
 
+/// The captures in a folder, sorted. Fails if there are none.
 pub(crate) fn captures(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder)?
         .flatten()
@@ -107,6 +108,7 @@ pub(crate) fn captures(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
+/// Reads the files into the page cache if `state` is `warm`, and drops them from it otherwise.
 pub(crate) fn prepare(files: &[PathBuf], state: &str) -> Result<()> {
     for file in files {
         let mut open = std::fs::File::open(file)?;

@@ -14,7 +14,8 @@ pub(crate) fn entry_path(folder: &Path, entry: u32) -> PathBuf {
     folder.join(format!("entry_{entry:06}.pt"))
 }
 
-/// Creates the folder, after checking that it contains no captures and that its disk has room for `needed` bytes.
+/// Creates the folder, after checking that it contains no captures and that its disk has room for `needed` bytes and
+/// `HEADROOM`.
 pub(crate) fn prepare(folder: &Path, needed: Bytes) -> Result<()> {
     refuse_to_overwrite(folder)?;
     let existing = nearest_existing(folder)?;

@@ -55,8 +55,8 @@ fn plan(comment: &str, name: &str, captures: &str) -> String {
     format!(
         "{comment}\n\n[run]\nname = \"{name}\"\ndevice = \"cpu\"\n\n\
          [memory]\nhost_ceiling = \"1GiB\"       # the verifier of the incident alone owed 53.9 GB\n\n\
-         [build]\nmemory = \"512MiB\"           # for one small C file; the default of 4 GiB would not fit under this ceiling\n\n\
-         [limits]\nmemory = \"128MiB\"          # a gather needs no memory except for its output; the default is the size of its inputs\n\n\
+         [build]\nmemory = \"512MiB\"           # enough for one small C file; the default, 4 GiB, is more than the ceiling\n\n\
+         [limits]\nmemory = \"128MiB\"          # a gather needs no memory except for its output; the default is more than the size of its inputs\n\n\
          [profile]\nentry_timeout = \"2s\"      # twenty entries of different lengths; this plan is about memory, not about times\n\n\
          [[job]]\nname = \"embedding\"\ncaptures = '{captures}'\nentries = [\"entry_*.pt\"]\n\
          baseline = \"kernels/naive.c\"\ncandidates = [\"kernels/fast.c\", \"kernels/ahead.c\"]\n"

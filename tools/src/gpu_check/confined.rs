@@ -31,7 +31,7 @@ const CHILD_LIMIT: Duration = Duration::from_secs(3);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Under {
     DataLimit,
-    FilesRules,
+    FileRules,
     CallFilter,
     All,
 }
@@ -40,7 +40,7 @@ impl Under {
     const fn name(self) -> &'static str {
         match self {
             Self::DataLimit => "data-limit",
-            Self::FilesRules => "files-rules",
+            Self::FileRules => "file-rules",
             Self::CallFilter => "call-filter",
             Self::All => "all",
         }
@@ -61,7 +61,7 @@ pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
         rows.push(row(&question, command, arguments.limit(CHILD_LIMIT)));
     }
     for (under, name) in [
-        (Under::FilesRules, "the Landlock rules"),
+        (Under::FileRules, "the Landlock rules"),
         (Under::CallFilter, "the seccomp deny list"),
         (Under::All, "the whole lock-down of a candidate"),
     ] {
@@ -110,7 +110,7 @@ pub(crate) fn start_under(under: Under, arguments: &Arguments) -> Result<()> {
             rustix::process::setrlimit(rustix::process::Resource::Data, both)
                 .context("setting RLIMIT_DATA")?;
         }
-        Under::FilesRules => {
+        Under::FileRules => {
             restrict_files(&confinement(), &kept)?;
         }
         Under::CallFilter => {

@@ -67,7 +67,8 @@ struct Found {
     code: Option<u32>,
     /// The code of a later call in the same process; `None` if the call succeeded or was not made.
     later: Option<u32>,
-    is_over: bool,
+    /// Whether the kernel ended without a fault, and for `Good`, with the right result.
+    ended_well: bool,
 }
 
 fn end_of(kernel: &'static str, device: &TrialDevice, limit: Duration) -> TrialEnd {
@@ -104,9 +105,9 @@ pub(crate) fn attempt(what: Attempted, arguments: &Arguments) -> Result<()> {
     let found = if what == Attempted::Good {
         let case = cases::of(Step::Relu).swap_remove(0);
         let answer = answer(&case, &device, arguments.limit(kernels::LIMIT));
-        Found { text: answer.text, code: None, later: None, is_over: answer.is_right }
+        Found { text: answer.text, code: None, later: None, ended_well: answer.is_right }
     } else {
-        let (text, code, is_over) = match end_of(what.kernel().0, &device, limit_of(what, arguments)) {
+        let (text, code, ended_well) = match end_of(what.kernel().0, &device, limit_of(what, arguments)) {
             TrialEnd::Fault(fault) => (shown(&fault), Some(fault.code), false),
             TrialEnd::Endless => (format!("not complete after {} s", LIMIT.as_secs()), None, false),
             TrialEnd::Over { .. } => ("it ended without an error".to_owned(), None, true),
@@ -114,7 +115,7 @@ pub(crate) fn attempt(what: Attempted, arguments: &Arguments) -> Result<()> {
         // A later call would wait for a kernel that never ends.
         let asks = code.is_some() && what != Attempted::Endless;
         let later = if asks { device.allocate(Bytes::kib(4)).err().map(|fault| fault.code) } else { None };
-        Found { text, code, later, is_over }
+        Found { text, code, later, ended_well }
     };
     let mut out = std::io::stdout().lock();
     writeln!(out, "{}", serde_json::to_string(&found)?)?;
@@ -162,7 +163,7 @@ fn finish(mut child: Child, limit: Duration) -> Result<(Waited, Duration)> {
 fn afterwards(arguments: &Arguments) -> Result<(bool, String)> {
     let (waited, _) = finish(start(Attempted::Good, arguments)?, arguments.limit(ANSWER))?;
     Ok(match waited {
-        Waited::Answered(found) => (found.is_over, format!("a new process: {}", found.text)),
+        Waited::Answered(found) => (found.ended_well, format!("a new process: {}", found.text)),
         Waited::Ended | Waited::TooLong => (false, "a new process gave no answer".to_owned()),
     })
 }
@@ -216,7 +217,7 @@ pub(crate) fn endless(arguments: &Arguments) -> Result<Vec<Row>> {
     // A driver with a watchdog, or the twin, may end the kernel itself.
     let (is_endless, text) = match waited {
         Waited::Answered(found) => {
-            (!found.is_over && found.code.is_none_or(|code| code == watchdog), found.text)
+            (!found.ended_well && found.code.is_none_or(|code| code == watchdog), found.text)
         }
         Waited::TooLong => (true, format!("its process said nothing for {} s", ENDLESS_ANSWER.as_secs())),
         Waited::Ended => (false, "its process ended without an answer".to_owned()),

@@ -22,6 +22,7 @@ pub(crate) struct Answer {
     output: Option<Vec<u8>>,
 }
 
+/// Runs the kernels of a step. Sends their rows itself, and returns none.
 pub(crate) fn rows(step: Step, arguments: &Arguments) -> Result<Vec<Row>> {
     let device = TrialDevice::card(arguments.device).map_err(Error::msg)?;
     let emulated = TrialDevice::emulated();

@@ -63,7 +63,8 @@ struct Arguments {
     /// Run only these steps
     #[arg(long, value_enum, value_delimiter = ',', value_name = "STEP,…")]
     steps: Vec<Step>,
-    /// Run with small sizes on the twin of a driver, to show that the steps work. Refused on a card
+    /// Run with small sizes on the twin of a driver, a library that imitates one, to show that the steps work. Refused
+    /// on a card
     #[arg(long)]
     dry_run: bool,
     #[arg(long, hide = true)]

@@ -124,16 +124,16 @@ fn each(target: &Target, arguments: &Arguments, current: &Current) -> anyhow::Re
         largest = largest.max(peak);
         let most = BASE_MEMORY + MEMORY_PER_BYTE * input.len();
         let what = match end {
-            Err(panic) => Some(format!("it panics: {}", panic_text(&*panic))),
-            Ok(()) if took > MAX_CPU_TIME => Some(format!("it takes {took:?} of CPU time")),
+            Err(panic) => Some(format!("the reader panics: {}", panic_text(&*panic))),
+            Ok(()) if took > MAX_CPU_TIME => Some(format!("the reader takes {took:?} of CPU time")),
             Ok(()) if peak > most => {
-                Some(format!("it allocates {peak} bytes for an input of {} bytes", input.len()))
+                Some(format!("the reader allocates {peak} bytes for an input of {} bytes", input.len()))
             }
             Ok(()) => None,
         };
         if let Some(what) = what {
             let path = write_input(&arguments.folder, FINDING, &input)?;
-            anyhow::bail!("{} try {number}: {what} ({})", target.name, path.display());
+            anyhow::bail!("{}, try {number}: {what} (the input is in {})", target.name, path.display());
         }
         if (number + 1).is_multiple_of(TRIES_PER_STATE) && arguments.again.is_none() {
             std::fs::write(&state, (number + 1).to_string()).context("writing the state")?;
@@ -168,7 +168,7 @@ fn watch(current: &Arc<Current>, folder: &Path) -> anyhow::Result<()> {
                     Err(error) => format!("the input could not be written: {error:#}"),
                 };
                 eprintln!(
-                    "no answer after {MAX_CPU_TIME:?} of CPU time or {MAX_WALL_TIME:?} of wall-clock time; \
+                    "the reader gave no answer after {MAX_CPU_TIME:?} of CPU time or {MAX_WALL_TIME:?} of wall-clock time; \
                      {where_it_is}"
                 );
                 std::process::exit(1);

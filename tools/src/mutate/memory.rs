@@ -15,7 +15,7 @@ thread_local! {
 }
 
 fn count(bytes: isize) {
-    // The counters of a thread that is ending no longer exist, so its calls are not counted.
+    // `with` could panic, which an allocator must not do.
     let _ = LIVE.try_with(|live| {
         live.set(live.get() + bytes);
         let _ = PEAK.try_with(|peak| peak.set(peak.get().max(live.get())));

@@ -11,7 +11,7 @@ use opt_supervisor::core::Demand;
 use opt_supervisor::core::event::{DeviceSample, Event, Moment, Order, Process};
 use opt_supervisor::core::spec::{RunSpec, Step};
 
-use super::laws::Seen;
+use super::laws::WorkerState;
 use super::tape::Tape;
 
 /// The memory that the driver keeps, according to the core.
@@ -23,6 +23,7 @@ const TOO_MUCH: Bytes = Bytes::mib(1200);
 pub(crate) struct Card {
     /// Zero if there is no device.
     ceiling: Bytes,
+    /// Whether the core has had a sample of the device.
     is_watched: bool,
     lost: bool,
     /// The memory that ended workers still hold, whether NVML lists it, and until when.
@@ -83,7 +84,7 @@ impl Card {
     }
 
     /// Records the end of a worker. Its memory is freed now, later or never.
-    pub(crate) fn gone(&mut self, now: Moment, worker: WorkerId, it: &Seen, tape: &mut Tape) {
+    pub(crate) fn gone(&mut self, now: Moment, worker: WorkerId, it: &WorkerState, tape: &mut Tape) {
         if !it.on_device || !self.is_watched || self.lost {
             return;
         }
@@ -118,7 +119,7 @@ impl Card {
     pub(crate) fn sample<'w>(
         &mut self,
         now: Moment,
-        workers: impl Iterator<Item = (&'w WorkerId, &'w Seen)>,
+        workers: impl Iterator<Item = (&'w WorkerId, &'w WorkerState)>,
         tape: &mut Tape,
     ) -> DeviceSample {
         self.kept.retain(|_, kept| kept.until.is_none_or(|until| now < until));
@@ -149,7 +150,7 @@ impl Card {
     }
 
     /// Records a sample that the core gets, for the laws.
-    pub(crate) fn seen(&mut self, sample: &DeviceSample, workers: &mut BTreeMap<WorkerId, Seen>) {
+    pub(crate) fn seen(&mut self, sample: &DeviceSample, workers: &mut BTreeMap<WorkerId, WorkerState>) {
         if self.lost {
             return;
         }

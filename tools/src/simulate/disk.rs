@@ -9,7 +9,7 @@ use opt_supervisor::core::event::{Event, Moment, Stage};
 use super::tape::Tape;
 
 pub(crate) const NO_ROOM: Room = Room { disk: Some(Bytes::mib(1)), inodes: Some(1 << 20), pids: None };
-/// What an attempt reports that was refused a process or thread.
+/// The room that an attempt reports if it was refused a process or thread.
 pub(crate) const NO_TASKS: Room = Room { disk: None, inodes: None, pids: Some(0) };
 const ROOM: Room = Room { disk: Some(Bytes::gib(1)), inodes: Some(1 << 20), pids: Some(1000) };
 
@@ -28,7 +28,8 @@ pub(crate) fn events(tape: &mut Tape) -> Vec<(Moment, Event)> {
     events
 }
 
-/// Returns what an attempt lacked that failed because of the host, a name for it, and the end of the shortage.
+/// Chooses the cause of a failure that is the host's fault. Returns what the attempt lacked, a name for the cause, and
+/// the event that ends the shortage, if it ends.
 pub(crate) fn cause(
     stage: Stage,
     at: Moment,
@@ -39,7 +40,7 @@ pub(crate) fn cause(
     } else if stage == Stage::Build {
         (Some(NO_ROOM), "build_without_room", room_again(at, tape))
     } else {
-        (None, "without_cause", None)
+        (None, "host_failure_without_cause", None)
     }
 }
 

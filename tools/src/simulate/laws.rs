@@ -19,7 +19,7 @@ use super::user::User;
 
 /// The state of a live worker, derived from actions and events.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct WorkerState {
     pub(crate) role: Option<Role>,
     pub(crate) ready: bool,
     pub(crate) drained: bool,
@@ -33,7 +33,9 @@ pub(crate) struct Seen {
     pub(crate) reserved: Bytes,
     pub(crate) owed: Bytes,
     pub(crate) owed_when_ready: Option<Bytes>,
+    /// Whether a sample has shown it idle since its last lease ended.
     pub(crate) sampled_idle: bool,
+    /// The bytes that it has compared in verifications.
     pub(crate) validated: Bytes,
     /// Whether it has had a lease on the device or was seen on it, the memory that it reserves there, and the memory
     /// that samples show.
@@ -44,7 +46,7 @@ pub(crate) struct Seen {
     pub(crate) runners: BTreeMap<u32, (Bytes, bool)>,
 }
 
-impl Seen {
+impl WorkerState {
     fn is_alone(&self) -> bool {
         self.lease.is_some() && self.alone
     }
@@ -52,10 +54,11 @@ impl Seen {
 
 pub(crate) struct Laws {
     pub(crate) spec: RunSpec,
-    pub(crate) workers: BTreeMap<WorkerId, Seen>,
+    pub(crate) workers: BTreeMap<WorkerId, WorkerState>,
     /// Dead workers with live runners.
-    pub(crate) returning: BTreeMap<WorkerId, Seen>,
+    pub(crate) returning: BTreeMap<WorkerId, WorkerState>,
     pub(crate) card: Card,
+    /// The memory that the supervisor owes.
     pub(crate) supervisor: Bytes,
     pub(crate) interrupted: bool,
     pub(crate) user: User,
@@ -65,13 +68,16 @@ pub(crate) struct Laws {
     pub(crate) room_is_short: bool,
     pub(crate) builds_without_room: u32,
     pub(crate) tasks: TaskLaws,
+    /// Whether an attempt was abandoned. The run must then not say that it finished.
     abandoned: bool,
     pub(crate) stopped: bool,
     started: BTreeSet<WorkerId>,
     ended: BTreeSet<WorkerId>,
     pub(crate) supply: SupplyLaws,
+    /// The number of the last attempt of each stage of a unit.
     attempts: BTreeMap<(UnitId, Stage), u32>,
     lost_baselines: u32,
+    /// Leases whose attempts have not ended.
     open: BTreeMap<LeaseId, UnitId>,
     /// Killed workers that do not die, and whether one of them holds a lease.
     overdue: BTreeSet<WorkerId>,
@@ -106,7 +112,7 @@ impl Laws {
     }
 
     pub(crate) fn charged(&self) -> Demand {
-        let of = |it: &Seen| {
+        let of = |it: &WorkerState| {
             let runners: Bytes = it.runners.values().map(|(owed, _)| *owed).sum();
             Demand { host: it.reserved.max(it.owed + runners), device: it.device_reserved.max(it.device) }
         };
@@ -129,11 +135,11 @@ impl Laws {
         self.builds_without_room += 1;
     }
 
-    pub(crate) fn tree_mut(&mut self, worker: WorkerId) -> Option<&mut Seen> {
+    pub(crate) fn tree_mut(&mut self, worker: WorkerId) -> Option<&mut WorkerState> {
         self.workers.get_mut(&worker).or(self.returning.get_mut(&worker))
     }
 
-    fn alive(&mut self, worker: WorkerId, action: &Action) -> Result<&mut Seen, String> {
+    fn alive(&mut self, worker: WorkerId, action: &Action) -> Result<&mut WorkerState, String> {
         self.workers.get_mut(&worker).ok_or_else(|| format!("{action:?}, but it is gone"))
     }
 
@@ -149,11 +155,12 @@ impl Laws {
                 if !self.started.insert(*worker) {
                     return Err(format!("{worker} is started twice"));
                 }
-                if self.workers.values().any(Seen::is_alone) {
+                if self.workers.values().any(WorkerState::is_alone) {
                     return Err(format!("{action:?} beside a profile"));
                 }
                 let reserved = self.spec.idle_worker;
-                self.workers.insert(*worker, Seen { role: Some(*role), reserved, ..Seen::default() });
+                self.workers
+                    .insert(*worker, WorkerState { role: Some(*role), reserved, ..WorkerState::default() });
             }
             Action::Start { worker, lease, order, attempt, reserved, .. } => {
                 self.start(action, *worker, *lease, *order, *attempt, *reserved)?;
@@ -247,7 +254,7 @@ impl Laws {
                 self.stopped = true;
                 match reason {
                     StopReason::Finished if self.user.open && !(self.user.shut || self.interrupted) => {
-                        return Err("an open run ends by itself".to_owned());
+                        return Err("an open run ended by itself".to_owned());
                     }
                     StopReason::Finished
                         if self.abandoned || !self.user.open && (self.interrupted || self.user.shut) =>
@@ -255,7 +262,7 @@ impl Laws {
                         return Err("an interrupted run says that it finished".to_owned());
                     }
                     StopReason::Interrupted if !self.interrupted && !self.user.shut => {
-                        return Err("it was not interrupted".to_owned());
+                        return Err("a run that was not interrupted says that it was".to_owned());
                     }
                     StopReason::Finished => self.supply.everything_is_done(&self.spec)?,
                     StopReason::Interrupted | StopReason::HostFailure { .. } => {}
@@ -335,7 +342,7 @@ impl Laws {
         }
         self.open.insert(lease, order.unit);
         let leases = self.workers.values().filter(|it| it.lease.is_some()).count();
-        let is_exclusive = self.workers.values().any(Seen::is_alone);
+        let is_exclusive = self.workers.values().any(WorkerState::is_alone);
         if is_exclusive && 1 < leases {
             return Err(format!("{action:?}: it is not the only lease, and one of them must run alone"));
         }
@@ -404,10 +411,10 @@ impl Laws {
             return Ok(());
         }
         if self.started != self.ended || self.workers.values().any(|it| !it.reported_overdue) {
-            return Err(format!("stopped beside living workers: {:?}", self.workers.keys()));
+            return Err(format!("the run stopped before these workers ended: {:?}", self.workers.keys()));
         }
         if !self.open.is_empty() && !self.lingering {
-            return Err(format!("attempts without an end: {:?}", self.open));
+            return Err(format!("the run stopped before these attempts ended: {:?}", self.open));
         }
         Ok(())
     }

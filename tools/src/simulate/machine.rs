@@ -33,7 +33,7 @@ const MIB64: Bytes = Bytes::mib(64);
 #[derive(Debug)]
 pub(crate) struct Broken {
     pub(crate) step: usize,
-    pub(crate) law: String,
+    pub(crate) breach: String,
 }
 
 pub(crate) struct Machine {
@@ -129,9 +129,9 @@ impl Machine {
             if self.laws.stopped {
                 return Ok(std::mem::take(&mut self.outcome));
             }
-            self.step().map_err(|law| Broken { step, law })?;
+            self.step().map_err(|breach| Broken { step, breach })?;
         }
-        Err(Broken { step: max_steps, law: "the run does not end".to_owned() })
+        Err(Broken { step: max_steps, breach: "the run does not end".to_owned() })
     }
 
     fn step(&mut self) -> Result<(), String> {
@@ -222,6 +222,7 @@ impl Machine {
         })
     }
 
+    /// Records for the laws what an event tells the core.
     fn seen(&mut self, event: &Event) {
         let laws = &mut self.laws;
         match event {
@@ -357,34 +358,34 @@ impl Machine {
                         Body::Verify(_) | Body::Profile(_),
                     ) => "crashed_unknown",
                     (_, Body::Replay(replayed)) if replayed.result.is_some() => "replayed",
-                    (Head { status: Status::DeviceMemoryLimit, .. }, _) => "over_device",
-                    _ => "stands",
+                    (Head { status: Status::DeviceMemoryLimit, .. }, _) => "over_device_limit",
+                    _ => "accepted",
                 },
-                AttemptEnd::Retried { why, .. } if why.contains("by the user") => "given_back",
+                AttemptEnd::Retried { why, .. } if why.contains("by the user") => "retried_for_user",
                 AttemptEnd::Retried { .. } => "retried",
                 AttemptEnd::GivenUp { why, .. } if why == CANCELLED => "cancelled",
                 AttemptEnd::GivenUp { .. } => "given_up",
                 AttemptEnd::Abandoned { .. } => "abandoned",
             }),
-            Action::UnitDone { .. } => self.outcome.note("done"),
+            Action::UnitDone { .. } => self.outcome.note("unit_done"),
             Action::WorkerEnded { class, recycled, .. } => {
                 if recycled == Some(RecycleReason::Requested) {
-                    self.outcome.note("asked_to_recycle");
+                    self.outcome.note("recycled_on_request");
                 }
                 if recycled.is_some() {
                     self.outcome.note("recycled");
                 }
                 self.outcome.note(match class {
-                    WorkerEndClass::Unknown => "unknown",
-                    WorkerEndClass::NotReady => "not_ready",
-                    WorkerEndClass::Ended | WorkerEndClass::Killed => "ended",
+                    WorkerEndClass::Unknown => "worker_end_unknown",
+                    WorkerEndClass::NotReady => "worker_end_not_ready",
+                    WorkerEndClass::Ended | WorkerEndClass::Killed => "worker_ended",
                 });
             }
             Action::Policy(row) => self.outcome.note(row.decision),
             Action::Stop { reason } => self.outcome.note(match reason {
                 StopReason::Finished => "finished",
                 StopReason::Interrupted => "interrupted",
-                StopReason::HostFailure { .. } => "host_trouble",
+                StopReason::HostFailure { .. } => "host_failure",
             }),
         }
     }
@@ -472,7 +473,7 @@ impl Machine {
                 reports::of_the_baseline(reports::report(stage, status))
             }
             29..=31 if stage == Stage::Replay => {
-                self.outcome.note("replay_lie");
+                self.outcome.note("nonsense_replay_report");
                 replays::nonsense_report(choice)
             }
             _ if stage.is_timed() => {

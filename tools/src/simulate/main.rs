@@ -85,7 +85,7 @@ fn run(arguments: &Arguments) -> Result<(), String> {
 }
 
 fn describe(broken: &Broken) -> String {
-    format!("step {}: {}", broken.step, broken.law)
+    format!("step {}: {}", broken.step, broken.breach)
 }
 
 fn simulate(tape: &[u8]) -> Result<Outcome, Broken> {

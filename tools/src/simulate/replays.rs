@@ -51,7 +51,7 @@ impl ReplayLaws {
                 if self.replays.contains(unit)
                     && (*status == Status::Passed) != self.complete.contains(unit) =>
             {
-                return Err(format!("{action:?}, and its result is not that of a whole replay"));
+                return Err(format!("{action:?}, but only a replay with a complete result passes"));
             }
             _ => {}
         }

@@ -39,17 +39,17 @@ impl Sources {
         let (kind, after, count) = match tape.byte() % 16 {
             // The source of a replay has a single unit, so it cannot offer some of its units.
             11 | 12 if !is_replay => {
-                ("some", tape.soon(), usize::from(tape.byte()) % capacity.max(1) as usize)
+                ("offered_some", tape.soon(), usize::from(tape.byte()) % capacity.max(1) as usize)
             }
-            13 => ("late", TOO_LATE, usize::MAX),
-            14 => return ("silent", Vec::new()),
-            15 => ("none", tape.soon(), 0),
-            _ => ("all", Duration::ZERO, usize::MAX),
+            13 => ("offered_late", TOO_LATE, usize::MAX),
+            14 => return ("never_offered", Vec::new()),
+            15 => ("offered_none", tape.soon(), 0),
+            _ => ("offered_all", Duration::ZERO, usize::MAX),
         };
         let stock = &mut self.stock[job.index()];
         let ids: Vec<UnitId> = stock.drain(..count.min(stock.len())).collect();
         // A source may announce more units although it has none.
-        let more = !stock.is_empty() || kind != "all" && tape.seldom();
+        let more = !stock.is_empty() || kind != "offered_all" && tape.seldom();
         let unit = |id: &UnitId| {
             let candidate = &self.plan.candidates[id.index()];
             let is_baseline = of_job.baseline == Some(*id);
@@ -76,6 +76,7 @@ pub(crate) fn random_submission(job: JobId, tape: &mut Tape) -> Event {
     Event::Offered { job, units: vec![unit], by: Offer::Unasked }
 }
 
+/// Gives the units of an offer the ids that follow those of the `taken_up` accepted units.
 pub(crate) fn with_next_ids(mut event: Event, taken_up: usize) -> Event {
     if let Event::Offered { units, .. } = &mut event {
         for (unit, id) in units.iter_mut().zip(taken_up..) {

@@ -19,9 +19,9 @@ const MAX_UNCOUNTED: u32 = 14;
 #[derive(Default)]
 pub(crate) struct TaskLaws {
     pub(crate) now: Moment,
-    /// Until then, nothing may start.
+    /// Nothing may start before this time.
     until: Moment,
-    /// The number of attempts of each unit that were refused a process, and of those that may be repeated for it.
+    /// The number of each unit's attempts that were refused a process, and of those after which a pause was announced.
     refused: BTreeMap<UnitId, u32>,
     repeated: BTreeMap<UnitId, u32>,
 }

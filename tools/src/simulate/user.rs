@@ -19,10 +19,12 @@ const LONG_AFTER: Duration = Duration::from_secs(6_000);
 
 #[derive(Debug, Default)]
 pub(crate) struct User {
+    /// The request that has no answer yet.
     asked: Option<Control>,
     pub(crate) open: bool,
     pub(crate) shut: bool,
     paused: bool,
+    /// The number of granted requests to recycle at once. Each may cost an attempt.
     pub(crate) recycled_at_once: u32,
     cancelled: BTreeSet<UnitId>,
 }
@@ -124,6 +126,6 @@ pub(crate) fn name(answer: &Answer) -> &'static str {
         Answer::Done(_) => "answered",
         Answer::Already(_) => "already",
         Answer::Refused(_) => "refused",
-        Answer::Unknown(_) => "nothing_like_it",
+        Answer::Unknown(_) => "unknown_target",
     }
 }

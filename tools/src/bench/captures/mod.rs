@@ -34,19 +34,23 @@ pub(crate) struct Arguments {
     /// Measure only with files that are not in the page cache
     #[arg(long)]
     cold_only: bool,
+    /// Print JSON instead of Markdown
     #[arg(long)]
     json: bool,
 }
 
-/// The times of one operation with one state of the cache.
+/// The rates of one operation with one state of the cache, in GB/s.
 struct Part {
     name: &'static str,
+    /// What is measured as the limit.
     limit: &'static str,
     cache: &'static str,
     bytes: u64,
+    /// The limit, before and after the operation.
     before: Figures,
-    ours: Figures,
     after: Figures,
+    ours: Figures,
+    /// Our rate over that of the limit.
     share: Figures,
 }
 
@@ -157,7 +161,8 @@ impl Work {
             prepare(&blobs, cache)?;
             let ours = timed(|| {
                 let made = unpack::unpack(&self.store, &self.out, &[], |_| {}, &|_| {})?;
-                ensure!(made.written == self.files.len() as u64, "{} files were written", made.written);
+                let wanted = self.files.len() as u64;
+                ensure!(made.written == wanted, "{} of {wanted} files were written", made.written);
                 Ok(())
             })?;
             remove(&self.out)?;

@@ -64,6 +64,6 @@ fn in_parallel(count: usize, threads: usize, work: impl Fn(usize) -> Result<()> 
         let threads: Vec<_> = (0..threads.max(1)).map(|_| scope.spawn(one)).collect();
         threads
             .into_iter()
-            .try_for_each(|thread| thread.join().unwrap_or_else(|_| anyhow::bail!("a thread is gone")))
+            .try_for_each(|thread| thread.join().unwrap_or_else(|_| anyhow::bail!("a thread panicked")))
     })
 }

@@ -77,7 +77,7 @@ pub(super) fn run(arguments: &Arguments, kind: Kind) -> Result<bool> {
         println!("| way | status | over the limit, MiB | run, s | right |\n|---|---|---|---|---|");
     }
     for (number, (name, status)) in WAYS.iter().enumerate().skip(arguments.first).take(arguments.ways) {
-        let end = one(kind, &folder, number, arguments.limit)?;
+        let end = run_way(kind, &folder, number, arguments.limit)?;
         let stalled = end.stalled != Duration::ZERO || !matches!(kind, Kind::Store | Kind::Disk);
         let right = end.status == *status
             && end.after == "PASSED"
@@ -97,7 +97,7 @@ pub(super) fn run(arguments: &Arguments, kind: Kind) -> Result<bool> {
         }
         if !right {
             eprintln!(
-                "way {number}: expected {status}: {}, next candidate {}, exit code {:?}",
+                "way {number}: expected {status}; detail: {}; next candidate: {}; exit code: {:?}",
                 end.detail, end.after, end.code
             );
         }
@@ -126,7 +126,7 @@ struct End {
     code: Option<i32>,
     status: String,
     detail: String,
-    /// The status of the candidate after it.
+    /// The status of the next candidate.
     after: String,
     /// The bytes above the limit, as this process saw them.
     over: u64,
@@ -152,7 +152,7 @@ impl Drop for Run {
     }
 }
 
-fn one(kind: Kind, folder: &Path, number: usize, limit: u64) -> Result<End> {
+fn run_way(kind: Kind, folder: &Path, number: usize, limit: u64) -> Result<End> {
     let own = folder.join(format!("{number}"));
     std::fs::create_dir(&own)?;
     std::fs::write(folder.join("way.c"), format!("#define WAY {number}\n{SOURCE}"))?;
@@ -205,7 +205,7 @@ fn one(kind: Kind, folder: &Path, number: usize, limit: u64) -> Result<End> {
     stall.end();
     let summary = std::fs::read(stall.run.join("summary.json")).context("reading the summary")?;
     let summary: Value = serde_json::from_slice(&summary)?;
-    let candidates = summary["jobs"][0]["candidates"].as_array().context("no candidates in the summary")?;
+    let candidates = summary["jobs"][0]["candidates"].as_array().context("the summary has no candidates")?;
     let of = |name: &str| candidates.iter().find(|it| it["name"] == name).cloned().unwrap_or_default();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (way, after) = (of("way"), of("good"));

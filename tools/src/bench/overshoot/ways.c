@@ -1,5 +1,5 @@
-/* Thirty ways of using up memory, one for each value of WAY, which the file that includes this one defines. The names of
- * the ways are in matrix.rs. Each begins some time after its call, so that the machine can be disturbed first, and ends
+/* Thirty ways of using up memory, one for each value of WAY. matrix.rs names the ways, and puts a definition of WAY in
+ * front of this file. Each way begins some time after its call, so that the machine can be disturbed first. Most end
  * with an abort when memory is refused. */
 #include "hostile.h"
 

@@ -43,8 +43,15 @@ pub(super) fn measure(fixture: &Fixture) -> Result<(Vec<Call>, f64)> {
         .arg(folder.join("copy/entry_000000.pt"))
         .output()
         .context("starting python")?;
-    ensure!(output.status.success(), "the capture: {}", String::from_utf8_lossy(&output.stderr));
-    let copy_us = String::from_utf8_lossy(&output.stdout).trim().parse().context("no time of a copy")?;
+    ensure!(
+        output.status.success(),
+        "making the capture failed: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let copy_us = String::from_utf8_lossy(&output.stdout)
+        .trim()
+        .parse()
+        .context("the script printed no time of a copy")?;
     let mut text = format!(
         "[build]\npython = {:?}\n[profile]\nentry_timeout = \"5s\"\n[limits]\nthreads = 1\n[[job]]\ncaptures = \"copy\"\n",
         fixture.python
@@ -56,11 +63,14 @@ pub(super) fn measure(fixture: &Fixture) -> Result<(Vec<Call>, f64)> {
     let plan = folder.join("plan.toml");
     std::fs::write(&plan, text)?;
     let result = fixture.run(&plan, |_| {})?;
-    let candidates = result["jobs"][0]["candidates"].as_array().context("no candidates")?;
+    let candidates = result["jobs"][0]["candidates"].as_array().context("the summary has no candidates")?;
     let calls = KINDS.map(|(kind, ..)| {
-        let found = candidates.iter().find(|it| it["name"] == kind).context("a candidate is missing")?;
+        let found = candidates
+            .iter()
+            .find(|it| it["name"] == kind)
+            .with_context(|| format!("the summary has no candidate `{kind}`"))?;
         let median = found["profile"]["median_time_ms"].as_f64();
-        Ok(Call { kind, us: median.with_context(|| format!("no time of {kind}: {found}"))? * 1e3 })
+        Ok(Call { kind, us: median.with_context(|| format!("`{kind}` has no time: {found}"))? * 1e3 })
     });
     Ok((calls.into_iter().collect::<Result<_>>()?, copy_us))
 }

@@ -34,6 +34,7 @@ pub(crate) struct Arguments {
     /// The number of verifiers of the product, and of processes of the pool
     #[arg(long, default_value_t = 2)]
     parallel: u32,
+    /// Print JSON instead of Markdown
     #[arg(long)]
     json: bool,
 }
@@ -92,7 +93,9 @@ impl Fixture {
         let result: Value = serde_json::from_slice(&output.stdout).with_context(|| {
             format!("no result ({}): {}", output.status, String::from_utf8_lossy(&output.stderr))
         })?;
-        for candidate in result["jobs"][0]["candidates"].as_array().context("no candidates")? {
+        for candidate in
+            result["jobs"][0]["candidates"].as_array().context("the summary has no candidates")?
+        {
             ensure!(candidate["status"] == "PASSED", "a candidate did not pass: {candidate}");
         }
         Ok(result)
@@ -112,22 +115,27 @@ impl Fixture {
             .context("starting the pool")?;
         let seconds = began.elapsed().as_secs_f64();
         let right = String::from_utf8_lossy(&output.stdout).trim().parse();
-        ensure!(right == Ok(candidates), "the pool: {}", String::from_utf8_lossy(&output.stderr));
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        ensure!(right == Ok(candidates), "not all {candidates} kernels are right in the pool: {stderr}");
         Ok(seconds)
     }
 }
 
 /// The number of verifiers that a run has started, each with its own zygote.
 fn verifiers(result: &Value) -> Result<usize> {
-    let workers = result["workers"].as_array().context("no workers")?;
+    let workers = result["workers"].as_array().context("the summary has no workers")?;
     Ok(workers.iter().filter(|it| it["role"] == "verifier").count())
 }
 
 /// The start times of a run's candidates in milliseconds, sorted. The longest ones, one for each zygote, are left out:
 /// they waited for a zygote to start.
 fn starts(result: &Value, zygotes: usize) -> Result<Vec<f64>> {
-    let candidates = result["jobs"][0]["candidates"].as_array().context("no candidates")?;
-    let of = |it: &Value| it["verify"]["start_ms"].as_f64().context("no time of a start");
+    let candidates = result["jobs"][0]["candidates"].as_array().context("the summary has no candidates")?;
+    let of = |it: &Value| {
+        it["verify"]["start_ms"]
+            .as_f64()
+            .with_context(|| format!("a candidate has no time of its start: {it}"))
+    };
     let mut starts = candidates.iter().map(of).collect::<Result<Vec<f64>>>()?;
     starts.sort_by(f64::total_cmp);
     starts.truncate(starts.len().saturating_sub(zygotes));

@@ -128,7 +128,9 @@ fn verify(folder: &Path, captures: &Path, files: &[PathBuf], kernel: &str, name:
     ensure!(candidate["status"] == "PASSED", "{name}: {} {}", candidate["status"], candidate["detail"]);
     eprintln!("{name}: {}", candidate["verify"]["reads"]);
     let seconds = candidate["verify"]["ms"].as_f64().context("no time in the summary")? / 1e3;
-    let touched = candidate["verify"]["reads"]["touched_bytes"].as_u64().context("nothing was touched")?;
+    let touched = candidate["verify"]["reads"]["touched_bytes"]
+        .as_u64()
+        .context("the summary has no `touched_bytes`")?;
     Ok(Verified { seconds, disk, pages: touched / rustix::param::page_size() as u64 })
 }
 
@@ -164,9 +166,13 @@ fn rows(files: &[PathBuf]) -> Result<Rows> {
         prepare(path, true)?;
         let capture = CaptureFile::open(path)?;
         let outputs = outputs(&Entry::from_value(capture.root())?)?;
-        let output = &outputs.first().context("no output")?.tensor;
+        let output = &outputs.first().with_context(|| format!("{} has no output", path.display()))?.tensor;
         let (count, width) = (output.shape[1], output.shape[2] * output.dtype.size());
-        let table = capture.storages().iter().max_by_key(|it| it.bytes).context("no table")?;
+        let table = capture
+            .storages()
+            .iter()
+            .max_by_key(|it| it.bytes)
+            .with_context(|| format!("{} has no storage", path.display()))?;
         let file = File::open(path)?;
         fadvise(&file, 0, None, Advice::Random)?;
         let mut row = vec![0; usize::try_from(width)?];
@@ -187,6 +193,6 @@ fn rows(files: &[PathBuf]) -> Result<Rows> {
         pages += start.elapsed().as_secs_f64() / f64::from(SAMPLES);
         touched += count;
     }
-    ensure!(0.0 < seconds, "no rows");
+    ensure!(0.0 < seconds, "there are no captures, so no row was read");
     Ok(Rows { touched, seconds: weighted / touched as f64, page_seconds: pages / files.len() as f64 })
 }

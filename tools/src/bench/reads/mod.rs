@@ -34,6 +34,7 @@ pub(crate) struct Arguments {
     /// Compare only the read methods
     #[arg(long)]
     streams_only: bool,
+    /// Print JSON instead of Markdown
     #[arg(long)]
     json: bool,
 }

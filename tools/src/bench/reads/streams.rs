@@ -139,7 +139,7 @@ pub(super) fn by_method(path: &Path, bytes: u64, method: ReadMethod, readers: us
 
 fn cached(path: &Path) -> Result<u64> {
     let pages =
-        cached_pages(File::open(path)?.as_fd()).context("this kernel does not report what is cached")?;
+        cached_pages(File::open(path)?.as_fd()).context("this Linux does not report what is cached")?;
     Ok(pages * rustix::param::page_size() as u64)
 }
 
