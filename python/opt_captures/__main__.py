@@ -58,7 +58,7 @@ def arguments() -> argparse.ArgumentParser:
     project.add_argument("--parity", action="store_true", help="compare and time as KernelForge does")
     trace = commands.add_parser("flashinfer-trace", help="record references of a data set, and write a plan")
     trace.add_argument("project", type=Path, help="the data set: a folder with definitions, workloads and solutions")
-    trace.add_argument("out", type=Path, help="the folder to write; must be new or empty")
+    trace.add_argument("out", type=Path, help="the folder for captures, kernels and a plan")
     trace.add_argument(
         "--calls", type=int, default=flashinfer.DEFAULT_CALLS, help="workloads of each definition (%(default)s)"
     )

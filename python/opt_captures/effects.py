@@ -36,11 +36,12 @@ class Treatment:
 
 
 def treat(op: OpName, given: Mapping[str, Any], out: object, *, in_place: bool = False) -> Treatment:
-    """Decides before a call how to record it. `out` is the argument with that name, if there is one.
+    """Decides before a call how to record it. `out` is the argument with that name, if there is one; `given` has all
+    others.
 
     Arguments that a call changes besides computing its result are recorded before and after the call. An in-place call
-    whose only effect is its result is recorded as the same call out of place. If `in_place` is set, its argument is
-    recorded before and after the call too.
+    whose only effect is its result is recorded as the same call out of place. If `in_place` is set, the argument of
+    such a call is recorded before and after it instead, unless it is `out`.
 
     Raises:
         NotRecordable: an argument that would be recorded before and after the call shares memory with another one.

@@ -1,11 +1,15 @@
-"""The errors of recording."""
+"""The errors of recording and importing."""
 
 from __future__ import annotations
 
 
 class RecordError(Exception):
-    """Recording was not possible. The message says what was attempted, why it failed, and what to do."""
+    """Recording or importing was not possible. The message says what was attempted and why it failed."""
 
 
 class NotRecordable(Exception):
-    """A single call cannot be recorded. The model continues, and the reason is counted and reported at the end."""
+    """A single call cannot be recorded.
+
+    The recorder lets the model continue, counts the reasons, and reports them at the end. An import leaves out the
+    problem or definition that made the call.
+    """

@@ -13,7 +13,7 @@ from .reservoir import Reservoir
 from .signatures import Signature
 from .values import check, describe
 
-#: The largest number of classes. Calls of further classes are counted together and not kept.
+#: The largest number of classes of an op. Calls of further classes are counted together and not kept.
 MAX_CLASSES = 10_000
 
 

@@ -56,8 +56,8 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
 
     Raises:
         RecordError: at once, if an op is not known or a limit is less than 1; on entering, if the folder is not empty,
-            another recorder is running, or the program is not found; in the block, if it uses
-            ``torch.nn.DataParallel``; on leaving, if captures could not be written.
+            another recorder is running, or `store` is set and the program is not found; in the block, if it uses
+            ``torch.nn.DataParallel``; on leaving, if captures could not be written and the block raised nothing.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -180,8 +180,8 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
     def _handle_call(self, op: OpName, func: Any, args: Any, kwargs: Any) -> Any:
         """Makes a call, and records it.
 
-        Calls by the recorder itself and by other threads are not recorded. Of two nested calls of the same function, or
-        of functions with the same last name, only the outer one is recorded.
+        Calls by the recorder itself and by other threads are not recorded. If a recorded call directly makes another
+        one of the same function, or of a function with the same last name, only the outer call is recorded.
         """
         if self._in_own_code or self._thread is None:
             return func(*args, **kwargs)
@@ -229,7 +229,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             self._in_own_code = before
 
     def _before(self, op: OpName, args: Any, kwargs: Any) -> _Kept | None:
-        """Counts the call and, if it will be kept, holds its arguments. Arguments that the call changes are copied."""
+        """Counts the call and, if it is to be kept, holds its arguments. Arguments that it will change are copied."""
         if self._wanted is None and next(tensors([*args, *kwargs.values()]), None) is None:
             return None  # A function that only creates tensors is not recorded.
         out = kwargs.get(OUT)
@@ -304,7 +304,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
 
 
 class _Kept:
-    """A call that will be kept, between its start and its end."""
+    """A call that is to be kept, between its start and its end."""
 
     def __init__(self, op: OpRecord, slot: Slot, treatment: Treatment, held: list[Any]) -> None:
         self.op, self.slot, self.treatment, self.held = op, slot, treatment, held

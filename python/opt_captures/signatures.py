@@ -1,7 +1,7 @@
 """Signatures: the parameters of a function, which give names to a call's values.
 
-Most functions written in Python name their parameters. For all others, the parameters come from a schema of the ATen
-operator, or from the Python function that PyTorch's own tests use in its place.
+Most functions written in Python name their parameters. For any other function, the parameters come from a schema of
+its ATen operator, or from the Python function that PyTorch's own tests use in its place.
 """
 
 from __future__ import annotations

@@ -128,8 +128,8 @@ def short_dtype(dtype: torch.dtype) -> str:
 class Holder:
     """Converts the values of one call to values to save.
 
-    The saved values are on the CPU and without gradients.
-    Tensors that share a storage still share it, except those that use only a part of it and are copied alone.
+    The saved values are on the CPU and without gradients. Tensors that share a storage still share it, except those
+    that use only a part of it and are copied alone.
     """
 
     def __init__(self, written: frozenset[tuple[str, int]] = frozenset()) -> None:

@@ -16,7 +16,7 @@ from .program import program
 from .result import Result
 from .runs import OpenRun, find_run
 
-#: Time limit for one candidate in seconds, including the time that it waits for others.
+#: Time limit in seconds for a candidate's result, from its submission, or from the start of its short run.
 DEFAULT_SECONDS = 3600.0
 #: The largest number of candidates that are submitted at once, each over its own connection. A run accepts 32
 #: connections.
@@ -51,10 +51,10 @@ def evaluate(
         language: the candidate's language, as in a plan; required for languages whose files have the suffixes of other
             languages, such as ``torch-extension`` and ``triton``.
         symbol: the function to call; by default, that of the language.
-        timeout: time limit in seconds.
+        timeout: time limit for the result, in seconds.
 
     Raises:
-        RefusedError: the run does not accept this candidate.
+        RefusedError: the open run refuses this candidate, or ended before the candidate did.
         ProgramError: the program was not found, or a short run ended without a result.
         SupervisorError: there was no answer or no result in time.
     """
@@ -126,8 +126,8 @@ def submit(run: OpenRun, request: dict[str, Any], *, job: str | None, timeout: f
     """Submits a candidate to an open run and waits for its result.
 
     Raises:
-        RefusedError: the run does not accept it.
-        SupervisorError: the run ended, or took longer than `timeout` seconds.
+        RefusedError: the run refuses it, or ended before the candidate did.
+        SupervisorError: the run could not be reached, or took longer than `timeout` seconds.
     """
     with run.connect() as connection:
         params: dict[str, Any] = {**request, **({"job": job} if job else {})}

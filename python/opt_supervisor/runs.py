@@ -57,7 +57,7 @@ def open_runs() -> Iterator[OpenRun]:
                 with Connection(link.with_suffix(".sock")) as connection:
                     run = connection.call("status")["run"]
             except SupervisorError:
-                continue  # The run has ended, or is about to end.
+                continue  # The run has ended, is about to end, or does not answer.
             if run.get("ending") == "no":
                 yield OpenRun(link.with_suffix(".sock"), Path(run["folder"]), Path(run["plan"]), int(run["pid"]))
 

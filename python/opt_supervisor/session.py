@@ -35,7 +35,8 @@ class Session:
                 print(session.evaluate(path))
 
     Raises:
-        ProgramError: the run did not start, or not in time. The message contains its error output.
+        ProgramError: on entering, if the program was not found or the run did not start in time. If the program ran,
+            the message contains its error output.
     """
 
     def __init__(self, plan: str | Path) -> None:
@@ -91,8 +92,8 @@ class Session:
         """Evaluates a candidate. The arguments are those of the function `evaluate`.
 
         Raises:
-            RefusedError: the run does not accept it.
-            SupervisorError: the run did not answer.
+            RefusedError: the run refuses it, or ended before the candidate did.
+            SupervisorError: the session is not open, or there was no answer or no result in time.
         """
         (result,) = self.evaluate_all([path], job=job, language=language, symbol=symbol, timeout=timeout)
         return result

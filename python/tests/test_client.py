@@ -73,7 +73,7 @@ class Evaluating(RunTest):
         self.assertIn("SIGSEGV", result.artifacts["feedback"])
         self.assertEqual(result.metrics["combined_score"], 0.0)
 
-    def test_text_is_evaluated_without_a_run(self) -> None:
+    def test_text_is_evaluated_without_an_open_run(self) -> None:
         self.assertEqual(evaluate_text(CRASHES, "c", self.plan, name="mine").candidate, "softmax/mine")
 
     def test_language_and_symbol_are_passed_on(self) -> None:
@@ -107,7 +107,7 @@ class Evaluating(RunTest):
             self.assertEqual(evaluate_text(text, "python", self.plan).status, "PASSED")
             self.assertEqual(session.evaluate(extension, language="torch-extension").status, "PASSED")
 
-    def test_session_judges_several_and_ends_its_run(self) -> None:
+    def test_session_judges_several_kernels_and_ends_its_run(self) -> None:
         with Session(self.plan) as session:
             right, wrong = session.evaluate_all([KERNELS / "fast.c", self.crashing])
             self.assertTrue(right.passed, right.feedback)

@@ -196,7 +196,7 @@ class Problems(RecordingTest):
         self.plan(self.write("relu.py", problem(*LEVEL_1["relu"])))
         self.assertIn("x", (self.folder / "out/kernels/relu.c").read_text())
 
-    def test_files_that_do_not_fit_together_are_refused(self) -> None:
+    def test_repeated_names_missing_files_and_kernels_without_a_problem_are_refused(self) -> None:
         relu = self.write("relu.py", problem(*LEVEL_1["relu"]))
         (self.folder / "other").mkdir()
         again = self.write("other/relu.py", problem(*LEVEL_1["relu"]))
