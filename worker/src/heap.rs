@@ -11,8 +11,8 @@ pub(crate) const WORKER: c_int = 2 << 20;
 /// The same for the other commands. A run has its largest blocks while it reads the plan, and can last for days.
 pub const SUPERVISOR: c_int = 128 << 10;
 
-/// Fixes glibc's thresholds: blocks of this size and larger get their own mapping. Other C libraries do not change
-/// theirs.
+/// Fixes glibc's thresholds: blocks of this size and larger get their own mapping. Does nothing with other C libraries,
+/// which do not raise such thresholds by themselves.
 pub fn return_blocks_from(size: c_int) {
     #[cfg(not(target_env = "gnu"))]
     let _ = size;

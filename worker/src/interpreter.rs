@@ -27,7 +27,7 @@ const MAX_TRIED: usize = 16;
 /// The oldest Python version whose vectorcall protocol the runner can use.
 const MIN_VERSION: (u32, u32) = (3, 9);
 
-/// An interpreter that can run candidates: it has torch and a shared library.
+/// An interpreter that can run candidates (`interpreter_of` has the conditions).
 #[derive(Clone, Debug)]
 pub(crate) struct Interpreter {
     pub(crate) executable: PathBuf,
@@ -156,7 +156,7 @@ fn drain(pipe: Option<impl Read + AsFd>) -> String {
     if let Some(pipe) = pipe {
         // If the pipe cannot be made non-blocking, this waits for its end.
         let _ = rustix::io::ioctl_fionbio(&pipe, true);
-        // Fails when the pipe is empty. The bytes read before are in `text`.
+        // Fails when the pipe is empty but still open elsewhere. The bytes read before are in `text`.
         let _ = pipe.take(MAX_ANSWER).read_to_end(&mut text);
     }
     String::from_utf8_lossy(&text).into_owned()

@@ -54,7 +54,7 @@ pub(crate) enum RecordedError {
     Bind { name: String, source: opt_shared::arguments::BindError },
     #[error("sampling the recorded output of {name}")]
     Scale { name: String, source: CompareError },
-    #[error("storing the values of a conjugate or negative argument of {name}")]
+    #[error("storing the values of a lazily conjugated or negated argument of {name}")]
     Materialise { name: String, source: io::Error },
 }
 

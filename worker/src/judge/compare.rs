@@ -71,7 +71,7 @@ pub enum CompareError {
     #[error(transparent)]
     Layout(#[from] LayoutError),
     #[error(
-        "cannot read {length} at byte {offset} of the {side} (if it was recorded: was its file truncated meanwhile?)"
+        "cannot read {length} at byte {offset} of the {side} (an expected output is read from its capture: was that file truncated?)"
     )]
     Read {
         side: ByteSource,

@@ -1,4 +1,4 @@
-//! Statistics of times: summaries, intervals over runners, and the order of the next blocks.
+//! Statistics of times: summaries, and intervals over runners and over pairs of blocks.
 //!
 //! Pure: the same samples and seed give the same result. The supervisor combines the estimates of many entries into a
 //! score and a rank.

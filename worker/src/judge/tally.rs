@@ -230,7 +230,7 @@ impl<'a> Tally<'a> {
             for (index, (expected, actual)) in (first_index..).zip(elements) {
                 let expected = Number::read(dtype, expected).signed(self.signs, dtype).whole();
                 let actual = Number::read(dtype, actual).whole();
-                // Both are integers, because the type is exact.
+                // Neither is `None`, because the type is an integer or a bool.
                 let (expected, actual) = (expected.unwrap_or(0), actual.unwrap_or(0));
                 let mut record = false;
                 let verdict = judge_whole(expected, actual, self.rules, |value, difference| {

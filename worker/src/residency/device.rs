@@ -22,7 +22,7 @@ impl Buffer {
         Self { address, bytes, placed }
     }
 
-    /// This buffer for other contents of this many bytes, which take as much memory.
+    /// Returns this buffer with another number of requested bytes, which must round up to as many grains.
     #[must_use]
     pub const fn with_bytes(self, bytes: Bytes) -> Self {
         Self { bytes, ..self }
@@ -123,7 +123,7 @@ pub trait Device {
 
     fn drop_slot(&mut self, slot: Self::Slot);
 
-    /// Queues a copy of the first `bytes` of `slot`. `reclaim` returns the slot.
+    /// Queues a copy of the first `bytes` of `slot` to the offset `at` of the buffer. `reclaim` returns the slot.
     fn upload(
         &mut self,
         slot: Self::Slot,
@@ -132,7 +132,7 @@ pub trait Device {
         at: Bytes,
     ) -> Result<Event, DeviceError>;
 
-    /// Queues a copy into the first `bytes` of `slot`. `reclaim` returns the slot.
+    /// Queues a copy from the offset `at` of the buffer into the first `bytes` of `slot`. `reclaim` returns the slot.
     fn download(
         &mut self,
         slot: Self::Slot,

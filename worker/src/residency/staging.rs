@@ -24,7 +24,9 @@ pub trait Source {
 pub enum StagingError {
     #[error(transparent)]
     Device(#[from] DeviceError),
-    #[error("a tensor refers to storage {storage}, but the load has only {storages}")]
+    #[error(
+        "a tensor refers to storage {storage} (counted from 0), but the load has only {storages} storages"
+    )]
     NoStorage { storage: usize, storages: usize },
     #[error("opening {source_name}")]
     Open {
@@ -69,9 +71,9 @@ impl<D: Device> Ring<D> {
     pub fn prepare(
         &mut self,
         on: &mut Accounted<D>,
-        pieces: impl Iterator<Item = Bytes>,
+        sizes: impl Iterator<Item = Bytes>,
     ) -> Result<(), DeviceError> {
-        let chunks = pieces.map(|it| it.get().div_ceil(self.slot_bytes.get())).fold(0, u64::saturating_add);
+        let chunks = sizes.map(|it| it.get().div_ceil(self.slot_bytes.get())).fold(0, u64::saturating_add);
         while self.allocated < chunks.min(self.slots) {
             self.idle.push(on.slot(self.slot_bytes)?);
             self.allocated += 1;

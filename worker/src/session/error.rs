@@ -28,7 +28,7 @@ pub(crate) enum SessionError {
     #[error(
         "opening {entry}: the machine ran out of open files or memory (raise its limit on open files, or give it more memory)"
     )]
-    Means { entry: String, source: Box<InputFault> },
+    Shortage { entry: String, source: Box<InputFault> },
     #[error("writing new inputs for {entry}")]
     Variants { entry: String, source: io::Error },
     #[error("handling the outputs of {entry}")]
@@ -64,10 +64,10 @@ pub(crate) enum InputFault {
 }
 
 impl InputFault {
-    /// A worker error if the machine is to blame.
+    /// Returns the fault itself if the capture is to blame, and a worker error if the machine is.
     pub(crate) fn of_the_capture(self, entry: &str) -> Result<Self, SessionError> {
         if is_shortage(&self) {
-            return Err(SessionError::Means { entry: entry.to_owned(), source: Box::new(self) });
+            return Err(SessionError::Shortage { entry: entry.to_owned(), source: Box::new(self) });
         }
         Ok(self)
     }

@@ -65,12 +65,12 @@ pub(crate) trait Backend {
         true
     }
 
-    /// Over all sessions; empty if the backend has no device.
+    /// The high-water marks of device memory over all sessions; empty if the backend has no device.
     fn device_points(&self) -> Vec<DevicePoint> {
         Vec::new()
     }
 
-    /// Over all sessions; empty unless the device is emulated.
+    /// What each kernel did on the emulated device, over all sessions; empty unless the device is emulated.
     fn emulated_kernels(&self) -> Vec<EmulatedKernel> {
         Vec::new()
     }
@@ -207,7 +207,7 @@ pub(crate) trait VariantMemory {
 /// The inputs of a session's entries that differ in every timed call.
 pub(crate) struct Varied<'b, M> {
     pub(crate) memory: &'b M,
-    /// All lie in the same memory, because only one entry is called at a time.
+    /// The variants of each entry. All lie in the same memory, because only one entry is called at a time.
     pub(crate) entries: &'b [Variants],
 }
 

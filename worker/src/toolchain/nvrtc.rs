@@ -133,8 +133,8 @@ enum Compiler {
 }
 
 impl Compiler {
-    /// True for an NVRTC that can compile for cards with instructions of their own (`sm_90a`), which is the case since
-    /// CUDA 12. Its PTX can be too new for a card's driver; that of older compilers hardly is.
+    /// True for NVRTC since CUDA 12, which can compile for architectures with instructions of their own (`sm_90a`). Its
+    /// PTX can be too new for a card's driver; that of older compilers seldom is.
     fn builds_machine_code(&self) -> bool {
         const FIRST: u32 = 12;
         match self {
@@ -151,7 +151,8 @@ impl Compiler {
     }
 }
 
-/// Returns the compiler that a build with these folders would use, as `yes NAME`, or `no` and the reason.
+/// Returns the compiler that a build with these folders would use, as `yes NVRTC, PATH` or `yes nvcc, PATH`;
+/// otherwise `no` and the reason.
 pub(crate) fn describe(toolchain: &[PathBuf]) -> String {
     match find(toolchain) {
         Some(Compiler::Library(path)) => format!("yes NVRTC, {}", path.display()),

@@ -83,8 +83,8 @@ impl Toolchain for TorchExtension {
         }
         if log.contains("fatal error: Python.h") || log.contains("'Python.h' file not found") {
             return Some(
-                "`torch/extension.h` needs Python's headers (install them: Debian has them in libpython3-dev), which \
-                 `ATen/ATen.h` and `torch/types.h` do not"
+                "`torch/extension.h` needs Python's headers: install them (Debian has them in libpython3-dev), or \
+                 include `ATen/ATen.h` or `torch/types.h`, which do not need them"
                     .to_owned(),
             );
         }

@@ -2,9 +2,9 @@
 
 Arguments: the source, the file to write, and a JSON object with `kernels` (each with `symbol`, `types`, `threads` and
 `shared`), `constants` (strings by name), `folders` (from which modules are imported) and `card` (its compute capability,
-such as 90, or null for the emulated device). A launch knows nothing about
-Triton, so the PTX is changed in three ways: shared memory gets its size, parameters that Triton adds and the kernel does
-not use are removed, and positions in inlined functions are replaced by the positions of the calls.
+such as 90, or null for the emulated device). A launch knows nothing about Triton, so the PTX is changed in three ways:
+shared memory gets its size, parameters that Triton adds and the kernel does not use are removed, and positions in inlined
+functions are replaced by the positions of the calls.
 """
 
 import ast
@@ -96,7 +96,7 @@ def compile_one(module, kernel, constants, card):
 
     name, threads = kernel["symbol"], kernel["threads"]
     if threads % 32 or threads & (threads - 1):
-        fail(f"`{name}` has blocks of {threads} threads; Triton's have 32 threads for each warp, and 1, 2, 4, … warps")
+        fail(f"`{name}` has blocks of {threads} threads; Triton's have 32, 64, 128, … threads (32 times a power of two)")
     warps = threads // 32
     value = getattr(module, name, None)
     if value is None:

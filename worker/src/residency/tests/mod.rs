@@ -38,17 +38,17 @@ fn peak_equals_the_formula_in_ten_thousand_jobs() {
         assert_eq!(residency.ledger().peak(), peak.bytes(), "job {seed}: {peak:?}");
         let held: u64 = job.storages.iter().map(|it| it.held).max().unwrap_or(0);
         assert!(peak.source <= Bytes::new(held), "job {seed}");
-        check_lazy_order(&job, &mut residency, seed);
+        check_order_of_load(&job, &mut residency, seed);
         let marks = residency.device().marks();
         assert_eq!(marks.staged, peak.staging, "job {seed}");
         assert_eq!(marks.placed, peak.weights + peak.after, "job {seed}");
         assert_eq!(residency.ledger().sum(), marks.placed + marks.staged, "job {seed}");
-        release_with_the_last_use(&job, residency, after, seed);
+        check_release_with_the_last_use(&job, residency, after, seed);
     }
 }
 
 /// Checks the order of a load, from the ledger's lines and the device's own record.
-fn check_lazy_order(job: &Job, residency: &mut Residency<Counting, usize>, seed: u64) {
+fn check_order_of_load(job: &Job, residency: &mut Residency<Counting, usize>, seed: u64) {
     for (storage, uses) in job.storages.iter().zip(job.uses()) {
         assert_eq!(storage.opened.get(), u32::from(0 < uses), "job {seed}: {}", storage.number);
         assert!(!storage.open_now.get(), "job {seed}: {}", storage.number);
@@ -57,16 +57,16 @@ fn check_lazy_order(job: &Job, residency: &mut Residency<Counting, usize>, seed:
     let mut uploads_are_over = false;
     for line in residency.ledger().lines() {
         match (line.kind, line.change) {
-            (Kind::Source, Change::Taken) => sources += 1,
-            (Kind::Source, Change::Given) => sources -= 1,
+            (Kind::Source, Change::Allocated) => sources += 1,
+            (Kind::Source, Change::Released) => sources -= 1,
             (Kind::Weight, _) => assert_eq!((sources, uploads_are_over), (0, false), "job {seed}"),
             (Kind::Output | Kind::Workspace | Kind::Activation, _) => uploads_are_over = true,
             (Kind::Staging, _) => assert!(!uploads_are_over, "job {seed}"),
         }
         assert!((0..=1).contains(&sources), "job {seed}: one source at a time");
     }
-    // All copies into a buffer are queued before the next buffer is allocated, and complete before the buffers that
-    // follow the tensors are.
+    // All copies into a buffer are queued before the next buffer is allocated. All are complete before the first of the
+    // buffers that follow the tensors is allocated.
     let calls = &residency.device().calls;
     let mut not_uploaded = 0;
     let weights = job.uses().iter().filter(|&&uses| 0 < uses).count();
@@ -88,7 +88,7 @@ fn check_lazy_order(job: &Job, residency: &mut Residency<Counting, usize>, seed:
     assert_eq!((not_uploaded, allocated), (0, weights + job.after.len()), "job {seed}");
 }
 
-fn release_with_the_last_use(
+fn check_release_with_the_last_use(
     job: &Job,
     mut residency: Residency<Counting, usize>,
     after: Vec<super::device::Buffer>,

@@ -30,7 +30,7 @@ impl During {
     }
 }
 
-/// If the candidate cannot have caused it, the host is to blame.
+/// Returns the verdict for an error of the driver: `InfraError` if the candidate cannot have caused the error.
 pub(super) fn of_error(error: &DriverError, during: &During, buffers: &[DeviceBuffer]) -> Verdict {
     let verdict = |status, detail| Verdict { status, detail };
     let what = during.text();
@@ -130,6 +130,7 @@ fn at(error: &DriverError) -> String {
     }
     text
 }
+
 /// The verdict for a constant that no longer has the contents that were loaded or that an earlier step saw. Any kernel
 /// since then could have written to it, so no candidate is blamed.
 pub(super) fn changed_in_pool(input: &str) -> Verdict {

@@ -71,7 +71,7 @@ pub(crate) struct CudaBackend<'d> {
 #[derive(Default)]
 struct State {
     residency: Option<Residency<CudaMemory, Key>>,
-    /// The inputs of a session stay until the next one has named its own.
+    /// The inputs of the last session, which stay on the device until the next session has named its own.
     uses: Vec<Key>,
     /// The digests of inputs right after their upload.
     digests: BTreeMap<Key, Digest>,
@@ -273,6 +273,7 @@ impl Backend for CudaBackend<'_> {
     }
 }
 
-fn refused(what: &'static str, _: Bytes) -> DeviceError {
-    DeviceError::Failed { device: "the device", what: "making room", source: std::io::Error::other(what) }
+fn refused(why: &str, wanted: Bytes) -> DeviceError {
+    let source = std::io::Error::other(format!("{why} ({wanted})"));
+    DeviceError::Failed { device: "the device", what: "making room", source }
 }

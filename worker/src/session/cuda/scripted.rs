@@ -94,7 +94,9 @@ pub(super) struct Script {
     pub(super) failing: Vec<(Asked, usize, Code)>,
     /// The sizes of the parameters and the function of each kernel, by symbol.
     pub(super) kernels: BTreeMap<String, (Vec<usize>, Kernel)>,
+    /// The symbols of kernels that never end.
     pub(super) endless: Vec<String>,
+    /// True if the context can be replaced.
     pub(super) replaceable: bool,
     pub(super) held: Bytes,
     pub(super) most_held: Bytes,
@@ -168,7 +170,7 @@ impl ScriptedDriver {
         (Self { started: Instant::now(), card, script: script.clone() }, script)
     }
 
-    /// Returns an error if the script lets this call fail, or if the context has failed.
+    /// Records a call. Returns an error if the script makes the call fail, or if the context has failed.
     fn ask(&self, asked: Asked) -> Result<MutexGuard<'_, Script>, DriverError> {
         let mut script = self.script.lock();
         script.asked.push(asked);
