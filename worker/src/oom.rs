@@ -1,4 +1,5 @@
-//! Makes Linux kill runners and compilers first, then workers, and the supervisor last when the machine runs out of memory.
+//! Makes Linux kill runners and compilers first, then workers, and the supervisor last when the machine runs out of
+//! memory.
 
 use std::io;
 

@@ -71,7 +71,8 @@ pub enum CompareError {
     #[error(transparent)]
     Layout(#[from] LayoutError),
     #[error(
-        "cannot read {length} at byte {offset} of the {side} (an expected output is read from its capture: was that file truncated?)"
+        "cannot read {length} at byte {offset} of the {side} (an expected output is read from its capture: \
+         was that file truncated?)"
     )]
     Read {
         side: ByteSource,

@@ -41,7 +41,8 @@ impl BitOr for Limits {
 }
 
 impl Pace {
-    /// Returns the pace of a block from the readings before and after it: the lower clock, the higher power, and all limits.
+    /// Returns the pace of a block from the readings before and after it: the lower clock, the higher power, and all
+    /// limits.
     pub(crate) fn around(self, after: Self) -> Self {
         let lower = |one: Option<u32>, other: Option<u32>| one.into_iter().chain(other).min();
         Self {

@@ -18,9 +18,9 @@ const EXTERNAL_SIGNALS: [&str; 8] = [
     "File size limit exceeded",
 ];
 
-/// Splits a line that a program of the toolchain prints about itself into the part before the colon (`cc`, `nvcc fatal`)
-/// and the complaint. `None` for other lines, such as diagnostics of a source, which begin
-/// with a path and a line number.
+/// Splits a line that a program of the toolchain prints about itself into the part before the colon (`cc`, `nvcc
+/// fatal`) and the complaint. `None` for other lines, such as diagnostics of a source, which begin with a path and a
+/// line number.
 fn own_line(line: &str) -> Option<(&str, &str)> {
     let (program, complaint) = line.split_once(": ")?;
     let program = program.trim_end();

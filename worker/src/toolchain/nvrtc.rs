@@ -151,8 +151,8 @@ impl Compiler {
     }
 }
 
-/// Returns the compiler that a build with these folders would use, as `yes NVRTC, PATH` or `yes nvcc, PATH`;
-/// otherwise `no` and the reason.
+/// Returns the compiler that a build with these folders would use, as `yes NVRTC, PATH` or `yes nvcc, PATH`; otherwise
+/// `no` and the reason.
 pub(crate) fn describe(toolchain: &[PathBuf]) -> String {
     match find(toolchain) {
         Some(Compiler::Library(path)) => format!("yes NVRTC, {}", path.display()),

@@ -21,6 +21,7 @@ const FIRST_ADDRESS: u64 = 0x7f00_0000_0000;
 const GAP: u64 = 1 << 20;
 const DIGEST: &str = "opt_digest";
 
+/// A call of the driver that is recorded, and that a script can make fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Asked {
     Memory,

@@ -47,6 +47,7 @@ pub(super) struct DeviceSession<'b> {
     module: Option<ModuleId>,
     /// The reason why the candidate cannot be launched; `None` if it can.
     refusal: Option<String>,
+    /// The verdict that ended the session; `None` while the candidate can be called.
     pub(super) ended: Option<Verdict>,
     /// Set if the context cannot be used any more.
     pub(super) context_failed: bool,
@@ -149,7 +150,8 @@ impl<'b> DeviceSession<'b> {
         Ok(())
     }
 
-    /// If the workspaces do not fit, the candidate is to blame.
+    /// Evaluates the launches of each entry and allocates their workspaces. If the workspaces do not fit, the candidate
+    /// is to blame.
     fn place_workspaces(&mut self) -> Result<(), SessionError> {
         let card = self.driver().lock().card().clone();
         let launch = &self.candidate.callee.launch;
@@ -185,7 +187,7 @@ impl<'b> DeviceSession<'b> {
                     self.ended = Some(Verdict {
                         status: Status::DeviceMemoryLimit,
                         detail: format!(
-                            "its workspaces take {asked} in addition to inputs and outputs: {error}"
+                            "the candidate's workspaces take {asked} in addition to inputs and outputs: {error}"
                         ),
                     });
                     // Only the residency engine knows the workspaces that were allocated before the error, so it is
@@ -212,7 +214,7 @@ impl<'b> DeviceSession<'b> {
                 Ok(None) => {}
                 Ok(Some(input)) => self.ended = Some(fault::changed_in_pool(&input)),
                 Err(error) => {
-                    let during = During::Ours("making digests of the inputs");
+                    let during = During::Ours("computing digests of the inputs");
                     let _: Answer<()> = self.fail(&error, &during, &[]);
                     return Ok(());
                 }
@@ -329,7 +331,13 @@ impl<'b> DeviceSession<'b> {
         restored.map_err(|source| SessionError::Outputs { entry: name(), source })
     }
 
-    pub(super) fn look_over(&self, entry: usize, poison: u8) -> Result<Option<Verdict>, DriverError> {
+    /// Checks the bands beside inputs and workspaces, and the digests of the inputs. Returns a verdict if a call
+    /// changed any of them.
+    pub(super) fn check_bands_and_inputs(
+        &self,
+        entry: usize,
+        poison: u8,
+    ) -> Result<Option<Verdict>, DriverError> {
         let call = &self.calls[entry];
         let bands = call.inputs.iter().map(|it| (it, BAND_BYTE));
         let bands = bands.chain(call.workspaces.iter().map(|it| (it, poison)));
@@ -424,7 +432,7 @@ impl Session for DeviceSession<'_> {
         self.restore(entry)?;
         let Some(elapsed) = self.launch_all(entry, poison, limit) else { return Ok(Answer::Died) };
         self.backend.note_memory(MemoryPoint::Called);
-        let verdict = match self.look_over(entry, poison) {
+        let verdict = match self.check_bands_and_inputs(entry, poison) {
             Ok(None) => {
                 return Ok(Answer::Done(Called {
                     calls_done: 1,

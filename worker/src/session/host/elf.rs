@@ -9,9 +9,9 @@ use std::os::unix::fs::FileExt;
 
 /// The largest number of program headers. Linkers write about a dozen.
 const MAX_PROGRAM_HEADERS: u16 = 256;
-/// In bytes. Linkers write about thirty entries of 16 bytes.
+/// The largest dynamic section, in bytes. Linkers write about thirty entries of 16 bytes.
 const MAX_DYNAMIC: u64 = 64 * 1024;
-/// In bytes. The string table has the names of all symbols; large C++ libraries have a few MiB.
+/// The largest string table, in bytes. It has the names of all symbols; in large C++ libraries, it has a few MiB.
 const MAX_STRINGS: u64 = 64 << 20;
 /// The longest file name on Linux, in bytes.
 const MAX_NAME: usize = 255;
@@ -42,7 +42,7 @@ pub(crate) enum ElfError {
 pub(crate) struct Dynamic {
     /// `DT_NEEDED`, in order, without entries that are not plain file names.
     pub(crate) needed: Vec<String>,
-    /// `DT_SONAME`: the name by which the loader knows it once it is loaded.
+    /// `DT_SONAME`: the name by which the loader knows the library once it is loaded.
     pub(crate) soname: Option<String>,
     strings: Vec<u8>,
 }

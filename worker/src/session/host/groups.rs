@@ -26,8 +26,8 @@ use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, RecordedError};
 use crate::session::{Group, Groups, SessionError, Sharing, Wanted};
 
-/// An entry's own file, and its tensors' files in a store, each once for reading and once for watching. A group and its
-/// two neighbours may be open at the same time.
+/// The open files that are reserved for each entry of a group: the entry's own file and its tensors' files in a store,
+/// each once for reading and once for watching. A group and its two neighbours may be open at the same time.
 const DESCRIPTORS_PER_ENTRY: u64 = 32;
 
 fn within_descriptors(groups: Vec<Range<usize>>, open_files: u64) -> Vec<Range<usize>> {

@@ -15,8 +15,8 @@ use opt_shared::units::Bytes;
 use super::elf::Dynamic;
 use crate::runner::frame::MAX_LIBRARIES;
 
-/// Some code generators leave it out of `DT_NEEDED`, because the programs that usually load their artifacts have loaded
-/// it already.
+/// A library that some code generators leave out of `DT_NEEDED`, because the programs that usually load their artifacts
+/// have loaded it already.
 const TVM_FFI: &str = "libtvm_ffi.so";
 const TVM_FFI_SYMBOLS: &str = "TVMFFI";
 const MAX_LIBRARY: Bytes = Bytes::gib(1);
@@ -65,7 +65,8 @@ impl Libraries {
         &self.found
     }
 
-    /// A runner's limits of address space and of file pages are raised by this.
+    /// The size of all libraries that were found. A runner's limits of address space and of file pages are raised by
+    /// it.
     pub(crate) fn bytes(&self) -> Bytes {
         let size = |it: &Library| it.file.metadata().map(|it| Bytes::new(it.len())).unwrap_or_default();
         self.found.iter().map(size).sum()

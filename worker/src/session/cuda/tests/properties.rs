@@ -101,11 +101,11 @@ fn peak_equals_the_formula_in_ten_thousand_device_jobs() {
         assert_eq!((marks.placed, marks.staged), (peak.weights + peak.after, peak.staging), "job {seed}");
         let script = script.lock();
         assert!(script.most_held <= marks.placed, "job {seed}: {:?}", script.most_held);
-        each_input_is_uploaded_before_the_next_is_allocated(&job, &script.asked, seed);
+        check_each_input_is_uploaded_before_the_next_is_allocated(&job, &script.asked, seed);
     }
 }
 
-fn each_input_is_uploaded_before_the_next_is_allocated(job: &Job, asked: &[Asked], seed: u64) {
+fn check_each_input_is_uploaded_before_the_next_is_allocated(job: &Job, asked: &[Asked], seed: u64) {
     let inputs = job.storages.iter().zip(job.uses()).filter(|(it, uses)| 0 < *uses && it.bytes != 0).count();
     let (mut allocated, mut last) = (0, Asked::Upload);
     for &asked in asked.iter().filter(|it| matches!(it, Asked::Allocate | Asked::Upload)) {

@@ -51,7 +51,7 @@ impl CacheView {
         Some(Self { file: Arc::clone(file), offset, page, map })
     }
 
-    /// 0 if the call fails.
+    /// The number of these pages that are in the cache; 0 if the query fails.
     pub(super) fn resident(&self, pages: Range<u64>) -> u64 {
         if pages.end <= pages.start {
             return 0;
@@ -67,7 +67,7 @@ impl CacheView {
     }
 }
 
-/// Only then does `mincore` report the truth.
+/// Returns true for root and for the file's owner, because `mincore` reports the truth only to them.
 fn is_ours(file: &File) -> bool {
     let Ok(metadata) = file.metadata() else { return false };
     let own_user = rustix::process::geteuid();

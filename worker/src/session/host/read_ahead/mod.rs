@@ -420,7 +420,7 @@ impl Input {
             .collect()
     }
 
-    /// Returns false if there are none.
+    /// Reads these pages, or requests them. Returns false if there are none.
     fn read(&mut self, due: Vec<Range<u64>>) -> bool {
         let any = !due.is_empty();
         for pages in due {

@@ -184,7 +184,8 @@ impl ReadaheadPolicy {
     }
 
     /// Takes the number of pages of a window that are now in the cache and, if touches are observed, the number that
-    /// were touched. Pages in the cache that were not touched are those that Linux read ahead by itself.
+    /// were touched. Pages in the cache that were not touched are those that Linux read ahead by itself. Returns the
+    /// pages to read.
     pub(super) fn seen(&mut self, window: usize, resident: u64, touched: Option<u64>) -> Vec<Range<u64>> {
         let pages = self.pages_of(window..window + 1);
         let length = pages.end - pages.start;
@@ -204,7 +205,7 @@ impl ReadaheadPolicy {
             return Vec::new();
         }
         self.turned_after.get_or_insert(self.touched);
-        self.take(window as u64..window as u64 + 1);
+        self.mark_read(window as u64..window as u64 + 1);
         let missing = length.saturating_sub(resident);
         self.ahead += missing;
         let mut due = if missing == 0 { Vec::new() } else { vec![pages] };
@@ -283,7 +284,7 @@ impl ReadaheadPolicy {
             let known = self.known(to_index(first)..to_index(end));
             let read = pages.start + u64::from(tripwire.left_out)..pages.end;
             self.ahead += (read.end - read.start).saturating_sub(known);
-            self.take(first..end);
+            self.mark_read(first..end);
             if !read.is_empty() {
                 due.push(read);
             }
@@ -291,7 +292,7 @@ impl ReadaheadPolicy {
         due
     }
 
-    fn take(&mut self, windows: Range<u64>) {
+    fn mark_read(&mut self, windows: Range<u64>) {
         for at in windows {
             let pages = self.pages_of(to_index(at)..to_index(at) + 1);
             let window = &mut self.windows[to_index(at)];

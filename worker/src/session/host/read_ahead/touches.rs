@@ -8,7 +8,7 @@ use std::io::Read;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// A candidate can make `maps` very long.
+/// The number of bytes of `maps` that are read, because a candidate can make that list very long.
 const MAPS_BYTES: u64 = 1 << 20;
 /// The size, in bytes, of a page's entry in `/proc/PID/pagemap`.
 const ENTRY_BYTES: usize = 8;
