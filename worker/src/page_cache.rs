@@ -37,8 +37,8 @@ impl EntryGuards {
         guards
     }
 
-    /// Watches an entry's data files in a capture store, if their pages are to be dropped. Call it before any file is
-    /// read.
+    /// Watches an entry's data files in a capture store, if their pages are to be dropped. Call it before any of these
+    /// files is read.
     pub(crate) fn watch_data_of(&mut self, recorded: &Recorded) {
         if recorded.capture.is_packed() && self.drop {
             let files = recorded.capture.data_files().unwrap_or_default();

@@ -123,7 +123,7 @@ fn perform(link: &Link, kept: &mut Kept, task: &Task) -> Report {
     let started = Instant::now();
     let mut head = Head::passed();
     let body = attempt(link, kept, task, &mut head);
-    let mut lacked_tasks = link.were_tasks_refused();
+    let mut lacked_tasks = link.take_tasks_refused();
     let mut report = match body {
         Ok(body) => Report::new(head, body),
         Err(error) => {

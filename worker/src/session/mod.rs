@@ -59,8 +59,7 @@ pub(crate) trait Backend {
     /// ahead of their turn, the first one immediately.
     fn groups<'b>(&'b self, wanted: &Wanted<'b>) -> Result<Box<dyn Groups<Self::Placed> + 'b>, SessionError>;
 
-    /// Returns false if a candidate has broken something that all sessions need, so that no other session can be
-    /// started.
+    /// Returns false if no other session can be started, because a candidate has broken what all sessions need.
     fn can_start_sessions(&self) -> bool {
         true
     }
@@ -387,6 +386,7 @@ pub(crate) trait Clock {
     /// keeps this many CPUs busy.
     fn leaves_room(&self, threads: u32, cpus_busy: f64) -> bool;
 
+    /// Sets whether this process may spin while it waits for the end of a block.
     fn wait_spinning(&mut self, spin: bool);
 
     /// The properties of the device that has this clock; `None` on a CPU.

@@ -3,8 +3,8 @@
 //!
 //! In a verification, while one group is called, a thread opens the entries of the next one, so that disk and candidate
 //! work at the same time. Another thread drops the pages that the previous group left in the page cache. Two kinds of
-//! groups are opened only in their turn: those whose first entry has materialised values, and those that share a file
-//! with the current group (as all entries of a store do), because that file is watched for pages that the current group
+//! groups are opened only in their turn: those whose first entry lies in a capture store or has materialised values,
+//! and those that share a file with the current group, because that file is watched for pages that the current group
 //! adds. In a profile, every group is opened in its turn.
 
 use std::ops::Range;

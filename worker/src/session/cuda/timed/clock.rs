@@ -83,8 +83,8 @@ impl Clock for TimedDevice<'_> {
         if let Some(died) = self.take_outputs(order) {
             return Ok(died);
         }
-        let timing = self.inner.backend.state.borrow();
-        let flush = timing.timing.as_ref().map_or(Duration::ZERO, |it| it.figures.flush);
+        let state = self.inner.backend.state.borrow();
+        let flush = state.timing.as_ref().map_or(Duration::ZERO, |it| it.figures.flush);
         let flushes = if order.cold { order.calls } else { 0 };
         Ok(Answer::Done(Block {
             elapsed: device,
