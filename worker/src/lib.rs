@@ -34,8 +34,8 @@ pub use runner::zygote::main as zygote_main;
 pub use session::cuda::trial;
 pub use session::host::read_ahead;
 
-/// The entry point of canaries. Those that only query the machine print one line: `yes` and a description, or `no` and
-/// the reason.
+/// The entry point of canaries: short-lived processes that test the sandbox or query the machine. Those that only query
+/// the machine print one line: `yes` and a description, or `no` and the reason.
 pub fn canary_main(arguments: &[String]) -> i32 {
     match arguments {
         [verb, named, path, launcher @ ..] if verb == opt_shared::message::ASK_INTERPRETER => {

@@ -186,7 +186,7 @@ impl Device for CudaMemory {
     }
 
     fn enter_thread(&mut self) -> Result<(), DeviceError> {
-        self.driver.lock().enter_thread().map_err(|it| failed("using its context in another thread", it))
+        self.driver.lock().enter_thread().map_err(|it| failed("making the context current", it))
     }
 
     fn capacity(&self) -> Bytes {

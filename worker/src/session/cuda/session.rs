@@ -4,7 +4,7 @@
 //! start:  inputs uploaded ──▶ outputs, workspaces allocated ──▶ digests of inputs
 //! load:   module loaded ──▶ kernels found, their parameters compared
 //! call:   outputs, workspaces filled ──▶ launches, each waited for ──▶ bands checked ──▶ digests of inputs compared
-//! finish: all but the inputs released, which the next session may use
+//! finish: all released but the inputs, which the next session may use
 //! ```
 
 use std::io;
