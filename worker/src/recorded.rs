@@ -48,7 +48,7 @@ pub(crate) enum RecordedError {
         "the capture {name} was written or replaced while it was used (do not write captures during a run)"
     )]
     Written { name: String },
-    #[error("opening the capture {name}")]
+    #[error("interpreting the capture {name}")]
     Entry { name: String, source: opt_shared::arguments::EntryError },
     #[error("binding the arguments of {name}")]
     Bind { name: String, source: opt_shared::arguments::BindError },

@@ -64,7 +64,7 @@ pub enum DeviceError {
         "placing {asked} on {device}, which has {free} of {capacity} left (release buffers, or raise its budget)"
     )]
     NoRoom { device: &'static str, asked: Bytes, free: Bytes, capacity: Bytes },
-    #[error("placing {asked} on {device}: {free} are left, but no piece is large enough")]
+    #[error("placing {asked} on {device}: {free} are free, but no free range is large enough")]
     NoPlace { device: &'static str, asked: Bytes, free: Bytes },
     #[error("allocating {asked} of host memory for copies")]
     NoStaging {
@@ -72,7 +72,9 @@ pub enum DeviceError {
         #[source]
         source: io::Error,
     },
-    #[error("copying {bytes} between a slot of {slot} and byte {at} of a buffer of {size}")]
+    #[error(
+        "copying {bytes} between a slot of {slot} and byte {at} of a buffer of {size}: the slot or the buffer is too small"
+    )]
     OutOfRange { bytes: Bytes, at: Bytes, size: Bytes, slot: Bytes },
     #[error("there is no buffer at {address} on {device}")]
     Unknown { device: &'static str, address: u64 },
@@ -107,7 +109,7 @@ pub trait Device {
     fn grain(&self) -> Bytes;
 
     /// Allocates a buffer with undefined contents. Fails with `NoRoom` if the buffer exceeds the free bytes, with
-    /// `NoPlace` if no free piece is large enough, and with another error if the device does not work.
+    /// `NoPlace` if no free range is large enough, and with another error if the device does not work.
     fn allocate(&mut self, bytes: Bytes) -> Result<Buffer, DeviceError>;
 
     /// Returns true if releasing memory may wait for a running kernel. Allocating memory and copying do not.

@@ -19,7 +19,10 @@ pub(crate) enum SessionError {
     Run { candidate: String, source: Cause },
     #[error("opening the artifact of {candidate}")]
     Artifact { candidate: String, source: io::Error },
-    #[error("the artifact of {candidate} is not the file that was built: its digest is {found}")]
+    #[error(
+        "the artifact of {candidate} is not the file that was built: its digest is {found} (do not write to the run's folder \
+         during a run)"
+    )]
     ArtifactChanged { candidate: String, found: String },
     #[error("running {candidate}: {text}")]
     Interpreter { candidate: String, text: String },

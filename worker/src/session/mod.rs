@@ -151,8 +151,8 @@ pub(crate) struct Wanted<'b> {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sharing<'b> {
-    /// One entry, or several consecutive ones whose outputs and unmapped input bytes together take at most `cap`. Used
-    /// in verification.
+    /// One entry, or several consecutive ones whose outputs and input bytes that cannot be mapped together take at most
+    /// `cap`. Used in verification.
     UpTo { cap: Bytes },
     /// The entries of one of these ranges; `inputs` selects the memory of their inputs. Used in a profile.
     Batches { batches: &'b [Range<usize>], inputs: InputMemory },

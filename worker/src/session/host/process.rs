@@ -78,7 +78,7 @@ pub(crate) enum RunnerError {
     Setup { text: String },
     #[error("a runner was not set up within {SETUP_TIMEOUT:?} (does the disk hang?)")]
     NotSetUp,
-    #[error("stopping or continuing a runner")]
+    #[error("observing, stopping or ending a runner")]
     Handle(#[from] HandleError),
     #[error("evicting inputs and outputs from the caches (profile with cache_state = \"warm\")")]
     Evict(#[source] rustix::io::Errno),
