@@ -1,4 +1,7 @@
-"""Prints the paths of an interpreter's parts, and its versions of torch and Triton, as JSON for the worker. Imports only a few small modules."""
+"""Prints the paths of an interpreter's parts, and its versions of torch and Triton, as JSON for the worker.
+
+Imports only a few small modules.
+"""
 
 import glob
 import importlib.metadata
