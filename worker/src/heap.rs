@@ -8,7 +8,8 @@ use std::ffi::c_int;
 /// The size, in bytes, from which a worker's blocks get their own mapping. For smaller blocks, the system calls would
 /// cost more than they save.
 pub(crate) const WORKER: c_int = 2 << 20;
-/// The same for the other commands. A run has its largest blocks while it reads the plan, and can last for days.
+/// The same for the supervisor and all other commands. A run has its largest blocks while it reads the plan, and can
+/// last for days.
 pub const SUPERVISOR: c_int = 128 << 10;
 
 /// Fixes glibc's thresholds: a block of this size or larger gets its own mapping, and as much free memory at the end of

@@ -1,4 +1,4 @@
-//! Makes Linux prefer to kill runners and compilers, then workers, and the supervisor last when the machine runs out of
+//! Makes Linux kill runners and compilers first, then workers, and the supervisor last when the machine runs out of
 //! memory.
 
 use std::io;

@@ -19,10 +19,11 @@ use opt_shared::outcome::ReadReport;
 use crate::recorded::Recorded;
 
 pub(crate) struct EntryGuards {
+    /// The guard of each file, by the file's device and inode.
     guards: BTreeMap<(u64, u64), CacheGuard>,
     /// True if guards drop the pages that were added.
     drop: bool,
-    /// Guards that were added by the last `add`, or since then.
+    /// The files whose guards were added by the last `add` or since then; before the first `add`, all files.
     newest: Vec<(u64, u64)>,
 }
 
@@ -36,8 +37,8 @@ impl EntryGuards {
         guards
     }
 
-    /// Watches an entry's data files in a capture store, if their pages are to be dropped. Call it before any file is
-    /// read.
+    /// Watches an entry's data files in a capture store, if their pages are to be dropped. Call it before any of these
+    /// files is read.
     pub(crate) fn watch_data_of(&mut self, recorded: &Recorded) {
         if recorded.capture.is_packed() && self.drop {
             let files = recorded.capture.data_files().unwrap_or_default();
@@ -121,7 +122,7 @@ mod tests {
         assert_eq!(guards.guards.len(), 1);
         assert!(guards.watches(&folder.path().join("entry_000001.pt")), "another name of the same file");
         assert!(!guards.watches(folder.path()));
-        // A file that was just written is in the cache, and counts once. Linux before 6.5 does not report this.
+        // A file that was just written is in the cache, and counts once. Linux before 6.5 does not report cached pages.
         if let Some(before) = guards.release().cached_before_bytes {
             assert!(before <= Bytes::from(bytes), "{before}");
         }

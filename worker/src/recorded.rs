@@ -48,13 +48,13 @@ pub(crate) enum RecordedError {
         "the capture {name} was written or replaced while it was used (do not write captures during a run)"
     )]
     Written { name: String },
-    #[error("opening the capture {name}")]
+    #[error("interpreting the capture {name}")]
     Entry { name: String, source: opt_shared::arguments::EntryError },
     #[error("binding the arguments of {name}")]
     Bind { name: String, source: opt_shared::arguments::BindError },
     #[error("sampling the recorded output of {name}")]
     Scale { name: String, source: CompareError },
-    #[error("storing the values of a conjugate or negative argument of {name}")]
+    #[error("storing the values of a lazily conjugated or negated argument of {name}")]
     Materialise { name: String, source: io::Error },
 }
 

@@ -43,7 +43,8 @@ fn link_error(error: LinkError) -> WorkerError {
     WorkerError::Link(Box::new(error))
 }
 
-struct Host {
+/// What a worker keeps from one task to the next.
+struct Kept {
     device: WorkerDevice,
     zygotes: Rc<Zygotes>,
     /// What varies in the job whose candidate was profiled last.
@@ -64,14 +65,14 @@ pub fn main(supervisor: u32, device: Device) -> Result<(), WorkerError> {
     // The first clone shows which of them are available.
     let namespaces = Namespaces::ALL;
     let link = Link::connect(&server, nonce, executable, namespaces).map_err(link_error)?;
-    let mut host = Host {
+    let mut kept = Kept {
         device: WorkerDevice::new(device),
         zygotes: Rc::default(),
         decisions: profile::Decisions::default(),
     };
     while let Some(task) = link.next_task() {
         let lease = task.lease;
-        let report = perform(&link, &mut host, &task);
+        let report = perform(&link, &mut kept, &task);
         // The task is over and has freed its memory files, even if it failed.
         link.holds_nothing().map_err(link_error)?;
         link.send(FromWorker::Finished { lease, report: Box::new(report) }).map_err(link_error)?;
@@ -118,11 +119,11 @@ fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     Ok(())
 }
 
-fn perform(link: &Link, host: &mut Host, task: &Task) -> Report {
+fn perform(link: &Link, kept: &mut Kept, task: &Task) -> Report {
     let started = Instant::now();
     let mut head = Head::passed();
-    let body = attempt(link, host, task, &mut head);
-    let mut lacked_tasks = link.were_tasks_refused();
+    let body = attempt(link, kept, task, &mut head);
+    let mut lacked_tasks = link.take_tasks_refused();
     let mut report = match body {
         Ok(body) => Report::new(head, body),
         Err(error) => {
@@ -141,27 +142,27 @@ fn perform(link: &Link, host: &mut Host, task: &Task) -> Report {
 
 fn attempt(
     link: &Link,
-    host: &mut Host,
+    kept: &mut Kept,
     task: &Task,
     head: &mut Head,
 ) -> Result<Body, Box<dyn std::error::Error>> {
     let Task { lease, ref work } = *task;
-    let decisions = &mut host.decisions;
+    let decisions = &mut kept.decisions;
     match work {
         Work::Build(build) => Ok(Body::Build(build::run(link, lease, build, head)?)),
         Work::Verify(verify)
-            if host.device.runs_device_code() && verify.callee.launcher == Launcher::Kernel =>
+            if kept.device.runs_device_code() && verify.callee.launcher == Launcher::Kernel =>
         {
-            call(&CudaBackend::new(host.device.hold()?, verify.device_cap)?, link, task, head, decisions)
+            call(&CudaBackend::new(kept.device.hold()?, verify.device_cap)?, link, task, head, decisions)
         }
-        Work::Profile(profile) if host.device.runs_device_code() => {
-            call(&CudaBackend::new(host.device.hold()?, profile.device_cap)?, link, task, head, decisions)
+        Work::Profile(profile) if kept.device.runs_device_code() => {
+            call(&CudaBackend::new(kept.device.hold()?, profile.device_cap)?, link, task, head, decisions)
         }
-        Work::Replay(replay) if host.device.runs_device_code() => {
-            call(&CudaBackend::new(host.device.hold()?, replay.device_cap)?, link, task, head, decisions)
+        Work::Replay(replay) if kept.device.runs_device_code() => {
+            call(&CudaBackend::new(kept.device.hold()?, replay.device_cap)?, link, task, head, decisions)
         }
         Work::Verify(_) | Work::Profile(_) | Work::Replay(_) => {
-            call(&HostBackend::new(link, lease, &host.zygotes), link, task, head, decisions)
+            call(&HostBackend::new(link, lease, &kept.zygotes), link, task, head, decisions)
         }
     }
 }

@@ -138,9 +138,12 @@ fn missing_header_error_names_header_and_remedy() {
     let run = run_as(User::Own, &scenario, &plan);
     let named = "name the folder of other headers in [build] include";
     for (name, says) in [
-        ("outside", "it did not find `../shared.h` (a build sees its sources"),
-        ("plain", "it did not find `../shared.h` (it is outside the folders of the candidate's sources"),
-        ("nowhere", "it did not find `nowhere.h` (a build sees its sources"),
+        ("outside", "it did not find the header `../shared.h` (a build sees its sources"),
+        (
+            "plain",
+            "it did not find the header `../shared.h` (it is outside the folders of the candidate's sources",
+        ),
+        ("nowhere", "it did not find the header `nowhere.h` (a build sees its sources"),
     ] {
         let detail = run.candidate(name)["detail"].as_str().unwrap_or_default();
         assert!(detail.contains(says) && detail.contains(named), "{name}: {detail}\n{run}");

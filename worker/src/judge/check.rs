@@ -1,4 +1,4 @@
-//! Compares one recorded output with one slot. Calls the judge's `compare` with the parameters of the attempt:
+//! Compares one output of a call with the recorded one. Calls the judge's `compare` with the parameters of the attempt:
 //! tolerance, poison and strides.
 
 use opt_shared::capture::Tensor;
@@ -31,11 +31,11 @@ pub(crate) struct OutputCheck<'a> {
     pub(crate) tensor: &'a Tensor,
     pub(crate) settings: &'a VerifySettings,
     pub(crate) tolerance: Tolerance,
-    /// The poison with which the slot was filled before the call; `None` if it was not filled.
+    /// The byte with which the output was filled before the call; `None` if it was not filled.
     pub(crate) poison: Option<u8>,
     /// True if a kernel wrote the expected values too. They are then compared as stored, and the flags of the captured
     /// tensor are ignored.
-    pub(crate) written: bool,
+    pub(crate) expected_written: bool,
 }
 
 impl OutputCheck<'_> {
@@ -52,8 +52,8 @@ impl OutputCheck<'_> {
             expected_stride: &tensor.stride,
             // Outputs are allocated with the captured strides.
             actual_stride: &tensor.stride,
-            expected_conjugate: tensor.conjugate && !self.written,
-            expected_negative: tensor.negative && !self.written,
+            expected_conjugate: tensor.conjugate && !self.expected_written,
+            expected_negative: tensor.negative && !self.expected_written,
         };
         let rules = Rules {
             tolerance: self.tolerance,

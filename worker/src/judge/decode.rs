@@ -92,7 +92,7 @@ impl Number {
         Self::Real(Part { value, narrow: !is_wide(dtype) })
     }
 
-    /// The value of an integer, or of a bool as 0 or 1; `None` for a float.
+    /// The value of an integer, or of a bool as 0 or 1; `None` for a float or a complex number.
     pub(super) fn whole(self) -> Option<i128> {
         match self {
             Self::Integer(value) => Some(value),

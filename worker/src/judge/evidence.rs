@@ -225,18 +225,18 @@ fn errors(expected: Number, actual: Number) -> (f64, f64) {
     if let (Some(expected), Some(actual)) = (expected.whole(), actual.whole()) {
         #[expect(clippy::cast_precision_loss, reason = "sizes of errors are figures")]
         let (value, error) = (expected as f64, (actual - expected).unsigned_abs() as f64);
-        return (error, over(error, value));
+        return (error, relative(error, value));
     }
     let mut worst = (0.0, 0.0);
     for (expected, actual) in expected.parts().zip(actual.parts()) {
         let error = if expected == actual { 0.0 } else { (actual - expected).abs() };
         if error > worst.0 || error.is_nan() {
-            worst = (error, over(error, expected));
+            worst = (error, relative(error, expected));
         }
     }
     worst
 }
 
-fn over(error: f64, value: f64) -> f64 {
+fn relative(error: f64, value: f64) -> f64 {
     if error == 0.0 { 0.0 } else { error / value.abs() }
 }

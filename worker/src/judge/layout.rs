@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn expanded_axis_is_read_once() {
+    fn expanded_axis_is_not_read_again_for_each_element() {
         let stride = [0, 1];
         let [(_, bytes), _] = walk_all(&[1000, 4], [&stride, &stride], 4, 32 << 10);
         assert!(bytes <= 4 * 4 * 4, "{bytes} bytes");

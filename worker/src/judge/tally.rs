@@ -30,6 +30,7 @@ struct Extremes {
     first_failed: Option<u64>,
 }
 
+/// The largest errors so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Records {
     absolute: f64,

@@ -62,7 +62,7 @@ pub struct Marks {
 pub enum DeviceError {
     #[error("placing {asked} on {device}, which has only {free} of {capacity} left")]
     NoRoom { device: &'static str, asked: Bytes, free: Bytes, capacity: Bytes },
-    #[error("placing {asked} on {device}: {free} are left, but no piece is large enough")]
+    #[error("placing {asked} on {device}: {free} are free, but no free range is large enough")]
     NoPlace { device: &'static str, asked: Bytes, free: Bytes },
     #[error("allocating {asked} of host memory for copies")]
     NoStaging {
@@ -107,7 +107,7 @@ pub trait Device {
     fn grain(&self) -> Bytes;
 
     /// Allocates a buffer with undefined contents. Fails with `NoRoom` if the buffer exceeds the free bytes, with
-    /// `NoPlace` if no free piece is large enough, and with another error if the device does not work.
+    /// `NoPlace` if no free range is large enough, and with another error if the device does not work.
     fn allocate(&mut self, bytes: Bytes) -> Result<Buffer, DeviceError>;
 
     /// Returns true if releasing memory may wait for a running kernel. Allocating memory and copying do not.
@@ -123,7 +123,7 @@ pub trait Device {
 
     fn drop_slot(&mut self, slot: Self::Slot);
 
-    /// Queues a copy of the first `bytes` of `slot`. `reclaim` returns the slot.
+    /// Queues a copy of the first `bytes` of `slot` to the offset `at` of the buffer. `reclaim` returns the slot.
     fn upload(
         &mut self,
         slot: Self::Slot,
@@ -132,7 +132,7 @@ pub trait Device {
         at: Bytes,
     ) -> Result<Event, DeviceError>;
 
-    /// Queues a copy into the first `bytes` of `slot`. `reclaim` returns the slot.
+    /// Queues a copy from the offset `at` of the buffer into the first `bytes` of `slot`. `reclaim` returns the slot.
     fn download(
         &mut self,
         slot: Self::Slot,

@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_range_is_not_allocated() {
+    fn empty_or_too_long_range_is_not_allocated() {
         assert_eq!(FreeList::new(0).allocate(1), None);
         assert_eq!(FreeList::new(10).allocate(0), None);
         assert_eq!(FreeList::new(10).allocate(11), None);

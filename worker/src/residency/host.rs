@@ -104,10 +104,10 @@ impl HostDevice {
         let arena = Arc::new(arena);
         let (orders, queue) = channel();
         let (finished, ends) = channel();
-        let arena_of_reader = Arc::clone(&arena);
+        let arena_of_copier = Arc::clone(&arena);
         let copier = std::thread::Builder::new()
             .name("copies".to_owned())
-            .spawn(move || copy_all(&arena_of_reader, &queue, &finished))
+            .spawn(move || copy_all(&arena_of_copier, &queue, &finished))
             .map_err(|source| failed("starting a copy queue", source))?;
         Ok(Self {
             arena,

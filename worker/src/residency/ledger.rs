@@ -42,8 +42,8 @@ impl Kind {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    Taken,
-    Given,
+    Allocated,
+    Released,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,13 +91,13 @@ impl Ledger {
         self.by_kind[kind as usize] += bytes;
         self.sum += bytes;
         self.peak = self.peak.max(self.sum);
-        self.note(kind, Change::Taken, bytes);
+        self.note(kind, Change::Allocated, bytes);
     }
 
     pub fn subtract(&mut self, kind: Kind, bytes: Bytes) {
         self.by_kind[kind as usize] = self.by_kind[kind as usize] - bytes;
         self.sum = self.sum - bytes;
-        self.note(kind, Change::Given, bytes);
+        self.note(kind, Change::Released, bytes);
     }
 
     fn note(&mut self, kind: Kind, change: Change, bytes: Bytes) {

@@ -24,7 +24,9 @@ pub trait Source {
 pub enum StagingError {
     #[error(transparent)]
     Device(#[from] DeviceError),
-    #[error("a tensor refers to storage {storage}, but the load has only {storages}")]
+    #[error(
+        "a tensor refers to storage {storage} (counted from 0), but the load has only {storages} storages"
+    )]
     NoStorage { storage: usize, storages: usize },
     #[error("opening {source_name}")]
     Open {

@@ -19,7 +19,10 @@ pub(crate) enum SessionError {
     Run { candidate: String, source: Cause },
     #[error("opening the artifact of {candidate}")]
     Artifact { candidate: String, source: io::Error },
-    #[error("the artifact of {candidate} is not the file that was built: its digest is {found}")]
+    #[error(
+        "the artifact of {candidate} is not the file that was built: its digest is {found} (do not write to the run's folder \
+         during a run)"
+    )]
     ArtifactChanged { candidate: String, found: String },
     #[error("running {candidate}: {text}")]
     Interpreter { candidate: String, text: String },
@@ -28,7 +31,7 @@ pub(crate) enum SessionError {
     #[error(
         "opening {entry}: the machine ran out of open files or memory (raise its limit on open files, or give it more memory)"
     )]
-    Means { entry: String, source: Box<InputFault> },
+    Shortage { entry: String, source: Box<InputFault> },
     #[error("writing new inputs for {entry}")]
     Variants { entry: String, source: io::Error },
     #[error("placing, reading or writing the outputs of {entry}")]
@@ -67,7 +70,7 @@ impl InputFault {
     /// Returns the fault itself if the capture is to blame, and an error of the worker if the machine is.
     pub(crate) fn of_the_capture(self, entry: &str) -> Result<Self, SessionError> {
         if is_shortage(&self) {
-            return Err(SessionError::Means { entry: entry.to_owned(), source: Box::new(self) });
+            return Err(SessionError::Shortage { entry: entry.to_owned(), source: Box::new(self) });
         }
         Ok(self)
     }

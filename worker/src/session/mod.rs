@@ -59,8 +59,7 @@ pub(crate) trait Backend {
     /// ahead of their turn, the first one immediately.
     fn groups<'b>(&'b self, wanted: &Wanted<'b>) -> Result<Box<dyn Groups<Self::Placed> + 'b>, SessionError>;
 
-    /// Returns false if a candidate has broken something that all sessions need, so that no other session can be
-    /// started.
+    /// Returns false if no other session can be started, because a candidate has broken what all sessions need.
     fn can_start_sessions(&self) -> bool {
         true
     }
@@ -152,8 +151,8 @@ pub(crate) struct Wanted<'b> {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sharing<'b> {
-    /// One entry, or several consecutive ones whose outputs and unmapped input bytes together take at most `cap`. Used
-    /// in verification.
+    /// One entry, or several consecutive ones whose outputs and input bytes that cannot be mapped together take at most
+    /// `cap`. Used in verification.
     UpTo { cap: Bytes },
     /// The entries of one of these ranges; `inputs` selects the memory of their inputs. Used in a profile.
     Batches { batches: &'b [Range<usize>], inputs: InputMemory },
@@ -207,7 +206,7 @@ pub(crate) trait VariantMemory {
 /// The inputs of a session's entries that differ in every timed call.
 pub(crate) struct Varied<'b, M> {
     pub(crate) memory: &'b M,
-    /// All lie in the same memory, because only one entry is called at a time.
+    /// The variants of each entry. All lie in the same memory, because only one entry is called at a time.
     pub(crate) entries: &'b [Variants],
 }
 
@@ -396,6 +395,7 @@ pub(crate) trait Clock {
     /// keeps this many CPUs busy.
     fn leaves_room(&self, threads: u32, cpus_busy: f64) -> bool;
 
+    /// Sets whether this process may spin while it waits for the end of a block.
     fn wait_spinning(&mut self, spin: bool);
 
     /// The properties of the device that has this clock; `None` on a CPU.

@@ -41,11 +41,12 @@ impl BitOr for Limits {
 }
 
 impl Pace {
-    /// For a block: the lower clock, the higher power, and all limits.
+    /// Returns the pace of a block from the readings before and after it: the lower clock, the higher power, and all
+    /// limits.
     pub(crate) fn around(self, after: Self) -> Self {
-        let both = |one: Option<u32>, other: Option<u32>| one.into_iter().chain(other).min();
+        let lower = |one: Option<u32>, other: Option<u32>| one.into_iter().chain(other).min();
         Self {
-            clock_mhz: both(self.clock_mhz, after.clock_mhz),
+            clock_mhz: lower(self.clock_mhz, after.clock_mhz),
             power_watts: self.power_watts.into_iter().chain(after.power_watts).reduce(f64::max),
             limits: self.limits.into_iter().chain(after.limits).reduce(BitOr::bitor),
         }

@@ -122,7 +122,7 @@ impl<'a> EntryCalls<'a> {
                 tolerance: if oracle.is_some() { tolerance.doubled() } else { tolerance },
                 // Before the call, an argument that the call changes held its value and not the poison.
                 poison: output.arguments.is_empty().then_some(poison),
-                written: oracle.is_some(),
+                expected_written: oracle.is_some(),
             };
             let mut actual = session.output(self.number, index, slot);
             let mut expected: Box<dyn BytesSource + '_> = match oracle {

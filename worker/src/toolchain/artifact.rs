@@ -77,7 +77,7 @@ pub(crate) fn keep(
     target.sync_all().map_err(file("writing", &part))?;
     let digest = hasher.finalize().to_hex().to_string();
     let path = artifacts.join(kind.file_name(&digest));
-    fs::rename(&part, &path).map_err(file("renaming to", &path))?;
+    fs::rename(&part, &path).map_err(file("moving the artifact to", &path))?;
     // A new name survives a crash only if its folder is synced.
     fs::File::open(artifacts).and_then(|folder| folder.sync_all()).map_err(file("writing", artifacts))?;
     Ok(Kept::Artifact(Artifact { digest, path, bytes }))

@@ -62,7 +62,8 @@ pub(crate) struct CompilerSpec<'a> {
     pub(crate) file_access: CompilerFileAccess<'a>,
     pub(crate) memory: Bytes,
     pub(crate) largest_file: Bytes,
-    /// True if the program runs code of the candidate, which can then stop the programs that it starts.
+    /// True if the program runs code of the candidate. That code could stop programs that it has started, so their
+    /// stops do not extend the time limit.
     pub(crate) runs_source: bool,
 }
 

@@ -72,7 +72,7 @@ impl Toolchain for Cuda {
 const MISSING: &str = "nvcc, the compiler for CUDA with host code, was not found (name a folder of the CUDA toolkit, or of a Python \
      environment with `nvidia-cuda-nvcc`, in [build] toolchain)";
 
-/// Returns the compiler that a build with these folders would use, as `yes NAME`, or `no` and the reason.
+/// Returns the compiler that a build with these folders would use, as `yes nvcc, PATH`, or `no` and the reason.
 pub(crate) fn describe(toolchain: &[PathBuf]) -> String {
     nvcc(toolchain).map_or_else(|| format!("no {MISSING}"), |path| format!("yes nvcc, {}", path.display()))
 }

@@ -18,9 +18,9 @@ const EXTERNAL_SIGNALS: [&str; 8] = [
     "File size limit exceeded",
 ];
 
-/// Splits a line that a program of the toolchain prints about itself, such as `cc: fatal error: …` or `nvcc fatal   :
-/// …`, into the program's name and its complaint. `None` for other lines, such as diagnostics of a source, which begin
-/// with a path and a line number.
+/// Splits a line that a program of the toolchain prints about itself into the part before the colon (`cc`, `nvcc
+/// fatal`) and the complaint. `None` for other lines, such as diagnostics of a source, which begin with a path and a
+/// line number.
 fn own_line(line: &str) -> Option<(&str, &str)> {
     let (program, complaint) = line.split_once(": ")?;
     let program = program.trim_end();
@@ -194,7 +194,9 @@ pub(crate) fn missing_header(log: &str, left_out: &[LeftOut]) -> Option<String> 
         Some(left_out) => left_out.why.to_string(),
         None => "a build sees its sources, and headers that they include from their own folders".to_owned(),
     };
-    Some(format!("it did not find `{name}` ({why}; name the folder of other headers in [build] include)"))
+    Some(format!(
+        "it did not find the header `{name}` ({why}; name the folder of other headers in [build] include)"
+    ))
 }
 
 #[cfg(test)]
@@ -351,7 +353,7 @@ mod tests {
         for (log, expected) in [
             (
                 "k.c:1:10: fatal error: x.h: No such file or directory\n 1 | #include",
-                Some("`x.h` (a build sees"),
+                Some("the header `x.h` (a build sees"),
             ),
             ("k.c:1:10: fatal error: ../x.h: No such file or directory", Some("`../x.h` (it is outside")),
             ("k.c:1:10: fatal error: /a/x.h: Permission denied", Some("`/a/x.h` (a build sees")),

@@ -70,7 +70,7 @@ pub(crate) struct Step {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Program {
-    /// The compiler at the given path, or the one on PATH.
+    /// The program that `Step::compiler` names: a path, or a name that is looked up on PATH.
     OnPath,
     /// This library, loaded by our own process.
     Nvrtc(PathBuf),
@@ -81,8 +81,7 @@ pub(crate) struct Folders<'a> {
     pub(crate) include: &'a Path,
     /// The folder of the command's outputs, which is deleted after the build.
     pub(crate) scratch: &'a Path,
-    /// The folder of the candidate's files. The command finds copies of them in its working folder, at their relative
-    /// paths.
+    /// The candidate's files. The command finds copies of them in its working folder, at their relative paths.
     pub(crate) files: &'a KernelFiles,
 }
 
@@ -96,8 +95,8 @@ impl Folders<'_> {
 pub(crate) trait Toolchain {
     fn recipe(&self, task: &BuildTask, folders: &Folders<'_>) -> Recipe;
 
-    /// Advice for the user on a build that ended with `status` and this log, if the toolchain has any.
-    fn advice(&self, _: Status, _log: &str) -> Option<String> {
+    /// Advice for the user on a build that ended with this status and log, if the toolchain has any.
+    fn advice(&self, _status: Status, _log: &str) -> Option<String> {
         None
     }
 }

@@ -15,8 +15,8 @@ use opt_shared::message::BuildTask;
 
 use super::{Folders, Program, Recipe, Step, Toolchain};
 
-/// The architecture of the PTX that is built by default for the emulated device. Cards of compute capability 8.0 or
-/// higher can run it as well.
+/// The architecture of PTX that is built by default, for the emulated device or by compilers that do not build machine
+/// code for the card. Cards of compute capability 8.0 or higher can run it.
 pub(super) const PTX_FOR: &str = "compute_80";
 /// The usual folders of toolkits.
 const KNOWN_FOLDERS: [&str; 5] =
@@ -105,7 +105,7 @@ struct Target {
 
 impl Target {
     /// Returns the target that the plan's flags name. By default, it is the machine code of the card, because a card's
-    /// driver refuses PTX that is newer than the driver. Without a card, it is PTX.
+    /// driver refuses PTX that is newer than the driver. Without `capability`, it is PTX.
     fn of(flags: &[String], capability: Option<ComputeCapability>) -> Self {
         let named = flags.iter().rev().find_map(|flag| {
             let (name, value) = flag.split_once('=')?;
@@ -151,7 +151,8 @@ impl Compiler {
     }
 }
 
-/// Returns the compiler that a build with these folders would use, as `yes NAME`, or `no` and the reason.
+/// Returns the compiler that a build with these folders would use, as `yes NVRTC, PATH` or `yes nvcc, PATH`; otherwise
+/// `no` and the reason.
 pub(crate) fn describe(toolchain: &[PathBuf]) -> String {
     match find(toolchain) {
         Some(Compiler::Library(path)) => format!("yes NVRTC, {}", path.display()),

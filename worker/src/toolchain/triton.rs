@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn own_messages_of_the_compiler_become_the_detail() {
+    fn last_line_of_a_failed_build_is_the_advice() {
         let advice = |log: &str| Triton.advice(Status::CompileError, log);
         assert_eq!(advice("warning\ntriton-device: no kernel\n\n").as_deref(), Some("no kernel"));
         assert_eq!(advice("  NameError: x is not defined\n").as_deref(), Some("NameError: x is not defined"));

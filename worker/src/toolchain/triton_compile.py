@@ -96,7 +96,7 @@ def compile_one(module, kernel, constants, card):
 
     name, threads = kernel["symbol"], kernel["threads"]
     if threads % 32 or threads & (threads - 1):
-        fail(f"`{name}` has blocks of {threads} threads; Triton's have 32 threads for each warp, and 1, 2, 4, … warps")
+        fail(f"`{name}` has blocks of {threads} threads; Triton's have 32, 64, 128, … threads (32 times a power of two)")
     warps = threads // 32
     value = getattr(module, name, None)
     if value is None:

@@ -68,8 +68,8 @@ fn check_lazy_order(case: &LoadCase, residency: &mut Residency<Counting, usize>,
         }
         assert!((0..=1).contains(&sources), "case {seed}: one source at a time");
     }
-    // All copies into a buffer are queued before the next buffer is allocated, and complete before the buffers that
-    // follow the tensors are.
+    // All copies into a buffer are queued before the next buffer is allocated. All are complete before the first of the
+    // buffers that follow the tensors is allocated.
     let calls = &residency.device().calls;
     let mut not_uploaded = 0;
     let weights = case.uses().iter().filter(|&&uses| 0 < uses).count();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use opt_shared::outcome::Status;
 
 use super::buffers::{DeviceBuffer, describe_address};
-use super::driver::code::{Code, Subject};
+use super::driver::code::{Cause, Code};
 use super::driver::{DriverError, Site};
 use crate::session::Verdict;
 
@@ -34,14 +34,14 @@ impl During {
 pub(super) fn of_error(error: &DriverError, during: &During, buffers: &[DeviceBuffer]) -> Verdict {
     let verdict = |status, detail| Verdict { status, detail };
     let what = during.text();
-    let subject = error.code.subject();
+    let cause = error.code.cause();
     let launched = matches!(during, During::Launch { .. });
-    match subject {
-        Subject::Kernel if launched => of_kernel(error, &what, buffers),
-        Subject::Time if launched => {
+    match cause {
+        Cause::Kernel if launched => of_kernel(error, &what, buffers),
+        Cause::Time if launched => {
             verdict(Status::Timeout, format!("ended {what}{}: {}", at(error), error.code))
         }
-        Subject::Request if launched => verdict(
+        Cause::Request if launched => verdict(
             Status::RuntimeError,
             format!(
                 "the device refused the request {what}: {}{} (check grid, block and shared_mem)",
@@ -49,10 +49,10 @@ pub(super) fn of_error(error: &DriverError, during: &During, buffers: &[DeviceBu
                 said(error)
             ),
         ),
-        Subject::Image | Subject::Request if *during == During::Load => {
+        Cause::Image | Cause::Request if *during == During::Load => {
             verdict(Status::LoadError, format!("{}{}", error.code, said(error)))
         }
-        Subject::Lacking if launched || *during == During::Load => verdict(
+        Cause::Lacking if launched || *during == During::Load => verdict(
             Status::Unsupported,
             format!(
                 "the device does not support a feature that the candidate uses, {what}{}: {}{}",
@@ -61,7 +61,7 @@ pub(super) fn of_error(error: &DriverError, during: &During, buffers: &[DeviceBu
                 said(error)
             ),
         ),
-        Subject::Memory => verdict(
+        Cause::Memory => verdict(
             Status::InfraError,
             format!(
                 "the device had no memory left {what}, although the lease is below its cap: another process probably uses the memory ({error})"

@@ -47,7 +47,7 @@ pub(crate) struct CudaMemory {
     queued: Event,
     /// The last operation that is known to be complete.
     done: Event,
-    /// A copy's slot is free again once the copy is complete.
+    /// Queued operations that may not be complete, oldest first. Each copy keeps its slot until it is complete.
     under_way: VecDeque<UnderWay>,
     /// Slots whose copies are complete.
     returned: VecDeque<Pinned>,
@@ -58,7 +58,7 @@ pub(crate) struct CudaMemory {
 
 struct Live {
     placed: Bytes,
-    /// The last operation on the queue that touches it.
+    /// The last queued operation that uses the buffer.
     last: Event,
 }
 
@@ -98,7 +98,7 @@ impl CudaMemory {
     }
 
     /// Removes completed operations from the queue.
-    fn take_in(&mut self) -> Result<(), DeviceError> {
+    fn collect_completed(&mut self) -> Result<(), DeviceError> {
         while let Some(first) = self.under_way.front() {
             let is_over = self.driver.lock().is_over(first.mark);
             match is_over {
@@ -120,12 +120,12 @@ impl CudaMemory {
             match waited {
                 Ok(true) => {}
                 Ok(false) => {
-                    return Err(self.poison(format!("a copy or fill was not over after {COPY_LIMIT:?}")));
+                    return Err(self.poison(format!("a copy or fill was not complete after {COPY_LIMIT:?}")));
                 }
                 Err(error) => return Err(self.poison(error.to_string())),
             }
         }
-        self.take_in()
+        self.collect_completed()
     }
 
     /// Queues an operation on `bytes` bytes of `buffer`, starting at offset `at`.
@@ -186,7 +186,7 @@ impl Device for CudaMemory {
     }
 
     fn enter_thread(&mut self) -> Result<(), DeviceError> {
-        self.driver.lock().enter_thread().map_err(|it| failed("using a thread", it))
+        self.driver.lock().enter_thread().map_err(|it| failed("making the context current", it))
     }
 
     fn capacity(&self) -> Bytes {
@@ -274,7 +274,7 @@ impl Device for CudaMemory {
     }
 
     fn reclaim(&mut self) -> Result<Option<Pinned>, DeviceError> {
-        self.take_in()?;
+        self.collect_completed()?;
         while self.returned.is_empty() && self.under_way.iter().any(|it| it.slot.is_some()) {
             self.wait_for_first()?;
         }
@@ -282,7 +282,7 @@ impl Device for CudaMemory {
     }
 
     fn is_done(&mut self, event: Event) -> Result<bool, DeviceError> {
-        self.take_in()?;
+        self.collect_completed()?;
         Ok(event <= self.done)
     }
 

@@ -71,7 +71,7 @@ pub(crate) struct CudaBackend<'d> {
 #[derive(Default)]
 struct State {
     residency: Option<Residency<CudaMemory, Key>>,
-    /// The inputs of a session stay until the next one has named its own.
+    /// The inputs of the last session, which stay on the device until the next session has named its own.
     uses: Vec<Key>,
     /// The digests of inputs right after their upload.
     digests: BTreeMap<Key, Digest>,

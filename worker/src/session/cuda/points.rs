@@ -12,7 +12,8 @@ use super::driver::SharedDriver;
 pub(super) struct Points(Arc<Mutex<Vec<DevicePoint>>>);
 
 impl Points {
-    /// If the driver does not answer, its figure is zero, and the next operation reports the error.
+    /// Raises the marks of `point` to the present figures. If the driver does not answer, its figure counts as zero,
+    /// and the next operation reports the error.
     pub(super) fn note(&self, point: MemoryPoint, placed: Bytes, driver: &SharedDriver) {
         let memory = driver.lock().memory().ok();
         let seen = DevicePoint {

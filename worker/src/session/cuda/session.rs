@@ -4,7 +4,7 @@
 //! start:  inputs uploaded ──▶ outputs, workspaces allocated ──▶ digests of inputs
 //! load:   module loaded ──▶ kernels found, their parameters compared
 //! call:   outputs, workspaces filled ──▶ launches, each waited for ──▶ bands checked ──▶ digests of inputs compared
-//! finish: all but the inputs released, which the next session may use
+//! finish: all released but the inputs, which the next session may use
 //! ```
 
 use std::io;
@@ -48,6 +48,7 @@ pub(super) struct DeviceSession<'b> {
     module: Option<ModuleId>,
     /// The reason why the candidate cannot be launched; `None` if it can.
     refusal: Option<String>,
+    /// The verdict that ended the session; `None` while the candidate can be called.
     pub(super) ended: Option<Verdict>,
     /// Set if the context cannot be used any more.
     pub(super) context_failed: bool,
@@ -150,7 +151,8 @@ impl<'b> DeviceSession<'b> {
         Ok(())
     }
 
-    /// If the workspaces do not fit, the candidate is to blame.
+    /// Evaluates the launches of each entry and allocates their workspaces. If the workspaces do not fit, the candidate
+    /// is to blame.
     fn place_workspaces(&mut self) -> Result<(), SessionError> {
         let card = self.driver().lock().card().clone();
         let launch = &self.candidate.callee.launch;
@@ -213,7 +215,7 @@ impl<'b> DeviceSession<'b> {
                 Ok(None) => {}
                 Ok(Some(input)) => self.ended = Some(fault::changed_in_pool(&input)),
                 Err(error) => {
-                    let during = During::Ours("making digests of the inputs");
+                    let during = During::Ours("computing digests of the inputs");
                     let _: Answer<()> = self.fail(&error, &during, &[]);
                     return Ok(());
                 }
@@ -330,7 +332,13 @@ impl<'b> DeviceSession<'b> {
         restored.map_err(|source| SessionError::Outputs { entry: name(), source })
     }
 
-    pub(super) fn look_over(&self, entry: usize, poison: u8) -> Result<Option<Verdict>, DriverError> {
+    /// Checks the bands beside inputs and workspaces, and the digests of the inputs. Returns a verdict if a call
+    /// changed any of them.
+    pub(super) fn check_bands_and_inputs(
+        &self,
+        entry: usize,
+        poison: u8,
+    ) -> Result<Option<Verdict>, DriverError> {
         let call = &self.calls[entry];
         let bands = call.inputs.iter().map(|it| (it, BAND_BYTE));
         let bands = bands.chain(call.workspaces.iter().map(|it| (it, poison)));
@@ -419,7 +427,7 @@ impl Session for DeviceSession<'_> {
         self.restore(entry)?;
         let Some(elapsed) = self.launch_all(entry, poison, limit) else { return Ok(Answer::Died) };
         self.backend.note_memory(MemoryPoint::Called);
-        let verdict = match self.look_over(entry, poison) {
+        let verdict = match self.check_bands_and_inputs(entry, poison) {
             Ok(None) => {
                 return Ok(Answer::Done(Called {
                     calls_done: 1,

@@ -58,7 +58,7 @@ pub(super) struct Stopwatch {
     handoff: Duration,
     /// The longest time that is subtracted.
     max_handoff: Duration,
-    /// False if a side needs every CPU, or if blocks have real-time priority.
+    /// False if the candidate or the baseline needs every CPU, or if blocks have real-time priority.
     may_spin: bool,
     /// True if the candidate's limits leave a CPU. If not, the numbers of threads and of busy CPUs decide.
     leaves_a_cpu: bool,
@@ -236,7 +236,7 @@ impl HostSession<'_> {
         self.outputs[entry].slot_start(look.output, look.slot) + look.offset
     }
 
-    /// Before and after the block, nothing has real-time priority.
+    /// Times a block with the session's priority. Before and after the block, no thread has real-time priority.
     fn with_priority(
         &mut self,
         block: &BlockOrder<'_>,
@@ -288,7 +288,8 @@ impl HostSession<'_> {
         self.resume()?;
         drop(spread);
         let response = self.runner.wait_done(spin, block.limit)?;
-        // These elements are compared again once the runner is stopped, and a difference shows that it was not done.
+        // These elements are compared again once the runner is stopped, and a difference shows that the candidate was
+        // not done.
         if let Some(view) = &self.view {
             seen.extend(offsets.iter().zip(block.looks).map(|(&offset, look)| view.read(offset, look.width)));
         }
@@ -389,7 +390,7 @@ fn empty_block<'l>(entry: usize, looks: &'l [Look]) -> BlockOrder<'l> {
     }
 }
 
-/// Keeps the error if writing fails.
+/// Writes the new inputs of a block, and keeps the error if that fails.
 struct InputWriter<'r> {
     renew: Renew<'r>,
     result: Result<(), SessionError>,
@@ -441,7 +442,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn worker_spins_only_if_a_cpu_is_left() {
+    fn room_depends_on_threads_and_busy_cpus() {
         for (cpus, threads, busy, room) in [
             (1, 1, 1.0, false),
             (2, 1, 1.0, true),

@@ -1,4 +1,5 @@
-//! Inputs that are timed from memory instead of from their files: copied once for both sides of a profile.
+//! Inputs that are timed from memory instead of from their files: copied once for the candidate and the baseline of a
+//! profile.
 //!
 //! A part of a storage that several entries share (by digest) is loaded once, and stays if the next batch needs it too.
 //! Runners map the arena like a file: read-only, and only their own ranges.
@@ -74,7 +75,7 @@ impl CopiedInputs {
         self.residency.ledger().held(Kind::Weight)
     }
 
-    /// The runners that mapped earlier inputs must have ended.
+    /// Copies the inputs of a batch. The runners that mapped earlier inputs must have ended.
     pub(crate) fn load(&mut self, link: &Link, entries: &mut [Placed]) -> Result<(), Uncopied> {
         let page = Bytes::from(rustix::param::page_size());
         let failed = Cell::new(None);

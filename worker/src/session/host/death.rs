@@ -17,12 +17,14 @@ use crate::session::Verdict;
 /// memory for a thread-local variable that is used for the first time.
 const LINKER_FAILURE: i32 = 127;
 
+/// The names of inputs and outputs in messages, by index, and whether the worker itself cannot read an input.
 pub(crate) struct Names<'a> {
     pub(crate) inputs: &'a dyn Fn(u32) -> String,
     pub(crate) outputs: &'a dyn Fn(u32) -> String,
     pub(crate) is_unreadable: &'a dyn Fn(u32) -> bool,
 }
 
+/// Returns the verdict on a runner's death.
 pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
     let verdict = |status, detail: String| Verdict { status, detail };
     let loading = matches!(death.phase, Phase::Starting | Phase::Mapped | Phase::Loading);

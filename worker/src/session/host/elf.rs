@@ -42,7 +42,7 @@ pub(crate) enum ElfError {
 pub(crate) struct Dynamic {
     /// `DT_NEEDED`, in order, without entries that are not plain file names.
     pub(crate) needed: Vec<String>,
-    /// `DT_SONAME`: the name by which the loader knows it once it is loaded.
+    /// `DT_SONAME`: the name by which the loader knows the library once it is loaded.
     pub(crate) soname: Option<String>,
     strings: Vec<u8>,
 }

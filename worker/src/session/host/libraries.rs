@@ -15,8 +15,8 @@ use opt_shared::units::Bytes;
 use super::elf::Dynamic;
 use crate::runner::frame::MAX_LIBRARIES;
 
-/// Some code generators leave it out of `DT_NEEDED`, because the programs that usually load their artifacts have loaded
-/// it already.
+/// A library that some code generators leave out of `DT_NEEDED`, because the programs that usually load their artifacts
+/// have loaded it already.
 const TVM_FFI: &str = "libtvm_ffi.so";
 const TVM_FFI_SYMBOLS: &str = "TVMFFI";
 const MAX_LIBRARY: Bytes = Bytes::gib(1);

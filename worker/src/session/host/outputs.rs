@@ -36,7 +36,7 @@ pub(crate) enum Slots {
 
 #[derive(Clone, Debug)]
 struct OutputSpan {
-    /// The start of the tensor's pages, slack included.
+    /// The start of the tensor's pages. The bytes of these pages beside a slot are its slack.
     file_offset: u64,
     span: u64,
     /// The number of bytes that one slot uses.
@@ -189,7 +189,7 @@ impl Outputs {
         Ok(())
     }
 
-    /// Returns the first byte beside an output in this slot that is no longer the pattern. Used only with
+    /// Returns the first byte of the slack of this slot that no longer has the poison `pattern`. Used only with
     /// `AgainstGuards`.
     pub(crate) fn damaged_slack(&self, slot: u32, pattern: u8) -> io::Result<Option<StrayWrite>> {
         for (index, output_span) in self.output_spans.iter().enumerate() {

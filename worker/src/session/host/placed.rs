@@ -141,7 +141,7 @@ impl Placed {
         Some(())
     }
 
-    /// `slots` has an item for each tensor argument, in order.
+    /// Replaces the inputs by slots of a replay's pool. `slots` has an item for each tensor argument, in order.
     pub(crate) fn move_into_pool(&mut self, arena: &Arc<File>, slots: &[Option<PoolSlot>]) {
         let nowhere = InputRange { source: 0, file_offset: 0, bytes: 0, address_phase: 0 };
         let mut inputs = vec![nowhere; self.inputs.len()];
@@ -263,12 +263,13 @@ impl Placed {
         self.input_bytes
     }
 
-    /// Zero for a pool.
+    /// The size of the inputs that are mapped from files or copies; zero for a pool.
     pub(super) fn mapped_bytes(&self) -> Bytes {
         if self.memory == InputLocation::Pool { Bytes::ZERO } else { self.input_bytes() }
     }
 
-    /// These bytes need private pages in the runner, because they fill a page only in part or are not aligned.
+    /// The size of the inputs that a runner copies to private pages, because they fill a page only in part or are not
+    /// aligned.
     pub(super) fn unmapped_bytes(&self) -> Bytes {
         if self.memory == InputLocation::Pool {
             return Bytes::ZERO;
@@ -412,7 +413,7 @@ impl<'a> Ranges<'a> {
             }
         };
         let source = u8::try_from(at).ok().filter(|&source| source < MATERIALISED);
-        source.ok_or_else(|| io::Error::other("the inputs lie in too many files"))
+        source.ok_or_else(|| io::Error::other(format!("the inputs lie in more than {MATERIALISED} files")))
     }
 
     fn add(&mut self, range: InputRange, storage_part: Option<StoragePart>) -> u32 {

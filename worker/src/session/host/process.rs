@@ -98,6 +98,7 @@ pub(crate) enum Response<T> {
     TimedOut,
 }
 
+/// What Linux reports about a runner's threads.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts {
     pub(crate) threads: u32,
@@ -266,7 +267,8 @@ impl Runner {
         }
     }
 
-    /// `timeout` limits the loading, and starts when the runner reports that it is locked down.
+    /// Lets the runner lock itself down and load the candidate. `timeout` limits the loading, and starts when the
+    /// runner reports that it is locked down.
     pub(crate) fn begin(&mut self, link: &Link, timeout: Duration) -> Result<Response<Loaded>, RunnerError> {
         link.wait_watched(self.handle.pid())?;
         self.send(&ToRunner::Begin, &[])?;

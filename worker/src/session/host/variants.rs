@@ -12,7 +12,7 @@ use crate::memfd;
 use crate::residency::device::DeviceError;
 use crate::session::VariantMemory;
 
-/// All sessions that are timed together share it, so they get the same bytes.
+/// Memory that all sessions that are timed together share, so that they get the same bytes.
 pub(crate) struct HostVariants {
     memory: File,
     /// A descriptor that can only be read.

@@ -72,7 +72,7 @@ impl Zygotes {
     pub(super) fn prepare(&self, link: &Link, wanted: &Wanted) {
         if !self.given_up.borrow().contains(wanted) {
             // The error is reported when a zygote is needed.
-            let _ = self.current(link, wanted);
+            let _ = self.ensure_current(link, wanted);
         }
     }
 
@@ -89,7 +89,7 @@ impl Zygotes {
         // A zygote that was killed since it was last used is replaced once.
         let mut again = true;
         loop {
-            let copied = self.current(link, wanted).and_then(|()| {
+            let copied = self.ensure_current(link, wanted).and_then(|()| {
                 let current = self.current.borrow();
                 let zygote = current.as_ref().ok_or_else(|| ZygoteError::Lost("it is gone".to_owned()))?;
                 zygote.copy(link.namespaces(), descriptors)
@@ -109,7 +109,8 @@ impl Zygotes {
         }
     }
 
-    fn current(&self, link: &Link, wanted: &Wanted) -> Result<(), ZygoteError> {
+    /// Starts the wanted zygote, unless it is the current one and alive.
+    fn ensure_current(&self, link: &Link, wanted: &Wanted) -> Result<(), ZygoteError> {
         let mut current = self.current.borrow_mut();
         if current.as_ref().is_some_and(|zygote| zygote.wanted == *wanted && !zygote.is_dead()) {
             return Ok(());

@@ -308,7 +308,7 @@ impl ScriptedSession<'_> {
         }
     }
 
-    /// `None` if nothing varies.
+    /// The new values of the inputs that vary, for a call into this slot; `None` if nothing varies.
     fn shown(&self, entry: usize, slot: u32) -> Option<Vec<Values>> {
         let varied = self.varied?;
         let variants = varied.entries.get(entry).filter(|it| it.count != 0)?;

@@ -74,7 +74,8 @@ pub(crate) struct Shown<'a> {
     pub(crate) planned: &'a [Values],
 }
 
-/// The output contains the recorded values at first. Returns the candidate's code.
+/// Writes the output for new inputs. The output contains the recorded values at first. Returns the candidate's return
+/// value.
 pub(crate) type Kernel = fn(&Shown<'_>, &mut [u8]) -> i32;
 
 pub(crate) fn relu(shown: &Shown<'_>, output: &mut [u8]) -> i32 {
@@ -85,7 +86,7 @@ pub(crate) fn relu(shown: &Shown<'_>, output: &mut [u8]) -> i32 {
     0
 }
 
-/// The last item of `calls`, `blocks` and `idle` repeats.
+/// What a candidate does in one session. The last item of `calls`, `blocks` and `idle` repeats.
 #[derive(Clone, Debug)]
 pub(crate) struct Script {
     pub(crate) load: Answer<Loaded>,
@@ -168,6 +169,7 @@ pub(crate) struct AskedInputs {
     pub(crate) used: Vec<Values>,
 }
 
+/// A request to the backend, to a session or to its clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// Groups over this many entries in total.

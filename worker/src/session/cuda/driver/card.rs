@@ -31,7 +31,7 @@ const LOG: usize = 8 << 10;
 /// The size of the buffer for the card's name and its final zero.
 const NAME: i32 = 256;
 
-/// The time limit for writing memory of the host to the card. It takes microseconds to milliseconds.
+/// The time limit for writing memory of the host to the card. A write takes microseconds to milliseconds.
 const WRITE_LIMIT: Duration = Duration::from_secs(60);
 
 const STREAM_NON_BLOCKING: c_uint = 1;

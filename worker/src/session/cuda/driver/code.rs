@@ -8,7 +8,7 @@ pub(crate) struct Code(pub(crate) u32);
 
 /// The cause of an error, if the code alone shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Subject {
+pub(crate) enum Cause {
     /// The kernel performed an operation that is not allowed.
     Kernel,
     Time,
@@ -26,16 +26,16 @@ pub(crate) enum Subject {
 struct Row {
     code: u32,
     name: &'static str,
-    subject: Subject,
+    cause: Cause,
     /// True if the context cannot be used any more.
     sticky: bool,
 }
 
-const fn row(code: u32, name: &'static str, subject: Subject, sticky: bool) -> Row {
-    Row { code, name, subject, sticky }
+const fn row(code: u32, name: &'static str, cause: Cause, sticky: bool) -> Row {
+    Row { code, name, cause, sticky }
 }
 
-use Subject::{Host, Image, Kernel, Lacking, Memory, Request, Time};
+use Cause::{Host, Image, Kernel, Lacking, Memory, Request, Time};
 
 const ROWS: [Row; 48] = [
     row(1, "CUDA_ERROR_INVALID_VALUE", Request, false),
@@ -109,8 +109,8 @@ impl Code {
         self.known().map(|row| row.name)
     }
 
-    pub(crate) fn subject(self) -> Subject {
-        self.known().map_or(Host, |row| row.subject)
+    pub(crate) fn cause(self) -> Cause {
+        self.known().map_or(Host, |row| row.cause)
     }
 
     /// Returns true if the context cannot be used after this error. Also true for unknown codes, because a new process
@@ -143,15 +143,15 @@ mod tests {
     fn codes_are_in_order_and_unknown_ones_are_host_errors() {
         assert!(ROWS.windows(2).all(|pair| pair[0].code < pair[1].code));
         let unknown = Code(4242);
-        assert_eq!((unknown.subject(), unknown.ends_the_context()), (Host, true));
+        assert_eq!((unknown.cause(), unknown.ends_the_context()), (Host, true));
         assert_eq!(unknown.to_string(), "error 4242 of the driver");
         assert_eq!(Code::ILLEGAL_ADDRESS.to_string(), "CUDA_ERROR_ILLEGAL_ADDRESS (700)");
         // Faults of a kernel end its context; refused requests do not.
         for row in &ROWS {
-            if matches!(row.subject, Kernel | Time) {
+            if matches!(row.cause, Kernel | Time) {
                 assert!(row.sticky, "{}", row.name);
             }
-            if matches!(row.subject, Request | Image | Lacking | Memory) {
+            if matches!(row.cause, Request | Image | Lacking | Memory) {
                 assert!(!row.sticky, "{}", row.name);
             }
         }

@@ -187,7 +187,7 @@ pub(crate) trait Driver: Send {
         Ok(())
     }
 
-    /// Waits until the copy is complete. Earlier writes to that memory must be complete.
+    /// Copies from the device, and waits until the copy is complete. Earlier writes to that memory must be complete.
     fn read(&mut self, from: u64, into: &mut [u8]) -> Result<(), DriverError>;
 
     /// Copies to the device, and waits until the copy is complete.
@@ -205,7 +205,7 @@ pub(crate) trait Driver: Send {
 
     fn function(&mut self, module: ModuleId, symbol: &str) -> Result<FunctionId, DriverError>;
 
-    /// `None` if the driver does not report it.
+    /// The sizes of a kernel's parameters, in bytes; `None` if the driver does not report them.
     fn parameters(&mut self, function: FunctionId) -> Result<Option<Vec<usize>>, DriverError>;
 
     /// Queues a launch on the queue of calls.
@@ -244,7 +244,7 @@ pub(crate) trait Driver: Send {
     /// Forgets all readings, so that their events can be used again.
     fn clear_stamps(&mut self) {}
 
-    /// Copies on the queue of calls. Returns false if the driver has no function for it.
+    /// Queues a copy within the device on the queue of calls. Returns false if the driver has no function for it.
     fn copy(&mut self, _to: u64, _from: u64, _bytes: Bytes) -> Result<bool, DriverError> {
         Ok(false)
     }

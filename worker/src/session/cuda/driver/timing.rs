@@ -1,5 +1,6 @@
 //! Readings of a device's clock, and graphs of launches.
 
+/// A reading of the device's clock, by its number since `Driver::clear_stamps`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Stamp(pub(crate) u64);
 

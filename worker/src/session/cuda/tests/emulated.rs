@@ -63,7 +63,7 @@ fn endless_kernel_is_ended_by_its_limit() {
 }
 
 #[test]
-fn race_makes_the_result_nondeterministic() {
+fn race_is_reported_as_nondeterministic() {
     let lines = [
         ".shared .align 4 .b32 total;",
         "cvt.rn.f32.u32 %f2, %r3;",

@@ -19,7 +19,7 @@ use crate::session::{
 /// If calls are shorter, all calls of a block are launched as one graph, because the host cannot launch them as fast as
 /// they run. (They are launched one by one if the cache is flushed before each, or if the driver has no graphs.)
 const SHORT_CALL: Duration = Duration::from_micros(20);
-/// The end of a block is polled without pauses for twice its expected duration and this long.
+/// The end of a block is polled without pauses for twice its expected duration, plus this time.
 const SPIN: Duration = Duration::from_millis(2);
 /// The time limit for filling outputs before a block. Filling takes milliseconds.
 const FILL_LIMIT: Duration = Duration::from_secs(60);
@@ -83,8 +83,8 @@ impl Clock for TimedDevice<'_> {
         if let Some(died) = self.take_outputs(order) {
             return Ok(died);
         }
-        let timing = self.inner.backend.state.borrow();
-        let flush = timing.timing.as_ref().map_or(Duration::ZERO, |it| it.figures.flush);
+        let state = self.inner.backend.state.borrow();
+        let flush = state.timing.as_ref().map_or(Duration::ZERO, |it| it.figures.flush);
         let flushes = if order.cold { order.calls } else { 0 };
         Ok(Answer::Done(Block {
             elapsed: device,
@@ -230,7 +230,7 @@ impl TimedDevice<'_> {
         wait_for(shared, end, order.limit.saturating_sub(spin))
     }
 
-    /// Returns the answer if the session ended.
+    /// Copies the outputs of a block to the host, and checks bands and inputs. Returns the answer if the session ended.
     fn take_outputs(&mut self, order: &BlockOrder<'_>) -> Option<Answer<Block>> {
         if !self.in_turns {
             self.kept.iter_mut().enumerate().filter(|(at, _)| *at != order.entry).for_each(|(_, kept)| {
@@ -243,7 +243,7 @@ impl TimedDevice<'_> {
         };
         // The next session must not find in workspaces what this one has computed from the same inputs.
         let checked = kept.and_then(|()| {
-            let found = self.inner.look_over(order.entry, self.poison)?;
+            let found = self.inner.check_bands_and_inputs(order.entry, self.poison)?;
             self.inner.poison_all(order.entry, self.poison)?;
             Ok(found)
         });

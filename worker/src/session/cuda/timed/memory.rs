@@ -70,7 +70,8 @@ fn measure(driver: &SharedDriver, memory: u64, bytes: Bytes) -> Result<Figures, 
     Ok(Figures { flush: flush.get(flush.len() / 2).copied().unwrap_or_default(), copy_rate })
 }
 
-/// In ascending order; empty if the driver lacks the operation. The first operation is not timed.
+/// The times of `REPEATS` operations in ascending order, after a first one that is not timed; empty if the driver lacks
+/// the operation.
 fn times(
     driver: &SharedDriver,
     mut queue: impl FnMut(&mut dyn Driver) -> Result<bool, DriverError>,

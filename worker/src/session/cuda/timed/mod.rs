@@ -235,7 +235,8 @@ impl<'b> TimedDevice<'b> {
     }
 }
 
-/// A tensor that is passed twice has the same variants both times.
+/// For each argument, the index of its variants in `variants.inputs`; `None` if it does not vary. A tensor that is
+/// passed twice has the same variants both times.
 fn variants_of(recorded: &Recorded, variants: &Variants) -> Vec<Option<usize>> {
     let tensor = |value: &ArgumentValue| match value {
         ArgumentValue::Tensor(tensor) => Some(std::sync::Arc::clone(tensor)),

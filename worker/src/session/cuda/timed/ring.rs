@@ -1,7 +1,7 @@
 //! The ring of outputs: each call of a block writes to a separate slot.
 //!
-//! All sides use the same ring. After each block, its outputs are copied to the host. The slots of a block are filled
-//! before it, so its calls do not find the other side's outputs in them.
+//! The candidate and the baseline use the same ring. After each block, its outputs are copied to the host. The slots of
+//! a block are filled before it, so its calls do not find the other side's outputs in them.
 
 use std::io;
 

@@ -206,7 +206,7 @@ impl ReadaheadPolicy {
             return Vec::new();
         }
         self.turned_after.get_or_insert(self.touched);
-        self.take(window as u64..window as u64 + 1);
+        self.mark_read(window as u64..window as u64 + 1);
         let missing = length.saturating_sub(resident);
         self.ahead += missing;
         let mut due = if missing == 0 { Vec::new() } else { vec![pages] };
@@ -285,7 +285,7 @@ impl ReadaheadPolicy {
             let known = self.known(to_index(first)..to_index(end));
             let read = pages.start + u64::from(tripwire.left_out)..pages.end;
             self.ahead += (read.end - read.start).saturating_sub(known);
-            self.take(first..end);
+            self.mark_read(first..end);
             if !read.is_empty() {
                 due.push(read);
             }
@@ -293,7 +293,7 @@ impl ReadaheadPolicy {
         due
     }
 
-    fn take(&mut self, windows: Range<u64>) {
+    fn mark_read(&mut self, windows: Range<u64>) {
         for at in windows {
             let pages = self.pages_of(to_index(at)..to_index(at) + 1);
             let window = &mut self.windows[to_index(at)];

@@ -14,7 +14,8 @@ const TIMEOUT: Duration = Duration::from_mins(1);
 /// The offset of the input. Like most records of a capture, it does not start at a page boundary.
 const START: u64 = 4 * 4096 + 64;
 
-/// `None` if the file system keeps everything in memory, or ignores requests to drop pages.
+/// Creates a file that is not in the cache; `None` if the file system keeps everything in memory, or ignores requests
+/// to drop pages.
 fn cold() -> Option<(Arc<File>, InputRange)> {
     let mut file = tempfile::tempfile_in(env!("CARGO_MANIFEST_DIR")).expect("a file");
     for chunk in 0..SIZE >> 20 {

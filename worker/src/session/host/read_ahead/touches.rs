@@ -104,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn touched_counts_only_touched_pages() {
+    fn touches_are_counted_only_at_and_near_the_touched_page() {
         let page = rustix::param::page_size();
         let mut file = tempfile::tempfile().expect("a file");
         file.write_all(&vec![1; 256 * page]).expect("written");

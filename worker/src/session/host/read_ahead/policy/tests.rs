@@ -5,6 +5,7 @@ use super::*;
 const PAGE: u64 = 4096;
 /// The number of pages of an input of 128 MiB.
 const PAGES: u64 = 32_768;
+/// The number of pages of one MiB.
 const MIB: u64 = 256;
 
 /// A simulated cache and candidate. The policy checks after every `check_interval`th touch.
