@@ -60,8 +60,8 @@ fn check_lazy_order(case: &LoadCase, residency: &mut Residency<Counting, usize>,
     let mut uploads_are_over = false;
     for line in residency.ledger().lines() {
         match (line.kind, line.change) {
-            (Kind::Source, Change::Taken) => sources += 1,
-            (Kind::Source, Change::Given) => sources -= 1,
+            (Kind::Source, Change::Allocated) => sources += 1,
+            (Kind::Source, Change::Released) => sources -= 1,
             (Kind::Weight, _) => assert_eq!((sources, uploads_are_over), (0, false), "case {seed}"),
             (Kind::Output | Kind::Workspace | Kind::Activation, _) => uploads_are_over = true,
             (Kind::Staging, _) => assert!(!uploads_are_over, "case {seed}"),
