@@ -99,7 +99,7 @@ pub enum Compare {
     Le,
     Gt,
     Ge,
-    /// Like `Eq`, but also true if an operand is NaN. The same applies to the next five.
+    /// Like `Eq`, but also true if an operand is NaN. The next five extend `Ne` to `Ge` in the same way.
     EqOrNan,
     NeOrNan,
     LtOrNan,

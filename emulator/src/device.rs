@@ -416,7 +416,7 @@ fn check_target(source: &Source<'_>, device: u32) -> Result<(), LoadError> {
     match digits.parse::<u32>() {
         Ok(target) if device < target => Err(LoadError::unsupported(
             1,
-            format!("the target `{}`, because its architecture is sm_{device}", source.target),
+            format!("the target `{}`, because the device's architecture is sm_{device}", source.target),
         )),
         Ok(_) => Ok(()),
         Err(_) => {

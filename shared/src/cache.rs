@@ -44,7 +44,7 @@ impl CacheGuard {
         Self { file, before, drop }
     }
 
-    /// Drops the pages before offset `end`, as far as they are to be dropped. A long read calls this as it advances.
+    /// Drops those of the pages to be dropped that lie before offset `end`. A long read calls this as it advances.
     pub fn behind(&self, end: u64) {
         for range in self.drop.iter().take_while(|range| range.start < end) {
             let length = NonZeroU64::new(range.end.min(end) - range.start);

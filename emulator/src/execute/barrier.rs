@@ -45,8 +45,9 @@ impl Warp {
             barrier.is_in_use = true;
             barrier.needed = barrier_op.threads.map(|row| self.registers.narrow[row as usize][leader]);
             if let Some(needed) = barrier.needed.filter(|needed| *needed == 0 || !needed.is_multiple_of(32)) {
-                let what =
-                    format!("a barrier is for {needed} threads, which is not a positive multiple of 32");
+                let what = format!(
+                    "barrier {index} is for {needed} threads, which is not a positive multiple of 32"
+                );
                 return Err(Stop::new(FaultKind::InvalidValue(what), leader));
             }
             // If a barrier is for a given number of threads, and all live lanes of a warp arrive together, then the
@@ -78,7 +79,7 @@ impl Warp {
 pub enum Released {
     None,
     Some,
-    /// A barrier has released all threads.
+    /// A barrier has released all threads that have not ended.
     All,
 }
 

@@ -201,7 +201,8 @@ impl Races {
     }
 
     fn advance(&mut self) {
-        // `begin` starts over in time, so only a block that orders its threads 2^31 times reaches the limit.
+        // `begin` resets a tick that has become large, so only a block that orders its threads 2^31 times reaches
+        // the limit.
         self.now = self.now.saturating_add(1);
     }
 

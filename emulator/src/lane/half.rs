@@ -94,7 +94,7 @@ impl HalfFunction {
         }
     }
 
-    /// Arithmetic on all values, rounded once.
+    /// Exact arithmetic on any values, rounded once.
     pub(super) fn exactly(&self, x: Value, y: Value, z: Value, format: Format) -> u64 {
         let nearest = Rounding::NearestEven;
         match self.op {

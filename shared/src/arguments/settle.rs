@@ -58,9 +58,9 @@ pub enum SignatureError {
     )]
     LeftOutTensor { entry: String, parameter: String },
     #[error(
-        "{}: parameter `{parameter}` is left out by `params` but is not the same in every entry: {other_value}{}, \
-         {first_value} in {first} (add it to `params`, or choose entries that agree with `entries`)",
-        others.join(", "), and_others(*more)
+        "{}{}: parameter `{parameter}` is left out by `params` but is not the same in every entry: it is {first_value} \
+         in {first} and {other_value} in {} (add it to `params`, or use `entries` to choose entries that agree)",
+        others.join(", "), and_others(*more), others.first().map_or("", String::as_str)
     )]
     LeftOutVaries {
         parameter: String,

@@ -13,7 +13,7 @@ pub struct Profiled {
     pub baseline_failed: bool,
     /// The CPUs that the runner was pinned to.
     pub cpus: Vec<u32>,
-    /// The page cache before and after each batch.
+    /// Figures on how the captures were read, over all batches.
     pub reads: ReadReport,
     /// What else of the run was active while the candidate was timed. The supervisor adds this; a worker cannot see it.
     #[serde(default)]
@@ -91,7 +91,7 @@ pub struct DeviceTiming {
     pub power_watts: Option<f64>,
     /// What limited its clock in any block: `power`, `heat` or `external`.
     pub limited_by: Option<Vec<String>>,
-    /// Pairs in which a block had less than 75 % of the median clock.
+    /// Pairs in which a block had less than 75 % of the median clock of the blocks so far.
     pub throttled_pairs: u32,
     /// Bytes read and written per second in the device's fastest copy.
     #[serde(with = "crate::nonfinite::option")]

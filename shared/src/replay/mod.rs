@@ -117,7 +117,7 @@ pub enum Unrecordable {
     )]
     LongName { what: &'static str, begins: String, bytes: usize },
     #[error(
-        "its recording would be larger than {} (replay fewer steps at a time)",
+        "the replay's recording would be larger than {} (replay fewer steps at a time)",
         Bytes::new(MAX_FILE_BYTES)
     )]
     TooLarge,
