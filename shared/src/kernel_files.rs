@@ -57,7 +57,7 @@ pub struct LeftOut {
 pub enum LeftOutReason {
     #[error("it is outside the folders of the candidate's sources")]
     Outside,
-    #[error("it does not have the suffix of a header")]
+    #[error("it is not a file with the suffix of a header, or is a link to something else")]
     NoHeader,
     #[error("at most {MAX_HEADERS} headers with a total of {MAX_HEADER_BYTES} are copied")]
     TooMany,

@@ -24,7 +24,7 @@ pub enum BindError {
     GivenTwice { parameter: String },
     #[error("parameter `{parameter}` is missing and has no default (add it to `defaults`)")]
     Missing { parameter: String },
-    #[error("parameter `{parameter}` cannot be passed: `{path}` cannot be an argument")]
+    #[error("parameter `{parameter}` has a value that cannot be an argument, at `{path}`")]
     Value {
         parameter: String,
         path: String,
