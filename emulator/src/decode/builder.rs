@@ -50,7 +50,9 @@ pub struct Frame<'a> {
     /// The value of `local` at the beginning of each open scope.
     local_before: Vec<u64>,
     labels: HashMap<&'a str, u32>,
+    /// Branches and table entries whose labels are not resolved yet, each with its label and its line.
     pub branches: Vec<(Patch, &'a str, u32)>,
+    /// The labels of each `.branchtargets` list, by the name of the list.
     pub targets: HashMap<&'a str, Vec<&'a str>>,
 }
 

@@ -47,6 +47,7 @@ impl Fingerprint {
         }
     }
 
+    /// The fingerprint of a parameter that an entry lacks and that has no default.
     pub(super) fn nothing() -> Self {
         Self::Plain { shown: "nothing".to_owned(), digest: [0; 32] }
     }

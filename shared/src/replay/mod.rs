@@ -231,6 +231,7 @@ pub struct Recorder {
     recording: Recording,
     constants: BTreeMap<Key, u32>,
     names: BTreeMap<String, u32>,
+    /// For each constant, the number of its uses so far.
     epochs: Vec<u32>,
     /// Size of the file so far.
     file: FileSize,
