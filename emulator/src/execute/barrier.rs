@@ -121,8 +121,7 @@ pub fn release(
     Ok(released)
 }
 
-/// Lets the lanes of a warp that wait at a barrier continue. Gives each of them the result of the barrier's reduction, if
-/// its instruction has one.
+/// Lets the lanes of a warp that wait at a barrier continue, with the result of its reduction if they ask for one.
 fn pass(kernel: &Kernel, warp: &mut Warp, index: usize, barrier: Barrier) -> Result<(), (Stop, u32, u32)> {
     // Usually, all lanes of a warp wait at the same instruction.
     if let [waiting] = warp.waiting.as_slice()
