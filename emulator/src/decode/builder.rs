@@ -149,7 +149,7 @@ impl<'s, 'a> Builder<'s, 'a> {
         Ok(())
     }
 
-    /// Starts a statement: sets its line and its guard, and checks the limits.
+    /// Starts a statement: sets its line and its guard, and checks the numbers of instructions and registers so far.
     pub fn begin(&mut self, statement: &Statement<'a>) -> Result<(), LoadError> {
         self.line = statement.line;
         self.guard = match statement.guard {
