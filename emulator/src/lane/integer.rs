@@ -74,8 +74,8 @@ pub enum IntegerOp {
         first: bool,
         second: bool,
     },
-    /// Adds two products to the third operand: of the halves of the first operand and the lower two bytes of the second,
-    /// or its upper two if `high`.
+    /// Adds two products to the third operand: of the halves of the first operand and the lower two bytes of the second
+    /// (its upper two if `high`).
     Dot2 {
         first: bool,
         second: bool,
