@@ -14,8 +14,8 @@ pub struct Conversion {
     pub integral: bool,
     /// Subnormal `f32` operands and results become zeros.
     pub flush: bool,
-    /// A result of an integer type is limited to its range. A float is limited to the range from 0 to 1, and NaN becomes
-    /// 0.
+    /// A result of an integer type is limited to the type's range. A float is limited to the range from 0 to 1, and NaN
+    /// becomes 0.
     pub saturate: bool,
     /// Negative results become zero.
     pub relu: bool,
