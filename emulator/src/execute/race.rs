@@ -76,6 +76,7 @@ pub struct Races {
     /// Reads of each part by up to two threads.
     readers: [Vec<Stamp>; 2],
     threads: usize,
+    /// The current tick.
     now: u32,
     /// Accesses before this tick are ordered before all that follow.
     base: u32,
