@@ -71,7 +71,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let case = CASES
             .into_iter()
             .find(|case| case.1 == kernel)
-            .ok_or("this example has no kernel of this name")?;
+            .ok_or_else(|| format!("this example has no kernel `{kernel}`"))?;
         let (mut device, function, launch) = prepare(case, 1)?;
         let mut executed = 0;
         for _ in 0..launches.parse::<u32>()? {

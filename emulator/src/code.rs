@@ -99,7 +99,7 @@ pub enum Compare {
     Le,
     Gt,
     Ge,
-    /// Like `Eq`, but also true if an operand is NaN. The same applies to the next five.
+    /// Like `Eq`, but also true if an operand is NaN. The next five extend `Ne` to `Ge` in the same way.
     EqOrNan,
     NeOrNan,
     LtOrNan,
@@ -126,8 +126,8 @@ pub enum FlagOp {
     Xor,
 }
 
-/// Numbers without a name are rows of registers, first the result's and then the operands'. A single number is an index
-/// into a list of `Kernel`.
+/// Numbers are rows of registers, first the result's and then the operands', if neither a name nor a comment says
+/// otherwise. A single number without a name is an index into a list of `Kernel`.
 #[derive(Clone, Copy, Debug)]
 pub enum Op {
     /// An instruction without effect on this device, such as a prefetch.
@@ -353,7 +353,8 @@ pub enum ReduceOp {
     Xor,
 }
 
-/// An operation that lanes of a warp execute together. `members` is the row with the mask of these lanes.
+/// An operation that lanes of a warp execute together. `members` is the row with the mask of these lanes. The second
+/// results, `in_range` and `agree`, are rows of flags.
 #[derive(Clone, Copy, Debug)]
 pub enum WarpOp {
     Shuffle {
@@ -421,9 +422,11 @@ pub enum BarrierMode {
 #[derive(Clone, Copy, Debug)]
 pub struct BarrierOp {
     pub mode: BarrierMode,
+    /// The row with the barrier's index.
     pub index: u32,
     /// The row with the number of participating threads; `None` for all threads of the block.
     pub threads: Option<u32>,
+    /// Whether the lanes of a warp must not wait at different instructions.
     pub aligned: bool,
     pub to: Option<Slot>,
     pub flag: Option<Guard>,
@@ -479,6 +482,7 @@ pub struct Kernel {
     pub copy_ops: Vec<CopyOp>,
     pub matrix_ops: Vec<MatrixOp>,
     pub call_ops: Vec<CallOp>,
+    /// The tables of branches, which hold positions in `code`.
     pub tables: Vec<Vec<u32>>,
     pub flag_rows: u32,
     pub narrow_rows: u32,

@@ -416,7 +416,7 @@ fn check_target(source: &Source<'_>, device: u32) -> Result<(), LoadError> {
     match digits.parse::<u32>() {
         Ok(target) if device < target => Err(LoadError::unsupported(
             1,
-            format!("the target `{}`, because its architecture is sm_{device}", source.target),
+            format!("the target `{}`, because the device's architecture is sm_{device}", source.target),
         )),
         Ok(_) => Ok(()),
         Err(_) => {
@@ -456,10 +456,11 @@ fn check(kernel: &Kernel, launch: &Launch) -> Result<(Vec<u8>, u64), Fault> {
     {
         return wrong(format!("`{}` requires blocks of {required:?} threads", kernel.name));
     }
-    if let Some(max) = kernel.largest_block
-        && max.iter().fold(1_u32, |all, size| all.saturating_mul(*size)) < threads
+    let product = |sizes: [u32; 3]| sizes.iter().fold(1_u32, |all, size| all.saturating_mul(*size));
+    if let Some(max) = kernel.largest_block.map(product)
+        && max < threads
     {
-        return limited(format!("`{}` allows blocks of at most {max:?} threads", kernel.name));
+        return limited(format!("`{}` allows blocks of at most {max} threads", kernel.name));
     }
     let shared_bytes = kernel.static_shared.saturating_add(launch.shared_bytes);
     if limits::SHARED_BYTES < shared_bytes {

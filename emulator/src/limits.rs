@@ -15,7 +15,7 @@ pub const DECODED: usize = 4 << 20;
 pub const MODULE_BYTES: u64 = 64 << 20;
 /// The largest nesting depth of the `{ }` blocks of a function, and of initialisers.
 pub const NESTING: usize = 64;
-/// The largest depth of calls.
+/// The largest depth of calls. The kernel itself counts as one.
 pub const CALL_DEPTH: usize = 32;
 /// The largest size of a variable, in bytes.
 pub const VARIABLE_BYTES: u64 = 1 << 32;

@@ -84,7 +84,7 @@ impl Allocation {
         matches!(self.words, Words::Mapped { .. })
     }
 
-    /// Reads up to 8 aligned bytes.
+    /// Reads 1, 2, 4 or 8 aligned bytes.
     #[inline(always)]
     pub fn load(&self, offset: u64, bytes: u32) -> u64 {
         let low = u64::from(self.word(offset).load(Ordering::Relaxed));

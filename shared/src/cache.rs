@@ -44,8 +44,8 @@ impl CacheGuard {
         Self { file, before, drop }
     }
 
-    /// Drops the pages before offset `end`, as far as they are to be dropped. A long read calls this as it advances.
-    pub fn behind(&self, end: u64) {
+    /// Drops those of the pages to be dropped that lie before offset `end`. A long read calls this as it advances.
+    pub fn drop_before(&self, end: u64) {
         for range in self.drop.iter().take_while(|range| range.start < end) {
             let length = NonZeroU64::new(range.end.min(end) - range.start);
             // Linux drops clean pages that are not mapped. If it ignores the advice, the pages merely stay cached.
@@ -76,7 +76,7 @@ impl CacheGuard {
     /// Drops pages, and returns how many more are cached now than before the first read. Returns 0 if nothing is to be
     /// dropped or Linux does not report the numbers.
     fn drop_and_count(&self) -> u64 {
-        self.behind(u64::MAX);
+        self.drop_before(u64::MAX);
         let now = if self.drop.is_empty() { None } else { cached_pages(self.file.as_fd()) };
         now.unwrap_or(0).saturating_sub(self.before.unwrap_or(0))
     }
@@ -84,7 +84,7 @@ impl CacheGuard {
 
 impl Drop for CacheGuard {
     fn drop(&mut self) {
-        self.behind(u64::MAX);
+        self.drop_before(u64::MAX);
     }
 }
 

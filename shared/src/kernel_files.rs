@@ -3,8 +3,8 @@
 //! A build gets copies of these files instead of their folders, which may contain captures, results and other
 //! candidates.
 //!
-//! Headers are found by a text search for `#include "NAME"` in the sources and in headers already found. The search
-//! ignores conditions, so it also follows lines that the compiler would skip.
+//! Headers are found by a text search for `#include "NAME"` and `#include_next "NAME"` in the sources and in headers
+//! already found. The search ignores conditions, so it also follows lines that the compiler would skip.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -42,7 +42,7 @@ pub struct KernelFiles {
     pub sources: Vec<KernelFile>,
     /// The headers, sorted by path.
     pub headers: Vec<KernelFile>,
-    /// Headers that a file includes and that exist, but that are not copied.
+    /// Headers that a file includes and that exist, but that are not copied: at most `MAX_HEADERS` of them.
     pub left_out: Vec<LeftOut>,
 }
 
@@ -57,7 +57,7 @@ pub struct LeftOut {
 pub enum LeftOutReason {
     #[error("it is outside the folders of the candidate's sources")]
     Outside,
-    #[error("it does not have the suffix of a header")]
+    #[error("it is not a file with the suffix of a header, or is a link to something else")]
     NoHeader,
     #[error("at most {MAX_HEADERS} headers with a total of {MAX_HEADER_BYTES} are copied")]
     TooMany,
@@ -417,6 +417,10 @@ mod tests {
         let files = Folder::with(&all).find(&["a.c"]);
         assert_eq!(files.headers.len(), MAX_HEADERS);
         assert_eq!(left_out(&files), [(names[MAX_HEADERS].as_str(), LeftOutReason::TooMany)]);
+    }
+
+    #[test]
+    fn library_is_not_searched_for_headers() {
         let library = Folder::with(&[("k.so", "#include \"x.h\"\n"), ("x.h", "")]);
         assert_eq!(KernelFiles::find(&[library.path("k.so")], Language::So).headers, []);
     }

@@ -91,7 +91,8 @@ pub enum ToWorker {
     },
     /// The supervisor no longer uses the dead runner's pid, so the runner may be reaped. `killed` is set if the
     /// supervisor ordered its death, or if Linux ended it at the limit of its control group. `tasks_refused` is true
-    /// if, while it ran, a control group above its own refused a process or thread.
+    /// if, while it ran, a control group above its own refused a process or thread. `peak_owed` is the most memory that
+    /// the supervisor saw it owe.
     MayReap {
         pid: u32,
         killed: Option<KillReason>,

@@ -30,6 +30,7 @@ pub struct Placing {
 pub struct Terms {
     /// The device allocates multiples of this size.
     pub grain: Bytes,
+    /// The number of staging slots, and the size of each.
     pub slots: u64,
     pub slot: Bytes,
 }

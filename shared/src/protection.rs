@@ -71,8 +71,8 @@ const fn kind(
 pub const CGROUP_LEAF: &str = "cgroup_leaf";
 pub const POLL_AND_KILL: &str = "poll_and_kill";
 
-const NOT_LINUX: &str = "run on Linux 5.13 or later, not under an emulator";
-const NO_NAMESPACES: &str =
+const USE_REAL_LINUX: &str = "run on Linux 5.13 or later, not under an emulator";
+const ALLOW_NAMESPACES: &str =
     "allow user namespaces (kernel.unprivileged_userns_clone, user.max_user_namespaces), or run as root";
 
 /// All protections: first the limits, then the isolation of a candidate.
@@ -91,7 +91,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         true,
         "private memory: mappings, the heap, reserved memory made writable",
         "asked for more with mmap, brk and mprotect; all were refused",
-        NOT_LINUX,
+        USE_REAL_LINUX,
         &[
             ("map_within", OK),
             ("map_beyond", NO_MEMORY),
@@ -104,7 +104,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         true,
         "the page tables of sparse mappings",
         "asked for more read-only mappings; all were refused",
-        NOT_LINUX,
+        USE_REAL_LINUX,
         &[("read_beyond", NO_MEMORY)],
     ),
     kind(
@@ -112,7 +112,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         true,
         "growth of the stack",
         "recursed without end; the overflow killed it",
-        NOT_LINUX,
+        USE_REAL_LINUX,
         &[("overflow", &["SIGSEGV"])],
     ),
     kind(
@@ -120,7 +120,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         true,
         "files and memory files that grow",
         "wrote past the limit; the write was refused",
-        NOT_LINUX,
+        USE_REAL_LINUX,
         &[("file_within", OK), ("file_beyond", &["EFBIG"])],
     ),
     kind(
@@ -129,7 +129,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         "outputs and streams that grow, and shared memory beside them",
         "tried to grow, shrink and write past the end of a sealed memory file, and to create another memory file or a \
          shared mapping; all were refused",
-        NOT_LINUX,
+        USE_REAL_LINUX,
         &[
             ("write_within", OK),
             ("grow", REFUSED),
@@ -161,7 +161,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         false,
         "seeing, signalling or outliving other processes",
         "looked at its own pid, and tried to signal the process that started it",
-        NO_NAMESPACES,
+        ALLOW_NAMESPACES,
         &[("own_pid", &["1"]), ("signal_parent", &["EPERM", "ESRCH"])],
     ),
     kind(
@@ -169,7 +169,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         false,
         "System V memory of other processes",
         "tried to attach a segment that belongs to the process that started it",
-        NO_NAMESPACES,
+        ALLOW_NAMESPACES,
         &[("attach_segment", &["EINVAL"])],
     ),
     kind(
@@ -177,7 +177,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         true,
         "signals from the terminal",
         "looked up its session",
-        NOT_LINUX,
+        USE_REAL_LINUX,
         &[("session", &["true"])],
     ),
     kind(
@@ -185,7 +185,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         true,
         "runners that outlive their worker",
         "looked up its parent-death signal",
-        NOT_LINUX,
+        USE_REAL_LINUX,
         &[("death_signal", &["9"])],
     ),
     kind(
@@ -201,7 +201,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         true,
         "acting as an administrator",
         "tried to change its root folder",
-        NOT_LINUX,
+        USE_REAL_LINUX,
         &[("change_root", REFUSED)],
     ),
     kind(
@@ -209,7 +209,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         true,
         "core dumps, and inspection by other processes",
         "looked up whether it can be dumped",
-        NOT_LINUX,
+        USE_REAL_LINUX,
         &[("dumpable", &["0"])],
     ),
     kind(
@@ -217,7 +217,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
         true,
         "programs that raise privileges",
         "looked up whether it can gain privileges",
-        NOT_LINUX,
+        USE_REAL_LINUX,
         &[("no_new_privileges", &["1"])],
     ),
     kind(

@@ -41,7 +41,7 @@ pub fn decode<'a>(
     let slots = from
         .iter()
         .zip(types)
-        .map(|(operand, wanted)| builder.value(operand, if *wanted == Type::Pred { ty } else { *wanted }))
+        .map(|(operand, wanted)| builder.value(operand, if *wanted == SAME { ty } else { *wanted }))
         .collect::<Result<Vec<_>, _>>()?;
     match fast(op, ty, to, &slots) {
         Some(op) => builder.emit(op),
@@ -50,7 +50,7 @@ pub fn decode<'a>(
     Ok(())
 }
 
-/// A placeholder in lists of operand types: the instruction's own type.
+/// A placeholder in lists of operand types. It stands for the instruction's own type.
 const SAME: Type = Type::Pred;
 
 fn operation(
@@ -154,7 +154,8 @@ fn flags<'a>(
     Ok(())
 }
 
-fn small(operand: Option<&Operand<'_>>, max: u64) -> Option<u32> {
+/// The operand, if it is a literal integer of at most `max`.
+fn literal(operand: Option<&Operand<'_>>, max: u64) -> Option<u32> {
     match operand {
         Some(Operand::Number(Number::Integer(value))) if *value <= max => Some(low(*value)),
         _ => None,
@@ -167,7 +168,7 @@ fn logic3<'a>(
     operands: &[Operand<'a>],
 ) -> Result<(), LoadError> {
     let ty = qualifiers.ty()?;
-    let table = small(operands.last(), 255).and_then(|table| u8::try_from(table).ok());
+    let table = literal(operands.last(), 255).and_then(|table| u8::try_from(table).ok());
     let ([to, a, b, c, _], Some(table), Type::B32) = (operands, table, ty) else {
         return Err(qualifiers.unsupported());
     };

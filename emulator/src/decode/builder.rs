@@ -50,7 +50,9 @@ pub struct Frame<'a> {
     /// The value of `local` at the beginning of each open scope.
     local_before: Vec<u64>,
     labels: HashMap<&'a str, u32>,
+    /// Branches and table entries whose labels are not resolved yet, each with its label and its line.
     pub branches: Vec<(Patch, &'a str, u32)>,
+    /// The labels of each `.branchtargets` list, by the name of the list.
     pub targets: HashMap<&'a str, Vec<&'a str>>,
 }
 
@@ -147,7 +149,7 @@ impl<'s, 'a> Builder<'s, 'a> {
         Ok(())
     }
 
-    /// Starts a statement: sets its line and its guard, and checks the limits.
+    /// Starts a statement: sets its line and its guard, and checks the numbers of instructions and registers so far.
     pub fn begin(&mut self, statement: &Statement<'a>) -> Result<(), LoadError> {
         self.line = statement.line;
         self.guard = match statement.guard {

@@ -53,7 +53,9 @@ fn inline<'a>(
         return Err(LoadError::unsupported(builder.line(), what));
     }
     if limits::CALL_DEPTH <= builder.called.len() {
-        return Err(LoadError::limit(builder.line(), "calls are nested too deeply".to_owned()));
+        let most = limits::CALL_DEPTH;
+        let what = format!("a chain of calls has more than {most} functions, including the kernel");
+        return Err(LoadError::limit(builder.line(), what));
     }
     // Lanes whose guard is false skip the inlined body: they take this branch.
     let mut around = None;

@@ -78,7 +78,8 @@ fn branch_table<'a>(
     };
     let index = builder.value(index, Type::U32)?.row;
     let Some(targets) = builder.frame().targets.get(list).cloned() else {
-        return Err(builder.syntax(format!("`{}` is not a preceding `.branchtargets` list", clipped(list))));
+        let what = format!("no `.branchtargets` list `{}` precedes the branch", clipped(list));
+        return Err(builder.syntax(what));
     };
     builder.spend(targets.len())?;
     let line = builder.line();

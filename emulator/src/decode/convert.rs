@@ -17,14 +17,14 @@ pub fn decode<'a>(
     operands: &[Operand<'a>],
 ) -> Result<(), LoadError> {
     match opcode {
-        "mov" => moved(builder, qualifiers, operands),
+        "mov" => mov(builder, qualifiers, operands),
         "cvt" => convert(builder, qualifiers, operands),
         "cvta" => address(builder, qualifiers, operands),
         _ => space_test(builder, qualifiers, operands),
     }
 }
 
-fn moved<'a>(
+fn mov<'a>(
     builder: &mut Builder<'_, 'a>,
     qualifiers: &mut Qualifiers<'a>,
     operands: &[Operand<'a>],
@@ -32,8 +32,8 @@ fn moved<'a>(
     let ty = qualifiers.ty()?;
     let [to, from] = operands else { return Err(qualifiers.wrong_operands()) };
     match (to, from) {
-        (Operand::Vector(parts), from) => return unpacked(builder, ty, parts, from, qualifiers),
-        (to, Operand::Vector(parts)) => return packed(builder, ty, to, parts, qualifiers),
+        (Operand::Vector(parts), from) => return unpack(builder, ty, parts, from, qualifiers),
+        (to, Operand::Vector(parts)) => return pack(builder, ty, to, parts, qualifiers),
         _ => {}
     }
     if ty == Type::Pred {
@@ -73,7 +73,7 @@ fn part(ty: Type, count: usize, qualifiers: &Qualifiers<'_>) -> Result<Type, Loa
     }
 }
 
-fn packed<'a>(
+fn pack<'a>(
     builder: &mut Builder<'_, 'a>,
     ty: Type,
     to: &Operand<'a>,
@@ -87,7 +87,7 @@ fn packed<'a>(
     Ok(())
 }
 
-fn unpacked<'a>(
+fn unpack<'a>(
     builder: &mut Builder<'_, 'a>,
     ty: Type,
     parts: &[Operand<'a>],

@@ -198,7 +198,10 @@ pub fn address<'a>(
             };
             Ok((of(found), Slot { file: File::Wide, row, bits: 64 }, *offset))
         }
-        _ => Err(builder.syntax(format!("`{}` is not an address", clipped(name)))),
+        _ => Err(builder.syntax(format!(
+            "`{}` is not an address: it is neither a variable nor a register of 32 or 64 bits",
+            clipped(name)
+        ))),
     }
 }
 
@@ -332,7 +335,7 @@ fn atomic_kind(op: AtomicOp, ty: Type) -> Option<AtomicKind> {
     Some(match (op, ty) {
         (A::And | A::Or | A::Xor | A::Exchange | A::CompareExchange, Type::B32) => AtomicKind::Bits32,
         (A::And | A::Or | A::Xor | A::Exchange | A::CompareExchange, Type::B64) => AtomicKind::Bits64,
-        // Older compilers also name a type.
+        // Older compilers write a type, such as `u32`, where the size alone would be enough.
         (A::Exchange | A::CompareExchange, Type::U32 | Type::S32 | Type::F32) => AtomicKind::Bits32,
         (A::Exchange | A::CompareExchange, Type::U64 | Type::S64 | Type::F64) => AtomicKind::Bits64,
         (A::CompareExchange, Type::B16) => AtomicKind::Bits16,

@@ -46,7 +46,7 @@ impl<'a> Builder<'_, 'a> {
             Operand::Number(Number::Integer(value)) => {
                 Ok(Guard { row: crate::code::ALWAYS, negated: *value == 0 })
             }
-            _ => Err(self.syntax("expected a predicate".to_owned())),
+            _ => Err(self.syntax("an operand is not a predicate".to_owned())),
         }
     }
 
@@ -78,7 +78,7 @@ impl<'a> Builder<'_, 'a> {
     pub fn result_of_any_size(&mut self, operand: &Operand<'a>) -> Result<Slot, LoadError> {
         match operand {
             Operand::Name(name) => self.register(name),
-            _ => Err(self.syntax("expected a register".to_owned())),
+            _ => Err(self.syntax("the target of an instruction is not a register".to_owned())),
         }
     }
 
@@ -122,7 +122,11 @@ impl<'a> Builder<'_, 'a> {
                 }
                 _ => return Err(self.syntax(format!("`{}` is not a variable", clipped(name)))),
             },
-            _ => return Err(self.syntax("expected a value".to_owned())),
+            _ => {
+                return Err(
+                    self.syntax("an operand is neither a number, a register nor a variable".to_owned())
+                );
+            }
         };
         if slot.bits < ty.bits() {
             return Err(self.wrong_size(operand, slot, ty));

@@ -46,7 +46,7 @@ impl<'a> Qualifiers<'a> {
         Some(value)
     }
 
-    /// Takes the type, which is the last qualifier.
+    /// Takes the last qualifier, which must be a type.
     pub fn ty(&mut self) -> Result<Type, LoadError> {
         let last = self.rest.last().copied().unwrap_or_default();
         let found = Type::named(last).ok_or_else(|| self.unsupported())?;

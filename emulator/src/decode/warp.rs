@@ -16,7 +16,7 @@ pub fn decode<'a>(
     match opcode {
         "shfl" => shuffle(builder, qualifiers, operands),
         "vote" => vote(builder, qualifiers, operands),
-        "match" => matched(builder, qualifiers, operands),
+        "match" => match_values(builder, qualifiers, operands),
         "redux" => reduce(builder, qualifiers, operands),
         "elect" => elect(builder, qualifiers, operands),
         _ => {
@@ -117,7 +117,7 @@ fn vote<'a>(
     Ok(())
 }
 
-fn matched<'a>(
+fn match_values<'a>(
     builder: &mut Builder<'_, 'a>,
     qualifiers: &mut Qualifiers<'a>,
     operands: &[Operand<'a>],

@@ -13,7 +13,7 @@ impl Device {
         self.heap.forget(address, bytes)
     }
 
-    /// Decides whether later launches count, like `Config::counts`.
+    /// Sets `Config::counts` for later launches.
     pub fn set_counts(&mut self, counts: bool) {
         self.config.counts = counts;
     }

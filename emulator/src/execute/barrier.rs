@@ -45,8 +45,9 @@ impl Warp {
             barrier.is_in_use = true;
             barrier.needed = barrier_op.threads.map(|row| self.registers.narrow[row as usize][leader]);
             if let Some(needed) = barrier.needed.filter(|needed| *needed == 0 || !needed.is_multiple_of(32)) {
-                let what =
-                    format!("a barrier is for {needed} threads, which is not a positive multiple of 32");
+                let what = format!(
+                    "barrier {index} is for {needed} threads, which is not a positive multiple of 32"
+                );
                 return Err(Stop::new(FaultKind::InvalidValue(what), leader));
             }
             // If a barrier is for a given number of threads, and all live lanes of a warp arrive together, then the
@@ -78,7 +79,7 @@ impl Warp {
 pub enum Released {
     None,
     Some,
-    /// A barrier has released all threads.
+    /// A barrier has released all threads that have not ended.
     All,
 }
 
@@ -120,6 +121,7 @@ pub fn release(
     Ok(released)
 }
 
+/// Lets the lanes of a warp that wait at a barrier continue, with the result of its reduction if they ask for one.
 fn pass(kernel: &Kernel, warp: &mut Warp, index: usize, barrier: Barrier) -> Result<(), (Stop, u32, u32)> {
     // Usually, all lanes of a warp wait at the same instruction.
     if let [waiting] = warp.waiting.as_slice()

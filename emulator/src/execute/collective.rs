@@ -69,17 +69,17 @@ impl Warp {
         let (from, reached) = match mode {
             ShuffleMode::Up => sources(&by, &clamps, |own, by, segment| {
                 let from = own.wrapping_sub(by);
-                (from, (own >= by) & (segment.highest <= from))
+                (from, (own >= by) & (segment.bound <= from))
             }),
             ShuffleMode::Down => {
-                sources(&by, &clamps, |own, by, segment| (own + by, own + by <= segment.highest))
+                sources(&by, &clamps, |own, by, segment| (own + by, own + by <= segment.bound))
             }
             ShuffleMode::Butterfly => {
-                sources(&by, &clamps, |own, by, segment| (own ^ by, own ^ by <= segment.highest))
+                sources(&by, &clamps, |own, by, segment| (own ^ by, own ^ by <= segment.bound))
             }
             ShuffleMode::Index => sources(&by, &clamps, |_, by, segment| {
                 let from = segment.lowest | by & !segment.mask;
-                (from, from <= segment.highest)
+                (from, from <= segment.bound)
             }),
         };
         write(&mut registers.narrow[to as usize], active, |lane| values[from[lane] as usize & 31]);
@@ -91,9 +91,11 @@ impl Warp {
 
 /// The lanes among which a lane shuffles values.
 struct Segment {
+    /// The bits of a lane's number that are the same in the whole segment.
     mask: u32,
     lowest: u32,
-    highest: u32,
+    /// The last lane in the direction of the shuffle: for `ShuffleMode::Up`, a lower one.
+    bound: u32,
 }
 
 #[inline(always)]
@@ -107,7 +109,7 @@ fn sources(
     for (lane, slot) in from.iter_mut().enumerate() {
         let own = lane as u32;
         let (clamp, mask) = (clamps[lane] & 31, clamps[lane] >> 8 & 31);
-        let segment = Segment { mask, lowest: own & mask, highest: own & mask | clamp & !mask };
+        let segment = Segment { mask, lowest: own & mask, bound: own & mask | clamp & !mask };
         let (other, valid) = source(own, by[lane] & 31, segment);
         *slot = if valid { other } else { own };
         reached |= u32::from(valid) << lane;

@@ -33,9 +33,10 @@ pub struct Traffic {
     /// The number of accesses, each by up to 32 lanes at once.
     pub accesses: u64,
     pub parts: u64,
-    /// The number of parts in which the same bytes could be accessed.
+    /// The smallest number of parts in which the same bytes could be accessed.
     pub fewest: u64,
-    /// The PTX line with the most unnecessary parts, and its source line. `None` if no part is unnecessary.
+    /// The PTX line of the instruction with the most unnecessary parts, and its source line if that is known. `None` if
+    /// no part is unnecessary.
     pub worst: Option<(u32, Option<crate::fault::SourceLine>)>,
 }
 

@@ -90,6 +90,7 @@ impl Progress {
         }
     }
 
+    /// Returns true if a block with a lower number has failed.
     pub fn failed_before(&self, number: u64) -> bool {
         self.failed.load(Ordering::Relaxed) < number
     }

@@ -76,6 +76,7 @@ pub struct Races {
     /// Reads of each part by up to two threads.
     readers: [Vec<Stamp>; 2],
     threads: usize,
+    /// The current tick.
     now: u32,
     /// Accesses before this tick are ordered before all that follow.
     base: u32,
@@ -201,7 +202,8 @@ impl Races {
     }
 
     fn advance(&mut self) {
-        // `begin` starts over in time, so only a block that orders its threads 2^31 times reaches the limit.
+        // `begin` resets a tick that has become large, so only a block that orders its threads 2^31 times reaches
+        // the limit.
         self.now = self.now.saturating_add(1);
     }
 

@@ -12,6 +12,7 @@ use crate::code::{Compare, FlagOp};
 pub struct Comparison {
     pub compare: Compare,
     pub ty: Type,
+    /// For floats of 16 and 32 bits: subnormal operands become zeros.
     pub flush: bool,
     /// The operation that combines the result with a predicate, and whether the predicate is negated.
     pub combine: Option<(FlagOp, bool)>,
@@ -105,7 +106,7 @@ impl Compare {
     }
 }
 
-/// `slct`: selects by the sign of a number.
+/// `slct`: selects the first operand if the third is not negative, otherwise the second. NaN selects the second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Selection {
     BySignOfS32,

@@ -12,8 +12,12 @@ pub struct Conversion {
     pub rounding: Rounding,
     /// Whether the result is an integral number, even if it is a float.
     pub integral: bool,
+    /// Subnormal `f32` operands and results become zeros.
     pub flush: bool,
+    /// A result of an integer type is limited to the type's range. A float is limited to the range from 0 to 1, and NaN
+    /// becomes 0.
     pub saturate: bool,
+    /// Negative results become zero.
     pub relu: bool,
 }
 

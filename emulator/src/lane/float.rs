@@ -48,7 +48,9 @@ pub struct FloatFunction {
     /// Whether the operands are `f64` instead of `f32`.
     pub wide: bool,
     pub rounding: Rounding,
+    /// For `f32`: subnormal operands and results become zeros.
     pub flush: bool,
+    /// For `f32`: the result is limited to the range from 0 to 1, and NaN becomes 0.
     pub saturate: bool,
     /// For `min` and `max`: the result is NaN if one operand is NaN.
     pub propagates_nan: bool,

@@ -26,11 +26,15 @@ pub struct HalfFunction {
     pub brain: bool,
     /// Whether each operand has two numbers.
     pub pair: bool,
+    /// Subnormal operands and results become zeros.
     pub flush: bool,
+    /// Results are limited to the range from 0 to 1, and NaN becomes 0.
     pub saturate: bool,
     /// Negative results become zero.
     pub relu: bool,
+    /// For `min` and `max`: the result is NaN if one operand is NaN.
     pub propagates_nan: bool,
+    /// For `min` and `max`: compares magnitudes, and the result has the product of the signs.
     pub xor_sign: bool,
 }
 
@@ -94,7 +98,7 @@ impl HalfFunction {
         }
     }
 
-    /// Arithmetic on all values, rounded once.
+    /// Exact arithmetic on any values, rounded once.
     pub(super) fn exactly(&self, x: Value, y: Value, z: Value, format: Format) -> u64 {
         let nearest = Rounding::NearestEven;
         match self.op {

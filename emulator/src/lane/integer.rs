@@ -25,6 +25,7 @@ pub enum IntegerOp {
     SubCarry,
     MadLowCarry,
     MadHighCarry,
+    /// Adds the absolute difference of the first two operands to the third.
     SumOfDifferences,
     Div,
     Rem,
@@ -48,25 +49,33 @@ pub enum IntegerOp {
     FunnelRightWrap,
     CountOnes,
     CountLeadingZeros,
+    /// The position of the highest set bit, or of the highest clear bit of a negative number; 32 ones if there is none.
     FindHighest,
+    /// Like `FindHighest`, but the distance of that bit from the top.
     FindHighestAsShift,
     Reverse,
     Extract,
     Insert,
+    /// Consecutive ones: the operands are the lowest position and the number of ones. If `wraps`, both are taken modulo
+    /// 32; otherwise they are at most 32.
     MaskOfBits {
         wraps: bool,
     },
+    /// Extends a number whose size in bits is the second operand. If `wraps`, the size is taken modulo 32; otherwise it
+    /// is at most 32.
     SignExtend {
         wraps: bool,
     },
     Permute(Permute),
     /// A logical function of three inputs, given by its truth table.
     Logic3(u8),
-    /// The sum of four products of bytes. The flags say whether each operand is signed.
+    /// Adds four products of bytes to the third operand. The flags say whether each operand's bytes are signed.
     Dot4 {
         first: bool,
         second: bool,
     },
+    /// Adds two products to the third operand: of the halves of the first operand and the lower two bytes of the second
+    /// (its upper two if `high`).
     Dot2 {
         first: bool,
         second: bool,

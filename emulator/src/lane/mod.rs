@@ -139,7 +139,7 @@ pub enum Function {
     RoundToTf32,
 }
 
-/// The result and the second result of a lane. The latter is 0 if the operation has only one.
+/// The result and the second result of a lane. The second result is 0 if the operation has only one.
 pub type Results = (u64, u64);
 
 impl Function {

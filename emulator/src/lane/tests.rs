@@ -175,7 +175,7 @@ proptest! {
     }
 
     #[test]
-    fn operations_on_pairs_equal_two_on_halves(a in any::<u32>(), b in any::<u32>(), c in any::<u32>()) {
+    fn operation_on_pairs_equals_two_operations_on_halves(a in any::<u32>(), b in any::<u32>(), c in any::<u32>()) {
         for op in [HalfOp::Add, HalfOp::Mul, HalfOp::Fma, HalfOp::Min, HalfOp::Neg] {
             for (pair, one) in [(Type::F16x2, Type::F16), (Type::Bf16x2, Type::Bf16)] {
                 let whole = HalfFunction::new(op, pair).apply([a, b, c, 0].map(u64::from));

@@ -24,10 +24,11 @@ pub fn body<'a>(lexer: &mut Lexer<'a>) -> Result<Vec<Item<'a>>, LoadError> {
                 lexer.take()?;
                 depth += 1;
                 if limits::NESTING < depth {
-                    return Err(LoadError::limit(
-                        line,
-                        "the `{ }` blocks of a function are nested too deeply".to_owned(),
-                    ));
+                    let most = limits::NESTING;
+                    let what = format!(
+                        "the `{{ }}` blocks of a function are nested too deeply (the limit is {most} levels)"
+                    );
+                    return Err(LoadError::limit(line, what));
                 }
                 items.push(Item::Open);
             }

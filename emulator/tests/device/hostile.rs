@@ -160,7 +160,7 @@ fn load_errors_name_the_exceeded_limit() {
 #[test]
 fn unsupported_targets_and_instructions_are_refused() {
     let text = kernel(0, "", "").replace("sm_80", "sm_90");
-    assert!(load_error(&text).to_string().contains("`sm_90`, because its architecture is sm_80"));
+    assert!(load_error(&text).to_string().contains("`sm_90`, because the device's architecture is sm_80"));
     for instruction in [
         "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {%f1}, {%f1}, {%f1}, {%f1};",
         "barrier.cluster.arrive;",

@@ -39,7 +39,7 @@ fn matrix_products_match_the_reference_in_three_formats() {
 }
 
 #[test]
-fn other_matrix_products_match_the_reference() {
+fn matrix_products_of_f64_and_in_blocks_match_the_reference() {
     let mut bench = Bench::new(TEXT);
     let (m, n, k) = (37, 41, 50);
     for (name, format, grid, tolerance) in

@@ -24,7 +24,7 @@ pub enum BindError {
     GivenTwice { parameter: String },
     #[error("parameter `{parameter}` is missing and has no default (add it to `defaults`)")]
     Missing { parameter: String },
-    #[error("parameter `{parameter}` cannot be passed: `{path}` cannot be an argument")]
+    #[error("parameter `{parameter}` has a value that cannot be an argument, at `{path}`")]
     Value {
         parameter: String,
         path: String,
@@ -203,7 +203,7 @@ pub fn outputs(entry: &Entry) -> Result<Vec<OutputTensor>, BindError> {
     Ok(found)
 }
 
-/// Returns true if two tensors are the same view of the same storage.
+/// Returns true if two tensors are the same view of the same storage. Their conj and neg bits are not compared.
 pub(super) fn is_same(one: &Tensor, other: &Tensor) -> bool {
     one.storage == other.storage
         && one.storage_offset == other.storage_offset

@@ -92,6 +92,7 @@ pub fn call(
 struct Parts<'a> {
     /// For each parameter, the indices of its tensors.
     tensors: BTreeMap<&'a str, Vec<u32>>,
+    /// The indices that are not yet assigned, of the parameter that `begin` named last.
     rest: std::vec::IntoIter<u32>,
 }
 

@@ -31,6 +31,7 @@ pub(super) struct Seen {
     pub(super) dtypes: BTreeSet<DType>,
     pub(super) ranks: BTreeSet<usize>,
     pub(super) plain: BTreeSet<PlainKind>,
+    /// True if some tensors are not contiguous.
     strided: bool,
     /// True if some calls change this argument.
     changed: bool,

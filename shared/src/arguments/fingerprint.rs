@@ -1,7 +1,7 @@
 //! A fingerprint of a value, which shows whether two entries have the same value without keeping either value.
 //!
-//! Values that become arguments are compared as arguments, so `(1, 2)` and `[1, 2]` are equal. All tensors have the
-//! same fingerprint.
+//! Values that become arguments are compared as arguments, so `(1, 2)` and `[1, 2]` are equal. All tensors, and
+//! all values that contain a tensor, have the same fingerprint.
 
 use num_bigint::BigInt;
 use sha2::{Digest, Sha256};
@@ -47,6 +47,7 @@ impl Fingerprint {
         }
     }
 
+    /// The fingerprint of a parameter that an entry lacks and that has no default.
     pub(super) fn nothing() -> Self {
         Self::Plain { shown: "nothing".to_owned(), digest: [0; 32] }
     }

@@ -18,7 +18,7 @@ const MAX_SCATTERED_READS: u64 = 1 << 26;
 
 /// Largest number of bytes read for a view whose rows are interleaved. From the page cache, this takes about a minute.
 const MAX_REPEATED_READS: Bytes = Bytes::new(256 << 30);
-/// A view that reads at most this many times its part of the storage is limited by the size of its file.
+/// A view with interleaved rows is always accepted if at most this many times its part of the storage is read for it.
 const MAX_READS_OF_STORAGE: u64 = 4;
 
 /// A view that takes too long to read.

@@ -130,10 +130,10 @@ pub(super) fn plain_within(value: &Value, depth: usize, budget: &mut Budget) -> 
     }
     match plainest(value) {
         Value::None => Ok(PlainValue::None),
-        Value::Str(text) => short(text).map(PlainValue::Str),
+        Value::Str(text) => accepted_text(text).map(PlainValue::Str),
         Value::DType(dtype) => Ok(PlainValue::DType(*dtype)),
-        Value::Device(name) => short(name).map(PlainValue::Device),
-        Value::Layout(name) | Value::MemoryFormat(name) => short(name).map(PlainValue::Str),
+        Value::Device(name) => accepted_text(name).map(PlainValue::Device),
+        Value::Layout(name) | Value::MemoryFormat(name) => accepted_text(name).map(PlainValue::Str),
         other => number(other).map(|number| match number {
             Number::Bool(value) => PlainValue::Bool(value),
             Number::Int(value) => PlainValue::Int(value),
@@ -143,7 +143,7 @@ pub(super) fn plain_within(value: &Value, depth: usize, budget: &mut Budget) -> 
 }
 
 /// Copies a string that a kernel can take.
-fn short(text: &str) -> Result<String, Refusal> {
+fn accepted_text(text: &str) -> Result<String, Refusal> {
     match text.len() {
         _ if text.contains('\0') => Err(Refusal::Nul),
         bytes if MAX_STRING_BYTES < bytes => Err(Refusal::LongString(bytes)),
@@ -151,6 +151,7 @@ fn short(text: &str) -> Result<String, Refusal> {
     }
 }
 
+/// The value of an enum's member, or any other value itself.
 fn plainest(value: &Value) -> &Value {
     match value {
         Value::Object(object) => object.member_value().unwrap_or(value),

@@ -58,9 +58,9 @@ pub enum SignatureError {
     )]
     LeftOutTensor { entry: String, parameter: String },
     #[error(
-        "{}: parameter `{parameter}` is left out by `params` but is not the same in every entry: {other_value}{}, \
-         {first_value} in {first} (add it to `params`, or choose entries that agree with `entries`)",
-        others.join(", "), and_others(*more)
+        "{}{}: parameter `{parameter}` is left out by `params` but is not the same in every entry: it is {first_value} \
+         in {first} and {other_value} in {} (add it to `params`, or use `entries` to choose entries that agree)",
+        others.join(", "), and_others(*more), others.first().map_or("", String::as_str)
     )]
     LeftOutVaries {
         parameter: String,
@@ -121,17 +121,18 @@ struct Tally {
 /// Facts about the values of one position or keyword.
 #[derive(Clone, Debug)]
 struct ArgumentFacts {
-    first: String,
+    first_entry: String,
     fingerprint: Fingerprint,
     /// The first few entries whose value differs from the first one.
     differing: Vec<(String, Fingerprint)>,
     more_differing: usize,
     tensor_in: Option<String>,
     incomparable_in: Option<(String, Refusal)>,
+    /// The number of arguments that the first value becomes.
     arguments: usize,
     /// The first entry whose value becomes a different number of arguments.
     other_arguments: Option<(String, usize)>,
-    list: bool,
+    has_tensor_list: bool,
 }
 
 struct Recorded {
@@ -224,9 +225,9 @@ impl SignatureBuilder {
     fn observe_value(&mut self, key: ArgumentKey, entry_name: &str, value: &Value) {
         let fingerprint = Fingerprint::of(value);
         let arguments = arguments_made(value);
-        let list = !matches!(value, Value::Tensor(_)) && fingerprint == Fingerprint::Tensor;
+        let is_tensor_list = !matches!(value, Value::Tensor(_)) && fingerprint == Fingerprint::Tensor;
         let facts = self.facts.entry(key).or_insert_with(|| ArgumentFacts {
-            first: entry_name.to_owned(),
+            first_entry: entry_name.to_owned(),
             fingerprint: fingerprint.clone(),
             differing: Vec::new(),
             more_differing: 0,
@@ -234,9 +235,9 @@ impl SignatureBuilder {
             incomparable_in: None,
             arguments,
             other_arguments: None,
-            list: false,
+            has_tensor_list: false,
         });
-        facts.list |= list;
+        facts.has_tensor_list |= is_tensor_list;
         if arguments != facts.arguments && facts.other_arguments.is_none() {
             facts.other_arguments = Some((entry_name.to_owned(), arguments));
         }
@@ -421,7 +422,7 @@ impl SignatureBuilder {
         let mut differing = first.differing.clone();
         let mut more_differing = first.more_differing;
         for other in &facts[1..] {
-            let seen = std::iter::once((other.first.clone(), other.fingerprint.clone()))
+            let seen = std::iter::once((other.first_entry.clone(), other.fingerprint.clone()))
                 .chain(other.differing.clone());
             differing.extend(seen.filter(|(_, fingerprint)| *fingerprint != first.fingerprint));
             more_differing += other.more_differing;
@@ -438,7 +439,7 @@ impl SignatureBuilder {
         more_differing += differing.len().saturating_sub(MAX_NAMED);
         Some(SignatureError::LeftOutVaries {
             parameter,
-            first: first.first.clone(),
+            first: first.first_entry.clone(),
             first_value: first.fingerprint.shown(),
             others: differing.into_iter().take(MAX_NAMED).map(|(entry, _)| entry).collect(),
             other_value,
@@ -464,17 +465,17 @@ impl SignatureBuilder {
                 .map(|(_, tally)| (tally.first.clone(), 1));
             let mut others =
                 facts.iter().filter_map(|facts| facts.other_arguments.clone()).collect::<Vec<_>>();
-            others.extend(facts[1..].iter().map(|facts| (facts.first.clone(), facts.arguments)));
+            others.extend(facts[1..].iter().map(|facts| (facts.first_entry.clone(), facts.arguments)));
             others.extend(lacking);
             if let Some((entry, found)) = others.into_iter().find(|(_, found)| *found != first.arguments) {
                 errors.push(SignatureError::ListLength {
                     entry,
                     parameter: shorten(name),
                     found,
-                    first: first.first.clone(),
+                    first: first.first_entry.clone(),
                     expected: first.arguments,
                 });
-            } else if facts.iter().any(|facts| facts.list) {
+            } else if facts.iter().any(|facts| facts.has_tensor_list) {
                 lists.insert(name.clone(), first.arguments);
             }
         }

@@ -133,8 +133,8 @@ fn params_select_and_order_a_kernels_parameters() {
     assert_eq!(
         messages,
         [
-            "e2, e3, e4: parameter `eps` is left out by `params` but is not the same in every entry: 0.001 (and in 1 \
-          more entry), 1e-05 in e0 (add it to `params`, or choose entries that agree with `entries`)"
+            "e2, e3, e4 (and in 1 more entry): parameter `eps` is left out by `params` but is not the same in every \
+          entry: it is 1e-05 in e0 and 0.001 in e2 (add it to `params`, or use `entries` to choose entries that agree)"
         ]
     );
 }

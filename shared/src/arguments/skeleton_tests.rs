@@ -51,7 +51,7 @@ fn skeleton(entries: &[Entry], symbol: &str) -> String {
 }
 
 #[test]
-fn every_kind_of_argument_is_unpacked() {
+fn skeleton_unpacks_every_kind_of_argument() {
     let t = |storage| tensor(DType::Float32, &[2, 3], storage);
     let entry = |index: Value, bias: Value, value: Value, output: Value| {
         let params = [
@@ -161,7 +161,7 @@ fn hostile_names_and_values_become_safe_identifiers_and_comments() {
 }
 
 #[test]
-fn call_without_arguments_compiles() {
+fn skeleton_without_arguments_compiles() {
     compile_as_both(&skeleton(&[unbound([], [])], "run"));
     compile_as_both(&skeleton(&[unbound([list([]), Value::None], [])], "run"));
     let (signature, _) = observed(&[unbound([dict([])], [])].map(|_| unbound([], [])));

@@ -14,8 +14,8 @@ fn slot(extent: Bytes) -> Bytes {
     whole_grains(extent, Bytes::new(ALIGNMENT))
 }
 
-/// O: every output has its own pages, and borders on a guard at one end or the other in alternate calls. Without
-/// outputs, O is one page.
+/// O: every output has its own pages, and borders on a guard at one end or the other in alternate calls. O is at least
+/// one page.
 pub fn guarded(extents: impl Iterator<Item = Bytes>, page: Bytes) -> Bytes {
     extents.map(|extent| whole_grains(slot(extent), page)).sum::<Bytes>().max(page)
 }
@@ -44,7 +44,7 @@ pub fn device_ring(outputs: Bytes) -> Bytes {
     RING.max(outputs.saturating_mul(2))
 }
 
-/// R: the slots of each output are adjacent, in pages that no other output uses. Without outputs, R is one page.
+/// R: the slots of each output are adjacent, in pages that no other output uses. R is at least one page.
 pub fn ring(extents: impl Iterator<Item = Bytes> + Clone, page: Bytes) -> Bytes {
     let slots = u64::from(ring_slots(extents.clone()));
     extents.map(|extent| whole_grains(slot(extent).saturating_mul(slots), page)).sum::<Bytes>().max(page)
@@ -57,7 +57,7 @@ mod tests {
     const PAGE: Bytes = Bytes::kib(4);
 
     #[test]
-    fn ring_has_two_slots_or_as_many_as_the_cap_allows() {
+    fn ring_has_the_slots_that_fit_within_their_limits() {
         for (extents, slots, expected) in [
             (&[][..], MAX_CALLS, PAGE),
             (&[0], MAX_CALLS, PAGE),

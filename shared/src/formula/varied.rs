@@ -25,8 +25,8 @@ pub fn values(varied: Bytes) -> Bytes {
     varied.min(VALUES)
 }
 
-/// The largest size of the inputs of one call that vary. An input that alone is larger does not vary. If they exceed
-/// `VARIED`, a block is a single call, which is too short to be timed from warm caches.
+/// The largest size of the inputs of one call that vary. An input that alone is larger does not vary. If the
+/// inputs together exceed `VARIED`, a block is a single call, which is too short to be timed from warm caches.
 pub fn largest_varied(on_card: bool, state: CacheState) -> Bytes {
     if on_card && state != CacheState::Warm { VARIED_ON_CARD } else { VARIED }
 }

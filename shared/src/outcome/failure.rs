@@ -50,6 +50,7 @@ pub struct Mismatch {
     pub relative_error: f64,
     #[serde(with = "crate::nonfinite")]
     pub relative_l2: f64,
+    /// The number of the output's elements, and the number of bad ones.
     pub elements: u64,
     pub failed: u64,
     pub actual_nan: u64,

@@ -13,7 +13,7 @@ pub struct Profiled {
     pub baseline_failed: bool,
     /// The CPUs that the runner was pinned to.
     pub cpus: Vec<u32>,
-    /// The page cache before and after each batch.
+    /// Figures on how the captures were read, over all batches.
     pub reads: ReadReport,
     /// What else of the run was active while the candidate was timed. The supervisor adds this; a worker cannot see it.
     #[serde(default)]
@@ -34,30 +34,35 @@ pub struct EntryProfile {
     /// Half-width of the interval divided by the estimate.
     #[serde(with = "crate::nonfinite")]
     pub noise: f64,
+    /// True if timing ended because the noise was at most the plan's `max_noise`.
     pub converged: bool,
     pub cache_state: CacheStateReached,
     /// The priority that the timed blocks had.
     pub priority: Priority,
+    /// The size of the inputs and outputs of one call.
     pub footprint: Bytes,
+    /// The footprint divided by the median time.
     #[serde(with = "crate::nonfinite")]
     pub bytes_per_second: f64,
-    /// Calls in one block.
+    /// Calls in a block of the last pair.
     pub calls_per_block: u32,
-    /// Timed blocks that do not count, on both sides. They are those of pairs that took no time and, as a rule, of
-    /// pairs with a preempted or throttled block. Such pairs count if few others are left, or if the candidate was
-    /// disturbed much more often than its baseline.
+    /// Timed blocks that do not count, on both sides. They are those of pairs that took no time (of all pairs of a
+    /// runner if at least half of them took none) and, as a rule, those of pairs with a preempted or throttled block.
+    /// Preempted and throttled pairs count if few others are left, or if the candidate was disturbed much more often
+    /// than its baseline.
     pub discarded_blocks: u32,
+    /// Timed calls whose outputs were compared, of both sides together.
     pub slots_checked: u64,
-    /// Time of the optional `<symbol>_plan` call.
+    /// Time of the optional `<symbol>_plan` call in the last process.
     #[serde(with = "crate::nonfinite::option")]
     pub plan_ms: Option<f64>,
-    /// Time of a hand-off, in microseconds, which is subtracted from every block.
+    /// Time of a hand-off in the last pair of processes, in microseconds. It is subtracted from the pair's blocks.
     #[serde(with = "crate::nonfinite")]
     pub handoff_us: f64,
     /// Number of processes of each side whose times count.
     pub runners: u32,
-    /// Share of the timed blocks that a side spent waiting for a CPU, on average over its threads, for the side with
-    /// the larger share. `None` if the operating system does not report it.
+    /// Share of the timed blocks that a side's process and the worker spent waiting for a CPU, on average over the
+    /// threads, for the side with the larger share. `None` if the operating system does not report it.
     #[serde(with = "crate::nonfinite::option")]
     pub wait_share: Option<f64>,
     /// Distribution of the time per call over the blocks: minimum, every tenth percentile, maximum.
@@ -91,7 +96,7 @@ pub struct DeviceTiming {
     pub power_watts: Option<f64>,
     /// What limited its clock in any block: `power`, `heat` or `external`.
     pub limited_by: Option<Vec<String>>,
-    /// Pairs in which a block had less than 75 % of the median clock.
+    /// Pairs in which a block had less than 75 % of the median clock of the blocks so far.
     pub throttled_pairs: u32,
     /// Bytes read and written per second in the device's fastest copy.
     #[serde(with = "crate::nonfinite::option")]
@@ -110,7 +115,7 @@ pub enum CacheStateReached {
     Rotate,
 }
 
-/// The times of one entry; each sample is the mean of a block.
+/// The times of one entry. A sample is the mean of a block or, in the `kernelforge` protocol, of one process's calls.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TimeSummary {
     #[serde(with = "crate::nonfinite")]

@@ -20,6 +20,7 @@ pub struct ReplayResult {
     /// Size of all tensors, each in whole units of the pool (`formula::pool_grain`). This is the pool of a replay that
     /// keeps everything.
     pub all_resident_bytes: Bytes,
+    /// The part of the pool that pinned constants take.
     pub pinned_bytes: Bytes,
     pub peak_pool_bytes: Bytes,
     /// Bytes copied into the pool.
@@ -28,7 +29,9 @@ pub struct ReplayResult {
     pub unique_bytes: Bytes,
     pub constants: u64,
     pub uses: u64,
+    /// The number of uses whose constant was already in the pool or being loaded.
     pub hits: u64,
+    /// The number of uses for which no load had been started.
     pub misses: u64,
     pub evictions: u64,
     #[serde(with = "crate::nonfinite")]

@@ -117,7 +117,7 @@ pub enum Unrecordable {
     )]
     LongName { what: &'static str, begins: String, bytes: usize },
     #[error(
-        "its recording would be larger than {} (replay fewer steps at a time)",
+        "the replay's recording would be larger than {} (replay fewer steps at a time)",
         Bytes::new(MAX_FILE_BYTES)
     )]
     TooLarge,
@@ -231,6 +231,7 @@ pub struct Recorder {
     recording: Recording,
     constants: BTreeMap<Key, u32>,
     names: BTreeMap<String, u32>,
+    /// For each constant, the number of its uses so far.
     epochs: Vec<u32>,
     /// Size of the file so far.
     file: FileSize,

@@ -21,6 +21,7 @@ pub struct Need {
     /// The offset of the bytes in the storage.
     pub start: u64,
     pub bytes: Bytes,
+    /// The address modulo 64, as in PyTorch.
     pub phase: u8,
     pub dtype: DType,
     pub shape: Vec<u64>,

@@ -71,7 +71,7 @@ fn recordings_that_could_not_be_read_are_not_written() {
 }
 
 #[test]
-fn size_of_the_file_is_known_while_it_is_recorded() {
+fn recorder_predicts_the_size_of_its_file() {
     let mut recorder = Recorder::default();
     for step in 0..5u8 {
         let needs: Vec<Need> = (0..step).map(|it| need(it, 4 * (u64::from(it) + 1))).collect();

@@ -46,7 +46,8 @@ impl ReadMethod {
         }
     }
 
-    fn below(self) -> Self {
+    /// The method to use if this one does not work.
+    fn fallback(self) -> Self {
         match self {
             Self::Uncached => Self::Direct,
             Self::Direct | Self::Behind => Self::Behind,
@@ -73,11 +74,11 @@ pub struct FileDisk {
 impl FileDisk {
     /// Opens the file again for this many readers. They start with the method that is known for its file system.
     pub fn new(file: &File, readers: usize) -> io::Result<Self> {
-        Self::at(file, readers, None)
+        Self::with_method(file, readers, None)
     }
 
     /// Like `new`, but starts with `method`, if one is given, regardless of what is known about the file system.
-    pub fn at(file: &File, readers: usize, method: Option<ReadMethod>) -> io::Result<Self> {
+    pub fn with_method(file: &File, readers: usize, method: Option<ReadMethod>) -> io::Result<Self> {
         let device = file.metadata()?.dev();
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let direct = direct_alignment(file).and_then(|alignment| {
@@ -126,7 +127,7 @@ impl StreamFile for FileDisk {
 
     fn step_down(&self, from: ReadMethod) {
         // Another reader may have done this already.
-        let next = from.below();
+        let next = from.fallback();
         let (from, to) = (from as u8, next as u8);
         if self.method.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
             && let Ok(mut known) = KNOWN.lock()

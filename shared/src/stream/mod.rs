@@ -37,7 +37,7 @@ pub trait StreamFile: Sync {
     /// Stops using a method that does not work for this file. Later reads use the next method in `ReadMethod::ALL`.
     fn step_down(&self, from: ReadMethod);
 
-    /// The alignment, in bytes, that direct reads need for their offset and length.
+    /// The alignment, in bytes, that direct reads need for their offset, their length and their memory.
     fn alignment(&self) -> u64;
 
     /// Reads like `FileExt::read_at`: may return fewer bytes than requested, and returns 0 at the end.

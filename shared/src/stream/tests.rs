@@ -168,7 +168,7 @@ fn every_method_reads_the_same_and_leaves_little_in_the_cache() {
         (ReadMethod::Behind, 2),
     ] {
         for range in [0..all.len() as u64, 5..(2 << 20) + 3, 4096..8192, 77..77] {
-            let opened = FileDisk::at(&file, readers, Some(method)).expect("opened");
+            let opened = FileDisk::with_method(&file, readers, Some(method)).expect("opened");
             let read = collect(&opened, range.clone(), 256 << 10, readers).expect("read");
             assert!(read == all[to_index(range.start)..to_index(range.end)], "{method:?} {range:?}");
         }

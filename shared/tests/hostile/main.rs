@@ -1,4 +1,4 @@
-//! Tests with hostile files. Each is refused or read as expected. For most, the memory that this takes has a limit.
+//! Tests with hostile files. Each is refused or read as expected. Most tests also limit the memory that reading takes.
 
 mod chance;
 mod files;

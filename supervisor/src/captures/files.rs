@@ -54,7 +54,7 @@ impl Stream {
         self.file.read_exact_at(buffer, self.position).map_err(failed("reading", &self.path))?;
         self.position += buffer.len() as u64;
         if self.dropped + DROP_EVERY <= self.position {
-            self.guard.behind(self.position);
+            self.guard.drop_before(self.position);
             self.dropped = self.position;
         }
         Ok(())

@@ -46,8 +46,8 @@ pub fn tree(capture: &CaptureFile) -> String {
     writer.out
 }
 
-/// Counts the tensors that use each storage, and the bare storages. A shared tensor or container is visited once, and
-/// tensors inside objects and arrays are not counted.
+/// Counts the uses of each storage, by tensors and as a bare storage. A shared tensor or container is visited once, and
+/// uses inside objects and arrays are not counted.
 fn uses(root: &Value) -> HashMap<StorageId, usize> {
     let mut uses = HashMap::new();
     let mut seen_tensors = std::collections::HashSet::new();

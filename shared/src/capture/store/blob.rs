@@ -82,16 +82,16 @@ pub fn open_blob(root: &Path, id: BlobId) -> io::Result<File> {
     let blobs = open(root.join(BLOBS), folder_flags, Mode::empty())?;
     let name = id.to_string();
     let folder = openat(&blobs, &name[..2], folder_flags, Mode::empty())?;
-    plain(openat(&folder, name.as_str(), FILE_FLAGS, Mode::empty())?)
+    regular(openat(&folder, name.as_str(), FILE_FLAGS, Mode::empty())?)
 }
 
 /// Opens a file of a store that is not a blob, for reading. A link, and anything else that is not a regular file, is
 /// refused.
 pub fn open_plain(path: &Path) -> io::Result<File> {
-    plain(open(path, FILE_FLAGS, Mode::empty())?)
+    regular(open(path, FILE_FLAGS, Mode::empty())?)
 }
 
-fn plain(file: OwnedFd) -> io::Result<File> {
+fn regular(file: OwnedFd) -> io::Result<File> {
     let file = File::from(file);
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
 }

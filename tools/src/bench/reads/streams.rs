@@ -126,7 +126,7 @@ fn dd(path: &Path, flag: &str) -> Command {
 }
 
 pub(super) fn by_method(path: &Path, bytes: u64, method: ReadMethod, readers: usize) -> Result<()> {
-    let disk = FileDisk::at(&File::open(path)?, readers, Some(method))?;
+    let disk = FileDisk::with_method(&File::open(path)?, readers, Some(method))?;
     let shape = Shape { chunk: Bytes::mib(4), readers };
     let mut seen = 0;
     stream(&disk, 0..bytes, shape, |chunk| {

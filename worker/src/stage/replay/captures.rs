@@ -224,7 +224,7 @@ impl Source for FileSource {
     fn read_at(&mut self, at: Bytes, into: &mut [u8]) -> io::Result<()> {
         let from = self.offset + at.get();
         self.file.read_exact_at(into, from)?;
-        self.guard.behind(from + into.len() as u64);
+        self.guard.drop_before(from + into.len() as u64);
         Ok(())
     }
 }
