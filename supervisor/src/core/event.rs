@@ -25,7 +25,8 @@ pub enum Event {
     WorkerReady {
         worker: WorkerId,
     },
-    /// A worker was not started, sent no valid hello, or could not be watched. If `alive`, `WorkerGone` follows.
+    /// A worker was not started, sent no valid hello, or could not be watched. If `alive` is set, it must be killed, and
+    /// `WorkerGone` follows.
     WorkerNotReady {
         worker: WorkerId,
         why: String,
@@ -90,7 +91,7 @@ pub enum Event {
     Control(Control),
     /// The user interrupted the run. The first interrupt drains, the second kills.
     Interrupt,
-    /// The reason for killing a worker is on record, and the signal has been sent.
+    /// The reason for killing a worker has been recorded, and the signal has been sent.
     KillSent {
         worker: WorkerId,
     },
@@ -138,7 +139,7 @@ pub struct DeviceSample {
     /// The memory that processes of other programs hold.
     pub others: Bytes,
     pub other_processes: u32,
-    /// The used memory of no process that this run can see. `None` if it is unknown.
+    /// Used memory that belongs to no process that this run can see. `None` if it is unknown.
     pub unattributed: Option<Bytes>,
     /// The free memory. `None` if the device shares the host's memory.
     pub free: Option<Bytes>,
@@ -182,7 +183,7 @@ pub struct Order {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Asks a job's source for this many more units. `Event::Offered` follows later.
+    /// Asks a job's source for `capacity` more units. `Event::Offered` follows later.
     Wanted {
         job: JobId,
         capacity: u32,

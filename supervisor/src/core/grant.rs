@@ -165,7 +165,7 @@ impl Core {
     fn time_share(&self, job: JobId) -> Duration {
         let budget = self.spec.jobs.get(job.index()).map_or(Duration::MAX, |spec| spec.budget);
         let Some(it) = self.jobs.get(job.index()) else { return budget };
-        let candidates_left = u32::try_from(it.roster.timed()).unwrap_or(u32::MAX).max(1);
+        let candidates_left = u32::try_from(it.roster.to_time_count()).unwrap_or(u32::MAX).max(1);
         budget.saturating_sub(it.timed) / candidates_left
     }
 

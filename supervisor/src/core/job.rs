@@ -52,7 +52,7 @@ impl Job {
     }
 
     pub(crate) fn is_exhausted(&self) -> bool {
-        self.supply == Supply::Exhausted && self.roster.open() == 0
+        self.supply == Supply::Exhausted && self.roster.open_count() == 0
     }
 
     pub(crate) fn is_beside_a_baseline(&self, id: UnitId) -> bool {

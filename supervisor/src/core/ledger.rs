@@ -364,7 +364,7 @@ impl Ledger {
         self.accounts.contains_key(&worker)
     }
 
-    pub fn accounts(&self) -> usize {
+    pub fn account_count(&self) -> usize {
         self.accounts.len()
     }
 }

@@ -55,7 +55,7 @@ impl Core {
         if job.done || job.supply != Supply::Open || !self.predecessors_have_ended(index) {
             return None;
         }
-        let open = u32::try_from(job.roster.open()).ok()?;
+        let open = u32::try_from(job.roster.open_count()).ok()?;
         let enough = self.spec.verifiers.max(1);
         (open < enough).then(|| enough.saturating_mul(AHEAD) - open)
     }

@@ -24,7 +24,7 @@ pub(super) struct Channel {
     connected: Arc<AtomicBool>,
 }
 
-/// Passes events to the main loop and wakes it.
+/// Passes events to the main loop, and wakes it through an eventfd.
 #[derive(Clone)]
 struct EventSender {
     events: Sender<PoolEvent>,
@@ -59,8 +59,8 @@ impl Channel {
                 let accepted = server.accept();
                 accept_returned.store(true, Ordering::SeqCst);
                 match accepted
-                    .map_err(|error| error.to_string())
-                    .and_then(|(_, hello)| check(hello, pid, &nonce))
+                    .map_err(|error| format!("accepting the worker's connection failed: {error}"))
+                    .and_then(|(_, hello)| check_hello(hello, pid, &nonce))
                 {
                     Ok((sender, receiver)) => {
                         let _ = give_sender.send(sender);
@@ -110,7 +110,7 @@ impl Channel {
 
 type Accepted = (IpcSender<ToWorker>, IpcReceiver<FromWorker>);
 
-fn check(hello: Hello, pid: u32, nonce: &str) -> Result<Accepted, String> {
+fn check_hello(hello: Hello, pid: u32, nonce: &str) -> Result<Accepted, String> {
     if hello.nonce.is_empty() {
         return Err("the worker died before the handshake".to_owned());
     }
@@ -128,7 +128,7 @@ fn check(hello: Hello, pid: u32, nonce: &str) -> Result<Accepted, String> {
 }
 
 fn read(worker: WorkerId, receiver: &IpcReceiver<FromWorker>, events: &EventSender) {
-    // A closed channel does not prove that the worker is dead, so it is not reported. The pidfd reports the death.
+    // The end of the channel is not reported, because it does not prove that the worker is dead. The pidfd does.
     while let Ok(message) = receiver.recv() {
         events.send(PoolEvent::Message { worker, message });
     }
