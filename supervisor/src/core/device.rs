@@ -7,9 +7,10 @@
 //!      └──────────────────────────────────────────┴──────────────────────────────────────────────┘
 //!   any state ── NVML says that it is lost ──▶ Lost
 //! ```
-//! Unattributed memory is used device memory that belongs to no process that this run can see. A dead worker's memory is
-//! back when NVML no longer lists its processes and unattributed memory has fallen to about its earlier level. While the
-//! device is `Returning`, steps that need it wait. While it is `Quarantined` or `Lost`, `without_device` handles them.
+//! Unattributed memory is used device memory that belongs to no process that this run can see. A dead worker's memory
+//! is back when NVML no longer lists its processes and unattributed memory has fallen to about its earlier level. While
+//! the device is `Returning`, steps that need it wait. While it is `Quarantined` or `Lost`, `without_device` handles
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -233,8 +234,8 @@ impl Core {
         }
     }
 
-    /// Reports, once for each dead worker, that its device memory is not back in time. The memory stays charged until it
-    /// is back.
+    /// Reports, once for each dead worker, that its device memory is not back in time. The memory stays charged until
+    /// it is back.
     pub(super) fn device_overdue(&mut self, now: Moment) {
         let overdue = |it: &Unreturned| !it.overdue && it.since + DEVICE_RETURN_TIMEOUT <= now;
         let late: Vec<(WorkerId, Bytes)> = self

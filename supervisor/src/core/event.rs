@@ -25,21 +25,21 @@ pub enum Event {
     WorkerReady {
         worker: WorkerId,
     },
-    /// A worker was not started, sent no valid hello, or could not be watched. If `alive` is set, it must be killed, and
-    /// `WorkerGone` follows.
+    /// A worker was not started, sent no valid hello, or could not be watched. If `alive` is set, it must be killed,
+    /// and `WorkerGone` follows.
     WorkerNotReady {
         worker: WorkerId,
         why: String,
         alive: bool,
     },
-    /// A worker has died. `Returned` follows if some of its runners are still alive.
+    /// A worker has died. `OrphansEnded` follows if some of its runners are still alive.
     WorkerGone {
         worker: WorkerId,
         how: String,
         left_runners: bool,
     },
-    /// The last runner of a dead worker has ended.
-    Returned {
+    /// The last runner that a dead worker left behind has ended.
+    OrphansEnded {
         worker: WorkerId,
     },
     RunnerStarted {

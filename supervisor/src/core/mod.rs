@@ -57,7 +57,7 @@ use self::spec::RunSpec;
 use self::stall::Stall;
 use self::tasks::TasksPause;
 use self::unit::{Progress, Unit};
-use self::worker::{Returning, State, Worker};
+use self::worker::{Orphans, State, Worker};
 
 /// How long a worker may take from the order to start it to its hello. A machine that swaps can need seconds.
 const START_DEADLINE: Duration = Duration::from_secs(30);
@@ -72,13 +72,13 @@ const FAILURE_WINDOW: Duration = Duration::from_secs(60);
 const MAX_LOST: u32 = 1;
 const LOSS_WINDOW: Duration = Duration::from_secs(600);
 const MAX_LOST_EVER: u32 = 4;
-/// An attempt that ended for lack of memory is repeated once. Unless it is a build, it gets a smaller batch, if there is
-/// one.
+/// An attempt that ended for lack of memory is repeated once. Unless it is a build, it gets a smaller batch, if there
+/// is one.
 const MAX_SHORT_OF_MEMORY: u32 = 1;
 /// A unit whose attempts lost this many workers in one pass gets no further attempt in that pass.
 const MAX_WORKERS_LOST: u32 = 2;
 /// How long killed workers may take to die, and the processes of dead workers to end.
-const RETURN_TIMEOUT: Duration = Duration::from_secs(20);
+const DEATH_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a lease waits for memory that other programs hold. Then the run ends. If the memory is on the device,
 /// `without_device` handles the unit instead, and the run continues.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(600);
@@ -111,8 +111,8 @@ pub struct Core {
     /// The highest turn of any unit.
     last_turn: u32,
     workers: BTreeMap<WorkerId, Worker>,
-    /// Dead workers that left processes, until these have ended.
-    returning: BTreeMap<WorkerId, Returning>,
+    /// The runners that dead workers left behind, until they have ended.
+    orphans: BTreeMap<WorkerId, Orphans>,
     ledger: Ledger,
     estimates: Estimates,
     machine: Machine,
@@ -158,7 +158,7 @@ impl Core {
             units: Vec::new(),
             last_turn: 0,
             workers: BTreeMap::new(),
-            returning: BTreeMap::new(),
+            orphans: BTreeMap::new(),
             ledger,
             estimates: Estimates::default(),
             machine: Machine::default(),
@@ -200,7 +200,7 @@ impl Core {
             Event::WorkerGone { worker, how, left_runners } => {
                 self.worker_gone(now, worker, &how, left_runners);
             }
-            Event::Returned { worker } => self.returned(now, worker),
+            Event::OrphansEnded { worker } => self.orphans_ended(now, worker),
             Event::RunnerStarted { worker, lease, pid, limit, shared } => {
                 self.runner_started(worker, lease, pid, limit, shared);
             }
@@ -271,7 +271,7 @@ impl Core {
             .chain(self.tasks_pause.map(|pause| pause.until).filter(|_| self.ending == Ending::No))
             .chain(self.source_deadlines().filter(|_| self.ending == Ending::No))
             .chain(self.backoff.values().filter_map(|backoff| backoff.until))
-            .chain(self.returning.values().filter(|it| !it.overdue).map(|it| it.since + RETURN_TIMEOUT))
+            .chain(self.orphans.values().filter(|it| !it.overdue).map(|it| it.since + DEATH_TIMEOUT))
             .chain(self.device.next_deadline())
             .chain(self.stall_ends_at().filter(|_| self.ending != Ending::Stopped))
             .min()
@@ -296,7 +296,7 @@ impl Core {
             self.report_late(worker);
             self.kill_worker(worker, KillReason::Deadline);
         }
-        self.memory_overdue(now);
+        self.orphans_overdue(now);
         self.death_overdue(now);
         self.device_overdue(now);
         self.sources_overdue(now);
@@ -404,14 +404,14 @@ impl Core {
                 return Err(format!("{worker} is a {} but holds {lease:?}", it.role.name()));
             }
         }
-        if let Some(worker) = self.returning.keys().find(|&&worker| !self.ledger.has_account(worker)) {
+        if let Some(worker) = self.orphans.keys().find(|&&worker| !self.ledger.has_account(worker)) {
             return Err(format!("{worker} has left processes behind but is not charged"));
         }
         if let Some(worker) = self.device.with_unreturned().find(|&worker| !self.ledger.has_account(worker)) {
             return Err(format!("{worker} has left memory on the device but is not charged"));
         }
-        let returning = self.returning.keys().copied();
-        let gone: BTreeSet<WorkerId> = returning.chain(self.device.with_unreturned()).collect();
+        let orphans = self.orphans.keys().copied();
+        let gone: BTreeSet<WorkerId> = orphans.chain(self.device.with_unreturned()).collect();
         if self.ledger.account_count() != self.workers.len() + gone.len() {
             return Err("a worker that has ended is still charged".to_owned());
         }

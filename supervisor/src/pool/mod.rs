@@ -46,14 +46,14 @@ pub enum PoolEvent {
         message: FromWorker,
     },
     /// The worker has died and was reaped. If `left_runners` is set, some of its runners were killed and have not been
-    /// reaped yet. `Returned` then follows.
+    /// reaped yet. `OrphansEnded` then follows.
     Gone {
         worker: WorkerId,
         how: String,
         left_runners: bool,
     },
     /// The last runner that a dead worker left has ended.
-    Returned {
+    OrphansEnded {
         worker: WorkerId,
     },
 }
@@ -111,8 +111,8 @@ pub struct Pool {
     wake: std::sync::Arc<OwnedFd>,
     /// Killed runners of dead workers, until they are reaped.
     orphans: Vec<Orphan>,
-    /// Dead workers with live runners. Each is reported when its last runner has ended.
-    returning: BTreeSet<WorkerId>,
+    /// Dead workers that left runners behind. Each is reported when the last of its runners has ended.
+    with_orphans: BTreeSet<WorkerId>,
     log_folder: PathBuf,
     children: ChildrenOf,
     /// The pids and start times of the children that this process already had when the pool was created. They are not
@@ -145,7 +145,7 @@ impl Pool {
             event_sender,
             wake: std::sync::Arc::new(wake),
             orphans: Vec::new(),
-            returning: BTreeSet::new(),
+            with_orphans: BTreeSet::new(),
             log_folder,
             children,
             inherited: children(std::process::id()).into_iter().filter_map(pid_and_start).collect(),
@@ -291,7 +291,7 @@ impl Pool {
                 let how = self.reap_worker(worker, member);
                 let left_runners = self.has_orphans(worker);
                 if left_runners {
-                    self.returning.insert(worker);
+                    self.with_orphans.insert(worker);
                 }
                 gone.push(PoolEvent::Gone { worker, how, left_runners });
             }
@@ -352,14 +352,14 @@ impl Pool {
         self.orphans.iter().any(|orphan| orphan.worker == worker)
     }
 
-    /// Reaps dead orphans, and returns an event for each worker whose last orphan is gone. Never waits, because a process
-    /// that is stuck in a system call must not block the run.
+    /// Reaps dead orphans, and returns an event for each worker whose last orphan is gone. Never waits, because a
+    /// process that is stuck in a system call must not block the run.
     fn reap_orphans(&mut self) -> Vec<PoolEvent> {
         self.orphans.retain(|orphan| !reap_if_dead(&orphan.pidfd));
         let back: Vec<WorkerId> =
-            self.returning.iter().copied().filter(|&worker| !self.has_orphans(worker)).collect();
-        self.returning.retain(|worker| !back.contains(worker));
-        back.into_iter().map(|worker| PoolEvent::Returned { worker }).collect()
+            self.with_orphans.iter().copied().filter(|&worker| !self.has_orphans(worker)).collect();
+        self.with_orphans.retain(|worker| !back.contains(worker));
+        back.into_iter().map(|worker| PoolEvent::OrphansEnded { worker }).collect()
     }
 }
 
