@@ -27,7 +27,7 @@ pub(crate) struct Job {
     pub(crate) fitting: Fitting,
 }
 
-/// The units for which `refuse_units_that_never_fit` has yet to check whether they can ever fit.
+/// What `refuse_units_that_never_fit` has checked so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fitting {
     /// The limits under which units were last checked.

@@ -26,7 +26,7 @@ pub enum RecycleReason {
 }
 
 impl RecycleReason {
-    /// Returns whether the worker only is due for replacement. Such workers can wait, and are replaced one at a time.
+    /// Returns whether the worker is only due for replacement. Such workers are replaced one at a time.
     pub const fn is_routine(self) -> bool {
         matches!(self, Self::Age | Self::Leases | Self::Growth)
     }

@@ -40,7 +40,7 @@ pub(crate) struct Roster {
     to_time: usize,
     /// The number of units with a step left that must run alone.
     with_exclusive_steps: usize,
-    /// The number of baselines (0 or 1) that other units may be timed beside.
+    /// The number of baselines that other units may be timed beside.
     baselines: usize,
     /// The speed-ups of those compared units (`Unit::is_compared`) that have ended or are worth confirming.
     speedups: BTreeSet<(Number, UnitId)>,

@@ -82,7 +82,7 @@ fn each_mistake_gives_one_message_at_its_position() {
             5,
             9,
             "build.env.\"A=B\"",
-            "cannot be that of an environment variable",
+            "cannot be the name of an environment variable",
         ),
         ("[profile]\nmax_noise = \"0%\"", 5, 13, "profile.max_noise", "above \"0%\""),
         ("[profile]\nmax_noise = 0.01", 5, 13, "profile.max_noise", "expected a percentage"),

@@ -20,7 +20,7 @@ use super::schema::table_of_key;
 use super::table::{TableReader, TomlValue, describe, tables, take_with};
 use super::{JobPlan, ReplayCandidates, ReplayPlan, entry_files};
 
-/// The maximum number of replays in a plan. Each takes a stage of its own at the end, and its result lists up to a
+/// The maximum number of replays in a plan. Each runs alone at the end of the run, and its result lists up to a
 /// thousand steps.
 pub const MAX_REPLAYS: usize = 16;
 /// The maximum of `prefetch`. Hardly any pool has room for the tensors of more steps.

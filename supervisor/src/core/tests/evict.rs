@@ -21,7 +21,8 @@ fn told_to_end(actions: &[Action]) -> Vec<WorkerId> {
         .collect()
 }
 
-/// Returns the workers that are told to end.
+/// Samples the workers with the memory that they hold, in MiB, sets the ceiling, and ends the pause. Returns the
+/// workers that are then told to end.
 fn after_a_pause(harness: &mut Harness, held: &[(WorkerId, u64)], ceiling: u64) -> Vec<WorkerId> {
     let seen: Vec<_> = held.iter().map(|&(worker, mib)| (Process::Worker(worker), Bytes::mib(mib))).collect();
     harness.sample(&seen);

@@ -159,13 +159,13 @@ fn profiled(entries: &[EntryNumbers], batch: u64, inputs: InputMemory, paired: b
     let (small, large) = (limits(Some(Bytes::mib(50)), Some(1)), limits(None, Some(2)));
     let sides = Sides { candidate: terms_of(&small), baseline: paired.then_some(terms_of(&large)) };
     let settings = verify_settings(Duration::from_secs(1), 2);
-    let steps = profile(entries, sides, &settings, &profile_settings(Bytes::mib(batch), inputs), 4);
-    steps.iter().for_each(adds_up);
-    for pair in steps.windows(2) {
-        assert!(pair[1].spec.reserved < pair[0].spec.reserved, "each step takes less than the one before");
+    let ways = profile(entries, sides, &settings, &profile_settings(Bytes::mib(batch), inputs), 4);
+    ways.iter().for_each(adds_up);
+    for pair in ways.windows(2) {
+        assert!(pair[1].spec.reserved < pair[0].spec.reserved, "each way takes less than the one before");
         assert!(pair[1].spec.batch < pair[0].spec.batch);
     }
-    steps
+    ways
 }
 
 #[test]
@@ -199,27 +199,27 @@ fn shared_constants_are_owed_once_per_batch() {
     assert_eq!(mapped.batches, [0..4, 4..5]);
     // U is counted for each entry.
     assert_eq!(mapped.spec.predicted, Bytes::mib(2 * 4 + 1));
-    let steps = profiled(&entries, 100, InputMemory::Copied, true);
+    let ways = profiled(&entries, 100, InputMemory::Copied, true);
     // 62, then 62 − 51 for each of the other three; U of both sides; two slots; two chunks.
-    assert_eq!(steps[0].spec.predicted, Bytes::mib(62 + 3 * 11 + 2 * 4 + 2 + 1));
-    assert_eq!(steps[0].batches, [0..4, 4..5]);
-    let last = steps.last().expect("a step");
+    assert_eq!(ways[0].spec.predicted, Bytes::mib(62 + 3 * 11 + 2 * 4 + 2 + 1));
+    assert_eq!(ways[0].batches, [0..4, 4..5]);
+    let last = ways.last().expect("a way");
     assert_eq!((last.spec.predicted, last.batches.len()), (Bytes::mib(62 + 2 + 2 + 1), 5));
 }
 
 #[test]
 fn batches_are_split_as_long_as_that_reserves_less() {
     let entries = vec![entry(1, 10, 0, 30); 8];
-    let steps = profiled(&entries, 1000, InputMemory::Mapped, false);
-    let predicted: Vec<Bytes> = steps.iter().map(|step| step.spec.predicted).collect();
+    let ways = profiled(&entries, 1000, InputMemory::Mapped, false);
+    let predicted: Vec<Bytes> = ways.iter().map(|way| way.spec.predicted).collect();
     assert_eq!(predicted, [241, 121, 61, 31].map(Bytes::mib));
-    let batches: Vec<usize> = steps.iter().map(|step| step.batches.len()).collect();
+    let batches: Vec<usize> = ways.iter().map(|way| way.batches.len()).collect();
     assert_eq!(batches, [1, 2, 4, 8]);
     // A batch of one entry is not split, however large it is.
     let beside_a_large_one: Vec<EntryNumbers> =
         std::iter::once(entry(1, 200, 0, 0)).chain(entries.iter().cloned()).collect();
-    let steps = profiled(&beside_a_large_one, 1000, InputMemory::Mapped, false);
-    assert_eq!(steps.last().map(|step| step.spec.predicted), Some(Bytes::mib(31)));
+    let ways = profiled(&beside_a_large_one, 1000, InputMemory::Mapped, false);
+    assert_eq!(ways.last().map(|way| way.spec.predicted), Some(Bytes::mib(31)));
     // A ring is owed once for a batch, however many entries it has, so splitting does not help. Entries without input
     // bytes are not split.
     assert_eq!(profiled(&vec![entry(1, 10, 1, 0); 8], 1000, InputMemory::Mapped, false).len(), 1);
@@ -294,27 +294,27 @@ fn entry_with_the_largest_sum_decides() {
         for (entries, decides) in
             [([&small, &large].map(Clone::clone), 1), ([&large, &small].map(Clone::clone), 0)]
         {
-            let steps = profile(
+            let ways = profile(
                 &entries,
                 Sides { candidate: terms_of(&alone), baseline: None },
                 &verify_settings(Duration::from_secs(10), 3),
                 &profile_settings(batch, inputs),
                 1,
             );
-            assert_eq!(steps[0].decides, Some(decides), "{batch} {inputs:?}");
+            assert_eq!(ways[0].decides, Some(decides), "{batch} {inputs:?}");
         }
     }
     // Copied bytes count, too.
     let copied = entry(1, 90, 1, 0);
     for batch in [Bytes::gib(2), Bytes::new(1)] {
-        let steps = profile(
+        let ways = profile(
             &[large.clone(), copied.clone()],
             Sides { candidate: terms_of(&alone), baseline: None },
             &verify_settings(Duration::from_secs(10), 3),
             &profile_settings(batch, InputMemory::Copied),
             1,
         );
-        assert_eq!(steps[0].decides, Some(1), "{batch}");
+        assert_eq!(ways[0].decides, Some(1), "{batch}");
     }
 }
 
