@@ -60,8 +60,8 @@ impl Contest {
     pub(super) fn why_not(&self, unit: &Unit) -> String {
         match (unit.step().stage, unit.speedup) {
             (Stage::Profile, Some(speedup)) => format!(
-                "timed briefly: it is at most {:.2} times as fast as the baseline, and the fastest kernel is at least {:.2} \
-                 times as fast",
+                "timed briefly: it is at most {:.2} times as fast as the baseline, and the fastest kernel is at least \
+                 {:.2} times as fast",
                 speedup.ci_high, self.highest_lower_bound
             ),
             (Stage::Confirm, Some(speedup)) if 1.0 < speedup.value && !is_worth_confirming(&speedup) => {
