@@ -23,8 +23,8 @@ pub(super) const MAX_CONFIRMED: usize = 3;
 pub(super) struct Contest {
     /// The speed-up that the baseline or a candidate has at least. Zero if there is no baseline.
     highest_lower_bound: f64,
-    /// The speed-up of the slowest candidate among the `MAX_CONFIRMED` fastest. Slower ones are not confirmed. `None`
-    /// if there are fewer candidates.
+    /// The lowest speed-up among the `MAX_CONFIRMED` fastest candidates that are worth confirming or have ended. Slower
+    /// ones are not confirmed. `None` if there are fewer such candidates.
     slowest_confirmed: Option<f64>,
 }
 
@@ -40,8 +40,8 @@ impl Contest {
         }
     }
 
-    /// Returns whether the current step of `unit` is done: false for a profile or a confirmation that could not change
-    /// which candidate wins.
+    /// Returns whether the current step of `unit` is worth running: false for a profile or a confirmation that could
+    /// not change which candidate wins.
     pub(super) fn includes(&self, unit: &Unit) -> bool {
         let Some(speedup) = unit.speedup else { return true };
         match unit.step().stage {

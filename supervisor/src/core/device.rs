@@ -26,13 +26,15 @@ use super::ledger::{Ceilings, Demand};
 use super::unit::{SecondPass, Unit};
 use super::worker::{Lease, State, Worker};
 
-/// Some drivers take minutes, which is too long for a plan to wait.
+/// How long the device memory of a dead worker may take to come back. Some drivers take minutes, which is too long for
+/// a run to wait.
 pub(super) const DEVICE_RETURN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How far above its earlier level unattributed memory may stay: drivers keep some for the next context.
 const KEPT_BY_DRIVER: Bytes = Bytes::mib(64);
 /// A device with at least this utilisation, in per cent, counts as busy.
 const BUSY: u32 = 10;
-/// After this many repetitions in a fresh worker, the unit is blamed.
+/// How often an attempt is repeated, in a fresh worker, that was ended for holding more on the device than its lease
+/// reserved. After that, the unit is blamed.
 const MAX_OVER_DEVICE: u32 = 1;
 
 #[derive(Debug, Default)]
@@ -218,7 +220,7 @@ impl Core {
         {
             self.policy(
                 "device_busy",
-                "the device is busy, but lists no process: another container or a virtual machine may be using it"
+                "the device is busy, but NVML lists no process: another container or a virtual machine may be using it"
                     .to_owned(),
                 vec![("utilisation_percent", u64::from(percent))],
             );
@@ -330,7 +332,7 @@ impl Core {
         } else if !is_lost && unit.second_pass == SecondPass::NotNeeded {
             self.change(id, |unit| unit.second_pass = SecondPass::PutOff);
             let numbers = vec![("unit", u64::from(id.0))];
-            self.policy("put_off", format!("until nothing else is left to do: {why}"), numbers);
+            self.policy("put_off", format!("put off until nothing else is left to do: {why}"), numbers);
         } else {
             self.unit_done(id, Status::InfraError, Some(Blame::Host), why);
         }

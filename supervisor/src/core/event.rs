@@ -86,6 +86,7 @@ pub enum Event {
     },
     /// The operating system reports that processes on this machine are waiting for memory.
     Pressure,
+    /// A reading of what is left for builds: disk space, files and processes.
     Room(Room),
     /// A user's request. `Action::Answered` follows.
     Control(Control),

@@ -1,6 +1,6 @@
 //! Ends idle workers to make room for a lease, and at the end of a run.
 //!
-//! When the machine itself is short of memory, `pressure` decides.
+//! If a limit on memory is exceeded or Linux reports memory pressure, `pressure` decides.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::message::KillReason;
@@ -117,8 +117,8 @@ impl Core {
         leaving.chain(orphans).map(freed_by).sum()
     }
 
-    /// Tells all workers without a lease to end. The run stops when all workers have ended, or the timeouts of those
-    /// that do not end have expired.
+    /// Tells idle workers to end, and kills those that are starting. The run stops when all workers have ended, or the
+    /// timeouts of those that do not end have expired.
     pub(super) fn wind_down(&mut self, now: Moment, reason: StopReason) {
         if self.all_have_ended() {
             self.stop(reason);

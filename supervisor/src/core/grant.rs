@@ -19,7 +19,7 @@ use super::worker::{Lease, State};
 use super::{Core, Ending};
 
 enum OrderResult {
-    /// The order can never be granted. Its unit has ended, was put off, or goes on with its next step.
+    /// The order is dropped: its unit has ended, was put off, or goes on with its next step.
     Refused,
     Granted,
     MustWait,

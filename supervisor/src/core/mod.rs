@@ -186,7 +186,7 @@ impl Core {
     pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Action> {
         if self.ending != Ending::Stopped {
             self.apply(now, event);
-            self.deadlines(now);
+            self.handle_deadlines(now);
             self.carry_out_requests(now);
             self.advance(now);
         }
@@ -284,7 +284,7 @@ impl Core {
         self.waiting.filter(|_| !ours).map(|waiting| waiting.since + MEMORY_TIMEOUT)
     }
 
-    fn deadlines(&mut self, now: Moment) {
+    fn handle_deadlines(&mut self, now: Moment) {
         let late: Vec<WorkerId> = self
             .workers
             .iter()
@@ -329,7 +329,7 @@ impl Core {
             State::Starting { deadline } => {
                 ("the worker was not ready in time".to_owned(), deadline.saturating_sub(it.born))
             }
-            _ => ("the worker did not end in time after its shutdown order".to_owned(), DRAIN_DEADLINE),
+            _ => ("the worker did not end in time after its drain order".to_owned(), DRAIN_DEADLINE),
         };
         let mut numbers = vec![("worker", u64::from(worker.0)), ("deadline_ms", ms(given))];
         if let Some(lease) = it.lease() {

@@ -336,7 +336,7 @@ impl Core {
             unit.progress = Progress::Waiting { attempt: lease.attempt + 1 };
         });
         let numbers = vec![("unit", u64::from(id.0)), ("attempt", u64::from(lease.attempt))];
-        self.policy("put_off", format!("until nothing else is left to do: {why}"), numbers);
+        self.policy("put_off", format!("put off until nothing else is left to do: {why}"), numbers);
         self.attempt_ended(lease, AttemptEnd::Retried { why, blame });
     }
 

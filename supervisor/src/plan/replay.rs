@@ -122,8 +122,8 @@ fn read_steps(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Op
     Some(Steps::Pairs(pairs))
 }
 
-/// The jobs that replays can refer to. A reference to a job with a mistake is not reported, because the job's mistake
-/// is.
+/// The jobs that replays can refer to. A reference to a job with a mistake is not a further mistake, so it is not
+/// reported.
 #[derive(Clone, Copy)]
 pub(super) struct KnownJobs<'j> {
     /// The jobs without mistakes.

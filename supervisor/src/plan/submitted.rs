@@ -26,8 +26,8 @@ pub struct Submission {
     /// The language. If there is none, the suffixes of the files decide.
     pub language: Option<Language>,
     pub symbol: Option<String>,
-    /// The launches of a kernel without host code. [`JobPlan::admit`] ignores them for other kernels, but takes a `.cu`
-    /// file for one without host code if there are any.
+    /// The launches of a kernel without host code. [`JobPlan::admit`] ignores them for other kernels. With launches and
+    /// without `language`, a `.cu` file counts as a kernel without host code.
     pub launch: Arc<Launch>,
 }
 
