@@ -90,7 +90,8 @@ pub enum Event {
     Room(Room),
     /// A user's request. `Action::Answered` follows.
     Control(Control),
-    /// The user interrupted the run. The first interrupt drains, the second kills.
+    /// The user interrupted the run. The first interrupt drains, the next one kills. If an open run has only replays left
+    /// to do, the first interrupt starts these, and the next two drain and kill.
     Interrupt,
     /// The reason for killing a worker has been recorded, and the signal has been sent.
     KillSent {

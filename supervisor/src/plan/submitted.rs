@@ -44,8 +44,8 @@ pub enum SubmissionError {
     #[error("{why}")]
     Unsupported { why: &'static str },
     #[error(
-        "`{language}` has no host code and needs launches (as `like`, name a candidate of the job that has launches, or \
-         start a run whose plan has this candidate as a `[[job.candidate]]`)"
+        "`{language}` has no host code and needs launches (as `like`, name a candidate of the job that has launches, \
+         or start a run whose plan has this candidate as a `[[job.candidate]]`)"
     )]
     NoLaunch { language: &'static str },
     #[error("the job has no candidate `{name}` whose launches could be used")]
