@@ -265,7 +265,7 @@ pub enum Action {
     Answered(Answer),
     /// Answers the source that has just offered units or taken one back.
     Replied(Answer),
-    /// Workers that are still alive, because they do not end, are not waited for.
+    /// The run is over. Workers that do not end are not waited for.
     Stop {
         reason: StopReason,
     },

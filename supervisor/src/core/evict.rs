@@ -138,7 +138,7 @@ impl Core {
         }
     }
 
-    /// Processes whose timeout has expired do not count.
+    /// Returns whether all workers and their runners have ended. Those whose timeout has expired do not count.
     pub(super) fn all_have_ended(&self) -> bool {
         self.workers.values().all(|it| it.overdue) && self.orphans.values().all(|it| it.overdue)
     }

@@ -56,6 +56,7 @@ impl Job {
         self.supply == Supply::Exhausted && self.roster.open_count() == 0
     }
 
+    /// Returns whether the job has a baseline that this unit may be timed beside.
     pub(crate) fn is_beside_a_baseline(&self, id: UnitId) -> bool {
         self.baseline.is_some_and(|baseline| baseline != id)
     }

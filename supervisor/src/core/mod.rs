@@ -260,6 +260,7 @@ impl Core {
         self.workers.get(&worker)?.lease().map(|lease| lease.id)
     }
 
+    /// Returns the time at which the core needs an event even if nothing has happened by then.
     pub fn next_deadline(&self) -> Option<Moment> {
         self.workers
             .values()

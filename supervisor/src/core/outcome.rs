@@ -184,7 +184,7 @@ impl Core {
                 _ if self.pause_if_out_of_tasks(now, &lease, report.head.room.and_then(|room| room.pids)) => {
                     self.repeat(lease, Blame::Host, detail);
                 }
-                _ if self.had_no_room(&lease) => self.repeat(lease, Blame::Host, detail),
+                _ if self.excuse_for_lack_of_room(&lease) => self.repeat(lease, Blame::Host, detail),
                 _ => self.repeat_or_give_up(now, lease, Blame::Host, detail),
             }
             return;

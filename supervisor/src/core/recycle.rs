@@ -55,8 +55,8 @@ pub struct Usage {
     pub owed: Bytes,
 }
 
-/// Growth comes before leases, and leases before age. A worker that has held no lease is never replaced: its successor
-/// would be no better, and replacing could go on indefinitely.
+/// Returns why an idle worker is due for replacement. Growth comes before leases, and leases before age. A worker that
+/// has held no lease is never replaced: its successor would be no better, and replacing could go on indefinitely.
 pub fn reason_to_replace(settings: &RecycleSettings, usage: &Usage) -> Option<RecycleReason> {
     if usage.leases == 0 {
         return None;

@@ -34,7 +34,8 @@ struct Limit {
 const DISK: Limit = Limit { least: 32 << 20, enough: 64 << 20 };
 /// The number of files that can still be created.
 const INODES: Limit = Limit { least: 128, enough: 256 };
-/// Processes and threads. A compiler consists of a few processes, and the workers and runners of a run have threads.
+/// The number of processes and threads that can still be started. A compiler consists of a few processes, and the
+/// workers and runners of a run have threads.
 const PIDS: Limit = Limit { least: 32, enough: 64 };
 
 /// A resource that is too scarce for builds.
@@ -173,8 +174,9 @@ impl Core {
         }
     }
 
-    /// Returns true if an attempt was a build that failed for lack of room, and is repeated without counting as a loss.
-    pub(super) fn had_no_room(&mut self, lease: &Lease) -> bool {
+    /// Counts an attempt that was a build and failed while there was no room. Returns true if it was one, and is
+    /// repeated without counting as a loss.
+    pub(super) fn excuse_for_lack_of_room(&mut self, lease: &Lease) -> bool {
         let applies = self.lacks_room() && lease.order.stage == Stage::Build;
         applies
             && self.change(lease.order.unit, |unit| {

@@ -28,6 +28,7 @@ pub(super) const SOURCE_TIMEOUT: Duration = Duration::from_secs(600);
 const AHEAD: u32 = 2;
 const WITHDRAWN: &str = "withdrawn by its source";
 
+/// The state of a job's source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Supply {
     /// It may have more units.
