@@ -391,7 +391,7 @@ fn contradiction(order: Order, report: &Report) -> Option<String> {
         }
         // A replay has a result exactly if it passed.
         (Stage::Replay, Body::Replay(replay)) => (passed != replay.result.is_some())
-            .then_some("has a result but no status PASSED, or PASSED but no result"),
+            .then_some("has a result without the status PASSED, or the status PASSED without a result"),
         _ => Some("has the results of another stage"),
     };
     what.map(|what| format!("the worker's report of stage `{}` {what}", order.stage.name()))
