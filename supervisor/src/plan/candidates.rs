@@ -432,8 +432,8 @@ fn find_baseline(
     Some(drafts.len() - 1)
 }
 
-/// The first 128 bits of the digest of a file's canonical path. It takes less memory than the path, of which a plan can
-/// have a hundred thousand.
+/// The first 128 bits of the digest of a file's canonical path. A plan can have a hundred thousand files, and their
+/// paths would take more memory.
 type PathDigest = [u8; 16];
 
 fn digest_of_path(path: &Path) -> PathDigest {

@@ -104,7 +104,7 @@ pub fn unreadable(entry: &str, error: &dyn Error) -> Lint {
     Lint::new(entry, LintCode::Unreadable, chain(error))
 }
 
-/// The lint for an entry that does not fit its job's signature.
+/// The lint for an entry that does not fit its job's signature, or has a value that cannot be used.
 pub fn unfit(entry: &str, error: &BindError) -> Lint {
     let code = match error {
         BindError::TooManyPositional { .. }

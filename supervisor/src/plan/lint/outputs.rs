@@ -60,7 +60,8 @@ fn of_statistics(entry: &str, output: &OutputTensor, found: &Statistics, atol: f
         push(
             LintCode::TinyOutput,
             format!(
-                "no magnitude in `{path}` is larger than {largest:e}: zeros are within the absolute tolerance {atol:e}"
+                "no magnitude in `{path}` is above {largest:e}: a kernel that writes only zeros is within the absolute \
+                 tolerance {atol:e}"
             ),
         );
     } else if many && found.is_constant() {
