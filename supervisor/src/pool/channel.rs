@@ -21,7 +21,8 @@ const STACK: usize = 256 * 1024;
 pub(super) struct Channel {
     outbox: Sender<ToWorker>,
     server_name: String,
-    connected: Arc<AtomicBool>,
+    /// Whether `accept` has returned, with a connection or an error.
+    accept_returned: Arc<AtomicBool>,
 }
 
 /// Passes events to the main loop, and wakes it through an eventfd.
@@ -50,14 +51,14 @@ impl Channel {
     ) -> Self {
         let (outbox, to_write) = unbounded();
         let (give_sender, take_sender) = bounded(1);
-        let connected = Arc::new(AtomicBool::new(false));
+        let accept_returned = Arc::new(AtomicBool::new(false));
         let events = EventSender { events, wake };
-        let accept_returned = Arc::clone(&connected);
+        let returned = Arc::clone(&accept_returned);
         let reader_events = events.clone();
         let reader =
             std::thread::Builder::new().name(format!("{worker}-reader")).stack_size(STACK).spawn(move || {
                 let accepted = server.accept();
-                accept_returned.store(true, Ordering::SeqCst);
+                returned.store(true, Ordering::SeqCst);
                 match accepted
                     .map_err(|error| format!("accepting the worker's connection failed: {error}"))
                     .and_then(|(_, hello)| check_hello(hello, pid, &nonce))
@@ -80,7 +81,7 @@ impl Channel {
                 why: format!("the supervisor could not start the threads of the worker's channel: {error}"),
             });
         }
-        Self { outbox, server_name, connected }
+        Self { outbox, server_name, accept_returned }
     }
 
     /// Sends a message. Never blocks.
@@ -89,10 +90,10 @@ impl Channel {
         let _ = self.outbox.send(message);
     }
 
-    /// Ends the two threads after the worker has died. If the worker never connected, the supervisor connects in its
-    /// place, so that `accept` returns.
+    /// Ends the two threads after the worker has died. If `accept` is still waiting for the worker, the supervisor
+    /// connects in its place, so that `accept` returns.
     pub(super) fn close(self) {
-        if self.connected.load(Ordering::SeqCst) {
+        if self.accept_returned.load(Ordering::SeqCst) {
             return;
         }
         let connected: Result<IpcSender<Hello>, _> = IpcSender::connect(self.server_name);

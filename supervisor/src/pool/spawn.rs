@@ -16,7 +16,7 @@ use opt_shared::device::Device;
 use opt_shared::message::{Hello, NONCE_VARIABLE, Role, SERVER_VARIABLE, WORKER_ARGUMENT};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// This program's file, opened when the run started.
+/// The file of the running program. Processes are started through its descriptor.
 pub struct Executable {
     pub(super) file: OwnedFd,
 }
