@@ -77,7 +77,7 @@ const MAX_LOST_EVER: u32 = 4;
 const MAX_SHORT_OF_MEMORY: u32 = 1;
 /// A unit whose attempts lost this many workers in one pass gets no further attempt in that pass.
 const MAX_WORKERS_LOST: u32 = 2;
-/// How long killed workers may take to die, and the processes of dead workers to end.
+/// How long killed workers may take to die, and the runners of dead workers to end.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long a lease waits for memory that other programs hold. Then the run ends. If the memory is on the device,
 /// `without_device` handles the unit instead, and the run continues.
