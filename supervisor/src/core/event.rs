@@ -42,11 +42,14 @@ pub enum Event {
     OrphansEnded {
         worker: WorkerId,
     },
+    /// A worker has started a runner, which waits for `Action::AllowRunner`. In all events and actions, compilers count
+    /// as runners.
     RunnerStarted {
         worker: WorkerId,
         lease: LeaseId,
         pid: u32,
         limit: Bytes,
+        /// The size of the memory files that it maps.
         shared: Bytes,
     },
     /// A worker asks for its runner to be killed.
@@ -90,8 +93,8 @@ pub enum Event {
     Room(Room),
     /// A user's request. `Action::Answered` follows.
     Control(Control),
-    /// The user interrupted the run. The first interrupt drains, the next one kills. If an open run has only replays left
-    /// to do, the first interrupt starts these, and the next two drain and kill.
+    /// The user interrupted the run. The first interrupt drains, the next one kills. If an open run has only replays
+    /// left to do, the first interrupt starts these, and the next two drain and kill.
     Interrupt,
     /// The reason for killing a worker has been recorded, and the signal has been sent.
     KillSent {
@@ -217,6 +220,7 @@ pub enum Action {
         worker: WorkerId,
         reason: KillReason,
     },
+    /// Lets a runner begin.
     AllowRunner {
         worker: WorkerId,
         pid: u32,
@@ -226,6 +230,7 @@ pub enum Action {
         pid: u32,
         reason: KillReason,
     },
+    /// Lets a worker reap a dead runner. `killed` is set if the core ordered the kill.
     MayReap {
         worker: WorkerId,
         pid: u32,

@@ -62,7 +62,7 @@ pub(crate) struct Lease {
     pub(crate) breaches: BTreeSet<&'static str>,
 }
 
-/// A runner that was reported and has not died.
+/// A runner or compiler that was reported and has not died.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Runner {
     pub(crate) limit: Bytes,

@@ -3,7 +3,7 @@
 //! It starts workers, does the handshake, runs the threads of their channels, and keeps the pidfds of workers and
 //! runners. It reports `PoolEvent`s and carries out what its callers decide. Signals are sent only through pidfds. A
 //! worker reaps its own runners. A runner that outlives its worker is reaped here, because the supervisor is a
-//! subreaper (`PR_SET_CHILD_SUBREAPER`).
+//! subreaper (`PR_SET_CHILD_SUBREAPER`). In this module, compilers count as runners.
 
 mod canary;
 mod channel;
