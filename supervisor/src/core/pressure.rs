@@ -25,8 +25,9 @@ const WORTH_RECYCLING: Bytes = Bytes::mib(16);
 /// How long a gap must last before it is reported. Freed pages stay in per-CPU lists for seconds before Linux counts
 /// them as available.
 const GAP_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long no spare is started after one was ended or Linux reported memory pressure, and how long the policy row
-/// `pressure` is not repeated. Linux repeats its report every two seconds while it is short of memory.
+/// How long no spare is started after Linux reported memory pressure, or after a spare was ended because a limit was
+/// exceeded or pages were swapped out. The policy row `pressure` is not repeated for as long, because Linux repeats its
+/// report every two seconds while it is short of memory.
 const PRESSURE_QUIET: Duration = Duration::from_secs(60);
 /// How long the memory of an idle worker that was told to end is awaited before another process is ended.
 const DRAINED_MEMORY_DELAY: Duration = Duration::from_secs(1);
