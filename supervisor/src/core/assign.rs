@@ -50,9 +50,9 @@ impl Backoff {
 }
 
 impl Core {
-    /// Workers that are due for replacement get no lease. One of them is replaced, unless another replacement is in
-    /// progress. If no worker is free or coming, starts one, provided that the lease fits beside the current ones or
-    /// the role has no other worker.
+    /// Returns a free worker for a lease. Workers that are due for replacement get no lease. One of them is replaced,
+    /// unless another replacement is in progress. If no worker is free or coming, starts one, provided that the lease
+    /// fits beside the current ones or the role has no other worker.
     pub(super) fn fit_worker(&mut self, now: Moment, order: Order, job: JobId, demand: Demand) -> Fit {
         let role = self.unit(order.unit).step().role;
         let leased = self.workers.values().filter(|it| it.role == role && it.lease().is_some()).count();
@@ -65,7 +65,7 @@ impl Core {
         for worker in self.idle(|it| it.role == role) {
             let Some(it) = self.workers.get(&worker) else { continue };
             match recycle::reason_to_replace(&settings, &it.usage(now)) {
-                // How much memory it kept is known at the next sample.
+                // The next sample shows how much memory the worker really kept.
                 Some(RecycleReason::Growth) if !it.seen_idle => coming = true,
                 Some(_) if !self.none_is_being_replaced() => coming = true,
                 Some(reason) => self.recycle(now, worker, reason),
@@ -89,6 +89,7 @@ impl Core {
         }
     }
 
+    /// Returns whether a lease fits beside the current ones. If it does not, that is reported once per job.
     fn fits_side_by_side(&mut self, job: JobId, demand: Demand) -> bool {
         let Err(refusal) = self.ledger.admits(None, demand) else { return true };
         self.policy_once(
@@ -101,7 +102,8 @@ impl Core {
         false
     }
 
-    /// Workers that leave for another reason, such as to make room or before a profile, do not count.
+    /// Returns whether no worker is leaving because it was due for replacement. Workers that leave for another reason,
+    /// such as to make room or before a profile, do not count.
     fn none_is_being_replaced(&self) -> bool {
         let leaving = |it: &Worker| {
             it.drain_order.and_then(|order| order.reason).is_some_and(RecycleReason::is_routine)
@@ -120,8 +122,8 @@ impl Core {
     pub(super) fn profile_must_wait(&mut self, now: Moment, job: JobId) -> bool {
         let settings = self.spec.jobs[job.index()].recycle.clone();
         let leaving = |it: &Worker| matches!(it.state, State::Draining { .. } | State::Terminating);
-        // Processes that a dead worker left behind stay charged, but the wait for them is limited.
-        let mut waiting = self.returning.values().any(|it| !it.overdue) || self.workers.values().any(leaving);
+        // Runners that a dead worker left behind stay charged, but the wait for them is limited.
+        let mut waiting = self.orphans.values().any(|it| !it.overdue) || self.workers.values().any(leaving);
         let verifiers: Vec<WorkerId> =
             self.workers.iter().filter(|(_, it)| it.role == Role::Verifier).map(|(&id, _)| id).collect();
         let validated = self.validated_by_verifiers();
@@ -148,7 +150,7 @@ impl Core {
         waiting
     }
 
-    /// Returns the captured bytes that the living verifiers have verified since they started.
+    /// Returns the captured bytes that the living verifiers together have verified since they started.
     pub(super) fn validated_by_verifiers(&self) -> Bytes {
         self.workers.values().filter(|it| it.role == Role::Verifier).map(|it| it.validated).sum()
     }
@@ -198,6 +200,8 @@ impl Core {
         }
     }
 
+    /// Returns the role of the worker that the job will need next and that does not exist yet. `None` unless only
+    /// verifiers hold leases.
     fn needed_next(&self, index: usize) -> Option<Role> {
         let leased: Vec<&Worker> = self.workers.values().filter(|it| it.lease().is_some()).collect();
         if leased.is_empty() || leased.iter().any(|it| it.role == Role::Profiler) {
@@ -228,7 +232,7 @@ impl Core {
         self.workers.values().any(|it| it.role == role && matches!(it.state, State::Starting { .. }))
     }
 
-    /// Writes a policy row once per job and subject, because the same decision is made at every step.
+    /// Writes a policy row once per job and subject, because the same decision is made after every event.
     pub(super) fn policy_once(
         &mut self,
         subject: PolicySubject,

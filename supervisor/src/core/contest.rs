@@ -21,32 +21,34 @@ use super::unit::Unit;
 pub(super) const MAX_CONFIRMED: usize = 3;
 
 pub(super) struct Contest {
-    /// The baseline or a candidate is at least this fast. Zero if there is no baseline.
+    /// The speed-up that the baseline or a candidate has at least. Zero if there is no baseline.
     highest_lower_bound: f64,
-    /// Candidates below it are not confirmed. `None` if fewer than `MAX_CONFIRMED` candidates are worth confirming.
-    last: Option<f64>,
+    /// The lowest speed-up among the `MAX_CONFIRMED` fastest candidates that are worth confirming or have ended. Slower
+    /// ones are not confirmed. `None` if there are fewer such candidates.
+    slowest_confirmed: Option<f64>,
 }
 
 impl Contest {
     pub(super) fn of(roster: &Roster) -> Self {
         if !roster.has_a_baseline() {
-            return Self { highest_lower_bound: 0.0, last: None };
+            return Self { highest_lower_bound: 0.0, slowest_confirmed: None };
         }
         // The baseline's own speed-up is 1.
         Self {
             highest_lower_bound: roster.highest_lower_bound().map_or(1.0, |low| low.max(1.0)),
-            last: roster.speedups().nth(MAX_CONFIRMED - 1),
+            slowest_confirmed: roster.speedups().nth(MAX_CONFIRMED - 1),
         }
     }
 
-    /// Returns whether the current step of `unit` can still change which candidate wins.
+    /// Returns whether the current step of `unit` is worth running: false for a profile or a confirmation that could
+    /// not change which candidate wins.
     pub(super) fn includes(&self, unit: &Unit) -> bool {
         let Some(speedup) = unit.speedup else { return true };
         match unit.step().stage {
             Stage::Profile => self.highest_lower_bound <= speedup.ci_high,
             Stage::Confirm => {
                 1.0 < speedup.value
-                    && self.last.is_none_or(|last| last <= speedup.value)
+                    && self.slowest_confirmed.is_none_or(|slowest| slowest <= speedup.value)
                     && is_worth_confirming(&speedup)
             }
             Stage::Build | Stage::Verify | Stage::Screen | Stage::Replay => true,
@@ -58,8 +60,8 @@ impl Contest {
     pub(super) fn why_not(&self, unit: &Unit) -> String {
         match (unit.step().stage, unit.speedup) {
             (Stage::Profile, Some(speedup)) => format!(
-                "timed briefly: it is at most {:.2} times as fast as the baseline, and the fastest kernel is at least {:.2} \
-                 times as fast",
+                "timed briefly: it is at most {:.2} times as fast as the baseline, and the fastest kernel is at least \
+                 {:.2} times as fast",
                 speedup.ci_high, self.highest_lower_bound
             ),
             (Stage::Confirm, Some(speedup)) if 1.0 < speedup.value && !is_worth_confirming(&speedup) => {
@@ -73,6 +75,7 @@ impl Contest {
     }
 }
 
+/// Returns the speed-up in a report of a timed step.
 pub(super) fn speedup(report: &Report) -> Option<Estimate> {
     match &report.body {
         Body::Profile(profiled) => profiled.speedup(),

@@ -1,6 +1,7 @@
 //! Handles the requests that a user makes during a run. Each request is one event and gets exactly one answer.
 //!
-//! It also keeps what remains to be done after the answer: replacing a worker after its lease, ending a unit, a pause.
+//! It also keeps what remains to be done after the answer: a pause, workers to replace after their leases, running
+//! units to end.
 
 mod view;
 
@@ -82,11 +83,13 @@ impl Core {
         match (done.is_empty(), unneeded.is_empty()) {
             (false, _) => Answer::Done(done.join("; ")),
             (true, false) => Answer::Already(unneeded.join("; ")),
-            (true, true) => Answer::Already("no such worker is alive; the next one will be new".to_owned()),
+            (true, true) => {
+                Answer::Already("no worker with this role is alive; the next one will be new".to_owned())
+            }
         }
     }
 
-    /// The error says why nothing had to be done.
+    /// Replaces one worker, at once or after its lease. The error says why nothing had to be done.
     fn recycle_one(&mut self, now: Moment, worker: WorkerId, mode: Mode) -> Result<String, String> {
         let Some(it) = self.workers.get(&worker) else { return Err(format!("{worker} is gone")) };
         let name = format!("{} {worker}", it.role.name());
@@ -126,7 +129,7 @@ impl Core {
         }
     }
 
-    /// Must run before anything is granted.
+    /// Replaces the workers whose leases have ended since a user asked for it. It must run before anything is granted.
     pub(super) fn carry_out_requests(&mut self, now: Moment) {
         let requested = std::mem::take(&mut self.pending.recycle);
         for worker in requested {
@@ -163,7 +166,7 @@ impl Core {
 
     fn pause(&mut self) -> Answer {
         if self.pending.paused {
-            return Answer::Already("the run is paused".to_owned());
+            return Answer::Already("the run is already paused".to_owned());
         }
         self.pending.paused = true;
         // Nothing waits for memory during a pause, so the timeout for memory must not expire.
@@ -193,7 +196,7 @@ impl Core {
         let before = self.ledger.ceilings().host;
         let min_ceiling = self.spec.supervisor + self.spec.idle_worker;
         if ceiling == before {
-            return Answer::Already(format!("the ceiling is {ceiling}"));
+            return Answer::Already(format!("the ceiling is already {ceiling}"));
         }
         if ceiling < min_ceiling {
             return Answer::Refused(format!(
@@ -273,7 +276,7 @@ impl Core {
             (Ending::No, Mode::Drain) => "running attempts may finish, then the run ends",
             (Ending::No | Ending::Drain(_), Mode::Now) => "everything is killed",
             (Ending::Drain(_), Mode::Drain) | (Ending::Kill(_) | Ending::Stopped, _) => {
-                return Answer::Already("the run is ending".to_owned());
+                return Answer::Already("the run is already ending".to_owned());
             }
         };
         let answer = self.accept("shutdown", what.to_owned(), Vec::new());
@@ -284,7 +287,8 @@ impl Core {
         answer
     }
 
-    /// An open run whose jobs are done still makes the replays that follow them.
+    /// Ends the run after its running attempts. An open run whose jobs are done first makes the replays that follow
+    /// them.
     pub(super) fn drain(&mut self, now: Moment) {
         if self.is_at_rest() {
             (self.pending.stays_open, self.pending.paused) = (false, false);
@@ -301,7 +305,7 @@ impl Core {
             && jobs.all(|(spec, job)| job.done || !spec.after.is_empty())
     }
 
-    /// An open run that has nothing left to do was not interrupted.
+    /// Returns the reason for a run that ends now. An open run that has nothing left to do is not interrupted.
     pub(super) fn reason_to_end(&self) -> StopReason {
         match &self.ending {
             Ending::Drain(reason) | Ending::Kill(reason) => reason.clone(),

@@ -7,9 +7,10 @@
 //!      └──────────────────────────────────────────┴──────────────────────────────────────────────┘
 //!   any state ── NVML says that it is lost ──▶ Lost
 //! ```
-//! Unattributed memory is used device memory of no process that this run can see. A dead worker's memory is back when
-//! NVML no longer lists its processes and unattributed memory has fallen to about its earlier level. Until then, steps
-//! that need the device wait.
+//! Unattributed memory is used device memory that belongs to no process that this run can see. A dead worker's memory
+//! is back when NVML no longer lists its processes and unattributed memory has fallen to about its earlier level. While
+//! the device is `Returning`, steps that need it wait. While it is `Quarantined` or `Lost`, `without_device` handles
+//! them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -25,13 +26,15 @@ use super::ledger::{Ceilings, Demand};
 use super::unit::{SecondPass, Unit};
 use super::worker::{Lease, State, Worker};
 
-/// Some drivers take minutes, which is too long for a plan to wait.
+/// How long the device memory of a dead worker may take to come back. Some drivers take minutes, which is too long for
+/// a run to wait.
 pub(super) const DEVICE_RETURN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How far above its earlier level unattributed memory may stay: drivers keep some for the next context.
 const KEPT_BY_DRIVER: Bytes = Bytes::mib(64);
 /// A device with at least this utilisation, in per cent, counts as busy.
 const BUSY: u32 = 10;
-/// After this many repetitions in a fresh worker, the unit is blamed.
+/// How often an attempt is repeated, in a fresh worker, that was ended for holding more on the device than its lease
+/// reserved. After that, the unit is blamed.
 const MAX_OVER_DEVICE: u32 = 1;
 
 #[derive(Debug, Default)]
@@ -44,7 +47,7 @@ pub(super) struct Device {
     is_watched: bool,
     /// The unattributed memory in the last sample with no worker on the device and no memory of ended workers left.
     idle_unattributed: Option<Bytes>,
-    /// Whether it was reported that other programs hold memory on the device.
+    /// Whether it was reported that other programs use the device.
     others_reported: bool,
     /// Whether it was reported that the device is busy without a listed process.
     busy_reported: bool,
@@ -54,7 +57,7 @@ pub(super) struct Device {
 struct Unreturned {
     since: Moment,
     bytes: Bytes,
-    /// Whether the time limit has passed. The device is then quarantined.
+    /// Whether `DEVICE_RETURN_TIMEOUT` has passed. The device is then quarantined.
     overdue: bool,
 }
 
@@ -93,7 +96,7 @@ impl Device {
         }
     }
 
-    /// Returns the memory that a dead worker still holds.
+    /// Returns the device memory of a dead worker that is not back yet.
     pub(super) fn unreturned_by(&self, worker: WorkerId) -> Option<Bytes> {
         Some(self.unreturned.get(&worker)?.bytes)
     }
@@ -217,7 +220,7 @@ impl Core {
         {
             self.policy(
                 "device_busy",
-                "the device is busy, but lists no process: another container or a virtual machine may be using it"
+                "the device is busy, but NVML lists no process: another container or a virtual machine may be using it"
                     .to_owned(),
                 vec![("utilisation_percent", u64::from(percent))],
             );
@@ -233,7 +236,8 @@ impl Core {
         }
     }
 
-    /// Reported once for each worker. The memory stays charged until it is back.
+    /// Reports, once for each dead worker, that its device memory is not back in time. The memory stays charged until
+    /// it is back.
     pub(super) fn device_overdue(&mut self, now: Moment) {
         let overdue = |it: &Unreturned| !it.overdue && it.since + DEVICE_RETURN_TIMEOUT <= now;
         let late: Vec<(WorkerId, Bytes)> = self
@@ -293,7 +297,7 @@ impl Core {
         }
     }
 
-    /// The device memory of such a worker comes back only after its death.
+    /// Returns whether a worker that used the device is ending. Its device memory comes back only after its death.
     pub(super) fn worker_is_leaving_the_device(&self) -> bool {
         let is_leaving = |it: &Worker| matches!(it.state, State::Draining { .. } | State::Terminating);
         self.workers.values().any(|it| it.on_device && is_leaving(it))
@@ -303,6 +307,7 @@ impl Core {
         self.unit(unit).step().ways(paired).iter().any(|way| way.device != Bytes::ZERO)
     }
 
+    /// Returns the reason why the device cannot be used, if it cannot.
     pub(super) fn no_device(&self) -> Option<String> {
         match self.device.state() {
             DeviceState::Usable | DeviceState::Returning => None,
@@ -327,23 +332,24 @@ impl Core {
         } else if !is_lost && unit.second_pass == SecondPass::NotNeeded {
             self.change(id, |unit| unit.second_pass = SecondPass::PutOff);
             let numbers = vec![("unit", u64::from(id.0))];
-            self.policy("put_off", format!("until nothing else is left to do: {why}"), numbers);
+            self.policy("put_off", format!("put off until nothing else is left to do: {why}"), numbers);
         } else {
             self.unit_done(id, Status::InfraError, Some(Blame::Host), why);
         }
     }
 
-    /// The unit is blamed only if its worker held more than the lease reserved, and an earlier one did so too.
+    /// Handles an attempt that was ended because the run exceeded its device ceiling. The unit is blamed only if the
+    /// attempt held more than its lease reserved, and an earlier attempt did so too.
     pub(super) fn over_device(&mut self, lease: Lease, owed: Bytes, ceiling: Bytes) {
         let Some(held) = lease.over_device else {
             let why =
-                format!("its worker was ended for lack of device memory (owed {owed}, ceiling {ceiling})");
+                format!("the worker was ended for lack of device memory (owed {owed}, ceiling {ceiling})");
             return self.repeat_smaller_or_give_up(lease, why);
         };
         let beside = if lease.order.beside.is_some() { " with the baseline beside it" } else { "" };
         let reserved = lease.device;
         let why = format!(
-            "its process held {held} on the device{beside}, but only {reserved} were reserved for it; the run held \
+            "the attempt held {held} on the device{beside}, but only {reserved} were reserved for it; the run held \
              {owed}, more than its ceiling of {ceiling} (memory.device_ceiling)"
         );
         let id = lease.order.unit;
@@ -354,7 +360,7 @@ impl Core {
         if times <= MAX_OVER_DEVICE {
             return self.repeat(lease, Blame::Host, why);
         }
-        let detail = format!("{why}; the same happened before, in another process");
+        let detail = format!("{why}; the same happened in an earlier attempt, in another worker");
         let status = Status::DeviceMemoryLimit;
         let report = Report::new(Head::failed(status, &detail), Body::of_nothing(lease.order.stage));
         self.attempt_ended(&lease, AttemptEnd::Accepted(Box::new(report)));

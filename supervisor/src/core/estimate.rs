@@ -11,7 +11,7 @@ use super::event::Stage;
 use super::ledger::Demand;
 use super::spec::StageSpec;
 
-/// The next candidate may owe more than the highest measurement.
+/// What is added to the highest measurement, because the next candidate may owe more.
 const MARGIN_PERCENT: u64 = 10;
 
 /// The peaks that exceeded their reservations, each with its margin.
@@ -19,7 +19,7 @@ const MARGIN_PERCENT: u64 = 10;
 pub(crate) struct Estimates(BTreeMap<(JobId, Stage), Bytes>);
 
 impl Estimates {
-    /// Returns true if later leases of this job and stage should reserve more because of it.
+    /// Notes the peak of an attempt. Returns true if it makes later leases of the job and stage reserve more.
     pub(crate) fn observe(&mut self, job: JobId, stage: Stage, reserved: Bytes, peak: Bytes) -> bool {
         if peak <= reserved {
             return false;

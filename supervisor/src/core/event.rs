@@ -25,27 +25,31 @@ pub enum Event {
     WorkerReady {
         worker: WorkerId,
     },
-    /// A worker was not started, sent no valid hello, or could not be watched. If `alive`, `WorkerGone` follows.
+    /// A worker was not started, sent no valid hello, or could not be watched. If `alive` is set, it must be killed,
+    /// and `WorkerGone` follows.
     WorkerNotReady {
         worker: WorkerId,
         why: String,
         alive: bool,
     },
-    /// A worker has died. `Returned` follows if some of its runners are still alive.
+    /// A worker has died. `OrphansEnded` follows if some of its runners are still alive.
     WorkerGone {
         worker: WorkerId,
         how: String,
         left_runners: bool,
     },
-    /// The last runner of a dead worker has ended.
-    Returned {
+    /// The last runner that a dead worker left behind has ended.
+    OrphansEnded {
         worker: WorkerId,
     },
+    /// A worker has started a runner, which waits for `Action::AllowRunner`. In all events and actions, compilers count
+    /// as runners.
     RunnerStarted {
         worker: WorkerId,
         lease: LeaseId,
         pid: u32,
         limit: Bytes,
+        /// The size of the memory files that it maps.
         shared: Bytes,
     },
     /// A worker asks for its runner to be killed.
@@ -85,12 +89,14 @@ pub enum Event {
     },
     /// The operating system reports that processes on this machine are waiting for memory.
     Pressure,
+    /// A reading of what is left for builds: disk space, files and processes.
     Room(Room),
     /// A user's request. `Action::Answered` follows.
     Control(Control),
-    /// The user interrupted the run. The first interrupt drains, the second kills.
+    /// The user interrupted the run. The first interrupt drains, the next one kills. If an open run has only replays
+    /// left to do, the first interrupt starts these, and the next two drain and kill.
     Interrupt,
-    /// The reason for killing a worker is on record, and the signal has been sent.
+    /// The reason for killing a worker has been recorded, and the signal has been sent.
     KillSent {
         worker: WorkerId,
     },
@@ -138,7 +144,7 @@ pub struct DeviceSample {
     /// The memory that processes of other programs hold.
     pub others: Bytes,
     pub other_processes: u32,
-    /// The used memory of no process that this run can see. `None` if it is unknown.
+    /// Used memory that belongs to no process that this run can see. `None` if it is unknown.
     pub unattributed: Option<Bytes>,
     /// The free memory. `None` if the device shares the host's memory.
     pub free: Option<Bytes>,
@@ -182,7 +188,7 @@ pub struct Order {
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Asks a job's source for this many more units. `Event::Offered` follows later.
+    /// Asks a job's source for `capacity` more units. `Event::Offered` follows later.
     Wanted {
         job: JobId,
         capacity: u32,
@@ -214,6 +220,7 @@ pub enum Action {
         worker: WorkerId,
         reason: KillReason,
     },
+    /// Lets a runner begin.
     AllowRunner {
         worker: WorkerId,
         pid: u32,
@@ -223,6 +230,7 @@ pub enum Action {
         pid: u32,
         reason: KillReason,
     },
+    /// Lets a worker reap a dead runner. `killed` is set if the core ordered the kill.
     MayReap {
         worker: WorkerId,
         pid: u32,
@@ -262,7 +270,7 @@ pub enum Action {
     Answered(Answer),
     /// Answers the source that has just offered units or taken one back.
     Replied(Answer),
-    /// Workers that are still alive, because they do not end, are not waited for.
+    /// The run is over. Workers that do not end are not waited for.
     Stop {
         reason: StopReason,
     },

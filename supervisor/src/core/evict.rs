@@ -1,6 +1,6 @@
 //! Ends idle workers to make room for a lease, and at the end of a run.
 //!
-//! When the machine itself is short of memory, `pressure` decides.
+//! If a limit on memory is exceeded or Linux reports memory pressure, `pressure` decides.
 
 use opt_shared::ids::WorkerId;
 use opt_shared::message::KillReason;
@@ -43,8 +43,8 @@ impl Core {
         idle
     }
 
-    /// Ends idle workers, spares first, until their memory is enough. If ending all of them would not be enough, ends
-    /// none. The lease waits in any case.
+    /// Handles a lease that the ledger refused. Ends as many idle workers, spares first, as the lease needs. If ending
+    /// all of them would not be enough, ends none. The lease waits in any case.
     pub(super) fn refused(
         &mut self,
         now: Moment,
@@ -104,18 +104,21 @@ impl Core {
         }
     }
 
+    /// Returns the memory that comes back without further orders, from workers that are ending or have left runners
+    /// behind.
     fn memory_being_freed(&self, refusal: &Refusal) -> Bytes {
         let leaving = self.workers.iter().filter(|(_, it)| !it.stays()).map(|(&id, _)| id);
-        let returning = self.returning.iter().filter(|(_, it)| !it.overdue).map(|(&id, _)| id);
+        let orphans = self.orphans.iter().filter(|(_, it)| !it.overdue).map(|(&id, _)| id);
         let freed_by = |worker| match refusal {
             Refusal::Ceiling { scope, .. } => scope.part_of(self.ledger.charge(worker)),
             Refusal::Floor { .. } => self.ledger.measured(worker).sum(),
             Refusal::DeviceInUse { .. } => self.ledger.measured(worker).device,
         };
-        leaving.chain(returning).map(freed_by).sum()
+        leaving.chain(orphans).map(freed_by).sum()
     }
 
-    /// The run stops when all workers have ended, or the timeouts of those that do not end have expired.
+    /// Tells idle workers to end, and kills those that are starting. The run stops when all workers have ended, or the
+    /// timeouts of those that do not end have expired.
     pub(super) fn wind_down(&mut self, now: Moment, reason: StopReason) {
         if self.all_have_ended() {
             self.stop(reason);
@@ -135,9 +138,9 @@ impl Core {
         }
     }
 
-    /// Processes whose timeout has expired do not count.
+    /// Returns whether all workers and their runners have ended. Those whose timeout has expired do not count.
     pub(super) fn all_have_ended(&self) -> bool {
-        self.workers.values().all(|it| it.overdue) && self.returning.values().all(|it| it.overdue)
+        self.workers.values().all(|it| it.overdue) && self.orphans.values().all(|it| it.overdue)
     }
 
     pub(super) fn stop(&mut self, reason: StopReason) {

@@ -19,7 +19,7 @@ use super::worker::{Lease, State};
 use super::{Core, Ending};
 
 enum OrderResult {
-    /// Its unit has ended, was put off, or goes on with its next step.
+    /// The order is dropped: its unit has ended, was put off, or goes on with its next step.
     Refused,
     Granted,
     MustWait,
@@ -85,7 +85,8 @@ impl Core {
         if put_off.is_empty() {
             return false;
         }
-        let why = "what was put off is tried once more, because nothing else is left to do".to_owned();
+        let why =
+            "units that were put off are tried once more, because nothing else is left to do".to_owned();
         self.policy("second_pass", why, vec![("units", put_off.len() as u64)]);
         for id in put_off {
             self.change(id, Unit::begin_second_pass);
@@ -108,10 +109,10 @@ impl Core {
             }
             self.refuse_units_that_never_fit(index);
             match next(&self.jobs[index], &self.units, turn, self.lacks_room()) {
-                Next::Order { order, .. } if compares(order.stage) && order.beside.is_none() => {
-                    self.pass_over(order.unit);
+                Next::Order { order, .. } if needs_baseline(order.stage) && order.beside.is_none() => {
+                    self.skip_step(order.unit);
                 }
-                // After a refusal the next order is tried. After a grant, another order may still fit.
+                // After a grant, another order may still fit.
                 Next::Order { order, attempt } => match self.try_order(now, order, attempt) {
                     OrderResult::Refused | OrderResult::Granted => {}
                     OrderResult::MustWait => {
@@ -144,7 +145,7 @@ impl Core {
     }
 
     /// Skips a step that needs the baseline, because the baseline has failed.
-    fn pass_over(&mut self, unit: UnitId) {
+    fn skip_step(&mut self, unit: UnitId) {
         if !self.change(unit, Unit::advance) {
             self.unit_done(unit, Status::Passed, None, "not confirmed: the baseline failed".to_owned());
         }
@@ -165,7 +166,7 @@ impl Core {
     fn time_share(&self, job: JobId) -> Duration {
         let budget = self.spec.jobs.get(job.index()).map_or(Duration::MAX, |spec| spec.budget);
         let Some(it) = self.jobs.get(job.index()) else { return budget };
-        let candidates_left = u32::try_from(it.roster.timed()).unwrap_or(u32::MAX).max(1);
+        let candidates_left = u32::try_from(it.roster.to_time_count()).unwrap_or(u32::MAX).max(1);
         budget.saturating_sub(it.timed) / candidates_left
     }
 
@@ -205,12 +206,12 @@ impl Core {
                 .filter_map(|step| Some((step.stage, step.least(paired)?.demand(self.spec.idle_worker))))
                 .find(|&(_, demand)| self.ledger.never_fits(demand).is_some());
             if let Some((stage, demand)) = too_large {
-                self.does_not_fit(id, stage, demand);
+                self.end_as_never_fitting(id, stage, demand);
             }
         }
     }
 
-    fn does_not_fit(&mut self, unit: UnitId, stage: Stage, demand: Demand) {
+    fn end_as_never_fitting(&mut self, unit: UnitId, stage: Stage, demand: Demand) {
         let Some((scope, least, ceiling)) = self.ledger.never_fits(demand) else { return };
         let stage = stage.name();
         let detail = format!(
@@ -246,13 +247,13 @@ impl Core {
                 return OrderResult::MustWait;
             }
         }
-        // The unit fitted before. If no way fits now, the ceiling was lowered or the supervisor's reservation was
-        // raised, so waiting would not help.
+        // The unit fitted when it was added. If no way fits now, the ceiling was lowered or the supervisor's
+        // reservation was raised, so waiting would not help.
         let Some((way, demand)) = self.largest_that_fits(order) else {
             let smallest = self.unit(unit).step().least(beside.is_some());
             let smallest = smallest.map(|spec| spec.demand(self.spec.idle_worker));
             self.waiting = None;
-            self.does_not_fit(unit, stage, smallest.unwrap_or_default());
+            self.end_as_never_fitting(unit, stage, smallest.unwrap_or_default());
             return OrderResult::Refused;
         };
         let worker = match self.fit_worker(now, order, job, demand) {
@@ -267,8 +268,7 @@ impl Core {
             Err(refusal) => {
                 // If the ceiling is not reached but the machine is short of memory, a way that takes less memory may
                 // start now.
-                let Some((smaller, demand)) = self.smaller_that_is_granted(worker, order, way, refusal)
-                else {
+                let Some((smaller, demand)) = self.grant_smaller_way(worker, order, way, refusal) else {
                     self.refused(now, worker, order, demand, refusal);
                     return OrderResult::MustWait;
                 };
@@ -278,12 +278,14 @@ impl Core {
         OrderResult::Granted
     }
 
+    /// Returns whether a running step forbids this one, or this one all others.
     fn conflicts(&self, is_exclusive: bool) -> bool {
         let mut held = self.workers.values().filter_map(|it| it.lease());
         held.any(|lease| is_exclusive || self.unit(lease.order.unit).step().exclusive)
     }
 
-    /// Ways whose attempts were lost for lack of memory are left out, unless none would remain.
+    /// Returns the first way that can be granted at all, and what it demands. Ways whose attempts ended for lack of
+    /// memory are left out, unless none would remain.
     fn largest_that_fits(&self, order: Order) -> Option<(usize, Demand)> {
         let unit = self.unit(order.unit);
         let ways = unit.step().ways(order.beside.is_some());
@@ -291,7 +293,8 @@ impl Core {
             .find_map(|way| Some((way, self.demand(unit.job, order.stage, &ways[way])?)))
     }
 
-    /// `None` if the way could never be granted. Measurements raise the reservation only as long as it can be granted.
+    /// Returns what a way demands; `None` if it could never be granted. Measurements raise the demand only if the
+    /// raised one could still be granted.
     fn demand(&self, job: JobId, stage: Stage, spec: &StageSpec) -> Option<Demand> {
         let plain = spec.demand(self.spec.idle_worker);
         if self.ledger.never_fits(plain).is_some() {
@@ -301,7 +304,8 @@ impl Core {
         Some(if self.ledger.never_fits(learned).is_some() { plain } else { learned })
     }
 
-    fn smaller_that_is_granted(
+    /// Grants the first way after `from` for which the machine has memory now. Returns it and what it demands.
+    fn grant_smaller_way(
         &mut self,
         worker: WorkerId,
         order: Order,
@@ -374,6 +378,7 @@ impl Core {
         });
     }
 
+    /// Returns why the ways before `way` were left out.
     fn why_smaller(&self, unit: UnitId, way: usize) -> Smaller {
         if way <= self.unit(unit).first_way() { Smaller::ShortBefore } else { Smaller::Ceiling }
     }
@@ -410,8 +415,8 @@ impl Core {
     }
 }
 
-/// Returns whether a stage needs the baseline.
-fn compares(stage: Stage) -> bool {
+/// Returns whether a stage makes no sense without the baseline.
+fn needs_baseline(stage: Stage) -> bool {
     matches!(stage, Stage::Screen | Stage::Confirm)
 }
 

@@ -27,11 +27,12 @@ pub(crate) struct Job {
     pub(crate) fitting: Fitting,
 }
 
+/// What `refuse_units_that_never_fit` has checked so far.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fitting {
     /// The limits under which units were last checked.
     pub(crate) under: Option<Limits>,
-    /// The units that were added since then.
+    /// The units that were added since that check.
     pub(crate) unseen: Vec<UnitId>,
 }
 
@@ -52,9 +53,10 @@ impl Job {
     }
 
     pub(crate) fn is_exhausted(&self) -> bool {
-        self.supply == Supply::Exhausted && self.roster.open() == 0
+        self.supply == Supply::Exhausted && self.roster.open_count() == 0
     }
 
+    /// Returns whether the job has a baseline that this unit may be timed beside.
     pub(crate) fn is_beside_a_baseline(&self, id: UnitId) -> bool {
         self.baseline.is_some_and(|baseline| baseline != id)
     }
@@ -76,10 +78,10 @@ pub(crate) enum Next {
     Done,
 }
 
-/// The waiting units at the earliest stage come first. Several units can be served at the same time if there are
-/// workers for them. Units that must run alone are served one by one, the most promising first. If units come in turns,
-/// `turn` is the current one. If `holds_builds` is set, builds wait. Steps that are timed beside the baseline wait
-/// while its build waits or it is put off.
+/// Returns what a job's units need next. The waiting units at the earliest stage come first. Several units can be
+/// served at the same time if there are workers for them. Units that must run alone are served one by one, the fastest
+/// first. If units come in turns, `turn` is the current one. If `holds_builds` is set, builds wait. Steps that are
+/// timed beside the baseline wait while the baseline's build waits, or while the baseline is put off.
 pub(crate) fn next(job: &Job, units: &[Unit], turn: Option<u32>, holds_builds: bool) -> Next {
     let roster = &job.roster;
     if roster.has_running_exclusive() {

@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use opt_shared::ids::WorkerId;
 use opt_shared::units::Bytes;
 
+/// An amount of memory on the host and one on the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     pub host: Bytes,
@@ -71,6 +72,7 @@ pub enum CeilingScope {
 }
 
 impl CeilingScope {
+    /// Returns the part of an amount that the ceiling limits.
     pub fn part_of(self, demand: Demand) -> Bytes {
         match self {
             Self::Host => demand.host,
@@ -79,6 +81,7 @@ impl CeilingScope {
         }
     }
 
+    /// Returns the key of the ceiling in a plan, for messages.
     pub const fn key(self) -> &'static str {
         match self {
             Self::Host => "[memory] host_ceiling",
@@ -243,7 +246,7 @@ impl Ledger {
         self.min_supervisor
     }
 
-    /// As for a worker, it is the larger of what is reserved and what is owed.
+    /// Returns the larger of what is reserved for the supervisor and what it owes, as for a worker.
     fn supervisor_charge(&self) -> Demand {
         Demand::host(self.supervisor.max(self.min_supervisor))
     }
@@ -252,7 +255,7 @@ impl Ledger {
         self.supervisor_charge() + self.accounts.values().map(|account| account.charge()).sum()
     }
 
-    /// `idle` is the amount that an idle worker may owe.
+    /// Begins a worker's charge. `idle` is the amount that an idle worker may owe.
     pub fn open(&mut self, worker: WorkerId, idle: Bytes) {
         let account = Account { reserved: Demand::host(idle), measured: Demand::default() };
         self.accounts.insert(worker, account);
@@ -278,7 +281,7 @@ impl Ledger {
         self.device_free = free;
     }
 
-    /// As measured, regardless of reservations.
+    /// Returns what the supervisor and all workers owe, as measured, regardless of reservations.
     pub fn owed(&self) -> Demand {
         Demand::host(self.supervisor) + self.accounts.values().map(|account| account.measured).sum()
     }
@@ -292,12 +295,13 @@ impl Ledger {
         self.accounts.get(&worker).map_or(Demand::default(), |account| account.measured - account.reserved)
     }
 
-    /// Returns what a worker is charged. The ledger would get it back if the worker ended.
+    /// Returns what a worker is charged, which is what its end would free.
     pub fn charge(&self, worker: WorkerId) -> Demand {
         self.accounts.get(&worker).map_or(Demand::default(), |account| account.charge())
     }
 
-    /// `None` means a worker that does not exist yet.
+    /// Checks whether a worker may reserve `wanted` in place of what it has reserved so far. `None` means a worker that
+    /// does not exist yet.
     pub fn admits(&self, worker: Option<WorkerId>, wanted: Demand) -> Result<(), Refusal> {
         let account = worker.and_then(|worker| self.accounts.get(&worker)).copied().unwrap_or_default();
         let others = self.charged() - account.charge();
@@ -335,22 +339,22 @@ impl Ledger {
         Ok(())
     }
 
-    /// Replaces the worker's earlier reservation.
+    /// Reserves `wanted` for a worker, in place of what it had reserved, if `admits` allows it.
     pub fn grant(&mut self, worker: WorkerId, wanted: Demand) -> Result<(), Refusal> {
         self.admits(Some(worker), wanted)?;
         self.accounts.entry(worker).or_default().reserved = wanted;
         Ok(())
     }
 
-    /// The worker keeps a reservation of `idle`, the amount that an idle worker may owe.
+    /// Lowers a worker's reservation to `idle`, the amount that an idle worker may owe.
     pub fn release(&mut self, worker: WorkerId, idle: Bytes) {
         if let Some(account) = self.accounts.get_mut(&worker) {
             account.reserved = Demand::host(idle);
         }
     }
 
-    /// The ceiling that a lease would exceed even if only the supervisor were charged besides it. Returns the scope,
-    /// the sum and the ceiling; `None` if the lease can fit.
+    /// Returns the ceiling that a lease would exceed even if only the supervisor were charged besides it: its scope,
+    /// the sum, and the ceiling. `None` if the lease can fit.
     pub fn never_fits(&self, wanted: Demand) -> Option<(CeilingScope, Bytes, Bytes)> {
         // The supervisor may owe less later, so only its reservation counts here.
         self.ceilings.over(Demand::host(self.min_supervisor) + wanted)
@@ -364,7 +368,7 @@ impl Ledger {
         self.accounts.contains_key(&worker)
     }
 
-    pub fn accounts(&self) -> usize {
+    pub fn account_count(&self) -> usize {
         self.accounts.len()
     }
 }

@@ -1,7 +1,7 @@
 //! The start and end of workers and runners, and the classification of their ends.
 //!
-//! Of the core's files, only this one orders kills (`driver` carries them out). A kill of each process is ordered at
-//! most once, and the first reason is recorded.
+//! All kills that the core orders go through `kill_worker` and `kill_runner` here; `driver` carries them out. The kill
+//! of a process is ordered at most once, so the first reason is the one that is recorded.
 
 use opt_shared::ids::{LeaseId, WorkerId};
 use opt_shared::message::{KillReason, Role};
@@ -9,8 +9,8 @@ use opt_shared::units::Bytes;
 
 use super::event::{Action, Moment, WorkerEndClass};
 use super::ledger::Demand;
-use super::worker::{DrainOrder, Returning, Runner, State, Worker, owed_by};
-use super::{Core, Ending, FAILURE_WINDOW, MAX_FAILURES, RETURN_TIMEOUT, START_DEADLINE};
+use super::worker::{DrainOrder, Orphans, Runner, State, Worker, owed_by};
+use super::{Core, DEATH_TIMEOUT, Ending, FAILURE_WINDOW, MAX_FAILURES, START_DEADLINE};
 
 impl Core {
     pub(super) fn start_worker(&mut self, now: Moment, role: Role, spare: bool) {
@@ -66,7 +66,7 @@ impl Core {
         self.actions.push(Action::KillWorker { worker, reason });
     }
 
-    /// Starts the wait of `RETURN_TIMEOUT` for its death. Until this event, the reason for the kill was still being
+    /// Starts the wait of `DEATH_TIMEOUT` for its death. Until this event, the reason for the kill was still being
     /// written to disk.
     pub(super) fn kill_sent(&mut self, now: Moment, worker: WorkerId) {
         if let Some(it) = self.workers.get_mut(&worker) {
@@ -90,7 +90,7 @@ impl Core {
             self.backoff.entry(it.role).or_default().failed(now);
         }
         self.left_the_device(now, worker, &it);
-        let returning = Returning {
+        let orphans = Orphans {
             role: it.role,
             runners: std::mem::take(&mut it.runners),
             since: now,
@@ -99,10 +99,10 @@ impl Core {
         };
         if left_runners {
             // The worker is dead, so only its runners are still charged, and what the device has not returned.
-            self.returning.insert(worker, returning);
+            self.orphans.insert(worker, orphans);
             self.settle_account(worker);
         } else {
-            self.tree_is_gone(now, worker, &returning);
+            self.tree_is_gone(now, worker, &orphans);
         }
         if let State::Leased(lease) = &it.state {
             self.attempt_lost(now, worker, &it, lease.clone(), how);
@@ -112,15 +112,15 @@ impl Core {
         }
     }
 
-    pub(super) fn returned(&mut self, now: Moment, worker: WorkerId) {
-        if let Some(returning) = self.returning.remove(&worker) {
-            self.tree_is_gone(now, worker, &returning);
+    pub(super) fn orphans_ended(&mut self, now: Moment, worker: WorkerId) {
+        if let Some(orphans) = self.orphans.remove(&worker) {
+            self.tree_is_gone(now, worker, &orphans);
         }
     }
 
     /// Charges a dead worker only for what its runners owe and what the device has not returned.
     pub(super) fn settle_account(&mut self, worker: WorkerId) {
-        let host = self.returning.get(&worker).map(|it| owed_by(&it.runners));
+        let host = self.orphans.get(&worker).map(|it| owed_by(&it.runners));
         let device = self.device.unreturned_by(worker);
         if host.is_none() && device.is_none() {
             return self.ledger.close(worker);
@@ -130,16 +130,16 @@ impl Core {
         self.ledger.measure(worker, measured);
     }
 
-    /// Settles the account of a dead worker whose runners are dead too. If it was recycled, also reports how much
-    /// memory that freed.
-    fn tree_is_gone(&mut self, now: Moment, worker: WorkerId, returning: &Returning) {
+    /// Settles the account of a dead worker whose runners are dead too. If the worker was recycled, also reports how
+    /// much memory its end has freed.
+    fn tree_is_gone(&mut self, now: Moment, worker: WorkerId, orphans: &Orphans) {
         let before = self.ledger.charged();
         self.settle_account(worker);
-        if let Some(DrainOrder { at, reason: Some(reason), owed }) = returning.drain_order {
+        if let Some(DrainOrder { at, reason: Some(reason), owed }) = orphans.drain_order {
             let took = now.saturating_sub(at).as_millis();
             self.policy(
                 "recycled",
-                format!("{} {worker} is gone ({})", returning.role.name(), reason.name()),
+                format!("{} {worker} is gone ({})", orphans.role.name(), reason.name()),
                 vec![
                     ("worker", u64::from(worker.0)),
                     ("owed_before_bytes", owed.get()),
@@ -152,8 +152,9 @@ impl Core {
         }
     }
 
-    /// Reports killed workers that do not die, and ends the run unless everything is being killed already. Such a
-    /// worker is stuck in uninterruptible sleep, and this run cannot get its memory back.
+    /// Reports killed workers that do not die within `DEATH_TIMEOUT`, and ends the run unless everything is being
+    /// killed already. Such a worker is probably stuck in uninterruptible sleep, and this run cannot get its memory
+    /// back.
     pub(super) fn death_overdue(&mut self, now: Moment) {
         let overdue: Vec<WorkerId> = self
             .workers
@@ -166,7 +167,7 @@ impl Core {
             let Some(it) = self.workers.get_mut(&worker) else { continue };
             it.overdue = true;
             let why =
-                format!("{} {worker} was killed {RETURN_TIMEOUT:?} ago and is still alive", it.role.name());
+                format!("{} {worker} was killed {DEATH_TIMEOUT:?} ago and is still alive", it.role.name());
             let numbers = vec![("worker", u64::from(worker.0)), ("owed_bytes", owed.get())];
             self.policy("worker_not_gone", why.clone(), numbers.clone());
             if matches!(self.ending, Ending::No | Ending::Drain(_)) {
@@ -175,21 +176,21 @@ impl Core {
         }
     }
 
-    /// Reports, once, dead workers whose child processes are still alive. These stay charged until they are gone.
-    pub(super) fn memory_overdue(&mut self, now: Moment) {
+    /// Reports each dead worker once whose runners are still alive after `DEATH_TIMEOUT`. These stay charged until they
+    /// are gone.
+    pub(super) fn orphans_overdue(&mut self, now: Moment) {
         let overdue: Vec<WorkerId> = self
-            .returning
+            .orphans
             .iter()
-            .filter(|(_, it)| !it.overdue && it.since + RETURN_TIMEOUT <= now)
+            .filter(|(_, it)| !it.overdue && it.since + DEATH_TIMEOUT <= now)
             .map(|(&worker, _)| worker)
             .collect();
         for worker in overdue {
             let owed = self.ledger.measured(worker).sum();
-            let Some(it) = self.returning.get_mut(&worker) else { continue };
+            let Some(it) = self.orphans.get_mut(&worker) else { continue };
             it.overdue = true;
             let text = format!(
-                "{} {worker} died {RETURN_TIMEOUT:?} ago, but some of its child processes are still alive: they stay \
-                 charged",
+                "{} {worker} died {DEATH_TIMEOUT:?} ago, but some of its runners are still alive and stay charged",
                 it.role.name()
             );
             let numbers = vec![
@@ -271,7 +272,7 @@ impl Core {
     }
 
     pub(super) fn runner_died(&mut self, worker: WorkerId, pid: u32) {
-        if let Some(it) = self.returning.get_mut(&worker) {
+        if let Some(it) = self.orphans.get_mut(&worker) {
             it.runners.remove(&pid);
             return self.settle_account(worker);
         }

@@ -2,7 +2,7 @@
 //!
 //! The core owns the state of jobs, units of work, workers, leases and the ledger. It has no clock, thread, file, log
 //! or channel: `now` comes with every event, and everything to be done is returned as an action. `check_invariants`
-//! checks the laws that hold after every step.
+//! checks the laws that hold after every event.
 
 mod assign;
 mod contest;
@@ -57,7 +57,7 @@ use self::spec::RunSpec;
 use self::stall::Stall;
 use self::tasks::TasksPause;
 use self::unit::{Progress, Unit};
-use self::worker::{Returning, State, Worker};
+use self::worker::{Orphans, State, Worker};
 
 /// How long a worker may take from the order to start it to its hello. A machine that swaps can need seconds.
 const START_DEADLINE: Duration = Duration::from_secs(30);
@@ -66,20 +66,21 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 /// If this many workers are lost within the window, or in a row without a finished attempt in between, the run stops.
 const MAX_FAILURES: usize = 12;
 const FAILURE_WINDOW: Duration = Duration::from_secs(60);
-/// An attempt that failed through no fault of its unit is a loss, apart from ends that have limits of their own, such
-/// as those for lack of memory. It is repeated, unless the step has now had more than `MAX_LOST` losses within the
-/// window or more than `MAX_LOST_EVER` in all. The second pass counts from zero.
+/// An attempt that failed through no fault of its unit is a loss, unless its end has a separate limit, as the ends for
+/// lack of memory have. A lost attempt is repeated, unless its step has now had more than `MAX_LOST` losses within
+/// `LOSS_WINDOW` or more than `MAX_LOST_EVER` in all. The second pass counts from zero.
 const MAX_LOST: u32 = 1;
 const LOSS_WINDOW: Duration = Duration::from_secs(600);
 const MAX_LOST_EVER: u32 = 4;
-/// An attempt that ended for lack of memory is repeated once, with a smaller batch if there is one.
+/// An attempt that ended for lack of memory is repeated once. Unless it is a build, it gets a smaller batch, if there
+/// is one.
 const MAX_SHORT_OF_MEMORY: u32 = 1;
-/// A unit that lost this many workers in one pass gets no further one in that pass.
+/// A unit whose attempts lost this many workers in one pass gets no further attempt in that pass.
 const MAX_WORKERS_LOST: u32 = 2;
-/// How long killed workers may take to die, and the processes of dead workers to end.
-const RETURN_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long a lease waits for memory that other programs hold. Then the run ends. If the memory is on the device, the
-/// unit goes without the device instead.
+/// How long killed workers may take to die, and the runners of dead workers to end.
+const DEATH_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long a lease waits for memory that other programs hold. Then the run ends. If the memory is on the device,
+/// `without_device` handles the unit instead, and the run continues.
 const MEMORY_TIMEOUT: Duration = Duration::from_secs(600);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +92,7 @@ enum Ending {
     Stopped,
 }
 
-/// A lease that was refused and is requested again at every step.
+/// A lease that was refused, and is requested again after every event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Waiting {
     since: Moment,
@@ -110,22 +111,23 @@ pub struct Core {
     /// The highest turn of any unit.
     last_turn: u32,
     workers: BTreeMap<WorkerId, Worker>,
-    /// Dead workers that left processes, until these have ended.
-    returning: BTreeMap<WorkerId, Returning>,
+    /// The runners that dead workers left behind, until they have ended.
+    orphans: BTreeMap<WorkerId, Orphans>,
     ledger: Ledger,
     estimates: Estimates,
     machine: Machine,
     device: Device,
     /// The delays before the next start of a worker, by role.
     backoff: BTreeMap<Role, Backoff>,
+    /// The policy rows that are written once per job, and have been written.
     reported: BTreeSet<(PolicySubject, JobId)>,
-    /// Set when memory runs short, on the machine or under the ceiling.
+    /// No spare is started before this time. Set when memory runs short, on the machine or under the ceiling.
     no_spare_before: Moment,
     next_worker: u32,
     next_lease: u32,
     /// The times at which workers were lost within the last `FAILURE_WINDOW`.
     failures: VecDeque<Moment>,
-    /// The number of workers that were lost since an attempt last finished.
+    /// The number of workers that were lost since a worker last reported the end of an attempt.
     failures_in_a_row: usize,
     /// Set while the next lease waits for memory.
     waiting: Option<Waiting>,
@@ -135,7 +137,7 @@ pub struct Core {
     room: RoomForBuilds,
     /// Set while nothing is granted because the machine refused a process.
     tasks_pause: Option<TasksPause>,
-    /// The sum of all such pauses.
+    /// How long such pauses have taken in all.
     tasks_paused: Duration,
     ending: Ending,
     /// When the order to kill everything was given.
@@ -156,7 +158,7 @@ impl Core {
             units: Vec::new(),
             last_turn: 0,
             workers: BTreeMap::new(),
-            returning: BTreeMap::new(),
+            orphans: BTreeMap::new(),
             ledger,
             estimates: Estimates::default(),
             machine: Machine::default(),
@@ -184,7 +186,7 @@ impl Core {
     pub fn handle(&mut self, now: Moment, event: Event) -> Vec<Action> {
         if self.ending != Ending::Stopped {
             self.apply(now, event);
-            self.deadlines(now);
+            self.handle_deadlines(now);
             self.carry_out_requests(now);
             self.advance(now);
         }
@@ -198,7 +200,7 @@ impl Core {
             Event::WorkerGone { worker, how, left_runners } => {
                 self.worker_gone(now, worker, &how, left_runners);
             }
-            Event::Returned { worker } => self.returned(now, worker),
+            Event::OrphansEnded { worker } => self.orphans_ended(now, worker),
             Event::RunnerStarted { worker, lease, pid, limit, shared } => {
                 self.runner_started(worker, lease, pid, limit, shared);
             }
@@ -258,6 +260,7 @@ impl Core {
         self.workers.get(&worker)?.lease().map(|lease| lease.id)
     }
 
+    /// Returns the time at which the core needs an event even if nothing has happened by then.
     pub fn next_deadline(&self) -> Option<Moment> {
         self.workers
             .values()
@@ -269,7 +272,7 @@ impl Core {
             .chain(self.tasks_pause.map(|pause| pause.until).filter(|_| self.ending == Ending::No))
             .chain(self.source_deadlines().filter(|_| self.ending == Ending::No))
             .chain(self.backoff.values().filter_map(|backoff| backoff.until))
-            .chain(self.returning.values().filter(|it| !it.overdue).map(|it| it.since + RETURN_TIMEOUT))
+            .chain(self.orphans.values().filter(|it| !it.overdue).map(|it| it.since + DEATH_TIMEOUT))
             .chain(self.device.next_deadline())
             .chain(self.stall_ends_at().filter(|_| self.ending != Ending::Stopped))
             .min()
@@ -282,7 +285,7 @@ impl Core {
         self.waiting.filter(|_| !ours).map(|waiting| waiting.since + MEMORY_TIMEOUT)
     }
 
-    fn deadlines(&mut self, now: Moment) {
+    fn handle_deadlines(&mut self, now: Moment) {
         let late: Vec<WorkerId> = self
             .workers
             .iter()
@@ -294,7 +297,7 @@ impl Core {
             self.report_late(worker);
             self.kill_worker(worker, KillReason::Deadline);
         }
-        self.memory_overdue(now);
+        self.orphans_overdue(now);
         self.death_overdue(now);
         self.device_overdue(now);
         self.sources_overdue(now);
@@ -312,7 +315,7 @@ impl Core {
                 self.waiting = None;
                 return self.without_device(unit, format!("other processes use the device: {refusal}"));
             }
-            let why = format!("memory for the next lease did not come within {MEMORY_TIMEOUT:?}: {refusal}");
+            let why = format!("the next lease has waited for memory for {MEMORY_TIMEOUT:?}: {refusal}");
             self.stop_for_the_host(now, why, refusal.numbers());
         }
     }
@@ -327,7 +330,7 @@ impl Core {
             State::Starting { deadline } => {
                 ("the worker was not ready in time".to_owned(), deadline.saturating_sub(it.born))
             }
-            _ => ("the worker did not end in time after its shutdown order".to_owned(), DRAIN_DEADLINE),
+            _ => ("the worker did not end in time after its drain order".to_owned(), DRAIN_DEADLINE),
         };
         let mut numbers = vec![("worker", u64::from(worker.0)), ("deadline_ms", ms(given))];
         if let Some(lease) = it.lease() {
@@ -370,7 +373,7 @@ impl Core {
         }
     }
 
-    /// Visits all units, unlike `check_invariants`.
+    /// Checks that each job's roster agrees with its units. Unlike `check_invariants`, it visits all units.
     pub fn check_rosters(&self) -> Result<(), String> {
         for (spec, job) in self.spec.jobs.iter().zip(&self.jobs) {
             let units = job.units.iter().map(|id| self.unit(*id));
@@ -381,7 +384,8 @@ impl Core {
         Ok(())
     }
 
-    /// The time it takes grows with the number of workers and jobs.
+    /// Checks the laws that hold after every event. The check's time grows with the number of workers and jobs, not of
+    /// units.
     pub fn check_invariants(&self) -> Result<(), String> {
         let mut running = 0;
         for (worker, it) in &self.workers {
@@ -401,18 +405,18 @@ impl Core {
                 return Err(format!("{worker} is a {} but holds {lease:?}", it.role.name()));
             }
         }
-        if let Some(worker) = self.returning.keys().find(|&&worker| !self.ledger.has_account(worker)) {
+        if let Some(worker) = self.orphans.keys().find(|&&worker| !self.ledger.has_account(worker)) {
             return Err(format!("{worker} has left processes behind but is not charged"));
         }
         if let Some(worker) = self.device.with_unreturned().find(|&worker| !self.ledger.has_account(worker)) {
             return Err(format!("{worker} has left memory on the device but is not charged"));
         }
-        let returning = self.returning.keys().copied();
-        let gone: BTreeSet<WorkerId> = returning.chain(self.device.with_unreturned()).collect();
-        if self.ledger.accounts() != self.workers.len() + gone.len() {
+        let orphans = self.orphans.keys().copied();
+        let gone: BTreeSet<WorkerId> = orphans.chain(self.device.with_unreturned()).collect();
+        if self.ledger.account_count() != self.workers.len() + gone.len() {
             return Err("a worker that has ended is still charged".to_owned());
         }
-        let running_units: usize = self.jobs.iter().map(|job| job.roster.running()).sum();
+        let running_units: usize = self.jobs.iter().map(|job| job.roster.running_count()).sum();
         if running_units != running {
             return Err(format!("{running_units} units are running and {running} leases are held"));
         }

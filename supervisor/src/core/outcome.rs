@@ -73,7 +73,8 @@ impl Core {
         }
     }
 
-    /// An attempt whose runner was killed for exceeding its own limit changes no estimate.
+    /// Raises what later leases reserve if the attempt owed more than its lease. An attempt whose runner was killed for
+    /// exceeding its own limit changes nothing.
     fn learn(&mut self, lease: &Lease) {
         if matches!(lease.short_of_memory, Some(KillReason::RunnerMemory { .. })) {
             return;
@@ -122,8 +123,8 @@ impl Core {
         self.repeat_or_give_up(now, lease, Blame::Worker, why);
     }
 
-    /// Handles an attempt whose worker was killed on purpose. It does not count as a lost worker. Returns false for any
-    /// other end.
+    /// Handles an attempt whose worker was killed on purpose, which does not count as a lost worker. Returns false for
+    /// any other end.
     fn ended_by_order(&mut self, lease: &Lease, role: &str, killed: Option<KillReason>) -> bool {
         if self.ended_by_user(lease, killed) {
             return true;
@@ -157,8 +158,8 @@ impl Core {
         }
     }
 
-    /// `killed` is the reason if the worker is being killed: its report may then be a complete verdict, or only
-    /// describe how its runners died.
+    /// Decides what a report means. `killed` is the reason if its worker is being killed. The report may then be a
+    /// complete verdict, or only describe how the runners died.
     fn judge(&mut self, now: Moment, lease: Lease, killed: Option<KillReason>, mut report: Box<Report>) {
         if self.ended_by_user(&lease, None) {
             return;
@@ -180,10 +181,10 @@ impl Core {
                 Some(KillReason::HostCeiling { .. } | KillReason::HostFloor { .. }) => {
                     self.repeat_smaller_or_give_up(lease, detail);
                 }
-                _ if self.had_no_tasks(now, &lease, report.head.room.and_then(|room| room.pids)) => {
+                _ if self.pause_if_out_of_tasks(now, &lease, report.head.room.and_then(|room| room.pids)) => {
                     self.repeat(lease, Blame::Host, detail);
                 }
-                _ if self.had_no_room(&lease) => self.repeat(lease, Blame::Host, detail),
+                _ if self.excuse_for_lack_of_room(&lease) => self.repeat(lease, Blame::Host, detail),
                 _ => self.repeat_or_give_up(now, lease, Blame::Host, detail),
             }
             return;
@@ -214,7 +215,8 @@ impl Core {
         }
     }
 
-    /// Without a PID namespace, a candidate may have killed itself, and one such kill proves nothing.
+    /// Turns a kill by an unknown sender into a crash if the previous such kill was at the same entry. Without a PID
+    /// namespace, a candidate may have killed itself, but one kill does not prove it.
     fn blame_second_kill(&mut self, order: Order, report: &mut Report) {
         let head = &report.head;
         if head.status != Status::InfraError || !head.end.as_ref().is_some_and(|end| end.unknown_sender) {
@@ -228,8 +230,8 @@ impl Core {
         }
     }
 
-    /// One output that does not name the cause proves nothing, but a fault of the machine would not repeat itself word
-    /// for word.
+    /// Blames the source if two builds in a row failed with the same output, even if the output does not name the
+    /// cause: a fault of the machine would not repeat itself word for word.
     fn blame_same_output(&mut self, unit: UnitId, report: &mut Report) {
         let Body::Build(built) = &report.body else { return };
         let before = self.change(unit, |unit| unit.replace_build_output(built.unexplained.clone()));
@@ -245,7 +247,8 @@ impl Core {
         }
     }
 
-    /// The job's units continue unpaired. This does not count as a loss for them, and happens at most once in a job.
+    /// Handles an attempt that ended because the baseline beside it failed. The job's units continue unpaired. This
+    /// does not count as a loss for them, and happens at most once in a job.
     fn baseline_lost(&mut self, lease: &Lease, detail: &str) {
         let Some(baseline) = lease.order.beside else { return };
         self.change(baseline, |lost| {
@@ -268,10 +271,14 @@ impl Core {
             let why = if quarantine {
                 self.policy(
                     "quarantine",
-                    format!("a candidate or replay that has lost {workers} workers is put off or ended"),
+                    format!(
+                        "a candidate or replay whose attempts have lost {workers} workers is put off or ended"
+                    ),
                     vec![("unit", u64::from(id.0)), ("workers_lost", u64::from(workers))],
                 );
-                format!("in quarantine, because it has lost {workers} workers; the last time: {why}")
+                format!(
+                    "in quarantine, because its attempts have lost {workers} workers; the last time: {why}"
+                )
             } else {
                 why
             };
@@ -285,7 +292,8 @@ impl Core {
         MAX_WORKERS_LOST <= self.unit(id).workers_lost
     }
 
-    /// The attempt is repeated once, with a smaller batch if there is one.
+    /// Handles an attempt that ended for lack of memory. It is repeated once. Unless it is a build, it gets a smaller
+    /// batch, if there is one.
     pub(super) fn repeat_smaller_or_give_up(&mut self, lease: Lease, why: String) {
         let times = self.change(lease.order.unit, |unit| {
             unit.losses().short_of_memory += 1;
@@ -302,18 +310,19 @@ impl Core {
         }
     }
 
-    /// The first time, the unit is only put off, because the cause may be gone by the second pass.
+    /// Gives up a step. A screening or a confirmation is left out, unless its unit is in quarantine. Otherwise the unit
+    /// is put off the first time, because the cause may be gone by the second pass, and ends the second time.
     fn give_up(&mut self, lease: Lease, blame: Blame, why: String) {
         let id = lease.order.unit;
-        let goes_on =
+        let is_left_out =
             matches!(lease.order.stage, Stage::Screen | Stage::Confirm) && !self.is_in_quarantine(id);
-        if !goes_on && self.unit(id).second_pass == SecondPass::NotNeeded {
+        if !is_left_out && self.unit(id).second_pass == SecondPass::NotNeeded {
             return self.put_off(&lease, blame, why);
         }
         self.attempt_ended(&lease, AttemptEnd::GivenUp { why: why.clone(), blame });
         // A candidate that cannot be screened continues with its profile. A candidate that cannot be confirmed keeps
         // its first times.
-        if !goes_on {
+        if !is_left_out {
             self.unit_done(id, Status::InfraError, Some(blame), why);
         } else if !self.change(id, Unit::advance) {
             self.unit_done(id, Status::Passed, None, format!("not confirmed: {why}"));
@@ -327,7 +336,7 @@ impl Core {
             unit.progress = Progress::Waiting { attempt: lease.attempt + 1 };
         });
         let numbers = vec![("unit", u64::from(id.0)), ("attempt", u64::from(lease.attempt))];
-        self.policy("put_off", format!("until nothing else is left to do: {why}"), numbers);
+        self.policy("put_off", format!("put off until nothing else is left to do: {why}"), numbers);
         self.attempt_ended(lease, AttemptEnd::Retried { why, blame });
     }
 
@@ -372,23 +381,24 @@ fn contradiction(order: Order, report: &Report) -> Option<String> {
     let passed = report.head.status == Status::Passed;
     let what = match (order.stage, &report.body) {
         (Stage::Build, Body::Build(build)) => {
-            (passed && build.artifact.is_none()).then_some("has no artifact but says it passed")
+            (passed && build.artifact.is_none()).then_some("has the status PASSED but no artifact")
         }
         (Stage::Verify, Body::Verify(_)) => None,
         (Stage::Screen | Stage::Profile | Stage::Confirm, Body::Profile(profile)) => {
-            (profile.baseline_failed && (order.beside.is_none() || passed))
-                .then_some("blames a baseline that was not timed, or passed although the baseline failed")
+            (profile.baseline_failed && (order.beside.is_none() || passed)).then_some(
+                "blames a baseline that was not timed, or says that it passed although the baseline failed",
+            )
         }
         // A replay has a result exactly if it passed.
         (Stage::Replay, Body::Replay(replay)) => (passed != replay.result.is_some())
-            .then_some("has a result but did not pass, or passed without one"),
-        _ => Some("answers another order"),
+            .then_some("has a result without the status PASSED, or the status PASSED without a result"),
+        _ => Some("has the results of another stage"),
     };
     what.map(|what| format!("the worker's report of stage `{}` {what}", order.stage.name()))
 }
 
 fn mark_as_crashed(head: &mut Head) {
-    let again = ", as in an earlier attempt (sender unknown: no PID namespace)";
+    let again = ", as in an earlier attempt (without a PID namespace, the sender cannot be known)";
     head.status = Status::Crashed;
     head.detail.push_str(again);
     if let Some(failure) = head.failures.first_mut() {

@@ -1,8 +1,9 @@
 //! Decides when the next sample is due. Samples must be frequent enough to notice a process before it exceeds its limit
 //! by more than a known bound.
 //!
-//! The next sample is due before a process that grows at the highest recent rate could use up the remaining headroom. A
-//! rate counts in full for `HOLD`, and then halves every `HALF_LIFE`.
+//! The next sample is due before a process that grows at the highest recent rate could use up the remaining headroom,
+//! but never sooner than `SHORTEST` and never later than `IDLE`. A rate counts in full for `HOLD`, and then halves
+//! every `HALF_LIFE`.
 
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use super::event::Moment;
 
 /// Assumed until a higher rate is observed. On a small machine, one thread touched fresh pages at up to 3 GiB/s.
 const FIRST_RATE: Bytes = Bytes::gib(4);
-/// Higher rates, seen when a whole mapping is counted at once, count as this one.
+/// Higher rates, which appear when a whole mapping is counted at once, count as this one.
 const FASTEST_RATE: Bytes = Bytes::gib(64);
 /// At shorter intervals, sampling itself would take most of the time.
 pub const SHORTEST: Duration = Duration::from_millis(2);
@@ -57,11 +58,12 @@ impl Pace {
     }
 
     /// Records that a sample was taken `delay` after it was due.
-    pub fn late(&mut self, delay: Duration) {
+    pub fn record_delay(&mut self, delay: Duration) {
         self.worst_delay = self.worst_delay.max(delay);
     }
 
-    /// `headroom` is the smallest distance of any process to its limit.
+    /// Returns the time until the next sample. `headroom` is the smallest distance of any process to its limit; `None`
+    /// if no process has a limit.
     pub fn next(&self, now: Moment, headroom: Option<Bytes>) -> Duration {
         let Some(headroom) = headroom else { return IDLE };
         let nanoseconds =
@@ -80,7 +82,8 @@ impl Pace {
         self.worst_delay
     }
 
-    /// What a process can fill in the shortest interval plus the worst delay so far.
+    /// Returns how far a process can exceed its limit unnoticed: what it can fill in the shortest interval plus the
+    /// worst delay so far.
     pub fn overshoot_bound(&self, now: Moment) -> Bytes {
         let blind = SHORTEST + self.worst_delay;
         let bytes = u128::from(self.rate_at(now).get()) * blind.as_nanos() / 1_000_000_000;
@@ -118,8 +121,8 @@ mod tests {
         assert_eq!(pace.rate_at(START), Bytes::new(8000 << 20), "an interval below the minimum is ignored");
         pace.observe(START, Bytes::MAX, MIN_INTERVAL);
         assert_eq!(pace.rate_at(START), FASTEST_RATE);
-        pace.late(Duration::from_millis(3));
-        pace.late(Duration::from_millis(1));
+        pace.record_delay(Duration::from_millis(3));
+        pace.record_delay(Duration::from_millis(1));
         assert_eq!(pace.worst_delay(), Duration::from_millis(3));
         // 5 ms at 64 GiB/s.
         assert_eq!(pace.overshoot_bound(START), Bytes::new(343_597_383));

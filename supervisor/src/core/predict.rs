@@ -1,7 +1,6 @@
 //! Predicts what an attempt will owe, from file headers alone.
 //!
-//! `predicted` is the formula's sum. Predictions use no measurements; `estimate` raises reservations if more was
-//! measured.
+//! Predictions use no measurements; `estimate` raises reservations if more was measured.
 //!
 //! In the formulas below, U is memory for inputs that are not mapped, O is memory for outputs, and c is the size of a
 //! chunk in which outputs are compared.
@@ -20,9 +19,9 @@ use opt_shared::units::Bytes;
 
 use super::spec::StageSpec;
 
-/// The time to start a runner, pass it its maps, kill it and reap it, on a busy machine.
+/// The time to start a runner, pass it its mappings, kill it and reap it, on a busy machine.
 const RUNNER_OVERHEAD: Duration = Duration::from_secs(2);
-/// In bytes.
+/// The slowest disk for which deadlines are long enough, in bytes per second.
 const SLOWEST_READ_PER_SECOND: u64 = 20 << 20;
 /// The maximum number of batch sizes that are tried. Each is half of the largest batch at the size before it.
 const MAX_SPLITS: usize = 40;
@@ -38,7 +37,7 @@ pub struct Prediction {
     pub on_device: Vec<Term>,
     /// The index of the entry or step that decides the sum: the largest one of the largest batch.
     pub decides: Option<usize>,
-    /// Which entries are timed together, or share a runner.
+    /// The batches of a profile, or the groups of a verification in which entries share runners. Otherwise empty.
     pub batches: Vec<Range<usize>>,
 }
 
@@ -169,6 +168,7 @@ pub fn verify_on_device(
     Prediction { decides, ..prediction }
 }
 
+/// One of the kernels that are timed in turn on a card: the candidate, or the baseline beside it.
 #[derive(Clone, Copy, Debug)]
 pub struct DeviceSide<'a> {
     pub limits: &'a LimitSettings,
@@ -193,7 +193,7 @@ pub fn profile_on_device(
     let batch = worst.map_or(0..0, |index| cut[index].clone());
     let (host, device) = terms(&batch);
     let workspaces: usize = sides.iter().map(|side| side.workspaces).sum();
-    // The ring, the varied inputs and the flush have a buffer each.
+    // The ring of outputs, the varied inputs and the buffer that flushes the cache are one buffer each.
     let buffers_of = |range: &Range<usize>| {
         let entries = &entries[range.clone()];
         let inputs: u64 = entries.iter().map(|entry| u64::from(entry.buffers)).sum();
@@ -298,29 +298,29 @@ pub fn profile(
     cores: u32,
 ) -> Vec<Prediction> {
     let shares: Vec<Share<'_>> = entries.iter().map(EntryNumbers::share).collect();
-    let mut steps: Vec<Prediction> = Vec::new();
+    let mut ways: Vec<Prediction> = Vec::new();
     let mut cap = settings.batch_bytes;
     for _ in 0..MAX_SPLITS {
         let cut = batches(&shares, cap);
         // A finer split is useless if it does not reserve less than a coarser one.
-        let step = profile_step(entries, cut.clone(), cap, sides, verify, settings, cores);
-        if steps.last().is_none_or(|last| step.spec.reserved < last.spec.reserved) {
-            steps.push(step);
+        let way = profile_way(entries, cut.clone(), cap, sides, verify, settings, cores);
+        if ways.last().is_none_or(|last| way.spec.reserved < last.spec.reserved) {
+            ways.push(way);
         }
         let largest =
             cut.iter().filter(|range| 1 < range.len()).map(|range| input_bytes(&shares[range.clone()])).max();
-        // Every batch is a single entry.
+        // If every batch is a single entry, nothing is left to split.
         let Some(largest) = largest else { break };
-        // Only entries without any input bytes still share a batch.
+        // If only entries without input bytes still share a batch, splitting it would save nothing.
         if largest == Bytes::ZERO {
             break;
         }
         cap = largest.fraction(0.5);
     }
-    steps
+    ways
 }
 
-fn profile_step(
+fn profile_way(
     entries: &[EntryNumbers],
     batches: Vec<Range<usize>>,
     cap: Bytes,
@@ -351,8 +351,8 @@ fn profile_deadline(
     verify: &VerifySettings,
     settings: &ProfileSettings,
 ) -> Duration {
-    // Each runner of each side makes at least a warm-up and two blocks of one call, or runs until `entry_timeout`. A
-    // trial of the inputs and a repetition are added.
+    // Each runner of each side makes at least a warm-up and two blocks of one call, or runs until `entry_timeout`. The
+    // constants allow for a trial of the new inputs and one repetition, too.
     let calls = formula::MIN_RUNNERS * 2 * 4 + 20;
     let runners = formula::MAX_RUNNERS * 2 + 8;
     let per_entry = settings
@@ -379,12 +379,12 @@ fn largest(sizes: impl Iterator<Item = Bytes>) -> Option<usize> {
     sizes.enumerate().max_by_key(|&(index, size)| (size, std::cmp::Reverse(index))).map(|(index, _)| index)
 }
 
-/// The longest limit, which applies if the call waits for a CPU most of the time.
+/// Returns the longest time for a call, which applies if the call waits for a CPU most of the time.
 fn call_limit(settings: &VerifySettings) -> Duration {
     stretched(settings.call_timeout)
 }
 
-/// The longest limit, which applies if the loading waits for a CPU most of the time.
+/// Returns the longest time for loading a candidate, which applies if loading waits for a CPU most of the time.
 fn load_limit(settings: &VerifySettings) -> Duration {
     stretched(load_timeout(settings.call_timeout))
 }

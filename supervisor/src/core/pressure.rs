@@ -25,21 +25,22 @@ const WORTH_RECYCLING: Bytes = Bytes::mib(16);
 /// How long a gap must last before it is reported. Freed pages stay in per-CPU lists for seconds before Linux counts
 /// them as available.
 const GAP_TIMEOUT: Duration = Duration::from_secs(10);
-/// For how long after a report no spare is started, and the policy row `pressure` is not repeated. Linux repeats its
+/// How long no spare is started after Linux reported memory pressure, or after a spare was ended because a limit was
+/// exceeded or pages were swapped out. The policy row `pressure` is not repeated for as long, because Linux repeats its
 /// report every two seconds while it is short of memory.
 const PRESSURE_QUIET: Duration = Duration::from_secs(60);
-/// The wait for the memory of an idle worker that was told to end.
+/// How long the memory of an idle worker that was told to end is awaited before another process is ended.
 const DRAINED_MEMORY_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Machine {
     /// `MemAvailable` and the memory that this run owed in the first sample.
     first: Option<(Bytes, Bytes)>,
-    /// Since when memory has been missing that this run does not owe.
+    /// Since when more memory than the floor has been missing that this run does not owe.
     gap_since: Option<Moment>,
     /// Whether that gap has been reported.
     gap_reported: bool,
-    /// As in the last report. Zero again as soon as nothing is swapped.
+    /// What was swapped out when swapping was last reported. Zero again as soon as nothing is swapped.
     swapped: Bytes,
     pressure_reported_at: Option<Moment>,
 }
@@ -92,7 +93,8 @@ impl Core {
         self.machine.gap_reported = true;
         self.policy(
             "attribution_gap",
-            "the machine has lost memory that no process of this run owes; another program or Linux itself holds it"
+            "the machine has much less memory available than before, and this run does not owe it: another program or \
+             Linux itself holds it"
                 .to_owned(),
             vec![
                 ("gap_bytes", gap.get()),
@@ -152,7 +154,7 @@ impl Core {
             return;
         }
         if let Some(offender) = self.offender(&exceeded) {
-            let exceeded = self.named_by(offender, exceeded);
+            let exceeded = self.with_reason_for(offender, exceeded);
             self.end_the_largest(offender, exceeded);
         } else if !self.recycle_the_dispensable(now)
             && let Some(newest) = self.newest_lease()
@@ -169,11 +171,12 @@ impl Core {
                 || order.is_some_and(|order| now < order.at + DRAINED_MEMORY_DELAY)
                 || it.runners.values().any(|runner| runner.killed.is_some())
         };
-        self.returning.values().any(|it| !it.overdue) || self.workers.values().any(ending)
+        self.orphans.values().any(|it| !it.overdue) || self.workers.values().any(ending)
     }
 
-    /// If host and device share one memory, the offender's excess decides which of the two limits it is.
-    fn named_by(&self, offender: WorkerId, exceeded: ExceededLimit) -> ExceededLimit {
+    /// Returns the limit with the reason for ending the offender. If host and device share one memory, the reason names
+    /// the device's ceiling if the offender exceeds its reservation there more than on the host.
+    fn with_reason_for(&self, offender: WorkerId, exceeded: ExceededLimit) -> ExceededLimit {
         let excess = self.ledger.excess(offender);
         match exceeded.reason {
             KillReason::HostCeiling { owed, ceiling } if excess.host < excess.device => {
@@ -183,8 +186,8 @@ impl Core {
         }
     }
 
-    /// Idle workers do not count, because they have no lease. `None` if every lease keeps to its reservation or, below
-    /// the floor, exceeds it only slightly.
+    /// Returns the worker that exceeds its lease's reservation most. `None` if every lease keeps to its reservation or,
+    /// below the floor, exceeds it only slightly. Idle workers do not count, because they have no lease.
     fn offender(&self, exceeded: &ExceededLimit) -> Option<WorkerId> {
         let min_excess = if exceeded.scope.is_some() { Bytes::new(1) } else { WORTH_KILLING };
         let part = |demand: Demand| exceeded.scope.map_or(demand.sum(), |scope| scope.part_of(demand));
@@ -197,7 +200,7 @@ impl Core {
             .map(|(_, worker)| worker)
     }
 
-    /// Only leases whose end would free enough memory count.
+    /// Returns the worker with the newest lease. Only leases whose end would free enough memory count.
     fn newest_lease(&self) -> Option<WorkerId> {
         self.workers
             .iter()

@@ -7,11 +7,11 @@ use opt_shared::units::Bytes;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecycleReason {
-    /// `max_age`.
+    /// It has reached `max_age`.
     Age,
-    /// `after_leases`.
+    /// It has held `after_leases` leases.
     Leases,
-    /// `growth`.
+    /// It kept more than `growth` beyond what it owed when it was ready.
     Growth,
     /// The next lease needs the worker's memory.
     MakeRoom,
@@ -26,7 +26,7 @@ pub enum RecycleReason {
 }
 
 impl RecycleReason {
-    /// `fit_worker` replaces such workers one at a time.
+    /// Returns whether the worker is only due for replacement. Such workers are replaced one at a time.
     pub const fn is_routine(self) -> bool {
         matches!(self, Self::Age | Self::Leases | Self::Growth)
     }
@@ -55,8 +55,8 @@ pub struct Usage {
     pub owed: Bytes,
 }
 
-/// Growth comes before leases, and leases before age. There is no reason for a worker that has held no lease: its
-/// successor would be no better, and replacing could go on indefinitely.
+/// Returns why an idle worker is due for replacement. Growth comes before leases, and leases before age. A worker that
+/// has held no lease is never replaced: its successor would be no better, and replacing could go on indefinitely.
 pub fn reason_to_replace(settings: &RecycleSettings, usage: &Usage) -> Option<RecycleReason> {
     if usage.leases == 0 {
         return None;
@@ -70,13 +70,14 @@ pub fn reason_to_replace(settings: &RecycleSettings, usage: &Usage) -> Option<Re
     (settings.max_age <= usage.age).then_some(RecycleReason::Age)
 }
 
+/// Returns whether a worker that is idle now has kept too much memory.
 pub fn has_grown(settings: &RecycleSettings, usage: &Usage) -> bool {
     0 < usage.leases && settings.growth < usage.owed - usage.owed_when_ready
 }
 
-/// `validated` is the sum of the captured bytes that all living verifiers have verified since they started: a job is as
-/// large whether one verifier or several share it. `has_grown` covers memory that was not freed, whatever
-/// `before_profile` says.
+/// Returns `BeforeProfile` if the plan wants an idle verifier replaced before the next profile. `validated` is the sum
+/// of the captured bytes that all living verifiers have verified since they started, because a job is as large whether
+/// one verifier or several share it. Memory that the verifier kept is the subject of `has_grown`, not of this function.
 pub fn before_profile(settings: &RecycleSettings, usage: &Usage, validated: Bytes) -> Option<RecycleReason> {
     let needed = match settings.before_profile {
         BeforeProfile::Always => true,
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn each_reason_has_a_name_and_only_routine_ones_can_wait() {
+    fn each_reason_has_a_name_and_says_whether_it_is_routine() {
         let all = [
             (RecycleReason::Age, "max_age", true),
             (RecycleReason::Leases, "after_leases", true),

@@ -35,7 +35,7 @@ pub enum Which {
     Role(Role),
 }
 
-/// The answer to a request. The text is shown to the user.
+/// The answer to a user's request, or to a source's offer. The text is shown to the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Done(String),

@@ -14,18 +14,19 @@ use super::Core;
 use super::event::{Moment, Stage};
 use super::worker::Lease;
 
-/// The wait gives a user time to notice. After that, the run ends and can be resumed.
+/// How long a run with nothing else to do waits for room, so that a user has time to notice. Then the run ends, and can
+/// be resumed.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(3600);
-/// How many failed builds of a step do not count as losses. Without a limit, a build that fills the disk itself would
-/// be repeated forever.
+/// How many builds of a candidate that failed while there was no room do not count as losses; a second pass counts from
+/// zero. Without a limit, a build that fills the disk itself would be repeated forever.
 const MAX_WITHOUT_ROOM: u32 = 3;
 
-/// When there is too little of something for builds.
+/// How much of a resource builds need.
 struct Limit {
-    /// Below this, no build starts.
+    /// If there is less, builds are held.
     least: u64,
-    /// After that, no build starts until there is this much. It is more than `least`, so that builds are not held and
-    /// released in quick succession.
+    /// Builds that are held start again when there is this much. It is more than `least`, so that builds are not held
+    /// and released in quick succession.
     enough: u64,
 }
 
@@ -33,7 +34,8 @@ struct Limit {
 const DISK: Limit = Limit { least: 32 << 20, enough: 64 << 20 };
 /// The number of files that can still be created.
 const INODES: Limit = Limit { least: 128, enough: 256 };
-/// Processes and threads. A compiler consists of a few processes, and the workers and runners of a run have threads.
+/// The number of processes and threads that can still be started. A compiler consists of a few processes, and the
+/// workers and runners of a run have threads.
 const PIDS: Limit = Limit { least: 32, enough: 64 };
 
 /// A resource that is too scarce for builds.
@@ -116,8 +118,9 @@ impl Core {
         self.set_shortage(now, Shortage::below(&room, mark));
     }
 
-    /// The build's own files are gone by now, or soon will be, so the room must be at least `enough`. Only regular
-    /// readings show how many processes are left.
+    /// Holds builds if the room that a failed build reports is below `enough`. A smaller mark would be too low, because
+    /// the build's own files are gone by now, or soon will be. How many processes are left is known only from regular
+    /// readings.
     pub(super) fn room_read_by_a_build(&mut self, now: Moment, disk: Room) {
         let room = Room { pids: None, ..disk };
         if let Some(what) = Shortage::below(&room, |limit| limit.enough) {
@@ -156,7 +159,8 @@ impl Core {
         first.map(|id| self.unit(id).step().stage).any(|stage| stage == Stage::Build).then_some(short)
     }
 
-    /// `is_granting` is false during a pause or a stall, when nothing starts in any case.
+    /// Notes whether builds wait for room, for the report and the timeout. `is_granting` is false during a pause or a
+    /// stall, when nothing starts in any case.
     pub(super) fn note_held_builds(&mut self, now: Moment, is_granting: bool) {
         let held = is_granting && self.held_builds().is_some();
         let at_work = self.workers.values().any(|it| it.lease().is_some());
@@ -170,8 +174,9 @@ impl Core {
         }
     }
 
-    /// Returns true if the attempt is repeated without counting as a loss.
-    pub(super) fn had_no_room(&mut self, lease: &Lease) -> bool {
+    /// Counts an attempt that was a build and failed while there was no room. Returns true if it was one, and is
+    /// repeated without counting as a loss.
+    pub(super) fn excuse_for_lack_of_room(&mut self, lease: &Lease) -> bool {
         let applies = self.lacks_room() && lease.order.stage == Stage::Build;
         applies
             && self.change(lease.order.unit, |unit| {

@@ -13,11 +13,12 @@ use opt_shared::outcome::Estimate;
 use super::event::Stage;
 use super::unit::{Progress, Unit};
 
-/// A candidate whose first interval has a larger relative half-width is not confirmed. The machine was so busy that
-/// second times would not settle the job either, but would take as long again.
+/// A candidate is not confirmed if the interval of its speed-up from the profile has a larger relative half-width. The
+/// machine was so busy that a confirmation would not tell candidates apart either, but would take as long as the
+/// profile.
 const MAX_HALF_WIDTH_TO_CONFIRM: f64 = 0.5;
 
-/// Returns true if second times could settle the job.
+/// Returns whether the interval of a speed-up is narrow enough for a confirmation.
 pub(super) fn is_worth_confirming(speedup: &Estimate) -> bool {
     speedup.ci_high - speedup.ci_low <= 2.0 * MAX_HALF_WIDTH_TO_CONFIRM * speedup.value
 }
@@ -36,14 +37,14 @@ pub(crate) struct Roster {
     /// The number of units that have not ended, by turn.
     open: BTreeMap<u32, usize>,
     /// The number of units with a timed step left.
-    timed: usize,
+    to_time: usize,
     /// The number of units with a step left that must run alone.
-    exclusive: usize,
+    with_exclusive_steps: usize,
     /// The number of baselines that other units may be timed beside.
     baselines: usize,
-    /// The speed-ups of the units that others are compared with, and that have ended or are worth confirming.
+    /// The speed-ups of those compared units (`Unit::is_compared`) that have ended or are worth confirming.
     speedups: BTreeSet<(Number, UnitId)>,
-    /// The lower bounds of the speed-ups of all units that others are compared with.
+    /// The lower bounds of the speed-ups of all compared units.
     lower_bounds: BTreeSet<(Number, UnitId)>,
 }
 
@@ -122,7 +123,7 @@ impl Roster {
             Progress::Running { .. } | Progress::Done(_) => {}
         }
         if let Some(speedup) = unit.speedup.filter(|_| unit.is_compared()) {
-            // A confirmed unit keeps its place, whatever its second times are.
+            // A unit that has ended keeps its place, however wide the interval from its confirmation is.
             if unit.is_done() || is_worth_confirming(&speedup) {
                 self.speedups.insert((Number(speedup.value), id));
             }
@@ -169,8 +170,8 @@ impl Roster {
             (waits && !unit.step().exclusive, &mut self.waiting_non_exclusive),
             (unit.is_running(), &mut self.running),
             (unit.is_running() && unit.step().exclusive, &mut self.running_exclusive),
-            (steps_left.iter().any(|step| step.stage.is_timed()), &mut self.timed),
-            (steps_left.iter().any(|step| step.exclusive), &mut self.exclusive),
+            (steps_left.iter().any(|step| step.stage.is_timed()), &mut self.to_time),
+            (steps_left.iter().any(|step| step.exclusive), &mut self.with_exclusive_steps),
             (unit.spec.is_baseline && unit.may_be_paired, &mut self.baselines),
         ] {
             if applies {
@@ -191,7 +192,7 @@ impl Roster {
         self.put_off.iter().filter(move |(own, _)| turn.is_none_or(|turn| turn == *own)).map(|&(_, id)| id)
     }
 
-    /// Returns whether a unit of another turn waits.
+    /// Returns whether a unit of another turn waits or was put off.
     pub(crate) fn has_waiting_in_other_turns(&self, turn: Option<u32>) -> bool {
         let Some(turn) = turn else { return false };
         let waiting = [self.waiting.first(), self.waiting.last()].into_iter().flatten().map(|it| it.turn);
@@ -211,12 +212,12 @@ impl Roster {
         0 < self.running_exclusive
     }
 
-    pub(crate) fn running(&self) -> usize {
+    pub(crate) fn running_count(&self) -> usize {
         self.running
     }
 
     /// Returns the number of units that have not ended.
-    pub(crate) fn open(&self) -> usize {
+    pub(crate) fn open_count(&self) -> usize {
         self.open.values().sum()
     }
 
@@ -225,12 +226,13 @@ impl Roster {
         self.open.first_key_value().map(|(&turn, _)| turn)
     }
 
-    pub(crate) fn timed(&self) -> usize {
-        self.timed
+    /// Returns the number of units with a timed step left.
+    pub(crate) fn to_time_count(&self) -> usize {
+        self.to_time
     }
 
     pub(crate) fn has_exclusive_steps(&self) -> bool {
-        0 < self.exclusive
+        0 < self.with_exclusive_steps
     }
 
     /// Without a baseline, candidates are not timed against a common kernel.
@@ -242,7 +244,7 @@ impl Roster {
         self.lower_bounds.last().map(|(bound, _)| bound.0)
     }
 
-    /// Returns the speed-ups that have been confirmed or are worth it, the highest first.
+    /// Returns the speed-ups of compared units that have ended or are worth confirming, the highest first.
     pub(crate) fn speedups(&self) -> impl Iterator<Item = f64> {
         self.speedups.iter().rev().map(|(speedup, _)| speedup.0)
     }

@@ -19,8 +19,7 @@ impl Core {
         for process in &sample.processes {
             let worker = process.process.worker();
             *reclaimable.entry(worker).or_default() += process.reclaimable;
-            if let (Process::Runner(_, pid), Some(left)) = (process.process, self.returning.get_mut(&worker))
-            {
+            if let (Process::Runner(_, pid), Some(left)) = (process.process, self.orphans.get_mut(&worker)) {
                 if let Some(runner) = left.runners.get_mut(&pid) {
                     runner.owed = process.owed;
                 }
@@ -60,8 +59,8 @@ impl Core {
             }
             self.ledger.measure(worker, it.demand());
         }
-        let returning: Vec<WorkerId> = self.returning.keys().copied().collect();
-        for worker in returning {
+        let orphans: Vec<WorkerId> = self.orphans.keys().copied().collect();
+        for worker in orphans {
             self.settle_account(worker);
         }
         self.ledger.measure_machine(sample.supervisor_owed, sample.available);
@@ -94,7 +93,7 @@ impl Core {
             (others().any(|it| matches!(it.state, State::Starting { .. })), "a worker was starting"),
             (others().any(|it| it.lease().is_some()), "another attempt was running"),
             (others().any(|it| !it.runners.is_empty()), "a runner of another worker had not ended"),
-            (!self.returning.is_empty(), "processes of a worker that had ended were still there"),
+            (!self.orphans.is_empty(), "processes of a worker that had ended were still there"),
         ]
         .into_iter()
         .filter_map(|(holds, what)| holds.then_some(what))

@@ -15,6 +15,7 @@ use super::ledger::{Ceilings, Demand};
 #[derive(Clone, Debug)]
 pub struct RunSpec {
     pub ceilings: Ceilings,
+    /// The memory of the machine that must stay available.
     pub floor: Bytes,
     /// Memory charged for an idle worker.
     pub idle_worker: Bytes,
@@ -71,11 +72,14 @@ pub struct Step {
     pub paired: Option<Arc<[StageSpec]>>,
 }
 
+/// One way to run a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageSpec {
+    /// The memory that the formula predicts on the host.
     pub predicted: Bytes,
     /// The memory that the step reserves on the host: `predicted` plus what runners or a compiler may owe beyond it.
     pub reserved: Bytes,
+    /// The memory that the step reserves on the device.
     pub device: Bytes,
     /// The most that the worker may allocate on its device, emulated or not, for a kernel without host code. Zero for
     /// other work.
@@ -88,7 +92,7 @@ pub struct StageSpec {
 }
 
 impl StageSpec {
-    /// Includes the memory of an idle worker.
+    /// Returns what a lease demands, which includes the memory of an idle worker.
     pub fn demand(&self, idle_worker: Bytes) -> Demand {
         Demand { host: self.reserved + idle_worker, device: self.device }
     }
@@ -120,7 +124,8 @@ impl Step {
 }
 
 impl UnitSpec {
-    /// It has at least one step, the steps are in the order of their stages, and each has at least one way.
+    /// Returns whether it has at least one step, the steps are in the order of their stages, and each has at least one
+    /// way.
     pub fn is_well_formed(&self) -> bool {
         let has_ways =
             |step: &Step| !step.ways.is_empty() && step.paired.as_ref().is_none_or(|ways| !ways.is_empty());

@@ -7,7 +7,8 @@ use std::time::Duration;
 use super::event::Moment;
 use super::{Core, Ending};
 
-/// The wait gives a user time to notice and to free disk space. After that, the run ends and can be resumed.
+/// How long a run waits for its database, so that a user has time to notice and to free disk space. Then the run ends,
+/// and can be resumed.
 const STORE_TIMEOUT: Duration = Duration::from_secs(3600);
 /// How long the reasons for killing everything may take to get to disk. It is short, because the user wants the run to
 /// end at once, or the run cannot continue.

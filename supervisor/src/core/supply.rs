@@ -21,12 +21,14 @@ use super::spec::UnitSpec;
 use super::unit::{Progress, Unit};
 use super::{Core, Ending};
 
-/// How long a job stays open for a source that was asked and has offered no units. It may still offer some afterwards.
+/// How long a job stays open for a source that was asked and has offered no units. The source may still offer some
+/// afterwards.
 pub(super) const SOURCE_TIMEOUT: Duration = Duration::from_secs(600);
 /// A source is asked for enough units that its job has this many open ones per verifier.
 const AHEAD: u32 = 2;
 const WITHDRAWN: &str = "withdrawn by its source";
 
+/// The state of a job's source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Supply {
     /// It may have more units.
@@ -49,13 +51,13 @@ impl Core {
         }
     }
 
-    /// `None` if this is not the time to ask.
+    /// Returns how many units the source of a job is asked for; `None` if this is not the time to ask.
     fn capacity(&self, index: usize) -> Option<u32> {
         let job = &self.jobs[index];
         if job.done || job.supply != Supply::Open || !self.predecessors_have_ended(index) {
             return None;
         }
-        let open = u32::try_from(job.roster.open()).ok()?;
+        let open = u32::try_from(job.roster.open_count()).ok()?;
         let enough = self.spec.verifiers.max(1);
         (open < enough).then(|| enough.saturating_mul(AHEAD) - open)
     }
@@ -108,13 +110,13 @@ impl Core {
         let is_first = it.units.is_empty();
         match by {
             Offer::Asked { more: false } => it.supply = Supply::Exhausted,
-            // It is not asked again, and its timeout continues.
+            // The source has nothing yet. It is not asked again, and its timeout continues.
             Offer::Asked { more: true } if units.is_empty() => {}
             Offer::Asked { more: true } => it.supply = Supply::Open,
             Offer::Unasked => {}
         }
-        // The first units that a source offers when it is asked join the turn that is being served. Other units do not
-        // disturb that turn: they are served together, stage by stage, in a later one.
+        // The first units that a source offers when it is asked join the turn that is being served. All others come in
+        // a later turn, so they do not delay that one.
         let served = self.turn_served();
         let turn = match by {
             Offer::Asked { .. } if is_first => served.unwrap_or(self.last_turn),
@@ -145,20 +147,24 @@ impl Core {
         Answer::Done(if count == 1 { "accepted".to_owned() } else { format!("{count} accepted") })
     }
 
-    /// Returns `None` if all can be accepted.
+    /// Says what is wrong with the first unit that cannot be accepted. `None` if all can be.
     fn first_invalid_unit(&self, units: &[UnitSpec]) -> Option<String> {
         units.iter().zip(self.units.len()..).find_map(|(unit, next)| {
             if unit.id.index() != next {
-                Some(format!("{} is not the next unit", unit.id))
+                Some(format!(
+                    "{} was offered, but the next free id is {}",
+                    unit.id,
+                    UnitId(u32::try_from(next).unwrap_or(u32::MAX))
+                ))
             } else if !unit.is_well_formed() {
-                Some(format!("{} is not well-formed", unit.id))
+                Some(format!("{} has no steps, steps in a wrong order, or a step without ways", unit.id))
             } else {
                 None
             }
         })
     }
 
-    /// A unit that is running or has ended stays as it is.
+    /// Ends a waiting unit that its source takes back. A unit that is running or has ended stays as it is.
     pub(super) fn withdrawn(&mut self, id: UnitId) -> Answer {
         let Some(unit) = self.units.get(id.index()) else {
             return Answer::Unknown(format!("there is no {id}"));
@@ -174,8 +180,8 @@ impl Core {
         }
     }
 
-    /// The earliest turn with an unfinished unit; `None` if all units are done or there is only one turn. Units that
-    /// are offered later come in later turns, so a user who keeps submitting cannot delay earlier units.
+    /// Returns the earliest turn with an unfinished unit; `None` if all units are done or there is only one turn. Units
+    /// that are offered later come in later turns, so a user who keeps submitting cannot delay earlier units.
     pub(super) fn turn_served(&self) -> Option<u32> {
         if self.last_turn == 0 {
             return None;

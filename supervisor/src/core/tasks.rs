@@ -1,5 +1,6 @@
 //! Waits before the next lease after the machine refused a process or thread to an attempt. Other programs may need a
-//! moment to end theirs, and an attempt that begins at once would fail in the same way.
+//! moment to end theirs, and an attempt that begins at once would fail in the same way. (Linux calls both processes and
+//! threads tasks.)
 
 use std::time::Duration;
 
@@ -7,16 +8,17 @@ use super::Core;
 use super::event::Moment;
 use super::worker::Lease;
 
-/// It doubles with each further attempt of a unit that was refused a process, up to `LONGEST_PAUSE`.
+/// The pause after a unit's first attempt that was refused a process. It doubles with each further such attempt of the
+/// unit, up to `LONGEST_PAUSE`.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// This many attempts of a unit that were refused a process do not count as losses; a second pass counts from zero.
-/// Their pauses take about a minute in all. Without a limit, a candidate whose machine never allows enough processes
-/// would be repeated forever.
+/// How many attempts of a unit that were refused a process do not count as losses; a second pass counts from zero.
+/// Their pauses take about a minute in all. Without a limit, a candidate would be repeated forever on a machine that
+/// never allows enough processes.
 const MAX_WITHOUT_TASKS: u32 = 7;
 
-/// Once the pauses of a run have taken this long, each further one is short. Otherwise, many candidates that use up the
-/// processes of a control group above the run's own could hold up all others.
+/// Once the pauses of a run have taken this long, each further one takes `FIRST_PAUSE`. Otherwise, many candidates that
+/// use up the processes of a control group above the run's own could hold up all others.
 const MAX_PAUSED: Duration = Duration::from_secs(300);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,8 +28,14 @@ pub(super) struct TasksPause {
 }
 
 impl Core {
-    /// Returns true if the attempt is repeated without counting as a loss.
-    pub(super) fn had_no_tasks(&mut self, now: Moment, lease: &Lease, tasks_left: Option<u64>) -> bool {
+    /// Begins a pause if the machine had no task left for an attempt, up to `MAX_WITHOUT_TASKS` times for its unit.
+    /// Returns true if it did: the attempt is then repeated without counting as a loss.
+    pub(super) fn pause_if_out_of_tasks(
+        &mut self,
+        now: Moment,
+        lease: &Lease,
+        tasks_left: Option<u64>,
+    ) -> bool {
         if tasks_left != Some(0) {
             return false;
         }

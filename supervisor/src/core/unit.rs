@@ -44,8 +44,8 @@ pub(crate) struct Unit {
     pub(crate) progress: Progress,
     /// For a unit that has ended, the step at which it ended.
     step_index: usize,
-    /// It has passed all steps before its first step that runs alone, and has not failed since. Steps in earlier parts
-    /// of the run count.
+    /// Whether other units may be timed beside it, if it is the baseline: it has passed all steps before its first step
+    /// that runs alone, and has not failed since. Steps in earlier parts of the run count.
     pub(crate) may_be_paired: bool,
     /// It is a baseline that failed while it was timed beside another unit.
     pub(crate) failed_beside: bool,
@@ -138,7 +138,7 @@ impl Unit {
         std::mem::replace(&mut self.losses().build_output, output)
     }
 
-    /// Call it when the unit ends.
+    /// Frees the memory of the losses. Call it when the unit ends.
     pub(crate) fn forget_losses(&mut self) {
         self.losses = None;
     }
@@ -167,13 +167,13 @@ impl Unit {
         if self.is_done() { &[] } else { &self.spec.route[self.step_index..] }
     }
 
-    /// Returns false if that was the last step.
+    /// Moves the unit on to its next step. Returns false if there is none.
     pub(crate) fn advance(&mut self) -> bool {
         let Some(next) = self.next_step() else { return false };
         self.may_be_paired |= next.exclusive;
         self.step_index += 1;
         self.progress = Progress::Waiting { attempt: 1 };
-        // This count is kept, because otherwise a unit could pause the run for as long again in each step.
+        // This count is kept for the whole pass. Otherwise a unit could pause the run for as long again in each step.
         let without_tasks = self.losses.take().map_or(0, |losses| losses.without_tasks);
         if 0 < without_tasks {
             self.losses().without_tasks = without_tasks;
@@ -200,11 +200,13 @@ impl Unit {
         matches!(self.progress, Progress::Running { .. })
     }
 
-    /// False for units that failed, and for those that may leave out entries.
+    /// Returns whether others are compared with this unit's speed-up. This is not so for units that failed, or that may
+    /// leave out entries.
     pub(crate) fn is_compared(&self) -> bool {
         !self.spec.partial && (!self.is_done() || self.passed())
     }
 
+    /// Returns whether no step of the unit has been attempted in this part of the run.
     pub(crate) fn is_untouched(&self) -> bool {
         self.step_index == usize::from(self.starts_built())
             && self.progress == Progress::Waiting { attempt: 1 }

@@ -11,8 +11,8 @@
 //! ```
 //! A worker that is killed during a lease keeps the lease until it has finished or is gone. `WorkerGone` means that the
 //! pidfd fired and the process was reaped. It may come in any state, and it removes the worker. So does
-//! `WorkerNotReady` if the worker could not be started. If runners outlive their worker, a `Returning` takes its place.
-//! It is charged until `Returned` reports that the last runner has ended.
+//! `WorkerNotReady` if the worker could not be started. If runners outlive their worker, they remain as its `Orphans`,
+//! which are charged until `OrphansEnded` reports that the last of them has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ use opt_shared::ids::LeaseId;
 use opt_shared::message::{KillReason, Role};
 use opt_shared::units::Bytes;
 
-use super::RETURN_TIMEOUT;
+use super::DEATH_TIMEOUT;
 use super::event::{Moment, Order};
 use super::recycle::{RecycleReason, Usage};
 
@@ -46,6 +46,7 @@ pub(crate) struct Lease {
     pub(crate) attempt: u32,
     pub(crate) started: Moment,
     pub(crate) deadline: Moment,
+    /// The index of the way in which the step is run (`Step::ways`).
     pub(crate) way: usize,
     pub(crate) predicted: Bytes,
     pub(crate) reserved: Bytes,
@@ -55,13 +56,13 @@ pub(crate) struct Lease {
     pub(crate) peak_device: Option<Bytes>,
     /// What its worker and runners held on the device when one of them was ended for exceeding `device`.
     pub(crate) over_device: Option<Bytes>,
-    /// Set if a runner was ended because of memory. The reason decides how the attempt is repeated.
+    /// The reason if a runner was ended because of memory. It decides whether and how the attempt is repeated.
     pub(crate) short_of_memory: Option<KillReason>,
     /// What else of the run was active during a timed attempt.
     pub(crate) breaches: BTreeSet<&'static str>,
 }
 
-/// A runner that was reported and has not died.
+/// A runner or compiler that was reported and has not died.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Runner {
     pub(crate) limit: Bytes,
@@ -73,13 +74,14 @@ pub(crate) struct Runner {
     pub(crate) killed: Option<KillReason>,
 }
 
+/// The runners that a dead worker left behind.
 #[derive(Clone, Debug)]
-pub(crate) struct Returning {
+pub(crate) struct Orphans {
     pub(crate) role: Role,
     pub(crate) runners: BTreeMap<u32, Runner>,
     pub(crate) since: Moment,
     pub(crate) drain_order: Option<DrainOrder>,
-    /// The log already says that its memory takes too long to come back.
+    /// Whether the policy log already says that they are still alive.
     pub(crate) overdue: bool,
 }
 
@@ -91,7 +93,7 @@ pub(crate) struct Worker {
     pub(crate) born: Moment,
     pub(crate) leases: u32,
     pub(crate) owed: Bytes,
-    /// The zygote stays between leases, so what it owes does not count as growth.
+    /// What its zygote owes. The zygote stays between leases, so this does not count as growth.
     pub(crate) zygote: Bytes,
     pub(crate) owed_when_ready: Option<Bytes>,
     pub(crate) peak_owed: Bytes,
@@ -107,7 +109,7 @@ pub(crate) struct Worker {
     pub(crate) killed: Option<KillReason>,
     /// The time at which the signal was sent.
     pub(crate) killed_at: Option<Moment>,
-    /// Whether the log already says that it is still alive after being killed.
+    /// Whether the policy log already says that it is still alive after being killed.
     pub(crate) overdue: bool,
     pub(crate) was_ready: bool,
     /// Whether it has been sampled since it became idle: `owed` is then what its last lease left.
@@ -176,8 +178,9 @@ impl Worker {
         }
     }
 
+    /// Returns the time at which a killed worker must be dead.
     pub(crate) fn dead_by(&self) -> Option<Moment> {
-        self.killed_at.map(|at| at + RETURN_TIMEOUT)
+        self.killed_at.map(|at| at + DEATH_TIMEOUT)
     }
 
     pub(crate) fn lease(&self) -> Option<&Lease> {

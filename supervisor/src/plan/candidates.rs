@@ -62,13 +62,13 @@ fn without_suffix(name: &str) -> &str {
 }
 
 /// The candidates of a job, and the index of the baseline among them.
-pub(super) struct Roster {
+pub(super) struct CandidateList {
     pub(super) drafts: Vec<Draft>,
     pub(super) baseline: Option<usize>,
 }
 
 /// Lists the candidates of a job. If a pattern would bring their number above `max`, that is a mistake.
-pub(super) fn list_candidates(job: &RawJob, max: usize, findings: &mut Findings) -> Roster {
+pub(super) fn list_candidates(job: &RawJob, max: usize, findings: &mut Findings) -> CandidateList {
     let before = findings.count();
     let mut drafts: Vec<Draft> = job.candidates.iter().filter_map(|raw| from_table(raw, findings)).collect();
     // Patterns skip files that a table already names.
@@ -94,7 +94,7 @@ pub(super) fn list_candidates(job: &RawJob, max: usize, findings: &mut Findings)
     if no_mistakes {
         report_duplicates(&drafts, findings);
     }
-    Roster { drafts, baseline }
+    CandidateList { drafts, baseline }
 }
 
 fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
@@ -300,7 +300,9 @@ fn unusable_file(language: Language) -> Option<&'static str> {
 fn hint(error: &super::glob::GlobError) -> Option<String> {
     use super::glob::GlobError;
     match error {
-        GlobError::Empty => Some("patterns are relative to the plan; `**` matches any folders".to_owned()),
+        GlobError::Empty => {
+            Some("patterns are relative to the plan; `**` matches folders at any depth".to_owned())
+        }
         GlobError::NoFolder(_) | GlobError::NoFile(_) => Some("paths are relative to the plan".to_owned()),
         GlobError::TooMany(_) | GlobError::TooManyMatches { .. } => Some("narrow the pattern".to_owned()),
         _ => None,
@@ -430,8 +432,8 @@ fn find_baseline(
     Some(drafts.len() - 1)
 }
 
-/// The first 128 bits of the digest of a file's canonical path. It takes less memory than the path, of which a plan can
-/// have a hundred thousand.
+/// The first 128 bits of the digest of a file's canonical path. A plan can have a hundred thousand files, and their
+/// paths would take more memory.
 type PathDigest = [u8; 16];
 
 fn digest_of_path(path: &Path) -> PathDigest {

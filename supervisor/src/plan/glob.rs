@@ -128,7 +128,7 @@ pub(super) struct Listing {
     /// The matching files, sorted by name.
     pub(super) files: Vec<PathBuf>,
     /// For each pattern, whether it matches any name in the folder.
-    pub(super) hit: Vec<bool>,
+    pub(super) has_match: Vec<bool>,
 }
 
 /// Lists the matching files of one folder, without its subfolders. More than `max` are an error.
@@ -138,7 +138,7 @@ pub(super) fn list(folder: &Path, patterns: &[String], max: usize) -> Result<Lis
         path: super::render::label(folder),
         reason: error.to_string(),
     };
-    let mut listing = Listing { files: Vec::new(), hit: vec![false; patterns.len()] };
+    let mut listing = Listing { files: Vec::new(), has_match: vec![false; patterns.len()] };
     for (count, entry) in std::fs::read_dir(folder).map_err(unreadable)?.enumerate() {
         if count == MAX_VISITED {
             return Err(GlobError::TooMany(super::render::label(folder)));
@@ -146,10 +146,10 @@ pub(super) fn list(folder: &Path, patterns: &[String], max: usize) -> Result<Lis
         let entry = entry.map_err(unreadable)?;
         let name = entry.file_name();
         let mut matched = false;
-        for (matcher, hit) in matchers.iter().zip(&mut listing.hit) {
+        for (matcher, has_match) in matchers.iter().zip(&mut listing.has_match) {
             if matcher.is_match(&name) {
                 matched = true;
-                *hit = true;
+                *has_match = true;
             }
         }
         if !matched || !entry.path().is_file() {

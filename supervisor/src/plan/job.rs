@@ -116,7 +116,10 @@ fn read_candidate(mut table: TableReader<'_, '_>, findings: &mut Findings) -> Ra
     if let (Some(Some(sources)), false) = (&sources, has_sources)
         && let Some(first) = sources.first()
     {
-        findings.report(&first.spot, "`torch` is the recorded function and has no sources");
+        findings.report(
+            &first.spot,
+            "a candidate in the language `torch` is the recorded function itself and has no sources",
+        );
     }
     if sources.is_none() && has_sources {
         findings

@@ -68,7 +68,7 @@ fn launches_read_back_as_printed() {
 }
 
 #[test]
-fn auto_device_is_the_cpu_for_candidates_with_host_code() {
+fn auto_device_counts_as_the_cpu_in_a_plan_with_a_c_kernel() {
     let folder = fixture_folder();
     let plan = parse("[[job]]\ncaptures = \"op\"\nbaseline = \"k.c\"\n", folder.path()).expect("a plan");
     assert_eq!((plan.run.device, plan.device()), (DeviceChoice::Auto, Device::Cpu));

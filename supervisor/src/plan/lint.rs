@@ -104,7 +104,7 @@ pub fn unreadable(entry: &str, error: &dyn Error) -> Lint {
     Lint::new(entry, LintCode::Unreadable, chain(error))
 }
 
-/// The lint for an entry that does not fit its job's signature.
+/// The lint for an entry that does not fit its job's signature, or has a value that cannot be used.
 pub fn unfit(entry: &str, error: &BindError) -> Lint {
     let code = match error {
         BindError::TooManyPositional { .. }
@@ -155,8 +155,8 @@ pub fn of_headers(subject: &Subject<'_>, facts: &EntryFacts) -> Vec<Lint> {
     if let Some((parameter, because)) = written_input(subject).filter(|(parameter, _)| !judged(parameter)) {
         let message = format!(
             "`{parameter}` may have been recorded after the call changed it, because {because}: candidates would then \
-             get the new value instead of the input (record the call with copies of its inputs, and its new value in \
-             `mutates`)"
+             get the new value instead of the input (record the call with copies of its inputs, and put the new value \
+             of `{parameter}` into `mutates`)"
         );
         lints.push(Lint::new(name, LintCode::InPlaceDamage, message));
     }

@@ -155,7 +155,7 @@ impl Codec for Environment {
         for (name, value, spot, key_spot) in table.entries() {
             if name.is_empty() || name.contains(['=', '\0']) {
                 findings
-                    .report(&key_spot, "this name cannot be that of an environment variable")
+                    .report(&key_spot, "this cannot be the name of an environment variable")
                     .expected("at least one character, and no `=` or NUL");
             }
             if let Some(text) = Text::read(value, &spot, findings) {

@@ -82,7 +82,7 @@ fn each_mistake_gives_one_message_at_its_position() {
             5,
             9,
             "build.env.\"A=B\"",
-            "cannot be that of an environment variable",
+            "cannot be the name of an environment variable",
         ),
         ("[profile]\nmax_noise = \"0%\"", 5, 13, "profile.max_noise", "above \"0%\""),
         ("[profile]\nmax_noise = 0.01", 5, 13, "profile.max_noise", "expected a percentage"),
@@ -296,7 +296,7 @@ fn each_mistake_gives_one_message_at_its_position() {
 }
 
 #[test]
-fn mistakes_in_whole_plans_and_in_set_have_positions() {
+fn mistakes_in_whole_plans_and_in_set_arguments_have_positions() {
     let folder = fixture_folder();
     let whole: &[(&str, usize, usize, &str, &str)] = &[
         ("", 1, 1, "", "the plan has no job"),

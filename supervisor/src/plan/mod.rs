@@ -343,7 +343,7 @@ pub enum EntriesError {
         "job `{job}`: no file in `{}` matches {patterns} (look at `captures` and `entries` of the job)",
         captures.display()
     )]
-    None { job: String, captures: PathBuf, patterns: String },
+    NoMatch { job: String, captures: PathBuf, patterns: String },
 }
 
 /// The files of a job's capture set, or the manifests of its capture store, that match `entries`, sorted by name.
@@ -358,7 +358,11 @@ pub fn entry_files(job: &JobPlan) -> Result<Vec<PathBuf>, EntriesError> {
     if listing.files.is_empty() {
         let patterns =
             job.entries.iter().map(|pattern| format!("`{pattern}`")).collect::<Vec<_>>().join(", ");
-        return Err(EntriesError::None { job: job.name.clone(), captures: job.captures.clone(), patterns });
+        return Err(EntriesError::NoMatch {
+            job: job.name.clone(),
+            captures: job.captures.clone(),
+            patterns,
+        });
     }
     Ok(listing.files)
 }

@@ -14,7 +14,7 @@ pub(super) enum NameOf {
     Parameter,
 }
 
-/// Returns the reason why a text cannot be a name; `None` if it can.
+/// Returns the reason why a text cannot be a name, as the end of a sentence (`is empty`); `None` if it can be one.
 pub(super) fn objection(name: &str, of: NameOf) -> Option<&'static str> {
     if name.is_empty() {
         return Some("is empty");

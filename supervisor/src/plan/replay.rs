@@ -20,7 +20,7 @@ use super::schema::table_of_key;
 use super::table::{TableReader, TomlValue, describe, tables, take_with};
 use super::{JobPlan, ReplayCandidates, ReplayPlan, entry_files};
 
-/// The maximum number of replays in a plan. Each takes a stage of its own at the end, and its result lists up to a
+/// The maximum number of replays in a plan. Each runs alone at the end of the run, and its result lists up to a
 /// thousand steps.
 pub const MAX_REPLAYS: usize = 16;
 /// The maximum of `prefetch`. Hardly any pool has room for the tensors of more steps.
@@ -122,8 +122,8 @@ fn read_steps(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Op
     Some(Steps::Pairs(pairs))
 }
 
-/// The jobs that replays can refer to. A reference to a job with a mistake is not reported, because the job's mistake
-/// is.
+/// The jobs that replays can refer to. A reference to a job with a mistake is not a further mistake, so it is not
+/// reported.
 #[derive(Clone, Copy)]
 pub(super) struct KnownJobs<'j> {
     /// The jobs without mistakes.

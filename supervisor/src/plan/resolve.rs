@@ -8,7 +8,7 @@ use opt_shared::capture::store::{FolderForm, entries_folder, form_of};
 use opt_shared::device::Device;
 use opt_shared::ids::{CandidateId, JobId};
 
-use super::candidates::{Draft, Roster, list_candidates};
+use super::candidates::{CandidateList, Draft, list_candidates};
 use super::error::{Findings, PlanErrors, Spot, quote};
 use super::job::{RawJob, read_jobs};
 use super::layers::{Layers, Settings, TopLayers, complete, read_defaults, read_set};
@@ -113,9 +113,9 @@ impl Levels<'_> {
         let mut written = Vec::with_capacity(raw_jobs.len());
         let mut next_candidate: u32 = 0;
         for raw in raw_jobs {
-            let roster =
+            let listed =
                 list_candidates(raw, MAX_CANDIDATES.saturating_sub(next_candidate as usize), findings);
-            report_unfit(&roster, self.device, findings);
+            report_unfit(&listed, self.device, findings);
             let captures = captures_of(raw, findings);
             let name = name_of_job(raw, captures.as_deref());
             if let Some((name, spot)) = &name
@@ -134,7 +134,7 @@ impl Levels<'_> {
                 id,
                 name,
                 captures,
-                roster,
+                listed,
                 &mut next_candidate,
                 settings,
                 findings,
@@ -150,7 +150,7 @@ impl Levels<'_> {
         id: JobId,
         name: String,
         captures: PathBuf,
-        roster: Roster,
+        listed: CandidateList,
         next_candidate: &mut u32,
         above: &Settings,
         findings: &mut Findings,
@@ -159,8 +159,8 @@ impl Levels<'_> {
         let layers = self.top.under(&raw.layers);
         let partial = raw.partial.unwrap_or(false);
         let first = *next_candidate;
-        let mut candidates = Vec::with_capacity(roster.drafts.len());
-        for draft in roster.drafts {
+        let mut candidates = Vec::with_capacity(listed.drafts.len());
+        for draft in listed.drafts {
             let candidate_id = CandidateId(*next_candidate);
             *next_candidate = next_candidate.saturating_add(1);
             candidates.push(self.settle_candidate(
@@ -177,7 +177,7 @@ impl Levels<'_> {
             || vec![DEFAULT_ENTRIES.to_owned()],
             |patterns| patterns.iter().map(|pattern| pattern.value.clone()).collect(),
         );
-        let baseline = roster.baseline.and_then(|index| u32::try_from(index).ok());
+        let baseline = listed.baseline.and_then(|index| u32::try_from(index).ok());
         Some(JobPlan {
             id,
             name,
@@ -233,10 +233,10 @@ impl Levels<'_> {
 
 /// Reports candidates that the device of the run cannot run. Candidates found by one pattern, possibly thousands, are
 /// reported once.
-fn report_unfit(roster: &Roster, device: Option<Device>, findings: &mut Findings) {
+fn report_unfit(listed: &CandidateList, device: Option<Device>, findings: &mut Findings) {
     let Some(device) = device else { return };
     let mut reported: Option<&Rc<Spot>> = None;
-    for draft in &roster.drafts {
+    for draft in &listed.drafts {
         let Some(why) = draft.source.language.unfit_for(device) else { continue };
         if reported.is_some_and(|spot| Rc::ptr_eq(spot, &draft.spot)) {
             continue;
@@ -278,7 +278,7 @@ fn captures_of(raw: &RawJob, findings: &mut Findings) -> Option<PathBuf> {
     }
     match glob::list(&entries_folder(&path), &patterns, MAX_ENTRIES) {
         Ok(listing) => {
-            for (index, _) in listing.hit.iter().enumerate().filter(|(_, hit)| !**hit) {
+            for (index, _) in listing.has_match.iter().enumerate().filter(|(_, has_match)| !**has_match) {
                 let pattern = raw.entries.as_ref().and_then(|patterns| patterns.get(index));
                 let spot = pattern.map_or(&captures.spot, |pattern| &pattern.spot);
                 findings.report(

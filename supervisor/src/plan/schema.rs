@@ -100,7 +100,7 @@ macro_rules! sections {
         }
     )*
 
-        /// All tables with their keys. A message about a misplaced key says where it belongs.
+        /// All tables of settings with their keys. A message about a misplaced key says where the key belongs.
         pub(super) const TABLES: &[(&str, &[&str])] = &[$(($table, $layer::KEYS),)*];
     };
 }

@@ -26,8 +26,8 @@ pub struct Submission {
     /// The language. If there is none, the suffixes of the files decide.
     pub language: Option<Language>,
     pub symbol: Option<String>,
-    /// The launches of a kernel without host code. [`JobPlan::admit`] ignores them for other kernels, but takes a `.cu`
-    /// file for one without host code if there are any.
+    /// The launches of a kernel without host code. [`JobPlan::admit`] ignores them for other kernels. With launches and
+    /// without `language`, a `.cu` file counts as a kernel without host code.
     pub launch: Arc<Launch>,
 }
 
@@ -42,10 +42,10 @@ pub enum SubmissionError {
     #[error("the sources are in two languages (give `language`)")]
     TwoLanguages,
     #[error("{why}")]
-    Missing { why: &'static str },
+    Unsupported { why: &'static str },
     #[error(
-        "`{language}` has no host code and needs launches: name a candidate of the job that has them (`like`), or give the \
-         plan a `[[job.candidate]]`"
+        "`{language}` has no host code and needs launches (as `like`, name a candidate of the job that has launches, \
+         or start a run whose plan has this candidate as a `[[job.candidate]]`)"
     )]
     NoLaunch { language: &'static str },
     #[error("the job has no candidate `{name}` whose launches could be used")]
@@ -90,14 +90,14 @@ impl JobPlan {
             },
         };
         if let Some(why) = language.kind().missing {
-            return Err(SubmissionError::Missing { why });
+            return Err(SubmissionError::Unsupported { why });
         }
         let launch = if language.is_device_code() { submission.launch.clone() } else { Arc::default() };
         if language.is_device_code() && launch.steps.is_empty() {
             return Err(SubmissionError::NoLaunch { language: language.name() });
         }
         if let Some(why) = submission.sources.iter().find_map(|path| language.refuses(path)) {
-            return Err(SubmissionError::Missing { why });
+            return Err(SubmissionError::Unsupported { why });
         }
         if is_prebuilt(language) && 1 < submission.sources.len() {
             return Err(SubmissionError::SeveralLibraries);

@@ -43,7 +43,8 @@ impl<'v, 't> TableReader<'v, 't> {
         self.table.contains_key(key)
     }
 
-    /// All keys with their values, for tables in which the user chooses the keys.
+    /// All keys with their values, for tables in which the user chooses the keys. The first position is that of the
+    /// value, the second that of the key.
     pub(super) fn entries(&self) -> Vec<(&'v str, &'v TomlValue<'t>, Spot, Spot)> {
         self.table
             .iter()

@@ -193,7 +193,7 @@ fn jobs_and_candidates_are_named_and_numbered() {
 }
 
 #[test]
-fn set_appends_last_and_takes_plain_words() {
+fn set_argument_appends_last_and_takes_plain_words() {
     let folder = fixture_folder();
     let plan = plan(
         FULL,

@@ -67,22 +67,23 @@ impl Canary {
         self.pid
     }
 
-    /// Lets a waiting canary begin.
+    /// Lets a canary that waits for its standard input begin.
     pub fn go(&mut self) -> io::Result<()> {
         self.input.as_mut().map_or(Ok(()), |input| input.write_all(b"g"))
     }
 
-    /// Returns the canary's output, if the canary ends within `timeout`.
+    /// Returns the canary's output. It is an error if the canary does not end within `timeout`.
     pub fn output(&mut self, timeout: Duration) -> io::Result<String> {
         self.input = None;
         if !self.ends_within(timeout) {
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
-                format!("it did not end within {timeout:?}"),
+                format!("the process did not end within {timeout:?}"),
             ));
         }
         let mut output = String::new();
-        // The canary has ended, so the pipe is closed. The pipe's buffer is larger than a canary's output.
+        // The canary has ended, so reading does not block. It could end without a reader, because the pipe's buffer is
+        // larger than a canary's output.
         (&self.output).take(MAX_OUTPUT_BYTES).read_to_string(&mut output)?;
         Ok(output)
     }
@@ -95,7 +96,7 @@ impl Canary {
         dies_within(&self.pidfd, timeout)
     }
 
-    /// Returns whether SIGKILL ended the canary, or `None` if it is still running.
+    /// Returns whether SIGKILL ended the canary; `None` if it is still running or cannot be waited for.
     pub fn was_killed(&self) -> Option<bool> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
         let status = waitid(WaitId::PidFd(self.pidfd.as_fd()), options).ok()??;

@@ -21,10 +21,11 @@ const STACK: usize = 256 * 1024;
 pub(super) struct Channel {
     outbox: Sender<ToWorker>,
     server_name: String,
-    connected: Arc<AtomicBool>,
+    /// Whether `accept` has returned, with a connection or an error.
+    accept_returned: Arc<AtomicBool>,
 }
 
-/// Passes events to the main loop and wakes it.
+/// Passes events to the main loop, and wakes it through an eventfd.
 #[derive(Clone)]
 struct EventSender {
     events: Sender<PoolEvent>,
@@ -50,17 +51,17 @@ impl Channel {
     ) -> Self {
         let (outbox, to_write) = unbounded();
         let (give_sender, take_sender) = bounded(1);
-        let connected = Arc::new(AtomicBool::new(false));
+        let accept_returned = Arc::new(AtomicBool::new(false));
         let events = EventSender { events, wake };
-        let accept_returned = Arc::clone(&connected);
+        let returned = Arc::clone(&accept_returned);
         let reader_events = events.clone();
         let reader =
             std::thread::Builder::new().name(format!("{worker}-reader")).stack_size(STACK).spawn(move || {
                 let accepted = server.accept();
-                accept_returned.store(true, Ordering::SeqCst);
+                returned.store(true, Ordering::SeqCst);
                 match accepted
-                    .map_err(|error| error.to_string())
-                    .and_then(|(_, hello)| check(hello, pid, &nonce))
+                    .map_err(|error| format!("accepting the worker's connection failed: {error}"))
+                    .and_then(|(_, hello)| check_hello(hello, pid, &nonce))
                 {
                     Ok((sender, receiver)) => {
                         let _ = give_sender.send(sender);
@@ -80,7 +81,7 @@ impl Channel {
                 why: format!("the supervisor could not start the threads of the worker's channel: {error}"),
             });
         }
-        Self { outbox, server_name, connected }
+        Self { outbox, server_name, accept_returned }
     }
 
     /// Sends a message. Never blocks.
@@ -89,10 +90,10 @@ impl Channel {
         let _ = self.outbox.send(message);
     }
 
-    /// Ends the two threads after the worker has died. If the worker never connected, the supervisor connects in its
-    /// place, so that `accept` returns.
+    /// Ends the two threads after the worker has died. If `accept` is still waiting for the worker, the supervisor
+    /// connects in its place, so that `accept` returns.
     pub(super) fn close(self) {
-        if self.connected.load(Ordering::SeqCst) {
+        if self.accept_returned.load(Ordering::SeqCst) {
             return;
         }
         let connected: Result<IpcSender<Hello>, _> = IpcSender::connect(self.server_name);
@@ -110,7 +111,7 @@ impl Channel {
 
 type Accepted = (IpcSender<ToWorker>, IpcReceiver<FromWorker>);
 
-fn check(hello: Hello, pid: u32, nonce: &str) -> Result<Accepted, String> {
+fn check_hello(hello: Hello, pid: u32, nonce: &str) -> Result<Accepted, String> {
     if hello.nonce.is_empty() {
         return Err("the worker died before the handshake".to_owned());
     }
@@ -128,7 +129,7 @@ fn check(hello: Hello, pid: u32, nonce: &str) -> Result<Accepted, String> {
 }
 
 fn read(worker: WorkerId, receiver: &IpcReceiver<FromWorker>, events: &EventSender) {
-    // A closed channel does not prove that the worker is dead, so it is not reported. The pidfd reports the death.
+    // The end of the channel is not reported, because it does not prove that the worker is dead. The pidfd does.
     while let Ok(message) = receiver.recv() {
         events.send(PoolEvent::Message { worker, message });
     }

@@ -27,8 +27,8 @@ pub(crate) fn halt_descendants(root: u32, mut descendants: impl FnMut() -> Vec<u
     }
 }
 
-/// Stops a process if its parent is one of `parents`. Returns false otherwise: it has ended, another process has its
-/// pid now, or its parent is found later.
+/// Stops a process if its parent is one of `parents`. Returns false if the process has ended, if another process has
+/// its pid now, or if its parent has not been stopped yet.
 fn halt_child(pid: u32, parents: &BTreeSet<u32>) -> bool {
     let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
     let Ok(pidfd) = pidfd_open(raw, PidfdFlags::empty()) else { return false };

@@ -1,9 +1,9 @@
 //! Manages worker processes. In a run, only this module of the supervisor starts and reaps processes.
 //!
 //! It starts workers, does the handshake, runs the threads of their channels, and keeps the pidfds of workers and
-//! runners. It reports `PoolEvent`s and carries out what its callers decide. Signals are sent only through pidfds. Only
-//! this module reaps workers. Workers reap their runners. A runner that outlives its worker is reaped here, because the
-//! supervisor is a subreaper.
+//! runners. It reports `PoolEvent`s and carries out what its callers decide. Signals are sent only through pidfds. A
+//! worker reaps its own runners. A runner that outlives its worker is reaped here, because the supervisor is a
+//! subreaper (`PR_SET_CHILD_SUBREAPER`). In this module, compilers count as runners.
 
 mod canary;
 mod channel;
@@ -45,15 +45,15 @@ pub enum PoolEvent {
         worker: WorkerId,
         message: FromWorker,
     },
-    /// The worker has died and was reaped. If `left_runners` is set, some of its runners were alive and are being
-    /// killed.
+    /// The worker has died and was reaped. If `left_runners` is set, some of its runners were killed and have not been
+    /// reaped yet. `OrphansEnded` then follows.
     Gone {
         worker: WorkerId,
         how: String,
         left_runners: bool,
     },
     /// The last runner that a dead worker left has ended.
-    Returned {
+    OrphansEnded {
         worker: WorkerId,
     },
 }
@@ -74,20 +74,20 @@ struct Member {
     pidfd: OwnedFd,
     channel: Channel,
     runners: BTreeMap<u32, Runner>,
-    /// Whether it was stopped and will be killed.
+    /// Whether it was stopped, and is killed once the reason has been recorded.
     halted: bool,
 }
 
 struct Runner {
     pidfd: OwnedFd,
-    /// Whether it was stopped and will be killed.
+    /// As for a worker.
     halted: bool,
 }
 
 /// The reason why a runner cannot be watched.
 #[derive(Debug)]
 pub enum Unwatched {
-    /// It has died.
+    /// The runner or its worker has died.
     Gone,
     /// A system call failed. The runner may be alive.
     Failed(String),
@@ -111,17 +111,17 @@ pub struct Pool {
     wake: std::sync::Arc<OwnedFd>,
     /// Killed runners of dead workers, until they are reaped.
     orphans: Vec<Orphan>,
-    /// Dead workers with live runners. Each is reported when its last runner has ended.
-    returning: BTreeSet<WorkerId>,
+    /// Dead workers that left runners behind. Each is reported when the last of its runners has ended.
+    with_orphans: BTreeSet<WorkerId>,
     log_folder: PathBuf,
     children: ChildrenOf,
-    /// Children that this process already had when the pool was created, as pid and start time. They must be left
-    /// alone.
+    /// The pids and start times of the children that this process already had when the pool was created. They are not
+    /// the pool's, so they are left alone.
     inherited: BTreeSet<(u32, u64)>,
 }
 
-/// A function that returns all children of a process. It is called when the pool is created and dropped. It is also
-/// called when a worker has died, unless that worker exited with code 0 and left no known runner.
+/// A function that returns the pids of all children of a process. It is called when the pool is created and dropped,
+/// and when a worker has died, unless that worker exited with code 0 and left no known runner.
 pub type ChildrenOf = fn(u32) -> Vec<u32>;
 
 /// The timeout for killed processes to die at the end of the run.
@@ -145,10 +145,10 @@ impl Pool {
             event_sender,
             wake: std::sync::Arc::new(wake),
             orphans: Vec::new(),
-            returning: BTreeSet::new(),
+            with_orphans: BTreeSet::new(),
             log_folder,
             children,
-            inherited: children(std::process::id()).into_iter().filter_map(with_start).collect(),
+            inherited: children(std::process::id()).into_iter().filter_map(pid_and_start).collect(),
         })
     }
 
@@ -156,7 +156,7 @@ impl Pool {
     /// run, because the worker's parent-death signal fires when that thread ends.
     pub fn start(&mut self, worker: WorkerId, role: Role) -> Result<u32, SpawnError> {
         let log = self.log_folder.join(format!("{worker}.stderr"));
-        let spawned = spawn::worker(&self.executable, role, self.device, &log)?;
+        let spawned = spawn::start_worker(&self.executable, role, self.device, &log)?;
         let pid = spawned.pid;
         let channel = Channel::open(
             worker,
@@ -232,8 +232,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Kills a runner that was halted before. A runner with this pid that is not halted is a later one, and is left
-    /// alone. Returns false if there is no halted runner with this pid.
+    /// Kills a runner that was halted before. Returns false if the worker has no halted runner with this pid: a runner
+    /// with the same pid that is not halted was started later, and is left alone.
     pub fn kill_runner(&self, worker: WorkerId, pid: u32) -> bool {
         let runner = self.members.get(&worker).and_then(|member| member.runners.get(&pid));
         match runner.filter(|runner| runner.halted) {
@@ -278,7 +278,8 @@ impl Pool {
         self.members.is_empty()
     }
 
-    /// Returns the events since the last call. A worker's death comes after the messages from it that have arrived.
+    /// Returns the events since the last call. The death of a worker comes after those of its messages that have
+    /// arrived.
     pub fn events(&mut self) -> Vec<PoolEvent> {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&*self.wake, &mut count);
@@ -290,7 +291,7 @@ impl Pool {
                 let how = self.reap_worker(worker, member);
                 let left_runners = self.has_orphans(worker);
                 if left_runners {
-                    self.returning.insert(worker);
+                    self.with_orphans.insert(worker);
                 }
                 gone.push(PoolEvent::Gone { worker, how, left_runners });
             }
@@ -301,7 +302,7 @@ impl Pool {
         all
     }
 
-    /// Reaps a dead worker and kills the runners that it left. Returns how the worker ended.
+    /// Reaps a dead worker and kills the runners that it left. Returns how the worker ended, such as `signal 9`.
     fn reap_worker(&mut self, worker: WorkerId, member: Member) -> String {
         let Member { pidfd, channel, runners, .. } = member;
         let (how, orderly) = describe_end(&pidfd);
@@ -311,8 +312,8 @@ impl Pool {
         // They are killed again, to be sure.
         let mut remaining: Vec<(u32, OwnedFd)> =
             runners.into_iter().map(|(pid, runner)| (pid, runner.pidfd)).collect();
-        // A worker that exited as ordered has reaped its runners. The search for others is then skipped, because its
-        // cost grows with the number of processes on the machine, and a profiler may be waiting.
+        // A worker that exited as ordered has reaped its runners, so no search for unknown ones is needed. Its cost
+        // grows with the number of processes on the machine, and a profiler may be waiting.
         if !(orderly && remaining.is_empty()) {
             remaining.extend(self.unknown_children());
         }
@@ -320,7 +321,7 @@ impl Pool {
         how
     }
 
-    /// Returns the children that are neither workers nor known orphans nor inherited.
+    /// Returns the children that are neither workers nor known orphans, and that the pool did not inherit.
     fn unknown_children(&self) -> Vec<(u32, OwnedFd)> {
         let workers = self.members.values().map(|member| member.pid);
         let known_pids: BTreeSet<u32> = workers.chain(self.orphans.iter().map(|orphan| orphan.pid)).collect();
@@ -335,7 +336,7 @@ impl Pool {
     }
 
     fn is_inherited(&self, pid: u32) -> bool {
-        !self.inherited.is_empty() && with_start(pid).is_some_and(|it| self.inherited.contains(&it))
+        !self.inherited.is_empty() && pid_and_start(pid).is_some_and(|it| self.inherited.contains(&it))
     }
 
     fn kill_orphans(&mut self, worker: WorkerId, processes: Vec<(u32, OwnedFd)>) {
@@ -343,7 +344,7 @@ impl Pool {
             let _ = pidfd_send_signal(&pidfd, Signal::KILL);
             self.orphans.push(Orphan { worker, pid, pidfd });
         }
-        // Linux killed most of them with the worker, so these can be reaped now.
+        // Linux killed most of them when the worker died, so they can be reaped now.
         self.orphans.retain(|orphan| !reap_if_dead(&orphan.pidfd));
     }
 
@@ -351,13 +352,14 @@ impl Pool {
         self.orphans.iter().any(|orphan| orphan.worker == worker)
     }
 
-    /// Reaps dead orphans without waiting, because a process that is stuck in a system call must not block the run.
+    /// Reaps dead orphans, and returns an event for each worker whose last orphan is gone. Never waits, because a
+    /// process that is stuck in a system call must not block the run.
     fn reap_orphans(&mut self) -> Vec<PoolEvent> {
         self.orphans.retain(|orphan| !reap_if_dead(&orphan.pidfd));
         let back: Vec<WorkerId> =
-            self.returning.iter().copied().filter(|&worker| !self.has_orphans(worker)).collect();
-        self.returning.retain(|worker| !back.contains(worker));
-        back.into_iter().map(|worker| PoolEvent::Returned { worker }).collect()
+            self.with_orphans.iter().copied().filter(|&worker| !self.has_orphans(worker)).collect();
+        self.with_orphans.retain(|worker| !back.contains(worker));
+        back.into_iter().map(|worker| PoolEvent::OrphansEnded { worker }).collect()
     }
 }
 
@@ -426,7 +428,7 @@ fn describe_end(pidfd: &OwnedFd) -> (String, bool) {
     (how, orderly)
 }
 
-fn with_start(pid: u32) -> Option<(u32, u64)> {
+fn pid_and_start(pid: u32) -> Option<(u32, u64)> {
     parent_and_start(pid).map(|(_, start)| (pid, start))
 }
 

@@ -16,7 +16,7 @@ use opt_shared::device::Device;
 use opt_shared::message::{Hello, NONCE_VARIABLE, Role, SERVER_VARIABLE, WORKER_ARGUMENT};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-/// This program's file, opened when the run started.
+/// The file of the running program. Processes are started through its descriptor.
 pub struct Executable {
     pub(super) file: OwnedFd,
 }
@@ -49,7 +49,7 @@ pub(super) struct Spawned {
     pub(super) nonce: String,
 }
 
-pub(super) fn worker(
+pub(super) fn start_worker(
     executable: &Executable,
     role: Role,
     device: Device,
@@ -96,9 +96,9 @@ pub(super) fn worker(
 const KEPT_VARIABLES: &[&str] =
     &["PATH", "TMPDIR", "HOME", "LANG", "LC_ALL", "RUST_BACKTRACE", "RUST_LOG", "CUDA_HOME", "CUDA_PATH"];
 
-/// The variables that determine where a card's driver is, which cards it shows, and in which order. Workers on a card
-/// and the process that queries the driver get them, because `cuda:1` must mean the same card to both. Runners and
-/// compilers never get their values.
+/// The environment variables that determine where a card's driver is, which cards it shows, and in which order. Workers
+/// on a card and the canary that queries the driver get them, because `cuda:1` must mean the same card to both. Runners
+/// and compilers never get their values.
 const DRIVER_VARIABLES: &[&str] = &["LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"];
 
 /// Returns the variables in `names` that this process's environment has.
@@ -106,7 +106,7 @@ fn kept(names: &[&str]) -> Vec<(OsString, OsString)> {
     names.iter().filter_map(|name| Some((OsString::from(name), std::env::var_os(name)?))).collect()
 }
 
-/// Returns this process's environment variables that a card's driver reads.
+/// Returns those of `DRIVER_VARIABLES` that this process's environment has.
 pub(super) fn driver_variables() -> Vec<(OsString, OsString)> {
     kept(DRIVER_VARIABLES)
 }

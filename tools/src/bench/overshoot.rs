@@ -178,7 +178,7 @@ fn run_once(
             break;
         }
         let now = Instant::now();
-        pace.late(now.saturating_duration_since(due));
+        pace.record_delay(now.saturating_duration_since(due));
         let Some(owed) = owed(&mut memory)? else { break };
         pace.observe(now - began, owed - last.1, now - last.0);
         last = (now, owed);

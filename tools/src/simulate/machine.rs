@@ -237,7 +237,7 @@ impl Machine {
             Event::WorkerNotReady { worker, alive: false, .. } => {
                 laws.gone(self.now, *worker, false, &mut self.tape);
             }
-            Event::Returned { worker } => {
+            Event::OrphansEnded { worker } => {
                 laws.returning.remove(worker);
             }
             Event::RunnerStarted { worker, pid, .. } => {
@@ -399,9 +399,9 @@ impl Machine {
             match self.tape.byte() % 4 {
                 0 | 1 => {
                     let longer = self.tape.soon();
-                    self.plan(after + longer, Event::Returned { worker });
+                    self.plan(after + longer, Event::OrphansEnded { worker });
                 }
-                2 => self.plan(after + Duration::from_secs(30), Event::Returned { worker }),
+                2 => self.plan(after + Duration::from_secs(30), Event::OrphansEnded { worker }),
                 _ => {}
             }
         }

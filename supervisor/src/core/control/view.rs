@@ -13,6 +13,7 @@ use crate::core::unit::{Progress, Unit};
 use crate::core::worker::{State, Worker};
 use crate::core::{Core, Ending};
 
+/// The state of the run. Amounts of memory are those on the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunView {
     pub paused: bool,
@@ -29,6 +30,7 @@ pub struct RunView {
     pub room: Room,
 }
 
+/// The state of a worker. Amounts of memory are those on the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WorkerView {
     pub id: WorkerId,
@@ -43,7 +45,7 @@ pub struct WorkerView {
     pub validated: Bytes,
     pub runners: Vec<RunnerView>,
     pub lease: Option<LeaseView>,
-    /// The worker is being ended, or will be after its lease.
+    /// Whether the worker is being ended, or will be after its lease.
     pub asked_to_go: bool,
 }
 

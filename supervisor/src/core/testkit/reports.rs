@@ -91,7 +91,7 @@ pub fn of_the_baseline(mut report: Report) -> Report {
     report
 }
 
-/// A SIGKILL at this entry.
+/// A report of an attempt whose runner was killed at this entry.
 pub fn killed_at(stage: Stage, entry: &str, unknown_sender: bool) -> Report {
     let mut report = report(stage, Status::InfraError);
     report.head.failures.push(EntryFailure {

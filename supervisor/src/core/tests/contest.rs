@@ -57,8 +57,8 @@ fn clearly_slower_candidates_are_not_timed_after_their_screen() {
     assert_eq!(timed(&harness), "P0 S1/0 S2/0 S3/0 S4/0 P2/0 C2/0");
     assert_eq!(
         why(&harness, 3),
-        "timed briefly: it is at most 1.21 times as fast as the baseline, and the fastest kernel is at least 1.80 times \
-         as fast"
+        "timed briefly: it is at most 1.21 times as fast as the baseline, and the fastest kernel is at least 1.80 \
+         times as fast"
     );
     for candidate in 0..5 {
         assert_eq!(harness.done(candidate), Some((Status::Passed, None)));

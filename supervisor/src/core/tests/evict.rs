@@ -7,7 +7,7 @@ use opt_shared::outcome::Status;
 use opt_shared::units::Bytes;
 
 use super::harness::{Granted, Harness, Plan, a_candidate, plan, two_jobs};
-use crate::core::RETURN_TIMEOUT;
+use crate::core::DEATH_TIMEOUT;
 use crate::core::control::{Mode, Which};
 use crate::core::event::{Action, Control, Event, Process, Stage};
 
@@ -21,7 +21,8 @@ fn told_to_end(actions: &[Action]) -> Vec<WorkerId> {
         .collect()
 }
 
-/// Returns the workers that are told to end.
+/// Samples the workers with the memory that they hold, in MiB, sets the ceiling, and ends the pause. Returns the
+/// workers that are then told to end.
 fn after_a_pause(harness: &mut Harness, held: &[(WorkerId, u64)], ceiling: u64) -> Vec<WorkerId> {
     let seen: Vec<_> = held.iter().map(|&(worker, mib)| (Process::Worker(worker), Bytes::mib(mib))).collect();
     harness.sample(&seen);
@@ -106,7 +107,7 @@ fn memory_of_a_dead_worker_is_expected_back_until_its_timeout() {
     harness.feed(Event::Control(Control::SetCeiling { ceiling: Bytes::mib(200) }));
     // 48 MiB are missing. The dead worker's memory will be enough once it is freed.
     assert_eq!(told_to_end(&harness.finish(first, Status::Passed)), []);
-    harness.now = since + RETURN_TIMEOUT - Duration::from_millis(2);
+    harness.now = since + DEATH_TIMEOUT - Duration::from_millis(2);
     assert_eq!(told_to_end(&harness.sample(&seen)), []);
     assert_eq!(told_to_end(&harness.sample(&seen)), [profiler], "{:#?}", harness.log);
 }

@@ -56,7 +56,7 @@ pub(super) struct Harness {
     pub(super) log: Vec<Action>,
     /// The machine's available memory in each sample.
     pub(super) available: Option<Bytes>,
-    /// When the core wants units of a job, it gets all of them at once. `None` if the source is silent.
+    /// When the core wants units of a job, it gets all of them at once. `None` if its sources are silent.
     plan: Option<Plan>,
     offered: usize,
     starting: VecDeque<WorkerId>,
@@ -74,7 +74,7 @@ impl Harness {
         harness
     }
 
-    /// The core has not handled any event yet.
+    /// Returns a harness whose sources offer nothing unless the test does. The core has not handled any event yet.
     pub(super) fn silent(plan: &Plan) -> Self {
         Self {
             core: Core::new(plan.spec(), WorkerId(1), LeaseId(1)),

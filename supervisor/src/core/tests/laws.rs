@@ -86,7 +86,7 @@ fn profile_beside_anything_else_is_noticed() {
 }
 
 #[test]
-fn too_many_verifications_are_noticed() {
+fn too_many_leases_of_verifiers_are_noticed() {
     let error = broken(|core, build| {
         let mut second = core.workers[&build.worker].clone();
         let State::Leased(lease) = &mut second.state else { panic!("it holds a lease") };
@@ -99,7 +99,7 @@ fn too_many_verifications_are_noticed() {
 }
 
 #[test]
-fn worker_that_outlives_the_run_is_noticed() {
+fn worker_left_out_when_everything_is_killed_is_noticed() {
     let error = broken(|core, _| core.ending = Ending::Kill(StopReason::Interrupted));
     assert!(error.starts_with("everything is being killed, but not"), "{error}");
 }

@@ -380,7 +380,7 @@ fn second_kill_by_an_unknown_sender_on_one_entry_is_a_crash() {
                 };
                 let Head { status, failures, .. } = report.head;
                 assert_eq!((status, failures[0].status), (Status::Crashed, Status::Crashed));
-                assert!(failures[0].detail.contains("sender unknown"), "{failures:?}");
+                assert!(failures[0].detail.contains("the sender cannot be known"), "{failures:?}");
             }
         }
     }

@@ -67,7 +67,8 @@ fn profile_settings(batch_bytes: Bytes, inputs: InputMemory) -> ProfileSettings 
     }
 }
 
-/// In MiB. In the comments below, the sizes are I (inputs), O (outputs) and U (unmapped inputs).
+/// An entry with these sizes in MiB. In the comments below, the sizes are I (inputs), O (outputs) and U (unmapped
+/// inputs).
 fn entry(file: u64, inputs: u64, outputs: u64, unmapped: u64) -> EntryNumbers {
     EntryNumbers {
         file: Bytes::mib(file),
@@ -105,8 +106,8 @@ fn build_reserves_the_compilers_limit() {
     assert_eq!(tiny.spec.batch, Some(Bytes::mib(20)), "the plan's limit is not exceeded");
 }
 
-/// Checks that the printed terms add up to what is reserved.
-fn adds_up(prediction: &Prediction) {
+/// Checks that the terms add up to what is predicted and reserved.
+fn assert_adds_up(prediction: &Prediction) {
     assert_eq!(total(&prediction.predicted), prediction.spec.predicted, "{prediction:?}");
     let all = prediction.spec.predicted + total(&prediction.beyond);
     assert_eq!(all, prediction.spec.reserved, "{prediction:?}");
@@ -118,7 +119,7 @@ fn verification_owes_its_largest_entry_and_not_the_sum() {
     let limits = limits(None, Some(1));
     let settings = verify_settings(Duration::from_secs(60), 2);
     let stage = verify(&entries, Bytes::ZERO, terms_of(&limits), &settings, 4);
-    adds_up(&stage);
+    assert_adds_up(&stage);
     // The largest U + O, of 1 + 100, 50 + 60 and 0 + 5, plus two chunks of 512 KiB.
     assert_eq!((stage.spec.predicted, stage.decides), (Bytes::mib(110 + 1), Some(1)));
     // The default limit is max(256, 200) + 8: the largest inputs are 200, and the stack of the thread takes 8. The
@@ -132,7 +133,7 @@ fn verification_owes_its_largest_entry_and_not_the_sum() {
     assert_eq!((nothing.spec.predicted, nothing.decides), (Bytes::mib(1), None));
 }
 
-/// A group of one entry owes what a separate runner owes for it, so separate runners do not save memory then.
+/// Separate runners save no memory if the largest group has only one entry.
 #[test]
 fn verification_with_shared_runners_owes_its_largest_group() {
     let limits = limits(None, Some(1));
@@ -140,7 +141,7 @@ fn verification_with_shared_runners_owes_its_largest_group() {
     // Groups of at most 64 MiB of U + O: {0, 1}, {2}, {3}.
     let entries = [entry(1, 1, 12, 20), entry(1, 1, 12, 20), entry(1, 1, 30, 1), entry(1, 1, 50, 0)];
     let ways = verify_ways(&entries, terms_of(&limits), &settings, 4);
-    ways.iter().for_each(adds_up);
+    ways.iter().for_each(assert_adds_up);
     let found: Vec<_> =
         ways.iter().map(|way| (way.spec.predicted, way.decides, way.spec.batch, way.batches.len())).collect();
     let (shared, alone) = (Some(SHARED_RUNNER), Some(Bytes::ZERO));
@@ -159,13 +160,13 @@ fn profiled(entries: &[EntryNumbers], batch: u64, inputs: InputMemory, paired: b
     let (small, large) = (limits(Some(Bytes::mib(50)), Some(1)), limits(None, Some(2)));
     let sides = Sides { candidate: terms_of(&small), baseline: paired.then_some(terms_of(&large)) };
     let settings = verify_settings(Duration::from_secs(1), 2);
-    let steps = profile(entries, sides, &settings, &profile_settings(Bytes::mib(batch), inputs), 4);
-    steps.iter().for_each(adds_up);
-    for pair in steps.windows(2) {
-        assert!(pair[1].spec.reserved < pair[0].spec.reserved, "each step takes less than the one before");
+    let ways = profile(entries, sides, &settings, &profile_settings(Bytes::mib(batch), inputs), 4);
+    ways.iter().for_each(assert_adds_up);
+    for pair in ways.windows(2) {
+        assert!(pair[1].spec.reserved < pair[0].spec.reserved, "each way takes less than the one before");
         assert!(pair[1].spec.batch < pair[0].spec.batch);
     }
-    steps
+    ways
 }
 
 #[test]
@@ -199,27 +200,27 @@ fn shared_constants_are_owed_once_per_batch() {
     assert_eq!(mapped.batches, [0..4, 4..5]);
     // U is counted for each entry.
     assert_eq!(mapped.spec.predicted, Bytes::mib(2 * 4 + 1));
-    let steps = profiled(&entries, 100, InputMemory::Copied, true);
+    let ways = profiled(&entries, 100, InputMemory::Copied, true);
     // 62, then 62 − 51 for each of the other three; U of both sides; two slots; two chunks.
-    assert_eq!(steps[0].spec.predicted, Bytes::mib(62 + 3 * 11 + 2 * 4 + 2 + 1));
-    assert_eq!(steps[0].batches, [0..4, 4..5]);
-    let last = steps.last().expect("a step");
+    assert_eq!(ways[0].spec.predicted, Bytes::mib(62 + 3 * 11 + 2 * 4 + 2 + 1));
+    assert_eq!(ways[0].batches, [0..4, 4..5]);
+    let last = ways.last().expect("a way");
     assert_eq!((last.spec.predicted, last.batches.len()), (Bytes::mib(62 + 2 + 2 + 1), 5));
 }
 
 #[test]
 fn batches_are_split_as_long_as_that_reserves_less() {
     let entries = vec![entry(1, 10, 0, 30); 8];
-    let steps = profiled(&entries, 1000, InputMemory::Mapped, false);
-    let predicted: Vec<Bytes> = steps.iter().map(|step| step.spec.predicted).collect();
+    let ways = profiled(&entries, 1000, InputMemory::Mapped, false);
+    let predicted: Vec<Bytes> = ways.iter().map(|way| way.spec.predicted).collect();
     assert_eq!(predicted, [241, 121, 61, 31].map(Bytes::mib));
-    let batches: Vec<usize> = steps.iter().map(|step| step.batches.len()).collect();
+    let batches: Vec<usize> = ways.iter().map(|way| way.batches.len()).collect();
     assert_eq!(batches, [1, 2, 4, 8]);
     // A batch of one entry is not split, however large it is.
     let beside_a_large_one: Vec<EntryNumbers> =
         std::iter::once(entry(1, 200, 0, 0)).chain(entries.iter().cloned()).collect();
-    let steps = profiled(&beside_a_large_one, 1000, InputMemory::Mapped, false);
-    assert_eq!(steps.last().map(|step| step.spec.predicted), Some(Bytes::mib(31)));
+    let ways = profiled(&beside_a_large_one, 1000, InputMemory::Mapped, false);
+    assert_eq!(ways.last().map(|way| way.spec.predicted), Some(Bytes::mib(31)));
     // A ring is owed once for a batch, however many entries it has, so splitting does not help. Entries without input
     // bytes are not split.
     assert_eq!(profiled(&vec![entry(1, 10, 1, 0); 8], 1000, InputMemory::Mapped, false).len(), 1);
@@ -294,27 +295,27 @@ fn entry_with_the_largest_sum_decides() {
         for (entries, decides) in
             [([&small, &large].map(Clone::clone), 1), ([&large, &small].map(Clone::clone), 0)]
         {
-            let steps = profile(
+            let ways = profile(
                 &entries,
                 Sides { candidate: terms_of(&alone), baseline: None },
                 &verify_settings(Duration::from_secs(10), 3),
                 &profile_settings(batch, inputs),
                 1,
             );
-            assert_eq!(steps[0].decides, Some(decides), "{batch} {inputs:?}");
+            assert_eq!(ways[0].decides, Some(decides), "{batch} {inputs:?}");
         }
     }
     // Copied bytes count, too.
     let copied = entry(1, 90, 1, 0);
     for batch in [Bytes::gib(2), Bytes::new(1)] {
-        let steps = profile(
+        let ways = profile(
             &[large.clone(), copied.clone()],
             Sides { candidate: terms_of(&alone), baseline: None },
             &verify_settings(Duration::from_secs(10), 3),
             &profile_settings(batch, InputMemory::Copied),
             1,
         );
-        assert_eq!(steps[0].decides, Some(1), "{batch}");
+        assert_eq!(ways[0].decides, Some(1), "{batch}");
     }
 }
 
@@ -335,8 +336,8 @@ fn kernel_without_host_code_is_charged_where_its_buffers_are() {
     assert_eq!(card.spec.device, card.spec.device_cap + DEVICE_CONTEXT);
     assert_eq!(emulated.spec.device_cap, Bytes::mib(23 + 100) + device_rounding(4, true));
     assert_eq!(total(&card.on_device), card.spec.device);
-    adds_up(&emulated);
-    adds_up(&card);
+    assert_adds_up(&emulated);
+    assert_adds_up(&card);
 }
 
 #[test]
@@ -359,7 +360,7 @@ fn profile_on_a_card_is_charged_where_its_buffers_are() {
         assert_eq!(prediction.spec.device, prediction.spec.device_cap + DEVICE_CONTEXT);
         assert_eq!(total(&prediction.on_device), prediction.spec.device);
         assert_eq!(prediction.spec.batch, Some(Bytes::ZERO));
-        adds_up(prediction);
+        assert_adds_up(prediction);
     }
     assert_eq!(paired.spec.reserved, alone.spec.reserved + Bytes::mib(40), "the outputs of one more side");
 }

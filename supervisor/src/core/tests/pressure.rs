@@ -9,7 +9,7 @@ use opt_shared::units::Bytes;
 
 use super::harness::{Granted, Harness, Plan, kills, plan, two_jobs};
 use crate::core::event::{Action, Control, Event, Process, ProcessSample, Sample, Stage, StopReason};
-use crate::core::{Ceilings, RETURN_TIMEOUT};
+use crate::core::{Ceilings, DEATH_TIMEOUT};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -291,7 +291,7 @@ fn memory_of_a_dead_worker_is_awaited_before_another_is_ended() {
     harness.feed(Event::WorkerGone { worker: first.worker, how: "signal 9".to_owned(), left_runners: true });
     let since = harness.now;
     harness.available = Some(Bytes::gib(1) - Bytes::mib(1));
-    for now in [since, since + RETURN_TIMEOUT - Duration::from_millis(2)] {
+    for now in [since, since + DEATH_TIMEOUT - Duration::from_millis(2)] {
         harness.now = now;
         assert!(kills(&harness.sample(&seen)).is_empty(), "its memory is still being freed");
     }

@@ -12,7 +12,7 @@ use crate::core::event::{Action, AttemptEnd, PolicyRow, Process, Stage};
 use crate::core::spec::StageSpec;
 
 /// A plan whose profile runs in one batch or in halves.
-fn two_steps() -> Plan {
+fn two_ways_to_profile() -> Plan {
     let mut spec = plan(1);
     let whole = StageSpec { reserved: Bytes::mib(800), batch: Some(Bytes::mib(100)), ..STAGE };
     let halves = StageSpec { reserved: Bytes::mib(400), batch: Some(Bytes::mib(50)), ..STAGE };
@@ -45,10 +45,10 @@ fn number(row: &PolicyRow, wanted: &str) -> Option<u64> {
 #[test]
 fn smaller_batch_has_the_reason_that_led_to_it() {
     // The whole batch fits.
-    let (harness, _) = at_profile(two_steps(), None);
+    let (harness, _) = at_profile(two_ways_to_profile(), None);
     assert!(harness.policies("shrink_batch").is_empty());
 
-    let mut spec = two_steps();
+    let mut spec = two_ways_to_profile();
     spec.ceilings.host = Bytes::mib(700);
     let (harness, _) = at_profile(spec, None);
     let row = only_row(&harness, "shrink_batch");
@@ -58,14 +58,14 @@ fn smaller_batch_has_the_reason_that_led_to_it() {
 
     // The ceiling is not reached, but the machine is short of memory.
     let available = Bytes::gib(1) + Bytes::mib(500);
-    let (harness, _) = at_profile(two_steps(), Some(available));
+    let (harness, _) = at_profile(two_ways_to_profile(), Some(available));
     let row = only_row(&harness, "shrink_batch");
     assert!(row.reason.contains("host_floor"), "{}", row.reason);
     assert_eq!(number(&row, "available_bytes"), Some(available.get()));
     assert_eq!(number(&row, "ceiling_bytes"), None);
 
     // The machine has enough memory again.
-    let (mut harness, granted) = at_profile(two_steps(), None);
+    let (mut harness, granted) = at_profile(two_ways_to_profile(), None);
     harness.runner(granted, 7, Bytes::gib(2));
     harness.available = Some(Bytes::mib(900));
     harness.sample(&[(Process::Runner(granted.worker, 7), Bytes::mib(600))]);

@@ -32,7 +32,7 @@ fn replay_takes_one_lease_of_a_profiler() {
 }
 
 #[test]
-fn replay_has_a_result_only_if_it_passed() {
+fn replay_report_whose_result_contradicts_its_status_is_the_workers_fault() {
     for (status, with_result) in
         [(Status::Passed, false), (Status::InfraError, true), (Status::CaptureError, true)]
     {

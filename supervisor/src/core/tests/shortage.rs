@@ -8,7 +8,7 @@ use opt_shared::units::Bytes;
 
 use super::harness::{Granted, Harness, Plan, kills, plan, two_jobs};
 use crate::core::Ceilings;
-use crate::core::RETURN_TIMEOUT;
+use crate::core::DEATH_TIMEOUT;
 use crate::core::control::Mode;
 use crate::core::event::{
     Action, AttemptEnd, Control, Event, Process, ProcessSample, Sample, Stage, StopReason, WorkerEndClass,
@@ -78,13 +78,13 @@ fn memory_of_a_dead_worker_is_reported_once_when_overdue() {
     harness.feed(Event::WorkerGone { worker: build.worker, how: "signal 9".to_owned(), left_runners: true });
     let since = harness.now;
     let rows = |harness: &Harness| harness.policies("memory_not_returned").len();
-    harness.now = since + RETURN_TIMEOUT - Duration::from_millis(2);
+    harness.now = since + DEATH_TIMEOUT - Duration::from_millis(2);
     harness.feed(Event::Tick);
     assert_eq!(rows(&harness), 0);
     harness.feed(Event::Tick);
     assert_eq!(rows(&harness), 1);
     for _ in 0..3 {
-        harness.pass_time(RETURN_TIMEOUT);
+        harness.pass_time(DEATH_TIMEOUT);
     }
     assert_eq!(rows(&harness), 1, "once");
 }
@@ -185,7 +185,7 @@ fn memory_of_a_dead_worker_is_charged_until_it_is_back() {
     harness.runner(build, 7, Bytes::mib(100));
     harness.feed(Event::WorkerGone { worker: build.worker, how: "signal 9".to_owned(), left_runners: true });
     assert!(harness.core.ledger.has_account(build.worker), "one of its runners is alive");
-    harness.feed(Event::Returned { worker: build.worker });
+    harness.feed(Event::OrphansEnded { worker: build.worker });
     assert!(!harness.core.ledger.has_account(build.worker));
     assert_eq!(harness.pass_the_rest(), StopReason::Finished);
 }

@@ -220,7 +220,7 @@ impl Sampler {
 
     pub fn sample(&mut self) -> Sample {
         let now = Instant::now();
-        self.pace.late(now.saturating_duration_since(self.due));
+        self.pace.record_delay(now.saturating_duration_since(self.due));
         let moment = now.saturating_duration_since(self.began);
         let mut sample = Sample::default();
         let mut reclaimable_sum = Bytes::ZERO;

@@ -47,10 +47,10 @@ impl Run<'_> {
                 self.sample_now()?;
                 self.feed(Event::WorkerGone { worker, how, left_runners })
             }
-            PoolEvent::Returned { worker } => {
+            PoolEvent::OrphansEnded { worker } => {
                 self.machine.sampler.forget_runners(worker);
                 self.sample_now()?;
-                self.feed(Event::Returned { worker })
+                self.feed(Event::OrphansEnded { worker })
             }
             PoolEvent::Message { worker, message } => self.handle_message(worker, message),
         }

@@ -60,7 +60,8 @@ fn of_statistics(entry: &str, output: &OutputTensor, found: &Statistics, atol: f
         push(
             LintCode::TinyOutput,
             format!(
-                "no magnitude in `{path}` is larger than {largest:e}: zeros are within the absolute tolerance {atol:e}"
+                "no magnitude in `{path}` is above {largest:e}: a kernel that writes only zeros is within the absolute \
+                 tolerance {atol:e}"
             ),
         );
     } else if many && found.is_constant() {
@@ -137,8 +138,9 @@ impl Run {
     }
 }
 
-/// The elements of a storage that a non-empty tensor refers to, as one run per row. Of more than [`MAX_ROWS`] rows,
-/// evenly spaced ones are taken. Elements repeated by a stride of 0 are listed once.
+/// The elements of a storage that a non-empty tensor refers to: one run if the tensor has no gaps, otherwise one run
+/// per row. Of more than [`MAX_ROWS`] rows, evenly spaced ones are taken. Elements repeated by a stride of 0 are listed
+/// once.
 fn runs(tensor: &Tensor) -> impl Iterator<Item = Run> {
     let first = tensor.storage_offset;
     let mut axes: Vec<(u64, u64)> = tensor
