@@ -57,6 +57,7 @@ impl CapturesError {
     pub fn exit(&self) -> crate::exit::Exit {
         match self {
             Self::Refused(_) => crate::exit::Exit::Usage,
+            // The file could not be read, so nothing is known about it.
             Self::Capture(error) if error.kind == opt_shared::capture::ErrorKind::Io => {
                 crate::exit::Exit::Host
             }

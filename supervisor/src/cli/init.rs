@@ -53,7 +53,7 @@ pub(super) fn init(arguments: &InitArguments) -> CommandResult {
         arguments.output.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let skeleton = folder.join("kernels").join(format!("{job}.c"));
     let plan = crate::plan::first_plan(&captures, &job, Path::new(&format!("kernels/{job}.c")));
-    if arguments.output.exists() {
+    if arguments.output.symlink_metadata().is_ok() {
         let exists = std::io::Error::from(std::io::ErrorKind::AlreadyExists);
         return Err(not_written(&arguments.output, exists));
     }

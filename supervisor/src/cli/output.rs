@@ -33,7 +33,7 @@ impl Output {
         Ok(Self::File { writer, temporary, path, renamed: special })
     }
 
-    /// The error of a write, with the name of the file. A closed pipe (`| head`) is no error.
+    /// The error of a write, with the name of the file. On standard output, a closed pipe (`| head`) is no error.
     pub(super) fn written(&self, result: io::Result<()>) -> Result<(), Failure> {
         match self {
             Self::Standard(_) => ignore_closed_pipe(result),
