@@ -1,7 +1,7 @@
 """Records captures and imports projects.
 
 ``record SCRIPT`` runs a script and records the calls that it makes. ``kernelbench FILE OUT`` records problems and
-writes a plan with their kernels. ``kernelforge DIR OUT`` writes a plan for a project that already has captures and
+writes a plan with the kernels given by ``--kernel``, or with one to fill in. ``kernelforge DIR OUT`` writes a plan for a project that already has captures and
 kernels. ``flashinfer-trace DIR OUT`` records the references of a data set and writes a plan with its solutions.
 ``opt-supervisor import`` runs the last three.
 """
@@ -24,7 +24,7 @@ UNITS = {"": 1, "B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1
 
 
 def size(text: str) -> int:
-    """Converts a size, written as in a plan, to bytes.
+    """Converts a size, such as 512MiB or a number of bytes, to bytes.
 
     >>> size("512MiB")
     536870912

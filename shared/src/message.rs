@@ -145,9 +145,9 @@ pub enum KillReason {
 }
 
 impl KillReason {
-    /// A reason that lies outside the killed process, in words. `None` if the reason is the machine, or the process's
-    /// own memory or time.
-    pub fn outside(&self) -> Option<&'static str> {
+    /// The reason in words. `None` for reasons with figures, and for those that depend on the killed process: callers
+    /// describe these themselves.
+    pub fn words(&self) -> Option<&'static str> {
         match self {
             Self::RunnerMemory { .. }
             | Self::GroupMemory { .. }
@@ -161,7 +161,7 @@ impl KillReason {
             Self::Deadline => Some("the attempt did not finish in time"),
             Self::Interrupted => Some("the run is ending"),
             Self::Orphaned => Some("its worker had died, or had no lease for it"),
-            Self::NotReady => Some("its worker was not ready in time"),
+            Self::NotReady => Some("its worker sent no valid hello in time"),
             Self::WorkerFault => Some("its worker could not continue"),
             Self::RunStopped => Some("a problem with the host stopped the run"),
             Self::Requested => Some("a user had its worker replaced"),

@@ -1,6 +1,7 @@
-//! Host launchers for tvm-ffi in CUDA, on the emulated device. The tests need nvcc. Launchers in C run with a minimal
-//! replacement for `libtvm_ffi.so`, which the test builds. If OPT_TVM_FFI names a folder with the real headers in
-//! `include` and the real library in `lib`, launchers written with its C++ interface are tried with these.
+//! Host launchers for tvm-ffi in CUDA, on the emulated device. The tests need nvcc. Launchers that use tvm-ffi's C
+//! interface run with a minimal replacement for `libtvm_ffi.so`, which the test builds. Launchers that use its C++
+//! interface are tried only if OPT_TVM_FFI names a folder with the real headers in `include` and the real library in
+//! `lib`.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,8 @@ use crate::cuda_launchers::toolkit;
 use crate::ffi::build;
 use crate::report::browser::skipped;
 
-/// A definition in the launcher, with its status and a part of its detail.
+/// A macro that is defined for the launcher and adds a mistake (`RIGHT` adds none), the expected status, and a text
+/// that the detail contains.
 const LAUNCHERS: [(&str, &str, &str); 3] = [
     ("RIGHT", "PASSED", ""),
     ("PAST_THE_END", "OUT_OF_BOUNDS", "in launch 1"),

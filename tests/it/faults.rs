@@ -168,6 +168,11 @@ fn results_that_cannot_be_printed_are_an_error() {
         let outcome = scenario.finish(child, &arguments).expect_exit(3);
         outcome.expect_stderr(&["error: ", "writing to standard output: No space left on device"]);
     }
+    let (_, _) = scenario.run_plan(0, &[]);
+    for format in ["json", "csv", "html"] {
+        let report = ["report", "runs/plan", "--format", format, "-o", "/dev/full"];
+        scenario.run(&report).expect_exit(3).expect_stderr(&["writing /dev/full: No space left on device"]);
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::limits;
 pub struct Head {
     pub space: Space,
     pub align: u64,
-    /// The size of one element, in bytes.
+    /// The size of one array element, in bytes: of the whole vector for `.v2` and `.v4`.
     pub element: u64,
 }
 
@@ -60,7 +60,7 @@ pub fn head(lexer: &mut Lexer<'_>, space: Space) -> Result<Head, LoadError> {
             ".v4" => vector = 4,
             ".ptr" => pointer_attributes(lexer)?,
             ".attribute" | ".managed" => {
-                return Err(LoadError::unsupported(line, format!("variables with `{word}`")));
+                return Err(LoadError::unsupported(line, format!("variables or parameters with `{word}`")));
             }
             _ => match element(word) {
                 Some((bytes, _)) => {
@@ -73,7 +73,10 @@ pub fn head(lexer: &mut Lexer<'_>, space: Space) -> Result<Head, LoadError> {
                     return Ok(Head { space, align: align.unwrap_or(element), element });
                 }
                 None if matches!(word, ".b128" | ".texref" | ".samplerref" | ".surfref") => {
-                    return Err(LoadError::unsupported(line, format!("variables of type `{word}`")));
+                    return Err(LoadError::unsupported(
+                        line,
+                        format!("variables or parameters of type `{word}`"),
+                    ));
                 }
                 None => {
                     return Err(LoadError::syntax(line, format!("`{}` is not a type", clipped(word))));

@@ -1,4 +1,4 @@
-//! Tests of settling: tables and properties with hand-made entries.
+//! Tests of `settle`: single cases, and a property over generated calls.
 
 use std::collections::BTreeMap;
 

@@ -46,15 +46,18 @@ pub fn check(store: &Path, begin: impl FnOnce(Bytes), tick: Tick<'_>) -> Result<
     let mut checked = Checked::default();
     check_top_level(store, &mut checked)?;
     let entries = match Index::read(store) {
-        Ok(index) => index.entries,
+        Ok(index) => Some(index.entries),
         Err(error) => {
             checked.add_finding(format!("{:#}", anyhow::Error::from(error)));
-            Vec::new()
+            None
         }
     };
-    checked.entries = entries.len() as u64;
-    let wanted = check_manifests(store, &entries, &mut checked)?;
-    check_blobs(store, wanted, &mut checked, begin, tick)?;
+    checked.entries = entries.as_ref().map_or(0, |entries| entries.len() as u64);
+    let needed = match entries {
+        Some(entries) => check_manifests(store, &entries, &mut checked)?,
+        None => Needed::default(),
+    };
+    check_blobs(store, needed, &mut checked, begin, tick)?;
     Ok(checked)
 }
 
@@ -83,14 +86,23 @@ struct Wanted {
     by: String,
 }
 
-/// Checks the manifests against the index. Returns the blobs that they name.
+/// The blobs that the readable manifests name.
+#[derive(Default)]
+struct Needed {
+    blobs: BTreeMap<BlobId, Wanted>,
+    /// Whether the index and all manifests were read, so that any other blob is needed by no entry.
+    is_complete: bool,
+}
+
+/// Checks the manifests against the index.
 fn check_manifests(
     store: &Path,
     entries: &[IndexEntry],
     checked: &mut Checked,
-) -> Result<BTreeMap<BlobId, Wanted>, CapturesError> {
+) -> Result<Needed, CapturesError> {
     let folder = store.join(ENTRIES);
     let mut wanted = BTreeMap::new();
+    let mut is_complete = true;
     for entry in entries {
         match read_intact_manifest(&folder, entry) {
             Ok(manifest) => {
@@ -106,7 +118,10 @@ fn check_manifests(
                     }
                 }
             }
-            Err(what) => checked.add_finding(format!("{ENTRIES}/{}: {what}", entry.name)),
+            Err(what) => {
+                is_complete = false;
+                checked.add_finding(format!("{ENTRIES}/{}: {what}", entry.name));
+            }
         }
     }
     let listed: BTreeSet<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
@@ -115,7 +130,7 @@ fn check_manifests(
             checked.add_finding(format!("{ENTRIES}/{name}: it is not a file that the index names"));
         }
     }
-    Ok(wanted)
+    Ok(Needed { blobs: wanted, is_complete })
 }
 
 /// The error says why the manifest cannot be read, or how it differs from what the index says.
@@ -136,11 +151,12 @@ fn read_intact_manifest(folder: &Path, entry: &IndexEntry) -> Result<Manifest, S
 
 fn check_blobs(
     store: &Path,
-    mut wanted: BTreeMap<BlobId, Wanted>,
+    needed: Needed,
     checked: &mut Checked,
     begin: impl FnOnce(Bytes),
     tick: Tick<'_>,
 ) -> Result<(), CapturesError> {
+    let Needed { blobs: mut wanted, is_complete } = needed;
     let mut present = Vec::new();
     let mut total = Bytes::ZERO;
     for (name, is_file) in files_below(&store.join(BLOBS))? {
@@ -150,7 +166,7 @@ fn check_blobs(
             checked.add_finding(format!("{BLOBS}/{name}: it is not a blob"));
             continue;
         };
-        if wanted.remove(&id).is_none() {
+        if wanted.remove(&id).is_none() && is_complete {
             checked.add_finding(format!("{BLOBS}/{name}: no entry needs it"));
         }
         total +=

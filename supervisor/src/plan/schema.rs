@@ -1,7 +1,8 @@
 //! The schema: every table of settings with its keys, and the kind of value that each key takes.
 //!
-//! From this one description, a macro derives the layers (a layer has the keys that one table sets), how layers are
-//! merged, and how final values are printed. `job` reads the other keys of `[[job]]`.
+//! From this one description, a macro derives the layers (a layer has the keys that one table sets at one level:
+//! defaults, plan, job, candidate or `--set`), how layers are merged, and how final values are printed. `job` reads the
+//! keys of `[[job]]` that are not in such tables.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -320,7 +321,7 @@ impl Codec for Verifiers {
     }
 }
 
-/// An array of stages. Each needs the stage before it.
+/// An array of stages, in any order. `verify` needs `build`, and `profile` needs `verify`.
 pub(super) struct StageList;
 
 impl Codec for StageList {

@@ -82,6 +82,10 @@ fn missing_and_superfluous_files_are_named() {
     std::fs::rename(store.join("entries/entry_000004.pt"), &away).expect("moved");
     let found = checked(&store).findings;
     assert!(found.iter().any(|finding| finding.contains("opening the manifest")), "{found:?}");
+    assert!(
+        !found.iter().any(|finding| finding.contains("no entry needs it")),
+        "an unread manifest: {found:?}"
+    );
     let outcome = scenario.run(&["captures", "check", "store"]).expect_exit(1);
     outcome.expect_stdout(&["entries/entry_000004.pt", "damaged: 1 entry"]);
     std::fs::rename(&away, store.join("entries/entry_000004.pt")).expect("moved back");

@@ -26,9 +26,16 @@ fn generated_plan_is_accepted_and_its_skeleton_compiles() {
     let head = candidate["build"]["log_head"].as_str().unwrap_or_default();
     outcome.expect(!head.contains("warning"), format_args!("the build has no warnings: {head}"));
 
-    // Neither file is overwritten.
-    let again = scenario.run(&["init".as_ref(), captures.as_os_str()]).expect_exit(2);
-    again.expect_stderr(&["torch_nn_functional_embedding.c"]);
+    // Neither file is overwritten, and an existing plan leaves no new skeleton.
+    let skeleton = scenario.path().join("kernels/torch_nn_functional_embedding.c");
+    let again = || scenario.run(&["init".as_ref(), captures.as_os_str()]).expect_exit(2);
+    std::fs::remove_file(&skeleton).expect("removed");
+    again().expect_stderr(&["writing the new file plan.toml"]);
+    assert!(!skeleton.exists());
+    scenario.write("kernels/torch_nn_functional_embedding.c", "// mine");
+    std::fs::remove_file(scenario.path().join("plan.toml")).expect("removed");
+    again().expect_stderr(&["torch_nn_functional_embedding.c"]);
+    assert_eq!(std::fs::read_to_string(&skeleton).expect("readable"), "// mine");
 }
 
 #[test]

@@ -8,19 +8,20 @@ use std::ops::Range;
 /// The version of the protocol that this file speaks. The kernel adapts to an older one.
 const MAJOR: u32 = 7;
 const MINOR: u32 = 31;
-/// The shortest `max_write` that the kernel accepts. Nothing is written.
+/// The largest write that the kernel may send. The kernel uses at least this size, and the file system is read-only.
 const LARGEST_WRITE: u32 = 4096;
 const HEADER_BYTES: usize = 40;
 const BLOCK_BYTES: u32 = 4096;
-/// The feature `FUSE_ASYNC_READ`. With it, a process that waits for a page can be killed, as on other file systems.
+/// The feature `FUSE_ASYNC_READ`. With it, the kernel reads ahead in the background, and a process that
+/// waits for such a page can be killed. A process whose own read hangs cannot.
 const ASYNCHRONOUS_READS: u32 = 1;
 /// The number of the notification `FUSE_NOTIFY_INVAL_INODE`.
-const INVALID_INODE: i32 = 2;
+const INVALIDATE_INODE: i32 = 2;
 /// The types of entries in a listing: `DT_DIR` and `DT_REG`.
 const FOLDER: u32 = 4;
 const REGULAR: u32 = 8;
 
-/// A request of the kernel.
+/// A request from the kernel.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) unique: u64,
@@ -42,7 +43,7 @@ pub(super) enum Wanted {
     Read {
         bytes: Range<u64>,
     },
-    /// The entries of a folder, from this number on.
+    /// The entries of a folder after the one with this number; all, if it is 0.
     List {
         offset: u64,
     },
@@ -114,7 +115,7 @@ pub(super) fn answer(unique: u64, body: Result<Vec<u8>, i32>) -> Vec<u8> {
 /// A notification that the cached pages of a file are invalid.
 pub(super) fn forget_pages(node: u64) -> Vec<u8> {
     // From the beginning to the end of the file.
-    message(INVALID_INODE, 0, &Body::default().longs(&[node, 0, 0]).0)
+    message(INVALIDATE_INODE, 0, &Body::default().longs(&[node, 0, 0]).0)
 }
 
 fn message(code: i32, unique: u64, body: &[u8]) -> Vec<u8> {

@@ -131,8 +131,8 @@ pub struct Comparison {
     pub passed: bool,
     pub elements: u64,
     pub failed: u64,
-    /// Whether so many elements may differ (`required_matched_ratio`).
-    pub enough_match: bool,
+    /// Whether all elements that failed may differ (`required_matched_ratio`). NaN and infinities may not.
+    pub failures_allowed: bool,
     pub max_absolute_error: f64,
     pub max_relative_error: f64,
     pub relative_l2: f64,
@@ -170,7 +170,7 @@ impl Comparison {
             Pattern::StillPoisoned => text.push_str("; all of them were never written"),
             Pattern::Scattered => {}
         }
-        if self.enough_match && found.tolerance.rel_l2 < norm {
+        if self.failures_allowed && found.tolerance.rel_l2 < norm {
             text.push_str(&format!(
                 "; so many may differ, but the relative L2 error over {over} is {norm:.3e}, above {:.3e}",
                 found.tolerance.rel_l2

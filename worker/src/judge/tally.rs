@@ -296,11 +296,12 @@ impl<'a> Tally<'a> {
         let exact = is_exact(self.subject.dtype);
         let close =
             exact || (relative_l2 <= tolerance.used.rel_l2 && worst_chunk_l2 <= tolerance.used.rel_l2);
+        let failures_allowed = enough_match && self.failed_not_finite == 0;
         let comparison = Comparison {
-            passed: enough_match && self.failed_not_finite == 0 && close,
+            passed: failures_allowed && close,
             elements,
             failed: self.failed,
-            enough_match,
+            failures_allowed,
             max_absolute_error: self.records.absolute,
             max_relative_error: self.records.relative,
             relative_l2,

@@ -26,7 +26,7 @@ pub(crate) enum SessionError {
     ArtifactChanged { candidate: String, found: String },
     #[error("running {candidate}: {text}")]
     Interpreter { candidate: String, text: String },
-    #[error("placing the inputs or outputs of {candidate}")]
+    #[error("placing the inputs, outputs or workspaces of {candidate}")]
     Inputs { candidate: String, source: Cause },
     #[error(
         "opening {entry}: the machine ran out of open files or memory (raise its limit on open files, or give it more memory)"

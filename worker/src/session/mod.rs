@@ -298,9 +298,9 @@ pub(crate) struct StrayWrite {
 /// Describes a store outside the buffer `name`. For `past`, see [`StrayWrite`].
 pub(crate) fn describe_stray_write(name: &str, past: i64) -> String {
     if past < 0 {
-        format!("wrote before the start of {name} (byte {} before it changed)", past.unsigned_abs())
+        format!("wrote before the start of {name} (at its start - {})", past.unsigned_abs())
     } else {
-        format!("wrote past the end of {name} (byte {past} after it changed)")
+        format!("wrote past the end of {name} (at its end + {past})")
     }
 }
 

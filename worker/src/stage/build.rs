@@ -247,9 +247,16 @@ fn compile(
                  ([memory] host_ceiling)"
             ),
         ),
+        (Some(KillReason::DeviceCeiling { owed, ceiling }), _) => (
+            Status::InfraError,
+            format!(
+                "the compiler was killed to keep the device ceiling of the run: the run held {owed} on the device, and its \
+                 ceiling is {ceiling} ([memory] device_ceiling)"
+            ),
+        ),
         (Some(reason), _) => {
-            let why = reason.outside().map_or_else(String::new, |why| format!(": {why}"));
-            (Status::InfraError, format!("the compiler was killed by the supervisor{why}"))
+            let why = reason.words().unwrap_or("the device was lost, or the compiler did not stop");
+            (Status::InfraError, format!("the compiler was killed by the supervisor: {why}"))
         }
         (None, End::Exited { code: 0 }) => match open_written(&step.output) {
             Some(output) => {

@@ -4,9 +4,9 @@
 //! |---|---|
 //! | plan, signatures, captures | if one of them has changed, the run is refused |
 //! | submitted candidates | all that can still be read |
-//! | a candidate's end | kept if it was a verdict on its code, and code and library are unchanged |
-//! | a candidate's build | kept without the end if it passed, sources and library are unchanged, and nothing else affects it |
-//! | attempts | their numbers, so that a number is not used twice; their reports if the end or the build is kept |
+//! | a candidate's status | kept if it was a verdict on its code, and code and library are unchanged |
+//! | a candidate's build | kept even if the status is not, if it passed, sources and library are unchanged, and nothing else affects it |
+//! | attempts | their numbers, so that a number is not used twice; all reports if the status is kept; the build's report if only the build is kept |
 //! | a replay's result | kept if the same libraries would make its calls |
 
 use std::path::Path;
@@ -74,7 +74,7 @@ impl Earlier {
     }
 }
 
-/// A candidate of the plan, for `keep`.
+/// What `keep` needs to know about a candidate as it is now.
 #[derive(Clone, Copy)]
 pub(crate) struct Known<'a> {
     pub(crate) id: CandidateId,

@@ -113,7 +113,7 @@ impl Agenda<'_> {
     }
 
     /// Returns the paths that builds and runners must not read: captures with their expected outputs, results of this
-    /// and earlier runs, and the plan.
+    /// and earlier runs, and the plan with its folder, except for what the plan names in it.
     fn hidden_paths(&self) -> HiddenPaths {
         let captures = self.plan.jobs.iter().map(|job| job.captures.clone());
         let results = [self.folder.path().to_owned(), self.plan.base_dir.join(RUNS)];

@@ -34,7 +34,7 @@ struct Rows {
 
 struct Verified {
     seconds: f64,
-    /// The bytes that its processes read from the disk.
+    /// The bytes that all processes of the run read from the disk, for the build and the survey too.
     disk: u64,
     /// The number of pages that the candidate touched and that were not in the cache.
     pages: u64,
@@ -92,7 +92,8 @@ pub(super) fn run(folder: &Path, captures: &Path, runs: u32) -> Result<Section> 
         mb(dense_disk)
     );
     text += &format!(
-        "Rows looked up: {:.2} times rows × latency, {:.2} times pages × latency. All read: {:.0} % of the raw rate.\n\n",
+        "Rows looked up: verification took {:.2} times as long as rows × latency, and {:.2} times as long as pages × \
+         latency. All read: {:.0} % of the raw rate.\n\n",
         time / latency,
         time / fault_time,
         dense_share * 100.0
@@ -119,7 +120,7 @@ fn verify(folder: &Path, captures: &Path, files: &[PathBuf], kernel: &str, name:
         captures.canonicalize()?,
     );
     std::fs::write(&plan, text)?;
-    // As in any run, the check that precedes the run reads headers from cold files.
+    // The files are dropped from the cache before the program starts, so its survey reads their headers from the disk.
     files.iter().try_for_each(|file| prepare(file, true))?;
     let before = children_read()?;
     let summary = run_json(&plan, &[])?;

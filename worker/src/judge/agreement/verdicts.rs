@@ -203,6 +203,11 @@ fn matched_ratio_allows_exactly_its_share_of_failures() {
     let detail = case.run().detail().expect("it did not pass");
     assert!(detail.contains("10 of 1000 elements differ"), "{detail}");
     assert!(detail.contains("so many may differ, but the relative L2 error over the tensor"), "{detail}");
+    let value = case.actual.clone();
+    case.set_actual(0, f64::NAN);
+    let detail = case.run().detail().expect("it did not pass");
+    assert!(detail.contains("10 of 1000") && !detail.contains("so many may differ"), "{detail}");
+    case.actual = value;
     case.set_actual(999, 8.0);
     let detail = case.run().detail().expect("it did not pass");
     assert!(detail.contains("11 of 1000") && !detail.contains("so many may differ"), "{detail}");

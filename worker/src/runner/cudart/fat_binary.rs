@@ -8,11 +8,11 @@ const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 const MAGIC: u32 = 0xba55_ed50;
 const KIND_OF_PTX: u16 = 1;
 /// Offsets of fields in the header of an entry, in bytes.
-const HEADER_BYTES: usize = 4;
-const PAYLOAD_BYTES: usize = 8;
-const ARCHITECTURE: usize = 28;
+const HEADER_BYTES_AT: usize = 4;
+const PAYLOAD_BYTES_AT: usize = 8;
+const ARCHITECTURE_AT: usize = 28;
 /// The smallest header of an entry, in bytes.
-const ENTRY: usize = 48;
+const MIN_HEADER_BYTES: usize = 48;
 
 /// The structure that the library's constructor passes.
 #[repr(C)]
@@ -75,14 +75,15 @@ struct Entry<'a> {
 
 impl<'a> Entry<'a> {
     fn first(bytes: &'a [u8]) -> Option<Self> {
-        let head = bytes.get(..ENTRY)?;
+        let head = bytes.get(..MIN_HEADER_BYTES)?;
         let word = |at: usize| head[at..].first_chunk::<4>().map_or(0, |bytes| u32::from_le_bytes(*bytes));
-        let long = head[PAYLOAD_BYTES..].first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
-        let header = usize::try_from(word(HEADER_BYTES)).ok().filter(|bytes| ENTRY <= *bytes)?;
+        let long = head[PAYLOAD_BYTES_AT..].first_chunk::<8>().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+        let header =
+            usize::try_from(word(HEADER_BYTES_AT)).ok().filter(|bytes| MIN_HEADER_BYTES <= *bytes)?;
         let end = header.checked_add(usize::try_from(long).ok()?)?;
         Some(Self {
             kind: u16::from_le_bytes([head[0], head[1]]),
-            architecture: word(ARCHITECTURE),
+            architecture: word(ARCHITECTURE_AT),
             payload: bytes.get(header..end)?,
             rest: &bytes[end..],
         })

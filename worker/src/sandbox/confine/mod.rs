@@ -76,7 +76,7 @@ pub struct FileAccess {
 }
 
 /// Values for both hard and soft limits. If the worker's own limit is lower, it applies. But a candidate's lock-down
-/// fails if the worker's limits do not allow the candidate's private memory (`data`) and processes.
+/// fails if the worker's limits do not allow the candidate's private memory (`data`), address space and processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceLimits {
     /// Private writable memory (RLIMIT_DATA). Shared and read-only mappings do not count.

@@ -77,8 +77,8 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
             KillReason::DeviceCeiling { owed, ceiling } => verdict(
                 Status::DeviceMemoryLimit,
                 format!(
-                    "killed {during}: it held more on the device than was reserved for it, and the run held {owed}, above its \
-                     ceiling of {ceiling} (memory.device_ceiling)"
+                    "killed {during}: the run held {owed} on the device, above its ceiling of {ceiling} \
+                     (memory.device_ceiling)"
                 ),
             ),
             KillReason::DeviceLost => {
@@ -95,7 +95,7 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
             | KillReason::WorkerFault
             | KillReason::RunStopped
             | KillReason::Requested
-            | KillReason::Cancelled => by_supervisor(reason.outside().unwrap_or_default()),
+            | KillReason::Cancelled => by_supervisor(reason.words().unwrap_or_default()),
         };
     }
     if !death.locked {

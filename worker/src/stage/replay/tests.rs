@@ -193,7 +193,7 @@ fn replay_maps_every_failure_of_a_step_to_a_status() {
             "writes beside",
             Script::of(&[Play::WritesBeside(StrayWrite { output: 0, past: -1 })]),
             Status::OutOfBounds,
-            "wrote before the start of `output` (byte 1 before it changed)",
+            "wrote before the start of `output` (at its start - 1)",
         ),
     ];
     for (name, script, status, detail) in table {

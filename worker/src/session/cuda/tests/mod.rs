@@ -176,9 +176,10 @@ fn harmful_kernels_have_their_statuses() {
     let unwritten =
         |memory: &mut FakeMemory, params: &[u64]| relu(memory, &[params[0], params[1], params[2] - 3]);
     ends_as(Attempt::of(unwritten), Status::UnwrittenOutput, &["3 of", "never written"]);
-    for (offset, words) in
-        [(0_i64, "past the end of `output` (byte 0 after it changed)"), (-1, "before the start of `output`")]
-    {
+    for (offset, words) in [
+        (0_i64, "past the end of `output` (at its end + 0)"),
+        (-1, "before the start of `output` (at its start - 1)"),
+    ] {
         let stray_write = move |memory: &mut FakeMemory, params: &[u64]| {
             relu(memory, params)?;
             let at = if offset < 0 { params[1] - 1 } else { params[1] + 4 * params[2] };
@@ -201,7 +202,7 @@ fn harmful_kernels_have_their_statuses() {
     ends_as(
         Attempt::of(writes_beside),
         Status::OutOfBounds,
-        &["wrote past the end of the input `input` (byte 7 after it changed)"],
+        &["wrote past the end of the input `input` (at its end + 7)"],
     );
 }
 
@@ -343,11 +344,7 @@ fn workspace_beyond_the_cap_blames_the_candidate() {
             })),
         ),
     );
-    ends_as(
-        beyond,
-        Status::OutOfBounds,
-        &["past the end of the workspace `scratch` (byte 0 after it changed)"],
-    );
+    ends_as(beyond, Status::OutOfBounds, &["past the end of the workspace `scratch` (at its end + 0)"]);
 }
 
 #[test]

@@ -13,14 +13,15 @@ use super::super::memory::wait_for;
 use crate::residency::device::Buffer;
 
 const REPEATS: usize = 5;
-/// This share (1/n) of the flushed memory fits into the L2 cache, so copying it is faster per byte.
-const CACHED_SHARE: u64 = 16;
+/// A part of the flush buffer, one in this many bytes, fits into the L2 cache, so copying it is faster per byte.
+const CACHED_DIVISOR: u64 = 16;
 /// The time limit of the measurements. They take milliseconds.
 const LIMIT: Duration = Duration::from_secs(60);
 const FLUSH_BYTE: u8 = 0x3c;
 
 /// The shared buffers, and the figures that were measured with them.
 pub(in super::super) struct TimingMemory {
+    /// The slots for outputs, one for each call of a block.
     pub(super) ring: Buffer,
     flush: Buffer,
     pub(super) figures: Figures,
@@ -60,7 +61,7 @@ impl TimingMemory {
 fn measure(driver: &SharedDriver, memory: u64, bytes: Bytes) -> Result<Figures, DriverError> {
     let flush = times(driver, |driver| driver.fill(Queue::Calls, memory, FLUSH_BYTE, bytes).map(|()| true))?;
     let mut copy_rate: Option<f64> = None;
-    for share in [2, CACHED_SHARE] {
+    for share in [2, CACHED_DIVISOR] {
         let part = Bytes::new(bytes.get() / share);
         let copies = times(driver, |driver| driver.copy(memory + part.get(), memory, part))?;
         let fastest = copies.first().filter(|time| !time.is_zero());

@@ -120,7 +120,7 @@ fn verify_maps_every_failure_of_a_candidate_to_a_status() {
             "writes past the end",
             &[Play::WritesBeside(StrayWrite { output: 0, past: 0 })],
             Status::OutOfBounds,
-            "wrote past the end of `output` (byte 0 after it changed)",
+            "wrote past the end of `output` (at its end + 0)",
         ),
     ];
     for (name, calls, status, detail) in table {
@@ -161,10 +161,10 @@ fn verify_repeats_the_first_call_before_an_output_counts_as_unwritten() {
 #[test]
 fn verify_locates_writes_outside_an_output() {
     for (past, detail) in [
-        (0, "wrote past the end of `output` (byte 0 after it changed)"),
-        (7, "wrote past the end of `output` (byte 7 after it changed)"),
-        (-1, "wrote before the start of `output` (byte 1 before it changed)"),
-        (-64, "wrote before the start of `output` (byte 64 before it changed)"),
+        (0, "wrote past the end of `output` (at its end + 0)"),
+        (7, "wrote past the end of `output` (at its end + 7)"),
+        (-1, "wrote before the start of `output` (at its start - 1)"),
+        (-64, "wrote before the start of `output` (at its start - 64)"),
     ] {
         let report = one_entry(Script::of(&[Play::WritesBeside(StrayWrite { output: 0, past })]));
         assert_eq!(report.head.failures[0].detail, detail);
