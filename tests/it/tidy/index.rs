@@ -23,7 +23,8 @@ fn index_of_files_has_the_first_sentence_of_every_file() {
 
 fn expected_index() -> String {
     let mut text = String::from(
-        "\nThe first sentence of every product file's documentation, by folder. A test keeps this list up to date.\n",
+        "\nThe first sentence of the documentation of every Rust file in these folders, except most files that have only\n\
+         tests. A test keeps this list up to date.\n",
     );
     let mut files: Vec<Text> = PRODUCT.iter().flat_map(|folder| texts(folder, &[".rs"])).collect();
     files.retain(|file| !is_test(&file.path));
