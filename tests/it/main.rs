@@ -1,6 +1,8 @@
 //! Integration tests of the built program, and checks of the repository itself. Build all programs first, with
 //! `cargo build --workspace --bins`, as the README's test command does.
 
+// libtest starts tests in the order of their names. The tutorial is the longest test, so its name is early.
+mod book;
 mod captures;
 mod changed_arguments;
 mod control;
@@ -39,4 +41,3 @@ mod top;
 mod torch_extensions;
 mod triton;
 mod triton_device;
-mod tutorial;

@@ -1,4 +1,4 @@
-//! Runs the tutorial as printed: files and commands are read from the page. Of two how-to pages, only files are used.
+//! Runs the tutorial of the book as printed: files and commands are read from the page. Of two how-to pages, only files are used.
 //!
 //! A comment before a code block marks its kind:
 //!
