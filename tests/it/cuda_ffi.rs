@@ -1,4 +1,5 @@
-//! Host launchers for tvm-ffi in CUDA, on the emulated device. The tests need nvcc. Launchers that use tvm-ffi's C
+//! CUDA sources whose host code launches the kernels and is called through tvm-ffi, on the emulated device. The tests
+//! need nvcc. Launchers that use tvm-ffi's C
 //! interface run with a minimal replacement for `libtvm_ffi.so`, which the test builds. Launchers that use its C++
 //! interface are tried only if OPT_TVM_FFI names a folder with the real headers in `include` and the real library in
 //! `lib`.
@@ -49,7 +50,7 @@ fn expect_verdicts(scenario: &Scenario, source: &Path, include: &[PathBuf], libr
 }
 
 #[test]
-fn launchers_with_the_calling_convention_of_tvm_ffi_end_as_expected() {
+fn launchers_with_the_c_interface_of_tvm_ffi_end_as_expected() {
     let scenario = Scenario::create();
     scenario.write("ffi/.here", "");
     let folder = scenario.path().join("ffi");
@@ -61,7 +62,7 @@ fn launchers_with_the_calling_convention_of_tvm_ffi_end_as_expected() {
 fn launchers_with_the_cpp_interface_of_tvm_ffi_end_as_expected() {
     let Some(folder) = std::env::var_os("OPT_TVM_FFI").map(PathBuf::from) else {
         skipped(
-            "CUDA launchers in tvm-ffi's C++ were not tried: set OPT_TVM_FFI to a folder with its headers and library",
+            "CUDA launchers that use tvm-ffi's C++ interface were not tried: set OPT_TVM_FFI to a folder with the headers in `include` and the library in `lib`",
         );
         return;
     };

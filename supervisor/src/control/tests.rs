@@ -35,7 +35,8 @@ impl Bench {
         socket
     }
 
-    /// Serves everything that has arrived. Each request is answered with its name.
+    /// Serves until a step returns no request, and answers each request with its `Debug` text. The step that accepts a
+    /// connection reads nothing from it, so lines of a new connection need a second call.
     fn serve(&mut self) -> Vec<Request> {
         let mut all = Vec::new();
         loop {

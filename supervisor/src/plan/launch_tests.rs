@@ -1,4 +1,5 @@
-//! Tests plans for devices: launches are read and printed back, and mistakes have their positions.
+//! Tests plans that launch device code: a printed plan reads back as the same plan, and mistakes are reported with their
+//! positions.
 
 use std::path::Path;
 

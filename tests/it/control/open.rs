@@ -162,7 +162,10 @@ fn eval_uses_an_open_run_or_makes_a_short_one() {
     assert!(joined.json()["speedup"]["value"].is_number(), "{}", joined.json());
     let bad = scenario.run(&["eval", "plan.toml", &crashing_kernel()]).expect_exit(1);
     bad.expect_stdout(&["CRASHED", "SIGSEGV"]);
-    scenario.run(&["eval", "plan.toml", "nowhere.c"]).expect_exit(2).expect_stderr(&["cannot find"]);
+    scenario
+        .run(&["eval", "plan.toml", "nowhere.c"])
+        .expect_exit(2)
+        .expect_stderr(&["cannot resolve the path nowhere.c"]);
     let by_ctl = run.ctl(&["submit", &fast, "--wait"]).expect_exit(0);
     by_ctl.expect_stdout(&["softmax/fast-2: PASSED"]);
     run.ctl(&["shutdown"]).expect_exit(0);

@@ -31,10 +31,10 @@ use super::verify_large::tempdir;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
-    /// Runs of each kind, interleaved
+    /// Runs of each way of watching, interleaved (not with --product or --stall)
     #[arg(long, default_value_t = 20)]
     runs: u32,
-    /// The filler's limit, in MiB
+    /// The memory limit of the process that fills memory, or of the candidates, in MiB
     #[arg(long, default_value_t = 600)]
     limit: u64,
     /// Use huge pages, which fill several times as fast
@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
     /// Instead, run the product with candidates that use up their memory
     #[arg(long)]
     product: bool,
-    /// Instead, run the product with candidates that use up their memory in many ways, with or without this stall
+    /// Instead, run the product with candidates that use up their memory in many ways, during this stall (`none`: without one)
     #[arg(long, value_enum, conflicts_with = "product")]
     stall: Option<stalls::Kind>,
     /// With --stall: the number of ways
@@ -57,7 +57,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The allowed median overshoot of the product.
+/// The allowed median overshoot of the row "ours", which polls at the pace of the product.
 const ALLOWED: u64 = 16 << 20;
 /// The memory that a small process owes besides what `RLIMIT_DATA` counts, in bytes. `RLIMIT_DATA` is lower than the
 /// filler's limit by this much, and by the page tables of the filled memory.

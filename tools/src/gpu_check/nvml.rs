@@ -15,7 +15,7 @@ use crate::row::{Row, mib};
 const QUERIES: usize = 200;
 const HELD: u64 = 512 << 20;
 const TIMEOUT: Duration = Duration::from_secs(4);
-/// On the twin, figures come from a script and never change.
+/// In a dry run, a scripted twin of NVML answers, and its figures never change.
 const TIMEOUT_OF_TWIN: Duration = Duration::from_millis(50);
 
 /// NVML's view of the device with which this process computes.

@@ -21,6 +21,7 @@ pub mod host;
 pub(crate) mod pace;
 #[cfg(test)]
 pub(crate) mod scripted;
+mod stray_write;
 
 use std::io;
 use std::ops::Range;
@@ -34,6 +35,7 @@ use opt_shared::units::Bytes;
 
 pub(crate) use self::error::{InputFault, SessionError};
 use self::pace::Pace;
+pub(crate) use self::stray_write::{StrayWrite, describe_stray_write};
 use crate::judge::BytesSource;
 use crate::recorded::Recorded;
 use crate::residency::device::{Device, DeviceError};
@@ -286,23 +288,6 @@ pub(crate) struct Called {
 
 /// The return value of a candidate that does not support an entry.
 pub(crate) const UNSUPPORTED: i32 = -2;
-
-/// A store outside an output that did not cause a fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct StrayWrite {
-    pub(crate) output: usize,
-    /// The offset of the byte that changed: from the output's end, or, if negative, from its start.
-    pub(crate) past: i64,
-}
-
-/// Describes a store outside the buffer `name`. For `past`, see [`StrayWrite`].
-pub(crate) fn describe_stray_write(name: &str, past: i64) -> String {
-    if past < 0 {
-        format!("wrote before the start of {name} (at its start - {})", past.unsigned_abs())
-    } else {
-        format!("wrote past the end of {name} (at its end + {past})")
-    }
-}
 
 /// A status, with one line of detail.
 #[derive(Clone, Debug, PartialEq, Eq)]

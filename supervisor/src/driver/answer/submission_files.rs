@@ -23,7 +23,7 @@ use crate::plan::{CandidatePlan, Plan, Submission};
 /// The folder for submissions, within the run's folder. Each submission has its own folder in it.
 const FOLDER: &str = "submitted";
 const RECORD: &str = "submission.json";
-/// The largest number of submissions in a run. Each has a folder and a row.
+/// The largest number of submissions in a run. Each has a folder, and a row in the run's database.
 const MAX_SUBMISSIONS: u32 = 10_000;
 /// The largest number of source files of a submission.
 const MAX_FILES: usize = 16;
@@ -62,7 +62,7 @@ impl SubmissionRecord {
 pub(super) struct SubmissionFolders {
     /// Contains the folder of each submission.
     folder: PathBuf,
-    /// The last number that is used up, by an accepted submission or by a folder that a refused one left. `None` until
+    /// The last number that is used up, by a recorded submission or by a folder that a refused one left. `None` until
     /// the first submission, when the folder is listed to find the numbers of earlier parts of the run.
     last: Option<u32>,
     current: Option<(u32, PathBuf)>,
@@ -110,7 +110,7 @@ impl SubmissionFolders {
         }
     }
 
-    /// Creates the folder of the next submission. The number is used up only if the submission is accepted, or
+    /// Creates the folder of the next submission. The number is used up once the submission is recorded, or if
     /// its folder cannot be removed.
     fn next_folder(&mut self) -> Result<(u32, PathBuf), Refusal> {
         // Only this folder is created, not its parents: if the run's folder was moved, a new one must not appear at its

@@ -60,7 +60,7 @@ fn of_statistics(entry: &str, output: &OutputTensor, found: &Statistics, atol: f
         push(
             LintCode::TinyOutput,
             format!(
-                "no magnitude in `{path}` is above {largest:e}: a kernel that writes only zeros is within the absolute \
+                "no finite magnitude in `{path}` is above {largest:e}: zeros in their place are within the absolute \
                  tolerance {atol:e}"
             ),
         );
@@ -93,7 +93,7 @@ fn of_statistics(entry: &str, output: &OutputTensor, found: &Statistics, atol: f
 }
 
 /// Computes the statistics of a tensor's stored values. Conjugation and negation are ignored, because they change
-/// neither how much the values vary nor how large they are.
+/// neither how much the values vary nor how large they are. The mean of a negated tensor has the wrong sign.
 fn of_tensor<E>(tensor: &Tensor, buffer: &mut [u8], read: &mut ReadRange<'_, E>) -> Result<Statistics, E> {
     let mut accumulator = Accumulator::default();
     for run in runs(tensor) {
