@@ -126,6 +126,16 @@ fn job_that_does_not_fit_leaves_the_other_running() {
 }
 
 #[test]
+fn output_beyond_the_smallest_limit_is_cut_off() {
+    let plan = Plan { extra: "limits.output_kib = 1".to_owned(), ..Plan::softmax(&["bad/floods_stdout"]) };
+    let scenario = Scenario::with_plan(&plan.text());
+    let (outcome, summary) = scenario.run_plan(0, &["--set", "run.stages=[\"build\", \"verify\"]"]);
+    let candidate = summary.candidate(SOFTMAX, "floods_stdout");
+    outcome.expect_equal(candidate["status"].as_str(), Some("PASSED"), "the candidate");
+    outcome.expect_equal(candidate["verify"]["output_truncated"].as_bool(), Some(true), "its output");
+}
+
+#[test]
 fn candidates_of_a_failed_baseline_are_verified_and_timed() {
     let mut plan = Plan::softmax(&["fast", "naive"]);
     plan.baseline = "bad/wrong_by_nine_percent".to_owned();

@@ -203,13 +203,15 @@ pub fn outputs(entry: &Entry) -> Result<Vec<OutputTensor>, BindError> {
     Ok(found)
 }
 
-/// Returns true if two tensors are the same view of the same storage. Their conj and neg bits are not compared.
+/// Returns true if two tensors are the same view of the same storage, with the same values.
 pub(super) fn is_same(one: &Tensor, other: &Tensor) -> bool {
     one.storage == other.storage
         && one.storage_offset == other.storage_offset
         && one.dtype == other.dtype
         && one.shape == other.shape
         && one.stride == other.stride
+        && one.conjugate == other.conjugate
+        && one.negative == other.negative
 }
 
 /// Returns true if `mutates` records the same tensor as the value of an argument after the call.

@@ -219,6 +219,9 @@ mod tests {
             found(&entry(args, Value::None, vec![("arg0", after)])).unwrap_err().to_string()
         };
         assert!(message(vec![part(0, 4, 1), part(2, 4, 1)], f32s(4, 1)).contains("with another argument"));
+        let negated = Tensor { negative: true, ..super::super::fixture::dense(DType::Float32, &[4], 0) };
+        let negated = Value::Tensor(Arc::new(negated));
+        assert!(message(vec![part(0, 4, 1), negated], f32s(4, 1)).contains("with another argument"));
         assert!(message(vec![part(0, 4, 0)], part(0, 4, 0)).contains("elements that share memory"));
         assert!(message(vec![part(0, 4, 2)], f32s(4, 1)).contains("different strides"));
         let apart = entry(vec![part(0, 4, 1), part(4, 4, 1)], Value::None, vec![("arg0", f32s(4, 1))]);

@@ -14,6 +14,7 @@ use opt_shared::units::Bytes;
 use crate::sandbox::confine::{
     Confinement, FileAccess, ProcessLimit, ResourceLimits, SandboxKind, library_folders,
 };
+use crate::sandbox::streams;
 
 /// Address space that glibc reserves for each thread's arena.
 const ARENA: Bytes = Bytes::mib(128);
@@ -56,9 +57,9 @@ pub(crate) fn for_candidate(
             address_space: Some(
                 memory + ARENA.saturating_mul(u64::from(threads) + 1) + LIBRARIES + libraries,
             ),
-            // This limit also applies to the standard streams, sealed memfds of half this size in whole pages. A write
-            // beyond their end fails with EPERM because of the seal, but one beyond this limit would raise SIGXFSZ.
-            file_size: limits.output.saturating_mul(2),
+            // This limit also applies to the standard streams, sealed memfds of half this size. A write beyond their end
+            // fails with EPERM because of the seal, but one beyond this limit would raise SIGXFSZ.
+            file_size: streams::size_for(limits.output).saturating_mul(2),
             open_files: limits.open_files,
             processes: Some(process_limit(limits.processes.unwrap_or_else(|| tasks(threads)))),
             stack: STACK,

@@ -14,10 +14,15 @@ pub(crate) struct Stream {
     size: u64,
 }
 
+/// The size of a stream for a limit on output: the limit in whole pages.
+pub(crate) fn size_for(limit: Bytes) -> Bytes {
+    Bytes::new(limit.get().next_multiple_of(rustix::param::page_size() as u64))
+}
+
 impl Stream {
-    pub(crate) fn create(size: Bytes) -> rustix::io::Result<Self> {
-        let size = size.get().next_multiple_of(rustix::param::page_size() as u64);
-        Ok(Self { memfd: memfd::fixed("opt-stream", Bytes::new(size))?, size })
+    pub(crate) fn create(limit: Bytes) -> rustix::io::Result<Self> {
+        let size = size_for(limit);
+        Ok(Self { memfd: memfd::fixed("opt-stream", size)?, size: size.get() })
     }
 
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {

@@ -252,8 +252,9 @@ def takes_outputs(function, symbol, inputs, outputs):
         return False
     if fits(inputs + outputs):
         return True
+    count = f"at least {least}" if most is None else f"{least} to {most}" if least < most else least
     raise TypeError(
-        f"`{symbol}` takes {least if least == most else f'{least} to {most}'} positional arguments; it must take the {inputs} of "
+        f"`{symbol}` takes {count} positional arguments; it must take the {inputs} of "
         f"the captures, or {inputs + outputs} if the outputs follow them"
     )
 
