@@ -47,7 +47,8 @@ impl Attempted {
         Ok(value.get_name().to_owned())
     }
 
-    /// The kernel of `configs/cuda/bad.cu`, and the code that a driver documents for its fault.
+    /// The kernel of `configs/cuda/bad.cu`, and the code that a driver documents for its fault. `Good` runs a
+    /// kernel of `cases.rs` instead.
     const fn kernel(self) -> (&'static str, u32) {
         match self {
             Self::IllegalAddress => ("writes_to_nowhere", 700),
@@ -138,7 +139,7 @@ enum Waited {
     TooLong,
 }
 
-/// Waits for a child's answer, then kills it. Returns the answer, and how long it took to end the child.
+/// Waits for a child's answer, then kills the child. Returns the answer, and how long the killing and reaping took.
 fn finish(mut child: Child, limit: Duration) -> Result<(Waited, Duration)> {
     let out = child.stdout.take().context("a child without output")?;
     let (send, received) = mpsc::channel();

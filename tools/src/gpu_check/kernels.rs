@@ -10,7 +10,7 @@ use crate::cases::{self, Case, Expected};
 use crate::row::{Judgement, Row};
 use crate::steps::Step;
 
-/// The time limit of one kernel. All of them take milliseconds.
+/// The time limit of one kernel. On a card, each takes milliseconds.
 pub(crate) const LIMIT: Duration = Duration::from_secs(5);
 /// The relative and absolute tolerance. The sums are short, and the approximate exponential of `softmax/fast` is the
 /// least exact.

@@ -14,7 +14,7 @@ use opt_supervisor::core::spec::{RunSpec, UnitSpec};
 use super::sources::random_submission;
 use super::tape::Tape;
 
-/// A time at which runs of these sizes have no more work.
+/// A time at which a simulated run has no more work.
 const LONG_AFTER: Duration = Duration::from_secs(6_000);
 
 #[derive(Debug, Default)]
