@@ -13,6 +13,7 @@ use crate::cuda::Device;
 use crate::row::{Row, mib};
 
 const QUERIES: usize = 200;
+/// The size of the allocation whose appearance in NVML's figures is timed, in bytes.
 const HELD: u64 = 512 << 20;
 const TIMEOUT: Duration = Duration::from_secs(4);
 /// In a dry run, a scripted twin of NVML answers, and its figures never change.

@@ -20,6 +20,7 @@ const KEPT: Bytes = Bytes::mib(64);
 /// An amount of memory above every ceiling of a device.
 const TOO_MUCH: Bytes = Bytes::mib(1200);
 
+/// The state of the simulated device.
 #[derive(Debug)]
 pub(crate) struct Card {
     /// Zero if there is no device.

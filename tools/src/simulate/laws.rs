@@ -135,6 +135,7 @@ impl Laws {
         self.builds_without_room += 1;
     }
 
+    /// Returns a worker that is alive, or that is dead and has left live runners.
     pub(crate) fn tree_mut(&mut self, worker: WorkerId) -> Option<&mut WorkerState> {
         self.workers.get_mut(&worker).or(self.returning.get_mut(&worker))
     }
@@ -363,8 +364,8 @@ impl Laws {
     }
 
     /// Checks law 4 of ARCHITECTURE.md. Each live verifier that has had a lease must have been sampled while idle
-    /// since then, and must not have grown by more than the plan allows. If the plan ends verifiers before this profile,
-    /// because of what they have validated together or in any case, there must be no such verifier.
+    /// since then, and must not have grown by more than the plan allows. If the plan ends verifiers before this
+    /// profile, because of what they have validated together or in any case, there must be no such verifier.
     fn starts_clean(&self, order: Order) -> Result<(), String> {
         let (job, _) = self.supply.units[order.unit.index()];
         let recycle = &self.spec.jobs[job.index()].recycle;

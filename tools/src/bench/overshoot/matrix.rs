@@ -133,6 +133,7 @@ struct End {
     over: u64,
     /// The peak that the supervisor recorded.
     sampled: Value,
+    /// How long the stall lasted; zero if the run ended first.
     stalled: Duration,
     took: Duration,
 }
