@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn incident_set_has_its_original_size() {
+    fn incident_set_has_its_original_size_and_refuses_invalid_scales() {
         let total = |scale| -> Bytes {
             let set = set(scale, 0).unwrap();
             (0..set.entries).map(|entry| set.capture(entry).estimate()).sum()

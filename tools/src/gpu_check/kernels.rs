@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_and_nan_are_noticed() {
+    fn wrong_missing_and_nan_values_are_noticed() {
         let expected = Expected::Floats(vec![1.0, 2.0]);
         let judged = |values: &[f32]| super::judged(&cases::bytes_of(values), &expected).0;
         assert!(judged(&[1.0, 2.0001]));
