@@ -1,4 +1,4 @@
-//! Measures the time to find the best of a hundred candidates, one of which is clearly faster, and compares it with
+//! Measures the time to find the best of many candidates, one of which is clearly faster, and compares it with
 //! other builds of the product.
 
 use std::path::{Path, PathBuf};

@@ -48,7 +48,7 @@ const ALLOWED_US: f64 = 5_000.0;
 const MAX_IDLE: u64 = 8 << 20;
 /// The allowed growth of the supervisor's resident and owed memory, in MiB, from the first quarter after settling to
 /// the last.
-const RESIDENT_NOISE_MIB: f64 = 1.0;
+const MEMORY_NOISE_MIB: f64 = 1.0;
 /// Memory may grow during this many cycles at the start, but during at most a tenth of all cycles.
 const SETTLING: usize = 100;
 

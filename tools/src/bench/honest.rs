@@ -170,6 +170,7 @@ struct Series {
     intervals: usize,
     /// The number of intervals that contain the true ratio.
     containing: usize,
+    /// The median half-width of the intervals, relative to the speed-up.
     half_width: f64,
     /// The median speed-up.
     speedup: f64,

@@ -1,6 +1,6 @@
-//! A long test of law 8: in each of many runs, up to three things happen at random moments. Processes are killed or
-//! asked to end, workers are replaced, candidates are cancelled. Every run must end with the right verdicts and leave
-//! nothing behind.
+//! A long test of law 8 of ARCHITECTURE.md: in each of many runs, up to three things happen at random moments.
+//! Processes are killed or asked to end, workers are replaced, candidates are cancelled. Every run must end with the
+//! right verdicts and leave nothing behind.
 //!
 //! Integration tests kill single processes of the same fixture, in fewer runs.
 

@@ -88,8 +88,9 @@ enum Command {
 }
 
 /// Does the work of a child process, if the first argument is the hidden one of a filler, a spinning process, a reader
-/// or a worker of the product. Returns its exit code, and `None` without such an argument.
-fn entered() -> Option<ExitCode> {
+/// or a worker of the product. Returns the exit code; `None` if there is no such argument, or if the worker's other
+/// arguments are invalid.
+fn run_as_child() -> Option<ExitCode> {
     let mut arguments = std::env::args_os().skip(1);
     let first = arguments.next()?;
     if first.to_str() == Some(filler::ARGUMENT) {
@@ -116,7 +117,7 @@ fn entered() -> Option<ExitCode> {
 }
 
 fn main() -> ExitCode {
-    if let Some(code) = entered() {
+    if let Some(code) = run_as_child() {
         return code;
     }
     let done = match Arguments::parse().command {

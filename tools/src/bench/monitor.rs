@@ -1,5 +1,5 @@
-//! Measures the cost of sampling: the product's sampler reads sixteen idle workers and one process with a limit, ten
-//! times a second.
+//! Measures the cost of sampling: the product's sampler reads idle workers and one process with a limit, by default
+//! sixteen workers ten times a second.
 
 use std::path::Path;
 use std::time::{Duration, Instant};

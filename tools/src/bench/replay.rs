@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
             .context("starting gen-captures")?;
         ensure!(made.success(), "gen-captures failed");
         let files = captures(&set)?;
-        let (floor, whole) = floor(arguments, &folder, &set)?;
+        let (floor, whole) = floor_and_whole(arguments, &folder, &set)?;
         let steps = arguments.budgets.max(2) - 1;
         let budgets: Vec<u64> =
             (0..=steps).map(|at| floor + (whole - floor) * u64::from(at) / u64::from(steps)).collect();
@@ -103,7 +103,8 @@ fn ratio(result: &Value) -> Option<f64> {
     Some(result["total_ms"].as_f64()? / longer)
 }
 
-fn floor(arguments: &Arguments, folder: &Path, set: &Path) -> Result<(u64, u64)> {
+/// Returns the smallest budget with which the replay can run, and the budget that holds all tensors, in bytes.
+fn floor_and_whole(arguments: &Arguments, folder: &Path, set: &Path) -> Result<(u64, u64)> {
     let plan = plan(arguments, folder, set, &[1 << 50])?;
     let checked = Command::new(binary("opt-supervisor")?)
         .args(["check", "--json"])

@@ -1,8 +1,7 @@
 //! Measures replays on a simulated card, on whose virtual clock kernels and copies take the time of a model. With
 //! perfect overlap, a replay takes as long as the longer of copying and computing.
 //!
-//! Nothing here is a time of a real card. What is measured is how well the pool's thread keeps the copies behind the
-//! calls.
+//! Nothing here is a time of a real card. What is measured is how well the pool's thread overlaps copies with calls.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -21,7 +20,7 @@ const PAGE: u64 = 2 << 20;
 /// The size of an input, in rows of 1024 float32.
 const ROWS: u32 = 64;
 /// The device memory that the script of NVML's twin reports for a context, in MiB.
-const HELD: u64 = 300;
+const CONTEXT_MIB: u64 = 300;
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -78,7 +77,7 @@ fn replayed(arguments: &Arguments, folder: &Path, speed: u64) -> Result<Vec<Valu
     // Moves within the device take no noticeable time.
     let model = format!("{} 1000000 {speed}", arguments.instruction_ns);
     std::fs::write(folder.join("cuda-clock"), model)?;
-    let processes = vec![with_context(&[(0, HELD)])];
+    let processes = vec![with_context(&[(0, CONTEXT_MIB)])];
     let card = Script { devices: vec![Device { processes, ..device() }], ..Script::default() };
     let nvml = Twin::install(folder, &card)?;
     let mut command = Command::new(binary("opt-supervisor")?);

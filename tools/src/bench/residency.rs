@@ -86,6 +86,7 @@ fn anonymous() -> io::Result<u64> {
 
 struct Storage<'a> {
     bytes: Bytes,
+    /// Whether the source keeps all bytes in host memory.
     held: bool,
     watch: &'a Watch<'a>,
 }

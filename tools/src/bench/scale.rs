@@ -27,7 +27,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The targets: resident memory, CPU time for each candidate, and the longest turn.
+/// The targets: resident memory, CPU time for each candidate, and the longest turn of the main loop.
 const MAX_RESIDENT_MIB: f64 = 20.0;
 const MAX_CPU_MS: f64 = 1.5;
 const MAX_TURN_MS: f64 = 20.0;

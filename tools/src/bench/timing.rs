@@ -47,6 +47,7 @@ int run(void *self, const OptAny *args, int32_t n, OptAny *ret) {
 
 /// The iterations of the baseline, which take about 60 µs.
 pub(super) const SPIN: u64 = 40_000;
+/// The iterations of the faster kernel.
 const LESS: u64 = 36_000;
 /// The iterations of the slow kernel, which take several seconds.
 const SLOW: u64 = 3_000_000_000;

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn total_is_met_except_for_the_outputs() {
+    fn total_is_met_except_for_the_outputs_and_refused_if_too_small() {
         let asked = Bytes::mib(64);
         let set = EmbeddingSet::new(4, Some(asked), 1).unwrap();
         let total: Bytes = (0..4).map(|entry| set.capture(entry).estimate()).sum();

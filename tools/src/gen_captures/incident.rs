@@ -1,7 +1,8 @@
 //! The capture set of the incident that led to this project, at full size: 20 entries, two bfloat16 tables saved ten
 //! times each, 51.3 GiB. Plans and kernels are written beside the captures, so the set can be run immediately.
 //!
-//! `embedding` generates the numbers. If the disk does not have space for everything, nothing is written.
+//! With `--scale`, the tables have fewer rows. `embedding` generates the numbers. If the disk does not have space for
+//! everything, nothing is written.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +22,7 @@ const KERNELS: [(&str, &str); 3] = [
     ("ahead.c", include_str!("../../../configs/incident/ahead.c")),
 ];
 
-/// Creates the set. `scale` reduces the number of rows and changes nothing else.
+/// Creates the set. `scale` is the fraction of each table's rows that the set has.
 pub(crate) fn set(scale: f64, seed: u64) -> Result<EmbeddingSet> {
     ensure!(
         0.0 < scale && scale <= 1.0,
@@ -74,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn incident_set_has_its_original_size() {
+    fn incident_set_has_its_original_size_and_refuses_invalid_scales() {
         let total = |scale| -> Bytes {
             let set = set(scale, 0).unwrap();
             (0..set.entries).map(|entry| set.capture(entry).estimate()).sum()

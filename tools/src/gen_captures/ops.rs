@@ -1,5 +1,4 @@
-//! Sets of float32 captures of one op, of any shape. They are large enough to time, and their outputs are computed in
-//! float64.
+//! Sets of float32 captures of one op, of any shape with at least two axes. Their outputs are computed in float64.
 //!
 //! Outputs are computed row by row while they are written. Only `linear` keeps its weight in memory.
 
@@ -60,7 +59,7 @@ impl OpSet {
         shape[0] = ((shape[0] as f64 * scale).round() as u64).max(1);
         let width = shape[shape.len() - 1];
         let out_features = out_features.unwrap_or(width);
-        // Far more than measurements need. The limit keeps the products below from overflowing.
+        // Far more than measurements need. The limit keeps later products of sizes from overflowing.
         const MAX_ELEMENTS: u64 = 1 << 40;
         for (rows_and_width, what) in
             [(&shape[..], "input"), (&[width, out_features], "weight"), (&[shape[0], out_features], "output")]
@@ -156,7 +155,7 @@ impl OpSet {
 
 type RowFunction = Box<dyn FnMut(&[f64]) -> Vec<f64>>;
 
-/// A tensor of normally distributed numbers.
+/// A tensor of roughly normally distributed numbers.
 fn drawn(numbers: Numbers, shape: &[u64]) -> Values<'static> {
     let elements: u64 = shape.iter().product();
     Values {
@@ -223,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn linear_output_ends_with_its_features() {
+    fn linear_output_has_the_scaled_rows_and_the_requested_width() {
         let set = OpSet::new(Op::Linear, &[6, 8], Some(3), 0.5, 0).unwrap();
         let capture = set.capture(1);
         assert_eq!(capture.output.shape, [3, 3]);

@@ -1,4 +1,4 @@
-//! Tests whether a context starts under the protections of a runner, under each one alone and under all together.
+//! Tests whether a context starts under the protections of a runner: under three of them alone, and under all together.
 //!
 //! The protections are the product's own code. Unlike those of a candidate on the CPU, the Landlock rules allow access
 //! to the device nodes, `/proc` and `/sys`.

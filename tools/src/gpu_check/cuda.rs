@@ -11,7 +11,7 @@ use opt_shared::units::to_index;
 
 use crate::Arguments;
 
-/// A function that only the twin of the driver has.
+/// The name of a function that only the twin of the driver has.
 const TWIN_MARK: &[u8] = b"opt_cuda_twin\0";
 /// The driver's constants `CU_LAUNCH_PARAM_…`.
 const PARAM_END: usize = 0;
@@ -267,7 +267,7 @@ impl Device {
     }
 
     /// Creates a pool on this device with the maximum size `bytes`; 0 sets no maximum. The pool step measures
-    /// whether the driver enforces it.
+    /// whether the driver enforces this maximum.
     pub(crate) fn pool(&self, bytes: u64) -> Result<Pool> {
         // SAFETY: the structure consists of numbers and pointers. Zeros are valid for both, and mean "default".
         let mut properties: sys::CUmemPoolProps = unsafe { std::mem::zeroed() };

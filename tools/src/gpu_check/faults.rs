@@ -23,11 +23,11 @@ use crate::steps::{Step, own_command};
 const COUNT: usize = 200;
 const THREADS: u32 = 64;
 /// The time limit of the endless kernel.
-const LIMIT: Duration = Duration::from_secs(1);
+const ENDLESS_LIMIT: Duration = Duration::from_secs(1);
 /// The time limit of a child's answer. Making a context can take seconds.
-const ANSWER: Duration = Duration::from_secs(6);
+const ANSWER_LIMIT: Duration = Duration::from_secs(6);
 /// The time limit of the answer about an endless kernel. Its launch may never return, so there may be no answer.
-const ENDLESS_ANSWER: Duration = Duration::from_secs(5);
+const ENDLESS_ANSWER_LIMIT: Duration = Duration::from_secs(5);
 
 /// The work of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -47,7 +47,8 @@ impl Attempted {
         Ok(value.get_name().to_owned())
     }
 
-    /// The kernel of `configs/cuda/bad.cu`, and the code that a driver documents for its fault.
+    /// The kernel of `configs/cuda/bad.cu`, and the code that a driver documents for its fault. `Good` runs a
+    /// kernel of `cases.rs` instead.
     const fn kernel(self) -> (&'static str, u32) {
         match self {
             Self::IllegalAddress => ("writes_to_nowhere", 700),
@@ -96,7 +97,7 @@ fn shown(fault: &TrialFault) -> String {
 /// The time limit of a faulty kernel. In a dry run, the endless kernel gets no more time than on a card, because it
 /// exceeds any limit.
 fn limit_of(what: Attempted, arguments: &Arguments) -> Duration {
-    if what == Attempted::Endless { LIMIT } else { arguments.limit(kernels::LIMIT) }
+    if what == Attempted::Endless { ENDLESS_LIMIT } else { arguments.limit(kernels::LIMIT) }
 }
 
 /// In the child: runs the kernel, and says what happened.
@@ -109,7 +110,7 @@ pub(crate) fn attempt(what: Attempted, arguments: &Arguments) -> Result<()> {
     } else {
         let (text, code, ended_well) = match end_of(what.kernel().0, &device, limit_of(what, arguments)) {
             TrialEnd::Fault(fault) => (shown(&fault), Some(fault.code), false),
-            TrialEnd::Endless => (format!("not complete after {} s", LIMIT.as_secs()), None, false),
+            TrialEnd::Endless => (format!("not complete after {} s", ENDLESS_LIMIT.as_secs()), None, false),
             TrialEnd::Over { .. } => ("it ended without an error".to_owned(), None, true),
         };
         // A later call would wait for a kernel that never ends.
@@ -138,7 +139,7 @@ enum Waited {
     TooLong,
 }
 
-/// Waits for a child's answer, then kills it. Returns the answer, and how long it took to end the child.
+/// Waits for a child's answer, then kills the child. Returns the answer, and how long the killing and reaping took.
 fn finish(mut child: Child, limit: Duration) -> Result<(Waited, Duration)> {
     let out = child.stdout.take().context("a child without output")?;
     let (send, received) = mpsc::channel();
@@ -161,7 +162,7 @@ fn finish(mut child: Child, limit: Duration) -> Result<(Waited, Duration)> {
 
 /// Returns whether another process can still compute, and its answer.
 fn afterwards(arguments: &Arguments) -> Result<(bool, String)> {
-    let (waited, _) = finish(start(Attempted::Good, arguments)?, arguments.limit(ANSWER))?;
+    let (waited, _) = finish(start(Attempted::Good, arguments)?, arguments.limit(ANSWER_LIMIT))?;
     Ok(match waited {
         Waited::Answered(found) => (found.ended_well, format!("a new process: {}", found.text)),
         Waited::Ended | Waited::TooLong => (false, "a new process gave no answer".to_owned()),
@@ -179,7 +180,7 @@ fn emulated(kernel: &'static str, limit: Duration) -> (Option<u32>, String) {
 
 pub(crate) fn rows(what: Attempted, arguments: &Arguments) -> Result<Vec<Row>> {
     let (kernel, documented) = what.kernel();
-    let (waited, _) = finish(start(what, arguments)?, arguments.limit(ANSWER))?;
+    let (waited, _) = finish(start(what, arguments)?, arguments.limit(ANSWER_LIMIT))?;
     let (works, after) = afterwards(arguments)?;
     let (emulated_code, emulated) = emulated(kernel, limit_of(what, arguments));
     let fault = format!("the fault of `{kernel}`");
@@ -211,15 +212,17 @@ pub(crate) fn rows(what: Attempted, arguments: &Arguments) -> Result<Vec<Row>> {
 
 pub(crate) fn endless(arguments: &Arguments) -> Result<Vec<Row>> {
     let (kernel, watchdog) = Attempted::Endless.kernel();
-    let (waited, reaped) = finish(start(Attempted::Endless, arguments)?, ENDLESS_ANSWER)?;
+    let (waited, reaped) = finish(start(Attempted::Endless, arguments)?, ENDLESS_ANSWER_LIMIT)?;
     let (works, after) = afterwards(arguments)?;
-    let (_, emulated) = emulated(kernel, LIMIT);
+    let (_, emulated) = emulated(kernel, ENDLESS_LIMIT);
     // A driver with a watchdog, or the twin, may end the kernel itself.
     let (is_endless, text) = match waited {
         Waited::Answered(found) => {
             (!found.ended_well && found.code.is_none_or(|code| code == watchdog), found.text)
         }
-        Waited::TooLong => (true, format!("its process said nothing for {} s", ENDLESS_ANSWER.as_secs())),
+        Waited::TooLong => {
+            (true, format!("its process said nothing for {} s", ENDLESS_ANSWER_LIMIT.as_secs()))
+        }
         Waited::Ended => (false, "its process ended without an answer".to_owned()),
     };
     Ok(vec![

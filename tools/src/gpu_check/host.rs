@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn references_agree_with_values_computed_by_hand() {
+    fn results_equal_known_values() {
         let matrix = |values| Matrix { values, width: 2 };
         close(
             &matmul(matrix(&[1.0, 2.0, 3.0, 4.0]), matrix(&[5.0, 6.0, 7.0, 8.0])),

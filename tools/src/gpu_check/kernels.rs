@@ -10,7 +10,7 @@ use crate::cases::{self, Case, Expected};
 use crate::row::{Judgement, Row};
 use crate::steps::Step;
 
-/// The time limit of one kernel. All of them take milliseconds.
+/// The time limit of one kernel. On a card, each takes milliseconds.
 pub(crate) const LIMIT: Duration = Duration::from_secs(5);
 /// The relative and absolute tolerance. The sums are short, and the approximate exponential of `softmax/fast` is the
 /// least exact.
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_values_and_nan_are_noticed() {
+    fn wrong_missing_and_nan_values_are_noticed() {
         let expected = Expected::Floats(vec![1.0, 2.0]);
         let judged = |values: &[f32]| super::judged(&cases::bytes_of(values), &expected).0;
         assert!(judged(&[1.0, 2.0001]));

@@ -13,6 +13,7 @@ use crate::cuda::Device;
 use crate::row::{Row, mib};
 
 const QUERIES: usize = 200;
+/// The size of the allocation whose appearance in NVML's figures is timed, in bytes.
 const HELD: u64 = 512 << 20;
 const TIMEOUT: Duration = Duration::from_secs(4);
 /// In a dry run, a scripted twin of NVML answers, and its figures never change.
@@ -36,7 +37,7 @@ impl Watched {
         Ok(self.nvml.read(self.index)?)
     }
 
-    /// The memory of this process, if NVML lists it.
+    /// The memory of this process in bytes, if NVML lists this process and knows the figure.
     pub(crate) fn own(&self) -> Result<Option<u64>> {
         let own = std::process::id();
         let reading = self.read()?;

@@ -15,8 +15,8 @@ use crate::cuda::{Device, Pinned};
 use crate::row::Row;
 
 /// The size of the test file, in bytes.
-const FILE: usize = 512 << 20;
-const FILE_OF_TWIN: usize = 16 << 20;
+const FILE_BYTES: usize = 512 << 20;
+const FILE_BYTES_OF_TWIN: usize = 16 << 20;
 const BLOCK: usize = 8 << 20;
 /// A flag of `preadv2` since Linux 6.14. The headers of some libcs do not have it yet.
 const RWF_DONTCACHE: i32 = 0x80;
@@ -25,7 +25,7 @@ const ALIGNMENT: usize = 4096;
 
 pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
     let open = Device::open(arguments)?;
-    let file = Scratch::write(&arguments.dir, arguments.size(FILE, FILE_OF_TWIN))?;
+    let file = Scratch::write(&arguments.dir, arguments.size(FILE_BYTES, FILE_BYTES_OF_TWIN))?;
     let mut pinned = Pinned::allocate(&open, BLOCK)?;
     let mut plain = vec![0u8; BLOCK + ALIGNMENT];
     let skip = plain.as_ptr().align_offset(ALIGNMENT);

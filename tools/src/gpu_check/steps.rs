@@ -17,7 +17,7 @@ use crate::Arguments;
 use crate::row::Row;
 
 /// The number of characters to which a step's error is cut.
-const ERROR: usize = 400;
+const ERROR_CHARS: usize = 400;
 const POLL: Duration = Duration::from_millis(5);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -52,7 +52,7 @@ pub(crate) enum Step {
     Timer,
 }
 
-/// Every step with its title and its time limit in seconds, in the order in which they run.
+/// Every step with its title and its time limit in seconds on a card, in the order in which the steps run.
 pub(crate) const STEPS: [(Step, &str, u64); 28] = [
     (Step::Embedding, "kernels of embedding", 15),
     (Step::Linear, "kernels of linear", 15),
@@ -127,7 +127,7 @@ pub(crate) fn run(step: Step, title: &str, limit: Duration, arguments: &Argument
     Ended { rows, took }
 }
 
-/// Runs a step. Returns its rows, and why it did not end as it should.
+/// Runs a step. Returns its rows, and the reason if the step did not end as it should.
 fn collect(mut command: Command, limit: Duration) -> Result<(Vec<Row>, Option<String>)> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().context("starting the step")?;
@@ -196,7 +196,7 @@ fn ended(status: ExitStatus) -> String {
 
 fn shortened(text: &str) -> String {
     let text = text.replace('\n', " ");
-    match text.char_indices().nth(ERROR) {
+    match text.char_indices().nth(ERROR_CHARS) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text,
     }
@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn steps_together_take_less_than_eight_minutes() {
+    fn limits_of_all_steps_add_up_to_less_than_eight_minutes() {
         let seconds: u64 = STEPS.iter().map(|(_, _, limit)| limit).sum();
         assert!(seconds < 8 * 60, "{seconds} s");
     }

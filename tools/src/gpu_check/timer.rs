@@ -12,8 +12,8 @@ use crate::row::{Judgement, Row};
 
 const LAUNCHES: usize = 2000;
 const LAUNCHES_OF_TWIN: usize = 20;
-/// The rows, columns and inner size of the product. On a card it takes milliseconds, so the cost of a launch is
-/// hidden.
+/// The rows, columns and inner size of the matrix product. On a card, the product takes milliseconds, so the cost of a
+/// launch is hidden.
 const SIDE: usize = 2048;
 const SIDE_OF_TWIN: usize = 32;
 const TIMED: usize = 60;

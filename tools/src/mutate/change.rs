@@ -6,8 +6,8 @@ use rand::{Rng, SeedableRng};
 
 /// The maximum number of changes. More changes would turn any input into noise.
 const MAX_CHANGES: usize = 8;
-/// The largest number of bytes that one change takes out of the middle, or repeats up to 64 times. A piece of another
-/// input may be four times as long.
+/// The largest number of bytes that one change cuts out, replaces, or repeats up to 64 times. A piece of another input
+/// may be four times as long. Only a change that cuts off the end of the input may take more.
 const MAX_PIECE: usize = 64;
 
 /// Numbers at which computations with sizes and offsets often go wrong.
@@ -30,7 +30,7 @@ const EDGES: [u64; 16] = [
     0xffff_ffff_ffff_ffff,
 ];
 
-/// Fragments of the input formats.
+/// Fragments of pickles.
 const PICKLE: [&[u8]; 30] = [
     b"ctorch._utils\n_rebuild_tensor_v2\n",
     b"ctorch._utils\n_rebuild_tensor_v3\n",
@@ -63,6 +63,7 @@ const PICKLE: [&[u8]; 30] = [
     b"\x93",
     b"\x94",
 ];
+/// Fragments of the text formats: plans, JSON and messages.
 const LINES: [&[u8]; 22] = [
     b"{",
     b"}",

@@ -22,7 +22,7 @@ const MAX_CPU_TIME: Duration = Duration::from_secs(2);
 /// The limit in wall-clock time, because an answer that waits uses no CPU time.
 const MAX_WALL_TIME: Duration = Duration::from_secs(60);
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
-/// The memory that any input may use, in bytes.
+/// The memory that a reader may use for any input, in bytes.
 const BASE_MEMORY: usize = 24 << 20;
 /// The additional memory allowed per byte of input. A list of small numbers needs about forty times the size of its
 /// pickle.
@@ -77,7 +77,7 @@ fn main() -> anyhow::Result<()> {
     // Suppress the default message, because a panic is reported below.
     std::panic::set_hook(Box::new(|_| {}));
     for target in chosen {
-        each(target, &arguments, &current)?;
+        try_inputs(target, &arguments, &current)?;
     }
     Ok(())
 }
@@ -99,7 +99,7 @@ fn write_seeds(target: &Target, folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn each(target: &Target, arguments: &Arguments, current: &Current) -> anyhow::Result<()> {
+fn try_inputs(target: &Target, arguments: &Arguments, current: &Current) -> anyhow::Result<()> {
     let inputs = short_inputs(target)?;
     let state = arguments.folder.join(format!("{}.next", target.name));
     let (first, end) = match arguments.again {

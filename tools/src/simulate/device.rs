@@ -14,11 +14,13 @@ use opt_supervisor::core::spec::{RunSpec, Step};
 use super::laws::WorkerState;
 use super::tape::Tape;
 
-/// The memory that the driver keeps, according to the core.
+/// If unattributed memory grows by at most this amount, the core counts the growth as the driver's, not as memory of
+/// ended workers.
 const KEPT: Bytes = Bytes::mib(64);
-/// An amount of memory above any ceiling.
+/// An amount of memory above every ceiling of a device.
 const TOO_MUCH: Bytes = Bytes::mib(1200);
 
+/// The state of the simulated device.
 #[derive(Debug)]
 pub(crate) struct Card {
     /// Zero if there is no device.

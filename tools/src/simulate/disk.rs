@@ -28,8 +28,8 @@ pub(crate) fn events(tape: &mut Tape) -> Vec<(Moment, Event)> {
     events
 }
 
-/// Chooses the cause of a failure that is the host's fault. Returns what the attempt lacked, a name for the cause, and
-/// the event that ends the shortage, if it ends.
+/// Chooses the cause of a failure that is the host's fault. Returns what the attempt lacked, if anything,
+/// a name for the cause, and the event that ends a shortage of room for builds, if it ends.
 pub(crate) fn cause(
     stage: Stage,
     at: Moment,

@@ -27,7 +27,7 @@ pub(crate) struct WorkerState {
     /// Whether the policy log says that it, or its runners, did not end in time.
     pub(crate) reported_overdue: bool,
     pub(crate) lease: Option<(LeaseId, Order)>,
-    /// Whether it must run alone, without other leases of this run.
+    /// Whether its last lease must run alone, without other leases of this run.
     alone: bool,
     pub(crate) leases: u32,
     pub(crate) reserved: Bytes,
@@ -135,6 +135,7 @@ impl Laws {
         self.builds_without_room += 1;
     }
 
+    /// Returns a worker that is alive, or that is dead and has left live runners.
     pub(crate) fn tree_mut(&mut self, worker: WorkerId) -> Option<&mut WorkerState> {
         self.workers.get_mut(&worker).or(self.returning.get_mut(&worker))
     }
@@ -362,9 +363,9 @@ impl Laws {
         if is_exclusive { self.starts_clean(order) } else { Ok(()) }
     }
 
-    /// Checks law 4. Each live verifier that has had a lease must have been sampled since then, and must not have grown
-    /// by more than the plan allows. If the plan ends verifiers before this profile, because of what they have
-    /// validated together or in any case, there must be no such verifier.
+    /// Checks law 4 of ARCHITECTURE.md. Each live verifier that has had a lease must have been sampled while idle
+    /// since then, and must not have grown by more than the plan allows. If the plan ends verifiers before this
+    /// profile, because of what they have validated together or in any case, there must be no such verifier.
     fn starts_clean(&self, order: Order) -> Result<(), String> {
         let (job, _) = self.supply.units[order.unit.index()];
         let recycle = &self.spec.jobs[job.index()].recycle;
@@ -385,7 +386,7 @@ impl Laws {
     }
 
     /// Checks that, if the device's ceiling is exceeded, a worker or a runner is being ended, or memory of an ended
-    /// worker is awaited.
+    /// worker is awaited. Unified memory has no separate ceiling, so nothing is checked.
     pub(crate) fn device_is_relieved(&self) -> Result<(), String> {
         if self.spec.ceilings.unified || !self.card.exists() {
             return Ok(());

@@ -30,6 +30,7 @@ use super::user;
 const SAMPLE_EVERY: Duration = Duration::from_secs(3);
 const MIB64: Bytes = Bytes::mib(64);
 
+/// How a run broke a law, and the step in which it did.
 #[derive(Debug)]
 pub(crate) struct Broken {
     pub(crate) step: usize,
@@ -48,7 +49,7 @@ pub(crate) struct Machine {
     planned: u32,
     next_pid: u32,
     /// Whether every start of a worker fails from now on.
-    broken: bool,
+    starts_fail: bool,
     /// Kills whose reasons are not recorded yet, because the database accepts no rows.
     held: Vec<Action>,
     outcome: Outcome,
@@ -68,7 +69,7 @@ impl Machine {
             plans: BTreeMap::new(),
             planned: 0,
             next_pid: 100,
-            broken: false,
+            starts_fail: false,
             held: Vec::new(),
             outcome: Outcome::default(),
             log: Vec::new(),
@@ -411,8 +412,8 @@ impl Machine {
         let after = self.tape.soon();
         let why = || "simulated".to_owned();
         let choice = self.tape.byte();
-        self.broken |= choice == 254;
-        match if self.broken { 8 + choice % 4 } else { choice % 12 } {
+        self.starts_fail |= choice == 254;
+        match if self.starts_fail { 8 + choice % 4 } else { choice % 12 } {
             8 => self.plan(after, Event::WorkerNotReady { worker, why: why(), alive: false }),
             9 => self.plan(after, Event::WorkerNotReady { worker, why: why(), alive: true }),
             10 => self.plan_end(after, worker),

@@ -1,7 +1,8 @@
 //! `simulate`: runs the supervisor's real core on a simulated machine.
 //!
 //! Workers fail to start, die, hang, report nonsense or do not end. Sources offer units, withdraw them or never answer.
-//! Free memory changes, on the host and on a device. Users interrupt, and clocks jump.
+//! Free memory changes, on the host and on a device. Users interrupt, and clocks jump. After every step, the laws are
+//! checked (`laws.rs`).
 //!
 //! Every choice is the next byte of a tape, and zero is the uneventful choice. A tape is generated from a seed. If a
 //! run breaks a law, the seed and the step are printed, and `--seed` repeats the run.
@@ -29,7 +30,7 @@ use self::machine::{Broken, Machine};
 use self::outcome::Outcome;
 use self::tape::Tape;
 
-/// The maximum number of steps. Runs of these sizes need fewer, so a run that reaches this number counts as endless.
+/// The maximum number of steps. Simulated runs need fewer, so a run that reaches this number counts as endless.
 const MAX_STEPS: usize = 8_000;
 /// A tape has fewer choices than this. After the last choice, nothing goes wrong.
 const MAX_TAPE: usize = 800;
@@ -106,8 +107,8 @@ fn tape_of(seed: u64) -> Vec<u8> {
     (0..length).map(|_| if random.random_range(0..10) < trouble { random.random() } else { 0 }).collect()
 }
 
-/// Simplifies a tape whose run breaks a law: zeroes bytes as long as a law is still broken, and then cuts off the zeros
-/// at the end.
+/// Simplifies a tape whose run breaks a law: zeroes each piece without which the run still breaks some law, and then
+/// cuts off the zeros at the end.
 fn shrunk(mut tape: Vec<u8>) -> Vec<u8> {
     let fails = |tape: &[u8]| simulate(tape).is_err();
     let mut piece = tape.len().next_power_of_two();

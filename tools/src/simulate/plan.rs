@@ -1,5 +1,5 @@
-//! The plans that run on the simulated machine: one to three small jobs, whose settings are small enough to take
-//! effect, and replays after them.
+//! The plans that run on the simulated machine: one to three small jobs, many with limits low enough to be reached, and
+//! up to three replays after them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use opt_supervisor::core::testkit::plan::{self, Candidate, Plan, a_job, a_replay
 
 use super::tape::Tape;
 
-/// A unit that an earlier part of the run has finished.
+/// The state of a unit that an earlier part of the run has finished.
 const ENDED: Resumed = Resumed::Ended { status: Status::Passed, verified: true, speedup: None };
 
 const STAGE: StageSpec = StageSpec { deadline: Duration::from_secs(10), ..plan::STAGE };
@@ -62,7 +62,7 @@ pub(crate) fn random_plan(tape: &mut Tape) -> Plan {
         job.broken = tape.seldom().then(|| "simulated".to_owned());
         for _ in 0..=tape.byte() % 4 {
             job.candidates.push(next_unit(&plan));
-            // Some candidates fit on the device, some never do, and some do not use it.
+            // Some candidates fit on either size of device, some only on the larger one, and some use none.
             let on_device = if device == 0 { 0 } else { tape.pick(&[200, 0, 400, 800]) };
             let on_device = Bytes::mib(on_device);
             let reserved = Bytes::mib(tape.pick(&[100, 20, 180, 500]));

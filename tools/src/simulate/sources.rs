@@ -27,7 +27,8 @@ impl Sources {
         Self { plan, stock }
     }
 
-    /// The events that follow a request for units, with their times. Units get their ids when they are offered.
+    /// Chooses how a source answers a request for units. Returns the name of this answer, and its events with their
+    /// delays. Units get their final ids when their offer reaches the core.
     pub(crate) fn wanted(
         &mut self,
         job: JobId,
@@ -76,10 +77,11 @@ pub(crate) fn random_submission(job: JobId, tape: &mut Tape) -> Event {
     Event::Offered { job, units: vec![unit], by: Offer::Unasked }
 }
 
-/// Gives the units of an offer the ids that follow those of the `taken_up` accepted units.
-pub(crate) fn with_next_ids(mut event: Event, taken_up: usize) -> Event {
+/// Gives the units of an offer the ids that follow those of the units that the core has accepted so far. `accepted` is
+/// the number of these.
+pub(crate) fn with_next_ids(mut event: Event, accepted: usize) -> Event {
     if let Event::Offered { units, .. } = &mut event {
-        for (unit, id) in units.iter_mut().zip(taken_up..) {
+        for (unit, id) in units.iter_mut().zip(accepted..) {
             unit.id = UnitId(u32::try_from(id).unwrap_or(u32::MAX));
         }
     }

@@ -6,7 +6,7 @@ use opt_shared::ids::{JobId, UnitId};
 use opt_supervisor::core::event::{Answer, Event, Offer};
 use opt_supervisor::core::spec::{Resumed, RunSpec, UnitSpec};
 
-/// A message to which the core must reply.
+/// An offer or a withdrawal to which the core has not replied yet.
 #[derive(Debug)]
 enum Expected {
     Offered(JobId, Vec<UnitSpec>, Offer),
@@ -43,7 +43,7 @@ impl SupplyLaws {
             return Ok(());
         }
         match expected {
-            Expected::Offered(job, units, by) => self.taken_up(job, units, by)?,
+            Expected::Offered(job, units, by) => self.accepted(job, units, by)?,
             Expected::Withdrawn(unit) if self.done.contains_key(&unit) => {
                 self.withdrawn.insert(unit);
             }
@@ -52,7 +52,7 @@ impl SupplyLaws {
         Ok(())
     }
 
-    fn taken_up(&mut self, job: JobId, units: Vec<UnitSpec>, by: Offer) -> Result<(), String> {
+    fn accepted(&mut self, job: JobId, units: Vec<UnitSpec>, by: Offer) -> Result<(), String> {
         match by {
             Offer::Asked { more: false } => {
                 self.asked.remove(&job);

@@ -25,7 +25,7 @@ impl Tape {
         choices[usize::from(self.byte()) % choices.len()]
     }
 
-    /// True one time in eight, but never after the end of the tape.
+    /// True for one in eight values of the next byte, but never after the end of the tape.
     pub(crate) fn seldom(&mut self) -> bool {
         self.byte() % 8 == 7
     }

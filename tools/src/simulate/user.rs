@@ -14,7 +14,7 @@ use opt_supervisor::core::spec::{RunSpec, UnitSpec};
 use super::sources::random_submission;
 use super::tape::Tape;
 
-/// A time at which runs of these sizes have no more work.
+/// A time at which a simulated run has no more work.
 const LONG_AFTER: Duration = Duration::from_secs(6_000);
 
 #[derive(Debug, Default)]
@@ -71,8 +71,8 @@ impl User {
         self.paused = false;
     }
 
-    /// Checks that the user's requests allow a unit to start. `after` is true for a unit that runs after the jobs. Such
-    /// a unit may still start when an open run with no other work is shut down.
+    /// Checks that the user's requests allow a unit to start. `after` is true for a replay, which runs after the jobs.
+    /// A replay may still start when an open run with no other work is shut down.
     pub(crate) fn may_start(&self, unit: UnitId, after: bool) -> Result<(), &'static str> {
         match () {
             () if self.asked.is_some() => Err("a request has no answer"),

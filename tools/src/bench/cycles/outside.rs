@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use opt_supervisor::memory::procfs::ProcessSampler;
 use opt_supervisor::memory::tree::children;
 
-use super::{Figures, RESIDENT_NOISE_MIB, mib};
+use super::{Figures, MEMORY_NOISE_MIB, mib};
 
 const EVERY: Duration = Duration::from_secs(1);
 /// The allowed growth of a count, because workers start and end. Descriptors and threads may grow by a multiple of it.
@@ -24,7 +24,9 @@ struct Snapshot {
     /// Milliseconds since 1970.
     at: u64,
     descriptors: usize,
+    /// The number of descriptors that refer to files of `memfd_create`.
     memory_files: usize,
+    /// The number of files of any process in `/dev/shm`.
     shared_memory: usize,
     children: usize,
     threads: usize,
@@ -78,7 +80,7 @@ fn snapshot(pid: u32) -> Option<Snapshot> {
 }
 
 impl Outside {
-    /// Returns each figure's samples from this moment on, with the growth that counts as noise.
+    /// Returns each figure's samples since `from` (milliseconds since 1970), with the growth that counts as noise.
     pub(super) fn since(&self, from: u64) -> [(&'static str, Figures, f64); 7] {
         let of = |which: fn(&Snapshot) -> f64| {
             let mut figures = Figures::default();
@@ -94,8 +96,8 @@ impl Outside {
             ("shared_memory_files", of(|it| it.shared_memory as f64), COMING_AND_GOING),
             ("children", of(|it| it.children as f64), COMING_AND_GOING),
             ("threads", of(|it| it.threads as f64), COMING_AND_GOING * 2.0),
-            ("resident_mib", of(|it| it.resident), RESIDENT_NOISE_MIB),
-            ("owed_mib", of(|it| it.owed), RESIDENT_NOISE_MIB),
+            ("resident_mib", of(|it| it.resident), MEMORY_NOISE_MIB),
+            ("owed_mib", of(|it| it.owed), MEMORY_NOISE_MIB),
         ]
     }
 }

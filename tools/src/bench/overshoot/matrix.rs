@@ -24,42 +24,43 @@ const ALLOWED_OVER: u64 = 32 << 20;
 const SOURCE: &str = include_str!("ways.c");
 /// The interval at which this process looks at runners.
 const POLL: Duration = Duration::from_millis(2);
-const REFUSED: &str = "HOST_MEMORY_LIMIT";
-/// The status of a way that aborts after a refusal that is not recorded as a lack of memory.
-const ABORTED: &str = "CRASHED";
+/// The status of a way that is stopped at the memory limit: by a refusal of Linux, or by the supervisor.
+const LIMITED: &str = "HOST_MEMORY_LIMIT";
+/// The status of a way that ends with an abort or a fault that is not recorded as a lack of memory.
+const CRASHED: &str = "CRASHED";
 
 /// The ways of `ways.c`, in their order, each with the status of a candidate that uses it.
 const WAYS: [(&str, &str); 30] = [
-    ("malloc, 16 B", REFUSED),
-    ("malloc, 64 KiB", REFUSED),
-    ("malloc, 4 MiB", REFUSED),
-    ("calloc, 1 MiB", REFUSED),
-    ("realloc, growing", REFUSED),
-    ("posix_memalign, 2 MiB", REFUSED),
-    ("sbrk", REFUSED),
-    ("map, one page", REFUSED),
-    ("map, 64 MiB", REFUSED),
-    ("map, no reserve", REFUSED),
-    ("map, populated", REFUSED),
-    ("map, huge pages", REFUSED),
-    ("map, made writable later", REFUSED),
-    ("mremap, growing", ABORTED),
-    ("MADV_POPULATE_WRITE", REFUSED),
-    ("shared map", ABORTED),
-    ("shared map, populated", ABORTED),
-    ("page tables", REFUSED),
-    ("page tables, 8 threads", REFUSED),
-    ("maps, 8 threads", REFUSED),
-    ("malloc, 8 threads", REFUSED),
-    ("recursion", ABORTED),
-    ("stacks of threads", ABORTED),
-    ("filled by the kernel", REFUSED),
-    ("1 MiB each ms", REFUSED),
-    ("bursts of 128 MiB", REFUSED),
-    ("maps with holes", REFUSED),
-    ("one byte of each page", REFUSED),
-    ("page tables, slowly", REFUSED),
-    ("memfd", ABORTED),
+    ("malloc, 16 B", LIMITED),
+    ("malloc, 64 KiB", LIMITED),
+    ("malloc, 4 MiB", LIMITED),
+    ("calloc, 1 MiB", LIMITED),
+    ("realloc, growing", LIMITED),
+    ("posix_memalign, 2 MiB", LIMITED),
+    ("sbrk", LIMITED),
+    ("map, one page", LIMITED),
+    ("map, 64 MiB", LIMITED),
+    ("map, no reserve", LIMITED),
+    ("map, populated", LIMITED),
+    ("map, huge pages", LIMITED),
+    ("map, made writable later", LIMITED),
+    ("mremap, growing", CRASHED),
+    ("MADV_POPULATE_WRITE", LIMITED),
+    ("shared map", CRASHED),
+    ("shared map, populated", CRASHED),
+    ("page tables", LIMITED),
+    ("page tables, 8 threads", LIMITED),
+    ("maps, 8 threads", LIMITED),
+    ("malloc, 8 threads", LIMITED),
+    ("recursion", CRASHED),
+    ("stacks of threads", CRASHED),
+    ("filled by the kernel", LIMITED),
+    ("1 MiB each ms", LIMITED),
+    ("bursts of 128 MiB", LIMITED),
+    ("maps with holes", LIMITED),
+    ("one byte of each page", LIMITED),
+    ("page tables, slowly", LIMITED),
+    ("memfd", CRASHED),
 ];
 
 pub(super) fn run(arguments: &Arguments, kind: Kind) -> Result<bool> {
@@ -132,6 +133,7 @@ struct End {
     over: u64,
     /// The peak that the supervisor recorded.
     sampled: Value,
+    /// How long the stall lasted; zero if the run ended first.
     stalled: Duration,
     took: Duration,
 }

@@ -1,6 +1,6 @@
 /* Thirty ways of using up memory, one for each value of WAY. matrix.rs names the ways, and puts a definition of WAY in
- * front of this file. Each way begins some time after its call, so that the machine can be disturbed first. Most end
- * with an abort when memory is refused. */
+ * front of this file. Each way begins 1.5 s after its call, so that a stall can begin first. Most end with an abort
+ * when memory is refused. */
 #include "hostile.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* Reads all of `weight`, once per process, and then looks the rows up.
- * input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse | output */
+ * Arguments: input, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, and then the output. */
 #include <string.h>
 
 #include "opt_candidate.h"

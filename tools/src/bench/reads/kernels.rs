@@ -20,7 +20,7 @@ use crate::verify_large::median;
 
 const DENSE: &str = include_str!("dense.c");
 const SPARSE: &str = include_str!("../../../../configs/demo/embedding/fast.c");
-/// The number of rows of each file that are read to measure latency.
+/// The number of rows, and also of pages, of each file that are read to measure latency.
 const SAMPLES: u32 = 100;
 
 /// The rows of the set that a kernel has to read.
@@ -159,7 +159,7 @@ fn dd(files: &[PathBuf]) -> Result<()> {
     Ok(())
 }
 
-/// Counts the rows that the entries look up, and times reads of some rows of the same size from cold files.
+/// Counts the rows that the entries look up, and times reads of random rows and pages of the cold files.
 fn rows(files: &[PathBuf]) -> Result<Rows> {
     let mut random = rand::rngs::StdRng::seed_from_u64(5);
     let (mut touched, mut seconds, mut weighted, mut pages) = (0, 0.0, 0.0, 0.0);

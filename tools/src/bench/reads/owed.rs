@@ -11,7 +11,7 @@ use opt_supervisor::memory::procfs::ProcessSampler;
 
 /// The first command line argument that makes this program a reader.
 pub(crate) const ARGUMENT: &str = "__stream";
-/// The sampling interval. The slots of a reader exist from its first chunk to its last, so samples cannot miss them.
+/// The sampling interval. The buffers of a reader exist from its first chunk to its last, so samples cannot miss them.
 const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 pub(super) fn command(path: &Path, bytes: u64, method: ReadMethod, readers: usize) -> Result<Command> {
