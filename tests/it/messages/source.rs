@@ -9,7 +9,7 @@ use std::path::Path;
 pub struct Message {
     /// Relative to the root of the repository.
     pub file: String,
-    /// `Enum::Variant`, or the macro.
+    /// `Enum::Variant`, the struct, or the macro.
     pub name: String,
     pub example: String,
 }
@@ -61,7 +61,7 @@ const EXAMPLES: [(&str, &str); 40] = [
     ("version", "7"),
 ];
 
-/// The messages of `shared`, `supervisor` and `worker`, without their tests, sorted by file.
+/// The messages of `shared`, `supervisor` and `worker`, without tests and canaries, sorted by file.
 pub fn messages(root: &Path) -> Vec<Message> {
     let mut files = Vec::new();
     for member in ["shared/src", "supervisor/src", "worker/src"] {
