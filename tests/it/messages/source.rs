@@ -61,7 +61,7 @@ const EXAMPLES: [(&str, &str); 40] = [
     ("version", "7"),
 ];
 
-/// The messages of `shared`, `supervisor` and `worker`, without tests and canaries, sorted by file.
+/// The messages of `shared`, `supervisor` and `worker`, without their tests, sorted by file.
 pub fn messages(root: &Path) -> Vec<Message> {
     let mut files = Vec::new();
     for member in ["shared/src", "supervisor/src", "worker/src"] {
