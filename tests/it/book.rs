@@ -1,4 +1,5 @@
-//! Runs the tutorial of the book as printed: files and commands are read from the page. Of two how-to pages, only files are used.
+//! Runs the tutorial of the book as printed: files and commands are read from the page. Tests of two how-to
+//! pages take only the files.
 //!
 //! A comment before a code block marks its kind:
 //!
@@ -167,7 +168,7 @@ fn tutorial_runs_as_printed() {
 }
 
 #[test]
-fn kernel_of_the_how_to_page_passes() {
+fn kernel_of_the_page_on_writing_kernels_passes() {
     let scenario = Scenario::with_plan(
         "[run]\nstages = [\"build\", \"verify\"]\n[[job]]\ncaptures = \"captures\"\nentries = [\"entry_000000.pt\"]\n\
          candidates = [\"relu.c\"]\n",

@@ -1,8 +1,9 @@
 //! CUDA sources whose host code launches the kernels and is called through tvm-ffi, on the emulated device. The tests
-//! need nvcc. Launchers that use tvm-ffi's C
-//! interface run with a minimal replacement for `libtvm_ffi.so`, which the test builds. Launchers that use its C++
-//! interface are tried only if OPT_TVM_FFI names a folder with the real headers in `include` and the real library in
-//! `lib`.
+//! need nvcc.
+//!
+//! Launchers that use the C interface of tvm-ffi run with a minimal replacement for `libtvm_ffi.so`, which the test
+//! builds. Launchers that use the C++ interface are tried only if OPT_TVM_FFI names a folder with the real headers in
+//! `include` and the real library in `lib`.
 
 use std::path::{Path, PathBuf};
 

@@ -32,7 +32,7 @@ fn start(scenario: &Scenario, twin: &Twin, dir: &str) -> Child {
     on_a_card(scenario, twin, &mut command).spawn().expect("the program starts")
 }
 
-/// Runs the plan to its end, and returns the summary.
+/// Runs the plan to its end, and checks the exit code.
 fn run(scenario: &Scenario, script: &Script, code: i32) -> (Outcome, Summary) {
     let twin = twin(scenario, script);
     finish(scenario, start(scenario, &twin, "runs/plan"), code)

@@ -100,7 +100,7 @@ fn doctor_text_has_a_line_for_every_protection() {
     ]);
 }
 
-/// With so few file descriptors, `doctor` cannot start a canary, so it claims no protection.
+/// With so few file descriptors, `doctor` cannot start a canary, the process that proves a protection.
 #[test]
 fn untested_protection_is_not_claimed() {
     let scenario = Scenario::create();

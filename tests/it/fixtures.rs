@@ -86,15 +86,15 @@ fn first_difference(path: &str, found: &Value, expected: &Value) -> Option<Strin
 }
 
 #[test]
-fn tree_shows_dtypes_shapes_and_bytes() {
+fn inspect_shows_the_tree_of_a_capture_and_none_of_a_malicious_file() {
     let scenario = Scenario::create();
     let path = data("captures/torch_nn_functional_embedding/entry_000000.pt");
     let outcome = scenario.run(&["inspect".as_ref(), path.as_os_str()]).expect_exit(0);
     outcome.expect_stdout(&["float32[", "int64[", "weight"]);
     outcome.expect(outcome.stdout.contains(" B") || outcome.stdout.contains("KiB"), "sizes are shown");
 
-    let damaged = data("formats/malicious_os_system.pt");
-    let outcome = scenario.run(&["inspect".as_ref(), damaged.as_os_str()]).expect_exit(1);
+    let malicious = data("formats/malicious_os_system.pt");
+    let outcome = scenario.run(&["inspect".as_ref(), malicious.as_os_str()]).expect_exit(1);
     outcome.expect(outcome.stdout.is_empty(), "a refused file has no tree");
     outcome.expect_stderr(&["system"]);
 }

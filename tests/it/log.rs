@@ -1,4 +1,5 @@
-//! The log of a run: JSON lines in its folder, and readable lines on standard error, filtered by `RUST_LOG`.
+//! The log of a run: JSON lines in its folder, whatever `RUST_LOG` is, and readable lines on standard error, which
+//! `RUST_LOG` filters.
 
 use opt_tests::summary::list;
 use opt_tests::{Outcome, Scenario, Summary};
@@ -24,7 +25,7 @@ fn logged(filter: Option<&str>) -> (Outcome, Vec<Value>, Summary) {
 }
 
 #[test]
-fn run_writes_json_lines_and_readable_lines() {
+fn log_file_has_every_attempt_whatever_the_filter_for_standard_error() {
     for (filter, is_shown) in
         [(None, false), (Some("opt_supervisor::driver=debug"), true), (Some("off"), false)]
     {

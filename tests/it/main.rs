@@ -1,7 +1,8 @@
 //! Integration tests of the built program, and checks of the repository itself. Build all programs first, with
 //! `cargo build --workspace --bins`, as the README's test command does.
 
-// libtest starts tests in the order of their names. The tutorial is the longest test, so its name is early.
+// libtest starts tests in the order of their names. The longest test runs the tutorial, so its module has an early
+// name: `book`.
 mod book;
 mod captures;
 mod changed_arguments;

@@ -1,4 +1,5 @@
-//! Laws 3 and 5 on real runs: `check` names the memory that a run needs, and measurements agree with predictions.
+//! Laws 3 and 5 (ARCHITECTURE.md) on real runs: `check` names the memory that a run needs, and measurements agree with
+//! predictions.
 
 use opt_tests::{Outcome, Scenario, Summary, data, summary::list};
 use serde_json::Value;
@@ -97,8 +98,8 @@ fn plan_that_never_fits_starts_no_worker() {
     outcome.expect(detail.contains("host_ceiling"), detail);
 }
 
-/// A plan with a small candidate, and a large one that gcc needs 230 MiB to compile. `settings` are more lines of the
-/// plan: `[memory]`, and then those of `[build]`.
+/// A plan with a small candidate, and a large one that gcc needs 230 MiB to compile. `settings` has the table
+/// `[memory]`, if any, and the start of the table `[build]`.
 fn with_a_large_source(settings: &str) -> Scenario {
     // A table of two million numbers.
     let large = "#define A 1,1,1,1,1,1,1,1,1,1,\n#define B A A A A A A A A A A\n#define C B B B B B B B B B B\n\

@@ -1,5 +1,5 @@
-//! Law 4: after a large verification, the verifier ends before a profiler gets a lease. The tests read this from the
-//! summary.
+//! When workers are recycled, according to the summary: by law 4 (ARCHITECTURE.md), a verifier ends after a large
+//! verification, before a profiler gets a lease. A worker also ends after a number of leases that the plan sets.
 
 use opt_tests::{Outcome, Scenario, Summary, repository, summary::list};
 use serde_json::Value;

@@ -170,7 +170,7 @@ fn expect_refused(scenario: &Scenario, parts: &[&str]) {
 }
 
 #[test]
-fn wrong_schedule_leaves_no_result() {
+fn resumed_replay_uses_its_recording_and_refuses_a_wrong_one() {
     let scenario = Scenario::create();
     captures(&scenario);
     let text = plan("lookups", &[("model", "64MiB", "")]);

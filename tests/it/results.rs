@@ -1,4 +1,4 @@
-//! Results of runs: exit codes, statuses of jobs and candidates, and all commands that show them.
+//! Results of runs: exit codes, statuses of jobs and candidates, and commands that show them.
 
 mod commands;
 pub mod plans;

@@ -1,5 +1,5 @@
-//! Law 8, nothing is lost: after kills at random moments and after interrupts, every verdict is right, finished work is
-//! not repeated, and no process or temporary file is left.
+//! Law 8 (ARCHITECTURE.md), nothing is lost: after kills at random moments and after interrupts, every verdict is
+//! right, finished work is not repeated, and no process or temporary file is left.
 
 pub(crate) mod record;
 
@@ -133,7 +133,8 @@ fn hanging_device_worker_is_replaced_and_changes_no_verdict() {
     }
 }
 
-/// A function that kills or stops a process during a run. It returns the process, or `None` if the run ended first.
+/// A function that kills, terminates or stops a process during a run. It returns the process, or `None` if the run
+/// ended first.
 type Strike = fn(&Fixture, &str, Duration, &mut Chance) -> Result<Option<Process>, String>;
 
 fn strikes_change_no_verdict(create: fn() -> Fixture, victims: &[&str], strikes: usize, strike: Strike) {

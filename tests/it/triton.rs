@@ -71,7 +71,6 @@ fn every_triton_kernel_ends_as_expected() {
     );
 }
 
-/// A kernel in Triton passes without a time in a job whose other kernels are timed.
 #[test]
 fn triton_kernel_passes_without_a_time_beside_timed_kernels() {
     let naive = repository().join("configs/demo/softmax/naive.c");

@@ -244,7 +244,7 @@ impl Shared {
         })
     }
 
-    /// Lists a folder from its entry number `offset` on. The folders of tests are so small that one answer has all
+    /// Lists the entries of a folder after number `offset`. The folders of tests are so small that one answer has all
     /// entries. The kernel asks again after the last one.
     fn list(&self, node: u64, offset: u64) -> io::Result<Vec<u8>> {
         let folder = self.source.join(self.state().path(node)?);

@@ -7,14 +7,14 @@ use std::process::{Command, Stdio};
 
 use crate::repository;
 
-/// Returns an interpreter that can import `module`: the one of the virtual environment `target/ENVIRONMENT`, which
-/// `.ci/run` creates, or else `python3`.
-pub fn python_with(module: &str, environment: &str) -> Option<PathBuf> {
+/// Returns an interpreter that can import `modules` (separated by commas): the one of the virtual environment
+/// `target/ENVIRONMENT`, which `.ci/run` creates, or else `python3`; `None` if neither can.
+pub fn python_with(modules: &str, environment: &str) -> Option<PathBuf> {
     let made = repository().join("target").join(environment).join("bin/python3");
     [made, PathBuf::from("python3")].into_iter().find(|python| {
         let mut command = Command::new(python);
         let tried =
-            command.args(["-c", &format!("import {module}")]).stdout(Stdio::null()).stderr(Stdio::null());
+            command.args(["-c", &format!("import {modules}")]).stdout(Stdio::null()).stderr(Stdio::null());
         tried.status().is_ok_and(|status| status.success())
     })
 }

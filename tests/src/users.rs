@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::paths::binary;
 use crate::scenario::Scenario;
 
-/// The first of a range of user ids that systems do not usually assign, so other processes do not have such an id.
+/// The first of a range of user ids that are rarely in use, so other processes are unlikely to have such an id.
 const FIRST: u32 = 61_000;
 /// The number of ids for one test process. Concurrent test processes very likely use different ids.
 const IDS_PER_PROCESS: u32 = 16;

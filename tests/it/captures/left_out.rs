@@ -1,5 +1,5 @@
 //! One bad file does not stop a command that reads many files: the command names the bad file, processes the others,
-//! and ends with exit code 1.
+//! and ends with exit code 1. Also, no command follows links or blocks on a FIFO in a store.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;

@@ -10,7 +10,7 @@ use super::client::LiveRun;
 use super::slow;
 use crate::report::browser::skipped;
 
-/// The first code block in the language `language` on the page that contains `mark`.
+/// The page's first code block in this language that contains `mark`.
 fn documented_block(language: &str, mark: &str) -> String {
     let page =
         std::fs::read_to_string(repository().join("docs/reference/control.md")).expect("a readable page");

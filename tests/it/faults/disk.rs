@@ -32,7 +32,7 @@ impl SmallDisk {
         mounted.then_some(Self { path })
     }
 
-    /// The folder of what uses up the disk.
+    /// The folder with the files that use up the disk.
     fn fillers(&self) -> PathBuf {
         let folder = self.path.join("fillers");
         fs::create_dir_all(&folder).expect("a folder");
@@ -49,8 +49,8 @@ impl SmallDisk {
         }
     }
 
-    /// Removes what uses up the disk.
-    fn empty(&self) {
+    /// Removes the files that use up the disk.
+    fn remove_fillers(&self) {
         fs::remove_dir_all(self.fillers()).expect("removed");
     }
 
@@ -132,7 +132,7 @@ fn builds_wait_for(room: &Room) {
     until("the build waits for room", || waits_for(&run).contains("room for builds"));
     run.ctl(&["why", "softmax/fast"]).expect_exit(0).expect_stdout(&["no room for builds"]);
     run.ctl(&["status"]).expect_exit(0).expect_stdout(&["waiting for room for builds: ", room.name]);
-    disk.empty();
+    disk.remove_fillers();
     until("the candidate has passed", || status()["jobs"][0]["passed"] == 2);
     run.ctl(&["shutdown"]).expect_exit(0);
     let (outcome, summary) = run.finish(0);
@@ -151,7 +151,7 @@ fn run_on_a_full_disk_continues_when_there_is_room() {
         let status = run.ctl(&["status", "--json"]);
         status.code != Some(0) || status.json()["waiting"]["for"].is_string()
     });
-    disk.empty();
+    disk.remove_fillers();
     let (outcome, summary) = run.finish(0);
     verdicts_are_right(&outcome, &summary);
 }

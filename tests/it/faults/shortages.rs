@@ -8,7 +8,7 @@ use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use super::{scenario, started, verdicts_are_right};
 use crate::control::client::LiveRun;
 
-/// How long the supervisor cannot open files. The test sleeps for this time, because the shortage is the fault.
+/// How long the supervisor cannot open files. The test sleeps for this time, because it has no event to wait for.
 const SHORTAGE: std::time::Duration = std::time::Duration::from_millis(500);
 
 #[test]

@@ -59,7 +59,7 @@ const LIMIT: u64 = (64 + 2 * 8 + 16 + 2) << 20;
 const OVERSHOOT: u64 = 16 << 20;
 
 #[test]
-fn every_kind_of_bomb_is_stopped_near_its_limit() {
+fn every_kind_of_bomb_is_refused_or_stopped_near_its_limit() {
     users().into_iter().for_each(run_bombs);
 }
 

@@ -181,7 +181,7 @@ fn compiler_outside_the_system_needs_its_folder_in_the_plan() {
     outcome.expect_equal(verdict.as_str(), "PASSED", detail);
 }
 
-/// Verifies the good kernel with these settings. Returns its status and detail.
+/// Verifies the good kernel with these settings. Returns the outcome, and the kernel's status and detail.
 fn one_kernel(scenario: &Scenario, settings: &[&str]) -> (Outcome, String, String) {
     scenario.write(
         "plan.toml",

@@ -1,5 +1,6 @@
 //! Markers: byte strings taken from the expected outputs and from all parts of a capture that are not tensors. No
-//! candidate may ever see one. One more, from an input, shows that the scanner works.
+//! candidate may ever see one. The scanner, a kernel that searches all that it can read, looks for them. One more
+//! marker, from an input, shows that the scanner works.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -18,7 +19,8 @@ const MIN_DISTINCT: usize = 10;
 const MARKERS_PER_OUTPUT: usize = 40;
 
 pub(super) struct Markers {
-    beside: Vec<[u8; MARKER_BYTES]>,
+    /// The markers that no candidate may see.
+    forbidden: Vec<[u8; MARKER_BYTES]>,
     /// A marker from the input of the first capture.
     in_input: [u8; MARKER_BYTES],
     files: Vec<PathBuf>,
@@ -32,7 +34,7 @@ impl Markers {
             .map(|entry| entry.expect("an entry").path())
             .collect();
         files.sort();
-        let mut beside = Vec::new();
+        let mut forbidden = Vec::new();
         let mut in_input = None;
         for file in &files {
             let capture = CaptureFile::open(file).expect("a capture");
@@ -57,25 +59,25 @@ impl Markers {
                 // The scanner searches for the first two bytes, and runs of one byte are common.
                 let begins_rarely = marker[0] != marker[1];
                 if begins_rarely && MIN_DISTINCT <= distinct(&marker) {
-                    beside.push(marker);
+                    forbidden.push(marker);
                 }
             }
         }
-        // Leave out bytes that also occur in the executable.
+        // Leave out markers that also occur in the executable.
         let executable = std::fs::read(binary()).expect("the executable can be read");
-        let known = found_in(&executable, &beside);
-        beside.retain(|marker| !known.contains(marker));
-        Self { beside, in_input: in_input.expect("a capture"), files }
+        let known = found_in(&executable, &forbidden);
+        forbidden.retain(|marker| !known.contains(marker));
+        Self { forbidden, in_input: in_input.expect("a capture"), files }
     }
 
     pub(super) fn count(&self) -> usize {
-        self.beside.len()
+        self.forbidden.len()
     }
 
     /// The contents of the scanner's `markers.h`.
     pub(super) fn header(&self) -> String {
         let mut text = format!("#define MARKER_BYTES {MARKER_BYTES}\n#define MARKERS");
-        for (number, marker) in self.beside.iter().enumerate() {
+        for (number, marker) in self.forbidden.iter().enumerate() {
             let comma = if number == 0 { "" } else { "," };
             write!(text, "{comma} \\\n    {{ {} }}", hidden(marker)).expect("text");
         }

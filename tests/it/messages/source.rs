@@ -9,7 +9,7 @@ use std::path::Path;
 pub struct Message {
     /// Relative to the root of the repository.
     pub file: String,
-    /// `Enum::Variant`, or the macro.
+    /// `Enum::Variant`, the struct, or the macro.
     pub name: String,
     pub example: String,
 }

@@ -26,6 +26,7 @@ const EXPLOITS: &[(&str, &[&str])] = &[
     ("sleeps_in_its_import", PASSED),
     ("searches_for_answers", PASSED),
     ("spoils_torch", PASSED),
+    // The baseline.
     ("honest", PASSED),
 ];
 

@@ -116,11 +116,11 @@ fn copies_of_a_zygote_draw_their_own_numbers() {
     assert!(differ(&one, &other), "{one:?} {other:?}");
 }
 
+/// Whether all numbers differ. Without numpy, a kernel reports `nothing` in place of its number.
 fn differ(one: &[String], other: &[String]) -> bool {
     one.iter().zip(other).all(|(one, other)| one != other || one == "nothing")
 }
 
-/// If the zygote is killed, the run starts another one and continues.
 #[test]
 fn killed_zygote_is_replaced() {
     let Some(python) = interpreter() else { return };

@@ -1,5 +1,6 @@
-//! Checks the documentation. Links must lead somewhere, and files, tests and keys that certain pages name must exist. Every key with a default
-//! and every dtype must be documented, every law must name a test, and every page must be listed.
+//! Checks the documentation. Links must lead somewhere, and files, tests and keys that certain pages name must exist.
+//! Every key with a default and every dtype must be documented, every law must name a test, and every page must be
+//! listed.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -199,7 +200,8 @@ fn every_law_names_a_test() {
     assert_none("laws without a test", &wrong);
 }
 
-/// The source folder of the tests with this prefix in `docs/explanation/faults.md`. Tests without a prefix are integration tests.
+/// The source folder of the tests with this prefix in `docs/explanation/faults.md`; `None` if the prefix is
+/// unknown. Tests without a prefix are integration tests.
 fn folder_of_tests(prefix: Option<&str>) -> Option<&'static str> {
     match prefix {
         None => Some("tests/it"),

@@ -203,7 +203,7 @@ fn forbidden_uses(source: &str, table: &[(&str, &[&str])]) -> Vec<String> {
         assert!(modules.contains(*module), "the module {module} does not exist");
         for file in &files {
             let below = below(&file.path);
-            // Tests may use all modules, because the tests of a backend run policy over it.
+            // Tests may use all modules: tests of the backends in `session`, for example, run the policy in `stage`.
             if below.contains("/tests/") {
                 continue;
             }

@@ -6,7 +6,8 @@ use super::{Text, read, root, texts};
 
 /// The index is the rest of the page after this line.
 const HEADING: &str = "## Index of files\n";
-const PRODUCT: [&str; 6] =
+/// The folders whose files the index lists.
+const INDEXED: [&str; 6] =
     ["shared/src", "supervisor/src", "worker/src", "emulator/src", "tools/src", "tests/src"];
 
 #[test]
@@ -26,8 +27,8 @@ fn expected_index() -> String {
         "\nThe first sentence of the documentation of every Rust file in these folders, except most files that have only\n\
          tests. A test keeps this list up to date.\n",
     );
-    let mut files: Vec<Text> = PRODUCT.iter().flat_map(|folder| texts(folder, &[".rs"])).collect();
-    files.retain(|file| !is_test(&file.path));
+    let mut files: Vec<Text> = INDEXED.iter().flat_map(|folder| texts(folder, &[".rs"])).collect();
+    files.retain(|file| !has_only_tests(&file.path));
     // A folder's own files come before its subfolders.
     files.sort_by_key(|file| folder_and_name(&file.path));
     let mut current = String::new();
@@ -47,8 +48,8 @@ fn folder_and_name(path: &str) -> (String, String) {
     (folder.to_owned(), name.to_owned())
 }
 
-/// Whether a file contains only tests.
-fn is_test(path: &str) -> bool {
+/// Whether the path is that of a file with only tests or support for them. Files below `tests/` do not count.
+fn has_only_tests(path: &str) -> bool {
     path.split('/').any(|part| part == "tests" || part == "testkit" || part.ends_with("tests.rs"))
         && !path.starts_with("tests/")
 }
@@ -65,9 +66,15 @@ fn first_sentence(text: &str) -> String {
 }
 
 #[test]
-fn first_sentence_ends_at_the_first_full_stop() {
+fn first_sentence_ends_at_a_full_stop_before_a_space() {
     assert_eq!(first_sentence("//! Reads a\n//! file. Then more.\n//!\n//! Next.\nuse x;"), "Reads a file.");
     assert_eq!(first_sentence("//! Reads `a.b`.\n"), "Reads `a.b`.");
-    assert!(is_test("worker/src/stage/profile/tests/mod.rs") && is_test("shared/src/plan_tests.rs"));
-    assert!(!is_test("tests/src/scenario.rs") && !is_test("worker/src/stage/calls.rs"));
+}
+
+#[test]
+fn files_with_only_tests_are_recognised_by_their_paths() {
+    assert!(has_only_tests("worker/src/stage/profile/tests/mod.rs"));
+    assert!(has_only_tests("shared/src/plan_tests.rs"));
+    assert!(!has_only_tests("tests/src/scenario.rs"));
+    assert!(!has_only_tests("worker/src/stage/calls.rs"));
 }

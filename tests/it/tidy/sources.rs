@@ -92,9 +92,9 @@ fn no_file_names_a_path_or_host_of_one_machine() {
     assert_none("paths and hosts of one particular machine", &wrong);
 }
 
-/// Every dependency has a comment above it that states its purpose. A comment applies up to the next blank line.
+/// A comment applies to all dependencies up to the next blank line.
 #[test]
-fn every_dependency_states_its_purpose() {
+fn dependencies_have_comments_and_take_their_versions_from_the_workspace() {
     let manifest = read("Cargo.toml");
     let section = manifest.split("[workspace.dependencies]\n").nth(1).expect("the section");
     let section = section.split("\n[").next().unwrap_or(section);

@@ -12,8 +12,8 @@ const MINOR: u32 = 31;
 const LARGEST_WRITE: u32 = 4096;
 const HEADER_BYTES: usize = 40;
 const BLOCK_BYTES: u32 = 4096;
-/// The feature `FUSE_ASYNC_READ`. With it, the kernel reads ahead in the background, and a process that
-/// waits for such a page can be killed. A process whose own read hangs cannot.
+/// The feature `FUSE_ASYNC_READ`. With it, the kernel can request pages in the background, and a process that waits for
+/// such a page can be killed. A process that waits for the answer to its own request cannot.
 const ASYNCHRONOUS_READS: u32 = 1;
 /// The number of the notification `FUSE_NOTIFY_INVAL_INODE`.
 const INVALIDATE_INODE: i32 = 2;
