@@ -1,4 +1,4 @@
-//! Samples the machine and every process of the run, and returns each sample as one event.
+//! Samples the machine and every process of the run, for the core and for the record.
 //!
 //! It keeps the set of watched processes and the high-water marks of the run. `memory` reads `/proc`, and the core
 //! makes the decisions.
