@@ -127,7 +127,7 @@ impl Libraries {
     }
 
     pub(crate) fn add(&mut self, artifact: &KnownArtifact) {
-        // A library whose digest has no such start is counted every time.
+        // A library whose digest does not begin with 32 hexadecimal digits is counted every time.
         if artifact.start_of_digest().is_none_or(|start| self.seen.insert(start)) {
             self.bytes += artifact.bytes();
         }

@@ -13,8 +13,8 @@ use crate::notify;
 
 /// A part that takes this long counts as a hang, unless it is the wait for events.
 const HANG_THRESHOLD: Duration = Duration::from_secs(2);
-/// How long writing the last summary takes if it counts as a hang. The summary of ten thousand candidates takes seconds,
-/// and a plan may have ten times as many.
+/// The threshold for writing the last summary. The summary of ten thousand candidates takes seconds, and a plan may have
+/// ten times as many.
 const SUMMARY_THRESHOLD: Duration = Duration::from_secs(60);
 /// The time between two checks. It is shorter if the service manager must be notified more often.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
