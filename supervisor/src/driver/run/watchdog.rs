@@ -13,7 +13,7 @@ use crate::notify;
 
 /// A part that takes this long counts as a hang, unless it is the wait for events.
 const HANG_THRESHOLD: Duration = Duration::from_secs(2);
-/// The threshold for writing the last summary. The summary of ten thousand candidates takes seconds, and a plan may have
+/// The threshold for writing the last summary. A summary of ten thousand candidates takes seconds, and a plan may have
 /// ten times as many.
 const SUMMARY_THRESHOLD: Duration = Duration::from_secs(60);
 /// The time between two checks. It is shorter if the service manager must be notified more often.

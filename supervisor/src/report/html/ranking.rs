@@ -1,4 +1,4 @@
-//! The ranking: a row for each candidate with a drawing of its interval, and a cell for each entry.
+//! The ranking, with a row and a drawing of the interval for each candidate, and the table of times by entry.
 
 use maud::{Markup, html};
 use opt_shared::outcome::{Blame, Estimate, Status};
