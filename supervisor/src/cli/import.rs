@@ -105,7 +105,7 @@ pub(super) fn import(arguments: ImportArguments) -> CommandResult {
 }
 
 impl ImportCommand {
-    /// Returns the arguments of the package's own command line.
+    /// Returns the options of all imports, and the arguments of the package's own command line.
     fn into_python(self) -> Result<(Target, Vec<OsString>), Failure> {
         let (name, inputs, options, target) = match self {
             Self::Kernelbench { files, kernel, calls, seed, training, target } => {
