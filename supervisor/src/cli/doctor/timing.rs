@@ -20,7 +20,7 @@ const KERNEL: &[u8] = include_bytes!("../../../../configs/doctor/spin.c");
 const COPIES: usize = 3;
 /// The timeout of the trial, which takes about ten seconds on a quiet machine.
 const TRIAL_TIMEOUT: Duration = Duration::from_mins(3);
-/// The file for the trial's standard output. Files are used instead of pipes, which could fill up before the trial ends.
+/// The file for the trial's standard output. A pipe could fill up before the trial ends.
 const RESULT: &str = "result.json";
 /// The file for the trial's standard error.
 const MESSAGES: &str = "messages.txt";

@@ -219,7 +219,7 @@ mod tests {
     use crate::record::sample::sample;
 
     #[test]
-    fn comparison_fits_eighty_columns() {
+    fn text_of_a_comparison_matches_its_snapshot_and_fits_eighty_columns() {
         let text = text(&compare(compared_run(sample()), compared_run(later())));
         let wanted = "\
 first: demo (FINISHED, 2026-05-01T12:00:00.000Z)
