@@ -36,7 +36,7 @@ pub struct UsableEntry {
     pub entry: EntryRef,
     /// The signature class, as text.
     pub class: String,
-    /// Whether it is timed. It is only verified if an output has no elements, or overlaps an input in its storage.
+    /// Whether it may be timed. If an output has no elements, or overlaps an input in its storage, it is only verified.
     pub scored: bool,
 }
 
