@@ -36,7 +36,8 @@ pub struct UsableEntry {
     pub entry: EntryRef,
     /// The signature class, as text.
     pub class: String,
-    /// Whether it may be timed. If an output has no elements, or overlaps an input in its storage, it is only verified.
+    /// Whether the entry may be timed. It is only verified if one of its outputs has no elements, or overlaps an input in
+    /// its storage.
     pub scored: bool,
 }
 
