@@ -36,8 +36,8 @@ pub struct UsableEntry {
     pub entry: EntryRef,
     /// The signature class, as text.
     pub class: String,
-    /// Whether the entry may be timed. It is only verified if one of its outputs has no elements, or overlaps an input in
-    /// its storage.
+    /// Whether the entry may be timed. An entry with an output that has no elements, or that overlaps an input in its
+    /// storage, is only verified.
     pub scored: bool,
 }
 

@@ -1,4 +1,4 @@
-//! The ranking, with a row and a drawing of the interval for each candidate, and a table that shows how fast each entry is.
+//! The ranking, with a drawing of the interval of each candidate, and a table that shows how fast each entry is.
 
 use maud::{Markup, html};
 use opt_shared::outcome::{Blame, Estimate, Status};
