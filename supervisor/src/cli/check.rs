@@ -257,7 +257,8 @@ impl JobFindings {
     }
 }
 
-/// Reads all captures of a job, including the data of their outputs, and collects warnings about them.
+/// Reads all captures of a job, including the data of their outputs, and collects warnings about them. Returns no
+/// findings if the job has no signature.
 fn examine(job: &JobPlan, facts: &JobFacts, device: Device) -> Result<JobFindings, Failure> {
     let files = crate::plan::entry_files(job).map_err(Failure::usage)?;
     let mut findings = JobFindings::default();

@@ -43,7 +43,7 @@ struct Findings {
     mounted: Mounted,
     group: Option<String>,
     limit: Option<cgroup::GroupLimit>,
-    /// The number of processes and threads that can still be started; `None` if there is no limit.
+    /// The number of processes and threads that can still be started; `None` if no limit could be read.
     processes_left: Option<u64>,
     features: Features,
     disturbance: Disturbance,

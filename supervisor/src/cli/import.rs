@@ -105,7 +105,7 @@ pub(super) fn import(arguments: ImportArguments) -> CommandResult {
 }
 
 impl ImportCommand {
-    /// Returns the arguments of the package's own command line.
+    /// Returns the options of all imports, and the arguments of the package's own command line.
     fn into_python(self) -> Result<(Target, Vec<OsString>), Failure> {
         let (name, inputs, options, target) = match self {
             Self::Kernelbench { files, kernel, calls, seed, training, target } => {
@@ -145,7 +145,7 @@ fn number(option: &str, value: Option<u32>) -> Vec<OsString> {
     value.map(|value| [option.into(), value.to_string().into()]).into_iter().flatten().collect()
 }
 
-/// Runs the package, and returns its exit code as one of ours.
+/// Runs the package, and converts its exit status.
 fn run(interpreter: &Path, arguments: &[OsString]) -> anyhow::Result<Exit> {
     let folder = tempfile::Builder::new()
         .prefix("opt-supervisor-import-")

@@ -1,8 +1,8 @@
 //! The facts that a run learns about its candidates (artifact, score, status, earlier attempts), and the disk space
 //! that their libraries take.
 //!
-//! A run can have a hundred thousand candidates, and all of them can be built before the first is verified. So a fact
-//! takes as little memory as possible.
+//! A run can have a hundred thousand candidates, and all of them can be built before the first is verified. So
+//! the facts of a candidate take as little memory as possible.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
@@ -81,7 +81,7 @@ impl KnownArtifact {
         }
     }
 
-    /// Returns the first 128 bits of the digest, or `None` if the artifact's digest is not hexadecimal.
+    /// Returns the first 128 bits of the digest, or `None` if it does not begin with 32 hexadecimal digits.
     fn start_of_digest(&self) -> Option<u128> {
         match self {
             Self::Named(named) => named.digest.first_chunk().map(|start| u128::from_be_bytes(*start)),
@@ -127,7 +127,7 @@ impl Libraries {
     }
 
     pub(crate) fn add(&mut self, artifact: &KnownArtifact) {
-        // A library without a digest is counted every time.
+        // A library whose digest does not begin with 32 hexadecimal digits is counted every time.
         if artifact.start_of_digest().is_none_or(|start| self.seen.insert(start)) {
             self.bytes += artifact.bytes();
         }

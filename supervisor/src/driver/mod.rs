@@ -1,8 +1,8 @@
 //! Performs a run, from the plan to the exit code: the survey, the run itself, answers to users, and the folder with
 //! the results.
 //!
-//! This module connects the plan, the pool, memory, the store and reports, which do not know each other. The core makes
-//! all decisions.
+//! This module connects the plan, the pool, memory, the store and reports, which do not know each other. The core
+//! decides what the run does next.
 
 pub mod answer;
 mod background;

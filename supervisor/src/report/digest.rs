@@ -41,8 +41,9 @@ pub struct JobDigest {
     pub named: Vec<CandidateRecord>,
     /// The number of candidates with each status.
     pub statuses: BTreeMap<&'static str, usize>,
-    /// The number of all candidates, and of all but the baseline.
+    /// The number of all candidates.
     pub candidates: usize,
+    /// The number of all candidates but the baseline.
     pub others: usize,
     /// The number of failed candidates.
     pub failures: usize,

@@ -111,7 +111,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn legend_explains_each_mark_once() {
+    fn figures_from_inputs_that_did_not_vary_are_marked_and_explained() {
         for (varied, unvaried, mark, expected) in [
             (1, 0, "", vec![]),
             (

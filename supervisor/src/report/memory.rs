@@ -161,7 +161,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn timeline_fits_eighty_columns() {
+    fn timeline_draws_memory_stages_and_marks_within_eighty_columns() {
         let text = timeline(&sketch(), 80).join("\n");
         assert!(text.contains("over 10.0 s: █ is 400 MiB, 40 % of the ceiling of 1000 MiB"), "{text}");
         for line in text.lines() {

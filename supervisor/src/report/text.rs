@@ -44,7 +44,7 @@ impl Default for Style {
 
 /// Smallest width for which a table can be laid out. If a style asks for less, lines are this wide.
 const MIN_WIDTH: usize = FIXED + MIN_NAME;
-/// Smallest room for a name, which is enough to distinguish it from its neighbours.
+/// Smallest room for a name. Names that are shortened to it can usually still be told apart.
 const MIN_NAME: usize = 12;
 /// Largest number of failed candidates per job that get a paragraph, or a line in a short answer.
 const MAX_FAILURES_SHOWN: usize = 20;
@@ -109,7 +109,7 @@ pub fn render(run: &RunRecord, timeline: &Timeline, folder: &Path, style: Style)
     page.text
 }
 
-/// One line that names the winner and its speed-up, or says why there is no winner.
+/// One line that names the winner with its speed-up or its time, or says why there is no winner.
 pub fn headline(job: &JobRecord) -> String {
     let find = |name: &str| job.candidates.iter().find(|candidate| candidate.name == name);
     let others = job.candidates.iter().filter(|candidate| Some(&candidate.name) != job.baseline.as_ref());

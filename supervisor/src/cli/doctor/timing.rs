@@ -12,15 +12,17 @@ use anyhow::{Context as _, Result, bail};
 use opt_shared::child;
 use serde_json::{Value, json};
 
-/// A recorded call of a ReLU, and a kernel for it that takes about 50 µs.
+/// A recorded call of a ReLU.
 const CAPTURE: &[u8] = include_bytes!("../../../../configs/doctor/entry_000000.pt");
+/// A kernel for that call, which takes about 50 µs.
 const KERNEL: &[u8] = include_bytes!("../../../../configs/doctor/spin.c");
 /// The number of copies of the kernel that are timed against it.
 const COPIES: usize = 3;
 /// The timeout of the trial, which takes about ten seconds on a quiet machine.
 const TRIAL_TIMEOUT: Duration = Duration::from_mins(3);
-/// The files for the trial's output. They are used instead of pipes, which could fill up before the trial ends.
+/// The file for the trial's standard output. A pipe could fill up before the trial ends.
 const RESULT: &str = "result.json";
+/// The file for the trial's standard error.
 const MESSAGES: &str = "messages.txt";
 /// The differences to report, as shares of the baseline's time.
 const STEPS: [f64; 7] = [0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2];

@@ -58,13 +58,14 @@ impl SubmissionRecord {
     }
 }
 
-/// The folders of a run's submissions, and the one submission that is being accepted.
+/// The folders of a run's submissions, and the one that was filled last.
 pub(super) struct SubmissionFolders {
     /// Contains the folder of each submission.
     folder: PathBuf,
     /// The last number that is used up, by a recorded submission or by a folder that a refused one left. `None` until
     /// the first submission, when the folder is listed to find the numbers of earlier parts of the run.
     last: Option<u32>,
+    /// The number and folder of the submission that was copied last, unless the folder was discarded.
     current: Option<(u32, PathBuf)>,
 }
 
@@ -144,7 +145,7 @@ fn refused(attempt: &str, error: &std::io::Error) -> Refusal {
     Refusal::new(Code::Refused, format!("{attempt}: {error}"))
 }
 
-/// Returns the numbers of the submissions in the folder, in ascending order.
+/// Returns the numbers of the submission folders in `folder`, in ascending order.
 fn numbers(folder: &Path) -> Vec<u32> {
     let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
     let mut numbers: Vec<u32> =

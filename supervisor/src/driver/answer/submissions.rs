@@ -78,7 +78,7 @@ impl Submissions {
         self.thread.as_ref().map(Background::descriptor)
     }
 
-    /// Returns the earliest deadline of a submission.
+    /// Returns the earliest deadline of a submission whose client still waits.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let current = self.current.as_ref().filter(|current| !current.is_late).map(|it| it.request.deadline);
         current.into_iter().chain(self.waiting.iter().map(|it| it.deadline)).min()

@@ -1,5 +1,5 @@
 //! Collects what a run records in addition to its results: memory samples in blocks, the change in swap during each
-//! phase, and the command line.
+//! phase, the pauses between phases, and the command line.
 //!
 //! This module decides when a block is full, and which of the machine's figures are kept. `record` thins out the other
 //! figures.

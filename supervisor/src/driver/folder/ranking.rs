@@ -90,7 +90,7 @@ pub enum Doubt {
 const MAX_HALF_WIDTH: f64 = 0.15;
 
 /// The best candidate counts as known if no other one can be faster than it by more than this share.
-const MIN_LEAD: f64 = 0.05;
+const MAX_RIVAL_LEAD: f64 = 0.05;
 
 /// The winner of a job, or the reason why there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -218,7 +218,7 @@ fn doubt(
     let wide = speedup.filter(is_wide).map(|speedup| Doubt::SpeedupTooWide { candidate: best, speedup });
     figures
         .iter()
-        .filter(|(id, figure)| *id != best && leader.value * (1.0 + MIN_LEAD) < figure.ci_high)
+        .filter(|(id, figure)| *id != best && leader.value * (1.0 + MAX_RIVAL_LEAD) < figure.ci_high)
         .max_by(|(_, one), (_, other)| one.ci_high.total_cmp(&other.ci_high))
         .map(|&(candidate, figure)| Doubt::Best {
             candidate,
@@ -279,7 +279,7 @@ mod tests {
                 vec![(0, Some(2)), (1, Some(3)), (2, Some(1))],
                 Winner::Is(FAST),
             ),
-            // Its interval reaches below the baseline.
+            // The interval of the speed-up reaches below 1.
             (
                 vec![baseline(), (FAST, summary(Some(1.005), 1.0))],
                 0.0,
@@ -346,7 +346,7 @@ mod tests {
     #[test]
     fn times_without_a_baseline_are_ranked_only_over_the_same_entries() {
         let both = ScoreSummary { weight: 2, varied: 2, ..summary(None, 1.0) };
-        // It supports only the entry with the shorter calls.
+        // This candidate supports only the entry with the shorter calls.
         let one = ScoreSummary { compared: 2, ..summary(None, 9.0) };
         let other_two = ScoreSummary { compared: 3, ..both.clone() };
         let candidate = |id, summary| Timed { id, is_baseline: false, summary, left_out: 0 };
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn unvaried_times_beside_a_baseline_are_not_ranked_with_varied_ones() {
         let (baseline, varied) = (summary(None, 1.0), summary(Some(2.0), 2.0));
-        // It supports only entries whose inputs do not vary.
+        // This candidate supports only entries whose inputs do not vary.
         let remembered = ScoreSummary { varied: 0, ..summary(Some(9.0), 9.0) };
         let timed = [(BASELINE, baseline.clone()), (SLOW, varied), (FAST, remembered.clone())];
         assert_eq!(scored(&timed, 0.02), (vec![(0, Some(2)), (1, Some(1))], Winner::Is(SLOW)));
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn unvaried_entries_count_only_if_no_entry_is_varied() {
+    fn unvaried_entries_count_if_no_entry_is_varied_or_if_they_are_clearly_slower() {
         let mut report = timed(Stage::Profile, &[(2.0, 0.01), (50.0, 0.01)]);
         let Body::Profile(profiled) = &mut report.body else { unreachable!("a profile") };
         let all = ScoreSummary::of(Stage::Profile, profiled);
@@ -389,7 +389,7 @@ mod tests {
         profiled.entries[1].varied.clear();
         assert!((varied.speedup.expect("paired").value - 2.0).abs() < 1e-9);
         assert!((varied.rate.expect("timed").value - 2.0).abs() < 1e-9);
-        // An entry in which it is clearly slower than its baseline counts against it, whether it varies or not.
+        // An entry in which the candidate is clearly slower than the baseline counts, whether its inputs vary or not.
         let mut report = timed(Stage::Profile, &[(2.0, 0.01), (0.02, 0.01)]);
         let Body::Profile(profiled) = &mut report.body else { unreachable!("a profile") };
         profiled.entries[0].varied = vec!["input".to_owned()];

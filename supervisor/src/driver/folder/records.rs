@@ -16,7 +16,8 @@ pub(crate) struct RunRecords {
     pub(crate) writer: Writer,
     pub(crate) evidence: Evidence,
     pub(crate) summaries: Summaries,
-    /// The number of sample blocks that were dropped because the database was too slow.
+    /// The number of sample blocks that were dropped because the database was too slow. Reset when it
+    /// recovers.
     pub(crate) samples_dropped: u64,
 }
 

@@ -39,7 +39,7 @@ pub(crate) struct Agenda<'a> {
 }
 
 impl Agenda<'_> {
-    /// Returns a candidate's name as JOB/CANDIDATE, the form that `--only` takes.
+    /// Returns a candidate's name as JOB/CANDIDATE, which `--only` accepts.
     pub(crate) fn full_name(&self, id: CandidateId) -> String {
         let Some(candidate) = self.plan.candidate(id) else { return id.to_string() };
         let job = self.plan.job(candidate.job).map_or("", |job| job.name.as_str());

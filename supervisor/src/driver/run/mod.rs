@@ -1,6 +1,6 @@
 //! The main loop of a run. It passes events to the core, and carries out the actions that the core returns.
 //!
-//! Each part of the loop keeps its state in its own file. The core makes all decisions.
+//! Each part of the loop keeps its state in its own file. The core decides what happens next.
 
 mod actions;
 pub(super) mod agenda;

@@ -265,8 +265,8 @@ impl Agenda<'_> {
         Step { stage: Stage::Replay, role: Role::Profiler, exclusive: true, ways: [way].into(), paired: None }
     }
 
-    /// Chooses the candidate that makes the calls of a job. It is the winner or the baseline, provided that it supports
-    /// all of `entries` and, on a device, has no host code.
+    /// Chooses the candidate that makes the calls of a job: the winner, if the replay uses winners, or else the
+    /// baseline. The candidate must have passed, support all of `entries` and, on a device, have no host code.
     fn choose(&self, replay: &ReplayPlan, id: JobId, entries: &[EntryId]) -> Result<Chosen, String> {
         let job = self.plan.job(id).ok_or_else(|| format!("there is no {id}"))?;
         let winner = match replay.candidates {

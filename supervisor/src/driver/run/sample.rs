@@ -1,4 +1,4 @@
-//! Samples the machine and every process of the run, and returns each sample as one event.
+//! Samples the machine and every process of the run, for the core and for the record.
 //!
 //! It keeps the set of watched processes and the high-water marks of the run. `memory` reads `/proc`, and the core
 //! makes the decisions.
@@ -42,8 +42,8 @@ struct Watched {
     files: MemoryFiles,
     /// The pid of the zygote that the process was forked from, if they share memory.
     copy_of: Option<u32>,
-    /// Whether the process may have child processes. Compilers have some, candidates have none.
-    may_have_children: bool,
+    /// Whether the memory of descendants counts for the process, as it does for a compiler.
+    counts_descendants: bool,
     /// When the process was first watched.
     since: Instant,
     last: Option<Last>,
@@ -150,7 +150,7 @@ impl Sampler {
         pid: u32,
         limit: Option<Bytes>,
         files: MemoryFiles,
-        may_have_children: bool,
+        counts_descendants: bool,
     ) -> Result<(), SampleError> {
         if let Some(sampler) = ProcessSampler::open(proc_root(), pid)? {
             let since = Instant::now();
@@ -161,7 +161,7 @@ impl Sampler {
                 _ => None,
             };
             let watched =
-                Watched { pid, sampler, limit, files, copy_of, may_have_children, since, last: None };
+                Watched { pid, sampler, limit, files, copy_of, counts_descendants, since, last: None };
             self.watched.insert(process, watched);
             self.set_next(SHORTEST);
         }
@@ -176,10 +176,10 @@ impl Sampler {
         }
     }
 
-    /// Returns the descendants of a compiler. Other processes have none.
+    /// Returns the descendants of a compiler, and none for any other process.
     pub fn descendants_of(&mut self, process: Process) -> Vec<u32> {
         match self.watched.get(&process) {
-            Some(watched) if watched.may_have_children => self.descendants.list(watched.pid),
+            Some(watched) if watched.counts_descendants => self.descendants.list(watched.pid),
             _ => Vec::new(),
         }
     }
@@ -238,7 +238,7 @@ impl Sampler {
             if let (Some(before), Some(_)) = (before, watched.limit) {
                 self.pace.observe(moment, seen.owed - before.seen.owed, now.duration_since(before.at));
             }
-            if watched.may_have_children {
+            if watched.counts_descendants {
                 let owed_part = |seen: &crate::memory::procfs::ProcessSample| {
                     private_owed(seen, Bytes::ZERO, Bytes::ZERO)
                 };

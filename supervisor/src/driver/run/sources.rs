@@ -72,7 +72,7 @@ impl Run<'_> {
                 let runner = Announced { worker, pid, start_time, limit, files, group_limits };
                 match self.machine.watch_runner(runner) {
                     Ok(()) => {}
-                    // The runner's worker will report its end.
+                    // The worker will report the runner's end.
                     Err(Unwatched::Gone) => {
                         tracing::debug!(%worker, pid, "a runner ended before it could be watched")
                     }

@@ -13,7 +13,8 @@ use crate::notify;
 
 /// A part that takes this long counts as a hang, unless it is the wait for events.
 const HANG_THRESHOLD: Duration = Duration::from_secs(2);
-/// The same for the last summary. That of ten thousand candidates takes seconds, and a plan may have ten times as many.
+/// The threshold for writing the last summary. A summary of ten thousand candidates takes seconds, and a plan may have
+/// ten times as many.
 const SUMMARY_THRESHOLD: Duration = Duration::from_secs(60);
 /// The time between two checks. It is shorter if the service manager must be notified more often.
 const CHECK_INTERVAL: Duration = Duration::from_millis(250);
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn last_summary_may_take_longer_than_a_part_of_a_turn() {
+    fn only_the_last_summary_may_take_longer_than_other_parts() {
         for part in Part::ALL {
             let threshold = threshold_of(part as u8);
             let is_longer = threshold == SUMMARY_THRESHOLD;

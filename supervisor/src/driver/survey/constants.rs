@@ -13,20 +13,20 @@ use opt_shared::units::Bytes;
 
 /// The smallest constant. Smaller parts are counted with each entry that has them.
 const MIN_SIZE: Bytes = Bytes::kib(64);
-/// The largest number of constants of an entry. An entry keeps its largest ones.
+/// The largest number of an entry's parts that may become constants. The largest parts are preferred.
 const MAX_PER_ENTRY: usize = 64;
-/// The largest number of constants of a job.
+/// The largest number of distinct parts of a job that may become constants.
 const MAX_PER_JOB: usize = 16_384;
 
-/// The constants of a job, found entry by entry.
+/// The parts of a job's storages that are constants if several entries have them, found entry by entry.
 #[derive(Debug, Default)]
 pub struct Constants {
-    /// The number of each constant, by its blob, the offset at which the storage begins in the blob, and the range in
+    /// The number of each part, by its blob, the offset at which the storage begins in the blob, and the range in
     /// the storage.
     known: BTreeMap<(BlobId, u64, u64, u64), u32>,
-    /// The constants by number, and how many entries have each.
+    /// The parts by number, and how many entries have each.
     found: Vec<(Constant, u32)>,
-    /// The numbers of each entry's constants.
+    /// The numbers of each entry's parts.
     of_entries: Vec<Vec<u32>>,
 }
 
@@ -41,8 +41,8 @@ impl Constants {
         self.of_entries.push(ids);
     }
 
-    /// Returns the number of a piece, and counts one more entry that has it. Returns `None` if there are too many
-    /// constants.
+    /// Returns the number of a piece, and counts one more entry that has it. Returns `None` if the job has too
+    /// many parts.
     fn number(&mut self, piece: &Piece, page: Bytes) -> Option<u32> {
         let (blob, begins) = piece.content?;
         let key = (blob, begins, piece.range.start, piece.range.end);

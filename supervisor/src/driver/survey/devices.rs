@@ -1,4 +1,4 @@
-//! Checks that the device of a plan is present, and resolves the device `auto`.
+//! Checks that the device of a plan and the compilers for its code are present, and resolves the device `auto`.
 //!
 //! A child process queries the driver, because a process that has loaded the driver stays large.
 

@@ -3,7 +3,7 @@
 use opt_shared::arguments::Entry;
 use opt_shared::capture::{Storage, Tensor, Value};
 
-/// The largest number of bytes for all entries of a job.
+/// The largest number of bytes for the entries of a job that stay in memory.
 const MAX_BYTES: usize = 1 << 20;
 
 /// The bytes that remain for a job's entries.

@@ -36,7 +36,8 @@ pub struct UsableEntry {
     pub entry: EntryRef,
     /// The signature class, as text.
     pub class: String,
-    /// Whether it is timed. It is only verified if an output has no elements, or overlaps an input in its storage.
+    /// Whether the entry may be timed. An entry with an output that has no elements, or that overlaps an input in its
+    /// storage, is only verified.
     pub scored: bool,
 }
 

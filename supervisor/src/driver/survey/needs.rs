@@ -62,6 +62,7 @@ struct KnownNeeds {
     route: Arc<[Step]>,
 }
 
+/// Computes what the candidates of a job need, once for all candidates with the same settings.
 pub struct JobNeeds<'a> {
     job: &'a JobPlan,
     stages: Stages,

@@ -53,7 +53,8 @@ fn headline(job: &ComparedJob) -> String {
     parts.join(", ")
 }
 
-/// The figure that the ratio compares, or the status if there is no figure.
+/// The figure that the ratio compares or, without a ratio, the median time. The status if the candidate did not pass or
+/// has no such figure.
 fn ended(ended: &Ended, of: Option<RatioOf>) -> String {
     if ended.status != Some(Status::Passed) {
         return ended.status.map_or("not finished", Status::name).to_owned();
@@ -74,7 +75,7 @@ fn names(names: &[String], show: impl Fn(&str) -> String) -> String {
     }
 }
 
-/// Items that only one run has.
+/// The jobs and replays that only one run has.
 fn only_in_one_run(comparison: &Comparison) -> [(&'static str, &'static str, &[String]); 4] {
     [
         ("jobs", "first", &comparison.jobs_only_in_first),
@@ -218,7 +219,7 @@ mod tests {
     use crate::record::sample::sample;
 
     #[test]
-    fn comparison_fits_eighty_columns() {
+    fn text_of_a_comparison_matches_its_snapshot_and_fits_eighty_columns() {
         let text = text(&compare(compared_run(sample()), compared_run(later())));
         let wanted = "\
 first: demo (FINISHED, 2026-05-01T12:00:00.000Z)

@@ -26,7 +26,7 @@ pub struct EndedReplay {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ComparedReplay {
     pub name: String,
-    /// The change. It is never `faster` or `slower`, which would need more than one measurement of each replay.
+    /// Never `faster`, `slower` or `within_noise`, which would need more than one measurement of each replay.
     pub change: Change,
     pub first: EndedReplay,
     pub second: EndedReplay,

@@ -105,7 +105,7 @@ fn feedback_matches_its_snapshots() {
 }
 
 #[test]
-fn feedback_blames_the_candidate_for_its_own_faults_only() {
+fn feedback_does_not_blame_the_candidate_for_faults_of_others() {
     for &status in Status::ALL {
         if !matches!(status.blame(), None | Some(opt_shared::outcome::Blame::Candidate)) {
             let text = feedback_without_report(Stage::Verify, status, "why");

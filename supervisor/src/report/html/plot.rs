@@ -18,13 +18,17 @@ pub const MAX_LANES: usize = 16;
 /// Largest number of marks in one plot.
 const MAX_MARKS: usize = 400;
 
-/// Sizes of the plots, in pixels.
+/// Width of both plots, in pixels.
 const WIDTH: u32 = 1080;
+/// Height of the plot of the process tree, in pixels.
 const TREE_HEIGHT: u32 = 260;
+/// Height of the lane of one worker, in pixels.
 const LANE_HEIGHT: u32 = 46;
+/// Height of the time axis with its labels, in pixels.
 const TIME_HEIGHT: u32 = 30;
-/// Left margin for lane names and memory sizes. It is the same in both plots, so they start at the same x.
+/// Left margin for lane names and memory sizes, in pixels. It is the same in both plots, so they start at the same x.
 const LEFT: u32 = 118;
+/// Right margin, in pixels.
 const RIGHT: u32 = 14;
 /// Number of steps of a drawn line. Each is about three pixels wide.
 const COLUMNS: usize = 320;

@@ -1,4 +1,4 @@
-//! The ranking: a row for each candidate with a drawing of its interval, and a cell for each entry.
+//! The ranking, with a drawing of the interval of each candidate, and a table that shows how fast each entry is.
 
 use maud::{Markup, html};
 use opt_shared::outcome::{Blame, Estimate, Status};

@@ -170,7 +170,7 @@ fn wrapping_keeps_the_alignment_of_compiler_marks() {
 }
 
 #[test]
-fn every_job_says_why_it_has_no_winner() {
+fn headline_says_why_there_is_no_winner_or_that_the_baseline_failed() {
     for &status in JobStatus::ALL {
         let mut run = sample();
         let job = &mut run.jobs[0];
