@@ -1,4 +1,4 @@
-//! The inputs of one recorded call on the device: parts of storages, each between two bands.
+//! The inputs of one recorded call on the device, and the files or values from which they are loaded.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -16,8 +16,9 @@ use super::driver::{
 };
 use crate::session::pace::Pace;
 
-/// Allocations are so far apart that no access reaches from one into another.
+/// The address of the first allocation.
 const FIRST_ADDRESS: u64 = 0x7f00_0000_0000;
+/// The smallest distance between two allocations, so large that no access reaches from one into the other.
 const GAP: u64 = 1 << 20;
 const DIGEST: &str = "opt_digest";
 

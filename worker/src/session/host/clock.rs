@@ -66,7 +66,7 @@ pub(super) struct Stopwatch {
     handoff_spun: Option<bool>,
     /// The runner's CPU time when it was last stopped.
     stopped_at: Duration,
-    /// Its CPU time in the last block or idle round.
+    /// The runner's CPU time in the last block or idle round.
     used: Duration,
     /// The priority of the runner's threads and of this thread in a block.
     priority: Priority,

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_names_libraries_that_could_not_be_opened() {
+    fn advice_depends_on_the_message_and_on_refused_libraries() {
         let folder = tempfile::tempdir().expect("a folder");
         let here = folder.path();
         build(here, "libthing.so", "int thing(void) { return 0; }", &["-Wl,-soname,libthing.so"]);
