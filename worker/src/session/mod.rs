@@ -153,8 +153,8 @@ pub(crate) struct Wanted<'b> {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sharing<'b> {
-    /// One entry, or several consecutive ones. Together, their outputs and those of their input bytes that cannot be
-    /// mapped take at most `cap`. Used in verification.
+    /// One entry of any size, or several consecutive ones if their outputs, and those of their input bytes that cannot
+    /// be mapped, take at most `cap` together. Used in verification.
     UpTo { cap: Bytes },
     /// The entries of one of these ranges; `inputs` selects the memory of their inputs. Used in a profile.
     Batches { batches: &'b [Range<usize>], inputs: InputMemory },

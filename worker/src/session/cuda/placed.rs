@@ -71,7 +71,7 @@ enum Contents {
 }
 
 impl Input {
-    /// Its address, if it lies in the pool of a replay.
+    /// The address of the input, if it lies in the pool of a replay.
     pub(super) fn pool_address(&self) -> Option<u64> {
         match self.contents {
             Contents::InPool { address, .. } => Some(address),

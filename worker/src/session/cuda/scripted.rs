@@ -102,7 +102,7 @@ pub(super) struct Script {
     pub(super) replaceable: bool,
     pub(super) held: Bytes,
     pub(super) most_held: Bytes,
-    /// The number of polls before a mark is reached.
+    /// The number of the poll that finds a mark reached. The first poll is 1; 0 means the same.
     pub(super) polls: u32,
     pub(super) clock: VirtualClock,
     functions: Vec<String>,

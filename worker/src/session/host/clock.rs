@@ -30,7 +30,7 @@ use crate::session::{
 /// slowing down its empty blocks, because the shorter of the two hand-offs is subtracted from both sides. Without a
 /// baseline, it gains at most `MAX_HANDOFF` per block.
 const HANDOFF_BLOCKS: usize = 51;
-/// The same for a brief session, such as a screen's.
+/// The same for a brief session, whose times only have to be roughly right.
 const BRIEF_HANDOFF_BLOCKS: usize = 15;
 /// After this time, `MIN_HANDOFF_BLOCKS` empty blocks are enough, because a candidate could make each of them slow.
 const HANDOFF_TIME: Duration = Duration::from_millis(100);

@@ -32,7 +32,8 @@ use crate::session::{Called, Loaded};
 const STDERR_TAIL: usize = 2048;
 /// A stop takes microseconds unless a thread of the runner hangs in a system call.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-/// A killed runner that takes longer to end is assumed to be stuck in uninterruptible sleep (D state), and the worker gives up.
+/// A killed runner that takes longer to end is assumed to be stuck in uninterruptible sleep (D state), and the worker
+/// gives up.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(60);
 /// While the worker waits for the end of a command, it also checks the pidfd: often at first, then every 100 ms.
 const FIRST_SLICE: Duration = Duration::from_millis(2);
