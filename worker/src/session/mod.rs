@@ -61,7 +61,7 @@ pub(crate) trait Backend {
     /// ahead of their turn, the first one immediately.
     fn groups<'b>(&'b self, wanted: &Wanted<'b>) -> Result<Box<dyn Groups<Self::Placed> + 'b>, SessionError>;
 
-    /// Returns false if no other session can be started, because a candidate has broken what all sessions need.
+    /// Returns false if no other session can be started, for example because a candidate has broken the device.
     fn can_start_sessions(&self) -> bool {
         true
     }

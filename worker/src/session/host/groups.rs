@@ -61,7 +61,8 @@ pub(super) struct HostGroups<'b> {
     ahead: Option<JoinHandle<Option<Opened>>>,
     /// The guards of the captures of the current group.
     reading: Option<EntryGuards>,
-    /// The guards of the previous group, whose runner is dead. A verification ends them while the current group is called.
+    /// The guards of the previous group, whose runner is dead. A verification ends them while the current group is
+    /// called.
     previous: Option<EntryGuards>,
     /// The thread that ends the guards of an earlier group.
     releasing: Option<JoinHandle<ReadReport>>,
