@@ -235,7 +235,7 @@ mod tests {
     use crate::session::scripted::{callee, entries_of};
 
     #[test]
-    fn changed_or_missing_artifact_is_refused() {
+    fn changed_artifact_is_refused() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("built.so");
         std::fs::write(&path, b"as it was built").expect("written");

@@ -46,7 +46,7 @@ const MIN_SPIN: Duration = Duration::from_micros(200);
 const MAX_SPIN: Duration = Duration::from_secs(1);
 /// A candidate that keeps this share of all CPUs busy, or more, is assumed to need the last one too.
 const MAX_BUSY: f64 = 0.6;
-/// This thread is above the runner, so that it can always end a block.
+/// Real-time priorities. That of this thread is above the runner's, so that this thread can always end a block.
 const OWN_PRIORITY: u32 = 2;
 const RUNNER_PRIORITY: u32 = 1;
 /// The time limit for an empty block, and for the answer in an idle round. The runner answered before the candidate was

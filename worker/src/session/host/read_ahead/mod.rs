@@ -41,10 +41,12 @@ const MIN_LONG_READ: u64 = 4 << 20;
 const SCRATCH: usize = 1 << 20;
 /// The number of windows that are checked for changes with one request.
 const GROUP: usize = 64;
+/// The pause between checks while pages are touched or read, and the longest pause otherwise.
 const BUSY_PAUSE: Duration = Duration::from_micros(500);
 const IDLE_PAUSE: Duration = Duration::from_millis(20);
 /// The longest pause while a stream waits for the candidate. (`policy` explains streams.)
 const STREAM_PAUSE: Duration = Duration::from_millis(4);
+/// The largest number of attempts to find the inputs in the runner's mappings.
 const MAX_TRIES: u32 = 200;
 /// A check that leads to no read is followed by a pause of at least this many times its own duration, up to the longest
 /// pause.
