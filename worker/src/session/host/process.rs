@@ -146,6 +146,7 @@ pub(crate) struct Process {
     stderr: Stream,
 }
 
+/// The descriptors with which a runner's process starts, and the worker's sides of them.
 pub(super) struct Parts {
     null: OwnedFd,
     stdout: Stream,

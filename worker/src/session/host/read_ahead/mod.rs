@@ -211,6 +211,7 @@ struct Seen {
     whole: Whole,
 }
 
+/// The watch of an entry's inputs, which ends when this is dropped. Without a thread, nothing is watched.
 pub struct Watch {
     seen: Seen,
     thread: Option<(JoinHandle<Seen>, Sender<Command>)>,
