@@ -14,6 +14,7 @@ use super::map::Mapped;
 /// stack overflow.
 const HANDLER_STACK: usize = 64 * 1024;
 
+/// A mapping in which faults are located.
 pub(crate) struct WatchedMapping {
     pub(crate) mapped: Mapped,
     /// True for an output, false for an input.

@@ -1,4 +1,7 @@
-//! The untrusted side: a sandboxed process with one candidate, its mapped inputs and its outputs. It is never reused.
+//! The processes that a worker starts: runners, compilers, and zygotes, from which runners are copied.
+//!
+//! A runner is untrusted. It is a sandboxed process with one candidate, its mapped inputs and its outputs, and is never
+//! reused.
 
 mod abi;
 pub mod compiler;

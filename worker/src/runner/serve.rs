@@ -405,7 +405,7 @@ impl Runner {
             && let (Some(former), Some(next)) = (self.entries.get(last), self.entries.get(number))
             && former.shares_outputs_with(next)
         {
-            former.unmap_outputs();
+            former.drop_output_pages();
         }
         let entry = self.entries.get_mut(number);
         page.result.store(0, Ordering::Relaxed);
@@ -461,7 +461,7 @@ impl Runner {
             // Flush the candidate's output, so that it survives if the candidate is killed later.
             // SAFETY: this flushes all streams, and none of our own threads closes one.
             unsafe { libc::fflush(std::ptr::null_mut()) };
-            entry.unmap_outputs();
+            entry.drop_output_pages();
         }
     }
 }
@@ -477,7 +477,7 @@ impl Entry {
 
     /// Drops the output pages from this process's page tables. They then count only once, for the worker's memfd. The
     /// mappings stay.
-    fn unmap_outputs(&self) {
+    fn drop_output_pages(&self) {
         let page = rustix::param::page_size();
         for (mapped, region) in self.output_regions() {
             let bytes = usize::try_from(region.bytes).unwrap_or(0);

@@ -9,7 +9,7 @@ use crate::judge::CompareError;
 use crate::recorded::RecordedError;
 use crate::residency::staging::StagingError;
 
-/// The backend's own error, which the policy does not inspect.
+/// The backend's own error, which `stage` only passes on.
 pub(crate) type Cause = Box<dyn std::error::Error + Send + Sync>;
 
 /// An error that prevents the worker from finishing an attempt. Neither the candidate nor a capture is to blame.

@@ -61,7 +61,7 @@ pub(crate) trait Backend {
     /// ahead of their turn, the first one immediately.
     fn groups<'b>(&'b self, wanted: &Wanted<'b>) -> Result<Box<dyn Groups<Self::Placed> + 'b>, SessionError>;
 
-    /// Returns false if no other session can be started, because a candidate has broken what all sessions need.
+    /// Returns false if no other session can be started, for example because a candidate has broken the device.
     fn can_start_sessions(&self) -> bool {
         true
     }
@@ -153,8 +153,8 @@ pub(crate) struct Wanted<'b> {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sharing<'b> {
-    /// One entry, or several consecutive ones whose outputs and input bytes that cannot be mapped together take at most
-    /// `cap`. Used in verification.
+    /// One entry of any size, or several consecutive ones if their outputs, and those of their input bytes that cannot
+    /// be mapped, take at most `cap` together. Used in verification.
     UpTo { cap: Bytes },
     /// The entries of one of these ranges; `inputs` selects the memory of their inputs. Used in a profile.
     Batches { batches: &'b [Range<usize>], inputs: InputMemory },
@@ -310,7 +310,7 @@ pub(crate) struct Ending {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KernelLaunch {
     pub symbol: String,
-    /// The parameters that point into a constant, each with the constant's number in the catalog.
+    /// The indices of the parameters that point into a constant, each with the constant's number in the catalog.
     pub constants: Vec<(usize, u32)>,
 }
 
@@ -418,7 +418,7 @@ pub(crate) struct BlockOrder<'b> {
     pub(crate) poison: Option<u8>,
     /// Elements that are read when the candidate reports that it is done, before the clock stops.
     pub(crate) looks: &'b [Look],
-    /// The expected duration; it bounds how long this process spins.
+    /// The expected duration. It bounds how long this process spins; a device launches short calls as a graph.
     pub(crate) expected: Duration,
     pub(crate) limit: Duration,
 }

@@ -212,7 +212,8 @@ fn version_of(name: &str) -> Vec<u32> {
     name.split('.').filter_map(|part| part.parse().ok()).collect()
 }
 
-/// Returns the folders in `root` that match the path `below`. Each component of that path may contain one `*`.
+/// Returns the paths in `root` that match `below`, whose components may each contain one `*`. Components without a `*`
+/// are appended unchecked, so a path may not exist.
 fn expand(root: &Path, below: &str) -> Vec<PathBuf> {
     below.split('/').filter(|name| !name.is_empty()).fold(vec![root.to_owned()], |folders, name| {
         let Some((start, end)) = name.split_once('*') else {

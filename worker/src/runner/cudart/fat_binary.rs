@@ -4,8 +4,10 @@ use std::ffi::c_void;
 
 /// The architecture of the emulated device, as fat binaries write it.
 const DEVICE: u32 = 80;
+/// The first four bytes of the structure that refers to a fat binary, and of the fat binary itself.
 const WRAPPER_MAGIC: u32 = 0x4662_43b1;
 const MAGIC: u32 = 0xba55_ed50;
+/// The kind of an entry that contains PTX.
 const KIND_OF_PTX: u16 = 1;
 /// Offsets of fields in the header of an entry, in bytes.
 const HEADER_BYTES_AT: usize = 4;

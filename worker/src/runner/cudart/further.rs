@@ -1,5 +1,5 @@
 //! Further functions of the CUDA runtime: launches with attributes, attributes of kernels and pointers, copies of rows,
-//! and queries of streams.
+//! queries of streams, and the device's properties in the form of CUDA 12.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -37,7 +37,7 @@ pub(super) struct LaunchAttribute {
 impl LaunchAttribute {
     /// The feature that the attribute requests, if the emulated device lacks it. `None` if the attribute has no effect
     /// here.
-    fn refused(&self) -> Option<String> {
+    fn missing_feature(&self) -> Option<String> {
         let value = &self.value;
         match self.id {
             // Hints for caches and the scheduler, and dependencies between launches, which never overlap here.
@@ -69,7 +69,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaLaunchKernelExC(
     if count > 0 {
         // SAFETY: the runtime requires as many attributes as the configuration says.
         let attributes = unsafe { std::slice::from_raw_parts(config.attributes, count) };
-        if let Some(what) = attributes.iter().find_map(LaunchAttribute::refused) {
+        if let Some(what) = attributes.iter().find_map(LaunchAttribute::missing_feature) {
             return runtime().unsupported(&format!("the emulated device does not have {what}"));
         }
     }
@@ -301,7 +301,7 @@ mod tests {
         let with = |id, first| {
             let mut value = [0; 16];
             value[0] = first;
-            LaunchAttribute { id, padding: [0; 4], value }.refused()
+            LaunchAttribute { id, padding: [0; 4], value }.missing_feature()
         };
         for (id, value) in [(2, 0), (4, 1), (6, 1), (8, 5), (14, 50)] {
             assert_eq!(with(id, value), None, "attribute {id}");

@@ -29,6 +29,7 @@ use self::report::CallErrors;
 /// CUDA runtime in a library.
 pub(crate) const FUNCTIONS: &str = include_str!("functions.txt");
 
+// Error codes of the runtime (`cudaError_t`).
 const INVALID_VALUE: u32 = 1;
 const OUT_OF_MEMORY: u32 = 2;
 const INVALID_CONFIGURATION: u32 = 9;

@@ -20,6 +20,7 @@ use crate::runner::frame::{Setup, WireCall};
 const MAX_SOURCE: Bytes = Bytes::mib(16);
 /// The driver's name for `OPT_UNSUPPORTED`.
 const UNSUPPORTED_TEXT: &str = "opt.Unsupported";
+/// The codes of the candidate interface for an unsupported entry and for a failed call.
 const UNSUPPORTED: c_int = -2;
 const FAILED: c_int = 1;
 const OUT_OF_MEMORY_TEXT: &str = "the interpreter has no memory left to load the module";

@@ -25,7 +25,7 @@ pub(super) struct EntryCall {
 pub(super) enum Outputs {
     /// The session: each entry has the outputs of one call, between bands.
     OfOneCall,
-    /// Other code: all calls of a block have their own outputs, outside the session.
+    /// Other code: each call of a block has its own outputs, which this session neither allocates nor fills.
     Elsewhere,
 }
 

@@ -87,8 +87,9 @@ fn of_kernel(error: &DriverError, what: &str, buffers: &[DeviceBuffer]) -> Verdi
         None => (String::new(), false),
     };
     let is_illegal = error.code == Code::ILLEGAL_ADDRESS;
-    let beyond_its_own = error.site.as_ref().is_some_and(|site| site.beyond_its_own);
-    let is_out_of_bounds = is_illegal && (is_near || beyond_its_own);
+    // All memory but global memory belongs to the kernel, so an illegal access there is beyond its bounds.
+    let outside_global = error.site.as_ref().is_some_and(|site| site.outside_global);
+    let is_out_of_bounds = is_illegal && (is_near || outside_global);
     let status = if is_out_of_bounds { Status::OutOfBounds } else { Status::Crashed };
     let mut detail = format!("{}{}, {what}{}", error.code, said(error), at(error));
     if !place.is_empty() {

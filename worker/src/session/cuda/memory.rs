@@ -56,6 +56,7 @@ pub(crate) struct CudaMemory {
     points: Points,
 }
 
+/// A buffer that is allocated.
 struct Live {
     placed: Bytes,
     /// The last queued operation that uses the buffer.

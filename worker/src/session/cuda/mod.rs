@@ -73,7 +73,7 @@ struct State {
     residency: Option<Residency<CudaMemory, Key>>,
     /// The inputs of the last session, which stay on the device until the next session has named its own.
     uses: Vec<Key>,
-    /// The digests of inputs right after their upload.
+    /// The digest of each input right after its upload; for a constant of a replay, at its first use.
     digests: BTreeMap<Key, Digest>,
     digester: Option<Digester>,
     timing: Option<TimingMemory>,

@@ -1,4 +1,4 @@
-//! The inputs of one recorded call on the device: parts of storages, each between two bands.
+//! The inputs of one recorded call on the device, and the files or values from which they are loaded.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -71,7 +71,7 @@ enum Contents {
 }
 
 impl Input {
-    /// Its address, if it lies in the pool of a replay.
+    /// The address of the input, if it lies in the pool of a replay.
     pub(super) fn pool_address(&self) -> Option<u64> {
         match self.contents {
             Contents::InPool { address, .. } => Some(address),

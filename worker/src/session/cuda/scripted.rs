@@ -16,8 +16,9 @@ use super::driver::{
 };
 use crate::session::pace::Pace;
 
-/// Allocations are so far apart that no access reaches from one into another.
+/// The address of the first allocation.
 const FIRST_ADDRESS: u64 = 0x7f00_0000_0000;
+/// The smallest distance between two allocations, so large that no access reaches from one into the other.
 const GAP: u64 = 1 << 20;
 const DIGEST: &str = "opt_digest";
 
@@ -101,7 +102,7 @@ pub(super) struct Script {
     pub(super) replaceable: bool,
     pub(super) held: Bytes,
     pub(super) most_held: Bytes,
-    /// The number of polls before a mark is reached.
+    /// The number of the poll that finds a mark reached. The first poll is 1; 0 means the same.
     pub(super) polls: u32,
     pub(super) clock: VirtualClock,
     functions: Vec<String>,

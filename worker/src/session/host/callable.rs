@@ -207,7 +207,7 @@ impl Callable {
         env.iter().filter_map(|(name, value)| CString::new(format!("{name}={value}")).ok()).collect()
     }
 
-    /// Returns the loader's message with advice on how to fix the problem.
+    /// Returns the loader's message, followed by advice if the problem is a known one.
     pub(crate) fn refusal(&self, loader: &str) -> String {
         format!("{loader}{}", self.libraries.advice(loader))
     }

@@ -30,7 +30,7 @@ use crate::session::{
 /// slowing down its empty blocks, because the shorter of the two hand-offs is subtracted from both sides. Without a
 /// baseline, it gains at most `MAX_HANDOFF` per block.
 const HANDOFF_BLOCKS: usize = 51;
-/// The same for a brief session, such as a screen's.
+/// The same for a brief session, whose times only have to be roughly right.
 const BRIEF_HANDOFF_BLOCKS: usize = 15;
 /// After this time, `MIN_HANDOFF_BLOCKS` empty blocks are enough, because a candidate could make each of them slow.
 const HANDOFF_TIME: Duration = Duration::from_millis(100);
@@ -46,7 +46,7 @@ const MIN_SPIN: Duration = Duration::from_micros(200);
 const MAX_SPIN: Duration = Duration::from_secs(1);
 /// A candidate that keeps this share of all CPUs busy, or more, is assumed to need the last one too.
 const MAX_BUSY: f64 = 0.6;
-/// This thread is above the runner, so that it can always end a block.
+/// Real-time priorities. That of this thread is above the runner's, so that this thread can always end a block.
 const OWN_PRIORITY: u32 = 2;
 const RUNNER_PRIORITY: u32 = 1;
 /// The time limit for an empty block, and for the answer in an idle round. The runner answered before the candidate was
@@ -66,7 +66,7 @@ pub(super) struct Stopwatch {
     handoff_spun: Option<bool>,
     /// The runner's CPU time when it was last stopped.
     stopped_at: Duration,
-    /// Its CPU time in the last block or idle round.
+    /// The runner's CPU time in the last block or idle round.
     used: Duration,
     /// The priority of the runner's threads and of this thread in a block.
     priority: Priority,

@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn oversized_parts_are_refused_before_allocation() {
+    fn oversized_and_truncated_libraries_are_refused() {
         let mut image = library(&[(DT_STRTAB, 0), (DT_STRSZ, u64::MAX), (DT_NULL, 0)], b"\0");
         assert!(matches!(read(&image), Err(ElfError::Malformed { .. })));
         image[56..58].copy_from_slice(&u16::MAX.to_le_bytes());

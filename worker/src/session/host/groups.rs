@@ -43,7 +43,7 @@ fn open_files() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// The current group is called while the next one is opened.
+/// In a verification, the current group is called while the next one is opened.
 pub(super) struct HostGroups<'b> {
     link: &'b Link,
     candidate: String,
@@ -61,7 +61,8 @@ pub(super) struct HostGroups<'b> {
     ahead: Option<JoinHandle<Option<Opened>>>,
     /// The guards of the captures of the current group.
     reading: Option<EntryGuards>,
-    /// The guards of the previous group, whose runner is dead. A verification ends them while the next one is called.
+    /// The guards of the previous group, whose runner is dead. A verification ends them while the current group is
+    /// called.
     previous: Option<EntryGuards>,
     /// The thread that ends the guards of an earlier group.
     releasing: Option<JoinHandle<ReadReport>>,

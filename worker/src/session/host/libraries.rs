@@ -18,7 +18,9 @@ use crate::runner::frame::MAX_LIBRARIES;
 /// A library that some code generators leave out of `DT_NEEDED`, because the programs that usually load their artifacts
 /// have loaded it already.
 const TVM_FFI: &str = "libtvm_ffi.so";
-const TVM_FFI_SYMBOLS: &str = "TVMFFI";
+/// The prefix of that library's symbols. An artifact that mentions one needs the library.
+const TVM_FFI_PREFIX: &str = "TVMFFI";
+/// The size of the largest library that is copied.
 const MAX_LIBRARY: Bytes = Bytes::gib(1);
 const READABLE_BY_ALL: u32 = 0o004;
 
@@ -55,7 +57,7 @@ impl Libraries {
         for name in &dynamic.needed {
             search.add(name);
         }
-        if dynamic.mentions(TVM_FFI_SYMBOLS) {
+        if dynamic.mentions(TVM_FFI_PREFIX) {
             search.add(TVM_FFI);
         }
         search.libraries
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_names_libraries_that_could_not_be_opened() {
+    fn advice_depends_on_the_message_and_on_refused_libraries() {
         let folder = tempfile::tempdir().expect("a folder");
         let here = folder.path();
         build(here, "libthing.so", "int thing(void) { return 0; }", &["-Wl,-soname,libthing.so"]);

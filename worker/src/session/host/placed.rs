@@ -183,7 +183,7 @@ impl Placed {
         self.recorded.arguments.get(at).map(|argument| argument.path.as_str())
     }
 
-    /// Returns true if an input cannot be read from its file. Reads it up to the first error.
+    /// Returns true if an input lies in the capture's own files and cannot be read. Reads it up to the first error.
     pub(super) fn is_unreadable(&self, input: u32) -> bool {
         let Some((range, file)) = self
             .inputs
@@ -218,7 +218,7 @@ impl Placed {
         }
     }
 
-    /// The ranges of the variants of its inputs, for a runner.
+    /// The ranges of the variants of the entry's inputs, for a runner.
     pub(super) fn variant_ranges(&self, variants: &Variants) -> Vec<VariantRange> {
         let ranges: Vec<u32> = self.tensor_ranges().collect();
         let of = |input: &VariedInput| {
@@ -242,7 +242,7 @@ impl Placed {
         descriptors
     }
 
-    /// Evicts its inputs from the caches of all CPUs.
+    /// Evicts the entry's inputs from the caches of all CPUs.
     pub(super) fn evict(&self) -> rustix::io::Result<()> {
         for input in &self.inputs {
             let file = self.file(input.source).map(|file| file.as_fd());

@@ -32,7 +32,8 @@ use crate::session::{Called, Loaded};
 const STDERR_TAIL: usize = 2048;
 /// A stop takes microseconds unless a thread of the runner hangs in a system call.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-/// A runner that takes longer is assumed to be stuck in uninterruptible sleep (D state), and the worker gives up.
+/// A killed runner that takes longer to end is assumed to be stuck in uninterruptible sleep (D state), and the worker
+/// gives up.
 const DEATH_TIMEOUT: Duration = Duration::from_secs(60);
 /// While the worker waits for the end of a command, it also checks the pidfd: often at first, then every 100 ms.
 const FIRST_SLICE: Duration = Duration::from_millis(2);
@@ -54,9 +55,9 @@ pub(crate) struct RunnerSpec<'a> {
     pub(crate) libraries: &'a [Library],
     /// The memory, mappings included, that the runner may owe in addition to its base memory.
     pub(crate) limit: Bytes,
-    /// The size of the output memfd and the materialised values that it maps.
+    /// The size of the output memfd and of the materialised values, which the runner maps.
     pub(crate) shared: Bytes,
-    /// Its mappings of memory that this worker owns and is charged for.
+    /// The size of the runner's mappings of memory that this worker owns and is charged for.
     pub(crate) of_worker: Bytes,
     /// The size of the mapped inputs, and of the libraries or the interpreter's files.
     pub(crate) mapped: Bytes,
@@ -145,6 +146,7 @@ pub(crate) struct Process {
     stderr: Stream,
 }
 
+/// The descriptors with which a runner's process starts, and the worker's sides of them.
 pub(super) struct Parts {
     null: OwnedFd,
     stdout: Stream,
@@ -432,7 +434,7 @@ impl Runner {
         if self.handle.wait_dead(DEATH_TIMEOUT)? { Ok(()) } else { Err(RunnerError::Undead) }
     }
 
-    /// Asks the supervisor to kill the runner, so that it records the reason first. If the runner is not dead in time,
+    /// Asks the supervisor to record the reason and then kill the runner. If the runner is not dead in time,
     /// it is killed here.
     pub(crate) fn end_for(&mut self, link: &Link, reason: KillReason) -> Result<(), RunnerError> {
         link.kill_wanted(self.handle.pid(), reason)?;

@@ -37,7 +37,7 @@ struct State<'a> {
     name: &'a str,
     /// The index in the positional arguments.
     place: usize,
-    /// Both are `None` if it is not a tensor.
+    /// `dtype` and `shape` are `None` if the argument is not a tensor.
     dtype: Option<&'a str>,
     shape: Option<&'a [u64]>,
 }

@@ -26,8 +26,9 @@ const READY_TIMEOUT: Duration = Duration::from_mins(10);
 /// A copy takes milliseconds. A timeout means that the machine is overloaded.
 const CLONE_TIMEOUT: Duration = Duration::from_mins(1);
 const WAIT_SLICE: Duration = Duration::from_millis(100);
-/// A zygote prints only if it fails.
+/// The size of the file for what a zygote prints, which is nothing unless it fails.
 const OUTPUT: Bytes = Bytes::kib(64);
+/// The number of bytes at the end of that file whose last line is part of an error message.
 const PRINTED: usize = 300;
 
 /// The properties of a runner that decide whether a zygote can serve it.

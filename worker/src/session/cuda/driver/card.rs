@@ -41,7 +41,7 @@ const ATTRIBUTE_L2: c_uint = 38;
 const JIT_ERROR_LOG: c_uint = 5;
 const JIT_ERROR_LOG_BYTES: c_uint = 6;
 const FUNCTION_MAX_DYNAMIC_SHARED: c_uint = 8;
-/// `CU_LAUNCH_PARAM_…`.
+/// The markers `CU_LAUNCH_PARAM_END`, `…_BUFFER_POINTER` and `…_BUFFER_SIZE`.
 const PARAM_END: usize = 0;
 const PARAM_BUFFER: usize = 1;
 const PARAM_BUFFER_BYTES: usize = 2;
@@ -57,9 +57,10 @@ pub(crate) struct CardDriver {
     modules: BTreeMap<u64, CUmodule>,
     kernels: BTreeMap<u64, CUfunction>,
     /// The number of the last mark, module or kernel.
-    next: u64,
-    /// Recorded events by mark, and events that can be reused.
+    last_number: u64,
+    /// The event of each mark that is not known to be reached.
     recorded: BTreeMap<u64, CUevent>,
+    /// Events that can be reused.
     idle: Vec<CUevent>,
     stamps: Stamps,
     graphs: MadeGraphs,
@@ -102,7 +103,7 @@ impl CardDriver {
             calls,
             modules: BTreeMap::new(),
             kernels: BTreeMap::new(),
-            next: 0,
+            last_number: 0,
             recorded: BTreeMap::new(),
             idle: Vec::new(),
             stamps: Stamps::default(),
@@ -124,8 +125,8 @@ impl CardDriver {
     }
 
     fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
+        self.last_number += 1;
+        self.last_number
     }
 
     fn kernel(&self, function: FunctionId) -> Result<CUfunction, DriverError> {

@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn codes_are_in_order_and_unknown_ones_are_host_errors() {
+    fn codes_are_in_order_and_faults_and_unknown_codes_end_the_context() {
         assert!(ROWS.windows(2).all(|pair| pair[0].code < pair[1].code));
         let unknown = Code(4242);
         assert_eq!((unknown.cause(), unknown.ends_the_context()), (Host, true));

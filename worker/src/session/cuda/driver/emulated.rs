@@ -28,7 +28,8 @@ pub(crate) struct EmulatedDriver {
     modules: BTreeMap<u64, Module>,
     /// The kernels that were looked up, each with the number of its module.
     kernels: BTreeMap<u64, (u64, Function)>,
-    next: u64,
+    /// The number of the last mark, module or kernel.
+    last_number: u64,
     printed: String,
     /// The kernels that were launched. Only the first launch after each lookup is counted.
     counted: BTreeSet<FunctionId>,
@@ -52,7 +53,7 @@ impl EmulatedDriver {
             device: device(),
             modules: BTreeMap::new(),
             kernels: BTreeMap::new(),
-            next: 0,
+            last_number: 0,
             printed: String::new(),
             counted: BTreeSet::new(),
             counts: BTreeMap::new(),
@@ -77,8 +78,8 @@ impl EmulatedDriver {
     }
 
     fn number(&mut self) -> u64 {
-        self.next += 1;
-        self.next
+        self.last_number += 1;
+        self.last_number
     }
 }
 
@@ -115,7 +116,7 @@ fn fault(call: &'static str, fault: Fault) -> DriverError {
     {
         let is_global = access.memory == Memory::Global;
         site.address = is_global.then_some(access.address);
-        site.beyond_its_own = !is_global;
+        site.outside_global = !is_global;
     }
     DriverError { call, code: Code(fault.code()), site: Some(Box::new(site)) }
 }
@@ -201,7 +202,7 @@ impl Driver for EmulatedDriver {
     fn unload(&mut self, module: ModuleId) -> Result<(), DriverError> {
         let number = module.0;
         let Some(module) = self.modules.remove(&number) else { return Ok(()) };
-        // A kernel keeps all code of its module.
+        // A kernel that was looked up would keep the code of its module in memory.
         self.kernels.retain(|_, (of, _)| *of != number);
         self.device.unload(&module).map_err(|it| fault("unloading a module", it))
     }

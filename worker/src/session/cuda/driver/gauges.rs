@@ -9,7 +9,7 @@ use crate::session::pace::{Limits, Pace};
 
 /// The file name of NVML's library, as the driver installs it.
 const LIBRARY: &str = "libnvidia-ml.so.1";
-const MILLIWATTS: f64 = 1e3;
+const MILLIWATTS_PER_WATT: f64 = 1e3;
 
 pub(super) struct Gauges {
     nvml: Option<Nvml>,
@@ -28,7 +28,10 @@ impl Gauges {
         let Some(device) = device else { return Pace::default() };
         Pace {
             clock_mhz: device.clock_info(Clock::SM).ok(),
-            power_watts: device.power_usage().ok().map(|milliwatts| f64::from(milliwatts) / MILLIWATTS),
+            power_watts: device
+                .power_usage()
+                .ok()
+                .map(|milliwatts| f64::from(milliwatts) / MILLIWATTS_PER_WATT),
             limits: device.current_throttle_reasons().ok().map(limits),
         }
     }

@@ -1,4 +1,4 @@
-//! The functions of a CUDA driver that this backend uses, and its errors.
+//! The functions of a CUDA driver that this backend uses, and the errors that they return.
 //!
 //! There are two queues, one for copies and one for calls, and each runs in order. The host memory of a copy must stay
 //! valid until a later mark is reached. Drivers know nothing of caps or verdicts.
@@ -126,8 +126,8 @@ pub(crate) struct Site {
     pub(crate) source: Option<String>,
     /// The address of an access to global memory.
     pub(crate) address: Option<u64>,
-    /// True if the access was beyond the kernel's own shared or local memory.
-    pub(crate) beyond_its_own: bool,
+    /// True if the fault is an access to memory that is not global, such as shared or local memory.
+    pub(crate) outside_global: bool,
     /// True if the result depends on the order in which the kernel's threads run.
     pub(crate) is_race: bool,
     /// The device's own message.

@@ -49,7 +49,7 @@ fn ask(ordinal: u32) -> Result<String, NoDriver> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn other_devices_are_refused_without_a_driver() {
+    fn probe_refuses_names_that_are_no_card() {
         for name in ["cpu", "emulated", "cuda", "cuda:x"] {
             assert_eq!(super::tell(name), format!("no `{name}` is not a card"));
         }

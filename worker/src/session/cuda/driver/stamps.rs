@@ -62,7 +62,7 @@ impl Stamps {
 #[derive(Default)]
 pub(super) struct MadeGraphs {
     made: BTreeMap<u64, (CUgraph, CUgraphExec)>,
-    next: u64,
+    last_number: u64,
 }
 
 impl MadeGraphs {
@@ -89,9 +89,9 @@ impl MadeGraphs {
             let _ = unsafe { (graphs.drop)(graph) };
             return Err(error);
         }
-        self.next += 1;
-        self.made.insert(self.next, (graph, executable));
-        Ok(GraphId(self.next))
+        self.last_number += 1;
+        self.made.insert(self.last_number, (graph, executable));
+        Ok(GraphId(self.last_number))
     }
 
     pub(super) fn launch(

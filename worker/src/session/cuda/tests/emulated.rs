@@ -88,7 +88,7 @@ fn unsupported_instruction_blames_the_host() {
 }
 
 #[test]
-fn invalid_ptx_is_a_load_error() {
+fn invalid_ptx_and_missing_kernels_are_load_errors() {
     ends_as(kernel("this is no instruction"), Status::LoadError, &["PTX line"]);
     let mut attempt = kernel(STORE);
     attempt.launch.steps[0].symbol = "gelu".to_owned();

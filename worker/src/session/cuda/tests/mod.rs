@@ -251,13 +251,13 @@ fn errors_of_a_launch_have_their_statuses() {
         ptx_line: Some(1236),
         source: Some("relu.cu:45".to_owned()),
         address: None,
-        beyond_its_own: false,
+        outside_global: false,
         is_race: false,
         text: "trap".to_owned(),
     };
     let fragments = ["trap", "block (0, 3, 0), thread (17, 0, 0), PTX line 1236, relu.cu:45"];
     ends_as(fails(719, Some(site.clone())), Status::Crashed, &fragments);
-    let shared = Site { beyond_its_own: true, ..site };
+    let shared = Site { outside_global: true, ..site };
     ends_as(fails(700, Some(shared)), Status::OutOfBounds, &["PTX line 1236"]);
 }
 
@@ -323,7 +323,7 @@ fn candidate_that_cannot_be_called_is_refused() {
 }
 
 #[test]
-fn workspace_beyond_the_cap_blames_the_candidate() {
+fn workspace_beyond_the_cap_and_store_beyond_a_workspace_blame_the_candidate() {
     let with = |bytes: &str| {
         let (mut attempt, script) = Attempt::scripted(relu);
         attempt.launch.workspaces.push(Workspace { name: "scratch".to_owned(), bytes: expression(bytes) });
@@ -348,7 +348,7 @@ fn workspace_beyond_the_cap_blames_the_candidate() {
 }
 
 #[test]
-fn inputs_beyond_the_cap_are_an_infra_error() {
+fn inputs_beyond_the_cap_end_the_attempt_with_an_error() {
     let (attempt, script) = Attempt::scripted(relu);
     let attempt = Attempt { cap: Bytes::kib(4), ..attempt };
     let (_, verified, _) = attempt.attempt();

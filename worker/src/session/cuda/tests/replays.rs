@@ -55,7 +55,7 @@ fn scripted(
 }
 
 #[test]
-fn replay_loads_each_constant_once_and_finds_the_outputs_of_the_emulated_device() {
+fn replay_loads_each_constant_once_and_has_the_outputs_of_the_emulated_device() {
     let (head, result, script) = scripted(relu, &IN_TURNS);
     assert_eq!(head.status, Status::Passed, "{}", head.detail);
     let result = result.expect("every step succeeded");

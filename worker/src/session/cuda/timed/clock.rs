@@ -24,6 +24,7 @@ const SPIN: Duration = Duration::from_millis(2);
 /// The time limit for filling outputs before a block. Filling takes milliseconds.
 const FILL_LIMIT: Duration = Duration::from_secs(60);
 
+/// The operation that was not complete after its time limit.
 enum Overdue {
     /// The poison that is written to the outputs before a block.
     Fill,

@@ -13,7 +13,8 @@ use super::super::memory::wait_for;
 use crate::residency::device::Buffer;
 
 const REPEATS: usize = 5;
-/// A part of the flush buffer, one in this many bytes, fits into the L2 cache, so copying it is faster per byte.
+/// The flush buffer divided by this fits into the L2 cache twice, as the source and the target of a copy, which is then
+/// faster per byte.
 const CACHED_DIVISOR: u64 = 16;
 /// The time limit of the measurements. They take milliseconds.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -31,7 +32,7 @@ pub(in super::super) struct TimingMemory {
 pub(super) struct Figures {
     /// The median time of a flush.
     pub(super) flush: Duration,
-    /// In bytes read and written per second; `None` if the driver has no copy.
+    /// In bytes read and written per second; `None` if the driver has no copy, or every copy took no time.
     pub(super) copy_rate: Option<f64>,
 }
 

@@ -51,8 +51,8 @@ impl CacheView {
         Some(Self { file: Arc::clone(file), offset, page, map })
     }
 
-    /// The number of these pages that are in the cache. If a system call fails, its pages and those
-    /// after them do not count.
+    /// The number of these pages that are in the cache. If a system call fails, its pages and those after them
+    /// do not count.
     pub(super) fn resident(&self, pages: Range<u64>) -> u64 {
         if pages.end <= pages.start {
             return 0;

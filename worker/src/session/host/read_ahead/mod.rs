@@ -41,10 +41,12 @@ const MIN_LONG_READ: u64 = 4 << 20;
 const SCRATCH: usize = 1 << 20;
 /// The number of windows that are checked for changes with one request.
 const GROUP: usize = 64;
+/// The pause between checks while pages are touched or read, and the longest pause otherwise.
 const BUSY_PAUSE: Duration = Duration::from_micros(500);
 const IDLE_PAUSE: Duration = Duration::from_millis(20);
-/// The longest pause while a stream waits for the candidate.
+/// The longest pause while a stream waits for the candidate. (`policy` explains streams.)
 const STREAM_PAUSE: Duration = Duration::from_millis(4);
+/// The largest number of attempts to find the inputs in the runner's mappings.
 const MAX_TRIES: u32 = 200;
 /// A check that leads to no read is followed by a pause of at least this many times its own duration, up to the longest
 /// pause.
@@ -138,8 +140,8 @@ impl ReadAhead {
         !self.inputs.is_empty() && self.unseen == 0
     }
 
-    /// Turns Linux's read-ahead off for the files, too. Otherwise, a read of a small record would continue into the
-    /// table that follows it.
+    /// If the inputs are read page by page, turns Linux's read-ahead off for their files, as the runner does for its
+    /// mappings. With read-ahead, a read of a small record would continue into the table that follows it.
     pub fn read_exactly(&self) {
         if self.page_by_page() {
             let small = self.small_inputs.iter().map(|(file, _)| file);
@@ -209,6 +211,7 @@ struct Seen {
     whole: Whole,
 }
 
+/// The watch of an entry's inputs, which ends when this is dropped. Without a thread, nothing is watched.
 pub struct Watch {
     seen: Seen,
     thread: Option<(JoinHandle<Seen>, Sender<Command>)>,

@@ -246,7 +246,7 @@ fn pages_cached_before_do_not_count_as_touches() {
 }
 
 #[test]
-fn read_and_touched_pages_add_up_to_the_input() {
+fn read_and_touched_pages_add_up_to_the_cached_pages() {
     for touches in [0..PAGES, 5..6 * MIB, 3..9] {
         let mut bench = Bench::run(cold(), 1, touches);
         // Counts pages that were touched after the last check.
