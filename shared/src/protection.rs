@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn every_protection_is_listed_once() {
+    fn protections_are_listed_once_and_have_attempts_unless_tested_from_outside() {
         for (index, kind) in PROTECTIONS.iter().enumerate() {
             assert_eq!(PROTECTIONS.iter().position(|it| it.name == kind.name), Some(index), "{}", kind.name);
         }

@@ -14,7 +14,7 @@ pub struct Barrier {
     /// The number of threads that have arrived since the last release, including missing and ended lanes that count as
     /// arrived.
     arrived: u32,
-    /// The number of threads that have executed the instruction since the last release.
+    /// The number of threads that have executed a barrier instruction since the last release.
     present: u32,
     /// The number of threads that are needed; `None` for all threads that have not ended.
     needed: Option<u32>,
@@ -79,7 +79,7 @@ impl Warp {
 pub enum Released {
     None,
     Some,
-    /// A barrier has released all threads that have not ended.
+    /// A barrier that orders the accesses of all threads has released all that have not ended.
     All,
 }
 

@@ -37,8 +37,8 @@ pub struct Offsets {
 
 impl Offsets {
     /// Finds the offsets of accesses of `bytes` bytes each. Returns `None` if an access is misaligned or not completely
-    /// inside, or if the piece is too large for 32-bit offsets. Addresses of 32 bits also need a piece that starts at
-    /// 0.
+    /// inside the piece, or if the piece is too large for 32-bit offsets. Addresses of 32 bits also need a piece that
+    /// starts at 0.
     #[inline(always)]
     pub fn find(
         registers: &Registers,

@@ -24,8 +24,8 @@ fn is_harmless(known: Stamp, old: Stamp, stamp: Stamp) -> bool {
 }
 
 impl Races {
-    /// Records the reads of the lanes if the bytes that they read have not been written since the last barrier for all
-    /// threads. Returns false if the reads must be recorded one by one. Reads that have been recorded by then may be
+    /// Records the reads of the lanes. Returns false if they must be recorded one by one, for example because a byte
+    /// that they read was written since the last barrier for all threads. Reads that have been recorded by then may be
     /// recorded again.
     #[inline(always)]
     pub fn reads_orderly(&mut self, row: Row, offsets: &Offsets) -> bool {
