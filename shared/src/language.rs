@@ -89,6 +89,7 @@ impl ArtifactKind {
     }
 }
 
+/// The way in which an artifact is loaded and called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Launcher {
     /// A runner loads it and looks up its symbol.

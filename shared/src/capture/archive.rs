@@ -43,7 +43,7 @@ struct Record {
     offset: u64,
     bytes: u64,
     crc32: u32,
-    /// Whether it is not compressed.
+    /// Whether the content is not compressed.
     stored: bool,
     encrypted: bool,
 }

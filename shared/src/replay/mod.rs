@@ -71,7 +71,7 @@ pub struct Constant {
     pub key: Key,
     pub digest: Digest,
     pub bytes: Bytes,
-    /// Its address modulo 64, as in PyTorch.
+    /// The address of the bytes modulo 64, as in PyTorch.
     pub phase: u8,
     pub dtype: DType,
     pub shape: Vec<u64>,
