@@ -1,4 +1,4 @@
-//! The list of all protections that a sandbox may have; a machine may lack some of them.
+//! The list of all protections that a sandbox can have. A machine may be unable to enforce some of them.
 //!
 //! For each protection, the list says what it stops, how it is tested, and what to do if it is missing. Canaries test
 //! them before a run, and the first runner of each worker reports what it could enforce on itself.

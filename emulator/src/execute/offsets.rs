@@ -17,11 +17,11 @@ pub enum Run {
 /// The piece of memory that all lanes must access.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
-    /// The address of its first byte.
+    /// The address of the first byte.
     pub start: u64,
-    /// Its size, in bytes.
+    /// The size of the piece, in bytes.
     pub length: u64,
-    /// The offset of its first byte, at most 255. Offsets count from an aligned address, which may be before the piece.
+    /// The offset of the first byte, at most 255. Offsets count from an aligned address, which may be before the piece.
     pub lead: u32,
 }
 

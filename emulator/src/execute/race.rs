@@ -24,6 +24,7 @@ use crate::limits;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd)]
 struct Stamp(u64);
 
+/// The bit of a stamp that is set if several threads wrote the same value.
 const JOINT: u64 = 1 << 30;
 
 impl Stamp {

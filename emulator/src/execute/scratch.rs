@@ -13,6 +13,7 @@ pub enum State {
     Pending,
 }
 
+/// The states of a byte in `Scratch::written`, besides 0.
 const WRITTEN: u8 = 1;
 const PENDING: u8 = 2;
 

@@ -87,7 +87,7 @@ pub struct Step {
 /// A use of a constant. It contains its own position, so a use that was moved is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// Its index among all uses.
+    /// The index among all uses.
     pub id: u32,
     pub step: u32,
     pub constant: u32,

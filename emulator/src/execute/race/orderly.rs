@@ -14,6 +14,7 @@ pub struct Row {
     pub active: u32,
 }
 
+/// The bits of a stamp that hold the thread.
 const THREAD: u64 = 0x3ff;
 
 /// Whether the recorded access `known` cannot race with an access by the thread of `stamp`. Accesses before `old` are
