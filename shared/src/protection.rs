@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Protection {
     pub name: String,
     pub present: bool,
-    /// The reason why it is missing, or the variant that is in force.
+    /// The reason why the protection is missing, or the variant that is in force.
     pub detail: String,
 }
 
@@ -40,7 +40,7 @@ impl Protection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProtectionKind {
     pub name: &'static str,
-    /// True if candidates should not be run on a machine that lacks it.
+    /// True if candidates should not be run on a machine that lacks this protection.
     pub needed: bool,
     pub stops: &'static str,
     /// What the canary did to test it, as a past-tense fragment.

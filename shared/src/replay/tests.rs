@@ -103,7 +103,7 @@ fn truncated_and_extended_recordings_are_refused() {
 }
 
 #[test]
-fn changed_bit_is_refused() {
+fn recording_with_a_changed_bit_is_refused() {
     let bytes = sample().encode();
     for at in 0..bytes.len() {
         for bit in 0..8 {
