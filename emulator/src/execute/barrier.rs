@@ -121,7 +121,7 @@ pub fn release(
     Ok(released)
 }
 
-/// Lets the lanes of a warp that wait at a barrier continue, with the result of its reduction if they ask for one.
+/// Lets the lanes of a warp that wait at a barrier continue. Those that ask for the result of a reduction get it.
 fn pass(kernel: &Kernel, warp: &mut Warp, index: usize, barrier: Barrier) -> Result<(), (Stop, u32, u32)> {
     // Usually, all lanes of a warp wait at the same instruction.
     if let [waiting] = warp.waiting.as_slice()

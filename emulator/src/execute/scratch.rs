@@ -9,7 +9,7 @@ use crate::fault::{Access, AccessKind, FaultKind, Memory};
 pub enum State {
     Written,
     Unwritten,
-    /// A pending copy will write it.
+    /// A pending copy will write the element.
     Pending,
 }
 
