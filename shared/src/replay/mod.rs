@@ -172,7 +172,7 @@ impl Recording {
 }
 
 impl Constant {
-    /// The size of its bytes and of the gap before them, in whole grains.
+    /// The size of the constant's bytes and of the gap before them, in whole grains.
     pub fn slot(&self, grain: Bytes) -> Bytes {
         let grain = grain.get().max(1);
         let bytes = (self.bytes + Bytes::new(u64::from(self.phase))).get();
