@@ -378,8 +378,8 @@ pub struct ReplayCallee {
 /// What determines the limits of a runner's control group, in addition to its memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupLimits {
-    /// The size of the runner's mapped files. Linux charges their cached pages to the group that touches them first, and
-    /// the pages must not be evicted while the runner is timed.
+    /// The size of the runner's mapped files. Linux charges their cached pages to the group that touches them first.
+    /// The pages must not be evicted while the runner is timed.
     pub files: Bytes,
     /// The largest number of threads and processes.
     pub tasks: u32,
