@@ -353,8 +353,8 @@ pub enum ReduceOp {
     Xor,
 }
 
-/// An operation that lanes of a warp execute together. `members` is the row with the mask of these lanes. The second
-/// results, `in_range` and `agree`, are rows of flags.
+/// An operation that lanes of a warp execute together. `members` is the row with the mask of these lanes. `in_range`,
+/// `agree` and the `flag` of `Elect` are rows of flags for a second result.
 #[derive(Clone, Copy, Debug)]
 pub enum WarpOp {
     Shuffle {

@@ -173,6 +173,11 @@ impl Device {
         &self.config
     }
 
+    /// Sets `Config::counts` for later launches.
+    pub fn set_counts(&mut self, counts: bool) {
+        self.config.counts = counts;
+    }
+
     /// The number of bytes that are allocated now.
     #[must_use]
     pub fn used(&self) -> u64 {
@@ -193,6 +198,11 @@ impl Device {
     #[must_use]
     pub fn sticky(&self) -> Option<&Fault> {
         self.sticky.as_ref()
+    }
+
+    /// Forgets a sticky fault, as if a new context had the same memory and modules.
+    pub fn forget_fault(&mut self) {
+        self.sticky = None;
     }
 
     /// Makes the `nth` future call of a function, counted from 1, fail with a CUDA error code.

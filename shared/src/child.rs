@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn child_that_does_not_end_in_time_is_killed_and_reaped() {
+    fn child_is_reaped_whether_or_not_it_ends_in_time() {
         for (script, timeout, in_time) in
             [("exit 3", Duration::from_secs(60), true), ("exec sleep 1000", Duration::from_millis(20), false)]
         {

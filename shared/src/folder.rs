@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_folders_are_removed_and_what_links_name_stays() {
+    fn closed_folders_are_removed_without_following_links() {
         let parent = tempfile::tempdir().expect("a folder");
         let (root, outside) = (parent.path().join("root"), parent.path().join("outside"));
         fs::create_dir_all(root.join("closed/inner")).expect("folders");

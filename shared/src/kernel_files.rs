@@ -360,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn only_headers_in_the_folders_of_the_sources_are_copied() {
+    fn included_files_that_are_outside_or_not_headers_are_left_out() {
         let outside = "op/entry_000000.pt";
         let folder = Folder::with(&[
             (

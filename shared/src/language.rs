@@ -89,6 +89,7 @@ impl ArtifactKind {
     }
 }
 
+/// The way in which an artifact is loaded and called.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Launcher {
     /// A runner loads it and looks up its symbol.
@@ -110,7 +111,7 @@ impl Launcher {
         matches!(self, Self::Interpreter | Self::Libtorch | Self::Triton)
     }
 
-    /// True if its runners are interpreters. They are copied from a zygote, if one can be started.
+    /// True if the launcher's runners are interpreters. They are copied from a zygote, if one can be started.
     pub const fn is_interpreter(self) -> bool {
         matches!(self, Self::Interpreter | Self::Triton)
     }
@@ -168,7 +169,7 @@ pub struct Kind {
     pub tier: Tier,
     /// The function that is called if the plan does not name one.
     pub symbol: &'static str,
-    /// The reason why this version cannot run it; `None` if it can.
+    /// The reason why this version cannot run the language; `None` if it can.
     pub missing: Option<&'static str>,
 }
 
@@ -331,12 +332,12 @@ impl Language {
         path.extension().and_then(OsStr::to_str).and_then(Self::of_suffix)
     }
 
-    /// True if its kernels run on a device other than the CPU.
+    /// True if the language's kernels run on a device other than the CPU.
     pub fn needs_device(self) -> bool {
         self.is_device_code() || self == Self::Cuda
     }
 
-    /// True if it needs an interpreter (`[build] python`) with Triton.
+    /// True if the language needs an interpreter (`[build] python`) with Triton.
     pub fn needs_triton(self) -> bool {
         matches!(self, Self::Triton | Self::TritonDevice)
     }
@@ -346,7 +347,8 @@ impl Language {
         self == Self::TritonDevice
     }
 
-    /// True if it has no host code. The worker then launches it on a device, as the plan says.
+    /// True if candidates in this language have no host code. The worker then launches them on a device, as the plan
+    /// says.
     pub fn is_device_code(self) -> bool {
         self.kind().launcher == Launcher::Kernel
     }
@@ -378,7 +380,7 @@ impl Language {
         }
     }
 
-    /// The reason why its candidates are verified but not timed; `None` if they are timed.
+    /// The reason why candidates in this language are verified but not timed; `None` if they are timed.
     pub fn not_timed(self) -> Option<&'static str> {
         (self == Self::Triton).then_some(TRITON_NOT_TIMED)
     }

@@ -110,7 +110,7 @@ pub enum ToWorker {
 pub enum KillReason {
     /// The runner owed more than its limit.
     RunnerMemory { owed: Bytes, limit: Bytes },
-    /// Linux killed it at the limit of its control group, as the group's counters show.
+    /// Linux killed the process at the limit of its control group, as the group's counters show.
     GroupMemory { limit: Bytes },
     /// The machine's available memory fell below the floor.
     HostFloor { available: Bytes, floor: Bytes },
@@ -118,19 +118,19 @@ pub enum KillReason {
     HostCeiling { owed: Bytes, ceiling: Bytes },
     /// The process tree held more device memory than its ceiling.
     DeviceCeiling { owed: Bytes, ceiling: Bytes },
-    /// The device that it used is lost.
+    /// The device that the process used is lost.
     DeviceLost,
     /// A load, call or build exceeded its time limit.
     Timeout { limit: Duration },
-    /// It was still running this long after SIGSTOP.
+    /// The process was still running this long after SIGSTOP.
     WouldNotStop { limit: Duration },
-    /// Something other than its worker stopped it.
+    /// Something other than its worker stopped the process.
     Stopped,
     /// The attempt took longer than the supervisor's deadline for it.
     Deadline,
     /// The run is ending, because a user stopped it or its work is done.
     Interrupted,
-    /// Its worker died, or has no lease for it.
+    /// The worker of the process died, or has no lease for it.
     Orphaned,
     /// The worker sent no hello in time, or an invalid one, or one of another version.
     NotReady,
@@ -140,7 +140,7 @@ pub enum KillReason {
     RunStopped,
     /// A user asked for this worker to be replaced at once. Its task is repeated.
     Requested,
-    /// A user cancelled its task.
+    /// A user cancelled the task of the process.
     Cancelled,
 }
 
@@ -378,8 +378,8 @@ pub struct ReplayCallee {
 /// What determines the limits of a runner's control group, in addition to its memory limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupLimits {
-    /// The size of its mapped files. Linux charges their page cache to the group that touches it first, and it must not
-    /// be evicted while the runner is timed.
+    /// The size of the runner's mapped files. Linux charges their cached pages to the group that touches them first.
+    /// The pages must not be evicted while the runner is timed.
     pub files: Bytes,
     /// The largest number of threads and processes.
     pub tasks: u32,

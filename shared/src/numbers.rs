@@ -17,7 +17,7 @@ pub struct EntryNumbers {
     pub outputs: Bytes,
     /// R: bytes of the outputs in a profile's ring, which has a slot for each call of a block.
     pub ring: Bytes,
-    /// The largest number of buffers that its inputs and outputs need on a device.
+    /// The largest number of buffers that the inputs and outputs need on a device.
     pub buffers: u32,
     /// V: bytes of all variants of the inputs that may change between timed calls.
     pub varied: Bytes,

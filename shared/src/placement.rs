@@ -21,7 +21,7 @@ use crate::units::Bytes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placing {
     pub bytes: Bytes,
-    /// Host memory that its source holds while the storage is uploaded.
+    /// Host memory that the storage's source holds during the upload.
     pub held: Bytes,
 }
 

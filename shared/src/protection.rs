@@ -1,4 +1,4 @@
-//! The list of all protections that a machine can or cannot enforce on a sandbox.
+//! The list of all protections that a sandbox can have. A machine may be unable to enforce some of them.
 //!
 //! For each protection, the list says what it stops, how it is tested, and what to do if it is missing. Canaries test
 //! them before a run, and the first runner of each worker reports what it could enforce on itself.
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 pub struct Protection {
     pub name: String,
     pub present: bool,
-    /// The reason why it is missing, or the variant that is in force.
+    /// The reason why the protection is missing, or the variant that is in force.
     pub detail: String,
 }
 
@@ -40,7 +40,7 @@ impl Protection {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProtectionKind {
     pub name: &'static str,
-    /// True if candidates should not be run on a machine that lacks it.
+    /// True if candidates should not be run on a machine that lacks this protection.
     pub needed: bool,
     pub stops: &'static str,
     /// What the canary did to test it, as a past-tense fragment.
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn every_protection_is_listed_once() {
+    fn protections_are_listed_once_and_have_attempts_unless_tested_from_outside() {
         for (index, kind) in PROTECTIONS.iter().enumerate() {
             assert_eq!(PROTECTIONS.iter().position(|it| it.name == kind.name), Some(index), "{}", kind.name);
         }

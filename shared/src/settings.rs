@@ -223,6 +223,6 @@ pub enum BeforeProfile {
 pub struct CandidateSource {
     pub sources: Vec<PathBuf>,
     pub language: Language,
-    /// The function that is called. It is borrowed if it is the language's default.
+    /// The function that is called.
     pub symbol: Cow<'static, str>,
 }

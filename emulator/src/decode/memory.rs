@@ -11,7 +11,7 @@ use crate::ptx::lexer::clipped;
 use crate::ptx::syntax::{Number, Operand, Space};
 
 /// Qualifiers that this device ignores: cache hints, and `weak`, which is the default memory order.
-pub const CACHE: [&str; 22] = [
+pub const IGNORED: [&str; 22] = [
     "ca",
     "cg",
     "cs",
@@ -74,7 +74,7 @@ pub fn decode<'a>(
         "st" => store(builder, space, qualifiers, operands),
         "atom" | "red" => atomic(builder, opcode == "atom", space, qualifiers, operands),
         "prefetch" | "prefetchu" => {
-            qualifiers.take_all(&CACHE);
+            qualifiers.take_all(&IGNORED);
             builder.emit(Op::Nothing);
             Ok(())
         }
@@ -215,7 +215,7 @@ fn push(builder: &mut Builder<'_, '_>, op: MemoryOp) {
 fn shape(qualifiers: &mut Qualifiers<'_>) -> Result<(Type, usize, MemoryOrder), LoadError> {
     let ty = qualifiers.ty()?;
     let count = qualifiers.one_of(&[("v2", 2), ("v4", 4)]).unwrap_or(1);
-    qualifiers.take_all(&CACHE);
+    qualifiers.take_all(&IGNORED);
     let order = qualifiers.one_of(&ORDERS).unwrap_or(MemoryOrder::Weak);
     qualifiers.take_all(&SCOPES);
     let too_wide = 16 < ty.bits() as usize / 8 * count;
@@ -306,7 +306,7 @@ fn atomic<'a>(
     let op = op.ok_or_else(|| qualifiers.unsupported())?;
     let order = qualifiers.one_of(&ORDERS).unwrap_or(MemoryOrder::Relaxed);
     qualifiers.take_all(&SCOPES);
-    qualifiers.take_all(&CACHE);
+    qualifiers.take_all(&IGNORED);
     qualifiers.take("noftz");
     let kind = atomic_kind(op, ty).ok_or_else(|| qualifiers.unsupported())?;
     let (to, rest) = match operands {

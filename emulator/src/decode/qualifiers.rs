@@ -75,8 +75,8 @@ impl<'a> Qualifiers<'a> {
         )
     }
 
-    /// The error for operands that do not match. If an unsupported qualifier is left, it is reported instead, because
-    /// it is the more likely cause.
+    /// The error for operands that do not match. An unsupported qualifier that is left is reported instead, because it
+    /// is the more likely cause.
     pub fn wrong_operands(&self) -> LoadError {
         if !self.rest.is_empty() {
             return self.unsupported();

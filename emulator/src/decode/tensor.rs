@@ -1,7 +1,7 @@
 //! Decodes asynchronous copies to shared memory, and operations on matrices.
 
 use super::builder::{Builder, index_of};
-use super::memory::{CACHE, address};
+use super::memory::{IGNORED, address};
 use super::qualifiers::Qualifiers;
 use crate::code::{Accumulator, Address, CopyOp, Factor, MatrixOp, MemorySpace, Op, Product, SourceBytes};
 use crate::fault::LoadError;
@@ -81,7 +81,7 @@ fn start<'a>(
         [rest @ .., _] if qualifiers.take("L2::cache_hint") => rest,
         all => all,
     };
-    qualifiers.take_all(&CACHE);
+    qualifiers.take_all(&IGNORED);
     let [to, from, Operand::Number(Number::Integer(bytes)), source @ ..] = operands else {
         return Err(qualifiers.wrong_operands());
     };

@@ -23,9 +23,4 @@ impl Device {
         // SAFETY: the caller's obligation, passed on.
         unsafe { self.heap.map(memory, bytes, phase, read_only) }
     }
-
-    /// Forgets a sticky fault, as if a new context had the same memory and modules.
-    pub fn forget_fault(&mut self) {
-        self.sticky = None;
-    }
 }

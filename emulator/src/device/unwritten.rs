@@ -12,9 +12,4 @@ impl Device {
     pub fn forget(&mut self, address: u64, bytes: u64) -> Result<(), Fault> {
         self.heap.forget(address, bytes)
     }
-
-    /// Sets `Config::counts` for later launches.
-    pub fn set_counts(&mut self, counts: bool) {
-        self.config.counts = counts;
-    }
 }

@@ -14,7 +14,7 @@ pub struct Barrier {
     /// The number of threads that have arrived since the last release, including missing and ended lanes that count as
     /// arrived.
     arrived: u32,
-    /// The number of threads that have executed the instruction since the last release.
+    /// The number of threads that have executed a barrier instruction since the last release.
     present: u32,
     /// The number of threads that are needed; `None` for all threads that have not ended.
     needed: Option<u32>,
@@ -79,7 +79,7 @@ impl Warp {
 pub enum Released {
     None,
     Some,
-    /// A barrier has released all threads that have not ended.
+    /// A barrier that orders the accesses of all threads has released all that have not ended.
     All,
 }
 
@@ -121,7 +121,7 @@ pub fn release(
     Ok(released)
 }
 
-/// Lets the lanes of a warp that wait at a barrier continue, with the result of its reduction if they ask for one.
+/// Lets the lanes of a warp that wait at a barrier continue. Those that ask for the result of a reduction get it.
 fn pass(kernel: &Kernel, warp: &mut Warp, index: usize, barrier: Barrier) -> Result<(), (Stop, u32, u32)> {
     // Usually, all lanes of a warp wait at the same instruction.
     if let [waiting] = warp.waiting.as_slice()

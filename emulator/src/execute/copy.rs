@@ -12,13 +12,13 @@ use crate::fault::{AccessKind, FaultKind, Memory};
 #[derive(Debug)]
 pub struct PendingCopy {
     lane: u8,
-    /// Its group, counted from the thread's start.
+    /// The number of the copy's group, counted from the thread's start.
     group: u64,
     /// The address in shared memory.
     to: u64,
     words: [u32; 4],
     bytes: u8,
-    /// The instruction that started it.
+    /// The instruction that started the copy.
     pc: u32,
 }
 

@@ -17,11 +17,11 @@ pub enum Run {
 /// The piece of memory that all lanes must access.
 #[derive(Clone, Copy, Debug)]
 pub struct Piece {
-    /// The address of its first byte.
+    /// The address of the first byte.
     pub start: u64,
-    /// Its size, in bytes.
+    /// The size of the piece, in bytes.
     pub length: u64,
-    /// The offset of its first byte, at most 255. Offsets count from an aligned address, which may be before the piece.
+    /// The offset of the first byte, at most 255. Offsets count from an aligned address, which may be before the piece.
     pub lead: u32,
 }
 
@@ -37,8 +37,8 @@ pub struct Offsets {
 
 impl Offsets {
     /// Finds the offsets of accesses of `bytes` bytes each. Returns `None` if an access is misaligned or not completely
-    /// inside, or if the piece is too large for 32-bit offsets. Addresses of 32 bits also need a piece that starts at
-    /// 0.
+    /// inside the piece, or if the piece is too large for 32-bit offsets. Addresses of 32 bits also need a piece that
+    /// starts at 0.
     #[inline(always)]
     pub fn find(
         registers: &Registers,

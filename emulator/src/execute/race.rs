@@ -24,6 +24,7 @@ use crate::limits;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd)]
 struct Stamp(u64);
 
+/// The bit of a stamp that is set if several threads wrote the same value.
 const JOINT: u64 = 1 << 30;
 
 impl Stamp {
@@ -393,7 +394,7 @@ impl Races {
     }
 
     /// Records a write, and returns the access that it races with, if there is one. The bytes must lie inside shared
-    /// memory. `changes` says whether the write changes their values.
+    /// memory. `changes` says whether the write changes their values. If not, it races with nothing.
     pub fn write(&mut self, kernel: &Kernel, access: SharedAccess, changes: bool) -> Option<Conflict> {
         let stamp = Stamp::new(self.now, access.pc, access.thread);
         let old = Stamp::new(self.base, 0, 0);

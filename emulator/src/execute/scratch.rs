@@ -9,10 +9,11 @@ use crate::fault::{Access, AccessKind, FaultKind, Memory};
 pub enum State {
     Written,
     Unwritten,
-    /// A pending copy will write it.
+    /// A pending copy will write the element.
     Pending,
 }
 
+/// The states of a byte in `Scratch::written`, besides 0.
 const WRITTEN: u8 = 1;
 const PENDING: u8 = 2;
 

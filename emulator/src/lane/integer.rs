@@ -20,7 +20,8 @@ pub enum IntegerOp {
     Mul24High,
     Mad24Low,
     Mad24High,
-    /// Adds with carry: the last operand is the carry in, and the second result is the carry out.
+    /// Adds with carry. Here and in the next three operations, the last operand is the carry in, and the second result
+    /// is the carry out.
     AddCarry,
     SubCarry,
     MadLowCarry,

@@ -1,5 +1,5 @@
-//! Instructions that compute a result from the values of a single lane, as pure functions of bits. Each file has one
-//! family of instructions.
+//! Instructions that compute a result from the values of a single lane, as pure functions of bits. Each file except
+//! `soft` has one family of instructions.
 //!
 //! A value is the bits of a register, zero-extended. A result may have more bits than its register, because the caller
 //! truncates it. The register of a conversion may be wider than the type, so signed results of conversions are

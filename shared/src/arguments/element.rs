@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn small_floats_have_the_values_of_their_formats() {
+    fn elements_have_the_values_of_their_dtypes() {
         for (dtype, bytes, expected) in [
             (DType::Float16, &[0x00, 0x3c][..], 1.0),
             (DType::Float16, &[0x01, 0x00], 5.960_464_477_539_063e-8),

@@ -13,7 +13,7 @@ use crate::capture::Value;
 const MAX_NAME_BYTES: usize = 255;
 /// The number of unknown keys that are kept for a message.
 const KEPT_UNKNOWN_KEYS: usize = 16;
-/// The newest schema of captures that this program understands, if their tensors were recorded with their values.
+/// The newest schema of captures that this program reads. A capture without the values of its tensors is refused.
 const NEWEST_SCHEMA: i64 = 2;
 /// Keys of schema 2 that describe a call but are not part of it.
 const DESCRIPTIVE_KEYS: [&str; 2] = ["shape_signature", "capture_policy"];

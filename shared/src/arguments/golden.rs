@@ -175,7 +175,7 @@ fn real_captures_are_bound_as_kernelforge_binds_them() {
 }
 
 #[test]
-fn real_outputs_and_facts_are_found() {
+fn real_captures_have_distinct_classes_and_correct_facts() {
     for op in ops() {
         let captures = captures(&op);
         let signature = settled(&captures);

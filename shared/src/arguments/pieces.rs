@@ -58,8 +58,8 @@ pub fn pieces<'a>(storages: &[Storage], inputs: impl Iterator<Item = &'a Tensor>
         .collect()
 }
 
-/// True for a lazy conjugate or negative. Its values differ from the stored ones, so they are written out before a kernel
-/// gets them.
+/// True for a lazy conjugate or negative. Its values differ from the stored ones, so they are written out before a
+/// kernel gets them.
 pub(super) fn is_lazy(tensor: &Tensor) -> bool {
     tensor.conjugate || tensor.negative
 }

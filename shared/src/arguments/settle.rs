@@ -16,7 +16,7 @@ const MAX_NAMES: usize = 1024;
 const MAX_FORMS: usize = 1024;
 /// Number of entries named in one message.
 const MAX_NAMED: usize = 3;
-/// The similarity (Jaro-Winkler, 0 to 1) at which a known name is suggested.
+/// The similarity (Jaro-Winkler, 0 to 1) from which on a known name is suggested.
 const SIMILAR: f64 = 0.7;
 
 /// A reason why a job has no signature. A job may have several, which are reported together.
@@ -291,7 +291,7 @@ impl SignatureBuilder {
         names
     }
 
-    /// Returns the recorded defaults, overridden by the plan's. If no signature was recorded, keywords default to None.
+    /// The recorded defaults (without a signature, None for keywords), overridden by the plan's, and the unusable ones.
     fn defaults(
         &self,
         captured: &[String],

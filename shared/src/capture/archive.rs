@@ -39,11 +39,11 @@ const ZIP64_SIZE: u32 = u32::MAX;
 /// One file in the zip.
 #[derive(Clone, Debug)]
 struct Record {
-    /// The position and the size of its content in the zip.
+    /// The position and the size of the record's content in the zip.
     offset: u64,
     bytes: u64,
     crc32: u32,
-    /// Whether it is not compressed.
+    /// Whether the content is not compressed.
     stored: bool,
     encrypted: bool,
 }

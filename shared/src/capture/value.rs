@@ -69,7 +69,7 @@ pub struct Object {
     /// `module.name` as in the pickle.
     pub name: Arc<str>,
     pub made: Creation,
-    /// Attributes that were set after its creation, and items that were added.
+    /// Attributes that were set after the object's creation, and items that were added.
     pub state: Vec<Value>,
 }
 
@@ -246,9 +246,9 @@ pub fn contiguous_strides(shape: &[u64]) -> Vec<u64> {
 pub struct Storage {
     pub id: StorageId,
     pub bytes: Bytes,
-    /// Offset of its first byte in the capture file or, in a store, in its blob or the manifest.
+    /// Offset of the storage's first byte in the capture file or, in a store, in the blob or the manifest.
     pub file_offset: u64,
-    /// In a store, the blob that contains it; `None` if the manifest contains it, and without a store.
+    /// In a store, the blob that contains the storage; `None` if the manifest contains it, and outside a store.
     pub blob: Option<BlobId>,
     /// CRC of the whole record. `None` if the writer did not compute one, in torch's old format, and for an empty
     /// storage without a record.

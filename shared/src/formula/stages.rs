@@ -44,11 +44,11 @@ pub fn on_device(entry: &EntryNumbers) -> Vec<Term> {
     vec![term("inputs (I)", entry.inputs), term("outputs (O)", entry.outputs)]
 }
 
-/// The memory of profiling kernels without host code with a batch of entries. The first list is the worker's host memory:
-/// staging, the outputs of each side's last block, the values from which new inputs are drawn, an input
-/// that may vary, and 2c. The second list is device memory, which all sides share: the inputs, the ring, the
-/// varied inputs and the memory of a flush. The ring and the varied inputs are those of the entries that need most,
-/// because they are allocated once for `all` entries of the profile.
+/// The memory of profiling kernels without host code with a batch of entries. The first list is the worker's host
+/// memory: staging, the outputs of each side's last block, the values from which new inputs are drawn, an input that
+/// may vary, and 2c. The second list is device memory, which all sides share: the inputs, the ring, the varied inputs
+/// and the memory of a flush. The ring and the varied inputs are those of the entries that need most, because they are
+/// allocated once for `all` entries of the profile.
 pub fn profile_on_device(
     batch: &[EntryNumbers],
     all: &[EntryNumbers],
@@ -130,8 +130,8 @@ pub fn replay_pool(bytes: Bytes, outputs: Bytes) -> Vec<Term> {
     vec![term("pool", bytes), term("outputs (O)", outputs)]
 }
 
-/// The part of a replay's memory that is always in the host's memory: the catalog and schedule, staging, and 2c. Staging
-/// is k slots, and one more of the same size through which constants are read to digest them.
+/// The part of a replay's memory that is always in the host's memory: the catalog and schedule, staging, and 2c.
+/// Staging is k slots, and one more of the same size through which constants are read to digest them.
 pub fn replay_on_host(bookkeeping: Bytes) -> Vec<Term> {
     let staging = STAGING_SLOT.saturating_mul(REPLAY_SLOTS + 1);
     vec![term("catalog and schedule", bookkeeping), term("staging", staging), chunks()]

@@ -1,4 +1,5 @@
-//! The time that a worker waits for a runner. The supervisor's deadlines include it.
+//! The time that a worker waits for a runner, and the number of runners that time an entry. The supervisor's deadlines
+//! depend on both.
 
 use std::time::Duration;
 

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn too_large_inputs_need_no_memory_for_variants() {
+    fn memory_for_variants_leaves_out_inputs_that_are_too_large() {
         let page = Bytes::kib(4);
         let of = |inputs: &[Bytes]| varied(inputs.iter().copied(), 4, page, VARIED);
         let on_card = |inputs: &[Bytes]| {

@@ -72,7 +72,7 @@ pub struct LaunchStep {
 /// A device buffer that a call's launches share. Its contents before a call are undefined.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Workspace {
-    /// The name by which arguments refer to its address.
+    /// The name by which arguments refer to the buffer's address.
     pub name: String,
     pub bytes: Expression,
 }

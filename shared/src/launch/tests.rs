@@ -86,7 +86,7 @@ fn value_of(text: &str) -> i64 {
 }
 
 #[test]
-fn expressions_read_shapes_and_parameters() {
+fn expressions_combine_shapes_parameters_and_numbers() {
     for (text, expected) in [
         ("input.numel", 40),
         ("weight.shape[1]", 3),

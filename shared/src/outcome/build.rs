@@ -14,9 +14,9 @@ pub struct Built {
     /// The beginning of the compiler's output.
     pub log_head: String,
     pub source_digest: String,
-    /// A digest of the compiler's output, without what differs in each build. It is given if the compiler failed and its
-    /// output names neither a mistake in the source nor a fault of the machine. Two builds with the same digest prove
-    /// that the source is to blame.
+    /// A digest of the compiler's output, without what differs in each build. It is given if the compiler failed and
+    /// its output names neither a mistake in the source nor a fault of the machine. Two builds with the same digest
+    /// prove that the source is to blame.
     #[serde(default)]
     pub unexplained: Option<String>,
 }

@@ -8,15 +8,15 @@ use crate::capture::DType;
 /// The way in which a runner died.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RunnerEnd {
-    /// Name of the signal that ended it (`SIGSEGV`), if one did.
+    /// Name of the signal that ended the runner (`SIGSEGV`), if one did.
     pub signal: Option<String>,
     pub exit_code: Option<i32>,
-    /// The end of what is kept of its standard error or, on the emulated device, of what its kernels printed.
+    /// The end of what is kept of the runner's standard error or, on the emulated device, of what its kernels printed.
     pub stderr_tail: String,
-    /// True if its output filled the room for it, so that some may be lost.
+    /// True if the runner's output filled the room for output, so that some may be lost.
     pub output_truncated: bool,
-    /// True if it was ended by a SIGKILL that we did not send, and no PID namespace proves that the signal came from
-    /// outside.
+    /// True if the runner was ended by a SIGKILL that we did not send, and no PID namespace proves that the signal came
+    /// from outside.
     pub unknown_sender: bool,
 }
 
@@ -32,7 +32,7 @@ pub struct EntryFailure {
     pub mismatch: Option<Mismatch>,
 }
 
-/// The position of a difference between an output and the recorded one, and its size.
+/// The position and the size of a difference between an output and the recorded one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mismatch {
     /// Path of the output: `output`, or `output[1]`.

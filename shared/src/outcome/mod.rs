@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_of_every_stage_can_be_sent_and_stored() {
+    fn failed_report_of_every_stage_can_be_sent_and_stored() {
         let (sender, receiver) = ipc_channel::ipc::channel().expect("channel");
         for stage in Stage::ALL {
             let report = Report::failed(stage, Status::InfraError, "gone");

@@ -88,13 +88,13 @@ impl EntryProfile {
 /// `None`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceTiming {
-    /// The median clock of its multiprocessors.
+    /// The median clock of the device's multiprocessors.
     #[serde(with = "crate::nonfinite::option")]
     pub clock_mhz: Option<f64>,
     /// The median power.
     #[serde(with = "crate::nonfinite::option")]
     pub power_watts: Option<f64>,
-    /// What limited its clock in any block: `power`, `heat` or `external`.
+    /// What limited the device's clock in any block: `power`, `heat` or `external`.
     pub limited_by: Option<Vec<String>>,
     /// Pairs in which a block had less than 75 % of the median clock of the blocks so far.
     pub throttled_pairs: u32,

@@ -71,7 +71,7 @@ pub struct Constant {
     pub key: Key,
     pub digest: Digest,
     pub bytes: Bytes,
-    /// Its address modulo 64, as in PyTorch.
+    /// The address of the bytes modulo 64, as in PyTorch.
     pub phase: u8,
     pub dtype: DType,
     pub shape: Vec<u64>,
@@ -87,7 +87,7 @@ pub struct Step {
 /// A use of a constant. It contains its own position, so a use that was moved is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
-    /// Its index among all uses.
+    /// The index among all uses.
     pub id: u32,
     pub step: u32,
     pub constant: u32,
@@ -172,7 +172,7 @@ impl Recording {
 }
 
 impl Constant {
-    /// The size of its bytes and of the gap before them, in whole grains.
+    /// The size of the constant's bytes and of the gap before them, in whole grains.
     pub fn slot(&self, grain: Bytes) -> Bytes {
         let grain = grain.get().max(1);
         let bytes = (self.bytes + Bytes::new(u64::from(self.phase))).get();

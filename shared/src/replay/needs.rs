@@ -1,8 +1,8 @@
 //! The bytes that an entry needs from its capture, and keys that identify them before they are read.
 //!
-//! Only headers are read. In a capture store, a storage is identified by its place in a blob. In a file, it is identified by its
-//! size and CRC or, without a CRC, by the file's path and the storage's number. When the bytes are read later, their
-//! digest is compared with the recording.
+//! Only headers are read. In a capture store, a storage is identified by its place in a blob. In a file, it is
+//! identified by its size and CRC or, without a CRC, by the file's path and the storage's number. When the bytes are
+//! read later, their digest is compared with the recording.
 
 use super::{Constant, Digest, Key};
 use crate::arguments::{Argument, ArgumentValue};

@@ -45,14 +45,14 @@ fn resealed(mut bytes: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn recording_survives_its_file() {
+fn recording_reads_back() {
     for recording in [sample(), Recording::default(), recorded(&[vec![]], 1)] {
         assert_eq!(Recording::decode(&recording.encode()), Ok(recording));
     }
 }
 
 #[test]
-fn recordings_that_could_not_be_read_are_not_written() {
+fn recorder_refuses_names_that_the_reader_would_refuse() {
     let mut recorder = Recorder::default();
     let longest = "n".repeat(MAX_NAME);
     recorder.step(&longest, &longest, &[Need { name: longest.clone(), ..need(0, 4) }]).expect("at the limit");
@@ -103,7 +103,7 @@ fn truncated_and_extended_recordings_are_refused() {
 }
 
 #[test]
-fn changed_bit_is_refused() {
+fn recording_with_a_changed_bit_is_refused() {
     let bytes = sample().encode();
     for at in 0..bytes.len() {
         for bit in 0..8 {
@@ -115,7 +115,7 @@ fn changed_bit_is_refused() {
 }
 
 #[test]
-fn counts_beyond_the_limits_are_refused_before_anything_is_allocated() {
+fn counts_beyond_the_limits_or_the_file_are_refused() {
     let bytes = sample().encode();
     for offset in [12, 16, 20, 24] {
         for claim in [u32::MAX, 1 << 31, 1_000_001, 1_000_000] {
@@ -164,7 +164,7 @@ fn inconsistent_recording_is_refused() {
 }
 
 #[test]
-fn floor_is_the_largest_pair_and_the_largest_constant() {
+fn floor_adds_pinned_constants_the_largest_pair_and_the_largest_other() {
     // Constants 0 to 3 have 64, 128, 192 and 256 bytes.
     let recording = recorded(&[vec![0, 1], vec![1, 2], vec![3], vec![0]], 16);
     let one = Bytes::new(1);
@@ -192,7 +192,7 @@ fn floor_is_the_largest_pair_and_the_largest_constant() {
 
 proptest! {
     #[test]
-    fn any_recording_survives_its_file(
+    fn any_recording_reads_back(
         sets in proptest::collection::vec(proptest::collection::btree_set(0u8..20, 0..6), 0..30), scale in 1u64..1000
     ) {
         let sets: Vec<Vec<u8>> = sets.into_iter().map(|set| set.into_iter().collect()).collect();

@@ -72,7 +72,8 @@ pub struct FileDisk {
 }
 
 impl FileDisk {
-    /// Opens the file again for this many readers. They start with the method that is known for its file system.
+    /// Opens the file again for this many readers. They start with the method that is known for the file system or, if
+    /// none is known, with the best one.
     pub fn new(file: &File, readers: usize) -> io::Result<Self> {
         Self::with_method(file, readers, None)
     }
@@ -159,7 +160,7 @@ impl StreamFile for FileDisk {
     }
 }
 
-/// Turns off read-ahead, because its pages would look as if they had been in the cache before.
+/// Turns off read-ahead, because pages that were read ahead would look as if they had been in the cache before.
 fn turn_off_read_ahead(file: &File) {
     let _ = fadvise(file, 0, None, Advice::Random);
 }

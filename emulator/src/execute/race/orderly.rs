@@ -14,6 +14,7 @@ pub struct Row {
     pub active: u32,
 }
 
+/// The bits of a stamp that hold the thread.
 const THREAD: u64 = 0x3ff;
 
 /// Whether the recorded access `known` cannot race with an access by the thread of `stamp`. Accesses before `old` are
@@ -24,8 +25,8 @@ fn is_harmless(known: Stamp, old: Stamp, stamp: Stamp) -> bool {
 }
 
 impl Races {
-    /// Records the reads of the lanes if the bytes that they read have not been written since the last barrier for all
-    /// threads. Returns false if the reads must be recorded one by one. Reads that have been recorded by then may be
+    /// Records the reads of the lanes. Returns false if they must be recorded one by one, for example because a byte
+    /// that they read was written since the last barrier for all threads. Reads that have been recorded by then may be
     /// recorded again.
     #[inline(always)]
     pub fn reads_orderly(&mut self, row: Row, offsets: &Offsets) -> bool {

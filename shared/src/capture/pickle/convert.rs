@@ -1,6 +1,6 @@
 //! Converts the machine's nodes to the shared, immutable values that the rest of the program uses.
 //!
-//! It visits nodes depth first, which determines the numbers of tensors and storages. A subtree without cycles is
+//! The nodes are visited depth first, which determines the numbers of tensors and storages. A subtree without cycles is
 //! converted once and shared. A reference to a container that is still open becomes that container's path. The path
 //! depends on where the reference occurs, so the subtree around it is converted at each occurrence, and counted.
 

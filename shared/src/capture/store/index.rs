@@ -47,6 +47,7 @@ pub struct IndexEntry {
     pub name: String,
     /// Size of the packed file.
     pub bytes: u64,
+    /// BLAKE3 of the packed file.
     pub blake3: BlobId,
     /// BLAKE3 of the whole manifest.
     pub manifest: BlobId,

@@ -69,7 +69,7 @@ pub fn entries_folder(folder: &Path) -> PathBuf {
     }
 }
 
-/// Finds the store to which a manifest belongs.
+/// Finds the finished store to which a manifest belongs.
 pub(super) fn root_of(manifest: &Path) -> Option<PathBuf> {
     let path = std::path::absolute(manifest).ok()?;
     path.ancestors()
