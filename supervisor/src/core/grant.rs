@@ -98,7 +98,7 @@ impl Core {
         (self.turn_served(), self.jobs.iter().filter(|job| job.done).count())
     }
 
-    /// Returns true if the next order has to wait.
+    /// Returns true if nothing more can be granted until something that is running or coming has changed.
     fn advance_turn(&mut self, now: Moment) -> bool {
         let turn = self.turn_served();
         let mut index = 0;

@@ -119,7 +119,7 @@ pub struct Core {
     device: Device,
     /// The delays before the next start of a worker, by role.
     backoff: BTreeMap<Role, Backoff>,
-    /// The policy rows that are written once per job, and have been written.
+    /// Which of the policy rows that are written once per job have been written.
     reported: BTreeSet<(PolicySubject, JobId)>,
     /// No spare is started before this time. Set when memory runs short, on the machine or under the ceiling.
     no_spare_before: Moment,
@@ -384,8 +384,7 @@ impl Core {
         Ok(())
     }
 
-    /// Checks the laws that hold after every event. The check's time grows with the number of workers and jobs, not of
-    /// units.
+    /// Checks the laws that hold after every event. It visits the workers and jobs, but not each unit.
     pub fn check_invariants(&self) -> Result<(), String> {
         let mut running = 0;
         for (worker, it) in &self.workers {

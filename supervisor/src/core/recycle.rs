@@ -7,16 +7,16 @@ use opt_shared::units::Bytes;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecycleReason {
-    /// It has reached `max_age`.
+    /// The worker has reached `max_age`.
     Age,
-    /// It has held `after_leases` leases.
+    /// The worker has held `after_leases` leases.
     Leases,
-    /// It kept more than `growth` beyond what it owed when it was ready.
+    /// The worker kept more than `growth` beyond what it owed when it was ready.
     Growth,
     /// The next lease needs the worker's memory.
     MakeRoom,
     Pressure,
-    /// It finished an attempt, but left runners behind.
+    /// The worker finished an attempt, but left runners behind.
     LeftRunners,
     /// A kernel destroyed the worker's context on the device.
     ContextLost,
@@ -51,7 +51,7 @@ pub struct Usage {
     pub age: Duration,
     pub leases: u32,
     pub owed_when_ready: Bytes,
-    /// The memory that it owed in the last sample.
+    /// The memory that the worker owed in the last sample.
     pub owed: Bytes,
 }
 
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn large_verification_is_followed_by_a_recycle() {
+    fn before_profile_setting_decides_about_workers_that_were_used() {
         let at = |before_profile, validated, leases| {
             super::before_profile(
                 &RecycleSettings { before_profile, ..settings() },

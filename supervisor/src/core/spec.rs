@@ -44,7 +44,8 @@ pub struct JobSpec {
     pub budget: Duration,
 }
 
-/// A candidate has some or all of build, verify, screen, profile and confirm. A replay has one step.
+/// A candidate or a replay. A candidate has some or all of the steps build, verify, screen, profile and confirm; a
+/// replay has one step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnitSpec {
     /// Its id, which must be the next free one.
