@@ -158,8 +158,8 @@ impl Core {
         }
     }
 
-    /// Decides what a report means. `killed` is the reason if the attempt's worker is being killed. The report may then be a
-    /// complete verdict, or only describe how the runners died.
+    /// Decides what a report means. `killed` is the reason if the attempt's worker is being killed. The report may then
+    /// be a complete verdict, or only describe how the runners died.
     fn judge(&mut self, now: Moment, lease: Lease, killed: Option<KillReason>, mut report: Box<Report>) {
         if self.ended_by_user(&lease, None) {
             return;

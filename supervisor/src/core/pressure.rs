@@ -22,8 +22,8 @@ use super::worker::{Runner, Worker};
 const WORTH_KILLING: Bytes = Bytes::mib(64);
 /// When memory runs short, an idle worker that owes less than this is ended only if it is a spare.
 const WORTH_RECYCLING: Bytes = Bytes::mib(16);
-/// How long memory must be missing (`check_for_gap`) before that is reported. Freed pages stay in per-CPU lists for seconds before Linux counts
-/// them as available.
+/// How long memory must be missing (`check_for_gap`) before that is reported. Freed pages stay in per-CPU lists for
+/// seconds before Linux counts them as available.
 const GAP_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long no spare is started after Linux reported memory pressure, or after a spare was ended because a limit was
 /// exceeded or pages were swapped out. The policy row `pressure` is not repeated for as long, because Linux repeats its

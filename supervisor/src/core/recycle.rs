@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn before_profile_setting_decides_about_workers_that_were_used() {
+    fn large_verification_is_followed_by_a_recycle() {
         let at = |before_profile, validated, leases| {
             super::before_profile(
                 &RecycleSettings { before_profile, ..settings() },

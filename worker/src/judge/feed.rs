@@ -1,6 +1,7 @@
 //! Fetches two tensors tile by tile into buffers of a fixed size.
 //!
-//! Owns the memory of a pass over two tensors: at most two chunks, however large the tensors are. `layout` decides the order.
+//! Owns the memory of a pass over two tensors: at most two chunks, however large the tensors are. `layout` decides the
+//! order.
 
 use opt_shared::units::{Bytes, to_index};
 

@@ -221,7 +221,7 @@ impl Timing {
         MAX_VAGUENESS < handoff::factors(&self.by_handoff).1
     }
 
-    /// Returns the side whose figures cannot be true, and the reason.
+    /// Returns the first side whose figures cannot be true, and the reason.
     pub(super) fn doubt(&self, context: &Context<'_>) -> Result<Option<(usize, Stop)>, SessionError> {
         for (number, samples) in self.samples.iter().enumerate() {
             let stopped = match implausible(context, samples, self.calls, self.handoff, self.facts.as_ref())?

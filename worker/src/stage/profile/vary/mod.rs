@@ -29,6 +29,7 @@ pub(super) use self::trial::{decide, recall};
 use crate::recorded::{Recorded, RecordedError, allocated_bytes};
 use crate::session::{SessionError, VariantMemory, Variants};
 
+/// The number of bytes that `hide` writes at a time.
 const PIECE: u64 = 64 << 10;
 const ZEROS: &[u8] = &[0; to_index(PIECE)];
 
