@@ -232,7 +232,7 @@ impl Core {
         limit: Bytes,
         shared: Bytes,
     ) {
-        let stopping = self.ending_kill();
+        let stopping = self.reason_for_killing_all();
         let Some(it) = self.workers.get_mut(&worker) else { return };
         let is_current_lease = it.lease().is_some_and(|held| held.id == lease);
         let kill_reason = it.killed.or(stopping);

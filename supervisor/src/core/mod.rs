@@ -355,7 +355,7 @@ impl Core {
     fn end(&mut self, now: Moment, ending: Ending) {
         self.waiting = None;
         self.ending = ending;
-        let Some(reason) = self.ending_kill() else { return };
+        let Some(reason) = self.reason_for_killing_all() else { return };
         self.killed_all_at = Some(now);
         let workers: Vec<WorkerId> = self.workers.keys().copied().collect();
         for worker in workers {
@@ -365,7 +365,7 @@ impl Core {
     }
 
     /// Returns the reason for killing everything, if everything is being killed.
-    fn ending_kill(&self) -> Option<KillReason> {
+    fn reason_for_killing_all(&self) -> Option<KillReason> {
         match &self.ending {
             Ending::Kill(StopReason::HostFailure { .. }) => Some(KillReason::RunStopped),
             Ending::Kill(StopReason::Interrupted | StopReason::Finished) => Some(KillReason::Interrupted),

@@ -176,7 +176,7 @@ pub struct DeviceSide<'a> {
 }
 
 /// Predicts the profile of kernels without host code on a card. Each entry is timed alone, because workspaces of all
-/// entries of a session are allocated together. The deadline is the same as on the CPU.
+/// entries of a batch are allocated together. The deadline is the same as on the CPU.
 pub fn profile_on_device(
     entries: &[EntryNumbers],
     sides: &[DeviceSide<'_>],

@@ -78,7 +78,7 @@ fn named(raised: &str) -> Option<(Status, &str)> {
 
 /// Returns true if an entry is unsupported because the emulated device lacks a feature, and not because the candidate
 /// says so.
-pub(crate) fn is_of_the_device(detail: &str) -> bool {
+pub(crate) fn device_lacks_a_feature(detail: &str) -> bool {
     detail.contains("the emulated device")
 }
 
