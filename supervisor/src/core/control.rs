@@ -1,6 +1,6 @@
 //! Handles the requests that a user makes during a run. Each request is one event and gets exactly one answer.
 //!
-//! It also keeps what remains to be done after the answer: a pause, workers to replace after their leases, running
+//! Also keeps what remains to be done after the answer: a pause, workers to replace after their leases, running
 //! units to end.
 
 mod view;

@@ -56,7 +56,7 @@ pub struct Usage {
 }
 
 /// Returns why an idle worker is due for replacement. Growth comes before leases, and leases before age. A worker that
-/// has held no lease is never replaced: its successor would be no better, and replacing could go on indefinitely.
+/// has held no lease is never due: its successor would be no better, and replacing could go on indefinitely.
 pub fn reason_to_replace(settings: &RecycleSettings, usage: &Usage) -> Option<RecycleReason> {
     if usage.leases == 0 {
         return None;

@@ -31,13 +31,13 @@ const WITHDRAWN: &str = "withdrawn by its source";
 /// The state of a job's source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Supply {
-    /// It may have more units.
+    /// The source may have more units.
     #[default]
     Open,
     Asked {
         since: Moment,
     },
-    /// It has no more units, or it offered none in time.
+    /// The source has no more units, or it offered none in time.
     Exhausted,
 }
 

@@ -47,13 +47,13 @@ pub(crate) struct Unit {
     /// Whether other units may be timed beside it, if it is the baseline: it has passed all steps before its first step
     /// that runs alone, and has not failed since. Steps in earlier parts of the run count.
     pub(crate) may_be_paired: bool,
-    /// It is a baseline that failed while it was timed beside another unit.
+    /// Whether the unit is a baseline that failed while it was timed beside another unit.
     pub(crate) failed_beside: bool,
     /// The number of attempts, of any step in this pass, in which the worker was lost.
     pub(crate) workers_lost: u32,
     /// `None` if there were none. Most units have none.
     losses: Option<Box<Losses>>,
-    /// Its speed-up over the baseline, from the last timed step that passed.
+    /// The unit's speed-up over the baseline, from the last timed step that passed.
     pub(crate) speedup: Option<Estimate>,
     pub(crate) second_pass: SecondPass,
 }
