@@ -33,7 +33,7 @@ pub struct StoredCandidate {
     pub status: Option<Status>,
     pub blame: Option<Blame>,
     pub failed_stage: Option<Stage>,
-    /// The artifact of its last build, if that succeeded.
+    /// The artifact of the candidate's last build, if that build passed.
     pub artifact: Option<Artifact>,
 }
 

@@ -95,7 +95,7 @@ pub(super) struct Draws {
 pub(super) struct Order {
     pub(super) calls: u32,
     pub(super) baseline_first: bool,
-    /// True if all slots are compared. Otherwise, it is usually one random slot.
+    /// True if all slots are compared. Otherwise, usually one random slot is.
     pub(super) all_slots: bool,
 }
 
@@ -112,7 +112,7 @@ pub(super) struct Pairing<'p, 'b, M> {
 /// A pair whose blocks are being made. Both sides get the same inputs and the same poison.
 pub(super) struct OpenPair {
     order: Order,
-    /// The seed of its input values.
+    /// The seed of the pair's input values.
     seed: u64,
     poison: u8,
     /// For each side, its block and the elements that were read after it.
