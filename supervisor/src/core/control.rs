@@ -22,6 +22,7 @@ use super::{Core, Ending};
 
 /// The reason that is recorded for a unit that a user cancelled.
 pub const CANCELLED: &str = "cancelled by the user";
+/// The reason that is recorded for an attempt whose worker a user recycled.
 const RECYCLED: &str = "the worker was recycled by the user during the attempt";
 
 /// Requests that were accepted and have not been carried out yet.

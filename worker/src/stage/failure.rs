@@ -89,6 +89,7 @@ pub(crate) fn verdict_of_refusal(text: String) -> Verdict {
     }
 }
 
+/// The prefixes of error texts, and the statuses that they name.
 const NAMED: [(&str, Status); 10] = [
     ("opt.Raised: ", Status::RuntimeError),
     ("opt.IncorrectShape: ", Status::IncorrectShape),

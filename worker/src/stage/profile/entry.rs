@@ -25,11 +25,13 @@ use crate::recorded::allocated_bytes;
 use crate::session::{DeviceBlock, DeviceFacts, SessionError, VariantMemory};
 use crate::stage::failure::CallKind;
 
+/// A warm-up makes at least this many calls (one pair, if calls are slow) and takes at least `WARM_UP_TIME`.
 const WARM_UP_CALLS: u32 = 3;
 const WARM_UP_TIME: Duration = Duration::from_millis(10);
 /// The warm-up of a screen. It fills the caches and shows how long a call takes.
 const BRIEF_WARM_UP_TIME: Duration = Duration::from_millis(3);
 const MAX_WARM_UP_PAIRS: u32 = 1000;
+/// Calls that take at least this long are slow, and only a few pairs of them are made.
 const SLOW_CALL: Duration = Duration::from_millis(100);
 /// If at least this many pairs were undisturbed, the disturbed ones can be left out.
 const MIN_CALM: usize = 3;

@@ -47,6 +47,7 @@ use crate::session::{
     VariantMemory, Variants, Varied, Verdict, Wanted,
 };
 
+/// The indices of the two sides.
 const CANDIDATE: usize = 0;
 const BASELINE: usize = 1;
 
