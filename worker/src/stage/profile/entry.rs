@@ -25,7 +25,8 @@ use crate::recorded::allocated_bytes;
 use crate::session::{DeviceBlock, DeviceFacts, SessionError, VariantMemory};
 use crate::stage::failure::CallKind;
 
-/// A warm-up makes at least this many calls (one pair, if calls are slow) and takes at least `WARM_UP_TIME`.
+/// The smallest number of calls of a warm-up, and its shortest time, unless the entry is late. One pair of slow calls is
+/// enough.
 const WARM_UP_CALLS: u32 = 3;
 const WARM_UP_TIME: Duration = Duration::from_millis(10);
 /// The warm-up of a screen. It fills the caches and shows how long a call takes.
