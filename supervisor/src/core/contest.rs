@@ -21,7 +21,7 @@ use super::unit::Unit;
 pub(super) const MAX_CONFIRMED: usize = 3;
 
 pub(super) struct Contest {
-    /// The speed-up that the baseline or a candidate has at least. Zero if there is no baseline.
+    /// The highest of all lower bounds of speed-ups; the baseline's is 1. Zero if there is no baseline.
     highest_lower_bound: f64,
     /// The lowest speed-up among the `MAX_CONFIRMED` fastest candidates that are worth confirming or have ended. Slower
     /// ones are not confirmed. `None` if there are fewer such candidates.

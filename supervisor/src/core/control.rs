@@ -1,6 +1,6 @@
 //! Handles the requests that a user makes during a run. Each request is one event and gets exactly one answer.
 //!
-//! It also keeps what remains to be done after the answer: a pause, workers to replace after their leases, running
+//! Also keeps what remains to be done after the answer: a pause, workers to replace after their leases, running
 //! units to end.
 
 mod view;
@@ -22,6 +22,7 @@ use super::{Core, Ending};
 
 /// The reason that is recorded for a unit that a user cancelled.
 pub const CANCELLED: &str = "cancelled by the user";
+/// The reason that is recorded for an attempt whose worker a user recycled.
 const RECYCLED: &str = "the worker was recycled by the user during the attempt";
 
 /// Requests that were accepted and have not been carried out yet.

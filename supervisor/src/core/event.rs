@@ -337,7 +337,7 @@ pub struct PhaseRow {
     pub peak_reclaimable: Bytes,
     /// The lease's reservation on the device.
     pub predicted_device: Bytes,
-    /// `None` if the worker did not use the device, or no sample of it was taken meanwhile.
+    /// `None` if the worker did not use the device, or no sample of the device was taken meanwhile.
     pub peak_device: Option<Bytes>,
     pub started: Moment,
     pub ended: Moment,

@@ -98,7 +98,7 @@ impl Core {
         (self.turn_served(), self.jobs.iter().filter(|job| job.done).count())
     }
 
-    /// Returns true if the next order has to wait.
+    /// Returns true if the next step has to wait, for example for a worker, for memory or for a running step.
     fn advance_turn(&mut self, now: Moment) -> bool {
         let turn = self.turn_served();
         let mut index = 0;

@@ -66,15 +66,15 @@ impl Core {
         self.actions.push(Action::KillWorker { worker, reason });
     }
 
-    /// Starts the wait of `DEATH_TIMEOUT` for its death. Until this event, the reason for the kill was still being
-    /// written to disk.
+    /// Starts the wait of `DEATH_TIMEOUT` for the worker's death. Until this event, the reason for the kill was still
+    /// being written to disk.
     pub(super) fn kill_sent(&mut self, now: Moment, worker: WorkerId) {
         if let Some(it) = self.workers.get_mut(&worker) {
             it.killed_at.get_or_insert(now);
         }
     }
 
-    /// `left_runners` means that some of its runners are still alive; they stay charged until they end.
+    /// `left_runners` means that some of the worker's runners are still alive; they stay charged until they end.
     pub(super) fn worker_gone(&mut self, now: Moment, worker: WorkerId, how: &str, left_runners: bool) {
         let Some(mut it) = self.workers.remove(&worker) else { return };
         let (class, failed) = classify_end(&it);
@@ -176,8 +176,8 @@ impl Core {
         }
     }
 
-    /// Reports each dead worker once whose runners are still alive after `DEATH_TIMEOUT`. These stay charged until they
-    /// are gone.
+    /// Reports, once for each dead worker, that some of its runners are still alive after `DEATH_TIMEOUT`. The runners
+    /// stay charged until they are gone.
     pub(super) fn orphans_overdue(&mut self, now: Moment) {
         let overdue: Vec<WorkerId> = self
             .orphans
@@ -232,7 +232,7 @@ impl Core {
         limit: Bytes,
         shared: Bytes,
     ) {
-        let stopping = self.ending_kill();
+        let stopping = self.reason_for_killing_all();
         let Some(it) = self.workers.get_mut(&worker) else { return };
         let is_current_lease = it.lease().is_some_and(|held| held.id == lease);
         let kill_reason = it.killed.or(stopping);

@@ -119,7 +119,7 @@ pub struct Core {
     device: Device,
     /// The delays before the next start of a worker, by role.
     backoff: BTreeMap<Role, Backoff>,
-    /// The policy rows that are written once per job, and have been written.
+    /// Which of the policy rows that are written once per job have been written.
     reported: BTreeSet<(PolicySubject, JobId)>,
     /// No spare is started before this time. Set when memory runs short, on the machine or under the ceiling.
     no_spare_before: Moment,
@@ -355,7 +355,7 @@ impl Core {
     fn end(&mut self, now: Moment, ending: Ending) {
         self.waiting = None;
         self.ending = ending;
-        let Some(reason) = self.ending_kill() else { return };
+        let Some(reason) = self.reason_for_killing_all() else { return };
         self.killed_all_at = Some(now);
         let workers: Vec<WorkerId> = self.workers.keys().copied().collect();
         for worker in workers {
@@ -365,7 +365,7 @@ impl Core {
     }
 
     /// Returns the reason for killing everything, if everything is being killed.
-    fn ending_kill(&self) -> Option<KillReason> {
+    fn reason_for_killing_all(&self) -> Option<KillReason> {
         match &self.ending {
             Ending::Kill(StopReason::HostFailure { .. }) => Some(KillReason::RunStopped),
             Ending::Kill(StopReason::Interrupted | StopReason::Finished) => Some(KillReason::Interrupted),
@@ -384,8 +384,7 @@ impl Core {
         Ok(())
     }
 
-    /// Checks the laws that hold after every event. The check's time grows with the number of workers and jobs, not of
-    /// units.
+    /// Checks the laws that hold after every event. It visits the workers and jobs, but not each unit.
     pub fn check_invariants(&self) -> Result<(), String> {
         let mut running = 0;
         for (worker, it) in &self.workers {

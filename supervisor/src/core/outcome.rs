@@ -123,8 +123,8 @@ impl Core {
         self.repeat_or_give_up(now, lease, Blame::Worker, why);
     }
 
-    /// Handles an attempt whose worker was killed on purpose, which does not count as a lost worker. Returns false for
-    /// any other end.
+    /// Handles an attempt whose worker was killed at a user's request, because the run stops, for lack of memory, or
+    /// because the device is lost. It does not count as a lost worker. Returns false for any other end.
     fn ended_by_order(&mut self, lease: &Lease, role: &str, killed: Option<KillReason>) -> bool {
         if self.ended_by_user(lease, killed) {
             return true;
@@ -158,8 +158,8 @@ impl Core {
         }
     }
 
-    /// Decides what a report means. `killed` is the reason if its worker is being killed. The report may then be a
-    /// complete verdict, or only describe how the runners died.
+    /// Decides what a report means. `killed` is the reason if the attempt's worker is being killed. The report may then
+    /// be a complete verdict, or only describe how the runners died.
     fn judge(&mut self, now: Moment, lease: Lease, killed: Option<KillReason>, mut report: Box<Report>) {
         if self.ended_by_user(&lease, None) {
             return;

@@ -2,8 +2,8 @@
 //! by more than a known bound.
 //!
 //! The next sample is due before a process that grows at the highest recent rate could use up the remaining headroom,
-//! but never sooner than `SHORTEST` and never later than `IDLE`. A rate counts in full for `HOLD`, and then halves
-//! every `HALF_LIFE`.
+//! but never sooner than `SHORTEST` and never later than `LONGEST`. If no process has a limit, it is due after `IDLE`.
+//! A rate counts in full for `HOLD`, and then halves every `HALF_LIFE`.
 
 use std::time::Duration;
 
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn higher_rates_shorten_the_interval() {
+    fn pace_keeps_the_highest_rate_and_the_worst_delay() {
         let mut pace = Pace::default();
         pace.observe(START, Bytes::mib(80), Duration::from_millis(10));
         assert_eq!(pace.rate_at(START), Bytes::new(8000 << 20));
@@ -135,7 +135,7 @@ mod tests {
         pace.observe(5 * second, Bytes::MAX, MIN_INTERVAL);
         for (at, gib, next) in [
             (5, 64, 2_000),
-            // It counts in full for ten seconds, and then halves every five.
+            // The spike counts in full for ten seconds, and then halves every five.
             (19, 64, 2_000),
             (20, 32, 2_000),
             (25, 16, 3_906),

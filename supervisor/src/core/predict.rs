@@ -176,7 +176,7 @@ pub struct DeviceSide<'a> {
 }
 
 /// Predicts the profile of kernels without host code on a card. Each entry is timed alone, because workspaces of all
-/// entries of a session are allocated together. The deadline is the same as on the CPU.
+/// entries of a batch are allocated together. The deadline is the same as on the CPU.
 pub fn profile_on_device(
     entries: &[EntryNumbers],
     sides: &[DeviceSide<'_>],
@@ -352,7 +352,7 @@ fn profile_deadline(
     settings: &ProfileSettings,
 ) -> Duration {
     // Each runner of each side makes at least a warm-up and two blocks of one call, or runs until `entry_timeout`. The
-    // constants allow for a trial of the new inputs and one repetition, too.
+    // constants allow for a trial of the varied inputs and one repetition, too.
     let calls = formula::MIN_RUNNERS * 2 * 4 + 20;
     let runners = formula::MAX_RUNNERS * 2 + 8;
     let per_entry = settings

@@ -17,13 +17,13 @@ use super::ledger::{CeilingScope, Demand};
 use super::recycle::RecycleReason;
 use super::worker::{Runner, Worker};
 
-/// A lease is ended only if that frees more than this, or if it exceeds its reservation by at least this. While the
+/// A lease is ended only if its end frees more than this, or if it exceeds its reservation by at least this. While the
 /// process tree exceeds a ceiling, any excess is enough.
 const WORTH_KILLING: Bytes = Bytes::mib(64);
-/// An idle worker that owes less than this is ended only if it is a spare.
+/// When memory runs short, an idle worker that owes less than this is ended only if it is a spare.
 const WORTH_RECYCLING: Bytes = Bytes::mib(16);
-/// How long a gap must last before it is reported. Freed pages stay in per-CPU lists for seconds before Linux counts
-/// them as available.
+/// How long memory must be missing (`check_for_gap`) before that is reported. Freed pages stay in per-CPU lists for
+/// seconds before Linux counts them as available.
 const GAP_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long no spare is started after Linux reported memory pressure, or after a spare was ended because a limit was
 /// exceeded or pages were swapped out. The policy row `pressure` is not repeated for as long, because Linux repeats its

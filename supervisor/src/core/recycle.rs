@@ -7,16 +7,16 @@ use opt_shared::units::Bytes;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RecycleReason {
-    /// It has reached `max_age`.
+    /// The worker has reached `max_age`.
     Age,
-    /// It has held `after_leases` leases.
+    /// The worker has held `after_leases` leases.
     Leases,
-    /// It kept more than `growth` beyond what it owed when it was ready.
+    /// The worker kept more than `growth` beyond what it owed when it was ready.
     Growth,
     /// The next lease needs the worker's memory.
     MakeRoom,
     Pressure,
-    /// It finished an attempt, but left runners behind.
+    /// The worker finished an attempt, but left runners behind.
     LeftRunners,
     /// A kernel destroyed the worker's context on the device.
     ContextLost,
@@ -51,12 +51,12 @@ pub struct Usage {
     pub age: Duration,
     pub leases: u32,
     pub owed_when_ready: Bytes,
-    /// The memory that it owed in the last sample.
+    /// The memory that the worker owed in the last sample.
     pub owed: Bytes,
 }
 
 /// Returns why an idle worker is due for replacement. Growth comes before leases, and leases before age. A worker that
-/// has held no lease is never replaced: its successor would be no better, and replacing could go on indefinitely.
+/// has held no lease is never due: its successor would be no better, and replacing could go on indefinitely.
 pub fn reason_to_replace(settings: &RecycleSettings, usage: &Usage) -> Option<RecycleReason> {
     if usage.leases == 0 {
         return None;

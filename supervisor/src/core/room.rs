@@ -23,14 +23,14 @@ const MAX_WITHOUT_ROOM: u32 = 3;
 
 /// How much of a resource builds need.
 struct Limit {
-    /// If there is less, builds are held.
+    /// If a regular reading finds less, builds are held.
     least: u64,
     /// Builds that are held start again when there is this much. It is more than `least`, so that builds are not held
     /// and released in quick succession.
     enough: u64,
 }
 
-/// In bytes. Most kernels need far less. A build that needs more can still fail.
+/// Free disk space, in bytes. Most kernels need far less. A build that needs more can still fail.
 const DISK: Limit = Limit { least: 32 << 20, enough: 64 << 20 };
 /// The number of files that can still be created.
 const INODES: Limit = Limit { least: 128, enough: 256 };
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shortage_names_what_is_missing_and_what_to_do() {
+    fn shortage_below_the_least_names_the_resource() {
         let plenty = Room { disk: Some(Bytes::gib(1)), inodes: Some(1 << 20), pids: Some(1 << 15) };
         for (room, says) in [
             (plenty, None),

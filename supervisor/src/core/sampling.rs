@@ -1,6 +1,6 @@
 //! Evaluates samples: charges, peaks, runners over their limit, and the machine's own figures.
 //!
-//! It kills runners that owe more than their limit.
+//! Kills runners that owe more than their limit. `pressure` handles an exceeded ceiling or floor.
 
 use std::collections::BTreeMap;
 

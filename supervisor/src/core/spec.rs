@@ -44,18 +44,19 @@ pub struct JobSpec {
     pub budget: Duration,
 }
 
-/// A candidate has some or all of build, verify, screen, profile and confirm. A replay has one step.
+/// A candidate or a replay. A candidate has some or all of the steps build, verify, screen, profile and confirm; a
+/// replay has one step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UnitSpec {
-    /// Its id, which must be the next free one.
+    /// The unit's id, which must be the next free one.
     pub id: UnitId,
     /// At least one step, in the order of their stages. Most units of a job share this list.
     pub route: Arc<[Step]>,
     /// Whether the other candidates of the job are timed beside it.
     pub is_baseline: bool,
-    /// Whether it may be ranked by the entries that it supports if it does not support all.
+    /// Whether a unit that does not support all entries may be ranked by those that it supports.
     pub partial: bool,
-    /// Its state from an earlier part of the run. Boxed, because most units have none.
+    /// The unit's state from an earlier part of the run. Boxed, because most units have none.
     pub resumed: Option<Box<Resumed>>,
 }
 

@@ -26,18 +26,19 @@ use super::{Core, Ending};
 pub(super) const SOURCE_TIMEOUT: Duration = Duration::from_secs(600);
 /// A source is asked for enough units that its job has this many open ones per verifier.
 const AHEAD: u32 = 2;
+/// The reason that is recorded for a unit that its source takes back.
 const WITHDRAWN: &str = "withdrawn by its source";
 
 /// The state of a job's source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Supply {
-    /// It may have more units.
+    /// The source may have more units.
     #[default]
     Open,
     Asked {
         since: Moment,
     },
-    /// It has no more units, or it offered none in time.
+    /// The source has no more units, or it offered none in time.
     Exhausted,
 }
 

@@ -47,13 +47,13 @@ pub(crate) struct Unit {
     /// Whether other units may be timed beside it, if it is the baseline: it has passed all steps before its first step
     /// that runs alone, and has not failed since. Steps in earlier parts of the run count.
     pub(crate) may_be_paired: bool,
-    /// It is a baseline that failed while it was timed beside another unit.
+    /// Whether the unit is a baseline that failed while it was timed beside another unit.
     pub(crate) failed_beside: bool,
     /// The number of attempts, of any step in this pass, in which the worker was lost.
     pub(crate) workers_lost: u32,
     /// `None` if there were none. Most units have none.
     losses: Option<Box<Losses>>,
-    /// Its speed-up over the baseline, from the last timed step that passed.
+    /// The unit's speed-up over the baseline, from the last timed step that passed.
     pub(crate) speedup: Option<Estimate>,
     pub(crate) second_pass: SecondPass,
 }
@@ -83,7 +83,7 @@ pub(crate) struct Losses {
     pub(crate) over_device: u32,
     /// The first of the step's ways that is still allowed. Later ways take less memory.
     pub(crate) from_way: usize,
-    /// The entry at which an unknown sender last killed one of its runners.
+    /// The entry at which an unknown sender last killed one of the unit's runners.
     pub(crate) killed_at: Option<String>,
     /// The output of the last build. Set only if it did not name the cause of the failure.
     pub(crate) build_output: Option<String>,
@@ -130,7 +130,8 @@ impl Unit {
         self.losses.get_or_insert_default()
     }
 
-    /// Sets the output of the last build if it did not name the cause of a failure, and returns the one before.
+    /// Replaces the kept build output, and returns the previous one. `output` is that of the last build, if it failed
+    /// without naming the cause.
     pub(crate) fn replace_build_output(&mut self, output: Option<String>) -> Option<String> {
         if output.is_none() && self.losses.is_none() {
             return None;

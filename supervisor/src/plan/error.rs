@@ -25,7 +25,7 @@ pub struct PlanError {
     pub text: String,
     pub message: String,
     pub expected: Option<String>,
-    /// A suggestion for correcting it.
+    /// A suggestion for correcting the mistake.
     pub help: Option<String>,
     /// The index of its text in `PlanErrors::sources`.
     pub(super) source: usize,

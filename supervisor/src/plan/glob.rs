@@ -64,7 +64,8 @@ pub(super) fn tail(path: &Path, length: usize) -> Option<&str> {
     std::str::from_utf8(&bytes[bytes.len().checked_sub(length)?..]).ok()
 }
 
-/// The files that match a pattern, sorted by path. More than `max` are an error. Symbolic links are followed.
+/// The files that match a pattern, sorted by path. It is an error if no file matches, or more than `max` do. Symbolic
+/// links are followed.
 pub(super) fn expand(pattern: &str, base: &Path, max: usize) -> Result<Vec<Match>, GlobError> {
     let (root, rest) = split_fixed(pattern)?;
     let root: PathBuf = base.join(root).components().collect();

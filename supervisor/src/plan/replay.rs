@@ -1,6 +1,6 @@
 //! Reads and prints `[[replay]]`: recorded calls of the jobs in a given order, within a memory budget.
 //!
-//! It looks up the jobs and entries that a replay names. It opens no capture, so the sizes of tensors are checked
+//! Looks up the jobs and entries that a replay names. Opens no capture, so the sizes of tensors are checked
 //! later.
 
 use std::collections::BTreeMap;

@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn second_with_one_change_takes_a_few_bytes() {
+    fn one_second_of_samples_with_one_change_takes_a_few_bytes() {
         let mut block = Block::new(1);
         for at in 0..1000 {
             let owed = Bytes::mib(if at == 500 { 90 } else { 80 });

@@ -21,7 +21,7 @@ const ABANDONED: &str = "the supervisor ended before this attempt did";
 pub struct StoredJob {
     pub name: String,
     pub status: JobStatus,
-    /// If it has changed, no result of the job can be used.
+    /// If this digest or the next one has changed, no result of the job can be used.
     pub signature_digest: Option<String>,
     pub captures_digest: Option<String>,
 }
@@ -33,7 +33,7 @@ pub struct StoredCandidate {
     pub status: Option<Status>,
     pub blame: Option<Blame>,
     pub failed_stage: Option<Stage>,
-    /// The artifact of its last build, if that succeeded.
+    /// The artifact of the candidate's last build, if that build passed.
     pub artifact: Option<Artifact>,
 }
 

@@ -101,7 +101,7 @@ pub struct Subject<'a> {
     pub output: &'a str,
     pub dtype: DType,
     pub shape: &'a [u64],
-    /// Strides, in elements.
+    /// Both strides are in elements.
     pub expected_stride: &'a [u64],
     pub actual_stride: &'a [u64],
     /// The captured tensor's flags: its values are the conjugates or negatives of the stored ones.
@@ -189,7 +189,7 @@ impl Comparison {
     }
 }
 
-/// Compares a recorded output with a computed one. Needs memory for two chunks.
+/// Compares an expected output with an actual one. Needs memory for two chunks.
 pub fn compare<'s>(
     expected: &'s mut dyn BytesSource,
     actual: &'s mut dyn BytesSource,

@@ -1,6 +1,7 @@
 //! Fetches two tensors tile by tile into buffers of a fixed size.
 //!
-//! Owns the memory of a pass over two tensors: two chunks, however large the tensors are. `layout` decides the order.
+//! Owns the memory of a pass over two tensors: at most two chunks, however large the tensors are. `layout` decides the
+//! order.
 
 use opt_shared::units::{Bytes, to_index};
 
@@ -97,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn feed_holds_two_chunks_for_any_tensor() {
+    fn feed_holds_at_most_two_chunks() {
         let chunk = Bytes::kib(64);
         for stride in [[4096, 1], [1, 4096], [9000, 2], [0, 0]] {
             let walk = Walk::new(&[4096, 4096], &stride, &[4096, 1], 16).expect("a plain shape");

@@ -10,6 +10,7 @@ use rand::{Rng, SeedableRng};
 /// The number of resamples of a bootstrap. Beyond each bound of a 95 % interval there are then 25 resamples.
 const RESAMPLES: usize = 1000;
 
+/// The quantiles that bound a 95 % interval.
 const INTERVAL: (f64, f64) = (0.025, 0.975);
 
 /// Summarises the samples of one entry. `None` without samples, or if one of them is not finite.

@@ -37,6 +37,7 @@ use crate::toolchain::{self, BuildError, Folders, Program, Recipe, Step, file};
 
 /// The header for kernels that do not include tvm-ffi's. Every build finds it as `opt_candidate.h`.
 const CANDIDATE_HEADER: &str = include_str!("../../include/opt_candidate.h");
+/// Part of the detail of a build to which Linux may have refused a process.
 const TASKS_REFUSED: &str =
     "meanwhile, a control group that contains this run was at its limit of processes (`pids.max`)";
 /// The largest file that a compiler may write, as a multiple of the largest artifact.
@@ -47,6 +48,7 @@ const PLENTY_OF_FILES: u64 = 2;
 const PLENTY_OF_INODES: u64 = 10_000;
 /// The largest number of bytes of a compiler's output that the result keeps.
 const LOG_HEAD: usize = 4096;
+/// How long a compiler may take to print its version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
 /// The largest number of characters of a version that are kept.
 const MAX_VERSION: usize = 200;

@@ -120,7 +120,7 @@ impl<'a> EntryCalls<'a> {
                 tensor: &output.tensor,
                 settings: self.settings,
                 tolerance: if oracle.is_some() { tolerance.doubled() } else { tolerance },
-                // Before the call, an argument that the call changes held its value and not the poison.
+                // Before the call, an argument that the call changes held its recorded value and not the poison.
                 poison: output.arguments.is_empty().then_some(poison),
                 expected_written: oracle.is_some(),
             };
@@ -158,7 +158,7 @@ impl<'a> EntryCalls<'a> {
         self.mismatched(Status::IncorrectNumerical, detail, mismatch)
     }
 
-    /// The end of an entry with wrong values, with another status.
+    /// The end of an entry with wrong values and another finding, which decides the status and the detail.
     pub(crate) fn mismatched(&self, status: Status, detail: String, mismatch: Box<Mismatch>) -> EntryEnd {
         let mut failure = self.failure(status, detail);
         failure.mismatch = Some(*mismatch);

@@ -14,6 +14,7 @@ pub(crate) enum CallKind {
     Planned,
     /// Calls of an entry that was verified before. The candidate supported the entry then, so it must support it now.
     Timed,
+    /// The plan call before timed calls. It must succeed for the same reason.
     TimedPlan,
 }
 
@@ -77,7 +78,7 @@ fn named(raised: &str) -> Option<(Status, &str)> {
 
 /// Returns true if an entry is unsupported because the emulated device lacks a feature, and not because the candidate
 /// says so.
-pub(crate) fn is_of_the_device(detail: &str) -> bool {
+pub(crate) fn device_lacks_a_feature(detail: &str) -> bool {
     detail.contains("the emulated device")
 }
 
@@ -88,6 +89,7 @@ pub(crate) fn verdict_of_refusal(text: String) -> Verdict {
     }
 }
 
+/// The prefixes of error texts, and the statuses that they name.
 const NAMED: [(&str, Status); 10] = [
     ("opt.Raised: ", Status::RuntimeError),
     ("opt.IncorrectShape: ", Status::IncorrectShape),
@@ -107,7 +109,7 @@ pub(crate) fn may_be_a_refused_task(status: Status) -> bool {
     matches!(status, Status::Crashed | Status::LoadError | Status::RuntimeError | Status::Timeout)
 }
 
-/// Returns this failure, or one that blames the host if the cause may be that the candidate did not get a process or
+/// Returns `failure`, or one that blames the host if the cause may be that the candidate did not get a process or
 /// thread that it was promised.
 pub(crate) fn unless_tasks_were_refused(failure: EntryFailure, tasks_refused: bool) -> EntryFailure {
     if !tasks_refused || !may_be_a_refused_task(failure.status) {
@@ -120,7 +122,7 @@ pub(crate) fn unless_tasks_were_refused(failure: EntryFailure, tasks_refused: bo
     EntryFailure { status: Status::InfraError, detail, ..failure }
 }
 
-/// Returns this failure, or one that blames the capture if the capture is damaged, as the file's identity and CRCs
+/// Returns `failure`, or one that blames the capture if the capture is damaged, as the file's identity and CRCs
 /// show. A file that is damaged or being overwritten may cause wrong values, values that differ between calls, changed
 /// inputs, and deaths by wrong indices, which may lead beyond an input. If the machine lacks the resources for this
 /// check, the host is to blame. `died` is true if the candidate died of the failure. `elsewhere` checks other captures

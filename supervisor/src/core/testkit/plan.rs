@@ -12,7 +12,7 @@ use crate::core::Ceilings;
 use crate::core::event::Stage;
 use crate::core::spec::{JobSpec, Resumed, RunSpec, StageSpec, Step, UnitSpec};
 
-/// What every stage owes, unless a test says otherwise.
+/// What every stage reserves, and its deadline, unless a test says otherwise.
 pub const STAGE: StageSpec = StageSpec {
     predicted: Bytes::mib(10),
     reserved: Bytes::mib(100),

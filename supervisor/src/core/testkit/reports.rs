@@ -83,7 +83,7 @@ pub fn verified(entries_passed: u32) -> Body {
     })
 }
 
-/// A profile that ended because of the baseline.
+/// Turns the report of a profile into one that ended because the baseline failed.
 pub fn of_the_baseline(mut report: Report) -> Report {
     if let Body::Profile(profiled) = &mut report.body {
         profiled.baseline_failed = true;

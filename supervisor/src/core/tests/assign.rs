@@ -60,7 +60,8 @@ fn second_verifier_is_not_started_if_its_lease_would_not_fit() {
     }
 }
 
-fn spares(spec: Plan) -> Vec<(Stage, usize)> {
+/// Returns the stage of each lease up to the profile, with the number of profilers that were started by then.
+fn profilers_started(spec: Plan) -> Vec<(Stage, usize)> {
     let mut harness = Harness::new(spec);
     let mut seen = Vec::new();
     while harness.stopped().is_none() && seen.len() < 6 {
@@ -81,10 +82,10 @@ fn spares(spec: Plan) -> Vec<(Stage, usize)> {
 fn spare_is_ready_when_the_last_verification_ends() {
     let (build, verify, profile) = (Stage::Build, Stage::Verify, Stage::Profile);
     let expected = [(build, 0), (build, 0), (verify, 0), (verify, 1), (profile, 1)];
-    assert_eq!(spares(Plan { spare: true, ..plan(2) }), expected);
+    assert_eq!(profilers_started(Plan { spare: true, ..plan(2) }), expected);
     // Without a spare, the profiler is started when it is needed.
     let expected = [(build, 0), (build, 0), (verify, 0), (verify, 0), (profile, 1)];
-    assert_eq!(spares(plan(2)), expected);
+    assert_eq!(profilers_started(plan(2)), expected);
 }
 
 #[test]

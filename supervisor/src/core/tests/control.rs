@@ -251,7 +251,7 @@ fn submitted_candidates_are_served_in_turns() {
 }
 
 #[test]
-fn first_shutdown_drains_and_the_second_kills() {
+fn shutdown_drains_or_kills_as_requested() {
     let mut harness = Harness::new(plan(2));
     let build = harness.lease();
     let shutdown = |mode| Control::Shutdown { mode };

@@ -100,7 +100,7 @@ fn attempt_stopped_with_the_run_is_repeated_by_the_next_run() {
 }
 
 #[test]
-fn infrastructure_error_is_tried_once_more() {
+fn attempt_with_an_infrastructure_error_is_repeated_once_in_each_pass() {
     let mut harness = Harness::new(plan(1));
     let first = harness.lease();
     harness.finish(first, Status::InfraError);

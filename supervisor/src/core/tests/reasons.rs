@@ -131,7 +131,7 @@ fn smaller_compiler_memory_under_a_small_ceiling_is_reported_once() {
 }
 
 #[test]
-fn build_waits_for_the_machines_memory_instead_of_taking_less() {
+fn build_is_not_shrunk_while_the_machine_is_short_of_memory() {
     let mut harness = Harness::new(two_ways_to_build());
     harness.available = Some(Bytes::mib(600));
     harness.sample(&[]);

@@ -323,7 +323,7 @@ fn job_takes_no_more_units_once_its_follower_has_begun() {
 }
 
 #[test]
-fn open_run_does_its_final_jobs_at_shutdown() {
+fn open_run_makes_its_replays_only_if_it_drains() {
     for drain in [true, false] {
         let mut harness = Harness::silent(&with_a_replay());
         harness.feed(Event::Control(Control::StayOpen));

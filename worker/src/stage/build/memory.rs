@@ -18,12 +18,12 @@ struct Limits {
     inherited: Option<Bytes>,
 }
 
-/// Returns how a build ends whose compiler was killed for its memory. `what` says how.
+/// Returns the end of a build whose compiler was killed for its memory. `what` describes the kill.
 pub(super) fn killed_for_memory(task: &BuildTask, what: &str) -> (Status, String) {
     Limits { plan: task.build.memory_for(task.source.language), left: task.memory, inherited: None }.end(what)
 }
 
-/// Returns how a build ends whose compiler was refused memory, and says so itself. `what` says how this was seen. If
+/// Returns the end of a build whose compiler reported that it was refused memory. `what` describes the refusal. If
 /// the output may be the source's own words, the limits with which the run was started are no excuse.
 pub(super) fn refused_memory(task: &BuildTask, what: &str, may_be_forged: bool) -> (Status, String) {
     let memory = |resource, besides: Bytes| {

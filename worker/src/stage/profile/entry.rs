@@ -25,11 +25,14 @@ use crate::recorded::allocated_bytes;
 use crate::session::{DeviceBlock, DeviceFacts, SessionError, VariantMemory};
 use crate::stage::failure::CallKind;
 
+/// The smallest number of calls of a warm-up, and its shortest time, unless the entry is late. One pair of slow calls is
+/// enough.
 const WARM_UP_CALLS: u32 = 3;
 const WARM_UP_TIME: Duration = Duration::from_millis(10);
 /// The warm-up of a screen. It fills the caches and shows how long a call takes.
 const BRIEF_WARM_UP_TIME: Duration = Duration::from_millis(3);
 const MAX_WARM_UP_PAIRS: u32 = 1000;
+/// Calls that take at least this long are slow, and only a few pairs of them are made.
 const SLOW_CALL: Duration = Duration::from_millis(100);
 /// If at least this many pairs were undisturbed, the disturbed ones can be left out.
 const MIN_CALM: usize = 3;
@@ -221,7 +224,7 @@ impl Timing {
         MAX_VAGUENESS < handoff::factors(&self.by_handoff).1
     }
 
-    /// Returns the side whose figures cannot be true, and the reason.
+    /// Returns the first side whose figures cannot be true, and the reason.
     pub(super) fn doubt(&self, context: &Context<'_>) -> Result<Option<(usize, Stop)>, SessionError> {
         for (number, samples) in self.samples.iter().enumerate() {
             let stopped = match implausible(context, samples, self.calls, self.handoff, self.facts.as_ref())?

@@ -19,8 +19,8 @@ use crate::session::{IdleRound, WakeCost};
 
 /// The number of rounds that a proof needs.
 pub(super) const MIN_ROUNDS: usize = 9;
-/// CPU time allowed for falling asleep and waking up. For long blocks, one part in `ALLOWED_SHARE` of the block is
-/// allowed instead, because a smaller gain does not matter.
+/// CPU time allowed for falling asleep and waking up, with one thread and with several. For long blocks, one part in
+/// `ALLOWED_SHARE` of the block is allowed instead, because a smaller gain does not matter.
 const MIN_ALLOWANCE: Duration = Duration::from_micros(200);
 const MIN_ALLOWANCE_WITH_THREADS: Duration = Duration::from_micros(50);
 const ALLOWED_SHARE: u32 = 20;
@@ -28,7 +28,9 @@ const ALLOWED_SHARE: u32 = 20;
 /// asleep and is stopped again. Threads on many CPUs contend with each other, so the bare wake-up is measured in every
 /// round.
 const BARE_FACTOR: u32 = 6;
+/// The limit of that addition, for each thread.
 const MAX_BARE_PER_THREAD: Duration = Duration::from_micros(100);
+/// CPU time that each thread is allowed in any case.
 const ALLOWANCE_PER_THREAD: Duration = Duration::from_micros(5);
 
 /// The significance level of a difference between the two sides. A side that works in half of its rounds is blamed only

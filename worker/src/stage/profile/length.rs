@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// The wanted length of a block: so long that waking a runner is a small part of it, and so short that few blocks are
 /// preempted on a busy machine.
-const MIN_BLOCK: Duration = Duration::from_micros(500);
+const WANTED_BLOCK: Duration = Duration::from_micros(500);
 /// A block shorter than this is discarded if it could have more calls. Earlier calls were slower, so it got too few.
 const SHORTEST_BLOCK: Duration = Duration::from_micros(250);
 
@@ -26,7 +26,7 @@ pub(super) fn agree(calls: u32, next: u32) -> bool {
 }
 
 pub(super) fn calls_for_a_block(per_call: Duration, slots: u32) -> u32 {
-    let wanted = MIN_BLOCK.as_nanos().div_ceil(per_call.as_nanos().max(1));
+    let wanted = WANTED_BLOCK.as_nanos().div_ceil(per_call.as_nanos().max(1));
     u32::try_from(wanted).unwrap_or(u32::MAX).clamp(1, slots)
 }
 

@@ -47,6 +47,7 @@ use crate::session::{
     VariantMemory, Variants, Varied, Verdict, Wanted,
 };
 
+/// The indices of the two sides.
 const CANDIDATE: usize = 0;
 const BASELINE: usize = 1;
 
@@ -362,7 +363,7 @@ impl<B: Backend> Profile<'_, B> {
         Ok(())
     }
 
-    /// Adds the peak memory of the candidate's session to the report, and whether the candidate's output was cut off.
+    /// Adds the candidate's peak memory to the report, and whether its output was cut off. Ignores the baseline.
     fn note_end(&mut self, number: usize, ending: &Ending) {
         if number != BASELINE {
             self.head.record_peak(ending.peak_owed);

@@ -95,7 +95,7 @@ pub(super) struct Draws {
 pub(super) struct Order {
     pub(super) calls: u32,
     pub(super) baseline_first: bool,
-    /// True if all slots are compared. Otherwise, it is usually one random slot.
+    /// True if all slots are compared. Otherwise, usually one random slot is.
     pub(super) all_slots: bool,
 }
 
@@ -112,7 +112,7 @@ pub(super) struct Pairing<'p, 'b, M> {
 /// A pair whose blocks are being made. Both sides get the same inputs and the same poison.
 pub(super) struct OpenPair {
     order: Order,
-    /// The seed of its input values.
+    /// The seed of the pair's input values.
     seed: u64,
     poison: u8,
     /// For each side, its block and the elements that were read after it.
@@ -293,7 +293,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
     }
 
     /// The slots to compare: a random one or all, and every slot with a wrong element among the looks.
-    fn judged(&mut self, order: Order, wrong: impl Iterator<Item = u32>) -> Vec<u32> {
+    fn slots_to_compare(&mut self, order: Order, wrong: impl Iterator<Item = u32>) -> Vec<u32> {
         let random = &mut self.draws.random;
         let mut slots: Vec<u32> = if order.all_slots || random.random_range(0..ALL_SLOTS_ONE_IN) == 0 {
             (0..order.calls).collect()
@@ -328,7 +328,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
                 wrong.push(look.slot);
             }
         }
-        let slots = self.judged(order, wrong.into_iter());
+        let slots = self.slots_to_compare(order, wrong.into_iter());
         for slot in slots {
             self.samples[CANDIDATE].slots_checked += 1;
             let [candidate, baseline] = &*self.sides else { break };
@@ -357,7 +357,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
                     wrong.push(look.slot);
                 }
             }
-            let slots = self.judged(order, wrong.into_iter());
+            let slots = self.slots_to_compare(order, wrong.into_iter());
             for slot in slots {
                 self.samples[number].slots_checked += 1;
                 let found = self.entry_calls().compare(&*self.sides[number].session, slot, poison)?;

@@ -44,7 +44,7 @@ pub(super) struct Samples {
 
 /// A block whose outputs are later compared with a fresh runner's.
 pub(super) struct KeptBlock {
-    /// The seed of its inputs.
+    /// The seed of the block's inputs.
     pub(super) seed: u64,
     pub(super) calls: u32,
     pub(super) looks: Vec<Look>,

@@ -21,8 +21,8 @@ pub(super) struct Timed {
     pub(super) handoffs: u32,
     /// For each side, whether its block was preempted: its runner or the worker had to wait for a CPU.
     pub(super) preempted: Vec<bool>,
-    /// The milliseconds per call for which threads of the runner and the worker's thread waited for a CPU; 0 if they
-    /// are not known.
+    /// For each side, the milliseconds per call for which threads of the runner and the worker's thread waited for a
+    /// CPU; 0 if they are not known.
     pub(super) waited_ms: Vec<f64>,
     /// True if the threads of a side with several threads waited for a noticeable share of its block.
     pub(super) threads_waited: bool,

@@ -259,7 +259,7 @@ fn replay_refuses_a_budget_below_its_floor() {
 }
 
 #[test]
-fn replay_blames_an_unreadable_capture_or_the_host_for_an_unusable_recording() {
+fn replay_blames_an_unreadable_capture_and_blames_the_host_for_an_unusable_recording() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut task = task(&folder, &[0]);
     task.steps[0].entry.path = folder.path().join("nowhere.pt");

@@ -51,7 +51,8 @@ fn preempted_pairs_do_not_count_unless_the_candidate_waits_more_often() {
     assert_eq!(counted_pairs(&alone, None).len(), 5);
 }
 
-/// Pairs whose first `candidate` and last `baseline` blocks ran at half of the device's clock.
+/// Pairs of a candidate and a baseline. The candidate's blocks ran at half of the device's clock in the first
+/// `candidate` pairs, the baseline's in the last `baseline` pairs.
 fn paced(count: usize, candidate: usize, baseline: usize) -> Vec<Timed> {
     let clock = |throttled| Some(if throttled { 990 } else { 1980 });
     (0..count)

@@ -157,7 +157,7 @@ fn profile_with_several_threads_widens_its_interval_if_they_waited() {
     }
 }
 
-/// If it did, its interval would be so wide that it could not be ruled out, and its job could not settle.
+/// If waiting widened the interval, a slow candidate that waits could not be ruled out, and its job could not settle.
 #[test]
 fn candidate_does_not_widen_its_interval_upwards_by_waiting() {
     let blocks = |us: u32, waited: u32| {

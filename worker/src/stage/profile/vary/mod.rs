@@ -29,6 +29,7 @@ pub(super) use self::trial::{decide, recall};
 use crate::recorded::{Recorded, RecordedError, allocated_bytes};
 use crate::session::{SessionError, VariantMemory, Variants};
 
+/// The size of the pieces in which zeros, and inputs that one thread draws, are written.
 const PIECE: u64 = 64 << 10;
 const ZEROS: &[u8] = &[0; to_index(PIECE)];
 

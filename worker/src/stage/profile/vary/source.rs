@@ -64,7 +64,8 @@ macro_rules! by_width {
 }
 
 impl Source {
-    /// Reads the captured values, and keeps at most `room` bytes of them.
+    /// Reads the captured values, and keeps at most `room` bytes of them. The inner error says why the input keeps its
+    /// captured values.
     pub(super) fn of(
         recorded: &Recorded,
         tensor: &Tensor,
@@ -180,7 +181,7 @@ fn write_stripes(
 /// Elements that favour the same values to the same degree.
 #[derive(Clone)]
 struct Run {
-    /// The number of its elements that have not been drawn.
+    /// The number of the run's elements that have not been drawn.
     left: usize,
     favours: Favours,
     /// The average degrees of this variant's runs.

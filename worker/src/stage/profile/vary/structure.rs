@@ -12,8 +12,8 @@ const SHORTEST_ROW: usize = 3;
 /// thousand.
 const NEAR_ONE: f64 = 0.02;
 
-/// A property of an input's values. `Sorted`, `Probabilities` and `UnitRows` hold for every row, `Symmetric` and
-/// `Triangular` for every matrix.
+/// A property of an input's values. In a `Constant` input, all are equal; in a `Mask`, some are negative infinity.
+/// `Sorted`, `Probabilities` and `UnitRows` hold for every row, `Symmetric` and `Triangular` for every matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Structure {
     Constant,
@@ -206,7 +206,7 @@ mod tests {
         assert_eq!(integers(&[4], &[0, 3, 3, 9]), Some(Structure::Sorted));
         assert_eq!(integers(&[4], &[7, 7, 7, 7]), Some(Structure::Constant));
         assert_eq!(integers(&[4], &[5, 0, 9, 2]), None);
-        // One unsorted row is enough.
+        // One unsorted row rules out the structure.
         assert_eq!(integers(&[2, 3], &[0, 1, 2, 5, 4, 6]), None);
     }
 }
