@@ -1,8 +1,9 @@
 """Records captures and imports projects.
 
 ``record SCRIPT`` runs a script and records the calls that it makes. ``kernelbench FILE OUT`` records problems and
-writes a plan with the kernels given by ``--kernel``, or with one to fill in. ``kernelforge DIR OUT`` writes a plan for a project that already has captures and
-kernels. ``flashinfer-trace DIR OUT`` records the references of a data set and writes a plan with its solutions.
+writes a plan with the kernels given by ``--kernel``, or with one to fill in. ``kernelforge DIR OUT`` writes a plan for
+a project that already has captures and kernels. ``flashinfer-trace DIR OUT`` records the references of a data set and
+writes a plan with its solutions.
 ``opt-supervisor import`` runs the last three.
 """
 

@@ -12,7 +12,8 @@ from .errors import NotRecordable
 
 #: Types of plain values that a capture can contain, in addition to tensors, lists and tuples.
 PLAIN = (bool, int, float, str, torch.dtype, torch.device, torch.layout, torch.memory_format, enum.Enum)
-#: A view is saved with its whole storage, unless more than this many bytes of the storage are unused.
+#: A view is saved with its whole storage, unless more than this many bytes of the storage lie before its first or after
+#: its last element.
 SPARE_BYTES = 4096
 #: The deepest nesting of arguments that is recorded.
 MAX_DEPTH = 8
@@ -49,7 +50,7 @@ def overlaps(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def refuse_unsupported(tensor: torch.Tensor, path: str) -> None:
-    """Refuses a tensor that a capture cannot contain, because it is not dense or has no storage of its own.
+    """Refuses a tensor that a capture cannot contain, such as a sparse, nested, quantized or wrapped one.
 
     Raises:
         NotRecordable: the message names the argument and its type.

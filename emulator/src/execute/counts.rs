@@ -2,8 +2,8 @@
 //! memory. It also counts branches at which the lanes of a warp diverge.
 //!
 //! Loads, stores and atomic operations on shared and global memory are counted. Asynchronous copies, `ldmatrix` and
-//! branches through a table are not. The generic address of the first active lane decides which memory an access counts
-//! for.
+//! branches through a table are not. For an access through generic addresses, the address of the first active lane decides
+//! which memory it counts for.
 
 use std::collections::BTreeMap;
 

@@ -164,7 +164,7 @@ fn inconsistent_recording_is_refused() {
 }
 
 #[test]
-fn floor_adds_pinned_constants_the_largest_pair_and_the_largest_other() {
+fn floor_has_pinned_constants_the_largest_pair_and_the_largest_other() {
     // Constants 0 to 3 have 64, 128, 192 and 256 bytes.
     let recording = recorded(&[vec![0, 1], vec![1, 2], vec![3], vec![0]], 16);
     let one = Bytes::new(1);

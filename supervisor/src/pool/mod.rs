@@ -251,7 +251,7 @@ impl Pool {
         }
     }
 
-    /// Returns a descriptor that is readable when there are events.
+    /// Returns a descriptor that is readable when a channel has sent an event. Deaths show only on the pidfds.
     pub fn wake_descriptor(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
@@ -312,8 +312,8 @@ impl Pool {
         // They are killed again, to be sure.
         let mut remaining: Vec<(u32, OwnedFd)> =
             runners.into_iter().map(|(pid, runner)| (pid, runner.pidfd)).collect();
-        // A worker that exited as ordered has reaped its runners, so no search for unknown ones is needed. Its cost
-        // grows with the number of processes on the machine, and a profiler may be waiting.
+        // A worker that exited as ordered has reaped its runners, so the search for unknown ones is left out. The
+        // search takes longer the more processes the machine has, and may delay a profiler.
         if !(orderly && remaining.is_empty()) {
             remaining.extend(self.unknown_children());
         }

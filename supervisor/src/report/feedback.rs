@@ -17,7 +17,7 @@ use crate::record::Stage;
 pub const MAX_FEEDBACK: usize = 2 << 10;
 /// Longest excerpt of the compiler's output or of standard error, in bytes. The rest is for our own findings.
 const MAX_EXCERPT: usize = 1200;
-/// Longest line, in bytes, unless a line with a list of `MAX_ARGUMENTS` bytes needs more.
+/// Longest line, in bytes. If a line with the longest list of arguments needs more, that limit applies to every line.
 const MAX_LINE: usize = 400;
 /// Longest list of an entry's arguments, in bytes.
 const MAX_ARGUMENTS: usize = 500;

@@ -126,7 +126,7 @@ impl WorkerPool {
             }
             if deadline < Instant::now() {
                 bail!(
-                    "the expected message did not arrive within {TIMEOUT:?}; received: {:?}",
+                    "the expected event of a worker did not arrive within {TIMEOUT:?}; received: {:?}",
                     self.unclaimed
                 );
             }
@@ -179,7 +179,11 @@ fn nothing_to_build(folder: &Path) -> BuildTask {
 }
 
 pub(crate) fn owed_mib(memory: &mut ProcessSampler) -> Result<f64> {
-    let owed = memory.sample()?.alive().and_then(|sample| sample.owed()).context("a worker has no memory")?;
+    let owed = memory
+        .sample()?
+        .alive()
+        .and_then(|sample| sample.owed())
+        .context("a worker has ended, or what it owes could not be read")?;
     Ok(mib(owed.get()))
 }
 

@@ -2,9 +2,10 @@
 //!
 //! The worker owns the context and launches the kernels itself. No code of the candidate runs on the CPU. A session
 //! uploads the inputs one by one, allocates outputs and workspaces, loads the module, and makes each call as launches
-//! on one queue. After every call, or every timed block, it checks the bands beside inputs and workspaces (and those
-//! beside outputs, which only verification has), and compares the digests of the inputs. `fault` turns errors into
-//! verdicts, `timed` times calls with the device's clock, and `residency` places buffers under a cap.
+//! on one queue. After every call, or every timed block, it checks the guard bands (known bytes beside each buffer)
+//! of inputs and workspaces, and compares the digests of the inputs. In a verification, outputs have guard bands, too.
+//! `fault` turns errors into verdicts, and `timed` times calls with the device's clock. `crate::residency` places
+//! buffers under a cap.
 
 mod buffers;
 mod candidate;
@@ -125,7 +126,7 @@ impl Drop for CudaBackend<'_> {
             digester.unload(self.driver());
         }
         if let Some(residency) = residency {
-            // Buffers that cannot be released now are released when the engine is dropped, or with the context.
+            // Buffers that cannot be released now are released when their `CudaMemory` is dropped, or with the context.
             let _ = residency.dissolve();
         }
     }

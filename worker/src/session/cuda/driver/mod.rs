@@ -126,7 +126,8 @@ pub(crate) struct Site {
     pub(crate) source: Option<String>,
     /// The address of an access to global memory.
     pub(crate) address: Option<u64>,
-    /// True if the fault is an access to memory that is not global, such as shared or local memory.
+    /// True if the fault is an illegal or uninitialised access to memory that is not global, such as shared
+    /// memory.
     pub(crate) outside_global: bool,
     /// True if the result depends on the order in which the kernel's threads run.
     pub(crate) is_race: bool,
