@@ -25,7 +25,7 @@ fn refused_features_are_named_with_their_line() {
         (recursive, "call f, ();", "call f", "recursion"),
         (malloc, allocate, "malloc, (p)", "calls of `malloc`"),
         (".func f()\n{\nret;\n}\n.alias g, f;", "", ".alias", "`.alias`"),
-        (".global .attribute(.managed) .u32 x;", "", ".managed", "variables with `.attribute`"),
+        (".global .attribute(.managed) .u32 x;", "", ".managed", "variables or parameters with `.attribute`"),
         (".extern .global .u32 x;", "", ".extern", "the variable `x`, which is defined elsewhere"),
         ("", "alloca.u64 %rd1, 16;", "alloca", "`alloca.u64`"),
         ("", "discard.global.L2 [%rd1], 128;", "discard", "`discard.global.L2`"),
