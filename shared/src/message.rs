@@ -154,10 +154,10 @@ impl KillReason {
             | Self::HostFloor { .. }
             | Self::HostCeiling { .. }
             | Self::DeviceCeiling { .. }
-            | Self::DeviceLost
             | Self::Timeout { .. }
-            | Self::WouldNotStop { .. }
             | Self::Stopped => None,
+            Self::DeviceLost => Some("the device was lost"),
+            Self::WouldNotStop { .. } => Some("it was still running after SIGSTOP"),
             Self::Deadline => Some("the attempt did not finish in time"),
             Self::Interrupted => Some("the run is ending"),
             Self::Orphaned => Some("its worker had died, or had no lease for it"),

@@ -257,7 +257,7 @@ fn compile(
             ),
         ),
         (Some(reason), _) => {
-            let why = reason.words().unwrap_or("the device was lost, or the compiler did not stop");
+            let why = reason.words().unwrap_or_default();
             (Status::InfraError, format!("the compiler was killed by the supervisor: {why}"))
         }
         (None, End::Exited { code: 0 }) => match open_written(&step.output) {
