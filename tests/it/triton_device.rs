@@ -3,8 +3,13 @@
 
 use std::path::Path;
 
-use opt_tests::{Scenario, Summary, data};
+use opt_tests::processes::{kill_if, pids};
+use opt_tests::summary::list;
+use opt_tests::waiting::until;
+use opt_tests::{Outcome, Scenario, Summary, data};
+use serde_json::Value;
 
+use crate::control::client::LiveRun;
 use crate::triton::interpreter;
 
 /// One kernel on one entry, with its launch, its status and parts of its detail.
@@ -241,4 +246,59 @@ fn triton_kernel_that_does_not_fit_its_launch_is_explained() {
     // It copies its input, which is wrong, but it was compiled.
     let given = &summary.candidate("relu", "given");
     outcome.expect_equal(given["status"].as_str(), Some("INCORRECT_NUMERICAL"), &given["detail"]);
+}
+
+/// A source that the compiler runs, and that SIGKILL ends as often as it is run.
+const ENDS_ITSELF: &str = "import resource
+resource.setrlimit(resource.RLIMIT_CPU, (1, 1))
+while True:
+    pass
+";
+
+/// The build runs the source, which may have caused the first SIGKILL. The second one proves it.
+#[test]
+fn triton_source_that_ends_two_builds_by_sigkill_is_blamed() {
+    let Some(_) = interpreter() else { return };
+    let (outcome, candidate) = build_of(ENDS_ITSELF, || {});
+    outcome.expect_equal(candidate["status"].as_str(), Some("COMPILE_ERROR"), &candidate["detail"]);
+    let attempts: Vec<_> = list(&candidate["attempts"]).iter().map(|it| it["status"].as_str()).collect();
+    outcome.expect_equal(attempts, vec![Some("INFRA_ERROR"), Some("COMPILE_ERROR")], "the attempts");
+}
+
+#[test]
+fn triton_build_that_is_killed_once_is_repeated() {
+    let Some(_) = interpreter() else { return };
+    let kernels = std::fs::read_to_string(data("kernels/triton_device/kernels.py")).expect("readable");
+    let source =
+        format!("import time\ntime.sleep(3)\n{kernels}").replace("\"\"\"Correct Triton kernels.\"\"\"", "");
+    let (outcome, candidate) = build_of(&source, || {
+        let of_the_build = |pid: &u32| {
+            let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&command).contains("killed_in_its_build.py")
+        };
+        until("the build runs", || {
+            let Some(pid) = pids().find(of_the_build) else { return false };
+            kill_if(pid, || of_the_build(&pid))
+        });
+    });
+    outcome.expect_equal(candidate["status"].as_str(), Some("PASSED"), &candidate["detail"]);
+    outcome.expect(1 < list(&candidate["attempts"]).len(), "the build was repeated");
+}
+
+/// Builds this source for the emulated device. Meanwhile, calls `during`. Returns the outcome and the candidate.
+fn build_of(source: &str, during: impl FnOnce()) -> (Outcome, Value) {
+    let python = interpreter().expect("the caller has asked");
+    let scenario = Scenario::with_plan(&format!(
+        "[run]\nstages = [\"build\"]\ndevice = \"emulated\"\n[build]\npython = {python:?}\n[[job]]\nname = \"relu\"\n\
+         captures = {:?}\nentries = [\"{FIRST}.pt\"]\n[[job.candidate]]\nname = \"built\"\n\
+         language = \"triton-device\"\nsources = [\"killed_in_its_build.py\"]\nlaunch = [{{ symbol = \"relu\", {BY_128} }}]\n",
+        data("captures").join(RELU),
+    ));
+    scenario.write("killed_in_its_build.py", source);
+    let run = LiveRun::start(&scenario, &["--quiet"]);
+    during();
+    let outcome = run.finish_any();
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    let candidate = summary.candidate("relu", "built").clone();
+    (outcome, candidate)
 }

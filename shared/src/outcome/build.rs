@@ -14,9 +14,9 @@ pub struct Built {
     /// The beginning of the compiler's output.
     pub log_head: String,
     pub source_digest: String,
-    /// A digest of the compiler's output, without what differs in each build. It is given if the compiler failed and
-    /// its output names neither a mistake in the source nor a fault of the machine. Two builds with the same digest
-    /// prove that the source is to blame.
+    /// How the compiler ended, as INFRA_ERROR, if that does not tell whether the machine or the source is to blame: a
+    /// digest of its output without what differs in each build, or the signal. If the next build ends in the same way,
+    /// the source is to blame.
     #[serde(default)]
     pub unexplained: Option<String>,
 }

@@ -251,6 +251,10 @@ pub enum Action {
         blame: Option<Blame>,
         detail: String,
     },
+    /// A baseline failed while it was timed beside another unit. Its own verdict does not change.
+    BaselineLost {
+        baseline: UnitId,
+    },
     JobDone {
         job: JobId,
         baseline_failed: bool,

@@ -173,7 +173,7 @@ impl Core {
             return;
         }
         self.blame_second_kill(lease.order, &mut report);
-        self.blame_same_output(lease.order.unit, &mut report);
+        self.blame_same_end(lease.order.unit, &mut report);
         let (status, detail) = (report.head.status, report.head.detail.clone());
         let blame = report.head.blame();
         if status == Status::InfraError {
@@ -230,11 +230,11 @@ impl Core {
         }
     }
 
-    /// Blames the source if two builds in a row failed with the same output, even if the output does not name the
-    /// cause: a fault of the machine would not repeat itself word for word.
-    fn blame_same_output(&mut self, unit: UnitId, report: &mut Report) {
+    /// Blames the source if two builds in a row ended in the same way, even if that does not name the cause: a fault of
+    /// the machine would hardly repeat itself.
+    fn blame_same_end(&mut self, unit: UnitId, report: &mut Report) {
         let Body::Build(built) = &report.body else { return };
-        let before = self.change(unit, |unit| unit.replace_build_output(built.unexplained.clone()));
+        let before = self.change(unit, |unit| unit.replace_build_end(built.unexplained.clone()));
         if report.head.status == Status::InfraError
             && built.unexplained.is_some()
             && before == built.unexplained
@@ -243,7 +243,7 @@ impl Core {
             report
                 .head
                 .detail
-                .push_str("; the output was the same in the previous attempt, so the source is to blame");
+                .push_str("; the previous attempt ended in the same way, so the source is to blame");
         }
     }
 
@@ -255,6 +255,7 @@ impl Core {
             lost.may_be_paired = false;
             lost.failed_beside = true;
         });
+        self.actions.push(Action::BaselineLost { baseline });
         self.policy("baseline_lost", detail.to_owned(), vec![("unit", u64::from(baseline.0))]);
         let why = format!("the baseline failed beside it: {detail}");
         self.attempt_ended(lease, AttemptEnd::Retried { why, blame: Blame::Host });

@@ -108,6 +108,8 @@ pub enum Resumed {
         /// Set if it ended as PASSED or UNSUPPORTED, and its artifact still exists.
         verified: bool,
         speedup: Option<Estimate>,
+        /// Whether it is a baseline that failed while it was timed beside another unit.
+        failed_beside: bool,
     },
 }
 

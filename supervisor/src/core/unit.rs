@@ -85,8 +85,8 @@ pub(crate) struct Losses {
     pub(crate) from_way: usize,
     /// The entry at which an unknown sender last killed one of the unit's runners.
     pub(crate) killed_at: Option<String>,
-    /// The output of the last build. Set only if it did not name the cause of the failure.
-    pub(crate) build_output: Option<String>,
+    /// How the last build ended. Set only if that does not tell whether the source is to blame.
+    pub(crate) build_end: Option<String>,
 }
 
 impl Losses {
@@ -101,11 +101,12 @@ impl Losses {
 
 impl Unit {
     pub(crate) fn new(spec: UnitSpec, job: JobId, turn: u32) -> Self {
-        let (progress, may_be_paired, speedup) = match spec.resumed.as_deref() {
-            Some(&Resumed::Ended { status, verified, speedup }) => {
-                (Progress::Done(status), verified && status == Status::Passed, speedup)
+        let (progress, may_be_paired, speedup, failed_beside) = match spec.resumed.as_deref() {
+            Some(&Resumed::Ended { status, verified, speedup, failed_beside }) => {
+                let may_be_paired = verified && status == Status::Passed && !failed_beside;
+                (Progress::Done(status), may_be_paired, speedup, failed_beside)
             }
-            Some(Resumed::Built) | None => (Progress::Waiting { attempt: 1 }, false, None),
+            Some(Resumed::Built) | None => (Progress::Waiting { attempt: 1 }, false, None, false),
         };
         let mut unit = Self {
             spec,
@@ -114,7 +115,7 @@ impl Unit {
             progress,
             step_index: 0,
             may_be_paired,
-            failed_beside: false,
+            failed_beside,
             workers_lost: 0,
             losses: None,
             speedup,
@@ -130,13 +131,12 @@ impl Unit {
         self.losses.get_or_insert_default()
     }
 
-    /// Replaces the kept build output, and returns the previous one. `output` is that of the last build, if it failed
-    /// without naming the cause.
-    pub(crate) fn replace_build_output(&mut self, output: Option<String>) -> Option<String> {
-        if output.is_none() && self.losses.is_none() {
+    /// Replaces the kept end of a build (`Built::unexplained`), and returns that of the previous build.
+    pub(crate) fn replace_build_end(&mut self, end: Option<String>) -> Option<String> {
+        if end.is_none() && self.losses.is_none() {
             return None;
         }
-        std::mem::replace(&mut self.losses().build_output, output)
+        std::mem::replace(&mut self.losses().build_end, end)
     }
 
     /// Frees the memory of the losses. Call it when the unit ends.

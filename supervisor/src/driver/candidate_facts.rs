@@ -23,6 +23,8 @@ pub struct CandidateFacts {
     /// The scores of the last profile that passed. Boxed, because most candidates have none.
     pub profile: Option<Box<ScoreSummary>>,
     pub status: Option<Status>,
+    /// Whether it is a baseline that failed in an earlier part of the run, while it was timed beside another candidate.
+    pub failed_beside: bool,
     /// The highest attempt number of each stage in earlier parts of the run.
     pub earlier_attempts: BTreeMap<Stage, u32>,
 }

@@ -12,7 +12,7 @@ use opt_shared::launch::Launch;
 use opt_shared::settings::CandidateSource;
 
 use super::error::{Findings, Located, Spot, list, nearest, quote};
-use super::glob::{expand, tail};
+use super::glob::{check_file, expand, tail};
 use super::job::{RawCandidate, RawJob};
 use super::layers::Layers;
 use super::names::{NameOf, objection};
@@ -100,12 +100,15 @@ pub(super) fn list_candidates(job: &RawJob, max: usize, findings: &mut Findings)
 fn from_table(raw: &RawCandidate, findings: &mut Findings) -> Option<Draft> {
     let before = findings.count();
     let mut paths = Vec::with_capacity(raw.sources.len());
+    let mut files = HashSet::new();
     for source in &raw.sources {
         let path = findings.absolute(&source.value);
-        if path.is_file() {
+        if let Err(error) = check_file(&path) {
+            findings.report(&source.spot, error.to_string());
+        } else if files.insert(identity(&path)) {
             paths.push(path);
         } else {
-            findings.report(&source.spot, format!("cannot find the file `{}`", label(&path)));
+            findings.report(&source.spot, format!("this names the file `{}` again", label(&path)));
         }
     }
     let language = match &raw.language {
@@ -385,10 +388,14 @@ fn find_baseline(
         if no_mistakes {
             let near = nearest(&baseline.value, drafts.iter().map(|draft| draft.name.as_str()));
             let help = near.map(|near| format!("did you mean the candidate `{near}`?"));
+            let why = match path.metadata() {
+                Err(error) if error.kind() != std::io::ErrorKind::NotFound => format!(": {error}"),
+                Ok(_) | Err(_) => String::new(),
+            };
             findings
                 .report(
                     &baseline.spot,
-                    format!("`{}` is neither a candidate nor a file", quote(&baseline.value)),
+                    format!("`{}` is neither a candidate nor a file{why}", quote(&baseline.value)),
                 )
                 .expected("the name of a candidate, a file, or `torch`")
                 .help_if(help);

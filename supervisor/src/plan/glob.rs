@@ -2,6 +2,7 @@
 //! opened.
 
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use globset::{GlobBuilder, GlobMatcher};
@@ -30,6 +31,8 @@ pub(super) enum GlobError {
     NoFolder(String),
     #[error("cannot find the file `{0}`")]
     NoFile(String),
+    #[error("`{path}` is {what}, not a regular file")]
+    NotAFile { path: String, what: &'static str },
     #[error("`{0}` is a folder (to name its files, append a pattern such as `/*.c`)")]
     Folder(String),
     #[error("no file matches this pattern")]
@@ -71,13 +74,11 @@ pub(super) fn expand(pattern: &str, base: &Path, max: usize) -> Result<Vec<Match
     let root: PathBuf = base.join(root).components().collect();
     if !is_wild(&rest) {
         let path = root.join(&rest);
-        return if path.is_file() {
-            Ok(vec![Match { path, length: rest.len() }])
-        } else if path.is_dir() {
-            Err(GlobError::Folder(super::render::label(&path)))
-        } else {
-            Err(GlobError::NoFile(super::render::label(&path)))
-        };
+        if path.is_dir() {
+            return Err(GlobError::Folder(super::render::label(&path)));
+        }
+        check_file(&path)?;
+        return Ok(vec![Match { path, length: rest.len() }]);
     }
     if !root.is_dir() {
         return Err(GlobError::NoFolder(super::render::label(&root)));
@@ -124,15 +125,38 @@ pub(super) fn expand(pattern: &str, base: &Path, max: usize) -> Result<Vec<Match
     Ok(found)
 }
 
-/// The files of one folder that match any of several patterns.
+/// Returns an error if a path is not that of a regular file.
+pub(super) fn check_file(path: &Path) -> Result<(), GlobError> {
+    let name = super::render::label(path);
+    let kind = match std::fs::metadata(path) {
+        Ok(it) => it.file_type(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Err(GlobError::NoFile(name)),
+        Err(error) => return Err(GlobError::Unreadable { path: name, reason: error.to_string() }),
+    };
+    let what = if kind.is_file() {
+        return Ok(());
+    } else if kind.is_dir() {
+        "a folder"
+    } else if kind.is_fifo() {
+        "a pipe"
+    } else if kind.is_socket() {
+        "a socket"
+    } else {
+        "a device"
+    };
+    Err(GlobError::NotAFile { path: name, what })
+}
+
+/// The contents of one folder whose names match any of several patterns.
 pub(super) struct Listing {
-    /// The matching files, sorted by name.
+    /// Everything that matches, sorted by name: also what is not a regular file, such as a dangling link. It cannot be
+    /// read, and must not be left out silently.
     pub(super) files: Vec<PathBuf>,
     /// For each pattern, whether it matches any name in the folder.
     pub(super) has_match: Vec<bool>,
 }
 
-/// Lists the matching files of one folder, without its subfolders. More than `max` are an error.
+/// Lists what matches in one folder, without its subfolders. More than `max` are an error.
 pub(super) fn list(folder: &Path, patterns: &[String], max: usize) -> Result<Listing, GlobError> {
     let matchers = patterns.iter().map(|pattern| compile(pattern)).collect::<Result<Vec<_>, _>>()?;
     let unreadable = |error: std::io::Error| GlobError::Unreadable {
@@ -153,7 +177,7 @@ pub(super) fn list(folder: &Path, patterns: &[String], max: usize) -> Result<Lis
                 *has_match = true;
             }
         }
-        if !matched || !entry.path().is_file() {
+        if !matched {
             continue;
         }
         if name.to_str().is_none() {
@@ -240,11 +264,16 @@ mod tests {
 
     #[test]
     fn expand_reports_patterns_that_cannot_be_used() {
-        let folder = tree(&["k/a.c", "k/b.c"]);
+        let folder = tree(&["k/a.c", "k/b.c", "odd/a.c"]);
+        std::os::unix::fs::symlink("loop.c", folder.path().join("odd/loop.c")).expect("a link to itself");
+        let _socket =
+            std::os::unix::net::UnixListener::bind(folder.path().join("odd/socket.c")).expect("a socket");
         for (pattern, fragment) in [
             ("k/*.cu", "no file matches"),
             ("q/*.c", "cannot find the folder"),
             ("k/q.c", "cannot find the file"),
+            ("odd/loop.c", "Too many levels of symbolic links"),
+            ("odd/socket.c", "is a socket, not a regular file"),
             ("k/[.c", "not a pattern"),
             ("*/../k/*.c", "`..` after a wildcard"),
             ("k/*.c", "more than 1 files match"),

@@ -57,7 +57,10 @@ pub(super) struct RawCandidate {
 
 /// Reads all jobs of a plan. A plan without jobs is reported at `root`.
 pub(super) fn read_jobs(root: &mut TableReader<'_, '_>, findings: &mut Findings) -> Vec<RawJob> {
-    let Some((value, spot)) = root.take("job") else {
+    let found = root.take("job");
+    let is_empty =
+        |(value, _): &(&TomlValue<'_>, Spot)| value.get_ref().as_array().is_some_and(|it| it.is_empty());
+    let Some((value, spot)) = found.filter(|it| !is_empty(it)) else {
         findings
             .report(&root.spot.clone(), "the plan has no job")
             .expected("a `[[job]]` with its `captures` and `candidates`");

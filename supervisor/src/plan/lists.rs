@@ -8,8 +8,13 @@ use toml::de::DeValue;
 
 use super::codec::{Codec, NonEmptyText, Text};
 use super::error::{Findings, Located, Spot};
+use super::glob::{GlobError, check_file};
 use super::print;
 use super::table::{TableReader, TomlValue, describe};
+
+/// The most bytes that a list of flags or an environment of one layer may take. A process gets those of up to four
+/// layers (the defaults, plan, job and candidate), and Linux and the messages to runners allow 128 KiB.
+const MAX_COMMAND_BYTES: usize = 24 << 10;
 
 /// An array; a stronger layer replaces it.
 pub(super) struct List<C>(PhantomData<C>);
@@ -62,18 +67,34 @@ pub(super) fn located_list<C: Codec>(
     items.into_iter().collect()
 }
 
-/// An array of strings. A stronger layer appends to it.
+/// An array of arguments for a command. A stronger layer replaces it.
+pub(super) struct Flags;
+
+impl Codec for Flags {
+    type Value = Vec<String>;
+
+    fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<Vec<String>> {
+        let items = List::<Text>::read(value, spot, findings)?;
+        fits_a_command(items.iter().map(String::len), spot, findings).then_some(items)
+    }
+
+    fn print(value: &Vec<String>) -> String {
+        List::<Text>::print(value)
+    }
+}
+
+/// An array of arguments for a command. A stronger layer appends to it.
 pub(super) struct Appended;
 
 impl Codec for Appended {
     type Value = Vec<String>;
 
     fn read(value: &TomlValue<'_>, spot: &Spot, findings: &mut Findings) -> Option<Vec<String>> {
-        List::<Text>::read(value, spot, findings)
+        Flags::read(value, spot, findings)
     }
 
     fn print(value: &Vec<String>) -> String {
-        List::<Text>::print(value)
+        Flags::print(value)
     }
 
     fn merge(weaker: &mut Vec<String>, stronger: &Vec<String>) {
@@ -85,6 +106,17 @@ impl Codec for Appended {
         let rest = value.strip_prefix(weaker.as_slice()).unwrap_or(value);
         (!rest.is_empty()).then(|| rest.to_vec())
     }
+}
+
+/// Reports texts that together are too long for a command, and returns whether they are not.
+fn fits_a_command(lengths: impl Iterator<Item = usize>, spot: &Spot, findings: &mut Findings) -> bool {
+    let bytes: usize = lengths.sum();
+    if MAX_COMMAND_BYTES < bytes {
+        findings
+            .report(spot, format!("this takes {bytes} bytes"))
+            .expected(format!("{MAX_COMMAND_BYTES} bytes at most"));
+    }
+    bytes <= MAX_COMMAND_BYTES
 }
 
 /// An existing folder. Relative paths are resolved against the plan's folder.
@@ -130,8 +162,12 @@ impl Codec for Program {
             return Some(written);
         }
         let path = findings.absolute(&written);
-        if !path.is_file() {
-            findings.report(spot, format!("cannot find the program `{}`", super::render::label(&path)));
+        if let Err(error) = check_file(&path) {
+            let why = match error {
+                GlobError::NoFile(path) => format!("cannot find the program `{path}`"),
+                other => other.to_string(),
+            };
+            findings.report(spot, why);
             return None;
         }
         Some(path.to_string_lossy().into_owned())
@@ -162,7 +198,9 @@ impl Codec for Environment {
                 variables.insert(name.to_owned(), text);
             }
         }
-        (findings.count() == before).then_some(variables)
+        let lengths = variables.iter().map(|(name, text)| name.len() + text.len());
+        let fits = fits_a_command(lengths, spot, findings);
+        (findings.count() == before && fits).then_some(variables)
     }
 
     fn print(value: &Self::Value) -> String {
@@ -184,5 +222,33 @@ impl Codec for Environment {
             .map(|(name, text)| (name.clone(), text.clone()))
             .collect();
         (!changed.is_empty()).then_some(changed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Plan;
+    use crate::plan::mistakes::fixture_folder;
+
+    #[test]
+    fn flags_and_environments_that_do_not_fit_a_command_are_refused() {
+        let folder = fixture_folder();
+        let long = "x".repeat(MAX_COMMAND_BYTES);
+        for (table, fits) in [
+            (format!("[build]\nflags = [\"{long}\"]"), true),
+            (format!("[build]\nflags = [\"{long}\", \"y\"]"), false),
+            (format!("[build]\nextra_flags = [\"{long}\", \"y\"]"), false),
+            (format!("[build]\nlink_flags = [\"{long}\", \"y\"]"), false),
+            (format!("[build]\nenv = {{ A = \"{long}\" }}"), false),
+            (format!("[limits]\nenv = {{ A = \"{long}\" }}"), false),
+        ] {
+            let text = format!("[[job]]\ncaptures = \"cap\"\nbaseline = \"k/naive.c\"\n{table}\n");
+            let errors = Plan::parse(&text, &folder.path().join("plan.toml"), &[]).err();
+            let shown = errors.map(|errors| errors.to_string()).unwrap_or_default();
+            let refused =
+                ["takes 24577 bytes", "expected 24576 bytes at most"].iter().all(|it| shown.contains(it));
+            assert_eq!((shown.is_empty(), refused), (fits, !fits), "{}: {shown}", &table[..20]);
+        }
     }
 }

@@ -19,6 +19,7 @@ pub(super) fn fixture_folder() -> tempfile::TempDir {
         "k/deep/tiled.cpp",
         "k2/naive.c",
         "gpu/a.cu",
+        "dir.c/a.c",
         "mixed/a.c",
         "mixed/notes.md",
         "include/x.h",
@@ -32,10 +33,8 @@ pub(super) fn fixture_folder() -> tempfile::TempDir {
 
 fn errors(text: &str, folder: &Path, set: &[&str]) -> Vec<PlanError> {
     let set: Vec<String> = set.iter().map(|&argument| argument.to_owned()).collect();
-    match Plan::parse(text, &folder.join("plan.toml"), &set) {
-        Ok(_) => Vec::new(),
-        Err(errors) => errors.errors,
-    }
+    let plan = Plan::parse(text, &folder.join("plan.toml"), &set);
+    plan.err().map_or_else(Vec::new, |errors| errors.errors)
 }
 
 /// A valid job in the first three lines. Tests append mistakes to it, from line 4 on.
@@ -215,6 +214,14 @@ fn each_mistake_gives_one_message_at_its_position() {
         ("[[job.candidate]]\nname = \"x\"", 4, 1, "job.candidate", "the key `sources` is missing"),
         ("[[job.candidate]]\nsources = []", 5, 11, "job.candidate.sources", "at least one source"),
         ("[[job.candidate]]\nsources = [\"k/q.c\"]", 5, 12, "job.candidate.sources", "cannot find the file"),
+        ("[[job.candidate]]\nsources = [\"dir.c\"]", 5, 12, "job.candidate.sources", "is a folder"),
+        (
+            "[[job.candidate]]\nsources = [\"k/fast.c\", \"k/fast.c\"]",
+            5,
+            24,
+            "job.candidate.sources",
+            "again",
+        ),
         (
             "[[job.candidate]]\nsources = [\"mixed/notes.md\"]",
             5,
@@ -300,6 +307,7 @@ fn mistakes_in_whole_plans_and_in_set_arguments_have_positions() {
     let folder = fixture_folder();
     let whole: &[(&str, usize, usize, &str, &str)] = &[
         ("", 1, 1, "", "the plan has no job"),
+        ("job = []\n", 1, 1, "", "the plan has no job"),
         ("job = 3\n", 1, 7, "job", "write `[[job]]`"),
         ("[job]\ncaptures = \"cap\"\n", 1, 1, "job", "write `[[job]]`"),
         (

@@ -21,11 +21,11 @@ use toml::de::DeValue;
 
 use super::amounts::{ABOVE_ZERO, Ceiling, FROM_ZERO, FloorExpression, Kibibytes, Percentage, Size, Time};
 use super::codec::{
-    AutoWord, Codec, CoresWord, Flag, NonEmptyText, NonNegative, Number, OrWord, Ratio, Seed, Text, Word,
-    Words, string, unknown_word,
+    AutoWord, Codec, CoresWord, Flag, NonEmptyText, NonNegative, Number, OrWord, Ratio, Seed, Word, Words,
+    string, unknown_word,
 };
 use super::error::{Findings, Spot, nearest, quote};
-use super::lists::{Appended, Environment, Folder, List, Program, located_list};
+use super::lists::{Appended, Environment, Flags, Folder, List, Program, located_list};
 use super::names::{NameOf, objection};
 use super::print;
 use super::table::{TableReader, TomlValue};
@@ -133,10 +133,10 @@ sections! {
         "cc" => cc: NonEmptyText,
         "cxx" => cxx: NonEmptyText,
         "python" => python: Program,
-        "flags" => flags: List<Text>,
+        "flags" => flags: Flags,
         "extra_flags" => extra_flags: Appended,
         "include" => include: List<Folder>,
-        "link_flags" => link_flags: List<Text>,
+        "link_flags" => link_flags: Flags,
         "libraries" => libraries: List<NonEmptyText>,
         "library_path" => library_path: List<Folder>,
         "toolchain" => toolchain: List<Folder>,

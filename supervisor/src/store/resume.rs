@@ -35,6 +35,8 @@ pub struct StoredCandidate {
     pub failed_stage: Option<Stage>,
     /// The artifact of the candidate's last build, if that build passed.
     pub artifact: Option<Artifact>,
+    /// Whether it is a baseline that failed while it was timed beside another candidate.
+    pub failed_beside: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -94,7 +96,7 @@ impl Store {
     pub fn stored_candidate(&self, job: &str, name: &str) -> Result<Option<StoredCandidate>, StoreError> {
         let found = self.list(
             "SELECT candidate.source_digest, candidate.status, candidate.blame, candidate.failed_stage,
-                 build.artifact_digest, build.artifact_path
+                 build.artifact_digest, build.artifact_path, candidate.failed_beside
              FROM candidate JOIN job ON job.key = candidate.job
              LEFT JOIN attempt AS build ON build.candidate = candidate.key AND build.stage = 'build'
                  AND NOT build.superseded AND build.number = (SELECT max(number) FROM attempt
@@ -115,6 +117,7 @@ impl Store {
                         let bytes = std::fs::metadata(&path).map_or(Bytes::ZERO, |it| Bytes::new(it.len()));
                         Artifact { digest, path, bytes }
                     }),
+                    failed_beside: row.get(6)?,
                 })
             },
         )?;

@@ -5,7 +5,7 @@
 
 /// The `PRAGMA user_version`. Every change of the tables increments it. There is no migration, so a run can be read
 /// only by a program with the schema version that wrote it.
-pub(super) const VERSION: i64 = 12;
+pub(super) const VERSION: i64 = 13;
 
 /// The `PRAGMA application_id`, "OPTS". It distinguishes a run's database from other programs' databases.
 pub(super) const APPLICATION_ID: i64 = 0x4f50_5453;
@@ -64,6 +64,7 @@ CREATE TABLE candidate (
     rank           INTEGER,
     speedup        TEXT,
     times          TEXT,
+    failed_beside  INTEGER NOT NULL DEFAULT 0,
     UNIQUE (job, name)
 ) STRICT;
 

@@ -223,13 +223,16 @@ fn results_follow_their_names_when_the_plan_shifts() {
 fn reopened_candidate_keeps_its_attempts_but_not_its_results() {
     let folder = tempfile::tempdir().expect("folder");
     let mut store = store_with_events(folder.path());
+    store.failed_beside(CandidateId(1)).expect("recorded");
+    let stored = store.stored_candidate("embedding", "fast.c").expect("readable").expect("recorded");
+    assert!(stored.failed_beside && stored.status.is_some());
     store.candidate_reopened(CandidateId(1), None).expect("reopens");
     let run = store.load().expect("loads");
     let fast = &run.jobs[0].candidates[1];
     assert_eq!((fast.status, &fast.build, &fast.verify, &fast.feedback), (None, &None, &None, &None));
     assert_eq!(fast.attempts.len(), 3);
     let stored = store.stored_candidate("embedding", "fast.c").expect("readable").expect("recorded");
-    assert_eq!(stored.artifact, None);
+    assert_eq!((stored.artifact, stored.failed_beside), (None, false));
 }
 
 #[test]

@@ -322,7 +322,7 @@ impl Store {
         self.synced(OPERATION, |transaction| {
             transaction.execute(
                 "UPDATE candidate SET status = NULL, blame = NULL, failed_stage = NULL, detail = NULL,
-                     feedback = NULL, rank = NULL, speedup = NULL, times = NULL WHERE key = ?1",
+                     feedback = NULL, rank = NULL, speedup = NULL, times = NULL, failed_beside = 0 WHERE key = ?1",
                 [key],
             )?;
             transaction.execute(
@@ -330,6 +330,16 @@ impl Store {
                  WHERE candidate = ?1 AND NOT (stage = 'build' AND number IS ?2)",
                 params![key, kept_build],
             )
+        })?;
+        Ok(())
+    }
+
+    /// Records that a baseline failed while it was timed beside another candidate. Its own verdict does not change.
+    pub fn failed_beside(&mut self, baseline: CandidateId) -> Result<(), StoreError> {
+        const OPERATION: &str = "record the failure of a baseline";
+        let key = self.candidate_key(baseline, OPERATION)?;
+        self.ordered(OPERATION, |transaction| {
+            transaction.execute("UPDATE candidate SET failed_beside = 1 WHERE key = ?1", [key])
         })?;
         Ok(())
     }

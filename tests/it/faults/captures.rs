@@ -151,3 +151,25 @@ fn call_that_waits_for_a_disk_that_hangs_blames_no_candidate() {
     no_candidate_is_blamed(&outcome, &summary);
     all_pass(&outcome, &summary);
 }
+
+/// A capture set must not become smaller without a word.
+#[test]
+fn capture_that_is_no_regular_file_ends_as_capture_error() {
+    for (kind, says) in [("link", "No such file"), ("folder", "regular file"), ("pipe", "regular file")] {
+        let scenario = Scenario::create();
+        let captures = scenario.copy_captures(&data(CAPTURES), "set");
+        let odd = captures.join("entry_000009.pt");
+        match kind {
+            "link" => std::os::unix::fs::symlink("nowhere.pt", &odd),
+            "folder" => std::fs::create_dir(&odd),
+            _ => rustix::fs::mkfifoat(rustix::fs::CWD, &odd, 0o600.into()).map_err(Into::into),
+        }
+        .expect("made");
+        scenario.write("plan.toml", Plan { captures, ..Plan::softmax(&["fast"]) }.text());
+        scenario.run(&["check", "plan.toml"]).expect_exit(1).expect_stdout(&["entry_000009.pt", says]);
+        let (outcome, summary) = scenario.run_plan(1, &["--quiet"]);
+        let job = summary.job(SOFTMAX);
+        outcome.expect_equal(job["status"].as_str(), Some("CAPTURE_ERROR"), kind);
+        outcome.expect(job["detail"].as_str().is_some_and(|it| it.contains("entry_000009.pt")), job);
+    }
+}

@@ -1,10 +1,14 @@
-//! Captures and libraries that are replaced or removed during a run.
+//! Captures and libraries that are replaced, rewritten or removed during a run.
 
 use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::{FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use opt_shared::capture::CaptureFile;
+use opt_tests::processes::{Process, pids, read_process};
 use opt_tests::waiting::until;
 use opt_tests::{Outcome, Scenario, Summary, data, repository};
 
@@ -68,8 +72,8 @@ fn resumed_run_is_refused_if_a_capture_was_replaced_by_another() {
     outcome.expect_stderr(&["the captures of job `softmax` have changed"]);
 }
 
-/// Removes every file of a folder until the run has ended.
-fn finish_while_removing(run: LiveRun<'_>, folder: &Path) -> Outcome {
+/// Calls `change` with every file of a folder, again and again until the run has ended.
+fn finish_while(run: LiveRun<'_>, folder: &Path, change: impl Fn(&Path) + Sync) -> Outcome {
     /// Sets the flag when it is dropped, also during a panic.
     struct Over<'a>(&'a AtomicBool);
     impl Drop for Over<'_> {
@@ -83,7 +87,7 @@ fn finish_while_removing(run: LiveRun<'_>, folder: &Path) -> Outcome {
         scope.spawn(|| {
             while !is_over.load(Ordering::Relaxed) {
                 for file in fs::read_dir(folder).into_iter().flatten().flatten() {
-                    let _ = fs::remove_file(file.path());
+                    change(&file.path());
                 }
                 std::thread::sleep(PAUSE);
             }
@@ -92,14 +96,98 @@ fn finish_while_removing(run: LiveRun<'_>, folder: &Path) -> Outcome {
     })
 }
 
-#[test]
-fn libraries_that_are_removed_during_a_run_blame_no_candidate() {
+/// Checks that no candidate is blamed if its library is changed during the run, and that every candidate passes when
+/// the run is resumed.
+fn changed_libraries_blame_no_candidate(change: impl Fn(&Path) + Sync) {
     let (scenario, _) = with_copied_captures(&["fast"]);
     let run = LiveRun::start(&scenario, &["--quiet"]);
     let libraries = run.folder().join("artifacts");
-    // A library that is opened before it is removed is used.
-    let outcome = finish_while_removing(run, &libraries);
+    // A library that is opened before it is changed may be used.
+    let outcome = finish_while(run, &libraries, change);
     no_candidate_is_blamed(&outcome, &Summary::read(&scenario.run_folder(), &outcome));
+    let (outcome, summary) = scenario.run_plan(0, &["--resume", "--quiet"]);
+    all_pass(&outcome, &summary);
+}
+
+#[test]
+fn libraries_that_are_removed_during_a_run_blame_no_candidate() {
+    changed_libraries_blame_no_candidate(|library| {
+        let _ = fs::remove_file(library);
+    });
+}
+
+#[test]
+fn libraries_that_are_altered_during_a_run_blame_no_candidate() {
+    changed_libraries_blame_no_candidate(|library| {
+        // A library has no write permission for its owner.
+        let _ = fs::set_permissions(library, fs::Permissions::from_mode(0o644));
+        if let Ok(mut file) = fs::OpenOptions::new().append(true).open(library) {
+            let _ = file.write_all(b"altered");
+        }
+    });
+}
+
+/// The CPU time after which a runner must be in a call that waits. Everything else that it does takes less.
+const CALLING: Duration = Duration::from_secs(1);
+
+/// The CPU time of a process in user mode; zero if it has ended.
+fn cpu_time(pid: u32) -> Duration {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let after_name = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks = after_name.split_ascii_whitespace().nth(11).and_then(|it| it.parse().ok()).unwrap_or(0);
+    Duration::from_secs(ticks) / u32::try_from(rustix::param::clock_ticks_per_second()).expect("small")
+}
+
+/// The index of the element that the kernel watches. It is on a page that a runner maps: pages that also contain other
+/// parts of the file are copied.
+const WATCHED: u64 = 1 << 15;
+
+/// Its first call waits until an element of its input changes.
+const WAIT_FOR_A_CHANGE: &str = r#"
+static int softmax(void *self, const OptAny *args, int32_t n, OptAny *ret);
+int run(void *self, const OptAny *args, int32_t n, OptAny *ret)
+{
+    const volatile int *watched = (const volatile int *)args[0].value.v_tensor->data + WATCHED;
+    int before = *watched;
+    static int has_waited;
+    while (!has_waited && *watched == before)
+        ;
+    has_waited = 1;
+    return softmax(self, args, n, ret);
+}
+"#;
+
+#[test]
+fn capture_that_is_rewritten_while_a_candidate_runs_blames_no_candidate() {
+    let (scenario, first) = with_copied_captures(&[]);
+    let softmax = fs::read_to_string(repository().join("configs/demo/softmax/naive.c")).expect("readable");
+    let waiting = softmax.replace("int run(", "static int softmax(");
+    scenario.write(
+        "fast.c",
+        format!("#include \"opt_candidate.h\"\n#define WATCHED {WATCHED}\n{WAIT_FOR_A_CHANGE}{waiting}"),
+    );
+    let plan = fs::read_to_string(scenario.path().join("plan.toml")).expect("readable");
+    scenario
+        .write("plan.toml", format!("{plan}candidates = [\"fast.c\"]\nentries = [\"entry_000000.pt\"]\n"));
+    let run = LiveRun::start(&scenario, &["--quiet"]);
+    let is_calling = |it: &Process| {
+        it.is_runner()
+            && read_process(it.parent).is_some_and(|worker| worker.parent == run.pid())
+            && CALLING < cpu_time(it.pid)
+    };
+    until("the candidate waits", || pids().filter_map(read_process).any(|it| is_calling(&it)));
+    let capture = CaptureFile::open(&first).expect("a capture");
+    let offset = capture.storages()[0].file_offset + 4 * WATCHED;
+    let file = fs::OpenOptions::new().read(true).write(true).open(&first).expect("writable");
+    let mut before = [0; 4];
+    file.read_exact_at(&mut before, offset).expect("readable");
+    file.write_all_at(&7_f32.to_le_bytes(), offset).expect("written in place");
+    let outcome = run.finish_any();
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    no_candidate_is_blamed(&outcome, &summary);
+    outcome.expect(summary.verdict(SOFTMAX, "fast").0 != Some("PASSED"), "its input has changed");
+    file.write_all_at(&before, offset).expect("written in place");
+    scenario.write("fast.c", softmax);
     let (outcome, summary) = scenario.run_plan(0, &["--resume", "--quiet"]);
     all_pass(&outcome, &summary);
 }

@@ -1,10 +1,12 @@
-//! A supervisor that runs out of file descriptors, and a machine whose clock is set back.
+//! A supervisor that runs out of file descriptors or has too little memory, and a machine whose clock is set back.
 
 use std::path::Path;
 use std::process::Command;
 
+use opt_tests::Summary;
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
+use super::captures::no_candidate_is_blamed;
 use super::{scenario, started, verdicts_are_right};
 use crate::control::client::LiveRun;
 
@@ -68,4 +70,14 @@ fn clock_that_is_set_back_during_a_run_changes_no_verdict() {
     for format in ["text", "html", "md"] {
         scenario.run(&["report", "runs/latest", "--format", format]).expect_exit(0);
     }
+}
+
+#[test]
+fn low_limit_on_private_memory_blames_no_candidate() {
+    let (scenario, outcome) = super::limited("-d 100000");
+    let outcome = outcome.expect_exit(3);
+    outcome.expect_stderr(&["it inherits a limit of 97.7 MiB on private memory (`ulimit -Hd`)"]);
+    no_candidate_is_blamed(&outcome, &Summary::read(&scenario.run_folder(), &outcome));
+    let (outcome, summary) = scenario.run_plan(0, &["--resume", "--quiet"]);
+    verdicts_are_right(&outcome, &summary);
 }

@@ -223,7 +223,7 @@ impl Laws {
                     return Err(format!("{action:?} comes too early, or again"));
                 }
             }
-            Action::Policy(row) if row.decision == "baseline_lost" => self.lost_baselines += 1,
+            Action::BaselineLost { .. } => self.lost_baselines += 1,
             Action::Policy(row) if row.decision == "tasks_short" => self.tasks.pause(row)?,
             Action::Policy(row) if row.decision == "worker_not_gone" => {
                 let number = number_of(row, "worker");

@@ -350,6 +350,7 @@ impl Machine {
             Action::AllowRunner { .. }
             | Action::MayReap { .. }
             | Action::PhaseEnded(_)
+            | Action::BaselineLost { .. }
             | Action::JobDone { .. } => {}
             Action::Answered(answer) | Action::Replied(answer) => self.outcome.note(user::name(&answer)),
             Action::AttemptEnded { ended, .. } => self.outcome.note(match ended {

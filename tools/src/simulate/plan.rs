@@ -14,7 +14,8 @@ use opt_supervisor::core::testkit::plan::{self, Candidate, Plan, a_job, a_replay
 use super::tape::Tape;
 
 /// The state of a unit that an earlier part of the run has finished.
-const ENDED: Resumed = Resumed::Ended { status: Status::Passed, verified: true, speedup: None };
+const ENDED: Resumed =
+    Resumed::Ended { status: Status::Passed, verified: true, speedup: None, failed_beside: false };
 
 const STAGE: StageSpec = StageSpec { deadline: Duration::from_secs(10), ..plan::STAGE };
 

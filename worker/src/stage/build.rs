@@ -4,6 +4,7 @@
 //! Owns the work folder, and maps the end of a compiler to a status. `toolchain` chooses the command that builds an
 //! artifact.
 
+mod faults;
 mod memory;
 
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ use opt_shared::outcome::{Built, Head, Status};
 use opt_shared::room::Room;
 use opt_shared::units::Bytes;
 
+use self::faults::{fault_of_the_machine, is_plenty, status_after_signal};
 use self::memory::{killed_for_memory, refused_memory};
 use crate::link::Link;
 use crate::sandbox::confine::compilers_may_execute;
@@ -31,7 +33,7 @@ use crate::sandbox::policy::CompilerFileAccess;
 use crate::toolchain::artifact::{Kept, keep, open_written};
 use crate::toolchain::compiler::{Compiler, CompilerEnd, CompilerError, CompilerSpec};
 use crate::toolchain::log::{
-    NO_SPACE, blames_the_source, digest, lacking_resource, missing_header, part_was_killed, ran_out_of_memory,
+    blames_the_source, digest, missing_header, part_wrote_too_much, ran_out_of_memory,
 };
 use crate::toolchain::{self, BuildError, Folders, Program, Recipe, Step, file};
 
@@ -42,10 +44,6 @@ const TASKS_REFUSED: &str =
     "meanwhile, a control group that contains this run was at its limit of processes (`pids.max`)";
 /// The largest file that a compiler may write, as a multiple of the largest artifact.
 const LARGEST_FILE: u64 = 16;
-/// A disk has plenty of room if this many of the largest files that a compiler may write would fit.
-const PLENTY_OF_FILES: u64 = 2;
-/// A disk has plenty of inodes if this many are free.
-const PLENTY_OF_INODES: u64 = 10_000;
 /// The largest number of bytes of a compiler's output that the result keeps.
 const LOG_HEAD: usize = 4096;
 /// How long a compiler may take to print its version.
@@ -270,10 +268,14 @@ fn compile(
             }
             None => (Status::CompileError, "the compiler exited with code 0 but wrote no artifact".to_owned()),
         },
-        (None, end @ End::Signalled { .. }) => (
-            status_after_signal(task.source.language.build_runs_source()),
-            format!("{compiler} was ended by {}", end.signal_name().unwrap_or("a signal")),
-        ),
+        (None, End::Signalled { signal: libc::SIGXFSZ }) => wrote_too_much(compiler, spec.largest_file),
+        (None, End::Exited { .. }) if part_wrote_too_much(&log) => wrote_too_much(compiler, spec.largest_file),
+        (None, end @ End::Signalled { signal }) => {
+            let why = format!("{compiler} was ended by {}", end.signal_name().unwrap_or("a signal"));
+            let runs_source = task.source.language.build_runs_source();
+            built.unexplained = (runs_source && signal == libc::SIGKILL).then(|| why.clone());
+            (status_after_signal(runs_source, signal), why)
+        }
         (None, End::Exited { .. }) if ran_out_of_memory(&log) => {
             let may_be_forged = task.source.language.build_runs_source() || blames_the_source(&log);
             refused_memory(task, &format!("{compiler} was refused memory"), may_be_forged)
@@ -312,39 +314,12 @@ fn compile(
     Ok(())
 }
 
-/// Returns the machine's fault that made a compiler exit with an error, in words that follow the compiler's name;
-/// `None` if the candidate is to blame. All of the output is searched, because warnings may precede the fault.
-///
-/// A source can make a compiler print any line. So a reported fault does not count if there is proof that the candidate
-/// is to blame: a mistake that the compiler found in the source, or, if the disk is said to be full, plenty of room on
-/// it whenever it was checked. If the fault counts, the build is repeated.
-fn fault_of_the_machine(log: &str, least_room: Option<Room>, largest_file: Bytes) -> Option<String> {
-    if blames_the_source(log) {
-        return None;
-    }
-    if part_was_killed(log) {
-        return Some("lost a subprocess, which was ended by a process outside the build".to_owned());
-    }
-    let resource = lacking_resource(log)?;
-    if resource == NO_SPACE && least_room.is_some_and(|room| is_plenty(room, largest_file)) {
-        return None;
-    }
-    Some(format!("lacked a resource of this machine: {resource}"))
-}
-
-/// Returns true if a disk with this room cannot have been full, even if the compiler has just removed a file of the
-/// largest allowed size.
-fn is_plenty(room: Room, largest_file: Bytes) -> bool {
-    let plenty = largest_file.saturating_mul(PLENTY_OF_FILES);
-    room.disk.is_some_and(|disk| plenty <= disk)
-        && room.inodes.is_none_or(|inodes| PLENTY_OF_INODES <= inodes)
-}
-
-/// Returns the status of a build whose compiler a signal has ended. If the build runs the source, the source may have
-/// caused any signal, even SIGKILL: Linux sends it to a process in seccomp's strict mode that makes a forbidden call.
-/// Otherwise, the cause may be a lack of memory or a shutdown, so the build is repeated.
-fn status_after_signal(runs_source: bool) -> Status {
-    if runs_source { Status::CompileError } else { Status::InfraError }
+/// Returns the end of a build whose compiler or one of its programs wrote a larger file than it may.
+fn wrote_too_much(compiler: &str, largest: Bytes) -> (Status, String) {
+    let why = format!(
+        "{compiler} wrote a file of more than {largest}, which is {LARGEST_FILE} times [build] max_artifact"
+    );
+    (Status::LimitExceeded, why)
 }
 
 fn environment(task: &BuildTask, scratch: &Path) -> Vec<CString> {
@@ -446,17 +421,6 @@ impl Drop for Scratch {
 mod tests {
     use super::*;
 
-    const LARGEST: Bytes = Bytes::gib(1);
-
-    #[test]
-    fn candidate_is_blamed_for_a_signal_only_if_its_build_runs_the_source() {
-        assert_eq!([true, false].map(status_after_signal), [Status::CompileError, Status::InfraError]);
-    }
-
-    fn room(disk: Bytes, inodes: u64) -> Option<Room> {
-        Some(Room { disk: Some(disk), inodes: Some(inodes), pids: None })
-    }
-
     #[test]
     fn scratch_of_a_run_that_was_moved_is_not_created_again() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -465,36 +429,5 @@ mod tests {
         fs::create_dir(&run).expect("made");
         let scratch = Scratch::create(&run.join("scratch"), LeaseId(1)).expect("made");
         assert!(scratch.path.is_dir());
-    }
-
-    #[test]
-    fn faults_of_the_machine_are_told_from_mistakes_in_the_source() {
-        let full = "k.c:9:1: fatal error: error writing to /s/cc.s: No space left on device";
-        let killed = "cc: fatal error: Killed signal terminated program cc1";
-        let (tight, ample) = (room(Bytes::mib(3), 1 << 20), room(Bytes::gib(2), 1 << 20));
-        for (log, least_room, expected) in [
-            (full, tight, Some("No space left on device")),
-            (full, None, Some("No space left on device")),
-            (full, room(Bytes::gib(2), 9), Some("No space left on device")),
-            (full, room(Bytes::gib(2) - Bytes::new(1), 1 << 20), Some("No space left on device")),
-            (full, ample, None),
-            (
-                "cc: fatal error: cannot execute 'cc1': vfork: Resource temporarily unavailable",
-                ample,
-                Some("Resource"),
-            ),
-            (killed, ample, Some("lost a subprocess")),
-            (
-                "k.c:1:2: error: expected `;`\ncc: fatal error: Killed signal terminated program cc1",
-                tight,
-                None,
-            ),
-            ("k.c:1:2: error: #error Fatal error: No space left on device", tight, None),
-            ("k.c:1:2: error: expected `;`", tight, None),
-        ] {
-            let found = fault_of_the_machine(log, least_room, LARGEST);
-            assert_eq!(found.is_some(), expected.is_some(), "{log} with {least_room:?}: {found:?}");
-            assert!(found.unwrap_or_default().contains(expected.unwrap_or_default()), "{log}");
-        }
     }
 }

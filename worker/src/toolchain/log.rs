@@ -134,6 +134,25 @@ pub(crate) fn part_was_killed(log: &str) -> bool {
     })
 }
 
+/// The words with which gcc reports that it could not start one of its programs.
+const CANNOT_EXECUTE: &str = "cannot execute ";
+
+/// Returns true if the compiler's driver reports that one of its programs does not exist or cannot be executed.
+pub(crate) fn part_is_missing(log: &str) -> bool {
+    last_own_lines(log).filter_map(own_line).any(|(_, complaint)| {
+        complaint.strip_prefix("fatal error: ").is_some_and(|it| it.starts_with(CANNOT_EXECUTE))
+            || complaint.starts_with("error: unable to execute command: Executable \"")
+    })
+}
+
+/// Returns true if the compiler's driver reports that one of its programs wrote more than a file may hold.
+pub(crate) fn part_wrote_too_much(log: &str) -> bool {
+    log.lines().filter_map(own_line).any(|(_, complaint)| {
+        complaint.contains("File size limit exceeded")
+            || complaint.ends_with("final link failed: File too large")
+    })
+}
+
 /// The C library's message for a full disk.
 pub(crate) const NO_SPACE: &str = "No space left on device";
 
@@ -184,6 +203,9 @@ pub(crate) fn ran_out_of_memory(log: &str) -> bool {
 pub(crate) fn missing_header(log: &str, left_out: &[LeftOut]) -> Option<String> {
     let name = log.lines().find_map(|line| {
         let (_, complaint) = line.split_once("fatal error: ")?;
+        if complaint.starts_with(CANNOT_EXECUTE) {
+            return None;
+        }
         // First gcc's message, then clang's.
         let gcc = complaint
             .strip_suffix(": No such file or directory")
@@ -360,11 +382,36 @@ mod tests {
             ("k.cpp:1:10: fatal error: 'x.h' file not found", Some("`x.h` (a build sees")),
             ("k.c:1:2: error: expected `;`", None),
             ("cc: fatal error: no input files", None),
+            ("cc: fatal error: cannot execute 'cc1': execvp: No such file or directory", None),
             ("", None),
         ] {
             let found = missing_header(log, &left_out);
             assert_eq!(found.is_some(), expected.is_some(), "{log}: {found:?}");
             assert!(found.unwrap_or_default().contains(expected.unwrap_or_default()), "{log}");
+        }
+    }
+
+    #[test]
+    fn missing_and_limited_parts_are_read_from_the_drivers_own_lines() {
+        for (log, is_missing, wrote_too_much) in [
+            ("cc: fatal error: cannot execute 'cc1': execvp: No such file or directory", true, false),
+            ("cc: fatal error: cannot execute 'as': posix_spawnp: Permission denied", true, false),
+            ("clang: error: unable to execute command: Executable \"ld\" doesn't exist!", true, false),
+            ("k.c:1:2: fatal error: cannot execute 'cc1': execvp: No such file or directory", false, false),
+            (
+                "cc: internal compiler error: File size limit exceeded signal terminated program as",
+                false,
+                true,
+            ),
+            ("/usr/bin/ld: final link failed: File too large", false, true),
+            ("k.c:1:2: error: File size limit exceeded", false, false),
+            ("cc: fatal error: no input files", false, false),
+        ] {
+            assert_eq!(
+                (part_is_missing(log), part_wrote_too_much(log)),
+                (is_missing, wrote_too_much),
+                "{log}"
+            );
         }
     }
 }

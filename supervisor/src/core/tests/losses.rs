@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use opt_shared::ids::UnitId;
 use opt_shared::message::KillReason;
 use opt_shared::outcome::{Blame, Body, Head, Report, Status};
 
@@ -315,6 +316,7 @@ fn baseline_lost_beside_a_candidate_is_not_the_candidates_loss() {
     assert_eq!(paired.attempt, 2);
     harness.report(paired, failed(Status::Timeout));
     assert_eq!(harness.policies("baseline_lost").len(), 1);
+    assert!(harness.log.contains(&Action::BaselineLost { baseline: UnitId(0) }));
     // The first was a loss through the host's fault. The second ended because of the baseline, which does not count as
     // a loss.
     let third = harness.lease();
@@ -456,27 +458,27 @@ fn lost_attempt_says_that_its_worker_reported_a_fault() {
 }
 
 #[test]
-fn build_that_fails_twice_with_the_same_output_is_the_candidates_fault() {
-    let failed = |granted: Granted, output: Option<&str>| {
+fn build_that_ends_twice_in_the_same_unexplained_way_is_the_candidates_fault() {
+    let failed = |granted: Granted, end: Option<&str>| {
         let mut report = reports::report(granted.order.stage, Status::InfraError);
         let Body::Build(built) = &mut report.body else { panic!("a build: {granted:?}") };
-        built.unexplained = output.map(str::to_owned);
+        built.unexplained = end.map(str::to_owned);
         report
     };
     let mut harness = Harness::new(plan(1));
-    for output in [Some("one"), Some("two")] {
+    for end in [Some("one"), Some("two")] {
         let build = harness.lease();
-        harness.report(build, failed(build, output));
+        harness.report(build, failed(build, end));
     }
     // The second pass.
-    for output in [None, None] {
+    for end in [None, None] {
         let build = harness.lease();
-        harness.report(build, failed(build, output));
+        harness.report(build, failed(build, end));
     }
     assert_eq!(
         harness.done(0),
         Some((Status::InfraError, Some(Blame::Host))),
-        "no two outputs were the same"
+        "no two builds ended in the same way"
     );
     let mut harness = Harness::new(plan(1));
     for _ in 0..2 {

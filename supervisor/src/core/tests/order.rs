@@ -179,13 +179,20 @@ fn units_built_before_a_resume_are_not_built_again() {
 #[test]
 fn units_finished_before_a_resume_are_kept() {
     let mut spec = plan(4);
-    let done = |status, verified| Some(Resumed::Ended { status, verified, speedup: None });
+    let done =
+        |status, verified| Some(Resumed::Ended { status, verified, speedup: None, failed_beside: false });
     spec.candidates[0].resumed = done(Status::Passed, true);
     spec.candidates[1].resumed = done(Status::Crashed, false);
     spec.candidates[2].resumed = done(Status::Skipped, false);
     let harness = run(spec, &[]);
     assert_eq!(harness.orders(), "B3 V3 P3/0");
     assert_eq!(harness.done(0), None, "an earlier part of the run ended it");
+    let mut spec = plan(2);
+    spec.candidates[0].resumed =
+        Some(Resumed::Ended { status: Status::Passed, verified: true, speedup: None, failed_beside: true });
+    let harness = run(spec, &[]);
+    assert_eq!(harness.orders(), "B1 V1 P1", "the baseline failed beside another candidate");
+    assert_eq!(job_done(&harness), [true]);
     let mut spec = plan(2);
     spec.candidates[0].resumed = done(Status::Unsupported, true);
     let harness = run(spec, &[]);

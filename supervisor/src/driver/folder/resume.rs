@@ -112,6 +112,7 @@ impl Known<'_> {
             }
         }
         result.status = before.status;
+        result.failed_beside = before.failed_beside;
         result.artifact = before.artifact.as_ref().map(|it| KnownArtifact::new(it, artifacts));
         Ok(result)
     }
@@ -176,6 +177,7 @@ pub(crate) fn for_the_core(facts: &CandidateFacts) -> Option<Resumed> {
         status,
         verified: facts.artifact.is_some() && matches!(status, Status::Passed | Status::Unsupported),
         speedup: facts.profile.as_deref().and_then(ScoreSummary::speedup),
+        failed_beside: facts.failed_beside,
     })
 }
 
@@ -202,6 +204,7 @@ mod tests {
             blame: None,
             failed_stage: None,
             artifact: None,
+            failed_beside: false,
         };
         let attempt = |number, status, built: Built| StoredAttempt {
             stage: Stage::Build,
@@ -255,6 +258,7 @@ mod tests {
             blame: None,
             failed_stage: None,
             artifact: artifact(path),
+            failed_beside: false,
         };
         let with = |status| StoredCandidate { status, ..passed.clone() };
         for (before, sources, expected) in [

@@ -7,7 +7,7 @@ use opt_shared::units::Bytes;
 
 use super::Run;
 use super::leaves::MayBegin;
-use super::supply::{Grant, UnitEnd};
+use super::supply::{Grant, Subject, UnitEnd};
 use crate::core::event::{Action, Event, PhaseRow, PolicyRow, WorkerEndClass};
 use crate::core::recycle::RecycleReason;
 use crate::driver::RunError;
@@ -62,6 +62,12 @@ impl Run<'_> {
             Action::UnitDone { unit, status, blame, detail } => {
                 let (source, index) = self.source_of(unit)?;
                 source.done(self, index, UnitEnd { status, blame, detail })
+            }
+            Action::BaselineLost { baseline } => {
+                if let Some(Subject::Candidate(id)) = self.agenda.units.subject(baseline) {
+                    self.records.writer.write(move |store| store.failed_beside(id));
+                }
+                Ok(())
             }
             Action::JobDone { job, baseline_failed } => self.job_done(job, baseline_failed),
             Action::WorkerEnded { worker, class, recycled, leases, peak_owed, peak_device } => {

@@ -67,6 +67,7 @@ impl Part {
             | Action::MayReap { .. } => Self::EndingAProcess,
             Action::AttemptEnded { .. }
             | Action::UnitDone { .. }
+            | Action::BaselineLost { .. }
             | Action::JobDone { .. }
             | Action::WorkerEnded { .. }
             | Action::Policy(_)
