@@ -201,9 +201,13 @@ fn limited(limit: &str) -> (Scenario, Outcome) {
 
 #[test]
 fn run_names_a_resource_limit_that_is_too_low() {
-    for (limit, option) in
-        [("-n 40", "ulimit -Hn 64"), ("-f 200", "ulimit -Hf 2097152"), ("-s 768", "ulimit -Hs 1024")]
-    {
+    for (limit, option) in [
+        ("-n 40", "ulimit -Hn 64"),
+        ("-f 200", "ulimit -Hf 2097152"),
+        ("-s 768", "ulimit -Hs 1024"),
+        ("-t 100", "ulimit -Ht 3600"),
+        ("-d 50000", "ulimit -Hd 65536"),
+    ] {
         let (scenario, outcome) = limited(limit);
         let outcome = outcome.expect_exit(3);
         outcome.expect_stderr(&["the hard limit on", option]);

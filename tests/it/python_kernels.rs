@@ -25,7 +25,7 @@ const GOOD: [(&str, &str); 6] = [
 ];
 
 /// The candidates that misbehave, each with its status and a part of its detail.
-const BAD: [(&str, &str, &str); 22] = [
+const BAD: [(&str, &str, &str); 23] = [
     ("wrong_by_nine_percent", "INCORRECT_NUMERICAL", "elements"),
     ("stale_after_first_call", "NONDETERMINISTIC", "right at first"),
     ("leaves_a_tail_unwritten", "UNWRITTEN_OUTPUT", "elements"),
@@ -49,6 +49,7 @@ const BAD: [(&str, &str, &str); 22] = [
     ("returns_nothing", "RUNTIME_ERROR", "it returned None where `output` is expected"),
     ("returns_a_subclass", "RUNTIME_ERROR", "return plain tensors"),
     ("does_not_do_this", "UNSUPPORTED", "not supported"),
+    ("eats_memory_while_imported", "HOST_MEMORY_LIMIT", "MemoryError"),
     ("imports_what_is_not_there", "LOAD_ERROR", "No module named 'a_module_that_nobody_has'"),
     ("has_another_name", "LOAD_ERROR", "no `run` and no `ModelNew`"),
     ("takes_too_few", "LOAD_ERROR", "`run` takes 1 positional arguments; it must take the 4"),

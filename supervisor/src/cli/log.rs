@@ -70,7 +70,7 @@ pub(super) fn start() {
 
 /// Writes the log to `log.jsonl` in this folder too, from now on.
 pub(super) fn write_to(folder: &Path) -> io::Result<()> {
-    let file = File::options().create(true).append(true).open(folder.join("log.jsonl"))?;
+    let file = crate::driver::folder::open_own(&folder.join("log.jsonl"))?;
     let _ = RUN_LOG.set(file);
     Ok(())
 }

@@ -26,6 +26,10 @@ impl Output {
         let fail = |error| failure(error, path);
         // The target of a link is replaced, not the link.
         let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        if is_of_a_run(&path) {
+            let why = io::Error::other("it is a file of a run, which would be lost (choose another name)");
+            return Err(fail(why));
+        }
         let special = std::fs::metadata(&path).is_ok_and(|metadata| !metadata.is_file());
         let temporary = if special { path.clone() } else { temporary_path(&path) };
         let file = if special { File::options().write(true).open(&path) } else { File::create(&temporary) };
@@ -58,6 +62,14 @@ impl Output {
             }
         }
     }
+}
+
+/// Returns whether a supervisor writes this file in the folder of a run.
+fn is_of_a_run(path: &Path) -> bool {
+    const OWN: [&str; 6] =
+        ["run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "summary.json", "log.jsonl", "lock"];
+    let is_own = path.file_name().is_some_and(|name| OWN.iter().any(|own| name == *own));
+    is_own && path.with_file_name("run.sqlite").exists()
 }
 
 impl Write for Output {
@@ -125,6 +137,20 @@ mod tests {
         assert!(output.finish().is_ok());
         assert_eq!((std::fs::read_to_string(&path).expect("reads").as_str(), names()), ("whole", 1));
         assert!(Output::open(Some(&folder.path().join("missing/report.html"))).is_err());
+    }
+
+    #[test]
+    fn files_of_a_run_are_not_replaced() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = |name: &str| folder.path().join(name);
+        assert!(Output::open(Some(&path("summary.json"))).is_ok(), "the folder is not that of a run");
+        std::fs::write(path("run.sqlite"), "rows").expect("writes");
+        std::os::unix::fs::symlink("run.sqlite", path("link")).expect("a link");
+        for name in ["run.sqlite", "link", "summary.json", "lock"] {
+            assert!(Output::open(Some(&path(name))).is_err(), "{name}");
+        }
+        assert!(Output::open(Some(&path("report.html"))).is_ok());
+        assert_eq!(std::fs::read(path("run.sqlite")).expect("reads"), b"rows");
     }
 
     #[test]

@@ -80,7 +80,7 @@ pub enum RunError {
     )]
     NoPriority { job: String },
     #[error(transparent)]
-    NoRoom(#[from] super::run::room::NoRoom),
+    UnusableDisk(#[from] super::run::room::UnusableDisk),
     #[error(transparent)]
     LimitTooLow(#[from] super::survey::own_limits::LimitTooLow),
     #[error(transparent)]

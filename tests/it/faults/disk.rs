@@ -170,3 +170,12 @@ fn run_on_a_disk_without_room_is_refused_before_anything_starts() {
         outcome.expect_equal(left, 0, "files on the disk");
     }
 }
+
+#[test]
+fn run_in_a_folder_without_the_right_to_execute_is_refused() {
+    let scenario = scenario();
+    let Some(disk) = SmallDisk::on_runs_of(&scenario, "size=64m,noexec") else { return };
+    let outcome = scenario.run(&["run", "plan.toml", "--quiet"]).expect_exit(3);
+    outcome.expect_stderr(&["mounted with `noexec`", "choose another folder with --dir"]);
+    outcome.expect_equal(fs::read_dir(&disk.path).expect("readable").count(), 0, "files are left");
+}

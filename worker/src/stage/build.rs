@@ -268,13 +268,20 @@ fn compile(
             }
             None => (Status::CompileError, "the compiler exited with code 0 but wrote no artifact".to_owned()),
         },
-        (None, End::Signalled { signal: libc::SIGXFSZ }) => wrote_too_much(compiler, spec.largest_file),
-        (None, End::Exited { .. }) if part_wrote_too_much(&log) => wrote_too_much(compiler, spec.largest_file),
-        (None, end @ End::Signalled { signal }) => {
-            let why = format!("{compiler} was ended by {}", end.signal_name().unwrap_or("a signal"));
+        (None, end) if end.signal_name() == Some("SIGXFSZ") || part_wrote_too_much(&log) => {
+            let largest = spec.largest_file;
+            let why = format!(
+                "{compiler} wrote a file of more than {largest}, which is {LARGEST_FILE} times [build] max_artifact"
+            );
+            (Status::LimitExceeded, why)
+        }
+        (None, end @ End::Signalled { .. }) => {
+            let signal = end.signal_name().unwrap_or("a signal");
+            let why = format!("{compiler} was ended by {signal}");
             let runs_source = task.source.language.build_runs_source();
-            built.unexplained = (runs_source && signal == libc::SIGKILL).then(|| why.clone());
-            (status_after_signal(runs_source, signal), why)
+            let status = status_after_signal(runs_source, signal);
+            built.unexplained = (runs_source && status == Status::InfraError).then(|| why.clone());
+            (status, why)
         }
         (None, End::Exited { .. }) if ran_out_of_memory(&log) => {
             let may_be_forged = task.source.language.build_runs_source() || blames_the_source(&log);
@@ -312,14 +319,6 @@ fn compile(
         head.detail = format!("{}; {advice}", head.detail);
     }
     Ok(())
-}
-
-/// Returns the end of a build whose compiler or one of its programs wrote a larger file than it may.
-fn wrote_too_much(compiler: &str, largest: Bytes) -> (Status, String) {
-    let why = format!(
-        "{compiler} wrote a file of more than {largest}, which is {LARGEST_FILE} times [build] max_artifact"
-    );
-    (Status::LimitExceeded, why)
 }
 
 fn environment(task: &BuildTask, scratch: &Path) -> Vec<CString> {

@@ -20,12 +20,12 @@ pub(super) mod writer;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd as _;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt as _, PermissionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt as _, OpenOptionsExt as _, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use opt_shared::folder::remove_tree;
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 
 #[derive(Debug, thiserror::Error)]
 pub enum FolderError {
@@ -167,12 +167,7 @@ impl RunFolder {
 
     fn try_lock(path: &Path) -> Result<File, FolderError> {
         let lock_path = path.join(LOCK);
-        let file = File::options()
-            .create(true)
-            .truncate(false)
-            .write(true)
-            .open(&lock_path)
-            .map_err(io_error("opening", &lock_path))?;
+        let file = open_own(&lock_path).map_err(io_error("opening", &lock_path))?;
         flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|errno| match errno {
             rustix::io::Errno::AGAIN => FolderError::Locked { path: path.to_owned() },
             other => FolderError::Io { action: "locking", path: lock_path.clone(), source: other.into() },
@@ -239,7 +234,9 @@ impl RunFolder {
     pub fn remove_temporary_files(&self) {
         let _ = clear(&self.scratch());
         self.clear_parts();
-        if let Ok(entries) = fs::read_dir(self.worker_logs()) {
+        // A link may lead to a folder that is not this run's.
+        let is_own = fs::symlink_metadata(self.worker_logs()).is_ok_and(|it| it.is_dir());
+        if is_own && let Ok(entries) = fs::read_dir(self.worker_logs()) {
             for entry in entries.flatten() {
                 if entry.metadata().is_ok_and(|metadata| metadata.len() == 0) {
                     let _ = fs::remove_file(entry.path());
@@ -248,6 +245,17 @@ impl RunFolder {
         }
         let _ = fs::remove_dir(self.worker_logs());
     }
+}
+
+/// Opens a file of this program in a run's folder for appending, and creates it if necessary. Fails on anything else
+/// than a regular file; opening a pipe would wait for a reader.
+pub(crate) fn open_own(path: &Path) -> io::Result<File> {
+    let flags = (OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed();
+    let file = File::options().create(true).append(true).custom_flags(flags).open(path)?;
+    if file.metadata()?.is_file() {
+        return Ok(file);
+    }
+    Err(io::Error::other("it is not a regular file (remove it)"))
 }
 
 /// Returns whether a folder belongs to a run. If the supervisor was killed right after locking, only `lock` exists.
@@ -457,5 +465,17 @@ mod tests {
         fs::write(&part, "half").expect("written");
         folder.remove_temporary_files();
         assert!(!part.exists() && !path.join("scratch").exists());
+    }
+
+    #[test]
+    fn lock_that_is_a_pipe_or_a_link_is_an_error() {
+        let base = tempfile::tempdir().expect("a folder");
+        let path = base.path().join(LOCK);
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, 0o600.into()).expect("a pipe");
+        assert!(matches!(RunFolder::try_lock(base.path()), Err(FolderError::Io { action: "opening", .. })));
+        fs::remove_file(&path).expect("removed");
+        symlink("elsewhere", &path).expect("a link");
+        assert!(matches!(RunFolder::try_lock(base.path()), Err(FolderError::Io { action: "opening", .. })));
+        assert!(!base.path().join("elsewhere").exists());
     }
 }

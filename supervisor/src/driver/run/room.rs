@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
 use opt_shared::room::Room;
+use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use super::Run;
 use crate::core::event::Event;
@@ -20,23 +21,31 @@ const READ_EVERY: Duration = Duration::from_secs(1);
 /// The stack size of the thread, in bytes.
 const STACK: usize = 128 * 1024;
 
+/// A file system that cannot hold the folder of a run.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no room for a run in {path}: {shortage}", path = path.display())]
-pub struct NoRoom {
-    path: PathBuf,
-    shortage: Shortage,
+pub enum UnusableDisk {
+    #[error("there is no room for a run in {path}: {shortage}", path = path.display())]
+    NoRoom { path: PathBuf, shortage: Shortage },
+    #[error(
+        "{path} is on a file system that is mounted with `noexec`, so libraries could not be loaded from it (choose another folder with --dir)",
+        path = path.display()
+    )]
+    NoExec { path: PathBuf },
 }
 
-/// Checks that there is room for a run in a folder, which need not exist yet.
-pub(in crate::driver) fn check(folder: &Path) -> Result<(), NoRoom> {
+/// Checks that the file system of a folder, which need not exist yet, has room for a run and lets libraries be loaded.
+pub(in crate::driver) fn check(folder: &Path) -> Result<(), UnusableDisk> {
     let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let existing = path.ancestors().find(|it| it.exists()).unwrap_or(Path::new("/"));
+    if statvfs(existing).is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::NOEXEC)) {
+        return Err(UnusableDisk::NoExec { path });
+    }
     read(existing).map_or(Ok(()), |room| require_room(&path, &room))
 }
 
-fn require_room(path: &Path, room: &Room) -> Result<(), NoRoom> {
+fn require_room(path: &Path, room: &Room) -> Result<(), UnusableDisk> {
     match Shortage::of(room) {
-        Some(shortage) => Err(NoRoom { path: path.to_owned(), shortage }),
+        Some(shortage) => Err(UnusableDisk::NoRoom { path: path.to_owned(), shortage }),
         None => Ok(()),
     }
 }

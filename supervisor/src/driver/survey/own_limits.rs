@@ -29,7 +29,23 @@ const STACK: Needed = Needed {
 const STACK_TO_REPORT: Needed = Needed { least: 512 << 10, ..STACK };
 
 /// The limits that are checked and raised.
-const NEEDED: [Needed; 3] = [
+const NEEDED: [Needed; 5] = [
+    // Linux ends a process at this limit, as if somebody had killed it.
+    Needed {
+        resource: Resource::Cpu,
+        what: "the CPU time of a process (in seconds)",
+        least: 3600,
+        option: 't',
+        unit: 1,
+    },
+    // The supervisor itself needs less than half of this.
+    Needed {
+        resource: Resource::Data,
+        what: "private memory (in bytes)",
+        least: 64 << 20,
+        option: 'd',
+        unit: 1024,
+    },
     // A run of one small job works with 40. Each entry of a batch needs a few more.
     Needed { resource: Resource::Nofile, what: "open files", least: 64, option: 'n', unit: 1 },
     // A library may have 64 MiB by default, and memory files count as files.

@@ -96,6 +96,15 @@ def exit_process(end):
     exit_now((code or 0) & 0xFF)
 
 
+def about_standard_module(error):
+    """Returns a hint, if the error is that a standard module of the interpreter cannot be imported."""
+    name = str(getattr(error, "name", None) or "").partition(".")[0]
+    is_missing = isinstance(error, ImportError) and name in sys.stdlib_module_names
+    if is_missing or (isinstance(error, SyntaxError) and "unknown encoding" in str(error)):
+        return " (a standard module: is this interpreter complete, and can every user read its files?)"
+    return ""
+
+
 def failed(error):
     """Returns the error text for an exception from a candidate. A SystemExit ends the process instead."""
     if type(error) is WrongResult:
@@ -413,7 +422,10 @@ class Driver:
             gc.freeze()
             return None, 0 if destination else 1, calls, plans
         except BaseException as error:
-            return failed(error).split(": ", 1)[-1], 0, (), ()
+            text = failed(error)
+            if not text.startswith("opt.HostMemory: "):
+                text = text.split(": ", 1)[-1] + about_standard_module(error)
+            return text, 0, (), ()
 
 
 class InterpretedDevice:

@@ -53,8 +53,8 @@ pub(super) fn is_plenty(room: Room, largest_file: Bytes) -> bool {
 /// the build is repeated. But if the build runs the source, only SIGKILL may have come from the machine. The source can
 /// cause that too (Linux sends it to a process in seccomp's strict mode that makes a forbidden call), so the source is
 /// blamed if the repeated build ends in the same way (`Built::unexplained`).
-pub(super) fn status_after_signal(runs_source: bool, signal: i32) -> Status {
-    if runs_source && signal != libc::SIGKILL { Status::CompileError } else { Status::InfraError }
+pub(super) fn status_after_signal(runs_source: bool, signal: &str) -> Status {
+    if runs_source && signal != "SIGKILL" { Status::CompileError } else { Status::InfraError }
 }
 
 #[cfg(test)]
@@ -66,11 +66,11 @@ mod tests {
     #[test]
     fn candidate_is_blamed_at_once_only_for_signals_that_its_source_alone_can_cause() {
         for (runs_source, signal, expected) in [
-            (false, libc::SIGKILL, Status::InfraError),
-            (false, libc::SIGSEGV, Status::InfraError),
-            (true, libc::SIGKILL, Status::InfraError),
-            (true, libc::SIGSEGV, Status::CompileError),
-            (true, libc::SIGTERM, Status::CompileError),
+            (false, "SIGKILL", Status::InfraError),
+            (false, "SIGSEGV", Status::InfraError),
+            (true, "SIGKILL", Status::InfraError),
+            (true, "SIGSEGV", Status::CompileError),
+            (true, "SIGTERM", Status::CompileError),
         ] {
             assert_eq!(status_after_signal(runs_source, signal), expected, "{runs_source}, {signal}");
         }

@@ -1,0 +1,3 @@
+KEPT = []
+while True:
+    KEPT.append(bytearray(1 << 20))
