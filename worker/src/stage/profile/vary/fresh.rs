@@ -1,11 +1,17 @@
-//! Draws a new float between two neighbouring captured ones.
+//! Draws new floats between captured ones.
 //!
 //! Values drawn only from the captured ones would repeat, and an elementwise kernel could look up its results instead
 //! of computing them. A value in between is new, and in the captured range.
 
 use opt_shared::capture::DType;
 
+use rand::Rng as _;
+use rand::rngs::SmallRng;
+
 use crate::judge::element;
+
+/// At most one in this many random floats is equal to another.
+const FEW_EQUAL: usize = 16;
 
 /// Size of the widest float type.
 const WIDEST: usize = 8;
@@ -28,7 +34,7 @@ pub(super) fn is_fresh(dtype: DType, captured: &[u8]) -> bool {
 /// with.
 pub(super) fn between<const WIDTH: usize>(low: [u8; WIDTH], high: [u8; WIDTH], random: u32) -> [u8; WIDTH] {
     let (a, b) = (bits(low), bits(high));
-    let sign = 1_u64 << (WIDTH.min(WIDEST) * 8 - 1);
+    let sign = sign::<WIDTH>();
     let magnitudes = (a & !sign, b & !sign);
     let apart = magnitudes.0.abs_diff(magnitudes.1);
     let usable = a & sign == b & sign && magnitudes.0 != 0 && magnitudes.1 != 0;
@@ -43,6 +49,101 @@ pub(super) fn between<const WIDTH: usize>(low: [u8; WIDTH], high: [u8; WIDTH], r
     let width = WIDTH.min(WIDEST);
     value[..width].copy_from_slice(&drawn.to_le_bytes()[..width]);
     value
+}
+
+/// Fills `drawn` with distinct values in the range of `captured`, smallest first. `captured` is sorted, and as long as
+/// `drawn`. Returns false, and draws nothing, if many captured values are equal, or some are not finite.
+///
+/// The values come from a random part of the range, with a random skew, so their ranks, extremes and quantiles differ
+/// from one call to the next. Otherwise, a kernel that selects by rank, such as a median, could learn the interval in
+/// which its result lies, and an `argmax` could stop at the largest value that it knows.
+pub(super) fn spread<const WIDTH: usize>(
+    captured: &[[u8; WIDTH]],
+    drawn: &mut [[u8; WIDTH]],
+    random: &mut SmallRng,
+) -> bool {
+    let (Some(&smallest), Some(&largest)) = (captured.first(), captured.last()) else { return false };
+    let equal = captured.windows(2).filter(|pair| order(pair[0]) == order(pair[1])).count();
+    let Ok(intervals @ 1..) = u32::try_from(captured.len() - 1) else { return false };
+    if captured.len() / FEW_EQUAL < equal || !is_finite(smallest) || !is_finite(largest) {
+        return false;
+    }
+    let (start, end) = (random.random_range(0.0..0.25), random.random_range(0.75..=1.0));
+    let (skew, is_mirrored) = (4_f64.powf(random.random_range(-1.0..=1.0)), random.random::<bool>());
+    // Uniform numbers in descending order: the largest of n is the n-th root of a uniform one, and so on. Logarithms
+    // keep them exact.
+    let mut logarithm = 0.0;
+    for number in (1..=intervals + 1).rev() {
+        let uniform: f64 = random.random_range(f64::MIN_POSITIVE..1.0);
+        logarithm += uniform.ln() / f64::from(number);
+        let skewed = (skew * logarithm).exp();
+        let (at, place) =
+            if is_mirrored { (intervals + 1 - number, 1.0 - skewed) } else { (number - 1, skewed) };
+        let (low, fraction) = split((start + (end - start) * place) * f64::from(intervals));
+        let low = low.min(intervals - 1) as usize;
+        drawn[at as usize] = between(captured[low], captured[low + 1], fraction);
+    }
+    make_distinct(drawn, order(largest));
+    true
+}
+
+/// Returns the whole part of a number that is not negative, and its fraction in units of 2^-32.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the number is not negative, and larger ones are limited by the cast"
+)]
+fn split(number: f64) -> (u32, u32) {
+    (number as u32, (number.fract() * f64::from(u32::MAX)) as u32)
+}
+
+/// Moves sorted values apart that are equal, by as little as possible, up to a largest value.
+fn make_distinct<const WIDTH: usize>(sorted: &mut [[u8; WIDTH]], largest: u64) {
+    let mut least = 0;
+    for value in sorted.iter_mut() {
+        let moved = order(*value).max(least);
+        *value = of_order(moved);
+        least = moved + 1;
+    }
+    let mut most = largest;
+    for value in sorted.iter_mut().rev() {
+        if order(*value) <= most {
+            break;
+        }
+        *value = of_order(most);
+        most = most.saturating_sub(1);
+    }
+}
+
+const fn sign<const WIDTH: usize>() -> u64 {
+    1 << (if WIDTH < WIDEST { WIDTH } else { WIDEST } * 8 - 1)
+}
+
+/// The position of a float among all floats of its type, except that the two zeros count as neighbours.
+fn order<const WIDTH: usize>(element: [u8; WIDTH]) -> u64 {
+    let (bits, sign) = (bits(element), sign::<WIDTH>());
+    if bits & sign == 0 { bits | sign } else { !bits & (sign - 1) }
+}
+
+fn of_order<const WIDTH: usize>(order: u64) -> [u8; WIDTH] {
+    let sign = sign::<WIDTH>();
+    let bits = if order & sign == 0 { !order & (sign - 1) | sign } else { order & (sign - 1) };
+    let mut element = [0; WIDTH];
+    let width = WIDTH.min(WIDEST);
+    element[..width].copy_from_slice(&bits.to_le_bytes()[..width]);
+    element
+}
+
+/// Returns whether a value of one of the types of [`is_fresh`] is finite. Of the two types with 16 bits, float16 has the
+/// smaller infinity, and bfloat16 reaches it only with enormous values.
+fn is_finite<const WIDTH: usize>(element: [u8; WIDTH]) -> bool {
+    let magnitude = bits(element) & (sign::<WIDTH>() - 1);
+    let infinity = match WIDTH {
+        2 => 0x7c00,
+        4 => u64::from(f32::INFINITY.to_bits()),
+        _ => f64::INFINITY.to_bits(),
+    };
+    magnitude < infinity
 }
 
 fn bits<const WIDTH: usize>(element: [u8; WIDTH]) -> u64 {
@@ -75,6 +176,57 @@ mod tests {
         }
         let half = between(0x3c00_u16.to_le_bytes(), 0x4000_u16.to_le_bytes(), 1 << 31);
         assert_eq!(half, 0x3e00_u16.to_le_bytes(), "half of the way from 1 to 2 in float16");
+    }
+
+    #[test]
+    fn spread_values_are_distinct_and_have_other_ranks_in_each_variant() {
+        use rand::SeedableRng as _;
+        let mut captured: Vec<[u8; 4]> =
+            (-500..=500_i16).map(|at| (f32::from(at) / 7.0).to_le_bytes()).collect();
+        captured[700] = captured[701];
+        let value = |element: [u8; 4]| f32::from_le_bytes(element);
+        let mut medians = Vec::new();
+        let mut maxima = Vec::new();
+        for seed in 0..32 {
+            let mut drawn = captured.clone();
+            assert!(spread(&captured, &mut drawn, &mut SmallRng::seed_from_u64(seed)));
+            assert!(drawn.is_sorted_by(|&one, &next| value(one) < value(next)), "distinct, smallest first");
+            assert!(value(captured[0]) <= value(drawn[0]) && value(drawn[1000]) <= value(captured[1000]));
+            medians.push(value(drawn[500]));
+            maxima.push(value(drawn[1000]));
+        }
+        let span = |all: &[f32]| {
+            let bounds =
+                all.iter().fold((f32::MAX, f32::MIN), |(low, high), &it| (low.min(it), high.max(it)));
+            (bounds.1 - bounds.0) / (value(captured[1000]) - value(captured[0]))
+        };
+        assert!(0.4 < span(&medians), "the medians span {} of the range", span(&medians));
+        assert!(0.1 < span(&maxima), "the largest values span {} of the range", span(&maxima));
+    }
+
+    #[test]
+    fn values_that_are_often_equal_or_infinite_are_not_spread() {
+        use rand::SeedableRng as _;
+        let random = &mut SmallRng::seed_from_u64(1);
+        for values in
+            [vec![1.0_f32, 1.0, 2.5], vec![1.5, 2.5, f32::INFINITY], vec![f32::NEG_INFINITY, 1.5], vec![]]
+        {
+            let captured: Vec<[u8; 4]> = values.iter().map(|it| it.to_le_bytes()).collect();
+            let mut drawn = captured.clone();
+            assert!(!spread(&captured, &mut drawn, random), "{values:?}");
+            assert_eq!(drawn, captured);
+        }
+    }
+
+    #[test]
+    fn crowded_values_are_moved_apart_within_the_range() {
+        let top = 0x3c05_u16;
+        let mut sorted = [0x3c04, 0x3c04, 0x3c04, 0x3c05_u16].map(u16::to_le_bytes);
+        make_distinct(&mut sorted, order(top.to_le_bytes()));
+        assert_eq!(sorted.map(u16::from_le_bytes), [0x3c02, 0x3c03, 0x3c04, 0x3c05]);
+        let around_zero = [-1.5_f32, -0.0, 0.0, 1.5].map(f32::to_le_bytes);
+        assert!(around_zero.is_sorted_by_key(|&it| order(it)));
+        assert_eq!(around_zero.map(|it| of_order::<4>(order(it))), around_zero);
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! Floats and complex numbers are drawn element by element from captured values, and so stay in the captured range.
 //! Each variant, and each run of elements in it, favours large, small, extreme or average values to its own degree.
 //! Otherwise, the means and norms of calls, and of the rows of one call, would hardly differ. Integers are shuffled:
-//! indices stay in range, and unique values stay unique. Floats are shuffled too if an output may contain their
-//! positions. Either way, the results of one call are wrong for the next.
+//! indices stay in range, and unique values stay unique. If an output may contain positions, floats get distinct values
+//! in a random order. Either way, the results of one call are wrong for the next.
 
 use std::io;
 use std::num::NonZero;
@@ -18,7 +18,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::PIECE;
-use super::fresh::{between, is_fresh};
+use super::fresh::{between, is_fresh, spread};
 use super::structure::{self, Structure};
 use crate::judge::element;
 use crate::recorded::Recorded;
@@ -42,8 +42,8 @@ const MIN_RUN: u64 = 64;
 pub(super) enum Source {
     /// Each element is drawn from these sorted values or, if `fresh`, lies between one of them and the next.
     Drawn { values: Vec<u8>, width: usize, bytes: u64, fresh: bool },
-    /// The captured elements in another order. If `fresh`, they are sorted, and each but the last is replaced by a
-    /// value between itself and the next.
+    /// The captured elements in another order. If `fresh`, they are sorted, and other values in their range replace
+    /// them.
     Shuffled { captured: Vec<u8>, order: Vec<u8>, width: usize, fresh: bool },
 }
 
@@ -273,13 +273,13 @@ fn draw<const WIDTH: usize>(
     }
 }
 
-/// Puts the captured elements into a random order. If `fresh`, they are sorted, and each but the last is first replaced
-/// by a value between itself and the next.
+/// Puts the captured elements into a random order. If `fresh`, they are sorted, and `spread` replaces them first. If it
+/// cannot, each but the last is replaced by a value between itself and the next.
 fn reorder<const WIDTH: usize>(captured: &[u8], order: &mut [u8], fresh: bool, random: &mut SmallRng) {
-    order.copy_from_slice(captured);
-    let (order, _) = order.as_chunks_mut::<WIDTH>();
-    if fresh {
-        for at in 1..order.len() {
+    let (captured, order) = (captured.as_chunks::<WIDTH>().0, order.as_chunks_mut::<WIDTH>().0);
+    if !(fresh && spread(captured, order, random)) {
+        order.copy_from_slice(captured);
+        for at in 1..order.len() * usize::from(fresh) {
             order[at - 1] = between(order[at - 1], order[at], random.random());
         }
     }
