@@ -213,8 +213,9 @@ impl Packing {
         Ok(())
     }
 
-    /// The need is estimated from headers: storages of equal size and CRC count once. Each blob of the store is taken
-    /// for a storage of its size, because the store does not keep CRCs. The estimate can therefore be too small.
+    /// Fails if the disk has too little space. The need is estimated from headers: storages of equal size and CRC count
+    /// once, and for each blob of the store, one storage of its size counts as stored, because the store does not keep
+    /// CRCs. The estimate can therefore be too small.
     fn require_space(&self, todo: &[&Source]) -> Result<(), CapturesError> {
         let mut seen = HashSet::new();
         let mut needed = Bytes::ZERO;
@@ -348,7 +349,8 @@ impl Packing {
         if self.has(id) {
             return Ok(id);
         }
-        // The store has no such blob: an equal size or CRC proves nothing.
+        // It was not written while it was hashed, because it has no CRC, or its size and CRC made it look like another
+        // one. The store does not have it, so it is read again and written.
         let mut draft = self.draft()?;
         let mut again = blake3::Hasher::new();
         stream.seek(record.offset);
@@ -389,7 +391,7 @@ impl Packing {
         entries.sort_by(|one, other| one.name.cmp(&other.name));
         let used = used_blobs(&self.store, &entries)?;
         if self.resumed {
-            // Unused blobs belong to files that were changed, replaced or removed since they were packed.
+            // Unused blobs belong to files that were changed, replaced, removed or left out since they were packed.
             for (id, bytes) in blobs_of(&self.store)? {
                 if !used.contains(&(id, bytes)) {
                     let path = self.store.join(blob_path(id));

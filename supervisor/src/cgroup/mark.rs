@@ -1,4 +1,4 @@
-//! The mark of a live run among the groups: a folder that the supervisor keeps locked.
+//! Marks a run as alive: its supervisor keeps the folder of the run's control group `home` locked.
 //!
 //! The groups of different runs may be side by side. Groups that a killed supervisor left are removed by the next
 //! supervisor, which must not remove those of a live run, even while they are empty.
@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 
-/// Supervisors of other runs hold the lock only while they look for groups that a killed supervisor left.
+/// How long to wait for the lock. Supervisors of other runs hold it only while they look for groups that a killed
+/// supervisor left, and remove them.
 const LOCK_TIMEOUT: Duration = Duration::from_millis(if cfg!(test) { 20 } else { 1000 });
 const LOCK_PAUSE: Duration = Duration::from_millis(1);
 
@@ -51,18 +52,18 @@ impl Mark {
 }
 
 /// A locked folder. A process that was forked meanwhile also has the folder open, until it executes a program. Until
-/// then, closing the folder here would not unlock it.
+/// then, closing the folder here would not unlock it, so `drop` unlocks it first.
 #[derive(Debug)]
 struct Locked(File);
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // If this fails, closing it unlocks the folder.
+        // If this fails, the folder is unlocked when every process that has it open has closed it.
         let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }
 
-/// Keeps a mark from being set.
+/// Keeps a mark from being set, if its folder exists.
 pub(super) struct NotSet {
     _locked: Option<Locked>,
 }
@@ -78,7 +79,8 @@ impl NotSet {
     }
 }
 
-/// `None` if the folder is locked already, or another supervisor removed it before it was locked.
+/// `None` if the folder is locked already, or was replaced by a new one before it was locked. An error if it was
+/// removed.
 fn lock(folder: &Path) -> std::io::Result<Option<Locked>> {
     let file = File::open(folder)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {

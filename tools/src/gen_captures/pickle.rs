@@ -84,8 +84,8 @@ pub(crate) fn pickle(value: &PickleValue) -> Vec<u8> {
 
 struct Pickler {
     out: Vec<u8>,
-    /// The memo indices of strings and globals. The key of a global is `module name`, which no string of a capture
-    /// equals.
+    /// The memo indices of strings and globals. The key of a global is its module, a space and its name. No string of a
+    /// capture looks like that.
     memo: HashMap<String, u32>,
     memo_length: u32,
 }
@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn integers_take_the_shortest_opcode() {
+    fn integers_take_the_opcodes_that_python_uses() {
         for (number, opcodes) in [
             (0, &b"K\x00"[..]),
             (255, b"K\xff"),

@@ -1,6 +1,6 @@
 //! The main loop of a run. It passes events to the core, and carries out the actions that the core returns.
 //!
-//! Each part of the loop keeps its state in its own file. The core decides what happens next.
+//! Each module below is one part of the loop. The core decides what happens next.
 
 mod actions;
 pub(super) mod agenda;
@@ -142,7 +142,7 @@ impl Run<'_> {
         });
     }
 
-    /// Returns the state from which questions are answered.
+    /// Returns a read-only view of the run, from which clients and metrics are answered.
     pub(super) fn view(&self) -> View<'_> {
         View {
             decisions: &self.decisions,

@@ -137,7 +137,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaFuncSetAttribute(
         Ok(found) => found,
         Err(code) => return code,
     };
-    // Other attributes are hints.
+    // Other attributes have no effect here. Launches with clusters are refused.
     if attribute != MAX_DYNAMIC_SHARED {
         return 0;
     }
@@ -164,7 +164,7 @@ impl Runtime {
     }
 }
 
-/// The fields of `cudaPointerAttributes` that are not reserved.
+/// The fields of `cudaPointerAttributes` in CUDA 12. Later versions append fields, which are not written.
 #[repr(C)]
 pub(super) struct PointerAttributes {
     kind: c_int,
@@ -277,10 +277,11 @@ pub(super) unsafe extern "C" fn __wrap_cudaDeviceGetStreamPriorityRange(
     0
 }
 
-/// `cudaGetDeviceProperties` of CUDA 12, which fills a different structure.
+/// `cudaGetDeviceProperties` of CUDA 12, which fills a different structure than that of CUDA 13.
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaGetDeviceProperties_v2(to: *mut u8, _: c_int) -> u32 {
-    // SAFETY: the caller's structure has this size in CUDA 12, whose `cudaGetDeviceProperties` has this name.
+    // SAFETY: only code that was compiled for CUDA 12 calls this symbol, because its headers rename
+    // `cudaGetDeviceProperties` to it. So the caller's structure has the size of `CUDA_12`.
     unsafe { properties::write(to, &properties::CUDA_12, super::MEMORY) }
 }
 
