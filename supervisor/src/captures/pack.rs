@@ -213,9 +213,8 @@ impl Packing {
         Ok(())
     }
 
-    /// Fails if the disk has too little space. The need is estimated from headers: storages of equal size and CRC count
-    /// once, and for each blob of the store, one storage of its size counts as stored, because the store does not keep
-    /// CRCs. The estimate can therefore be too small.
+    /// Fails if the disk has too little space. The estimate from headers counts storages of equal size and CRC once, and
+    /// takes one storage for each blob's size as stored, so it can be too small.
     fn require_space(&self, todo: &[&Source]) -> Result<(), CapturesError> {
         let mut seen = HashSet::new();
         let mut needed = Bytes::ZERO;
@@ -349,8 +348,7 @@ impl Packing {
         if self.has(id) {
             return Ok(id);
         }
-        // It was not written while it was hashed, because it has no CRC, or its size and CRC made it look like another
-        // one. The store does not have it, so it is read again and written.
+        // It was not written while it was hashed, because it has no CRC, or has the size and CRC of another one.
         let mut draft = self.draft()?;
         let mut again = blake3::Hasher::new();
         stream.seek(record.offset);

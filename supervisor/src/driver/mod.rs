@@ -15,6 +15,8 @@ pub mod survey;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use opt_shared::language::ArtifactKind;
+
 use self::answer::endpoints::Endpoints;
 use self::answer::forecast::Forecast;
 use self::answer::requests;
@@ -99,7 +101,10 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     launches::check_names(&plan, &facts)?;
     let replay_facts = replay_facts::read_replays(&plan, &facts)?;
     let target = options.dir.clone().unwrap_or_else(|| plan.base_dir.join(folder::RUNS));
-    room::check(&target)?;
+    let mut candidates = plan.jobs.iter().flat_map(|job| &job.candidates);
+    let loads_libraries =
+        candidates.any(|it| it.source.language.kind().artifact == ArtifactKind::SharedLibrary);
+    room::check(&target, loads_libraries)?;
     let folder = open_folder(&plan, options.dir.as_deref(), options.resume)?;
     opened(folder.path());
     let mut store = open_store(&folder, options.resume)?;

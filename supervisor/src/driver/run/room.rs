@@ -21,7 +21,7 @@ const READ_EVERY: Duration = Duration::from_secs(1);
 /// The stack size of the thread, in bytes.
 const STACK: usize = 128 * 1024;
 
-/// A file system that cannot hold the folder of a run.
+/// A place that cannot hold the folder of a run.
 #[derive(Debug, thiserror::Error)]
 pub enum UnusableDisk {
     #[error("there is no room for a run in {path}: {shortage}", path = path.display())]
@@ -31,13 +31,23 @@ pub enum UnusableDisk {
         path = path.display()
     )]
     NoExec { path: PathBuf },
+    #[error(
+        "the path of the run's folder, {path}, is not UTF-8, so workers could not be told of it (choose another folder with --dir)",
+        path = path.display()
+    )]
+    NotUtf8 { path: PathBuf },
 }
 
-/// Checks that the file system of a folder, which need not exist yet, has room for a run and lets libraries be loaded.
-pub(in crate::driver) fn check(folder: &Path) -> Result<(), UnusableDisk> {
+/// Checks that the file system of a folder, which need not exist yet, has room for a run. If the run loads libraries,
+/// also checks that they can be loaded from there.
+pub(in crate::driver) fn check(folder: &Path, loads_libraries: bool) -> Result<(), UnusableDisk> {
     let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    if path.to_str().is_none() {
+        return Err(UnusableDisk::NotUtf8 { path });
+    }
     let existing = path.ancestors().find(|it| it.exists()).unwrap_or(Path::new("/"));
-    if statvfs(existing).is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::NOEXEC)) {
+    let is_noexec = statvfs(existing).is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::NOEXEC));
+    if loads_libraries && is_noexec {
         return Err(UnusableDisk::NoExec { path });
     }
     read(existing).map_or(Ok(()), |room| require_room(&path, &room))
@@ -119,6 +129,8 @@ impl Run<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::ffi::OsStrExt as _;
+
     use opt_shared::units::Bytes;
 
     use super::*;
@@ -132,7 +144,10 @@ mod tests {
         assert_eq!(error, text);
         let folder = tempfile::tempdir().expect("a folder");
         let nested = folder.path().join("no/such/folder");
-        assert_eq!(check(&nested).is_ok(), check(folder.path()).is_ok(), "the folder need not exist");
+        let is_ok = |path: &Path| check(path, false).is_ok();
+        assert_eq!(is_ok(&nested), is_ok(folder.path()), "the folder need not exist");
+        let not_utf8 = Path::new(std::ffi::OsStr::from_bytes(b"/a/\xff"));
+        assert!(matches!(check(not_utf8, false), Err(UnusableDisk::NotUtf8 { .. })));
     }
 
     #[test]
