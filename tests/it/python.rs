@@ -40,8 +40,8 @@ fn client_passes_its_own_tests() {
         return;
     };
     let outcome = unittest(&Scenario::create(), &python, "test_c*.py").expect_exit(0);
-    if outcome.stderr.trim_end().ends_with("OK (skipped=1)") {
-        skipped("the pytest plugin was not tried: pytest is not installed");
+    if outcome.stderr.contains("OK (skipped=") {
+        skipped("parts of the Python client were not tried: torch or pytest is not installed");
     } else {
         outcome.expect(outcome.stderr.trim_end().ends_with("OK"), "no test was skipped");
     }
