@@ -348,7 +348,7 @@ impl Packing {
         if self.has(id) {
             return Ok(id);
         }
-        // It was not written while it was hashed, because it has no CRC, or has the size and CRC of another one.
+        // Not written while it was hashed: it has no CRC, or the size of an older blob, or another's size and CRC.
         let mut draft = self.draft()?;
         let mut again = blake3::Hasher::new();
         stream.seek(record.offset);

@@ -1,6 +1,6 @@
 //! The main loop of a run. It passes events to the core, and carries out the actions that the core returns.
 //!
-//! Each module below is one part of the loop. The core decides what happens next.
+//! The modules below hold the loop's state and do its work. The core alone decides what happens next.
 
 mod actions;
 pub(super) mod agenda;
