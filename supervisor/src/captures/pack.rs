@@ -213,8 +213,8 @@ impl Packing {
         Ok(())
     }
 
-    /// Fails if the disk has too little space. The estimate from headers counts storages of equal size and CRC once, and
-    /// takes one storage for each blob's size as stored, so it can be too small.
+    /// Fails if the disk has too little space. The estimate may be too low: storages of equal size and CRC count once,
+    /// and for each blob of the store, one storage of the same size is assumed to be that blob.
     fn require_space(&self, todo: &[&Source]) -> Result<(), CapturesError> {
         let mut seen = HashSet::new();
         let mut needed = Bytes::ZERO;
