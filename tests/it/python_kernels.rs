@@ -25,7 +25,7 @@ const GOOD: [(&str, &str); 6] = [
 ];
 
 /// The candidates that misbehave, each with its status and a part of its detail.
-const BAD: [(&str, &str, &str); 23] = [
+const BAD: [(&str, &str, &str); 24] = [
     ("wrong_by_nine_percent", "INCORRECT_NUMERICAL", "elements"),
     ("stale_after_first_call", "NONDETERMINISTIC", "right at first"),
     ("leaves_a_tail_unwritten", "UNWRITTEN_OUTPUT", "elements"),
@@ -51,6 +51,7 @@ const BAD: [(&str, &str, &str); 23] = [
     ("does_not_do_this", "UNSUPPORTED", "not supported"),
     ("eats_memory_while_imported", "HOST_MEMORY_LIMIT", "MemoryError"),
     ("imports_what_is_not_there", "LOAD_ERROR", "No module named 'a_module_that_nobody_has'"),
+    ("lacks_a_standard_module", "LOAD_ERROR", "a standard module: is this interpreter complete"),
     ("has_another_name", "LOAD_ERROR", "no `run` and no `ModelNew`"),
     ("takes_too_few", "LOAD_ERROR", "`run` takes 1 positional arguments; it must take the 4"),
 ];

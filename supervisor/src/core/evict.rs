@@ -64,7 +64,14 @@ impl Core {
                 Refusal::Floor { .. } => "the machine would fall below its floor",
                 Refusal::DeviceInUse { .. } => "other processes hold device memory that the lease needs",
             };
-            self.policy("wait", reason.to_owned(), refusal.numbers());
+            let waits_for_others = !matches!(refusal, Refusal::Ceiling { .. })
+                && self.workers.values().all(|it| it.lease().is_none());
+            if waits_for_others {
+                let reason = format!("nothing runs, because other processes hold memory: {refusal}");
+                self.policy("idle_wait", reason, refusal.numbers());
+            } else {
+                self.policy("wait", reason.to_owned(), refusal.numbers());
+            }
         }
         let others = self.dispensable().into_iter().filter(|&other| other != worker);
         // The missing memory, and the memory that each worker would free.

@@ -80,7 +80,9 @@ pub enum RunError {
     )]
     NoPriority { job: String },
     #[error(transparent)]
-    UnusableDisk(#[from] super::run::room::UnusableDisk),
+    UnusableFolder(#[from] super::run::room::UnusableFolder),
+    #[error(transparent)]
+    FloorTooHigh(#[from] super::survey::limits::FloorTooHigh),
     #[error(transparent)]
     LimitTooLow(#[from] super::survey::own_limits::LimitTooLow),
     #[error(transparent)]

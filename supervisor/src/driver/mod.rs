@@ -36,7 +36,7 @@ use self::run::room;
 use self::run::supply::Units;
 use self::run::watchdog::{Part, Watchdog};
 use self::run::{Attempts, Run};
-use self::survey::limits::{limits_of, whole_memory};
+use self::survey::limits::{check_floor, limits_of, whole_memory};
 use self::survey::{
     compilers, devices, launches, own_limits, priority, read_facts, replay_facts, same_class, seed, spec,
 };
@@ -89,6 +89,8 @@ pub struct Ended {
 pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Result<Ended, RunError> {
     let mut plan = options.plan;
     own_limits::raise()?;
+    let machine_memory = whole_memory();
+    check_floor(&plan, machine_memory.1)?;
     let card =
         devices::card_of(plan.device()).map_err(|why| RunError::NoDevice { device: plan.device(), why })?;
     if let Some(job) = priority::first_refused_job(&plan).map_err(RunError::Capabilities)? {
@@ -119,7 +121,6 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     let candidate_facts =
         register::register(&mut store, &plan, &facts, &selected, earlier, &folder.artifacts())?;
     let kept_replays = register::register_replays(&mut store, &plan, &replay_facts)?;
-    let machine_memory = whole_memory();
     let device = plan.device();
     let found_device = card.as_ref().map(FoundDevice::find).transpose()?;
     let memory = found_device.as_ref().map(|found| found.memory);

@@ -24,3 +24,9 @@ pub(crate) type Progress<'a> = &'a dyn Fn(u32, u32, Bytes);
 pub(crate) fn informative_end(end: RunnerEnd) -> Option<RunnerEnd> {
     (end.signal.is_some() || end.exit_code.is_some() || !end.stderr_tail.is_empty()).then_some(end)
 }
+
+/// Returns what a runner has printed, if it was still alive when its candidate failed. The worker has then ended it, so
+/// its signal says nothing. `None` if it has printed nothing.
+pub(crate) fn printed(end: RunnerEnd) -> Option<RunnerEnd> {
+    informative_end(RunnerEnd { signal: None, exit_code: None, unknown_sender: false, ..end })
+}

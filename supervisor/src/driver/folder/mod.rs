@@ -63,6 +63,11 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// The largest number of supervisors with the same pid at the same time, each in its own pid namespace.
 const MAX_WITH_SAME_PID: u32 = 64;
 
+/// The longest `XDG_RUNTIME_DIR`, in bytes, below which the path of a worker's socket has at most 107 bytes:
+/// `/opt-supervisor/w`, a name with a pid (11 bytes), and ipc-channel's `/.tmpXXXXXX/socket` come after it. ipc-channel
+/// would cut off the rest.
+const MAX_RUNTIME_FOLDER: usize = 107 - 17 - 11 - 18;
+
 fn io_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) -> FolderError + 'a {
     move |source| FolderError::Io { action, path: path.to_owned(), source }
 }
@@ -320,7 +325,8 @@ pub struct TemporaryFolder {
 }
 
 impl TemporaryFolder {
-    /// Creates a folder below `XDG_RUNTIME_DIR` or `/tmp`, and removes the folders of supervisors that have ended.
+    /// Creates a folder below `XDG_RUNTIME_DIR` or, if that is too long or not UTF-8, below `/tmp`. Removes the folders
+    /// of supervisors that have ended.
     pub fn create() -> Result<Self, FolderError> {
         let parent = Self::parent();
         fs::DirBuilder::new()
@@ -363,8 +369,8 @@ impl TemporaryFolder {
 
     fn parent() -> PathBuf {
         let uid = rustix::process::geteuid().as_raw();
-        match std::env::var_os("XDG_RUNTIME_DIR") {
-            Some(folder) if Path::new(&folder).is_dir() => {
+        match std::env::var("XDG_RUNTIME_DIR") {
+            Ok(folder) if folder.len() <= MAX_RUNTIME_FOLDER && Path::new(&folder).is_dir() => {
                 Path::new(&folder).join("opt-supervisor").join("w")
             }
             _ => PathBuf::from(format!("/tmp/opt-supervisor-{uid}")),

@@ -244,6 +244,21 @@ mod tests {
     }
 
     #[test]
+    fn core_is_told_if_a_baseline_failed_beside_another_candidate() {
+        for failed in [false, true] {
+            let facts = CandidateFacts {
+                status: Some(Status::Passed),
+                failed_beside: failed,
+                ..CandidateFacts::default()
+            };
+            let Some(Resumed::Ended { failed_beside, .. }) = for_the_core(&facts) else {
+                panic!("a candidate with a status has ended")
+            };
+            assert_eq!(failed_beside, failed);
+        }
+    }
+
+    #[test]
     fn end_is_kept_only_for_the_same_code_and_library() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("library.so");

@@ -74,8 +74,8 @@ impl Run<'_> {
                 self.worker_ended(worker, class, recycled, leases, (peak_owed, peak_device))
             }
             Action::Policy(row) => {
-                // The user must be told, because the whole run may be waiting for room.
-                if matches!(row.decision, "room_short" | "room_back") {
+                // The user must be told, because the whole run may be waiting.
+                if matches!(row.decision, "room_short" | "room_back" | "idle_wait") {
                     tracing::warn!("{}", row.reason);
                 }
                 self.policy(&row);

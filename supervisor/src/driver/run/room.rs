@@ -21,9 +21,9 @@ const READ_EVERY: Duration = Duration::from_secs(1);
 /// The stack size of the thread, in bytes.
 const STACK: usize = 128 * 1024;
 
-/// A place that cannot hold the folder of a run.
+/// A folder that cannot be that of a run.
 #[derive(Debug, thiserror::Error)]
-pub enum UnusableDisk {
+pub enum UnusableFolder {
     #[error("there is no room for a run in {path}: {shortage}", path = path.display())]
     NoRoom { path: PathBuf, shortage: Shortage },
     #[error(
@@ -38,24 +38,26 @@ pub enum UnusableDisk {
     NotUtf8 { path: PathBuf },
 }
 
-/// Checks that the file system of a folder, which need not exist yet, has room for a run. If the run loads libraries,
-/// also checks that they can be loaded from there.
-pub(in crate::driver) fn check(folder: &Path, loads_libraries: bool) -> Result<(), UnusableDisk> {
+/// Checks that a folder, which need not exist yet, can be that of a run: its path is UTF-8, its file system has room
+/// and, if the run loads libraries, lets them be loaded.
+pub(in crate::driver) fn check(folder: &Path, loads_libraries: bool) -> Result<(), UnusableFolder> {
     let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-    if path.to_str().is_none() {
-        return Err(UnusableDisk::NotUtf8 { path });
-    }
     let existing = path.ancestors().find(|it| it.exists()).unwrap_or(Path::new("/"));
+    // The folder's path is the resolved one.
+    let resolved = existing.canonicalize().unwrap_or_else(|_| existing.to_owned());
+    if path.to_str().is_none() || resolved.to_str().is_none() {
+        return Err(UnusableFolder::NotUtf8 { path });
+    }
     let is_noexec = statvfs(existing).is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::NOEXEC));
     if loads_libraries && is_noexec {
-        return Err(UnusableDisk::NoExec { path });
+        return Err(UnusableFolder::NoExec { path });
     }
     read(existing).map_or(Ok(()), |room| require_room(&path, &room))
 }
 
-fn require_room(path: &Path, room: &Room) -> Result<(), UnusableDisk> {
+fn require_room(path: &Path, room: &Room) -> Result<(), UnusableFolder> {
     match Shortage::of(room) {
-        Some(shortage) => Err(UnusableDisk::NoRoom { path: path.to_owned(), shortage }),
+        Some(shortage) => Err(UnusableFolder::NoRoom { path: path.to_owned(), shortage }),
         None => Ok(()),
     }
 }
@@ -147,7 +149,7 @@ mod tests {
         let is_ok = |path: &Path| check(path, false).is_ok();
         assert_eq!(is_ok(&nested), is_ok(folder.path()), "the folder need not exist");
         let not_utf8 = Path::new(std::ffi::OsStr::from_bytes(b"/a/\xff"));
-        assert!(matches!(check(not_utf8, false), Err(UnusableDisk::NotUtf8 { .. })));
+        assert!(matches!(check(not_utf8, false), Err(UnusableFolder::NotUtf8 { .. })));
     }
 
     #[test]

@@ -25,6 +25,22 @@ impl DeviceMemory {
     }
 }
 
+/// A floor that leaves no memory for a run.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "no step could ever start, because memory.host_floor is {floor} and the machine has only {total} (set a smaller floor)"
+)]
+pub struct FloorTooHigh {
+    floor: Bytes,
+    total: Bytes,
+}
+
+/// Checks that the memory that must stay available to a machine is less than it has, which is `total`.
+pub(crate) fn check_floor(plan: &Plan, total: Bytes) -> Result<(), FloorTooHigh> {
+    let floor = plan.memory.host_floor.of(total);
+    if floor < total { Ok(()) } else { Err(FloorTooHigh { floor, total }) }
+}
+
 /// Returns the ceilings for the process tree of a run without a card, and the memory that must stay available to the
 /// machine.
 pub fn limits(plan: &Plan) -> (Ceilings, Bytes) {
@@ -68,6 +84,7 @@ pub(crate) fn whole_memory() -> (Bytes, Bytes) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::{Amount, Floor};
 
     const GIB: u64 = 1 << 30;
 
@@ -82,6 +99,15 @@ mod tests {
              [[job]]\ncaptures = \"captures\"\ncandidates = [\"a.c\"]\n"
         );
         Plan::parse(&text, &base.path().join("plan.toml"), &[]).expect("a plan")
+    }
+
+    #[test]
+    fn floor_of_the_whole_machine_is_an_error() {
+        let mut plan = plan("auto");
+        for (floor, fits) in [(7, true), (8, false), (1000, false)] {
+            plan.memory.host_floor = Floor::Amount(Amount::Size(Bytes::gib(floor)));
+            assert_eq!(check_floor(&plan, Bytes::gib(8)).is_ok(), fits, "{floor} GiB of 8");
+        }
     }
 
     /// `device` is a card's total in GiB, and whether it is integrated.

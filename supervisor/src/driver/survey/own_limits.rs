@@ -38,7 +38,7 @@ const NEEDED: [Needed; 5] = [
         option: 't',
         unit: 1,
     },
-    // The supervisor itself needs less than half of this.
+    // With 10 MiB, a supervisor can abort. With 49 MiB, it could report what its compilers and runners lack.
     Needed {
         resource: Resource::Data,
         what: "private memory (in bytes)",

@@ -99,8 +99,7 @@ def exit_process(end):
 def about_standard_module(error):
     """Returns a hint, if the error is that a standard module of the interpreter cannot be imported."""
     name = str(getattr(error, "name", None) or "").partition(".")[0]
-    is_missing = isinstance(error, ImportError) and name in sys.stdlib_module_names
-    if is_missing or (isinstance(error, SyntaxError) and "unknown encoding" in str(error)):
+    if isinstance(error, ImportError) and name in sys.stdlib_module_names:
         return " (a standard module: is this interpreter complete, and can every user read its files?)"
     return ""
 

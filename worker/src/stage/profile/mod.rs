@@ -39,7 +39,7 @@ use self::rotate::Rotation;
 pub(crate) use self::vary::Decisions;
 use self::vary::Variation;
 use super::failure::{capture_failure, entry_failure, unless_tasks_were_refused, verdict_of_refusal};
-use super::{Progress, informative_end};
+use super::{Progress, informative_end, printed};
 use crate::judge::Tolerance;
 use crate::recorded::{Recorded, RecordedError};
 use crate::session::{
@@ -374,11 +374,12 @@ impl<B: Backend> Profile<'_, B> {
     /// Reports the failure of a side. `ending` is how its session ended, if it has ended.
     fn fail(&mut self, placed: &[B::Placed], number: usize, stop: Stop, ending: Option<Ending>) {
         let tasks_refused = ending.as_ref().is_some_and(|ending| ending.tasks_refused);
+        let informative = if matches!(stop, Stop::Died { .. }) { informative_end } else { printed };
+        self.head.end = ending.as_ref().and_then(|ending| informative(ending.end.clone()));
         let failure = match (stop, ending) {
             (Stop::Failed(failure), _) => *failure,
             (Stop::Died { entry }, Some(ending)) => {
                 let Verdict { status, detail } = ending.verdict;
-                self.head.end = informative_end(ending.end);
                 entry_failure(placed[entry].as_ref(), status, detail)
             }
             (Stop::Died { entry }, None) => {

@@ -26,7 +26,7 @@ use crate::stage::calls::{CallEnd, EntryCalls, EntryEnd};
 use crate::stage::failure::{
     capture_failure, entry_failure, unless_damaged, unless_tasks_were_refused, verdict_of_refusal,
 };
-use crate::stage::{POISONS, Progress, informative_end};
+use crate::stage::{POISONS, Progress, informative_end, printed};
 
 /// The slot that a step's only call writes.
 const SLOT: u32 = 0;
@@ -197,7 +197,7 @@ fn planned_launches(launch: &Launch, recorded: &Recorded, slots: &[Option<PoolSl
 fn failure_of(recorded: &Recorded, over: EntryEnd, ending: Ending) -> (EntryFailure, Option<RunnerEnd>) {
     let tasks_refused = ending.tasks_refused;
     let (failure, end) = match over {
-        EntryEnd::Failed(failure) => (*failure, None),
+        EntryEnd::Failed(failure) => (*failure, printed(ending.end)),
         EntryEnd::Died => {
             let Verdict { status, detail } = ending.verdict;
             (entry_failure(recorded, status, detail), informative_end(ending.end))

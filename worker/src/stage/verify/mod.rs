@@ -18,7 +18,7 @@ use super::calls::{Checked, EntryCalls, EntryEnd};
 use super::failure::{
     self, capture_failure, entry_failure, unless_damaged, unless_tasks_were_refused, verdict_of_refusal,
 };
-use super::{Progress, informative_end};
+use super::{Progress, informative_end, printed};
 use crate::judge::Tolerance;
 use crate::recorded::Recorded;
 use crate::session::{
@@ -96,6 +96,8 @@ struct Shared {
     /// The failure of the entry after the settled ones, if it failed. The entry is repeated alone before anybody is
     /// blamed.
     doubted: Option<Box<EntryFailure>>,
+    /// What the candidate printed in the shared session.
+    printed: Option<RunnerEnd>,
 }
 
 /// How the calls of an entry ended in a shared session.
@@ -154,19 +156,20 @@ impl<'a, B: Backend> Verification<'a, B> {
     /// if enough entries have failed.
     fn group(&mut self, placed: &[B::Placed], first: usize) -> Result<bool, SessionError> {
         let mut settled = 0;
-        let mut doubted = None;
+        let (mut doubted, mut printed) = (None, None);
         if 1 < placed.len() {
             let shared = self.run_shared_session(placed, first)?;
             if shared.enough {
                 return Ok(true);
             }
-            (settled, doubted) = (shared.settled, shared.doubted);
+            (settled, doubted, printed) = (shared.settled, shared.doubted, shared.printed);
         }
         for (at, entry) in placed.iter().enumerate().skip(settled) {
             let mut outcome = self.run_separate_session(entry)?;
             // Only the first of these entries was called before: the shared session stopped at it.
             if let Some(doubted) = doubted.take().filter(|_| outcome.failure.is_none()) {
                 outcome.failure = Some(*marked_order_dependent(doubted));
+                outcome.end = printed.take();
             }
             if self.record_outcome(first + at, outcome) {
                 return Ok(true);
@@ -178,7 +181,7 @@ impl<'a, B: Backend> Verification<'a, B> {
     /// Calls several entries in one session, up to the first that might end differently in a separate session.
     fn run_shared_session(&mut self, placed: &[B::Placed], first: usize) -> Result<Shared, SessionError> {
         let (mut session, loaded) = self.start_session(placed)?;
-        let mut shared = Shared { settled: 0, enough: false, doubted: None };
+        let mut shared = Shared { settled: 0, enough: false, doubted: None, printed: None };
         let mut died = loaded == Answer::Died;
         if let Answer::Done(Loaded::Ready { has_plan, returned }) = loaded {
             self.record_returned(returned);
@@ -204,6 +207,7 @@ impl<'a, B: Backend> Verification<'a, B> {
         }
         let ending = session.finish()?;
         self.record_ending(&ending);
+        shared.printed = printed(ending.end.clone());
         // If a refused process may be the reason, only the result of the separate session counts.
         shared.doubted.take_if(|doubt| ending.tasks_refused && failure::may_be_a_refused_task(doubt.status));
         // If the host is to blame, the entry is not repeated in a separate session. The supervisor decides what to do
@@ -279,7 +283,7 @@ impl<'a, B: Backend> Verification<'a, B> {
         let died = matches!(over, Some(EntryEnd::Died));
         let (failure, end) = match over {
             None => (None, None),
-            Some(EntryEnd::Failed(failure)) => (Some(*failure), None),
+            Some(EntryEnd::Failed(failure)) => (Some(*failure), printed(ending.end)),
             Some(EntryEnd::Died) => {
                 let Verdict { status, detail } = ending.verdict;
                 if status == Status::Unsupported {

@@ -4,7 +4,6 @@
 //! of computing them. A value in between is new, and in the captured range.
 
 use opt_shared::capture::DType;
-
 use rand::Rng as _;
 use rand::rngs::SmallRng;
 
@@ -119,15 +118,16 @@ const fn sign<const WIDTH: usize>() -> u64 {
     1 << (if WIDTH < WIDEST { WIDTH } else { WIDEST } * 8 - 1)
 }
 
-/// The position of a float among all floats of its type, except that the two zeros count as neighbours.
+/// The position of a float among all floats of its type. Both zeros have the same, because they compare as equal.
 fn order<const WIDTH: usize>(element: [u8; WIDTH]) -> u64 {
-    let (bits, sign) = (bits(element), sign::<WIDTH>());
-    if bits & sign == 0 { bits | sign } else { !bits & (sign - 1) }
+    let (bits, zero) = (bits(element), sign::<WIDTH>());
+    let magnitude = bits & (zero - 1);
+    if bits == magnitude { zero + magnitude } else { zero - magnitude }
 }
 
 fn of_order<const WIDTH: usize>(order: u64) -> [u8; WIDTH] {
-    let sign = sign::<WIDTH>();
-    let bits = if order & sign == 0 { !order & (sign - 1) | sign } else { order & (sign - 1) };
+    let zero = sign::<WIDTH>();
+    let bits = if order < zero { zero | (zero - order) } else { order - zero };
     let mut element = [0; WIDTH];
     let width = WIDTH.min(WIDEST);
     element[..width].copy_from_slice(&bits.to_le_bytes()[..width]);
@@ -224,9 +224,13 @@ mod tests {
         let mut sorted = [0x3c04, 0x3c04, 0x3c04, 0x3c05_u16].map(u16::to_le_bytes);
         make_distinct(&mut sorted, order(top.to_le_bytes()));
         assert_eq!(sorted.map(u16::from_le_bytes), [0x3c02, 0x3c03, 0x3c04, 0x3c05]);
-        let around_zero = [-1.5_f32, -0.0, 0.0, 1.5].map(f32::to_le_bytes);
-        assert!(around_zero.is_sorted_by_key(|&it| order(it)));
+        let around_zero = [-1.5_f32, -f32::from_bits(1), 0.0, 1.5].map(f32::to_le_bytes);
+        assert!(around_zero.is_sorted_by(|&one, &next| order(one) < order(next)));
         assert_eq!(around_zero.map(|it| of_order::<4>(order(it))), around_zero);
+        let mut zeros = [-0.0_f32, 0.0, 1.5].map(f32::to_le_bytes);
+        make_distinct(&mut zeros, order(1.5_f32.to_le_bytes()));
+        let zeros = zeros.map(f32::from_le_bytes);
+        assert!(zeros[0] < zeros[1] && zeros[1] < zeros[2], "the two zeros are equal: {zeros:?}");
     }
 
     #[test]

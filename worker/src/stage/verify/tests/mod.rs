@@ -189,6 +189,29 @@ fn verify_distinguishes_a_failed_load_from_a_death_while_loading() {
     assert_eq!(report.head.end.expect("kept").exit_code, Some(1));
 }
 
+/// A runner that is alive when its candidate fails is ended by the worker, so its signal says nothing.
+#[test]
+fn verify_keeps_what_a_candidate_printed_before_it_failed() {
+    let printing = |play| {
+        let end = RunnerEnd {
+            signal: Some("SIGKILL".to_owned()),
+            stderr_tail: "tile is 0".to_owned(),
+            ..RunnerEnd::default()
+        };
+        Script { end, ..Script::of(&[play]) }
+    };
+    let printed = RunnerEnd { stderr_tail: "tile is 0".to_owned(), ..RunnerEnd::default() };
+    assert_eq!(one_entry(printing(Play::WrongFrom(0))).head.end, Some(printed.clone()));
+    assert_eq!(one_entry(printing(Play::Right)).head.end, None, "the candidate passed");
+    let returned = Called { result: 7, ..Called::default() };
+    let scripts = [printing(Play::Claims(returned))];
+    assert_eq!(verify(&ScriptedBackend::playing(&scripts), &task(&[0])).head.end, Some(printed));
+    assert_eq!(
+        one_entry(Script { end: RunnerEnd::default(), ..Script::of(&[Play::WrongFrom(0)]) }).head.end,
+        None
+    );
+}
+
 #[test]
 fn verify_calls_a_plan_first_and_blames_it() {
     let ready = Answer::Done(Loaded::Ready { has_plan: true, returned: false });

@@ -61,7 +61,8 @@ fn verify_blames_a_candidate_for_failures_that_occur_only_after_other_entries() 
         (raised, Status::RuntimeError),
         (beside, Status::OutOfBounds),
     ] {
-        let shared = Script::of(&[Play::Right, Play::Right, play.clone()]);
+        let end = RunnerEnd { stderr_tail: "stale".to_owned(), ..RunnerEnd::default() };
+        let shared = Script { end: end.clone(), ..Script::of(&[Play::Right, Play::Right, play.clone()]) };
         let right = Script::of(&[Play::Right]);
         let backend = sharing(&[shared, right.clone(), right], 3);
         let report = verify(&backend, &task(&[0, 1, 2]));
@@ -69,6 +70,7 @@ fn verify_blames_a_candidate_for_failures_that_occur_only_after_other_entries() 
         let failure = &report.head.failures[0];
         assert_eq!(failure.entry, "entry_000001", "the third entry is not blamed");
         assert!(failure.detail.starts_with("right in a separate process, but not beside other entries: "));
+        assert_eq!(report.head.end.as_ref(), Some(&end), "what it printed in the shared session");
         assert_eq!(started(&backend), [3, 1, 1]);
     }
 }
