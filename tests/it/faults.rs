@@ -4,6 +4,7 @@
 mod captures;
 mod compilers;
 mod disk;
+mod exhausted;
 mod replaced;
 mod shortages;
 

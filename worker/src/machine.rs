@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-/// The CPUs that the first thread to call this function could use at that time.
+/// The CPUs that were available to the calling thread at the first call of this function.
 pub(crate) fn cpus() -> Vec<u32> {
     // Queried once, because `avoid_cpu` changes the mask of a thread.
     static GIVEN: OnceLock<Vec<u32>> = OnceLock::new();
@@ -47,11 +47,16 @@ mod tests {
             let here = u32::try_from(sched_getcpu()).expect("a number");
             avoid_cpu(here);
             let allowed = sched_getaffinity(None).expect("the mask");
-            // If the thread moved between the two calls, `avoid_cpu` has left the mask as it was.
-            let left = !allowed.is_set(here as usize) || allowed.count() as usize == given.len();
-            (given.len(), left, sched_getcpu() != here as usize || allowed.is_set(here as usize))
+            // If the thread moved between the two calls, `avoid_cpu` did not change the mask.
+            let excluded_or_unchanged =
+                !allowed.is_set(here as usize) || allowed.count() as usize == given.len();
+            (
+                given.len(),
+                excluded_or_unchanged,
+                sched_getcpu() != here as usize || allowed.is_set(here as usize),
+            )
         });
-        let (given, left, elsewhere) = moved.join().expect("the thread");
-        assert!(given == 1 || (left && elsewhere));
+        let (given, excluded_or_unchanged, elsewhere) = moved.join().expect("the thread");
+        assert!(given == 1 || (excluded_or_unchanged && elsewhere));
     }
 }

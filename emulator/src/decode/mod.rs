@@ -71,7 +71,7 @@ pub fn kernel<'a>(
     builder.finish()
 }
 
-/// Decodes the items of the function with the topmost frame, and resolves its labels.
+/// Decodes the items of the function whose frame is innermost, and resolves its labels.
 fn function_body<'a>(builder: &mut Builder<'_, 'a>, items: &[Item<'a>]) -> Result<(), LoadError> {
     for item in items {
         builder.spend(1)?;

@@ -1,4 +1,4 @@
-//! Writes and reads the files of a store. A file is written as a draft, flushed and renamed. Files are read in chunks.
+//! Writes and reads files for packing, unpacking and checking. A file is written as a draft, flushed and renamed. Files are read in chunks.
 //! What the reads brought into the page cache is dropped again.
 
 use std::fs::{self, File};
@@ -17,7 +17,7 @@ use super::{CHUNK, CapturesError, Tick, failed};
 
 /// The number of written bytes after which a draft is flushed to disk.
 const FLUSH_EVERY: u64 = 256 << 20;
-/// The number of read bytes after which they are dropped from the page cache.
+/// What was read is dropped from the page cache each time this many more bytes have been read.
 const DROP_EVERY: u64 = 16 << 20;
 
 /// A file that is read from start to end, except where `seek` goes back to a part that must be read again.
@@ -26,7 +26,7 @@ pub(super) struct Stream {
     file: Arc<File>,
     guard: CacheGuard,
     position: u64,
-    /// What was read before this offset has been dropped from the page cache, unless it was cached before.
+    /// The position at the last drop, or the one to which `seek` went back since.
     dropped: u64,
 }
 
@@ -47,6 +47,7 @@ impl Stream {
 
     pub(super) fn seek(&mut self, position: u64) {
         self.position = position;
+        self.dropped = self.dropped.min(position);
     }
 
     /// Fills the buffer. Fails if too few bytes are left in the file.
@@ -90,8 +91,8 @@ pub(super) struct Draft {
 }
 
 impl Draft {
-    /// A file that an interrupted command left under this name is removed, not overwritten, because it could be a link
-    /// to another user's file.
+    /// Creates the file. Anything under this name, usually left by an interrupted command, is removed and not
+    /// overwritten, because it could be a link to another user's file.
     pub(super) fn create(path: PathBuf) -> Result<Self, CapturesError> {
         match fs::remove_file(&path) {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}

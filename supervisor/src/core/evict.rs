@@ -67,7 +67,7 @@ impl Core {
             let waits_for_others = !matches!(refusal, Refusal::Ceiling { .. })
                 && self.workers.values().all(|it| it.lease().is_none());
             if waits_for_others {
-                let reason = format!("nothing runs, because other processes hold memory: {refusal}");
+                let reason = format!("nothing runs until there is more memory: {refusal}");
                 self.policy("idle_wait", reason, refusal.numbers());
             } else {
                 self.policy("wait", reason.to_owned(), refusal.numbers());

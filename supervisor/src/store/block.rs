@@ -15,7 +15,8 @@ use crate::record::timeline::{Block, Point, Series, Track};
 const FORMAT: u8 = 1;
 /// The maximum number of points that are written in one block. Further points go into the next block.
 pub const MAX_POINTS: usize = 16 << 10;
-/// The size limit of an encoded block, in bytes: for each point, its maximum length and a track header.
+/// The size limit of an encoded block, in bytes. A point and a track header take at most 50 bytes together. The rest has
+/// room for the block's header and its checksum.
 const MAX_BYTES: usize = MAX_POINTS * 64;
 /// The length of the checksum, in bytes.
 const CHECKSUM: usize = 4;
@@ -30,7 +31,7 @@ pub enum BlockError {
     Checksum,
     #[error("its format is {found}, but this program reads format {FORMAT}")]
     Format { found: u8 },
-    #[error("it ends in the middle of {what}")]
+    #[error("it ends before {what} is complete")]
     Short { what: &'static str },
     #[error("{what} is out of range")]
     Range { what: &'static str },
@@ -170,8 +171,8 @@ impl Reader<'_> {
             0 => Track::Tree,
             1 => Track::Machine,
             2 => Track::Supervisor,
-            3 => Track::Worker { worker: WorkerId(id("a worker")?), pid: id("a pid")? },
-            4 => Track::Runner { worker: WorkerId(id("a worker")?), pid: id("a pid")? },
+            3 => Track::Worker { worker: WorkerId(id("the number of a worker")?), pid: id("a pid")? },
+            4 => Track::Runner { worker: WorkerId(id("the number of a worker")?), pid: id("a pid")? },
             _ => return Err(BlockError::Range { what: "a kind of track" }),
         })
     }
@@ -237,9 +238,9 @@ mod tests {
         #[test]
         fn garbage_with_a_valid_checksum_is_refused_or_read_within_bounds(
             mut body in proptest::collection::vec(any::<u8>(), 0..200),
-            format in any::<bool>(),
+            has_valid_format in any::<bool>(),
         ) {
-            if let Some(first) = body.first_mut().filter(|_| format) {
+            if let Some(first) = body.first_mut().filter(|_| has_valid_format) {
                 *first = FORMAT;
             }
             if let Ok(block) = decode(&sealed(body)) {
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn one_second_of_samples_with_one_change_takes_a_few_bytes() {
+    fn one_second_of_samples_with_one_peak_takes_a_few_bytes() {
         let mut block = Block::new(1);
         for at in 0..1000 {
             let owed = Bytes::mib(if at == 500 { 90 } else { 80 });

@@ -1,7 +1,7 @@
 //! The interface of a device on which bytes are placed. The rest of `residency` uses devices only through this trait.
 //!
-//! A device has a fixed capacity, allocates buffers within it, and copies in order on one queue, concurrently with its
-//! user. It keeps its own high-water marks, against which tests check the ledger.
+//! A device has a fixed capacity, allocates buffers within it, and copies in order on one queue, while its caller goes
+//! on. It keeps its own high-water marks, against which tests check the ledger.
 
 use std::io;
 
@@ -22,7 +22,8 @@ impl Buffer {
         Self { address, bytes, placed }
     }
 
-    /// The same memory, for other contents of this many bytes. They must take as many whole grains.
+    /// The same memory, for other contents of this many bytes. Rounded up to whole grains, they must still take `placed`
+    /// bytes.
     #[must_use]
     pub const fn with_bytes(self, bytes: Bytes) -> Self {
         Self { bytes, ..self }
@@ -53,7 +54,7 @@ pub struct Event(pub u64);
 pub struct Marks {
     pub placed: Bytes,
     pub placed_peak: Bytes,
-    /// Host memory of the slots that copies use.
+    /// Host memory of the allocated slots.
     pub staged: Bytes,
     pub staged_peak: Bytes,
 }
@@ -70,11 +71,9 @@ pub enum DeviceError {
         #[source]
         source: io::Error,
     },
-    #[error(
-        "a copy of {bytes} between a slot of {slot} and byte {at} of a buffer of {size} would reach beyond an end"
-    )]
+    #[error("a copy of {bytes} at offset {at} exceeds its slot ({slot}) or its buffer ({size})")]
     OutOfRange { bytes: Bytes, at: Bytes, size: Bytes, slot: Bytes },
-    #[error("there is no buffer of this size at {address} on {device}")]
+    #[error("{device} has no buffer at address {address}, or one of another size")]
     Unknown { device: &'static str, address: u64 },
     #[error("{what} on {device}")]
     Failed {
@@ -88,7 +87,7 @@ pub enum DeviceError {
     Poisoned { device: &'static str, why: String },
 }
 
-/// Memory on which bytes are placed: the memory of a card, or host memory used in the same way.
+/// Memory in which bytes are placed: the memory of a card, or host memory used in the same way.
 pub trait Device {
     /// Host memory that the device copies from and to. The host may use it only while no copy does.
     type Slot: AsRef<[u8]> + AsMut<[u8]> + Send;

@@ -23,7 +23,8 @@ const DIGEST_BYTES: usize = 32;
 /// Largest number of blobs of an entry. All their descriptors are passed to a runner in one message, and Linux allows
 /// 253 in a message. An entry with more storages keeps its smallest ones in the manifest.
 pub const MAX_BLOBS: usize = 200;
-/// Largest number of literal bytes. Zip structure and pickle take a few KiB. An entry with more becomes a single blob.
+/// Largest number of literal bytes. Zip structure and pickle take a few KiB. An entry that exceeds the limit becomes a
+/// single blob.
 pub const MAX_LITERAL_BYTES: u64 = 4 << 20;
 /// Each blob may have a literal before and after it.
 const MAX_SEGMENTS: usize = 2 * MAX_BLOBS + 1;
@@ -76,7 +77,7 @@ pub enum ManifestError {
 }
 
 impl Manifest {
-    /// Parses a whole manifest. The literals must be those of the segments, one after the other.
+    /// Parses a whole manifest. There must be exactly as many literal bytes as the literal segments have in total.
     pub fn parse(bytes: &[u8]) -> Result<Self, ManifestError> {
         if bytes.len() as u64 > MAX_MANIFEST_BYTES {
             return Err(ManifestError::Limit("it is too long", MAX_MANIFEST_BYTES));

@@ -119,8 +119,8 @@ impl Run<'_> {
         self.records.writer.write(move |store| store.host(&host));
     }
 
-    /// Lets each runner begin whose move into its control group has succeeded or failed. If a move failed, gives up
-    /// control groups.
+    /// Lets runners begin once their moves into control groups are over, whether or not they succeeded. If a move
+    /// failed, gives up control groups.
     pub(super) fn let_moved_runners_begin(&mut self) {
         for ((worker, pid), moved) in self.machine.leaves.moved() {
             if let Err(why) = moved {
@@ -155,7 +155,7 @@ impl Run<'_> {
     }
 
     fn start_worker(&mut self, worker: WorkerId, role: Role) -> Result<(), RunError> {
-        // The start of the process counts, as it does in `ready_ms`.
+        // Read before the process is started, so that starting it is included, as in `ready_ms`.
         let at = UtcTime::now();
         let started = self.machine.start_worker(worker, role);
         let pid = started.as_ref().copied().unwrap_or(0);

@@ -140,6 +140,7 @@ enum Stop {
 
 struct Side<'b> {
     session: Box<dyn Session + 'b>,
+    /// True if the candidate has a plan function, which is called once for each entry, before the entry's other calls.
     has_plan: bool,
 }
 
@@ -363,7 +364,7 @@ impl<B: Backend> Profile<'_, B> {
         Ok(())
     }
 
-    /// Adds the candidate's peak memory to the report, and whether its output was cut off. Ignores the baseline.
+    /// Records the candidate's peak memory in `head`, and whether its output was cut off. Ignores the baseline.
     fn note_end(&mut self, number: usize, ending: &Ending) {
         if number != BASELINE {
             self.head.record_peak(ending.peak_owed);

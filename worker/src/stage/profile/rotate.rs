@@ -79,10 +79,11 @@ impl<'b, M: VariantMemory> Rotation<'_, 'b, M> {
             open.push(pairing.open(order));
         }
         // The first entry decides the order of the sides for the whole round.
-        let sides = open.first().map(|pair| pair.numbers(self.sides.len())).unwrap_or_default();
-        for &number in sides {
-            // The inputs of all entries lie in the same memory, at the same place. Those of a longer entry would be
-            // readable beyond those of a shorter one.
+        let numbers = open.first().map(|pair| pair.numbers(self.sides.len())).unwrap_or_default();
+        for &number in numbers {
+            // The varied inputs of all entries start at the same place in the same memory, and `time_side` overwrites
+            // only those of its own entry. If another entry's take more space, the rest of them would stay there, and
+            // the next side could read them early.
             for (index, pairs) in &*turns {
                 self.pairing(*index).hide(pairs.calls)?;
             }
