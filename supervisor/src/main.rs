@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         }
         _ => {
             opt_worker::heap::return_blocks_from(opt_worker::heap::SUPERVISOR);
+            opt_worker::heap::share_one_heap();
             ExitCode::from(opt_supervisor::cli::main())
         }
     }

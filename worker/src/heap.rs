@@ -1,4 +1,4 @@
-//! Makes the C library's allocator return large blocks to the operating system as soon as they are freed.
+//! Makes the C library's allocator keep less memory that is not in use.
 //!
 //! When a block with its own mapping is freed, glibc by default takes later blocks up to that size from the heap, and
 //! keeps their memory when they are freed. A process that once needed a few MiB would keep them until its end.
@@ -22,6 +22,16 @@ pub fn return_blocks_from(size: c_int) {
         // SAFETY: mallopt only changes parameters of the allocator, under its lock.
         unsafe { libc::mallopt(option, limit) };
     }
+}
+
+/// Makes all threads share one heap. By default, glibc gives most threads heaps of their own, and each keeps what its
+/// thread has freed. Call it before the first thread is started. Does nothing with other C libraries.
+pub fn share_one_heap() {
+    // SAFETY: mallopt only changes parameters of the allocator, under its lock.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::mallopt(libc::M_ARENA_MAX, 1)
+    };
 }
 
 #[cfg(all(test, target_env = "gnu"))]

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use opt_shared::wait::timespec;
+use opt_shared::wait::{readable, timespec};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -272,6 +272,10 @@ impl Server {
             return;
         }
         self.accepts_from = None;
+        // Cheaper than an attempt to accept, which creates a socket first.
+        if !readable(&self.listener, Duration::ZERO).unwrap_or(true) {
+            return;
+        }
         for _ in 0..MAX_ACCEPTED_PER_STEP {
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let socket = match accept_with(&self.listener, flags) {

@@ -191,6 +191,9 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
             Whereabouts::Removed => RunError::FolderRemoved { path },
         }
     };
+    if let Err(error) = crate::memory::code::unmap() {
+        tracing::debug!("the code that only the start needed stays mapped: {error}");
+    }
     let stop = run.go().map_err(lost)?;
     run.watchdog.enter(Part::Ending);
     run.watchdog.log_longest_turn();

@@ -5,6 +5,7 @@
 //! An absent figure is `None`, never 0, and a process that no longer exists is [`Seen::Gone`].
 
 pub mod cgroup;
+pub mod code;
 pub mod device;
 pub mod disturbance;
 pub mod features;
