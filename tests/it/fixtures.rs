@@ -98,3 +98,14 @@ fn inspect_shows_the_tree_of_a_capture_and_none_of_a_malicious_file() {
     outcome.expect(outcome.stdout.is_empty(), "a refused file has no tree");
     outcome.expect_stderr(&["system"]);
 }
+
+#[test]
+fn inspect_shows_no_control_characters_of_file_names() {
+    let scenario = Scenario::create();
+    let capture = std::fs::read(data("captures/torch_nn_functional_relu/entry_000000.pt")).expect("readable");
+    scenario.write("captures/entry_\x1b[31m0.pt", &capture);
+    scenario.write("captures/entry_1\n.pt", b"no capture");
+    let outcome = scenario.run(&["inspect", "captures"]).expect_exit(1);
+    outcome.expect_stdout(&["2 entries of captures", "entry_\u{fffd}[31m0 ", "entry_1 : capture"]);
+    outcome.expect(!outcome.stdout.contains('\x1b'), "no control character");
+}

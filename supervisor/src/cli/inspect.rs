@@ -11,7 +11,7 @@ use opt_shared::units::Bytes;
 use super::{CommandResult, Failure, InspectArguments, print_out};
 use crate::driver::survey::facts::stem;
 use crate::exit::Exit;
-use crate::report::figures::counted;
+use crate::report::figures::{counted, one_line};
 
 pub(super) fn inspect(arguments: &InspectArguments) -> CommandResult {
     if arguments.path.is_dir() {
@@ -81,13 +81,13 @@ fn folder(path: &Path, json: bool) -> CommandResult {
         let mut text = format!(
             "{} of {}\n\n entries      bytes  first         class\n",
             counted(files.len(), "entry", "entries"),
-            path.display()
+            one_line(&path.to_string_lossy())
         );
         for (class, (count, bytes, first)) in &classes {
-            text.push_str(&format!("{count:>8} {bytes:>10}  {first:<13} {class}\n"));
+            text.push_str(&format!("{count:>8} {bytes:>10}  {:<13} {}\n", one_line(first), one_line(class)));
         }
         for (entry, why) in &unreadable {
-            text.push_str(&format!("{entry}: {why}\n"));
+            text.push_str(&format!("{}\n", one_line(&format!("{entry}: {why}"))));
         }
         print_out(&text)?;
     }

@@ -102,7 +102,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     let facts = read_facts(&plan)?;
     launches::check_names(&plan, &facts)?;
     let replay_facts = replay_facts::read_replays(&plan, &facts)?;
-    let target = options.dir.clone().unwrap_or_else(|| plan.base_dir.join(folder::RUNS));
+    let target = options.dir.clone().unwrap_or_else(|| plan.base_dir.join(folder::RUNS).join(&plan.run.name));
     let mut candidates = plan.jobs.iter().flat_map(|job| &job.candidates);
     let loads_libraries =
         candidates.any(|it| it.source.language.kind().artifact == ArtifactKind::SharedLibrary);

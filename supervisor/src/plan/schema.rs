@@ -31,6 +31,9 @@ use super::print;
 use super::table::{TableReader, TomlValue};
 use super::{DeviceChoice, MemorySettings, ReplayCandidates, RunSettings, Stages, SwapUse, Unified};
 
+/// The smallest `build.memory`, in bytes. With less, a compiler can crash instead of reporting that it lacks memory.
+const MIN_COMPILER_MEMORY: u64 = 4 << 20;
+
 /// One table as read from one source. Keys that it does not set are left to weaker layers.
 pub(super) trait Section: Clone + Default {
     type Settings: Clone + PartialEq;
@@ -141,7 +144,7 @@ sections! {
         "library_path" => library_path: List<Folder>,
         "toolchain" => toolchain: List<Folder>,
         "env" => env: Environment,
-        "memory" => memory: OrWord<AutoWord, Size<1>>,
+        "memory" => memory: OrWord<AutoWord, Size<MIN_COMPILER_MEMORY>>,
         "timeout" => timeout: OrWord<AutoWord, Time>,
         "max_artifact" => max_artifact: Size<1>,
     }

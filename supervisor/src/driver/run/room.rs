@@ -18,6 +18,9 @@ use crate::memory::pids;
 
 /// The time between two readings.
 const READ_EVERY: Duration = Duration::from_secs(1);
+/// The longest path of a run's folder, in bytes. SQLite allows 512 for the path of a file, and the longest name of its
+/// files is `run.sqlite-journal`. The folder's own name may get a number.
+const MAX_PATH: usize = 480;
 /// The stack size of the thread, in bytes.
 const STACK: usize = 128 * 1024;
 
@@ -36,17 +39,23 @@ pub enum UnusableFolder {
         path = path.display()
     )]
     NotUtf8 { path: PathBuf },
+    #[error(
+        "the path of the run's folder has {bytes} bytes, and SQLite allows at most {MAX_PATH} (choose another folder with --dir)"
+    )]
+    TooLong { bytes: usize },
 }
 
-/// Checks that a folder, which need not exist yet, can be that of a run: its path is UTF-8, its file system has room
-/// and, if the run loads libraries, lets them be loaded.
+/// Checks that a folder, which need not exist yet, can be that of a run: its path is UTF-8 and short enough, its file
+/// system has room and, if the run loads libraries, lets them be loaded.
 pub(in crate::driver) fn check(folder: &Path, loads_libraries: bool) -> Result<(), UnusableFolder> {
     let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
     let existing = path.ancestors().find(|it| it.exists()).unwrap_or(Path::new("/"));
-    // The folder's path is the resolved one.
     let resolved = existing.canonicalize().unwrap_or_else(|_| existing.to_owned());
-    if path.to_str().is_none() || resolved.to_str().is_none() {
-        return Err(UnusableFolder::NotUtf8 { path });
+    let resolved = path.strip_prefix(existing).map_or(resolved.clone(), |rest| resolved.join(rest));
+    match resolved.to_str() {
+        None => return Err(UnusableFolder::NotUtf8 { path }),
+        Some(text) if MAX_PATH < text.len() => return Err(UnusableFolder::TooLong { bytes: text.len() }),
+        Some(_) => {}
     }
     let is_noexec = statvfs(existing).is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::NOEXEC));
     if loads_libraries && is_noexec {
@@ -150,6 +159,12 @@ mod tests {
         assert_eq!(is_ok(&nested), is_ok(folder.path()), "the folder need not exist");
         let not_utf8 = Path::new(std::ffi::OsStr::from_bytes(b"/a/\xff"));
         assert!(matches!(check(not_utf8, false), Err(UnusableFolder::NotUtf8 { .. })));
+        let of_length = |length: usize| PathBuf::from(format!("/{}", "a".repeat(length - 1)));
+        assert!(matches!(
+            check(&of_length(MAX_PATH + 1), false),
+            Err(UnusableFolder::TooLong { bytes: 481 })
+        ));
+        assert!(!matches!(check(&of_length(MAX_PATH), false), Err(UnusableFolder::TooLong { .. })));
     }
 
     #[test]

@@ -29,6 +29,12 @@ const DT_STRTAB: u64 = 5;
 const DT_STRSZ: u64 = 10;
 const DT_SONAME: u64 = 14;
 
+/// The offset of an ELF header's `e_machine`.
+const MACHINE: usize = 18;
+/// Values of `e_machine`, with names that users know.
+const MACHINES: [(u16, &str); 5] =
+    [(3, "32-bit x86"), (40, "32-bit ARM"), (62, "x86_64"), (183, "aarch64"), (243, "RISC-V")];
+
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ElfError {
     #[error("reading {bytes} bytes at offset {offset}")]
@@ -100,6 +106,15 @@ impl Dynamic {
     }
 }
 
+/// Returns the kind of machine that an ELF file is for, if it is not the one that this program was built for.
+pub(crate) fn other_machine(file: &File) -> Option<String> {
+    let ours = MACHINES.iter().find(|(_, name)| *name == std::env::consts::ARCH)?.0;
+    let header = bytes(file, 0, HEADER as u64).ok().filter(|header| header.starts_with(b"\x7fELF"))?;
+    let theirs = u16_at(&header, MACHINE);
+    let name = MACHINES.iter().find(|(number, _)| *number == theirs).map(|(_, name)| (*name).to_owned());
+    (theirs != ours).then(|| name.unwrap_or_else(|| format!("machine {theirs}")))
+}
+
 struct Segment {
     kind: u32,
     offset: u64,
@@ -167,6 +182,23 @@ mod tests {
         let mut file = tempfile::tempfile().expect("a temporary file");
         file.write_all(contents).expect("written");
         Dynamic::read(&file)
+    }
+
+    #[test]
+    fn machine_is_named_if_it_is_another_one() {
+        let of = |contents: &[u8]| {
+            let mut file = tempfile::tempfile().expect("a temporary file");
+            file.write_all(contents).expect("written");
+            other_machine(&file)
+        };
+        let this = std::fs::read(std::env::current_exe().expect("this test")).expect("readable");
+        let mut header = this[..HEADER].to_vec();
+        assert_eq!(of(&header), None, "this machine");
+        header[MACHINE..MACHINE + 2].copy_from_slice(&243_u16.to_le_bytes());
+        assert_eq!(of(&header).as_deref(), Some("RISC-V"));
+        header[MACHINE..MACHINE + 2].copy_from_slice(&0_u16.to_le_bytes());
+        assert_eq!(of(&header).as_deref(), Some("machine 0"));
+        assert_eq!((of(&header[..40]), of(&[0; HEADER])), (None, None), "no ELF header");
     }
 
     fn library(entries: &[(u64, u64)], strings: &[u8]) -> Vec<u8> {

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use opt_shared::units::Bytes;
 
-use super::elf::Dynamic;
+use super::elf::{Dynamic, other_machine};
 use crate::runner::frame::MAX_LIBRARIES;
 
 /// A library that some code generators leave out of `DT_NEEDED`, because the programs that usually load their artifacts
@@ -42,13 +42,16 @@ pub(crate) struct Libraries {
     found: Vec<Library>,
     /// Libraries that exist but could not be used.
     refused: Vec<(PathBuf, io::Error)>,
+    /// The kind of machine that the artifact is for, if it is not this one.
+    other_machine: Option<String>,
 }
 
 impl Libraries {
     /// Finds the libraries that an artifact needs, in these folders. Copies a library to `copies` if a runner's own
     /// user could not read it.
     pub(crate) fn find(artifact: &File, folders: &[PathBuf], copies: &Path) -> Self {
-        let mut search = Search { folders, copies, seen: Vec::new(), libraries: Self::default() };
+        let libraries = Self { other_machine: other_machine(artifact), ..Self::default() };
+        let mut search = Search { folders, copies, seen: Vec::new(), libraries };
         if folders.is_empty() {
             return search.libraries;
         }
@@ -79,6 +82,10 @@ impl Libraries {
             if path.file_name().is_some_and(|name| loader.contains(&*name.to_string_lossy())) {
                 return format!(" ({} exists, but cannot be used: {error})", path.display());
             }
+        }
+        // The loader treats such a file as if it did not exist.
+        if let Some(machine) = &self.other_machine {
+            return format!(" (it is for {machine}, and this machine is {})", std::env::consts::ARCH);
         }
         if loader.contains("cannot open shared object file") {
             return " (name the folder that holds it in [build] library_path; apart from these folders, a candidate sees only \
