@@ -226,7 +226,8 @@ fn timed_out(facts: &Facts<'_>, text: &mut Text) {
 
 fn limited(facts: &Facts<'_>, text: &mut Text) {
     entry(facts, text);
-    if let Some(peak) = facts.peak.filter(|&peak| peak != Bytes::ZERO) {
+    let is_about_memory = facts.status != Status::LimitExceeded;
+    if let Some(peak) = facts.peak.filter(|&peak| is_about_memory && peak != Bytes::ZERO) {
         text.line(&format!("The highest owed memory was {peak}."));
     }
     text.line(match facts.status {

@@ -389,7 +389,7 @@ impl Page {
         let detail = candidate.detail.as_deref().map(|detail| format!(": {}", one_line(detail)));
         self.wrapped("    ", &format!("{status}{stage}{}", detail.unwrap_or_default()));
         let Some(failure) = candidate.failures.first() else { return };
-        self.wrapped("    ", &format!("{}({})", failure.entry, one_line(&failure.args.join(", "))));
+        self.wrapped("    ", &one_line(&format!("{}({})", failure.entry, failure.args.join(", "))));
         if let Some(found) = &failure.mismatch {
             self.wrapped(
                 "    ",

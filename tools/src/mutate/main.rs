@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Parser;
-use opt_tests::hostile::{TARGETS, Target, corpus, target};
+use opt_tests::hostile::{TARGETS, Target, corpus};
 
 /// An answer that takes more CPU time than this counts as a hang.
 const MAX_CPU_TIME: Duration = Duration::from_secs(2);
@@ -67,7 +67,7 @@ fn main() -> anyhow::Result<()> {
         .with_context(|| format!("making {}", arguments.folder.display()))?;
     let chosen: Vec<&Target> = match &arguments.target[..] {
         [] => TARGETS.iter().collect(),
-        names => names.iter().map(|name| target(name)).collect(),
+        names => names.iter().map(|name| named(name)).collect::<anyhow::Result<_>>()?,
     };
     if let Some(folder) = &arguments.seeds {
         return chosen.iter().try_for_each(|target| write_seeds(target, folder));
@@ -80,6 +80,13 @@ fn main() -> anyhow::Result<()> {
         try_inputs(target, &arguments, &current)?;
     }
     Ok(())
+}
+
+fn named(name: &str) -> anyhow::Result<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name).with_context(|| {
+        let names: Vec<&str> = TARGETS.iter().map(|target| target.name).collect();
+        format!("there is no target `{name}` (the targets are {})", names.join(", "))
+    })
 }
 
 /// The corpus of a target without its longest inputs.

@@ -133,8 +133,16 @@ fn smaller_compiler_memory_under_a_small_ceiling_is_reported_once() {
 #[test]
 fn build_is_not_shrunk_while_the_machine_is_short_of_memory() {
     let mut harness = Harness::new(two_ways_to_build());
-    harness.available = Some(Bytes::mib(600));
+    // Above the floor, this is enough for the smaller way only.
+    harness.available = Some(Bytes::gib(1) + Bytes::mib(500));
     harness.sample(&[]);
+    for _ in 0..5 {
+        harness.answer();
+    }
+    assert_eq!(harness.orders(), "", "the build waits");
+    harness.available = Some(Bytes::gib(2));
+    harness.sample(&[]);
+    assert_eq!(harness.lease().order.stage, Stage::Build);
     assert!(harness.policies("shrink_build").is_empty(), "{:#?}", harness.log);
 }
 

@@ -44,9 +44,9 @@ impl LaunchAttribute {
             0 | 1 | 3 | 5..=10 | 12 | 14 => None,
             2 if value[0] == 0 => None,
             4 | 11 if value[..3].iter().all(|&size| size <= 1) => None,
-            2 => Some("a cooperative launch".to_owned()),
-            4 | 11 => Some("a launch of clusters".to_owned()),
-            id => Some(format!("a launch with the attribute {id}")),
+            2 => Some("cooperative launches".to_owned()),
+            4 | 11 => Some("clusters".to_owned()),
+            id => Some(format!("the launch attribute {id}")),
         }
     }
 }
@@ -60,17 +60,19 @@ pub(super) unsafe extern "C" fn __wrap_cudaLaunchKernelExC(
     // SAFETY: the runtime requires a null pointer or a configuration.
     let Some(config) = (unsafe { config.as_ref() }) else { return runtime().result(INVALID_VALUE) };
     let count = usize::try_from(config.count).unwrap_or(usize::MAX);
-    if count > MAX_ATTRIBUTES || (count > 0 && config.attributes.is_null()) {
-        return runtime().refused(
-            INVALID_VALUE,
-            format!("a launch claims {count} attributes; more than {MAX_ATTRIBUTES} are refused, and so is a null list"),
-        );
+    if count > MAX_ATTRIBUTES {
+        let text = format!("a launch has {count} attributes, and at most {MAX_ATTRIBUTES} are allowed");
+        return runtime().refused(INVALID_VALUE, text);
+    }
+    if count > 0 && config.attributes.is_null() {
+        let text = format!("a launch has {count} attributes, but the pointer to them is null");
+        return runtime().refused(INVALID_VALUE, text);
     }
     if count > 0 {
         // SAFETY: the runtime requires as many attributes as the configuration says.
         let attributes = unsafe { std::slice::from_raw_parts(config.attributes, count) };
         if let Some(what) = attributes.iter().find_map(LaunchAttribute::missing_feature) {
-            return runtime().unsupported(&format!("the emulated device does not have {what}"));
+            return runtime().unsupported(&format!("the emulated device does not support {what}"));
         }
     }
     // SAFETY: the caller passes the arguments of `cudaLaunchKernel`.
