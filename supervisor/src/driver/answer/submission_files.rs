@@ -200,8 +200,7 @@ fn write_record(folder: &Path, record: &SubmissionRecord) -> std::io::Result<()>
 }
 
 /// Adds the submissions of earlier parts of a run to its plan. Submissions that cannot be read, whose name the plan now
-/// uses, or whose job no longer accepts them, are reported and left out. If the plan no longer has their job, they are
-/// left out silently.
+/// uses, or whose job is gone or no longer accepts them, are reported and left out.
 pub fn restore(plan: &mut Plan, run: &Path) {
     // Candidates get absolute paths, because the earlier part may have had another working folder.
     let run = fs::canonicalize(run).unwrap_or_else(|_| run.to_owned());
@@ -233,7 +232,14 @@ fn read_record(submission_folder: &Path) -> std::io::Result<Option<SubmissionRec
 
 fn add_to_plan(plan: &mut Plan, submission_folder: &Path, record: SubmissionRecord) {
     let id = CandidateId(u32::try_from(plan.candidates().count()).unwrap_or(u32::MAX));
-    let Some(job) = plan.jobs.iter_mut().find(|job| job.name == record.job) else { return };
+    let Some(job) = plan.jobs.iter_mut().find(|job| job.name == record.job) else {
+        tracing::warn!(
+            "the submission `{}` is left out of the resumed run, because the plan has no job `{}` any more",
+            record.name,
+            record.job
+        );
+        return;
+    };
     let sources = record.files.iter().map(|file| submission_folder.join(file)).collect();
     let submission = Submission {
         name: Some(record.name.clone()),

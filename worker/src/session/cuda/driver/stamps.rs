@@ -79,7 +79,13 @@ impl MadeGraphs {
         let mut graph = std::ptr::null_mut();
         // SAFETY: the recording that was begun above; the graph is written by the call.
         let ended = ok("cuStreamEndCapture", unsafe { (graphs.end)(stream, &raw mut graph) });
-        queued?;
+        if let Err(error) = queued {
+            if ended.is_ok() {
+                // SAFETY: nothing else uses the graph.
+                let _ = unsafe { (graphs.drop)(graph) };
+            }
+            return Err(error);
+        }
         ended?;
         let mut executable = std::ptr::null_mut();
         // SAFETY: the recorded graph; the executable one is written by the call.
