@@ -68,7 +68,7 @@ impl SmallDisk {
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         // The folder stays in use until the last process of the test has ended.
-        let _ = Command::new("umount").arg("--lazy").arg(&self.path).status();
+        let _ = Command::new("umount").arg("--lazy").arg(&self.path).output();
     }
 }
 
