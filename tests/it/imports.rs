@@ -86,8 +86,7 @@ fn twenty_kernelbench_problems_are_imported_and_verified_in_one_plan() {
     }
 }
 
-/// A model with weights is timed against PyTorch. A class in another file is created with the arguments
-/// of the problem's classes.
+/// A `ModelNew` in another file is constructed with what the problem's `get_init_inputs` returns.
 #[test]
 fn model_with_weights_is_timed_against_problems_model() {
     let Some((scenario, python)) = prepared() else { return };
@@ -96,11 +95,11 @@ fn model_with_weights_is_timed_against_problems_model() {
     scenario.write("20_linear_swish_faster.py", new);
     let wrong = new.replace("F.silu(F.linear(x, self.linear.weight, self.linear.bias))", "self.linear(x)");
     scenario.write("20_linear_swish_wrong.py", wrong);
-    let missing = new.replace("nn.Linear(inputs, outputs)", "nn.Linear(outputs, inputs)");
-    scenario.write("20_linear_swish_shaped.py", missing);
+    let swapped = new.replace("nn.Linear(inputs, outputs)", "nn.Linear(outputs, inputs)");
+    scenario.write("20_linear_swish_swapped.py", swapped);
     let file = problem("20_linear_swish").display().to_string();
     let mut arguments = vec!["kernelbench", &*file, "--calls", "1"];
-    for kernel in ["20_linear_swish_faster.py", "20_linear_swish_wrong.py", "20_linear_swish_shaped.py"] {
+    for kernel in ["20_linear_swish_faster.py", "20_linear_swish_wrong.py", "20_linear_swish_swapped.py"] {
         arguments.extend(["--kernel", kernel]);
     }
     import(&scenario, &python, &arguments).expect_exit(0);
@@ -114,7 +113,7 @@ fn model_with_weights_is_timed_against_problems_model() {
     for (candidate, status, says) in [
         ("20_linear_swish_wrong", "INCORRECT_NUMERICAL", "elements"),
         (
-            "20_linear_swish_shaped",
+            "20_linear_swish_swapped",
             "LOAD_ERROR",
             "`linear.weight` of `ModelNew` is torch.float32 of shape [48, 24]",
         ),
@@ -126,7 +125,7 @@ fn model_with_weights_is_timed_against_problems_model() {
     }
 }
 
-/// In training mode, a model changes its running statistics. They are part of its verdict.
+/// In training mode, a model changes its running statistics. They are judged like its output.
 #[test]
 fn running_statistics_of_a_model_in_training_are_judged() {
     let Some((scenario, python)) = prepared() else { return };

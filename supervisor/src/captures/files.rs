@@ -173,7 +173,7 @@ pub(super) fn sync_folder(folder: &Path) -> Result<(), CapturesError> {
 }
 
 /// The folder may not exist yet. Links in the existing part are resolved.
-pub(super) fn resolved(folder: &Path) -> Result<PathBuf, CapturesError> {
+pub(crate) fn resolved(folder: &Path) -> Result<PathBuf, CapturesError> {
     let absolute = std::path::absolute(folder).map_err(failed("resolving", folder))?;
     let existing = absolute.ancestors().find(|parent| parent.exists()).unwrap_or(Path::new("/"));
     let mut resolved = fs::canonicalize(existing).map_err(failed("resolving", existing))?;

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+pub(crate) use files::resolved;
 pub use pack::{Added, Origin, Packed, add, pack};
 
 use opt_shared::capture::CaptureError;

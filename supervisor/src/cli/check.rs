@@ -20,7 +20,7 @@ use super::{CheckArguments, CommandResult, Failure, load_plan, print_out};
 use crate::core::spec::RunSpec;
 use crate::driver::survey::facts::{self, JobFacts, stem};
 use crate::driver::survey::launches::FirstLaunch;
-use crate::driver::survey::limits::{check_floor, limits, whole_memory};
+use crate::driver::survey::limits::{check_floor, limits, memory_of_machine};
 use crate::driver::survey::{read_facts, replay_facts, spec};
 use crate::exit::Exit;
 use crate::plan::lint::{self, Lint, Subject};
@@ -35,7 +35,7 @@ pub(super) fn check(arguments: &CheckArguments) -> CommandResult {
         return signatures(&plan, &facts, arguments.json);
     }
     let replay_facts = replay_facts::read_replays(&plan, &facts).map_err(Failure::usage)?;
-    check_floor(&plan, whole_memory().1).map_err(Failure::host)?;
+    check_floor(&plan, memory_of_machine()).map_err(Failure::host)?;
     let (ceilings, floor) = limits(&plan);
     let cores = crate::memory::host::Host::detect().cores.unwrap_or(1);
     let spec = spec::spec(&plan, &facts, ceilings, floor);

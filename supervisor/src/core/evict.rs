@@ -56,22 +56,15 @@ impl Core {
         let Order { unit, stage, .. } = order;
         let before = self.waiting.filter(|it| (it.unit, it.stage) == (unit, stage));
         let is_news = before.is_none();
-        let since = before.map_or(now, |waiting| waiting.since);
-        self.waiting = Some(Waiting { since, refusal, unit, stage });
+        let (since, is_told) = before.map_or((now, false), |waiting| (waiting.since, waiting.is_told));
+        self.waiting = Some(Waiting { since, refusal, unit, stage, is_told });
         if is_news {
             let reason = match refusal {
                 Refusal::Ceiling { .. } => "the lease does not fit under the ceiling now",
                 Refusal::Floor { .. } => "the machine would fall below its floor",
                 Refusal::DeviceInUse { .. } => "other processes hold device memory that the lease needs",
             };
-            let waits_for_others = !matches!(refusal, Refusal::Ceiling { .. })
-                && self.workers.values().all(|it| it.lease().is_none());
-            if waits_for_others {
-                let reason = format!("nothing runs until there is more memory: {refusal}");
-                self.policy("idle_wait", reason, refusal.numbers());
-            } else {
-                self.policy("wait", reason.to_owned(), refusal.numbers());
-            }
+            self.policy("wait", reason.to_owned(), refusal.numbers());
         }
         let others = self.dispensable().into_iter().filter(|&other| other != worker);
         // The missing memory, and the memory that each worker would free.
@@ -108,7 +101,21 @@ impl Core {
             for other in victims {
                 self.recycle(now, other, RecycleReason::MakeRoom);
             }
+        } else if !is_told && !matches!(refusal, Refusal::Ceiling { .. }) {
+            self.tell_of_idle_wait(&refusal);
         }
+    }
+
+    /// Tells the user that nothing runs, if no lease is held while one waits for memory of other processes.
+    fn tell_of_idle_wait(&mut self, refusal: &Refusal) {
+        if self.workers.values().any(|it| it.lease().is_some()) {
+            return;
+        }
+        if let Some(waiting) = &mut self.waiting {
+            waiting.is_told = true;
+        }
+        let reason = format!("nothing runs until there is more memory: {refusal}");
+        self.policy("idle_wait", reason, refusal.numbers());
     }
 
     /// Returns the memory that comes back without further orders, from workers that are ending or have left runners

@@ -100,6 +100,8 @@ struct Waiting {
     /// The unit that needs the lease, and the stage.
     unit: UnitId,
     stage: Stage,
+    /// Whether the user was told that nothing runs because of this.
+    is_told: bool,
 }
 
 pub struct Core {

@@ -36,7 +36,7 @@ use self::run::room;
 use self::run::supply::Units;
 use self::run::watchdog::{Part, Watchdog};
 use self::run::{Attempts, Run};
-use self::survey::limits::{check_floor, limits_of, whole_memory};
+use self::survey::limits::{check_floor, limits_of, memory_of_machine, whole_memory_of};
 use self::survey::{
     compilers, devices, launches, own_limits, priority, read_facts, replay_facts, same_class, seed, spec,
 };
@@ -89,8 +89,9 @@ pub struct Ended {
 pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Result<Ended, RunError> {
     let mut plan = options.plan;
     own_limits::raise()?;
-    let machine_memory = whole_memory();
-    check_floor(&plan, machine_memory.1)?;
+    let machine = memory_of_machine();
+    check_floor(&plan, machine)?;
+    let machine_memory = whole_memory_of(machine);
     let card =
         devices::card_of(plan.device()).map_err(|why| RunError::NoDevice { device: plan.device(), why })?;
     if let Some(job) = priority::first_refused_job(&plan).map_err(RunError::Capabilities)? {
@@ -102,11 +103,14 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     let facts = read_facts(&plan)?;
     launches::check_names(&plan, &facts)?;
     let replay_facts = replay_facts::read_replays(&plan, &facts)?;
-    let target = options.dir.clone().unwrap_or_else(|| plan.base_dir.join(folder::RUNS).join(&plan.run.name));
+    let runs = plan.base_dir.join(folder::RUNS);
     let mut candidates = plan.jobs.iter().flat_map(|job| &job.candidates);
     let loads_libraries =
         candidates.any(|it| it.source.language.kind().artifact == ArtifactKind::SharedLibrary);
-    room::check(&target, loads_libraries)?;
+    match &options.dir {
+        Some(folder) => room::check(folder, None, loads_libraries)?,
+        None => room::check(&runs, Some(&plan.run.name), loads_libraries)?,
+    }
     let folder = open_folder(&plan, options.dir.as_deref(), options.resume)?;
     opened(folder.path());
     let mut store = open_store(&folder, options.resume)?;

@@ -3,7 +3,7 @@
 //! Reading a plan and surveying captures use several MiB of code that a run does not use afterwards.
 
 use std::ffi::c_void;
-use std::io::{self, BufRead as _, BufReader};
+use std::io::{self, BufReader};
 use std::ops::Range;
 use std::path::Path;
 
@@ -11,27 +11,44 @@ use rustix::mm::{Advice, madvise};
 
 /// Unmaps the code of this program until it is used again.
 pub fn unmap() -> io::Result<()> {
-    for range in mapped(Path::new("/proc/self"))? {
-        // SAFETY: the pages are those of a file, and were never writable, so their content is that of the file. Linux
-        // reads it again at the next access.
+    for range in own_code()? {
+        // SAFETY: none of these pages is a private copy, and none is writable, so all have the content of the file.
+        // Linux reads it again at the next access.
         unsafe { madvise(range.start as *mut c_void, range.len(), Advice::LinuxDontNeed)? };
     }
     Ok(())
 }
 
-/// Returns the address ranges at which a process has mapped the code of its own executable.
-fn mapped(process: &Path) -> io::Result<Vec<Range<usize>>> {
+fn own_code() -> io::Result<Vec<Range<usize>>> {
+    let process = Path::new("/proc/self");
     let program = std::fs::read_link(process.join("exe"))?;
-    let program = program.as_os_str().as_encoded_bytes();
-    let maps = BufReader::new(std::fs::File::open(process.join("maps"))?);
+    let smaps = BufReader::new(std::fs::File::open(process.join("smaps"))?);
+    unchanged_code(smaps, program.as_os_str().as_encoded_bytes())
+}
+
+/// Returns the ranges of addresses at which a process has mapped the code of `program`, without those that have private
+/// copies of pages. A debugger makes such copies, for example.
+fn unchanged_code(smaps: impl io::BufRead, program: &[u8]) -> io::Result<Vec<Range<usize>>> {
     let mut found = Vec::new();
-    for line in maps.split(b'\n') {
-        found.extend(code_range(&line?, program));
+    let mut range = None;
+    for line in smaps.split(b'\n') {
+        let line = line?;
+        if is_header(&line) {
+            range = code_range(&line, program);
+        } else if line.starts_with(b"Anonymous:") {
+            found.extend(range.take().filter(|_| line.ends_with(b" 0 kB")));
+        }
     }
     Ok(found)
 }
 
-/// Parses a line of `maps`: `START-END r-xp OFFSET DEVICE INODE   PATH`. `None` if it is not the code of `program`.
+/// Returns true for the first line of a mapping. All other lines begin with a name and a colon.
+fn is_header(line: &[u8]) -> bool {
+    line.split(|&byte| byte == b' ').next().is_some_and(|word| word.contains(&b'-'))
+}
+
+/// Parses the first line of a mapping: `START-END r-xp OFFSET DEVICE INODE   PATH`. `None` if it is not the code of
+/// `program`.
 fn code_range(line: &[u8], program: &[u8]) -> Option<Range<usize>> {
     let fields = std::str::from_utf8(line.strip_suffix(program)?).ok()?;
     let mut fields = fields.split_ascii_whitespace();
@@ -63,27 +80,51 @@ mod tests {
         assert_eq!(of("1000-3000 r-xp 00000000 00:00 0"), None, "no file");
     }
 
-    fn resident() -> u64 {
-        let smaps = std::fs::read_to_string("/proc/self/smaps").expect("readable");
-        let ranges = mapped(Path::new("/proc/self")).expect("readable");
-        let mut counts = false;
-        let mut kib = 0;
-        for line in smaps.lines() {
-            if let Some(number) = line.strip_prefix("Rss:").filter(|_| counts) {
-                kib += number.trim().trim_end_matches(" kB").parse::<u64>().expect("a number");
-            } else if let Some((start, _)) = line.split_once('-') {
-                counts =
-                    ranges.iter().any(|range| format!("{:x}", range.start) == start.trim_start_matches('0'));
-            }
-        }
-        kib
+    #[test]
+    fn code_with_private_copies_is_left_alone() {
+        let of = |anonymous: &str| {
+            let smaps = format!(
+                "1000-3000 r-xp 00001000 fe:00 42  /a\nRss: 8 kB\nAnonymous: {anonymous} kB\n\
+                 3000-4000 r-xp 00001000 fe:00 43  /b\nRss: 4 kB\nAnonymous: 0 kB\n"
+            );
+            unchanged_code(smaps.as_bytes(), b"/a").expect("readable")
+        };
+        assert_eq!(of("0"), vec![0x1000..0x3000]);
+        assert!(of("4").is_empty() && of("10").is_empty());
     }
 
+    /// Set in the process that measures.
+    const MEASURES: &str = "OPT_TEST_MEASURES_CODE";
+
+    /// Other tests would map code in the same process, so another process measures, in which only this test runs.
     #[test]
     fn program_continues_with_less_memory_after_its_code_is_unmapped() {
-        let before = resident();
-        unmap().expect("unmapped");
-        let after = resident();
-        assert!(after < before, "{after} of {before} KiB are resident");
+        if std::env::var_os(MEASURES).is_some() {
+            for address in own_code().expect("readable").into_iter().flat_map(|range| range.step_by(4096)) {
+                // SAFETY: the address is in the code of this program, which is readable.
+                std::hint::black_box(unsafe { (address as *const u8).read_volatile() });
+            }
+            let before = resident();
+            unmap().expect("unmapped");
+            let after = resident();
+            assert!(after < before / 2, "{after} of {before} KiB are resident");
+            return;
+        }
+        let this = std::env::current_exe().expect("this test");
+        let name = "memory::code::tests::program_continues_with_less_memory_after_its_code_is_unmapped";
+        let output = std::process::Command::new(this)
+            .args(["--exact", name, "--nocapture"])
+            .env(MEASURES, "1")
+            .output()
+            .expect("started");
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && printed.contains("1 passed"), "{output:?}");
+    }
+
+    /// The resident memory of this process that is part of files, in KiB.
+    fn resident() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").expect("readable");
+        let line = status.lines().find_map(|line| line.strip_prefix("RssFile:")).expect("a line");
+        line.trim().trim_end_matches(" kB").trim().parse().expect("a number")
     }
 }

@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// The maximum length of a name or value quoted in a message, in characters. More would fill a terminal.
 const MAX_QUOTE_CHARS: usize = 80;
 
-/// One mistake. Its message begins in lower case, because a shown message begins with the key, if there is one.
+/// One mistake. Its message begins in lower case, because it is shown after the file and the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanError {
     /// The source: the plan's path, `configs/default.toml`, or the `--set` argument.

@@ -245,6 +245,7 @@ fn limited(facts: &Facts<'_>, text: &mut Text) {
 fn write_shape_mismatch(facts: &Facts<'_>, text: &mut Text) {
     entry(facts, text);
     text.line("The caller allocates the outputs with the recorded shape, dtype and strides. Write into them. A kernel that returns its outputs must return tensors of that form.");
+    ending(facts, text);
 }
 
 fn wrong_values(facts: &Facts<'_>, text: &mut Text) {
@@ -265,6 +266,7 @@ fn wrong_values(facts: &Facts<'_>, text: &mut Text) {
     if let Some((passed, run)) = facts.entries {
         text.line(&format!("{passed} of {run} entries that were run match."));
     }
+    ending(facts, text);
 }
 
 fn mismatch(status: Status, found: &Mismatch, text: &mut Text) {
@@ -358,6 +360,7 @@ fn refused_time(facts: &Facts<'_>, text: &mut Text) {
         Status::DeferredWork => "The candidate worked while no call was running. Every call must do its own work and finish it, in all threads, before it returns. Threads that wait must sleep, not spin.",
         _ => "The times measured inside and outside of the call differ: do not change clocks, and do the work within the call.",
     });
+    ending(facts, text);
 }
 
 fn not_the_candidate(facts: &Facts<'_>, text: &mut Text) {

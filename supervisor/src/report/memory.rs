@@ -26,7 +26,7 @@ pub(super) fn predictions(phases: &WorstPhases, width: usize) -> Vec<String> {
     let room = width.saturating_sub(FIXED).max(20);
     let longest = rows.iter().map(|(phase, _)| phase.job.chars().count()).max().unwrap_or(0);
     let job = longest.clamp("job".len(), room / 2);
-    let candidate = room - job;
+    let worst_width = room - job;
     let mut lines = vec![format!(
         "{:<job$}  {:<7}  {:>SIZE$}  {:>SIZE$}  {:>6}  phases, worst",
         "job", "stage", "predicted", "measured", "share"
@@ -40,7 +40,7 @@ pub(super) fn predictions(phases: &WorstPhases, width: usize) -> Vec<String> {
             _ => "-".to_owned(),
         };
         let whose = phase.candidate.as_deref().map_or_else(String::new, |it| format!(", {}", one_line(it)));
-        let worst = shorten(&format!("{count}{whose}"), candidate);
+        let worst = shorten(&format!("{count}{whose}"), worst_width);
         lines.push(format!(
             "{:<job$}  {:<7}  {:>SIZE$}  {:>SIZE$}  {share:>6}  {worst}",
             shorten(&one_line(&phase.job), job),
@@ -57,7 +57,7 @@ pub(super) fn predictions(phases: &WorstPhases, width: usize) -> Vec<String> {
     };
     if phases.rows().iter().any(|(phase, _)| exceeds(phase)) {
         lines.push(
-            "Above 100 %: the candidate or the compiler itself took memory. Such memory has a".to_owned(),
+            "Above the prediction: the candidate or the compiler itself took memory. It has a".to_owned(),
         );
         lines.push("separate limit, which was reserved in addition to the prediction.".to_owned());
     }
@@ -69,7 +69,7 @@ pub(super) fn percent(part: Bytes, whole: Bytes) -> u64 {
     u64::try_from(share).unwrap_or(u64::MAX)
 }
 
-/// A percentage in words. A small share is not shown as zero.
+/// A percentage as text. A share below 1 % that is not zero is shown as such.
 pub(super) fn share(part: Bytes, whole: Bytes) -> String {
     match percent(part, whole) {
         0 if part != Bytes::ZERO => "less than 1 %".to_owned(),
@@ -171,7 +171,7 @@ mod tests {
             let line = text.lines().find(|line| line.starts_with(name)).expect("a row").to_owned();
             line.chars().skip(NAME + GAP).collect::<String>()
         };
-        // First the supervisor and a worker, then a runner that grows, then nothing, then two runners at once.
+        // First the supervisor and a worker, then a runner that grows, then no runner, then two at once.
         let all = row("all processes");
         assert!(all.starts_with("▁▁▁▁") && all.contains("▅▅▆") && all.contains("▁███"), "{text}");
         assert!(row("profiler's runners").trim_start().starts_with("▇▇▇"), "{text}");

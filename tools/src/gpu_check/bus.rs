@@ -80,7 +80,7 @@ pub(crate) fn device_rows(arguments: &Arguments) -> Result<Vec<Row>> {
         Some(peak) => format!("{:.0} % of {peak:.0} GB/s, by its clock and width", 100.0 * rate / peak),
         None => "the rate of its memory is not known here".to_owned(),
     };
-    Ok(vec![Row::measured("copies within the device, read and written", format!("{rate:.1} GB/s"), figures)])
+    Ok(vec![Row::measured("copies within the device, reads plus writes", format!("{rate:.1} GB/s"), figures)])
 }
 
 #[cfg(test)]

@@ -46,21 +46,24 @@ pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
             let grown = full.saturating_sub(before);
             let judgement = Judgement::of(grown <= (cap + SLACK).get());
             Row::new(
-                "the same by NVML",
+                "the same, according to NVML",
                 judgement,
                 format!("use rose by {}", mib(grown)),
                 "of the whole card",
             )
         }
         (Some(before), Some(full)) => {
-            let figures =
-                format!("{} before, {} full; the twin's figures come from a script", mib(before), mib(full));
-            Row::new("the same by NVML", Judgement::Skipped, "-", figures)
+            let figures = format!(
+                "{} used before, {} with the lease full; the twin's figures come from a script",
+                mib(before),
+                mib(full)
+            );
+            Row::new("the same, according to NVML", Judgement::Skipped, "-", figures)
         }
         _ => {
             let why =
                 watched.err().map_or("NVML has no totals for this card".to_owned(), |it| format!("{it:#}"));
-            Row::new("the same by NVML", Judgement::Skipped, "-", why)
+            Row::new("the same, according to NVML", Judgement::Skipped, "-", why)
         }
     };
     Ok(vec![cap_row, released, seen])

@@ -49,7 +49,7 @@ pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
     end(child)?;
     Ok(vec![
         Row::measured(
-            "time to make a context",
+            "time to create a context",
             format!("{:.0} ms", created.as_secs_f64() * 1e3),
             format!("of which cuInit: {:.0} ms", initialised.as_secs_f64() * 1e3),
         ),

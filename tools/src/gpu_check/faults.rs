@@ -202,7 +202,7 @@ pub(crate) fn rows(what: Attempted, arguments: &Arguments) -> Result<Vec<Row>> {
     Ok(vec![
         Row::new(&fault, Judgement::of(is_same), found.text, agreement).emulated(emulated),
         Row::new(
-            format!("`{kernel}` costs its own process, and no other"),
+            format!("`{kernel}` affects only its own process"),
             Judgement::of(is_sticky && works),
             later,
             after,
@@ -228,7 +228,7 @@ pub(crate) fn endless(arguments: &Arguments) -> Result<Vec<Row>> {
     Ok(vec![
         Row::new(format!("the end of `{kernel}`"), Judgement::of(is_endless), text, "").emulated(emulated),
         Row::new(
-            format!("`{kernel}` costs its own process, and no other"),
+            format!("`{kernel}` affects only its own process"),
             Judgement::of(works),
             format!("killed and reaped after {:.1} ms", reaped.as_secs_f64() * 1e3),
             after,

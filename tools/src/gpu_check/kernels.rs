@@ -60,7 +60,7 @@ pub(crate) fn answer(case: &Case, device: &TrialDevice, limit: Duration) -> Answ
 
 fn judged(output: &[u8], expected: &Expected) -> (bool, String) {
     let (found, expected) = match expected {
-        Expected::Bytes(expected) if output == expected => return (true, "right, to the bit".to_owned()),
+        Expected::Bytes(expected) if output == expected => return (true, "correct, bit for bit".to_owned()),
         Expected::Bytes(_) => return (false, "WRONG: other bytes".to_owned()),
         Expected::Floats(expected) => (floats(output), expected),
     };
@@ -74,7 +74,7 @@ fn judged(output: &[u8], expected: &Expected) -> (bool, String) {
         worst = if error.is_nan() { f64::INFINITY } else { worst.max(error) };
     }
     if wrong == 0 && found.len() == expected.len() {
-        (true, format!("right, error up to {worst:.1e}"))
+        (true, format!("correct, error up to {worst:.1e}"))
     } else {
         (false, format!("WRONG: {wrong} of {} values, error up to {worst:.1e}", expected.len()))
     }

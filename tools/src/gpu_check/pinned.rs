@@ -24,14 +24,14 @@ pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
     let given_back = if stays < bytes as u64 / 10 { "yes" } else { "no" };
     Ok(vec![
         Row::measured(
-            format!("as which kind does pinned memory count ({})?", mib(bytes as u64)),
+            format!("what kind of memory does pinned memory count as ({})?", mib(bytes as u64)),
             change(&before, &written),
             format!("right after the allocation, unwritten: {}", change(&before, &allocated)),
         ),
         Row::measured(
             "does freeing pinned memory lower RSS?",
             given_back,
-            format!("{}; {} stay", change(&written, &freed), mib(stays)),
+            format!("{}; {} remain", change(&written, &freed), mib(stays)),
         ),
     ])
 }

@@ -30,7 +30,7 @@ pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
     let mut plain = vec![0u8; BLOCK + ALIGNMENT];
     let skip = plain.as_ptr().align_offset(ALIGNMENT);
     let plain = &mut plain[skip..][..BLOCK];
-    let ways = [("O_DIRECT", libc::O_DIRECT, 0), ("RWF_DONTCACHE", 0, RWF_DONTCACHE), ("plain cold", 0, 0)];
+    let ways = [("O_DIRECT", libc::O_DIRECT, 0), ("RWF_DONTCACHE", 0, RWF_DONTCACHE), ("no flags", 0, 0)];
     let mut rows = Vec::new();
     for (name, flags, read_flags) in ways {
         let into_pinned = file.read(flags, read_flags, pinned.as_mut_slice(), |_| Ok(()));
@@ -42,7 +42,7 @@ pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
         rows.push(Row::measured(
             format!("preadv2, {name}, into pinned memory"),
             shown(&into_pinned),
-            format!("into plain memory {}", shown(&into_plain)),
+            format!("into ordinary memory {}", shown(&into_plain)),
         ));
     }
     let target = open.allocate(BLOCK as u64)?;

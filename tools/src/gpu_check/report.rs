@@ -94,7 +94,8 @@ impl Report {
     pub(crate) fn last_line(&self) -> String {
         let count = |judgement| self.rows().filter(|row| row.judgement == judgement).count();
         format!(
-            "{} steps in {:.0} s on a {}: {} passed, {} failed, {} measured, {} skipped, {} without an answer",
+            "{} checks in {} steps, {:.0} s on a {}: {} passed, {} failed, {} measured, {} skipped, {} without an answer",
+            self.rows().count(),
             self.steps.len(),
             self.took.as_secs_f64(),
             self.kind(),

@@ -123,11 +123,11 @@ pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
     let is_close = difference.abs() <= AGREEMENT;
     let judgement = if arguments.dry_run { Judgement::Measured } else { Judgement::of(is_close) };
     Ok(vec![Row::new(
-        format!("event pairs against a plain loop, matmul of {side}"),
+        format!("event pairs compared with a plain loop, matmul of {side}"),
         judgement,
         format!("{:+.2} %", 100.0 * difference),
         format!(
-            "{} by the median of {count} pairs, {} by the loop; within 2 % on a card",
+            "{} by the median of {count} pairs, {} by the loop; on a card, the two must agree within 2 %",
             micros(median),
             micros(plain)
         ),

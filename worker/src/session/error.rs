@@ -52,7 +52,7 @@ pub(crate) enum SessionError {
     )]
     NoFigures { entry: String },
     #[error(
-        "timing {entry}: a runner used CPU time in {exceeded} of {rounds} idle rounds, in which it had nothing to do: too few to blame its candidate, and too many to trust the times (profile again when the machine is less busy)"
+        "timing {entry}: a runner used CPU time in {exceeded} of {rounds} idle rounds, in which it had nothing to do. This does not prove that its candidate is to blame, but the times cannot be trusted (profile again when the machine is less busy)"
     )]
     NeverIdle { entry: String, exceeded: usize, rounds: usize },
 }

@@ -249,7 +249,7 @@ fn lease_waits_for_the_machines_memory_up_to_a_limit() {
     }
     assert_eq!(harness.orders(), "");
     assert_eq!(harness.policies("idle_wait").len(), 1, "one row for one wait");
-    assert_eq!(harness.policies("wait").len(), 0);
+    assert_eq!(harness.policies("wait").len(), 1);
     harness.available = Some(Bytes::gib(2));
     assert_eq!(harness.lease().attempt, 1);
 

@@ -328,7 +328,7 @@ impl TemporaryFolder {
     /// Creates a folder below `XDG_RUNTIME_DIR` or, if that is too long or not UTF-8, below `/tmp`. Removes the folders
     /// of supervisors that have ended.
     pub fn create() -> Result<Self, FolderError> {
-        let parent = Self::parent();
+        let parent = Self::parent(std::env::var("XDG_RUNTIME_DIR").ok());
         fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
@@ -367,10 +367,11 @@ impl TemporaryFolder {
         Err(FolderError::Io { action: "making a folder below", path: parent, source })
     }
 
-    fn parent() -> PathBuf {
+    /// `runtime` is the folder that the user's environment names, if it is UTF-8.
+    fn parent(runtime: Option<String>) -> PathBuf {
         let uid = rustix::process::geteuid().as_raw();
-        match std::env::var("XDG_RUNTIME_DIR") {
-            Ok(folder) if folder.len() <= MAX_RUNTIME_FOLDER && Path::new(&folder).is_dir() => {
+        match runtime {
+            Some(folder) if folder.len() <= MAX_RUNTIME_FOLDER && Path::new(&folder).is_dir() => {
                 Path::new(&folder).join("opt-supervisor").join("w")
             }
             _ => PathBuf::from(format!("/tmp/opt-supervisor-{uid}")),
@@ -404,6 +405,17 @@ fn clear_abandoned(parent: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn runtime_folder_is_used_only_if_the_paths_of_sockets_below_it_are_short_enough() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let is_used = |length: usize| {
+            let path = folder.path().join("r".repeat(length - folder.path().as_os_str().len() - 1));
+            fs::create_dir(&path).expect("made");
+            TemporaryFolder::parent(path.to_str().map(str::to_owned)).starts_with(&path)
+        };
+        assert!(is_used(MAX_RUNTIME_FOLDER) && !is_used(MAX_RUNTIME_FOLDER + 1));
+    }
 
     #[test]
     fn run_folder_is_never_overwritten_and_never_shared() {

@@ -11,6 +11,7 @@ use opt_shared::room::Room;
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
 use super::Run;
+use crate::captures::resolved;
 use crate::core::event::Event;
 use crate::core::room::Shortage;
 use crate::driver::RunError;
@@ -18,9 +19,11 @@ use crate::memory::pids;
 
 /// The time between two readings.
 const READ_EVERY: Duration = Duration::from_secs(1);
-/// The longest path of a run's folder, in bytes. SQLite allows 512 for the path of a file, and the longest name of its
-/// files is `run.sqlite-journal`. The folder's own name may get a number.
-const MAX_PATH: usize = 480;
+/// The longest path of a run's folder, in bytes. SQLite allows 511 for the path of a file, and the longest name of its
+/// files is `run.sqlite-journal`.
+const MAX_PATH: usize = 492;
+/// The length of what is added to a run's name if there is a folder of that name, such as `-12345`.
+const MAX_NUMBER: usize = 6;
 /// The stack size of the thread, in bytes.
 const STACK: usize = 128 * 1024;
 
@@ -40,23 +43,29 @@ pub enum UnusableFolder {
     )]
     NotUtf8 { path: PathBuf },
     #[error(
-        "the path of the run's folder has {bytes} bytes, and SQLite allows at most {MAX_PATH} (choose another folder with --dir)"
+        "the path of a run's folder in {path} has {bytes} bytes, and its database could be opened only with at most {MAX_PATH} (choose another folder with --dir)",
+        path = path.display()
     )]
-    TooLong { bytes: usize },
+    TooLong { path: PathBuf, bytes: usize },
 }
 
-/// Checks that a folder, which need not exist yet, can be that of a run: its path is UTF-8 and short enough, its file
-/// system has room and, if the run loads libraries, lets them be loaded.
-pub(in crate::driver) fn check(folder: &Path, loads_libraries: bool) -> Result<(), UnusableFolder> {
-    let path = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
-    let existing = path.ancestors().find(|it| it.exists()).unwrap_or(Path::new("/"));
-    let resolved = existing.canonicalize().unwrap_or_else(|_| existing.to_owned());
-    let resolved = path.strip_prefix(existing).map_or(resolved.clone(), |rest| resolved.join(rest));
-    match resolved.to_str() {
-        None => return Err(UnusableFolder::NotUtf8 { path }),
-        Some(text) if MAX_PATH < text.len() => return Err(UnusableFolder::TooLong { bytes: text.len() }),
-        Some(_) => {}
+/// Checks that a folder, which need not exist yet, can be that of a run, or can contain a run's folder of the name
+/// `below`: its path is UTF-8 and short enough, its file system has room and, if the run loads libraries, lets them be
+/// loaded.
+pub(in crate::driver) fn check(
+    folder: &Path,
+    below: Option<&str>,
+    loads_libraries: bool,
+) -> Result<(), UnusableFolder> {
+    let path = resolved(folder).unwrap_or_else(|_| folder.to_owned());
+    let bytes = path.as_os_str().len() + below.map_or(0, |name| 1 + name.len() + MAX_NUMBER);
+    if path.to_str().is_none() {
+        return Err(UnusableFolder::NotUtf8 { path });
     }
+    if MAX_PATH < bytes {
+        return Err(UnusableFolder::TooLong { path, bytes });
+    }
+    let existing = path.ancestors().find(|it| it.exists()).unwrap_or(Path::new("/"));
     let is_noexec = statvfs(existing).is_ok_and(|mount| mount.f_flag.contains(StatVfsMountFlags::NOEXEC));
     if loads_libraries && is_noexec {
         return Err(UnusableFolder::NoExec { path });
@@ -155,16 +164,16 @@ mod tests {
         assert_eq!(error, text);
         let folder = tempfile::tempdir().expect("a folder");
         let nested = folder.path().join("no/such/folder");
-        let is_ok = |path: &Path| check(path, false).is_ok();
+        let is_ok = |path: &Path| check(path, None, false).is_ok();
         assert_eq!(is_ok(&nested), is_ok(folder.path()), "the folder need not exist");
         let not_utf8 = Path::new(std::ffi::OsStr::from_bytes(b"/a/\xff"));
-        assert!(matches!(check(not_utf8, false), Err(UnusableFolder::NotUtf8 { .. })));
+        assert!(matches!(check(not_utf8, None, false), Err(UnusableFolder::NotUtf8 { .. })));
         let of_length = |length: usize| PathBuf::from(format!("/{}", "a".repeat(length - 1)));
-        assert!(matches!(
-            check(&of_length(MAX_PATH + 1), false),
-            Err(UnusableFolder::TooLong { bytes: 481 })
-        ));
-        assert!(!matches!(check(&of_length(MAX_PATH), false), Err(UnusableFolder::TooLong { .. })));
+        let is_too_long = |length, below| {
+            matches!(check(&of_length(length), below, false), Err(UnusableFolder::TooLong { .. }))
+        };
+        assert!(!is_too_long(MAX_PATH, None) && is_too_long(MAX_PATH + 1, None));
+        assert!(!is_too_long(MAX_PATH - MAX_NUMBER - 2, Some("a")) && is_too_long(MAX_PATH, Some("a")));
     }
 
     #[test]

@@ -35,8 +35,10 @@ pub struct FloorTooHigh {
     total: Bytes,
 }
 
-/// Checks that the memory that must stay available to a machine is less than it has, which is `total`.
-pub(crate) fn check_floor(plan: &Plan, total: Bytes) -> Result<(), FloorTooHigh> {
+/// Checks that the memory that must stay available to the machine is less than it has. `total` is `None` if the machine
+/// does not report its memory; no floor is enforced then.
+pub(crate) fn check_floor(plan: &Plan, total: Option<Bytes>) -> Result<(), FloorTooHigh> {
+    let Some(total) = total else { return Ok(()) };
     let floor = plan.memory.host_floor.of(total);
     if floor < total { Ok(()) } else { Err(FloorTooHigh { floor, total }) }
 }
@@ -72,12 +74,22 @@ pub(crate) fn limits_of(
 /// Returns the memory that this process may use, and the memory of the machine. A run calls this only once, because
 /// reading the figures takes memory.
 pub(crate) fn whole_memory() -> (Bytes, Bytes) {
+    whole_memory_of(memory_of_machine())
+}
+
+/// `None` if the machine does not report its memory.
+pub(crate) fn memory_of_machine() -> Option<Bytes> {
     let machine = crate::memory::machine::MachineSampler::open(Path::new("/proc"))
         .and_then(|mut machine| machine.sample())
-        .ok();
+        .ok()?;
+    Some(machine.total)
+}
+
+/// As `whole_memory`, if the machine's memory was read before.
+pub(crate) fn whole_memory_of(machine: Option<Bytes>) -> (Bytes, Bytes) {
     let group = crate::memory::cgroup::memory_limit(Path::new("/")).ok().flatten();
     // If the machine does not report its memory, 1 GiB is assumed.
-    let total = machine.map_or(Bytes::gib(1), |machine| machine.total);
+    let total = machine.unwrap_or(Bytes::gib(1));
     (group.map_or(total, |group| group.limit.min(total)), total)
 }
 
@@ -106,8 +118,9 @@ mod tests {
         let mut plan = plan("auto");
         for (floor, fits) in [(7, true), (8, false), (1000, false)] {
             plan.memory.host_floor = Floor::Amount(Amount::Size(Bytes::gib(floor)));
-            assert_eq!(check_floor(&plan, Bytes::gib(8)).is_ok(), fits, "{floor} GiB of 8");
+            assert_eq!(check_floor(&plan, Some(Bytes::gib(8))).is_ok(), fits, "{floor} GiB of 8");
         }
+        assert!(check_floor(&plan, None).is_ok(), "the machine does not report its memory");
     }
 
     /// `device` is a card's total in GiB, and whether it is integrated.

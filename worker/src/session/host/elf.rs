@@ -110,6 +110,9 @@ impl Dynamic {
 pub(crate) fn other_machine(file: &File) -> Option<String> {
     let ours = MACHINES.iter().find(|(_, name)| *name == std::env::consts::ARCH)?.0;
     let header = bytes(file, 0, HEADER as u64).ok().filter(|header| header.starts_with(b"\x7fELF"))?;
+    if header[5] != 1 {
+        return Some("a big-endian machine".to_owned());
+    }
     let theirs = u16_at(&header, MACHINE);
     let name = MACHINES.iter().find(|(number, _)| *number == theirs).map(|(_, name)| (*name).to_owned());
     (theirs != ours).then(|| name.unwrap_or_else(|| format!("machine {theirs}")))

@@ -127,6 +127,10 @@ impl Search<'_> {
                     continue;
                 }
             };
+            if let Some(machine) = other_machine(&file) {
+                self.libraries.refused.push((path, io::Error::other(format!("it is for {machine}"))));
+                continue;
+            }
             self.seen.push(name.to_owned());
             if let Ok(dynamic) = Dynamic::read(&file) {
                 for needed in &dynamic.needed {
@@ -273,5 +277,23 @@ mod tests {
         );
         assert!(Libraries::default().advice("x: undefined symbol: foo").contains("[build] libraries"));
         assert!(Libraries::default().advice("something else").is_empty());
+        let foreign = |name: &str| {
+            let mut library = std::fs::read(here.join(name)).expect("built");
+            library[18..20].copy_from_slice(&243_u16.to_le_bytes());
+            std::fs::write(here.join(name), library).expect("written");
+        };
+        std::fs::remove_dir(here.join("libthing.so")).expect("ours");
+        build(here, "libthing.so", "int thing(void) { return 0; }", &["-Wl,-soname,libthing.so"]);
+        foreign("libthing.so");
+        let found = Libraries::find(&artifact, &[here.to_owned()], here);
+        assert!(found.advice(words).contains("it is for RISC-V"), "{}", found.advice(words));
+        foreign("candidate.so");
+        let artifact = File::open(here.join("candidate.so")).expect("built");
+        let found = Libraries::find(&artifact, &[], here);
+        assert!(
+            found
+                .advice("x: cannot open shared object file")
+                .contains("it is for RISC-V, and this machine is")
+        );
     }
 }

@@ -60,10 +60,10 @@ pub(super) fn wire_call(
         .map_err(|source| CallError::Entry { entry: name(), source })?;
     let call = call(&entry, signature, &recorded.arguments, form)
         .map_err(|source| CallError::Bind { entry: name(), source })?;
-    let is_tensor = |(index, argument): (u32, &opt_shared::arguments::Argument)| {
+    let tensor_index = |(index, argument): (u32, &opt_shared::arguments::Argument)| {
         matches!(argument.value, ArgumentValue::Tensor(_)).then_some(index)
     };
-    let tensors: Vec<u32> = (0..).zip(&recorded.arguments).filter_map(is_tensor).collect();
+    let tensors: Vec<u32> = (0..).zip(&recorded.arguments).filter_map(tensor_index).collect();
     let outputs = returned(&recorded.outputs).iter().map(|output| Output {
         path: &output.path,
         dtype: output.tensor.dtype.name(),

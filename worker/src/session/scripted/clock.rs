@@ -112,7 +112,7 @@ impl Clock for ScriptedSession<'_> {
         self.rounds += 1;
         self.passed += self.script.idle_takes;
         self.dead |= cpu.is_none();
-        let wake = WakeCost { cpu: Duration::from_micros(1), threads: 1 };
+        let wake = WakeCost { cpu: self.script.idle_wake, threads: 1 };
         let elapsed =
             self.script.idle_handoffs.iter().cycle().nth(self.rounds).unwrap_or(&self.script.handoff);
         let round = |cpu| IdleRound { cpu, wake, elapsed: Some(*elapsed), waited: None };

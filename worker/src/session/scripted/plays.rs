@@ -105,6 +105,8 @@ pub(crate) struct Script {
     pub(crate) leaves_room: bool,
     /// The candidate's CPU time in idle rounds; `None` if it dies in one.
     pub(crate) idle: Vec<Option<Duration>>,
+    /// The CPU time that the candidate is charged for if it is woken and stopped before an idle round.
+    pub(crate) idle_wake: Duration,
     pub(crate) idle_takes: Duration,
     /// The time from waking the candidate to its answer in idle rounds, in turns. If there is none, it is `handoff`.
     pub(crate) idle_handoffs: Vec<Duration>,
@@ -127,6 +129,7 @@ impl Script {
             blocks: vec![BlockPlay::honest(Duration::from_micros(100))],
             leaves_room: true,
             idle: vec![Some(Duration::from_micros(10))],
+            idle_wake: Duration::from_micros(1),
             idle_takes: Duration::ZERO,
             idle_handoffs: Vec::new(),
             death: (Status::Crashed, "ended by SIGSEGV in a call"),

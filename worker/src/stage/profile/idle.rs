@@ -69,12 +69,26 @@ pub(super) fn judge(rounds: &[IdleRound], block: Duration) -> Idleness {
     }
 }
 
-/// The CPU times that exceed the allowance, the smallest first.
-fn exceeding(rounds: &[IdleRound], block: Duration) -> Vec<Duration> {
+/// Returns true if waking and stopping this side's runner without a request already costs more than the allowance. The
+/// machine then charges it for time in which it does not run. A hypervisor that takes the CPU away just when a runner is
+/// stopped does this in most rounds.
+pub(super) fn is_overcharged(rounds: &[IdleRound], block: Duration) -> bool {
+    let bare = median_bare(rounds);
+    let free =
+        WakeCost { cpu: Duration::ZERO, threads: rounds.first().map_or(1, |round| round.wake.threads) };
+    allowance(block, free) < bare
+}
+
+fn median_bare(rounds: &[IdleRound]) -> Duration {
     let mut bares: Vec<Duration> = rounds.iter().map(|round| round.wake.cpu).collect();
     bares.sort_unstable();
+    bares.get(rounds.len() / 2).copied().unwrap_or_default()
+}
+
+/// The CPU times that exceed the allowance, the smallest first.
+fn exceeding(rounds: &[IdleRound], block: Duration) -> Vec<Duration> {
     // The median is used because the bare wake-up of a single round may have been disturbed, like the round itself.
-    let bare = bares.get(rounds.len() / 2).copied().unwrap_or_default();
+    let bare = median_bare(rounds);
     let mut over: Vec<Duration> = rounds
         .iter()
         .filter(|round| allowance(block, WakeCost { cpu: bare, ..round.wake }) < round.cpu)

@@ -9,7 +9,7 @@ use std::time::Duration;
 use opt_shared::outcome::Status;
 
 use super::Stop;
-use super::idle::{Idleness, Share, judge};
+use super::idle::{Idleness, Share, is_overcharged, judge};
 use super::pair::{Context, stop};
 use super::samples::Samples;
 use crate::session::{DeviceFacts, SessionError};
@@ -31,8 +31,15 @@ pub(super) fn works_unasked(
     calls: u32,
 ) -> Result<Option<Stop>, SessionError> {
     let share = |side: &Samples| Share::of(&side.rounds, side.estimate * calls);
+    let stands_out = other.map(share).is_some_and(|other| share(samples).stands_out_from(other));
     match judge(&samples.rounds, samples.estimate * calls) {
         Idleness::Idle => Ok(None),
+        Idleness::Works { rounds, .. }
+            if !stands_out && is_overcharged(&samples.rounds, samples.estimate * calls) =>
+        {
+            let exceeded = share(samples).exceeded as usize;
+            Err(SessionError::NeverIdle { entry: context.recorded.name.clone(), exceeded, rounds })
+        }
         Idleness::Works { least, rounds } => {
             let detail = format!(
                 "its runner used at least {least:?} of CPU time in three quarters or more of {rounds} idle rounds, in which \
@@ -42,7 +49,7 @@ pub(super) fn works_unasked(
         }
         Idleness::Disturbed { exceeded, rounds } => {
             if let Some(other) = other.map(share)
-                && share(samples).stands_out_from(other)
+                && stands_out
             {
                 let detail = format!(
                     "its runner used CPU time in {exceeded} of {rounds} idle rounds, in which it had nothing to do, but the \

@@ -13,6 +13,26 @@ fn profile_detects_work_in_idle_rounds() {
     assert!(matches!(error, SessionError::NeverIdle { .. }), "{error}");
 }
 
+/// Some machines charge a runner for time in which it does not run, when it is stopped.
+#[test]
+fn profile_blames_no_side_that_is_charged_as_much_for_being_stopped() {
+    let charged = || Script { idle: vec![Some(1_200 * US)], idle_wake: 1_100 * US, ..honest(100 * US) };
+    let error = worker_error(charged());
+    assert!(matches!(error, SessionError::NeverIdle { exceeded: 9.., .. }), "{error}");
+    let report = profile(&with_baseline(charged(), honest(100 * US)), &task(&[0], true));
+    assert_eq!(
+        report.head.status,
+        Status::DeferredWork,
+        "the baseline is not charged: {}",
+        report.head.detail
+    );
+    let backend = with_baseline(charged(), charged());
+    let error =
+        run(&backend, &|_, _, _| {}, &task(&[0], true), &mut Head::passed(), &mut Decisions::default())
+            .expect_err("the worker returns an error");
+    assert!(matches!(error, SessionError::NeverIdle { .. }), "{error}");
+}
+
 #[test]
 fn profile_blames_the_side_whose_idle_rounds_alone_show_work() {
     // A thread that works between calls does not get a CPU in every round on a busy machine.

@@ -209,6 +209,16 @@ fn profile_maps_every_failure_of_a_timed_candidate_to_a_status() {
 }
 
 #[test]
+fn profile_keeps_what_a_candidate_printed_before_it_failed() {
+    let mut wrong = playing(|_| Play::WrongFrom(0));
+    wrong.end.stderr_tail = "tile is 0".to_owned();
+    let report = profile(&alone(wrong), &task(&[0], false));
+    assert_eq!(report.head.status, Status::Nondeterministic);
+    let printed = RunnerEnd { stderr_tail: "tile is 0".to_owned(), ..RunnerEnd::default() };
+    assert_eq!(report.head.end, Some(printed), "the worker has ended it, so its signal says nothing");
+}
+
+#[test]
 fn profile_names_the_side_that_failed() {
     for (side, scripts) in [
         (CANDIDATE, [playing(|_| Play::Dies), honest(100 * US)]),
