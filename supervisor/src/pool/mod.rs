@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, unbounded};
+use opt_shared::causes::is_shortage;
 use opt_shared::device::Device;
 use opt_shared::ids::WorkerId;
 use opt_shared::message::{FromWorker, Role, ToWorker};
@@ -89,7 +90,9 @@ struct Runner {
 pub enum Unwatched {
     /// The runner or its worker has died.
     Gone,
-    /// A system call failed. The runner may be alive.
+    /// This process has no descriptors or memory left for it. The runner may be alive.
+    Short(String),
+    /// Another system call failed. The runner may be alive.
     Failed(String),
 }
 
@@ -221,9 +224,14 @@ impl Pool {
         let raw = i32::try_from(pid).ok().and_then(Pid::from_raw).ok_or(Unwatched::Gone)?;
         let pidfd = pidfd_open(raw, PidfdFlags::empty()).map_err(|errno| match errno {
             rustix::io::Errno::SRCH => Unwatched::Gone,
+            errno if is_shortage(&errno) => Unwatched::Short(format!("opening a pidfd: {errno}")),
             errno => Unwatched::Failed(format!("opening a pidfd: {errno}")),
         })?;
-        let (parent, started) = parent_and_start(pid).ok_or(Unwatched::Gone)?;
+        let (parent, started) =
+            parent_and_start(pid).ok_or_else(|| match std::fs::File::open("/proc/self/stat") {
+                Err(error) if is_shortage(&error) => Unwatched::Short(format!("reading its parent: {error}")),
+                _ => Unwatched::Gone,
+            })?;
         // If they differ, another process has the pid now, or the worker has died.
         if parent != member.pid || started != start_time {
             return Err(Unwatched::Gone);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use opt_shared::causes::chain;
+use opt_shared::causes::{chain, is_shortage};
 use opt_shared::ids::WorkerId;
 use opt_shared::message::{GroupLimits, Protection, Role};
 use opt_shared::protection::CGROUP_LEAF;
@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use super::device::RunDevice;
 use super::history::History;
+use super::kept_descriptors::KeptDescriptors;
 use super::leaves::Leaves;
 use super::protections;
 use super::room::RoomWatch;
@@ -47,6 +48,7 @@ pub(crate) struct Machine {
     pub(crate) whole: Bytes,
     /// The time at which each worker was started.
     started: BTreeMap<WorkerId, Instant>,
+    kept_descriptors: KeptDescriptors,
 }
 
 /// A runner that was announced by its worker.
@@ -82,6 +84,7 @@ impl Machine {
             disturbance: Disturbance::read(Path::new("/")),
             whole,
             started: BTreeMap::new(),
+            kept_descriptors: KeptDescriptors::default(),
         }
     }
 
@@ -137,6 +140,7 @@ impl Machine {
         // A worker stops and wakes its runner for each call, so it may have woken a runner that was halted to be
         // killed.
         self.pool.halt_again();
+        self.kept_descriptors.refill();
         let sample = self.sampler.sample();
         self.history.add(now, self.sampler.latest.owed, self.sampler.latest.reclaimable);
         sample
@@ -166,10 +170,22 @@ impl Machine {
     /// Watches a runner. If this fails, the runner must not begin, because its limit could not be enforced.
     pub(crate) fn watch_runner(&mut self, runner: Announced) -> Result<(), Unwatched> {
         let Announced { worker, pid, start_time, limit, files, group_limits } = runner;
-        self.pool.watch_runner(worker, pid, start_time)?;
-        self.sampler
-            .watch(Process::Runner(worker, pid), pid, Some(limit), files, group_limits.tree)
-            .map_err(|error| Unwatched::Failed(chain(&error)))?;
+        let mut watch = || {
+            self.pool.watch_runner(worker, pid, start_time)?;
+            let process = Process::Runner(worker, pid);
+            self.sampler.watch(process, pid, Some(limit), files, group_limits.tree).map_err(|error| {
+                if is_shortage(&error) {
+                    Unwatched::Short(chain(&error))
+                } else {
+                    Unwatched::Failed(chain(&error))
+                }
+            })
+        };
+        if let Err(Unwatched::Short(why)) = watch() {
+            tracing::debug!(%worker, pid, "descriptors that were kept for this are used to watch a runner: {why}");
+            self.kept_descriptors.release();
+            watch()?;
+        }
         self.leaves.announce(worker, pid, limit, group_limits);
         Ok(())
     }

@@ -11,6 +11,7 @@ mod descendants;
 pub(super) mod device;
 mod device_lock;
 mod history;
+mod kept_descriptors;
 pub mod leaves;
 pub(super) mod machine;
 mod mover;

@@ -77,7 +77,7 @@ impl Run<'_> {
                         tracing::debug!(%worker, pid, "a runner ended before it could be watched")
                     }
                     // A runner that cannot be watched must not begin, because nothing would enforce its limit.
-                    Err(Unwatched::Failed(why)) => {
+                    Err(Unwatched::Short(why) | Unwatched::Failed(why)) => {
                         let detail = format!("its runner {pid} could not be watched: {why}");
                         return self.feed(Event::WorkerFault { worker, detail });
                     }
