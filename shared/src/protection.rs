@@ -126,7 +126,7 @@ pub const PROTECTIONS: &[ProtectionKind] = &[
     kind(
         "sealed_memory",
         true,
-        "outputs and streams that grow, and shared memory beside them",
+        "outputs and streams that grow, and new shared memory",
         "tried to grow, shrink and write past the end of a sealed memory file, and to create another memory file or a \
          shared mapping; all were refused",
         USE_REAL_LINUX,

@@ -95,7 +95,7 @@ fn dry_run_gives_an_answer_for_every_step() {
     for (step, words) in [
         ("matmul", "the same bits on both"),
         ("trap", "CUDA_ERROR_LAUNCH_FAILED (719), PTX line"),
-        ("illegal-address", "a new process: right"),
+        ("illegal-address", "a new process: correct"),
         ("endless", "CUDA_ERROR_LAUNCH_TIMEOUT (702)"),
         ("out-of-memory", "CUDA_ERROR_OUT_OF_MEMORY (2)"),
         ("cap", "60.0 MiB placed, then refused"),

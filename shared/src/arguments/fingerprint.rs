@@ -13,7 +13,7 @@ use crate::capture::{Creation, Value};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Fingerprint {
-    Plain { shown: String, digest: [u8; 32] },
+    Digest { shown: String, digest: [u8; 32] },
     Tensor,
     Incomparable(Refusal),
 }
@@ -32,15 +32,15 @@ impl Fingerprint {
     }
 
     pub(super) fn of_plain(value: &PlainValue) -> Self {
-        Self::Plain { shown: value.to_string(), digest: Sha256::digest(value.canonical()).into() }
+        Self::Digest { shown: value.to_string(), digest: Sha256::digest(value.canonical()).into() }
     }
 
-    /// The fingerprint of a value that no kernel takes. A parameter with the same such value in every entry can be left
-    /// out.
+    /// The fingerprint of a value that no kernel can take. If a parameter has the same value of this kind in every
+    /// entry, it can be left out.
     fn of_other(value: &Value, reason: Refusal) -> Self {
         let mut hash = Sha256::new();
         match hash_structure(value, 0, &mut Budget::new(), &mut hash) {
-            Ok(()) => Self::Plain { shown: kind_name(value).to_owned(), digest: hash.finalize().into() },
+            Ok(()) => Self::Digest { shown: kind_name(value).to_owned(), digest: hash.finalize().into() },
             Err(Refusal::Tensor) => Self::Tensor,
             Err(Refusal::TooDeep | Refusal::TooLarge) => Self::Incomparable(reason),
             Err(other) => Self::Incomparable(other),
@@ -49,12 +49,12 @@ impl Fingerprint {
 
     /// The fingerprint of a parameter that an entry lacks and that has no default.
     pub(super) fn nothing() -> Self {
-        Self::Plain { shown: "nothing".to_owned(), digest: [0; 32] }
+        Self::Digest { shown: "nothing".to_owned(), digest: [0; 32] }
     }
 
     pub(super) fn shown(&self) -> String {
         match self {
-            Self::Plain { shown, .. } => shown.clone(),
+            Self::Digest { shown, .. } => shown.clone(),
             Self::Tensor => "a tensor".to_owned(),
             Self::Incomparable(reason) => reason.to_string(),
         }

@@ -24,7 +24,7 @@ pub(super) struct CapturesArguments {
 enum CapturesCommand {
     /// Write the captures of a folder into a store; an interrupted command can be repeated to continue
     Pack {
-        /// Folder with `.pt` files, in it or in its subfolders
+        /// Folder to pack: its `.pt` files and those in its subfolders
         dir: PathBuf,
         /// The store to create
         store: PathBuf,
@@ -109,7 +109,7 @@ pub(super) fn captures(arguments: &CapturesArguments) -> CommandResult {
                 found => format!(", {found} already existed"),
             };
             let text = format!(
-                "{} of {} written{existing}: {}\n",
+                "{} written ({}){existing}: {}\n",
                 counted(unpacked.written, "file", "files"),
                 unpacked.bytes,
                 dir.display()
@@ -133,7 +133,7 @@ pub(super) fn captures(arguments: &CapturesArguments) -> CommandResult {
                 text.push_str(&format!("… and {} more\n", checked.more_findings));
             }
             text.push_str(&format!(
-                "{}: {}, {} of {}\n",
+                "{}: {}, {} ({})\n",
                 if good { "good" } else { "damaged" },
                 counted(checked.entries, "entry", "entries"),
                 counted(checked.blobs, "blob", "blobs"),
@@ -174,10 +174,10 @@ fn print_packed(packed: &Packed, store: &Path, json: bool) -> CommandResult {
     });
     let resumed = match packed.found_done {
         0 => String::new(),
-        done => format!(" ({done} were already packed)"),
+        done => format!(" ({done} already packed)"),
     };
     let text = format!(
-        "{} of {}{resumed} in {} of {}: {}\n",
+        "{} ({}){resumed} in {} ({}): {}\n",
         counted(packed.entries, "entry", "entries"),
         packed.bytes,
         counted(packed.blobs, "blob", "blobs"),
@@ -188,7 +188,7 @@ fn print_packed(packed: &Packed, store: &Path, json: bool) -> CommandResult {
     Ok(exit_of(&packed.left_out))
 }
 
-/// Returns the exit code: good if nothing was left out or failed.
+/// Returns `Good` if `failed` is empty.
 fn exit_of(failed: &[String]) -> Exit {
     if failed.is_empty() { Exit::Good } else { Exit::NonePassed }
 }

@@ -116,7 +116,7 @@ fn next_opening(text: &str, from: usize) -> Option<(usize, &'static str)> {
     places.min()
 }
 
-/// The length of `text` up to the bracket that closes the one opened just before it.
+/// The number of bytes before the bracket that closes the one opened just before `text` starts.
 fn closing(text: &str) -> usize {
     let (mut depth, mut chars) = (1, text.char_indices());
     while let Some((at, char)) = chars.next() {

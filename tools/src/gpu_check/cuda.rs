@@ -1,4 +1,4 @@
-//! Safe wrappers of the driver functions that the measurements need. All `unsafe` calls of CUDA in this program are in
+//! Safe wrappers around the driver functions that the measurements need. All `unsafe` calls of CUDA in this program are in
 //! this module; kernels that are only checked run through the worker's driver instead.
 
 use std::ffi::{CStr, CString, c_void};
@@ -17,8 +17,8 @@ const TWIN_MARK: &[u8] = b"opt_cuda_twin\0";
 const PARAM_END: usize = 0;
 const PARAM_BUFFER: usize = 1;
 const PARAM_BUFFER_BYTES: usize = 2;
-/// The size of a buffer for a text of the driver, in bytes.
-const TEXT: usize = 256;
+/// The size of a buffer for a string that the driver returns, in bytes.
+const STRING_BYTES: usize = 256;
 
 /// Fails with the driver's name for the result, unless the call succeeded.
 fn ok(what: &str, result: sys::CUresult) -> Result<()> {
@@ -54,8 +54,8 @@ impl Description {
     pub(crate) fn of(arguments: &Arguments) -> Result<Self> {
         let is_twin = load_driver()?;
         let device = arguments.ordinal()?;
-        let (mut version, mut name, mut bytes) = (0, [0; TEXT], 0usize);
-        let room = i32::try_from(TEXT - 1)?;
+        let (mut version, mut name, mut bytes) = (0, [0; STRING_BYTES], 0usize);
+        let room = i32::try_from(STRING_BYTES - 1)?;
         // SAFETY: each function writes to the given location, and `name` has the given length.
         unsafe {
             ok("cuInit", sys::cuInit(0))?;
@@ -92,9 +92,9 @@ impl Description {
 }
 
 fn pci(device: i32) -> Result<String> {
-    let mut text = [0; TEXT];
-    let room = i32::try_from(TEXT - 1)?;
-    // SAFETY: the text has room for one more byte than the driver is told, so it ends with a zero.
+    let mut text = [0; STRING_BYTES];
+    let room = i32::try_from(STRING_BYTES - 1)?;
+    // SAFETY: the buffer has one byte more than the driver is told, so the string ends with a zero.
     let text = unsafe {
         ok("cuDeviceGetPCIBusId", sys::cuDeviceGetPCIBusId(text.as_mut_ptr(), room, device))?;
         CStr::from_ptr(text.as_ptr())
@@ -128,7 +128,7 @@ impl Device {
         Ok(Self { ordinal })
     }
 
-    /// Free bytes of the whole device.
+    /// The number of free bytes on the whole device.
     pub(crate) fn free_bytes(&self) -> Result<u64> {
         let (mut free, mut total) = (0usize, 0usize);
         // SAFETY: the call writes both values.
@@ -162,9 +162,9 @@ impl Device {
         ok("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
     }
 
-    /// Copies from pinned memory, and returns the time by an event pair.
+    /// Copies from pinned memory. Returns the time, measured with a pair of events.
     pub(crate) fn time_upload(&self, to: &DeviceMemory, from: &Pinned) -> Result<Duration> {
-        let bytes = from.bytes.min(to.usable());
+        let bytes = from.bytes.min(to.len());
         self.timed(|| {
             // SAFETY: both are at least this long, and the copy is over when `timed` returns.
             ok("cuMemcpyHtoDAsync", unsafe {
@@ -174,7 +174,7 @@ impl Device {
     }
 
     pub(crate) fn time_download(&self, to: &mut Pinned, from: &DeviceMemory) -> Result<Duration> {
-        let bytes = to.bytes.min(from.usable());
+        let bytes = to.bytes.min(from.len());
         self.timed(|| {
             // SAFETY: both are at least this long, and the copy is over when `timed` returns.
             ok("cuMemcpyDtoHAsync", unsafe {
@@ -184,7 +184,7 @@ impl Device {
     }
 
     pub(crate) fn time_copy(&self, to: &DeviceMemory, from: &DeviceMemory) -> Result<Duration> {
-        let bytes = to.usable().min(from.usable());
+        let bytes = to.len().min(from.len());
         self.timed(|| {
             // SAFETY: both are at least this long.
             ok("cuMemcpyDtoDAsync", unsafe {
@@ -206,7 +206,7 @@ impl Device {
     pub(crate) fn kernel(&self, ptx: &str, symbol: &str) -> Result<Kernel> {
         let (ptx, symbol) = (CString::new(ptx)?, CString::new(symbol)?);
         let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: both texts end with a zero, and each call writes one handle. The module is never unloaded.
+        // SAFETY: both strings end with a zero, and each call writes one handle. The module is never unloaded.
         unsafe {
             let result = sys::cuModuleLoadDataEx(
                 &raw mut module,
@@ -266,8 +266,7 @@ impl Device {
         Duration::try_from_secs_f64(f64::from(ms) / 1e3).context("the time between two events")
     }
 
-    /// Creates a pool on this device with the maximum size `bytes`; 0 sets no maximum. The pool step measures
-    /// whether the driver enforces this maximum.
+    /// Creates a pool on this device with `bytes` as its `maxSize`. The pool step tests whether the driver enforces it.
     pub(crate) fn pool(&self, bytes: u64) -> Result<Pool> {
         // SAFETY: the structure consists of numbers and pointers. Zeros are valid for both, and mean "default".
         let mut properties: sys::CUmemPoolProps = unsafe { std::mem::zeroed() };
@@ -289,7 +288,7 @@ pub(crate) struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    fn usable(&self) -> usize {
+    fn len(&self) -> usize {
         to_index(self.bytes)
     }
 }

@@ -64,7 +64,7 @@ fn nonzero_output_fails_where_zeros_are_expected() {
 fn wrong_corner_of_a_large_output_fails() {
     let elements = 4 * L2_CHUNK_ELEMENTS + 5;
     let mut case = Case::filled(DType::Float32, &[elements], |at| if at < 100 { 1e-3 } else { 100.0 });
-    // The five elements after the last full chunk belong to it. As a separate chunk they would fail: their errors are
+    // The five elements after the last full chunk are counted as part of that chunk. As a separate chunk they would fail: their errors are
     // as large as their values.
     for at in 0..5 {
         let index = to_index(elements) - 1 - at;
@@ -155,12 +155,12 @@ fn integers_are_compared_exactly() {
     case.actual[8..16].copy_from_slice(&(large - 1).to_le_bytes());
     let found = case.run();
     assert_eq!((found.passed, found.failed, found.max_absolute_error), (false, 1, 1.0));
-    let mismatch = found.mismatch.expect("one bit");
+    let mismatch = found.mismatch.expect("integers that differ by one are a mismatch");
     assert_eq!(
         (mismatch.expected.as_str(), mismatch.actual.as_str()),
         ("9007199254740993", "9007199254740992")
     );
-    // A plan may set a tolerance for a quantised type.
+    // A plan may set a tolerance for an integer type, for example if its values are quantised.
     case.rules.tolerance.used.atol = 1.0;
     assert!(case.run().passed);
 }

@@ -1,9 +1,9 @@
 //! Opens the entries of a task in order, and decides which of them share a runner and which are opened ahead of their
 //! turn.
 //!
-//! In a verification, while one group is called, a thread opens the entries of the next one, so that disk and candidate
-//! work at the same time. Another thread ends the guards of the previous group's files, which for a large job drop the
-//! pages that the group left in the page cache. Two kinds of groups are opened only in their turn: those whose first
+//! In a verification, while the candidate is called with one group, a thread opens the entries of the next one, so that
+//! disk and candidate work at the same time. Another thread releases the guards of the previous group's files. For a
+//! large job, this drops the pages that the group left in the page cache. Two kinds of groups are opened only in their turn: those whose first
 //! entry has materialised values, and those that share a file with the current group (as all entries of a store do),
 //! because that file is watched for pages that the current group adds. In a profile, every group is opened in its turn.
 
@@ -43,7 +43,7 @@ fn open_files() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// In a verification, the current group is called while the next one is opened.
+/// In a verification, the next group is opened while the candidate is called with the current one.
 pub(super) struct HostGroups<'b> {
     link: &'b Link,
     candidate: String,
@@ -54,19 +54,19 @@ pub(super) struct HostGroups<'b> {
     ranges: Vec<Range<usize>>,
     /// The first entry that has not been returned yet.
     at: usize,
-    /// Copies of the inputs, if they are timed from memory.
+    /// Copies of the inputs, if candidates are timed with copied inputs (`InputMemory::Copied`).
     copied: Option<CopiedInputs>,
     /// True if candidates are called while inputs are read. The page cache is then watched.
     watched: bool,
     ahead: Option<JoinHandle<Option<Opened>>>,
     /// The guards of the captures of the current group.
     reading: Option<EntryGuards>,
-    /// The guards of the previous group, whose runner is dead. A verification ends them while the current group is
-    /// called.
+    /// The guards of the previous group, whose runner is dead. A verification releases them while the candidate is called
+    /// with the current group.
     previous: Option<EntryGuards>,
-    /// The thread that ends the guards of an earlier group.
+    /// The thread that releases the guards of an earlier group.
     releasing: Option<JoinHandle<ReadReport>>,
-    /// The inputs that the last entry used as a whole.
+    /// The inputs of the last entry that were read in full.
     whole: Whole,
     reads: ReadReport,
 }
@@ -95,10 +95,10 @@ struct OpenEntry {
 }
 
 impl Opener {
-    /// Opens the first entries of the range: all of them if they can share a runner.
+    /// Opens as many entries from the start of the range as can share a runner.
     ///
-    /// An entry whose reads must be watched gets its own runner: new pages in the cache show its touches, and the
-    /// previous entry predicts which inputs it reads as a whole. In a verification, an entry that cannot be opened gets
+    /// An entry whose reads must be watched gets its own runner: the pages that enter the cache show what the candidate
+    /// touches, and the previous entry predicts which inputs it will read in full. In a verification, an entry that cannot be opened gets
     /// its own group too. In a profile, it makes its group fail, and no entry of that group is called.
     fn open(&self, range: Range<usize>, expected: Expected) -> Opened {
         let first = &self.entries[range.start];

@@ -18,13 +18,14 @@ struct Limits {
     inherited: Option<Bytes>,
 }
 
-/// Returns the end of a build whose compiler was killed for its memory. `what` describes the kill.
+/// Returns how a build ended whose compiler was killed because it used too much memory. `what` describes the kill.
 pub(super) fn killed_for_memory(task: &BuildTask, what: &str) -> (Status, String) {
     Limits { plan: task.build.memory_for(task.source.language), left: task.memory, inherited: None }.end(what)
 }
 
-/// Returns the end of a build whose compiler reported that it was refused memory. `what` describes the refusal. If
-/// the output may be the source's own words, the limits with which the run was started are no excuse.
+/// Returns how a build ended whose compiler reported that it was refused memory. `what` describes the refusal. If
+/// `may_be_forged`, the source may have made the compiler print this. The limits with which the run was started are then
+/// ignored, because otherwise a candidate could use them to escape the blame.
 pub(super) fn refused_memory(task: &BuildTask, what: &str, may_be_forged: bool) -> (Status, String) {
     let memory = |resource, besides: Bytes| {
         getrlimit(resource).maximum.map(|most| Bytes::new(most).saturating_sub(besides))

@@ -1,4 +1,4 @@
-//! Tests of entries that share a session: the results that count, and those that are repeated alone.
+//! Tests of entries that share a session: which results count, and which entries are repeated alone.
 
 use super::*;
 
@@ -39,7 +39,7 @@ fn verify_calls_entries_of_one_session_one_after_another() {
 
 #[test]
 fn verify_repeats_an_entry_alone_if_the_process_died_in_a_shared_session() {
-    // The second entry kills the shared process. It and the third entry are right in separate ones.
+    // The second entry kills the shared process. In separate processes, the second and third entries are right.
     let shared = Script::of(&[Play::Right, Play::Right, Play::Dies]);
     let right = Script::of(&[Play::Right]);
     let backend = sharing(&[shared, right.clone(), right], 3);
@@ -115,9 +115,9 @@ fn verify_blames_a_candidate_whose_entry_fails_alone_as_well() {
     for (shared, alone, status) in [
         (Script::of(&[Play::Dies]), Script::of(&[Play::Dies]), Status::Crashed),
         (Script::of(&[Play::WrongFrom(0)]), Script::of(&[Play::WrongFrom(0)]), Status::IncorrectNumerical),
-        // The repetition of the entry alone determines the status.
+        // The status is that of the separate session.
         (Script::of(&[Play::Dies]), Script::of(&[Play::WrongFrom(0)]), Status::IncorrectNumerical),
-        // The worker kills a runner that survives, so its end proves nothing.
+        // A runner that refuses the load is still alive, and the worker kills it, so its end proves nothing.
         (
             Script {
                 load: Answer::Done(Loaded::Refused { text: "no".to_owned() }),
@@ -172,7 +172,7 @@ fn verify_reports_that_a_candidate_returns_its_outputs() {
 }
 
 #[test]
-fn verify_names_the_entry_that_cannot_be_opened_among_others() {
+fn verify_names_the_entry_of_a_group_that_cannot_be_opened() {
     let mut backend = sharing(&[Script::of(&[Play::Right])], 2);
     backend.broken = vec![3];
     let report = verify(&backend, &task(&[0, 1, 2, 3]));
@@ -193,8 +193,8 @@ fn verify_numbers_entries_across_groups() {
     // The files differ in size, so `bytes_validated` shows which of them were counted.
     let task = task(&[0, 1, 3, 4]);
     assert_eq!(verify(&backend, &task).body.unsupported, [task.entries[3].id]);
-    // The last entry of the second group dies because of the host, after a right one, so no entry is left to repeat
-    // alone.
+    // In the second group, the first entry is right, and the process dies in the last one because of the host. Such an
+    // entry is not repeated, so no separate session starts.
     let killed = (Status::InfraError, "killed in a call to protect the machine");
     let dies = Script { death: killed, ..Script::of(&[Play::Right, Play::Right, Play::Dies]) };
     let backend = sharing(&[Script::of(&[Play::Right]), dies], 2);
