@@ -239,6 +239,26 @@ fn idle_worker_is_recycled_to_make_room() {
     assert_eq!(harness.done(1), Some((Status::Passed, None)));
 }
 
+/// The user is told once nothing runs any more, not while another lease is held.
+#[test]
+fn user_is_told_when_the_last_lease_ends_and_the_next_one_still_waits() {
+    let mut harness = Harness::new(plan(2));
+    let first = harness.lease();
+    let orders = harness.orders();
+    harness.available = Some(Bytes::gib(1) + Bytes::mib(50));
+    harness.sample(&[]);
+    for _ in 0..5 {
+        harness.answer();
+    }
+    assert_eq!(harness.orders(), orders, "the second candidate waits");
+    assert!(harness.policies("idle_wait").is_empty(), "{:#?}", harness.log);
+    harness.finish(first, Status::Passed);
+    for _ in 0..5 {
+        harness.answer();
+    }
+    assert_eq!((harness.orders(), harness.policies("idle_wait").len()), (orders, 1));
+}
+
 #[test]
 fn lease_waits_for_the_machines_memory_up_to_a_limit() {
     let mut harness = Harness::new(plan(1));
