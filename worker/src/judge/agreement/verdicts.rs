@@ -64,8 +64,8 @@ fn nonzero_output_fails_where_zeros_are_expected() {
 fn wrong_corner_of_a_large_output_fails() {
     let elements = 4 * L2_CHUNK_ELEMENTS + 5;
     let mut case = Case::filled(DType::Float32, &[elements], |at| if at < 100 { 1e-3 } else { 100.0 });
-    // The five elements after the last full chunk are counted as part of that chunk. As a separate chunk they would fail: their errors are
-    // as large as their values.
+    // The five elements after the last full chunk are counted as part of that chunk. As a separate chunk they would
+    // fail: their errors are as large as their values.
     for at in 0..5 {
         let index = to_index(elements) - 1 - at;
         case.expected[index * 4..index * 4 + 4].copy_from_slice(&1e-6_f32.to_le_bytes());

@@ -3,9 +3,10 @@
 //!
 //! In a verification, while the candidate is called with one group, a thread opens the entries of the next one, so that
 //! disk and candidate work at the same time. Another thread releases the guards of the previous group's files. For a
-//! large job, this drops the pages that the group left in the page cache. Two kinds of groups are opened only in their turn: those whose first
-//! entry has materialised values, and those that share a file with the current group (as all entries of a store do),
-//! because that file is watched for pages that the current group adds. In a profile, every group is opened in its turn.
+//! large job, this drops the pages that the group left in the page cache. Two kinds of groups are opened only in their
+//! turn: those whose first entry has materialised values, and those that share a file with the current group (as all
+//! entries of a store do), because that file is watched for pages that the current group adds. In a profile, every
+//! group is opened in its turn.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -98,8 +99,9 @@ impl Opener {
     /// Opens as many entries from the start of the range as can share a runner.
     ///
     /// An entry whose reads must be watched gets its own runner: the pages that enter the cache show what the candidate
-    /// touches, and the previous entry predicts which inputs it will read in full. In a verification, an entry that cannot be opened gets
-    /// its own group too. In a profile, it makes its group fail, and no entry of that group is called.
+    /// touches, and the previous entry predicts which inputs it will read in full. In a verification, an entry that
+    /// cannot be opened gets its own group too. In a profile, it makes its group fail, and no entry of that group is
+    /// called.
     fn open(&self, range: Range<usize>, expected: Expected) -> Opened {
         let first = &self.entries[range.start];
         let mut guards = EntryGuards::watch(std::slice::from_ref(first), self.drop_cache);
