@@ -1,4 +1,4 @@
-//! Units of quantities in function signatures: bytes, and indices into memory.
+//! `Bytes`, the type for numbers of bytes, and the conversion of numbers to indices.
 //!
 //! Times are `std::time::Duration`; only the plan parses text that means a time.
 
@@ -15,7 +15,7 @@ pub const fn to_index(number: u64) -> usize {
     if number > usize::MAX as u64 {
         return usize::MAX;
     }
-    #[expect(clippy::cast_possible_truncation, reason = "compared in the line above")]
+    #[expect(clippy::cast_possible_truncation, reason = "larger values have returned above")]
     let index = number as usize;
     index
 }
@@ -136,7 +136,7 @@ impl fmt::Display for Bytes {
 
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{text}` is not a size (write a number and a unit, such as \"512MiB\", \"1.5GiB\", \"64KiB\" or \"0\")"
+    "`{text}` is not a size (write a number and a unit, such as \"512MiB\", \"1.5GiB\" or \"64KiB\", or write \"0\")"
 )]
 pub struct SizeError {
     pub text: String,

@@ -16,7 +16,7 @@ const KERNELS: [(&str, &str, &str); 7] = [
     ("skips_the_last_row", "UNWRITTEN_OUTPUT", "elements"),
     ("forgets_the_mask", "OUT_OF_BOUNDS", "`output`"),
     ("writes_into_its_input", "INPUT_MUTATED", "stored into the input `input`"),
-    ("uses_what_is_not_there", "RUNTIME_ERROR", "exponential"),
+    ("calls_a_missing_function", "RUNTIME_ERROR", "exponential"),
 ];
 
 pub fn interpreter() -> Option<PathBuf> {

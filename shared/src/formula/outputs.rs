@@ -1,4 +1,4 @@
-//! O and R: the memory of outputs in the layout of a verification and of a profile.
+//! The terms O and R: the memory of outputs in the layout of a verification and of a profile.
 
 use super::{ALIGNMENT, DEVICE_ALIGNMENT};
 use crate::placement::whole_grains;

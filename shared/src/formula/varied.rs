@@ -1,4 +1,4 @@
-//! V: the memory for variants of inputs, so that every timed call of a block can have new values.
+//! The term V: the memory for variants of inputs, so that every timed call of a block can have new values.
 
 use super::ALIGNMENT;
 use crate::placement::whole_grains;

@@ -1,4 +1,4 @@
-//! Unmaps the program's code. Linux maps the pages that are still used again, from the page cache.
+//! Drops the program's code from its resident memory. Linux maps pages that are still used again, from the page cache.
 //!
 //! Reading a plan and surveying captures use several MiB of code that a run does not use afterwards.
 

@@ -252,6 +252,8 @@ fn from_pattern(
     let spot = Rc::new(pattern.spot.clone());
     let mut unknown: Vec<String> = Vec::new();
     let mut missing: Vec<(&'static str, String)> = Vec::new();
+    // One value for all, because there can be a hundred thousand.
+    let no_launch = Arc::default();
     for found in matches {
         if !seen.insert(digest_of_path(&identity(&found.path))) {
             continue;
@@ -274,7 +276,7 @@ fn from_pattern(
                     return;
                 }
                 let length = relative.len();
-                drafts.push(draft_of_file(found.path, length, language, Rc::clone(&spot)));
+                drafts.push(draft_of_file(found.path, length, language, &no_launch, Rc::clone(&spot)));
             }
         }
     }
@@ -313,12 +315,18 @@ fn hint(error: &super::glob::GlobError) -> Option<String> {
 }
 
 /// A candidate whose long name is the last `length` bytes of its path.
-fn draft_of_file(path: PathBuf, length: usize, language: Language, spot: Rc<Spot>) -> Draft {
+fn draft_of_file(
+    path: PathBuf,
+    length: usize,
+    language: Language,
+    no_launch: &Arc<Launch>,
+    spot: Rc<Spot>,
+) -> Draft {
     Draft {
         name: String::new(),
         source: CandidateSource { sources: vec![path], language, symbol: language.kind().symbol.into() },
         partial: None,
-        launch: Arc::default(),
+        launch: Arc::clone(no_launch),
         layers: None,
         spot,
         naming: Naming::File { length },
@@ -434,7 +442,8 @@ fn find_baseline(
         findings.report(&baseline.spot, format!("the name of this file {objection}"));
         return None;
     }
-    drafts.push(draft_of_file(path, file_name.len(), language, Rc::new(baseline.spot.clone())));
+    let spot = Rc::new(baseline.spot.clone());
+    drafts.push(draft_of_file(path, file_name.len(), language, &Arc::default(), spot));
     assign_names(drafts);
     Some(drafts.len() - 1)
 }

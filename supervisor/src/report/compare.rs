@@ -45,7 +45,8 @@ pub struct Ended {
     pub rank: Option<u32>,
     pub speedup: Option<Estimate>,
     pub median_time: Option<Estimate>,
-    /// Whether no timed entry had inputs that varied.
+    /// True if entries were timed in this run, and every call of an entry had the same inputs. Says nothing about the other
+    /// run.
     pub same_inputs: bool,
 }
 
@@ -89,7 +90,8 @@ pub enum Change {
     NoLongerPassed,
     /// The candidate passed in neither run, and its statuses differ.
     OtherStatus,
-    /// The status is the same in both runs, and there is no ratio with an interval.
+    /// The status is the same in both runs, and there is no ratio, because a figure is missing, or is not positive and
+    /// finite.
     None,
 }
 

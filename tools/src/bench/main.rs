@@ -44,7 +44,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Verify a large embedding set: peak owed memory, cache left behind, time compared with `cat`
+    /// Verify a large embedding set: peak owed memory, bytes left in the page cache, time compared with `cat`
     VerifyLarge(verify_large::Arguments),
     /// Verify many prebuilt candidates with small entries: the cost of an entry, compared with a bare process
     Many(many::Arguments),

@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool> {
     std::fs::write(&plan, text)?;
     println!("{} files, {:.2} GiB\n", files.len(), bytes as f64 / f64::from(1 << 30));
     println!(
-        "| what | cache before | seconds | GB/s of file bytes | peak owed MiB | predicted MiB | cache left MiB |"
+        "| what | cache before | seconds | GB/s of file bytes | peak owed MiB | predicted MiB | left in cache MiB |"
     );
     println!("|---|---|---|---|---|---|---|");
     let mut good = true;

@@ -1,4 +1,4 @@
-//! What the simulated machine runs short of: room for builds, processes, and a database that accepts rows.
+//! Shortages of the simulated machine: no room for builds, no more processes, or a database that accepts no rows.
 
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ pub(crate) fn events(tape: &mut Tape) -> Vec<(Moment, Event)> {
     events
 }
 
-/// Chooses the cause of a failure that is the host's fault. Returns what the attempt lacked, if anything,
-/// a name for the cause, and the event that ends a shortage of room for builds, if it ends.
+/// Chooses the cause of a failure that is the host's fault. Returns the room that the attempt lacked, if any; a name
+/// for the cause; and, if a shortage of room for builds ends, the event that ends it.
 pub(crate) fn cause(
     stage: Stage,
     at: Moment,

@@ -1,5 +1,4 @@
-//! Compares one output of a call with the recorded one. Calls the judge's `compare` with the parameters of the attempt:
-//! tolerance, poison and strides.
+//! Calls `compare` for one output of a call, with the tolerance, poison and strides of the attempt.
 
 use opt_shared::capture::Tensor;
 use opt_shared::causes::is_shortage;

@@ -64,7 +64,7 @@ pub fn over_runners(figures: &[f64]) -> Option<Estimate> {
 }
 
 /// The share by which the times of one process may differ from those of other processes with the same kernel. A single
-/// process cannot show this difference, so it is assumed. Too large a value keeps a candidate longer than necessary,
+/// process cannot show this difference, so it is assumed. Too large a value keeps a candidate longer than necessary;
 /// too small a value could drop the winner.
 const UNSEEN_SPREAD: f64 = 0.1;
 
@@ -72,7 +72,7 @@ const UNSEEN_SPREAD: f64 = 0.1;
 /// `None` without pairs, or if a ratio is not positive and finite.
 ///
 /// In logarithms, the half-width is `√(m² + u²)`: m is the larger of the distances of the smallest and the largest pair
-/// from the median, and u is `UNSEEN_SPREAD`.
+/// from the median, and u is `ln(1 + UNSEEN_SPREAD)`.
 pub fn over_pairs(ratios: &[f64]) -> Option<Estimate> {
     if !ratios.iter().all(|&ratio| ratio > 0.0 && ratio.is_finite()) {
         return None;
@@ -86,7 +86,8 @@ pub fn over_pairs(ratios: &[f64]) -> Option<Estimate> {
 /// The 98.75 % quantile of Student's distribution; `None` for 0 degrees of freedom.
 ///
 /// A 95 % interval of a fixed number of runners needs the 97.5 % quantile. But runners are added only until the
-/// interval is narrow, so a chance agreement ends the series: that quantile would give too narrow intervals.
+/// interval is narrow, so the series may stop because a few runners agree by chance. With the 97.5 % quantile, intervals
+/// would then be too narrow.
 fn student(degrees: usize) -> Option<f64> {
     const QUANTILES: [f64; 15] = [
         25.452, 6.205, 4.177, 3.495, 3.163, 2.969, 2.841, 2.752, 2.685, 2.634, 2.593, 2.560, 2.533, 2.510,
@@ -150,7 +151,7 @@ fn median_interval(sorted: &[f64], seed: u64) -> (f64, f64) {
     (quantile(&medians, INTERVAL.0), quantile(&medians, INTERVAL.1))
 }
 
-/// The value at a rank of the resample that contains `sorted[i]` `drawn[i]` times.
+/// The value at a rank of the resample in which `sorted[i]` occurs `drawn[i]` times.
 fn ranked(sorted: &[f64], drawn: &[usize], rank: usize) -> f64 {
     let mut passed = 0;
     for (&value, &times) in sorted.iter().zip(drawn) {
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn median_intervals_cover_the_truth_at_about_their_level() {
+    fn median_intervals_contain_the_truth_about_95_percent_of_the_time() {
         let mut rng = SmallRng::seed_from_u64(7);
         let covered = (0..200)
             .filter(|&trial| {
@@ -218,7 +219,7 @@ mod tests {
                 (summary.ci_low..=summary.ci_high).contains(&100.0)
             })
             .count();
-        // 95 % of 200 are 190; the percentile bootstrap of a median is slightly too wide or too narrow.
+        // 95 % of 200 is 190. The percentile bootstrap interval of a median can be slightly too wide or too narrow.
         assert!((180..=200).contains(&covered), "{covered} of 200");
     }
 

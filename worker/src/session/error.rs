@@ -29,7 +29,7 @@ pub(crate) enum SessionError {
     #[error("placing the inputs, outputs or workspaces of {candidate}")]
     Inputs { candidate: String, source: Cause },
     #[error(
-        "opening {entry}: the machine ran out of open files or memory (raise its limit on open files, or give it more memory)"
+        "opening {entry}: out of file descriptors or memory (raise the limit on open files, or give the machine more memory)"
     )]
     Shortage { entry: String, source: Box<InputFault> },
     #[error("writing new inputs for {entry}")]
@@ -39,7 +39,7 @@ pub(crate) enum SessionError {
     #[error("comparing the outputs of {entry}")]
     Compare { entry: String, source: CompareError },
     #[error(
-        "timing {entry}: whole blocks took no longer than the hand-off, {handoff:?} (profile again when the machine is less busy)"
+        "timing {entry}: at least half of the blocks took no longer than the hand-off, {handoff:?} (profile again when the machine is less busy)"
     )]
     NoTime { entry: String, handoff: Duration },
     #[error(
@@ -57,7 +57,7 @@ pub(crate) enum SessionError {
     NeverIdle { entry: String, exceeded: usize, rounds: usize },
 }
 
-/// The capture is to blame, unless the machine ran out of open files or memory.
+/// The capture is to blame, unless file descriptors or memory ran out.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum InputFault {
     #[error(transparent)]

@@ -51,7 +51,7 @@ fn numpy_scalars_are_numbers() {
 }
 
 #[test]
-fn unsupported_value_is_refused_by_name() {
+fn refusal_says_which_value_is_unsupported() {
     let huge = Value::BigInt(Arc::new(BigInt::from(i64::MAX) + 1));
     let three = Arc::new([Value::None, int(4), Value::None]);
     for (value, part) in [

@@ -1,4 +1,4 @@
-//! Reads the room for files and processes, before a run and during it. The core decides what a shortage means.
+//! Measures the room for files and processes, before a run and during it. The core decides what a shortage means.
 //!
 //! A separate thread takes the readings of a run, because a disk can hang.
 

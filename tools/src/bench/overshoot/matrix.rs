@@ -1,4 +1,4 @@
-//! Thirty ways of using up memory, while what the supervisor writes to works, or is stalled.
+//! Thirty ways of using up memory, each with or without a stall of the supervisor's database, disk or terminal.
 //!
 //! Each way has a run of its own. The stall of a database or a disk begins when the runner exists, that of a terminal
 //! with the run. Each ends a fixed time after the runner appeared. This process watches the memory of the runners by

@@ -1,4 +1,4 @@
-//! Stalls of what a supervisor writes to: its database is locked, its disk is frozen, its terminal accepts no lines.
+//! Stalls of a supervisor's outputs: its database is locked, its disk is frozen, its terminal accepts no lines.
 //! Dropping a stall ends it.
 
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! Reads one large file by every method and through a memory map, compared with raw reads.
+//! Times how fast one large file is read by every method and through a memory map, and compares this with raw reads.
 
 use std::fs::File;
 use std::io::Write;
@@ -60,7 +60,7 @@ pub(super) fn run(folder: &Path, bytes: u64, runs: u32) -> Result<Section> {
         }
     }
     let mut text = format!("{} GiB in one file, {runs} runs in turn\n\n", bytes >> 30);
-    text += "| way | cold GB/s (least–most) | warm GB/s | cache left MiB | peak owed MiB |\n|---|---|---|---|---|\n";
+    text += "| way | cold GB/s (least–most) | warm GB/s | left in cache MiB | peak owed MiB |\n|---|---|---|---|---|\n";
     let mut rows = Vec::new();
     let (mut raw, mut own) = (f64::INFINITY, f64::INFINITY);
     for (at, (name, way)) in ways.iter().enumerate() {
@@ -77,9 +77,9 @@ pub(super) fn run(folder: &Path, bytes: u64, runs: u32) -> Result<Section> {
             cached_after >> 20,
             mib(owed)
         );
-        rows.push(json!({ "way": name, "cold": cold.to_json(), "warm": warm.to_json(), "cache_left_bytes": cached_after, "peak_owed_bytes": owed }));
+        rows.push(json!({ "way": name, "cold": cold.to_json(), "warm": warm.to_json(), "left_in_cache_bytes": cached_after, "peak_owed_bytes": owed }));
     }
-    text += &format!("\nBest method at {:.0} % of the best raw read, by medians.\n\n", raw / own * 100.0);
+    text += &format!("\nThe best method reached {:.0} % of the speed of the best raw read (medians).\n\n", raw / own * 100.0);
     let faults = faults(&path, bytes, runs)?;
     Ok(Section {
         text: text + &faults.text,
@@ -139,7 +139,7 @@ pub(super) fn by_method(path: &Path, bytes: u64, method: ReadMethod, readers: us
 
 fn cached(path: &Path) -> Result<u64> {
     let pages =
-        cached_pages(File::open(path)?.as_fd()).context("this Linux does not report what is cached")?;
+        cached_pages(File::open(path)?.as_fd()).context("this version of Linux does not report what is cached")?;
     Ok(pages * rustix::param::page_size() as u64)
 }
 
@@ -169,12 +169,12 @@ impl Touch {
 /// changed only while the file is opened, because an open file keeps it.
 fn faults(path: &Path, bytes: u64, runs: u32) -> Result<Section> {
     let Some(setting) = Setting::of(path) else {
-        let text = "Reads through a map: not measured, the disk's read-ahead cannot be set here.\n\n";
+        let text = "Reads through a map: not measured, because the disk's read-ahead cannot be set here.\n\n";
         return Ok(Section { text: text.to_owned(), sheet: Value::Null, good: true });
     };
     let mut raw = Vec::new();
     let mut seconds = vec![Vec::new(); Touch::ALL.len()];
-    let mut turned = 0;
+    let mut dense_runs = 0;
     for _ in 0..runs {
         prepare(path, true)?;
         raw.push(timed(|| read(path, bytes, Way::Raw("direct")))?);
@@ -190,7 +190,7 @@ fn faults(path: &Path, bytes: u64, runs: u32) -> Result<Section> {
                 let watch = watched.start();
                 watch.set_runner(std::process::id());
                 let touched = touch(&file, bytes, way);
-                turned += watch.stop().turned;
+                dense_runs += watch.stop().turned;
                 touched
             })?);
         }
@@ -207,7 +207,7 @@ fn faults(path: &Path, bytes: u64, runs: u32) -> Result<Section> {
         rows.push(json!({ "way": name, "cold": cold.to_json() }));
     }
     text += &format!("\nReading ahead: {gain:.2} times as fast as plain faults.\n\n");
-    ensure!(turned == runs, "the reads were recognised as dense in {turned} of {runs} runs");
+    ensure!(dense_runs == runs, "the reads were recognised as dense in {dense_runs} of {runs} runs");
     Ok(Section {
         text,
         sheet: json!({ "read_ahead_kib": COMMON_READ_AHEAD, "ways": rows, "read_ahead_over_plain": gain }),
@@ -240,7 +240,7 @@ impl Setting {
     }
 }
 
-/// How many bytes are populated at a time; small enough for a small cache.
+/// The number of bytes that are populated at a time: as many as the other methods read at a time.
 const PIECE: usize = 4 << 20;
 
 fn touch(file: &File, bytes: u64, way: Touch) -> Result<()> {

@@ -1,4 +1,5 @@
-//! Widens the interval of a speed-up whose blocks were disturbed to what the shortest blocks of each side allow. Pure.
+//! If blocks were disturbed, extends the interval of the speed-up to the ratios that the shortest blocks of each side
+//! allow. Pure.
 //!
 //! Waiting for a CPU makes blocks longer, so a call takes at most about as long as in the shortest block. If threads
 //! waited in that block, the call takes less, by at most the sum of their waits.

@@ -28,7 +28,7 @@ use crate::page_cache::EntryGuards;
 use crate::recorded::{Recorded, RecordedError};
 use crate::residency::staging::Source;
 
-/// An error for which a capture is to blame, unless the machine ran out of open files or memory.
+/// An error for which a capture is to blame, unless file descriptors or memory ran out.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CapturesError {
     #[error(transparent)]
