@@ -79,7 +79,10 @@ pub(super) fn run(folder: &Path, bytes: u64, runs: u32) -> Result<Section> {
         );
         rows.push(json!({ "way": name, "cold": cold.to_json(), "warm": warm.to_json(), "left_in_cache_bytes": cached_after, "peak_owed_bytes": owed }));
     }
-    text += &format!("\nThe best method reached {:.0} % of the speed of the best raw read (medians).\n\n", raw / own * 100.0);
+    text += &format!(
+        "\nThe best method reached {:.0} % of the speed of the best raw read (medians).\n\n",
+        raw / own * 100.0
+    );
     let faults = faults(&path, bytes, runs)?;
     Ok(Section {
         text: text + &faults.text,
@@ -138,8 +141,8 @@ pub(super) fn by_method(path: &Path, bytes: u64, method: ReadMethod, readers: us
 }
 
 fn cached(path: &Path) -> Result<u64> {
-    let pages =
-        cached_pages(File::open(path)?.as_fd()).context("this version of Linux does not report what is cached")?;
+    let pages = cached_pages(File::open(path)?.as_fd())
+        .context("this version of Linux does not report what is cached")?;
     Ok(pages * rustix::param::page_size() as u64)
 }
 
