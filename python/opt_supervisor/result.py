@@ -115,6 +115,7 @@ class Result:
             "feedback": self.feedback,
             "compiler_log": str(build.get("log_head") or ""),
             "stderr": str(self.raw.get("stderr_tail") or ""),
+            "stdout": str(self.raw.get("stdout_tail") or ""),
             "failures": json.dumps(failures, indent=1) if failures else "",
         }
         return {name: text[:MAX_TEXT] for name, text in texts.items() if text}

@@ -199,6 +199,8 @@ pub struct CandidateRecord {
     pub signal: Option<String>,
     pub exit_code: Option<i32>,
     pub stderr_tail: Option<String>,
+    #[serde(default)]
+    pub stdout_tail: Option<String>,
     pub output_truncated: bool,
     pub failures: Vec<EntryFailure>,
     pub verify: Option<VerifyRecord>,

@@ -28,6 +28,7 @@ mod messages;
 mod openmp;
 mod ops;
 mod plan_mistakes;
+mod printed;
 mod python;
 mod python_kernels;
 mod reads;

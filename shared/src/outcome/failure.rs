@@ -13,6 +13,9 @@ pub struct RunnerEnd {
     pub exit_code: Option<i32>,
     /// The end of what is kept of the runner's standard error or, on the emulated device, of what its kernels printed.
     pub stderr_tail: String,
+    /// The end of what is kept of its standard output.
+    #[serde(default)]
+    pub stdout_tail: String,
     /// True if the runner's output filled the room for output, so that some may be lost.
     pub output_truncated: bool,
     /// True if the runner was ended by a SIGKILL that we did not send, and no PID namespace proves that the signal came

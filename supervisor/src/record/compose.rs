@@ -29,6 +29,7 @@ impl CandidateRecord {
             signal: None,
             exit_code: None,
             stderr_tail: None,
+            stdout_tail: None,
             output_truncated: false,
             failures: Vec::new(),
             verify: None,
@@ -116,7 +117,9 @@ impl CandidateRecord {
         let end = end.unwrap_or_default();
         self.signal = end.signal;
         self.exit_code = end.exit_code;
-        self.stderr_tail = (!end.stderr_tail.is_empty()).then_some(end.stderr_tail);
+        let unless_empty = |text: String| (!text.is_empty()).then_some(text);
+        self.stderr_tail = unless_empty(end.stderr_tail);
+        self.stdout_tail = unless_empty(end.stdout_tail);
     }
 
     fn absorb_runner_peak(&mut self, peak: Option<Bytes>) {

@@ -178,6 +178,7 @@ fn failed(name: &str) -> CandidateRecord {
         signal: text("SIGSEGV"),
         exit_code: Some(3),
         stderr_tail: text("oh no"),
+        stdout_tail: text("tile 3"),
         failures: vec![EntryFailure {
             entry: "entry_000003".to_owned(),
             status: Status::IncorrectNumerical,

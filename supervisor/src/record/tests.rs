@@ -98,7 +98,7 @@ fn expected_field_names_exist() {
     has(
         "/jobs/0/candidates/0",
         "name,status,blame,rank,artifact_digest,detail,failed_stage,feedback,source,build,signal,exit_code,\
-         stderr_tail,failures,verify,profile,speedup,resources,attempts",
+         stderr_tail,stdout_tail,failures,verify,profile,speedup,resources,attempts",
     );
     has("/jobs/0/candidates/0/source", "path,digest");
     has("/jobs/0/candidates/2/build", "compiler,flags,log_head");

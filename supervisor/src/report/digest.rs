@@ -150,11 +150,11 @@ impl JobDigest {
             self.entries_left_out = self.entries_left_out.max(left_out);
             profile.entries.truncate(limits.entries);
         }
-        if let Some(tail) = &mut candidate.stderr_tail
-            && MAX_EXCERPT < tail.len()
-        {
-            let start = tail.ceil_char_boundary(tail.len() - MAX_EXCERPT);
-            tail.replace_range(..start, "[…] ");
+        for tail in [&mut candidate.stderr_tail, &mut candidate.stdout_tail].into_iter().flatten() {
+            if MAX_EXCERPT < tail.len() {
+                let start = tail.ceil_char_boundary(tail.len() - MAX_EXCERPT);
+                tail.replace_range(..start, "[…] ");
+            }
         }
         if let Some(build) = &mut candidate.build
             && MAX_EXCERPT < build.log_head.len()

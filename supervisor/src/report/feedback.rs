@@ -5,6 +5,7 @@
 
 mod emulated;
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use opt_shared::outcome::{Body, EntryFailure, EntryProfile, Mismatch, Pattern, Report, RunnerEnd, Status};
@@ -15,7 +16,8 @@ use crate::record::Stage;
 
 /// Longest feedback, in bytes.
 pub const MAX_FEEDBACK: usize = 2 << 10;
-/// Longest excerpt of the compiler's output or of standard error, in bytes. The rest is for our own findings.
+/// Longest excerpt of the compiler's output, of standard error or of standard output, in bytes. The rest is for our own
+/// findings.
 const MAX_EXCERPT: usize = 1200;
 /// Longest line, in bytes. If a line with the longest list of arguments needs more, that limit applies to every line.
 const MAX_LINE: usize = 400;
@@ -165,7 +167,7 @@ fn compilation(facts: &Facts<'_>, text: &mut Text) {
     } else {
         text.line("Fix the first error; the others often follow from it.");
     }
-    text.excerpt("compiler", facts.log);
+    text.first_part("compiler", facts.log);
 }
 
 fn loading(facts: &Facts<'_>, text: &mut Text) {
@@ -390,7 +392,8 @@ fn ending(facts: &Facts<'_>, text: &mut Text) {
         (None, Some(code)) => text.line(&format!("The process ended with exit code {code}.")),
         (None, None) => {}
     }
-    text.excerpt("standard error", &end.stderr_tail);
+    text.last_part("standard error", &end.stderr_tail);
+    text.last_part("standard output", &end.stdout_tail);
 }
 
 /// A text that cannot grow beyond its limit.
@@ -407,7 +410,17 @@ impl Text {
         }
     }
 
-    fn excerpt(&mut self, name: &str, foreign: &str) {
+    /// Adds the first part of a foreign text.
+    fn first_part(&mut self, name: &str, foreign: &str) {
+        self.part(name, foreign, head);
+    }
+
+    /// Adds the last part of a foreign text.
+    fn last_part(&mut self, name: &str, foreign: &str) {
+        self.part(name, foreign, tail);
+    }
+
+    fn part(&mut self, name: &str, foreign: &str, cut: for<'t> fn(&'t str, usize) -> Cow<'t, str>) {
         let foreign = printable(foreign);
         let foreign = foreign.trim_end();
         let title = format!("--- {name}:\n");
@@ -415,17 +428,27 @@ impl Text {
         if foreign.trim().is_empty() || room < "…".len() + 1 {
             return;
         }
-        let _ = writeln!(self.0, "{title}{}", head(foreign, room));
+        let _ = writeln!(self.0, "{title}{}", cut(foreign, room));
     }
 }
 
 /// Returns the beginning of the text, at most `limit` bytes.
-fn head(text: &str, limit: usize) -> std::borrow::Cow<'_, str> {
+fn head(text: &str, limit: usize) -> Cow<'_, str> {
     if text.len() <= limit {
         return text.into();
     }
     let cut = text.floor_char_boundary(limit.saturating_sub("…".len()));
     if limit < "…".len() { "".into() } else { format!("{}…", &text[..cut]).into() }
+}
+
+/// Returns the end of the text, at most `limit` bytes.
+fn tail(text: &str, limit: usize) -> Cow<'_, str> {
+    if text.len() <= limit {
+        return text.into();
+    }
+    let Some(room) = limit.checked_sub("…".len()) else { return "".into() };
+    let cut = text.ceil_char_boundary(text.len() - room);
+    format!("…{}", &text[cut..]).into()
 }
 
 #[cfg(test)]

@@ -83,6 +83,7 @@ fn clip_failures(failures: &mut Vec<EntryFailure>) {
 fn clip_end(end: Option<&mut RunnerEnd>) {
     if let Some(end) = end {
         clip_in_place(&mut end.stderr_tail, MAX_LOG);
+        clip_in_place(&mut end.stdout_tail, MAX_LOG);
     }
 }
 
@@ -93,7 +94,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn clipped_text_keeps_its_beginning_and_its_limit(text in "\\PC{0,80}", limit in 8usize..64) {
+        fn clipped_text_keeps_its_beginning_and_stays_within_the_limit(text in "\\PC{0,80}", limit in 8usize..64) {
             let clipped = clip(&text, limit);
             prop_assert!(clipped.len() <= limit);
             if text.len() <= limit {

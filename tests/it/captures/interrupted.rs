@@ -1,5 +1,5 @@
-//! Kills `captures pack` fifty times: every blob with its final name is complete, and the store that is continued
-//! equals one that was packed without interruption. Also tests the messages about unfinished stores.
+//! Kills `captures pack` fifty times: every blob with its final name is complete, and the store that results when
+//! packing is continued equals one that was packed without interruption. Also tests the messages about unfinished stores.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use super::{captures_below, pack, tree};
 use crate::report::browser::skipped;
 
 const KILLS: u32 = 50;
-/// Each kill waits for a random number of new files below this limit.
+/// Before each kill, the test waits for a random number of new files, less than this.
 const MAX_FILES: u64 = 40;
 
 /// Asserts that two stores are equal except for the start time in the index and the index's digest.

@@ -17,4 +17,5 @@ pub(crate) mod map;
 mod nvrtc;
 mod python;
 pub mod serve;
+mod stdout;
 pub(crate) mod zygote;

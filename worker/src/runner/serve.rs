@@ -55,6 +55,7 @@ pub(super) fn begin(host: Option<Interpreter>) -> i32 {
     // SAFETY: the worker that started us opened these two descriptors for us, and no other code uses them.
     let (socket, control) =
         unsafe { (BorrowedFd::borrow_raw(SOCKET_FD), BorrowedFd::borrow_raw(CONTROL_FD)) };
+    super::stdout::write_line_by_line();
     let Ok(page) = ControlMap::attach(control) else { return 3 };
     let page = page.leak();
     #[cfg(target_env = "gnu")]

@@ -20,9 +20,10 @@ pub(crate) const POISONS: [u8; 4] = [0xff, 0x5a, 0xa5, 0x3c];
 /// captured bytes were verified so far, or timed in the current batch (0 in a replay).
 pub(crate) type Progress<'a> = &'a dyn Fn(u32, u32, Bytes);
 
-/// Returns a runner's end; `None` if it has no signal, no exit code and no error output.
+/// Returns a runner's end; `None` if it has no signal, no exit code and no output.
 pub(crate) fn informative_end(end: RunnerEnd) -> Option<RunnerEnd> {
-    (end.signal.is_some() || end.exit_code.is_some() || !end.stderr_tail.is_empty()).then_some(end)
+    let has_output = !end.stderr_tail.is_empty() || !end.stdout_tail.is_empty();
+    (end.signal.is_some() || end.exit_code.is_some() || has_output).then_some(end)
 }
 
 /// Returns what a runner has printed, if it was still alive when its candidate failed. The worker has then ended it, so

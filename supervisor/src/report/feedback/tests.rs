@@ -152,20 +152,39 @@ fn mismatch_has_location_values_and_a_hint() {
 }
 
 #[test]
-fn crash_has_signal_arguments_and_stderr() {
+fn crash_has_signal_arguments_and_output() {
     let end = RunnerEnd {
         signal: Some("SIGSEGV".to_owned()),
         exit_code: None,
         stderr_tail: "loading weights\n\x1b[31mboom".to_owned(),
+        stdout_tail: "tile 3".to_owned(),
         output_truncated: false,
         unknown_sender: false,
     };
     let failures = vec![failure(Status::Crashed, "died in call 1", None)];
     let text = feedback(Stage::Verify, &verify(Status::Crashed, "", failures, Some(end)));
-    for wanted in ["SIGSEGV", "input: bfloat16[4, 33]", "not mapped", "boom", "died in call 1"] {
+    for wanted in [
+        "SIGSEGV",
+        "input: bfloat16[4, 33]",
+        "not mapped",
+        "error:\nloading weights\n",
+        "output:\ntile 3",
+        "died in call 1",
+    ] {
         assert!(text.contains(wanted), "`{wanted}` is not in:\n{text}");
     }
     assert!(!text.contains('\x1b'), "{text}");
+}
+
+#[test]
+fn feedback_has_the_end_of_a_long_output() {
+    let end = RunnerEnd {
+        exit_code: Some(1),
+        stderr_tail: format!("{}the cause", "a line\n".repeat(280)),
+        ..RunnerEnd::default()
+    };
+    let text = feedback(Stage::Verify, &verify(Status::Crashed, "", vec![], Some(end)));
+    assert!(text.trim_end().ends_with("the cause") && text.contains("--- standard error:\n…"), "{text}");
 }
 
 #[test]
@@ -189,7 +208,7 @@ proptest! {
     ) {
         let status = Status::ALL[which];
         let long = stranger.repeat(repeated);
-        let end = RunnerEnd { signal: Some(long.clone()), exit_code: None, stderr_tail: long.clone(), output_truncated: true, unknown_sender: false };
+        let end = RunnerEnd { signal: Some(long.clone()), exit_code: None, stderr_tail: long.clone(), stdout_tail: long.clone(), output_truncated: true, unknown_sender: false };
         let mut failed = failure(status, &long, Some(mismatch_with(Pattern::Scattered)));
         failed.args = vec![long.clone(); 3];
         for report in [verify(status, &long, vec![failed], Some(end)), build(status, &long)] {

@@ -32,7 +32,7 @@ fn card(digest: &JobDigest, candidate: &CandidateRecord) -> Markup {
     let detail = candidate.detail.as_deref().map(one_line).unwrap_or_default();
     let failure = candidate.failures.first();
     let log = candidate.build.as_ref().map(|build| build.log_head.trim()).filter(|log| !log.is_empty());
-    let tail = candidate.stderr_tail.as_deref().map(str::trim).filter(|tail| !tail.is_empty());
+    let outputs = [("error", &candidate.stderr_tail), ("output", &candidate.stdout_tail)];
     html! {
         details {
             summary {
@@ -54,7 +54,12 @@ fn card(digest: &JobDigest, candidate: &CandidateRecord) -> Markup {
                 @if candidate.build.is_some() && candidate.failures.is_empty() && candidate.verify.is_none() {
                     @if let Some(log) = log { p.label { "compiler output" } pre { (printable(log)) } }
                 }
-                @if let Some(tail) = tail { p.label { "the end of its standard error" } pre { (printable(tail)) } }
+                @for (name, tail) in outputs {
+                    @if let Some(tail) = tail.as_deref().map(str::trim).filter(|tail| !tail.is_empty()) {
+                        p.label { "the end of its standard " (name) }
+                        pre { (printable(tail)) }
+                    }
+                }
                 @if let Some(failure) = failure {
                     p.label { "run this entry again" }
                     pre { "opt-supervisor repro RUN_DIR " (quoted(&format!("{}/{}", digest.job.name, candidate.name))) " --entry " (quoted(&failure.entry)) }

@@ -90,6 +90,7 @@ fn foreign_text_cannot_become_markup() {
         candidate.feedback = Some(hostile.to_owned());
         candidate.signal = Some(hostile.to_owned());
         candidate.stderr_tail = Some(hostile.to_owned());
+        candidate.stdout_tail = Some(hostile.to_owned());
         candidate.source.path = Some(hostile.to_owned());
         for failure in &mut candidate.failures {
             failure.entry = hostile.to_owned();
@@ -129,7 +130,7 @@ fn page_of_many_candidates_says_how_many_it_left_out() {
     for number in 0..500 {
         let mut one = failed.clone();
         one.name = format!("bad-{number}");
-        one.stderr_tail = Some(log.clone());
+        (one.stderr_tail, one.stdout_tail) = (Some(log.clone()), Some(log.clone()));
         job.candidates.push(one);
         let mut other = passed.clone();
         other.name = format!("good-{number}");

@@ -125,6 +125,7 @@ pub(super) fn verify_report() -> Report {
             signal: Some("SIGSEGV".to_owned()),
             exit_code: None,
             stderr_tail: "oh no".to_owned(),
+            stdout_tail: "tile 3".to_owned(),
             output_truncated: false,
             unknown_sender: false,
         }),

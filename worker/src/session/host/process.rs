@@ -28,8 +28,8 @@ use crate::sandbox::streams::Stream;
 use crate::sandbox::timeout::{self, Timeout};
 use crate::session::{Called, Loaded};
 
-/// The largest part of standard error that is reported, in bytes.
-const STDERR_TAIL: usize = 2048;
+/// The largest parts of standard error and of standard output that are reported, in bytes.
+const OUTPUT_TAIL: usize = 2048;
 /// A stop takes microseconds unless a thread of the runner hangs in a system call.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
 /// A killed runner that takes longer to end is assumed to be stuck in uninterruptible sleep (D state), and the worker
@@ -465,7 +465,8 @@ impl Runner {
         let report = RunnerEnd {
             signal: end.signal_name().map(str::to_owned),
             exit_code: end.code(),
-            stderr_tail: self.stderr.tail(STDERR_TAIL),
+            stderr_tail: self.stderr.tail(OUTPUT_TAIL),
+            stdout_tail: self.stdout.tail(OUTPUT_TAIL),
             output_truncated: self.stdout.is_truncated() || self.stderr.is_truncated(),
             unknown_sender: answer.killed.is_none()
                 && !self.handle.namespaces().pid

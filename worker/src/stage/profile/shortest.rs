@@ -1,5 +1,5 @@
-//! If blocks were disturbed, extends the interval of the speed-up to the ratios that the shortest blocks of each side
-//! allow. Pure.
+//! Extends the interval of the speed-up to the ratios that the shortest blocks of each side allow. Used if disturbed
+//! blocks count. Pure.
 //!
 //! Waiting for a CPU makes blocks longer, so a call takes at most about as long as in the shortest block. If threads
 //! waited in that block, the call takes less, by at most the sum of their waits.
@@ -10,7 +10,8 @@ use super::samples::Samples;
 
 /// The smallest share of a block that counts as work. Without it, a block that only waited would have no lower bound.
 const MIN_WORK: f64 = 0.01;
-/// Among the blocks that are at most this much longer than the shortest, the one with the shortest waits tells most.
+/// Only blocks that are at most this many times as long as the shortest count for the lower bound. The bound comes from
+/// the one of them whose time without its waits is longest.
 const SIMILAR: f64 = 1.02;
 /// If the share of the time for which the candidate's threads waited is more than this many times the baseline's, the
 /// candidate caused these waits itself, and gains nothing by them.
@@ -64,6 +65,7 @@ mod tests {
             // Neither waited: only the ratio of the shortest times is added.
             (&[(1.0, 0.0)][..], &[(2.0, 0.0)][..], 2.0, 3.2),
             (&[(1.0, 0.0)], &[(4.0, 0.0)], 2.8, 4.0),
+            // Waits in a block that is much longer than the shortest do not count.
             (&[(1.0, 0.0)], &[(3.0, 0.0), (9.0, 8.9)], 2.8, 3.2),
             // The baseline waited, so it may be faster; the candidate waited, so the ratio may be larger.
             (&[(1.0, 0.0)], &[(3.0, 1.5)], 1.5, 3.2),

@@ -168,16 +168,16 @@ fn device_without_a_clock_times_nothing() {
 
 #[test]
 fn no_call_finds_outputs_of_an_earlier_one() {
-    let found = Arc::new(AtomicU32::new(0));
-    let seen = Arc::clone(&found);
+    let calls = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&calls);
     let (entry, _) = Race::of(move |memory: &mut FakeMemory, params: &[u64]| {
         let slot = memory.read(params[1], usize::try_from(OUTPUT).expect("small"));
         assert!(slot.iter().all(|&byte| byte == slot[0]) && crate::stage::POISONS.contains(&slot[0]));
-        seen.fetch_add(1, Ordering::Relaxed);
+        counted.fetch_add(1, Ordering::Relaxed);
         taking(100 * US)(memory, params)
     })
     .passes();
-    let calls = found.load(Ordering::Relaxed);
+    let calls = calls.load(Ordering::Relaxed);
     assert!(100 < calls && entry.slots_checked != 0, "{calls} calls");
 }
 
@@ -221,7 +221,7 @@ fn argument_that_a_call_changes_is_restored_in_every_slot() {
 #[test]
 fn throttled_blocks_are_discarded_with_their_pairs_and_counted() {
     let race = Race::of(taking(100 * US));
-    // The clock rate is read twice for each block. In about two of every 30 blocks, it is less than half.
+    // The clock rate is read twice for each block. In about two of every 30 blocks, it is less than half of the usual rate.
     race.script.lock().clock.mhz =
         (0..4000).map(|reading| if reading % 60 < 4 { 900 } else { 1980 }).collect();
     let (entry, _) = race.passes();
@@ -318,7 +318,7 @@ fn kernel_that_remembers_results_does_not_win() {
     race.ends_as(Status::Nondeterministic, "timed call");
 }
 
-/// If a side could change the captured inputs, the other side's outputs would agree with its own.
+/// Both sides read the same captured inputs. If one could change them unnoticed, both would compute the same wrong outputs.
 #[test]
 fn kernel_that_changes_captured_inputs_is_caught_at_the_end_of_its_block() {
     let mut race = Race::of(|memory: &mut FakeMemory, params: &[u64]| {

@@ -1,0 +1,18 @@
+//! C's standard output in a runner.
+
+use std::ffi::c_int;
+
+unsafe extern "C" {
+    static stdout: *mut libc::FILE;
+    fn setvbuf(stream: *mut libc::FILE, buffer: *mut libc::c_char, mode: c_int, size: libc::size_t) -> c_int;
+}
+
+/// `_IOLBF` of `<stdio.h>`.
+const LINE_BUFFERED: c_int = 1;
+
+/// Makes each line appear at once, as on a terminal. Otherwise, what a candidate prints before it crashes would be lost.
+pub(super) fn write_line_by_line() {
+    // SAFETY: `stdout` is initialised before `main`, and nothing has used the stream yet. Without a buffer of ours, the
+    // C library allocates one itself.
+    unsafe { setvbuf(stdout, std::ptr::null_mut(), LINE_BUFFERED, 0) };
+}
