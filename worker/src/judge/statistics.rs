@@ -38,29 +38,50 @@ pub fn summarise(samples_ms: &[f64], seed: u64) -> Option<TimeSummary> {
     })
 }
 
+/// From this many runners on, the smallest and the largest figure are left out of the mean. A single process that was
+/// disturbed throughout, for example by another virtual machine, would otherwise widen the interval several times.
+const MIN_TO_TRIM: usize = 10;
+
 /// The geometric mean of a time, or of a ratio of times, over several runners, with its 95 % interval.
 ///
 /// Processes differ in the addresses of their pages and code, so the blocks of one process agree more closely than
 /// those of several. The interval is therefore Student's interval over the logarithms of the runners' figures. It is
 /// meant to contain the true value in 95 % of all cases, even if runners are added until it is narrow. With one runner
 /// it is unbounded. `None` without figures, or if a figure is not positive and finite.
+///
+/// With `MIN_TO_TRIM` runners or more, it is a trimmed mean with the interval of Tukey and McLaughlin: of n figures, the
+/// h = n - 2 inner ones are averaged, and the half-width is `t(h - 1) · s · √n / h`, where s is the standard deviation
+/// of all figures after the two outer ones are replaced by their neighbours.
 pub fn over_runners(figures: &[f64]) -> Option<Estimate> {
     if figures.is_empty() || !figures.iter().all(|&figure| figure > 0.0 && figure.is_finite()) {
         return None;
     }
-    #[expect(clippy::cast_precision_loss, reason = "a handful of runners")]
-    let count = figures.len() as f64;
     // Figures are taken relative to the first, which preserves differences in their last digits.
     let first = figures[0];
-    let logarithms: Vec<f64> = figures.iter().map(|figure| (figure / first).ln()).collect();
-    let mean = logarithms.iter().sum::<f64>() / count;
-    let value = first * mean.exp();
-    let Some(quantile) = student(figures.len() - 1) else {
+    let mut logarithms: Vec<f64> = figures.iter().map(|figure| (figure / first).ln()).collect();
+    logarithms.sort_unstable_by(f64::total_cmp);
+    let last = logarithms.len() - 1;
+    let inner = if MIN_TO_TRIM <= logarithms.len() { 1..last } else { 0..last + 1 };
+    let value = first * mean(&logarithms[inner.clone()]).exp();
+    let Some(quantile) = student(inner.len() - 1) else {
         return Some(Estimate { value, ci_low: 0.0, ci_high: f64::INFINITY });
     };
-    let squares: f64 = logarithms.iter().map(|logarithm| (logarithm - mean).powi(2)).sum();
-    let half = quantile * (squares / (count - 1.0) / count).sqrt();
+    (logarithms[0], logarithms[last]) = (logarithms[inner.start], logarithms[inner.end - 1]);
+    let center = mean(&logarithms);
+    let squares: f64 = logarithms.iter().map(|logarithm| (logarithm - center).powi(2)).sum();
+    let (all, averaged) = (count_of(&logarithms), count_of(&logarithms[inner]));
+    let half = quantile * (squares / (all - 1.0) * all).sqrt() / averaged;
     Some(Estimate { value, ci_low: value * (-half).exp(), ci_high: value * half.exp() })
+}
+
+/// The number of figures; a handful.
+#[expect(clippy::cast_precision_loss, reason = "a handful of figures")]
+const fn count_of(figures: &[f64]) -> f64 {
+    figures.len() as f64
+}
+
+fn mean(figures: &[f64]) -> f64 {
+    figures.iter().sum::<f64>() / count_of(figures)
 }
 
 /// The share by which the times of one process may differ from those of other processes with the same kernel. A single
@@ -253,6 +274,30 @@ mod tests {
         assert_eq!((agreed.value, agreed.ci_low, agreed.ci_high), (2.0, 2.0, 2.0));
         let two = over_runners(&[1.0, 4.0]).expect("positive");
         assert!((two.value - 2.0).abs() < 1e-12 && two.ci_low < 0.1 && two.ci_high > 40.0, "{two:?}");
+    }
+
+    #[test]
+    fn one_disturbed_runner_of_many_hardly_widens_the_interval() {
+        let mut figures: Vec<f64> = (0..12).map(|number| 1.99 + 0.002 * f64::from(number)).collect();
+        let before = over_runners(&figures).expect("positive");
+        figures[5] = 3.0;
+        let after = over_runners(&figures).expect("positive");
+        assert!((after.value / before.value - 1.0).abs() < 0.001, "{before:?} {after:?}");
+        assert!(half_width(&after) < 1.3 * half_width(&before), "{before:?} {after:?}");
+        // With fewer runners, it cannot be told from a difference between processes.
+        assert!(0.1 < half_width(&over_runners(&figures[..9]).expect("positive")));
+    }
+
+    #[test]
+    fn intervals_of_ten_runners_and_of_nine_are_those_of_their_formulas() {
+        let figures: Vec<f64> = (1..=10).map(f64::from).map(f64::exp).collect();
+        let half = |figures: &[f64]| {
+            let found = over_runners(figures).expect("positive");
+            (found.ci_high / found.value).ln()
+        };
+        // 2, 2, 3, … 9, 9: the deviations from 5.5 have the squares 2 · (3.5² + 3.5² + 2.5² + 1.5² + 0.5²) = 66.5.
+        assert!((half(&figures) - 2.841 * (66.5_f64 / 9.0 * 10.0).sqrt() / 8.0).abs() < 1e-9);
+        assert!((half(&figures[..9]) - 2.752 * (60.0_f64 / 8.0 / 9.0).sqrt()).abs() < 1e-9);
     }
 
     #[test]

@@ -218,6 +218,9 @@ fn add_candidate_refusals(refused: &mut Refusals, own_pid: u32) -> Result<(), Ba
     for flag in [libc::CLONE_THREAD, libc::CLONE_FILES] {
         refused.when(table::CLONE, &[(0, lacks(word(flag)))])?;
     }
+    // A thread that waits for its clone cannot be stopped before the clone ends, so the clone could work on after the
+    // worker has stopped the process and the clock.
+    refused.when(table::CLONE, &[(0, has(word(libc::CLONE_VFORK)))])?;
     // Reading a limit is allowed, setting one is not: RLIMIT_CPU could cause a SIGKILL that looks like the worker's.
     refused.when(table::PRLIMIT64, &[(2, differs_wide(0))])?;
     let own_pid = u64::from(own_pid);

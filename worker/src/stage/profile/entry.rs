@@ -10,12 +10,12 @@ use opt_shared::units::Bytes;
 use rand::Rng;
 
 use super::idle::MIN_ROUNDS;
-use super::late::is_late;
+use super::late::{is_late, least_runners};
 use super::length::{agree, calls_for_a_block};
 use super::pair::{Context, Draws, Made, Order, Pairing};
 use super::pairs::{Pairs, fastest, most_calls, note, note_estimates};
 use super::plausible::{implausible, works_unasked};
-use super::samples::Samples;
+use super::samples::{Samples, most_threads};
 use super::shortest::widened;
 use super::throttled::{Timed, is_throttled, least_clock};
 use super::vary::Variation;
@@ -36,8 +36,6 @@ const MAX_WARM_UP_PAIRS: u32 = 1000;
 const SLOW_CALL: Duration = Duration::from_millis(100);
 /// If at least this many pairs were undisturbed, the disturbed ones can be left out.
 const MIN_CALM: usize = 3;
-/// The number of pairs of runners that is enough if an entry is late. One pair would give no interval.
-const MIN_RUNNERS_IF_LATE: u32 = 2;
 /// A screen rules out a candidate only if another hand-off would raise its speed-up by at most this factor.
 const MAX_VAGUENESS: f64 = 1.05;
 /// The numbers of warm-up calls and of timed calls in KernelForge's protocol.
@@ -70,6 +68,8 @@ pub(super) struct Timing {
     /// True if the entry needs no more blocks.
     pub(super) done: bool,
     converged: bool,
+    /// True if the interval was narrow, and left open whether the candidate is faster by `min_improvement`.
+    undecided: bool,
 }
 
 impl Timing {
@@ -189,8 +189,19 @@ impl Timing {
         }
         let narrow = self.estimate().is_some_and(|estimate| half_width(&estimate) <= profile.max_noise);
         self.converged = narrow && profile.protocol == Protocol::Paired;
-        self.done =
-            narrow || profile.protocol == Protocol::Kernelforge || profile.entry_timeout <= self.spent;
+        self.undecided |= narrow && self.is_undecided(profile.min_improvement);
+        self.done = (narrow && !self.undecided)
+            || profile.protocol == Protocol::Kernelforge
+            || profile.entry_timeout <= self.spent;
+    }
+
+    /// Returns true if the interval of the speed-up does not tell whether the candidate is faster than the baseline by
+    /// `min_improvement`. The ranking of a job with such a candidate may be unsettled, so more runners are worth their
+    /// time: all that are allowed, because stopping as soon as the interval tells would favour chance.
+    fn is_undecided(&self, min_improvement: f64) -> bool {
+        let least = 1.0 + min_improvement;
+        self.samples.len() != 1
+            && self.speedup().is_some_and(|speedup| speedup.ci_low < least && least < speedup.ci_high)
     }
 
     /// The figure whose interval decides when the entry is done: the ratio or, without a baseline, the time.
@@ -395,10 +406,6 @@ pub(super) fn now(sides: &mut [Side<'_>]) -> Instant {
     sides[CANDIDATE].session.clock().now()
 }
 
-pub(super) fn most_threads(samples: &[Samples]) -> u32 {
-    samples.iter().map(|side| side.threads).max().unwrap_or(1)
-}
-
 fn paired<M: VariantMemory>(
     pairing: &mut Pairing<'_, '_, M>,
     pairs: &mut Pairs,
@@ -482,10 +489,6 @@ pub(super) fn idle_rounds<M: VariantMemory>(
         }
     }
     Ok(Ok(()))
-}
-
-fn least_runners(late: bool) -> u32 {
-    if late { MIN_RUNNERS_IF_LATE } else { MIN_RUNNERS }
 }
 
 pub(super) fn no_figures(context: &Context<'_>) -> SessionError {

@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use opt_shared::formula::MIN_RUNNERS;
+
 use super::samples::Samples;
 
 /// The shortest limit that is used here. The budget of a job with many candidates may leave almost no time for an
@@ -12,12 +14,18 @@ use super::samples::Samples;
 const MIN_LIMIT: Duration = Duration::from_millis(500);
 /// The share of the time of its blocks that an entry must have waited for a CPU.
 const MIN_WAIT_SHARE: f64 = 0.25;
+/// The number of pairs of runners that is enough if an entry is late. One pair would give no interval.
+const MIN_RUNNERS_IF_LATE: u32 = 2;
 
 /// Returns true if an entry has used up its `limit`, and each side waited for a CPU for much of its time. A candidate
 /// can make its own threads wait for each other, but not those of its baseline.
 pub(super) fn is_late(spent: Duration, limit: Duration, sides: &[Samples]) -> bool {
     let waits = sides.iter().all(|side| side.wait_share().is_some_and(|share| MIN_WAIT_SHARE <= share));
     waits && limit.max(MIN_LIMIT) <= spent
+}
+
+pub(super) const fn least_runners(late: bool) -> u32 {
+    if late { MIN_RUNNERS_IF_LATE } else { MIN_RUNNERS }
 }
 
 #[cfg(test)]

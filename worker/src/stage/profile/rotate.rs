@@ -6,9 +6,10 @@
 
 use rand::seq::SliceRandom;
 
-use super::entry::{Timing, idle_rounds, most_threads, now, warm_up};
+use super::entry::{Timing, idle_rounds, now, warm_up};
 use super::pair::{Context, Draws, Made, OpenPair, Pairing};
 use super::pairs::Pairs;
+use super::samples::most_threads;
 use super::vary::Variation;
 use super::{Side, handoff};
 use crate::session::{SessionError, VariantMemory};

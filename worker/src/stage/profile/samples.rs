@@ -91,6 +91,11 @@ impl Samples {
 /// time.
 const PREEMPTED_ONE_IN: u32 = 50;
 
+/// The largest number of threads of a side.
+pub(super) fn most_threads(sides: &[Samples]) -> u32 {
+    sides.iter().map(|side| side.threads).max().unwrap_or(1)
+}
+
 /// Returns true if the runner or the worker's thread had to wait for a CPU during the block, because something else
 /// ran there. Known only for single-threaded runners, because several threads of one runner can wait for each other.
 pub(super) fn was_preempted(block: &Block) -> bool {

@@ -67,6 +67,7 @@ const EXPECTED: &[(&str, &[&str])] = &[
     ("own_descriptors", &["EPERM"]),
     ("close_range", &["ok"]),
     ("thread_with_own_descriptors", &["EPERM"]),
+    ("thread_that_is_waited_for", &["EPERM"]),
     ("own_scheduling", &["EPERM"]),
     ("file_flags", &["EPERM"]),
     ("unread_bytes", &["ok"]),
@@ -303,6 +304,8 @@ fn evade_limits() {
         answer("close_range", libc::syscall(libc::SYS_close_range, 1 << 20, 1 << 21, 0));
         let flags = libc::CLONE_THREAD | libc::CLONE_SIGHAND | libc::CLONE_VM;
         answer("thread_with_own_descriptors", libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0));
+        let flags = flags | libc::CLONE_FILES | libc::CLONE_VFORK;
+        answer("thread_that_is_waited_for", libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0));
         answer("own_scheduling", libc::syscall(libc::SYS_sched_setattr, 0, null, 0));
         answer("file_flags", libc::ioctl(ARTIFACT_FD, GET_FLAGS, &raw mut word).into());
         let mut ends = [0; 2];
