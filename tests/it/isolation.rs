@@ -82,7 +82,7 @@ const AGAINST_THE_RUN: &[Expected] = &[
     ends("signals_itself.c", PASSED, ""),
     ends("runs_under_timers.c", PASSED, ""),
     ends("blocks_signals_and_hangs.c", TIMEOUT, ""),
-    ends("cannot_be_stopped.c", TIMEOUT, "after SIGSTOP"),
+    ends("waits_for_its_clone.c", PASSED, ""),
     // Its allocation is refused, and it aborts.
     ends("eats_shared_memory.c", CRASHED, "SIGABRT"),
     ends("eats_page_tables.c", &["HOST_MEMORY_LIMIT"], "limits.memory"),

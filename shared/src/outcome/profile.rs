@@ -34,7 +34,7 @@ pub struct EntryProfile {
     /// Half-width of the interval divided by the estimate.
     #[serde(with = "crate::nonfinite")]
     pub noise: f64,
-    /// True if timing ended because the noise was at most the plan's `max_noise`.
+    /// True if the noise was at most the plan's `max_noise` when timing ended.
     pub converged: bool,
     pub cache_state: CacheStateReached,
     /// The priority that the timed blocks had.

@@ -79,6 +79,15 @@ fn sample_fills_optional_objects_and_lists() {
 }
 
 #[test]
+fn record_of_an_earlier_version_lacks_the_standard_output() {
+    let mut run = serde_json::to_value(sample()).expect("writes");
+    let end = run.pointer_mut("/jobs/0/candidates/0").and_then(Value::as_object_mut).expect("an object");
+    assert!(end.remove("stdout_tail").is_some_and(|text| text.is_string()));
+    let read: RunRecord = serde_json::from_value(run).expect("reads");
+    assert_eq!(read.jobs[0].candidates[0].stdout_tail, None);
+}
+
+#[test]
 fn expected_field_names_exist() {
     let run = serde_json::to_value(sample()).expect("writes");
     let has = |path: &str, names: &str| {

@@ -219,7 +219,7 @@ fn crashed(facts: &Facts<'_>, text: &mut Text) {
 fn timed_out(facts: &Facts<'_>, text: &mut Text) {
     entry(facts, text);
     text.line(if facts.detail.contains("after SIGSTOP") {
-        "The process could not be stopped after the call: do not leave a thread in a system call that only SIGKILL interrupts, such as a clone with CLONE_VFORK."
+        "The process could not be stopped after the call: do not leave a thread in a system call that only SIGKILL interrupts."
     } else {
         "The call, or loading, did not end in time: look for an endless loop, a deadlock between threads, or far more work than the shapes need."
     });

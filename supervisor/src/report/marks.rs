@@ -5,7 +5,7 @@ use opt_shared::outcome::Status;
 use super::figures::{counted, one_line};
 use crate::record::{CandidateRecord, EntryTimingRecord, Stage};
 
-const NOT_CONVERGED: &str = "! timing ended before the noise fell to max_noise";
+const NOT_CONVERGED: &str = "! the noise was above max_noise when timing ended";
 const BRIEF: &str = "~ timed briefly: another candidate is clearly faster";
 pub(super) const UNVARIED: &str =
     "= every call had the same inputs, so a kernel may have remembered its results";

@@ -460,8 +460,7 @@ impl Runner {
         page.claimed_ns.store(u64::try_from(elapsed).unwrap_or(u64::MAX), Ordering::Relaxed);
         if flags & FLAG_VERIFY != 0 {
             // Flush the candidate's output, so that it survives if the candidate is killed later.
-            // SAFETY: this flushes all streams, and none of our own threads closes one.
-            unsafe { libc::fflush(std::ptr::null_mut()) };
+            super::stdout::flush();
             entry.drop_output_pages();
         }
     }

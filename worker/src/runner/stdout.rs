@@ -1,4 +1,4 @@
-//! C's standard output in a runner.
+//! C's standard streams in runners and zygotes.
 
 use std::ffi::c_int;
 
@@ -11,8 +11,15 @@ unsafe extern "C" {
 const LINE_BUFFERED: c_int = 1;
 
 /// Makes each line appear at once, as on a terminal. Otherwise, what a candidate prints before it crashes would be lost.
+/// Call it while the stream is empty.
 pub(super) fn write_line_by_line() {
-    // SAFETY: `stdout` is initialised before `main`, and nothing has used the stream yet. Without a buffer of ours, the
-    // C library allocates one itself.
+    // SAFETY: `stdout` is initialised before `main`, and nothing is in the stream. Without a buffer of ours, the C
+    // library allocates one itself.
     unsafe { setvbuf(stdout, std::ptr::null_mut(), LINE_BUFFERED, 0) };
+}
+
+/// Writes what C's streams of this process hold.
+pub(super) fn flush() {
+    // SAFETY: this flushes all streams, and none of our own threads closes one.
+    unsafe { libc::fflush(std::ptr::null_mut()) };
 }

@@ -104,6 +104,8 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
         // The worker must be able to read a runner's /proc files until the runner locks down, and a copy inherits this
         // setting.
         let _ = set_dumpable_behavior(Dumpable);
+        // Otherwise, every copy would print what the modules printed while they were imported.
+        super::stdout::flush();
         // SAFETY: the process has one thread, as checked above, and only this code has run since. Below, the copy
         // closes what it shares with the zygote.
         let cloned = unsafe {

@@ -195,13 +195,13 @@ impl Timing {
             || profile.entry_timeout <= self.spent;
     }
 
-    /// Returns true if the interval of the speed-up does not tell whether the candidate is faster than the baseline by
-    /// `min_improvement`. The ranking of a job with such a candidate may be unsettled, so more runners are worth their
-    /// time: all that are allowed, because stopping as soon as the interval tells would favour chance.
+    /// Returns true if the interval of the ratio does not tell whether the candidate is faster than the baseline by
+    /// `min_improvement`. The ranking of its job may then be unsettled, so more runners are worth their time: all that
+    /// are allowed, because stopping as soon as the interval tells would favour chance even more.
     fn is_undecided(&self, min_improvement: f64) -> bool {
         let least = 1.0 + min_improvement;
         self.samples.len() != 1
-            && self.speedup().is_some_and(|speedup| speedup.ci_low < least && least < speedup.ci_high)
+            && self.estimate().is_some_and(|ratio| ratio.ci_low < least && least < ratio.ci_high)
     }
 
     /// The figure whose interval decides when the entry is done: the ratio or, without a baseline, the time.

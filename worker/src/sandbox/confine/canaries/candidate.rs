@@ -287,8 +287,8 @@ fn evade_limits() {
     const GET_FLAGS: libc::c_ulong = 0x8008_6601;
     let null = std::ptr::null_mut();
     let mut word: libc::c_long = 0;
-    // SAFETY: each is a plain system call that should be refused; allowed ones get our memory. The clone would only
-    // share our memory if it were allowed, and its child would fail at once for lack of a stack.
+    // SAFETY: each is a plain system call that should be refused; allowed ones get our memory. If a clone were allowed,
+    // two threads would share a stack, and the test would fail.
     unsafe {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_GROWSDOWN;
         let map = libc::mmap(null, 4096, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
