@@ -168,8 +168,9 @@ impl Touch {
     ];
 }
 
-/// Touches a map of the file from front to back, in every way and with the usual read-ahead. The disk's setting is
-/// changed only while the file is opened, because an open file keeps it.
+/// Touches a map of the file from front to back, in every way, with a read-ahead of `COMMON_READ_AHEAD`. The disk's
+/// setting is changed just before the file is opened and restored right after: an open file keeps the read-ahead that it
+/// was opened with.
 fn faults(path: &Path, bytes: u64, runs: u32) -> Result<Section> {
     let Some(setting) = Setting::of(path) else {
         let text = "Reads through a map: not measured, because the disk's read-ahead cannot be set here.\n\n";

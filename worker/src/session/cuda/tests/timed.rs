@@ -221,7 +221,8 @@ fn argument_that_a_call_changes_is_restored_in_every_slot() {
 #[test]
 fn throttled_blocks_are_discarded_with_their_pairs_and_counted() {
     let race = Race::of(taking(100 * US));
-    // The clock rate is read twice for each block. In about two of every 30 blocks, it is less than half of the usual rate.
+    // The clock rate is read twice for each block. In about two of every 30 blocks, it is less than half of the usual
+    // rate.
     race.script.lock().clock.mhz =
         (0..4000).map(|reading| if reading % 60 < 4 { 900 } else { 1980 }).collect();
     let (entry, _) = race.passes();

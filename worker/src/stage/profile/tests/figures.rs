@@ -244,8 +244,8 @@ fn interval_of_a_time_contains_the_differences_between_runners() {
 
 #[test]
 fn more_runners_are_used_while_it_is_open_whether_the_candidate_is_faster() {
-    // Runners differ by an eighth of a percent, so the interval is always narrower than `max_noise`. The speed-ups are about
-    // 1.05, 1.02 (which `min_improvement` asks for) and 1.
+    // Runners differ by an eighth of a percent, so the interval is always narrower than `max_noise`. The speed-ups are
+    // about 1.05, 1.02 (which `min_improvement` asks for) and 1.
     let task = task(&[0], true);
     for (tenths_of_us, expected) in [(19_050, 3), (19_583, 12), (20_000, 3)] {
         let of = |number: u32| honest((tenths_of_us + number % 3 * 25) * US / 10);
