@@ -54,13 +54,13 @@ def tiles(file, symbol, inputs, width, height, block, inner):
     return kernel(file, launch(symbol, grid, block, inputs, "out", f"out.shape[0]:i32, out.shape[1]:i32, {inner}:i32"))
 
 
-def shape(rng, width=300):
-    return rng.randint(1, 9), rng.randint(2, width)
+def shape(rng, width=300, narrowest=2):
+    return rng.randint(1, 9), rng.randint(narrowest, width)
 
 
-def on_rows(function, scale=1.0, width=300, dtype=torch.float32):
+def on_rows(function, scale=1.0, width=300, dtype=torch.float32, narrowest=2):
     """Returns a function that calls `function` with a random matrix."""
-    return lambda rng: function((scale * torch.randn(shape(rng, width))).to(dtype))
+    return lambda rng: function((scale * torch.randn(shape(rng, width, narrowest))).to(dtype))
 
 
 def matmul(dtype, largest=40):
@@ -274,12 +274,14 @@ def in_format(functional, suffix, dtype):
     def name(op):
         return f"{op}_{suffix}"
 
-    def rows(function, scale=1.0):
-        return on_rows(function, scale, dtype=dtype)
+    def rows(function, scale=1.0, narrowest=2):
+        return on_rows(function, scale, dtype=dtype, narrowest=narrowest)
 
     yield name("relu"), functional + "relu", rows(F.relu), [each("elementwise", name("relu"))]
-    yield name("gelu"), functional + "gelu", rows(F.gelu, 3), [each("elementwise", name("gelu"))]
-    tanh = rows(lambda x: F.gelu(x, approximate="tanh"), 3)
+    # torch's own results have absolute errors near 1e-6 where the input is about -4. The tolerance allows them in a
+    # tensor that also has larger elements, which one of a few elements may lack.
+    yield name("gelu"), functional + "gelu", rows(F.gelu, 3, 40), [each("elementwise", name("gelu"))]
+    tanh = rows(lambda x: F.gelu(x, approximate="tanh"), 3, 40)
     yield name("gelu_tanh"), functional + "gelu", tanh, [each("elementwise", name("gelu_tanh"))]
     yield name("add"), "torch.add", added(dtype), [each("torch", name("add"), "input, other")]
     indexed = launch(name("embedding"), "input.numel", 32, "input, weight", "out", "weight.shape[1]:i32")

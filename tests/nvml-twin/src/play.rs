@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Mutex;
-use std::time::Instant;
+use std::sync::{LazyLock, Mutex};
+use std::time::{Instant, SystemTime};
 
 use super::script::{self, Device, Process, Script, Who};
 
 /// The processes that were seen, by the device's index, the index of the script's entry and the pid.
 static SEEN: Mutex<BTreeMap<(usize, usize, u32), Seen>> = Mutex::new(BTreeMap::new());
+
+/// The time of the first question. Contexts of processes that died before it do not belong to this run.
+static STARTED: LazyLock<SystemTime> = LazyLock::new(SystemTime::now);
 
 #[derive(Clone, Copy)]
 struct Seen {
@@ -31,6 +34,7 @@ pub(crate) struct DeviceNow {
 
 impl Scene {
     pub(crate) fn now() -> Option<Self> {
+        LazyLock::force(&STARTED);
         let script = Script::read()?;
         let mut seen = SEEN.lock().ok()?;
         let devices = script
@@ -94,15 +98,23 @@ fn pids_of(who: &Who) -> Vec<u32> {
     match who {
         Who::Pid(pid) => vec![*pid],
         Who::Context => {
-            let below = descendants(std::process::id());
-            below.into_iter().filter(|&pid| has_context(pid)).collect()
+            let alive = descendants(std::process::id());
+            contexts()
+                .filter(|(pid, since)| alive.contains(pid) || (*STARTED <= *since && !is_alive(*pid)))
+                .map(|(pid, _)| pid)
+                .collect()
         }
     }
 }
 
-/// Returns whether a process has a context. The twin of libcuda writes a file for each such process.
-fn has_context(pid: u32) -> bool {
-    script::beside_the_library(&format!("context-{pid}")).is_some_and(|file| file.exists())
+/// The pids of the processes that have or had a context, and the times at which they got it. The twin of libcuda writes
+/// a file for each of them. A process may begin and end between two questions.
+fn contexts() -> impl Iterator<Item = (u32, SystemTime)> {
+    let folder = script::beside_the_library("").and_then(|folder| std::fs::read_dir(folder).ok());
+    folder.into_iter().flatten().flatten().filter_map(|file| {
+        let pid = file.file_name().to_str()?.strip_prefix("context-")?.parse().ok()?;
+        Some((pid, file.metadata().ok()?.modified().ok()?))
+    })
 }
 
 /// Returns whether a process is alive. A zombie is not, because it has released its memory.
