@@ -96,6 +96,30 @@ fn every_timed_call_starts_with_the_value_before_the_call() {
     outcome.expect_equal(it["status"].as_str(), Some("NONDETERMINISTIC"), what);
 }
 
+/// The other input is constant, so only new values of the changed argument can show that a kernel remembers its results.
+#[test]
+fn argument_that_the_call_changes_has_its_own_value_in_every_timed_call() {
+    let kernels = candidate("add", "c", "add.c") + &candidate("remembers", "c", "remembers.c");
+    let more = format!("constant = [\"other\"]\nbaseline = \"add\"\n{kernels}");
+    let scenario =
+        Scenario::with_plan(&(head("[\"build\", \"verify\", \"profile\"]", None) + &job("add_", &more)));
+    let (outcome, summary) = scenario.run_plan(1, &[]);
+    let honest = summary.candidate("add_", "add");
+    outcome.expect_equal(
+        honest["status"].as_str(),
+        Some("PASSED"),
+        format_args!("add: {}", honest["detail"]),
+    );
+    outcome.expect_equal(
+        &honest["profile"]["entries"][0]["varied"],
+        &serde_json::json!(["input"]),
+        "what varied",
+    );
+    let it = summary.candidate("add_", "remembers");
+    let what = format_args!("remembers: {}", it["detail"]);
+    outcome.expect_equal(it["status"].as_str(), Some("NONDETERMINISTIC"), what);
+}
+
 /// On a device, too, a kernel gets a copy with the value before the call. The copy has its own guard bands.
 #[test]
 fn kernel_on_a_device_changes_an_argument_in_place() {

@@ -23,12 +23,6 @@ pub fn returned(judged: &[OutputTensor]) -> &[OutputTensor] {
     &judged[..count]
 }
 
-/// The paths of the arguments that the call changes.
-pub fn changed_paths(judged: &[OutputTensor], arguments: &[Argument]) -> Vec<String> {
-    let places = judged.iter().flat_map(|output| &output.arguments);
-    places.filter_map(|&place| arguments.get(place)).map(|argument| argument.path.clone()).collect()
-}
-
 /// The arguments that the call changes, with their values after it.
 fn changed(entry: &Entry, arguments: &[Argument]) -> Result<Vec<OutputTensor>, BindError> {
     let mut found: Vec<OutputTensor> = Vec::new();

@@ -43,7 +43,7 @@ use crate::capture::{DType, Tensor};
 
 pub use bind::{BindError, bind, outputs};
 pub use call::{Call, Form, Part, call};
-pub use changed::{changed_paths, judged, returned};
+pub use changed::{judged, returned};
 pub use class::{class_key, short_name};
 pub use describe::{Observed, table};
 pub use element::numbers;

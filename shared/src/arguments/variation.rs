@@ -15,8 +15,6 @@ pub struct VaryChoice<'a> {
     pub constant: &'a [String],
     /// Arguments that have the same values in several entries.
     pub repeated: &'a [String],
-    /// Paths of the arguments that the call changes.
-    pub changed: &'a [String],
     /// The largest size of an input that varies, which depends on the device (`formula::largest_varied`).
     pub largest: Bytes,
 }
@@ -28,8 +26,6 @@ impl VaryChoice<'_> {
         let range = tensor.byte_range();
         if *self.vary == Vary::None {
             Some("the plan says vary = \"none\"")
-        } else if self.changed.contains(&argument.path) {
-            Some("the call changes it")
         } else if matches!(self.vary, Vary::Only(names) if !named(names)) {
             Some("the plan's `vary` does not name it")
         } else if named(self.constant) {
@@ -87,13 +83,7 @@ mod tests {
             (Vary::Only(names(&["input", "inputs"])), names(&["x"]), Some(("vary", "inputs"))),
             (Vary::None, names(&["tensors1"]), Some(("constant", "tensors1"))),
         ] {
-            let choice = VaryChoice {
-                vary: &vary,
-                constant: &constant,
-                repeated: &[],
-                changed: &[],
-                largest: Bytes::ZERO,
-            };
+            let choice = VaryChoice { vary: &vary, constant: &constant, repeated: &[], largest: Bytes::ZERO };
             assert_eq!(choice.unknown(&params), found, "{vary:?} {constant:?}");
         }
     }
@@ -111,7 +101,6 @@ mod tests {
                 vary: &Vary::Auto,
                 constant: &[],
                 repeated: &[],
-                changed: &[],
                 largest: largest_varied(on_card, CacheState::Auto),
             };
             choice.kept_because(&argument, &tensor)

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use opt_shared::arguments::{
-    ArgumentValue, Entry, EntryFacts, Observed, VaryChoice, bind, c_skeleton, changed_paths, judged, table,
+    ArgumentValue, Entry, EntryFacts, Observed, VaryChoice, bind, c_skeleton, judged, table,
 };
 use opt_shared::capture::{CaptureFile, DType};
 use opt_shared::device::{Device, DeviceKind};
@@ -297,12 +297,10 @@ fn examine_entry(
     };
     let usable_entry = facts.entries.iter().find(|fact| fact.entry.name == name);
     let repeated = usable_entry.map_or(&[][..], |fact| fact.entry.repeated.as_slice());
-    let changed = changed_paths(&output_tensors, &arguments);
     let choice = VaryChoice {
         vary: &job.profile.vary,
         constant: &job.constant,
         repeated,
-        changed: &changed,
         largest: formula::largest_varied(device.kind() == DeviceKind::Cuda, job.profile.cache_state),
     };
     for argument in &arguments {

@@ -87,6 +87,15 @@ struct OutputWords {
     changed: bool,
 }
 
+/// The `data` field of an input, as a word index in `Arguments::live`.
+struct InputWord {
+    word: usize,
+    /// The index of the input's range.
+    range: u32,
+    /// True if the call changes the argument. Only a plan call then gets it as an input.
+    changed: bool,
+}
+
 /// The arguments of an entry's calls, as the candidate gets them.
 pub(crate) struct Arguments {
     /// The block that is passed. It begins with the `Any` of each argument, followed by the structures.
@@ -95,8 +104,8 @@ pub(crate) struct Arguments {
     count: i32,
     /// The `data` fields that get the address of each output.
     output_data: Vec<OutputWords>,
-    /// The word index of each input's `data` field, with the index of its range.
-    input_data: Vec<(usize, u32)>,
+    /// The `data` fields of the inputs.
+    input_data: Vec<InputWord>,
     /// Owns the strings that arguments point to.
     _texts: Vec<CString>,
     /// The `self` argument of the functions.
@@ -156,7 +165,12 @@ impl Arguments {
                     let data = if shape.contains(&0) {
                         std::ptr::null_mut()
                     } else {
-                        input_data.push((offsets.structure, *range));
+                        let mut changed = setup.outputs.iter().flat_map(|output| &output.arguments);
+                        input_data.push(InputWord {
+                            word: offsets.structure,
+                            range: *range,
+                            changed: changed.any(|&it| it as usize == index),
+                        });
                         *inputs.get(*range as usize).ok_or("a tensor has no input range")?
                     };
                     block.tensor(offsets, data, *dtype, shape, stride, device)
@@ -214,10 +228,11 @@ impl Arguments {
         }
     }
 
-    /// Redirects an input range to other bytes until the block is restored.
-    pub(crate) fn show(&mut self, range: u32, data: *mut u8) {
-        for &(word, _) in self.input_data.iter().filter(|(_, known)| *known == range) {
-            self.live[word] = data as u64;
+    /// Redirects an input range to other bytes until the block is restored. An argument that the call changes keeps
+    /// the address of its output, except in a plan call.
+    pub(crate) fn show(&mut self, planned: bool, range: u32, data: *mut u8) {
+        for it in self.input_data.iter().filter(|it| it.range == range && (planned || !it.changed)) {
+            self.live[it.word] = data as u64;
         }
     }
 
@@ -408,14 +423,17 @@ mod tests {
         let mut arguments = Arguments::build(&setup, &[0x2000 as *mut u8], ON_CUDA).expect("built");
         for slot in [3_u8, 4] {
             let slots = || [usize::from(slot) as *mut u8, 0x1000 as *mut u8].into_iter();
-            let input = |arguments: &Arguments| arguments.live[arguments.input_data[0].0];
+            let input = |arguments: &Arguments| arguments.live[arguments.input_data[0].word];
             // A plan call gets the argument that the call changes as an input.
             arguments.renew(true, slots());
             assert_eq!(input(&arguments), 0x2000);
-            arguments.show(0, 0x4000 as *mut u8);
-            arguments.show(1, 0x3000 as *mut u8);
+            arguments.show(true, 0, 0x4000 as *mut u8);
+            arguments.show(true, 1, 0x3000 as *mut u8);
             assert_eq!(input(&arguments), 0x4000);
             arguments.renew(false, slots());
+            let output = input(&arguments);
+            arguments.show(false, 0, 0x4000 as *mut u8);
+            assert_eq!(input(&arguments), output, "the call changes it in its slot");
             // SAFETY: `scribble` has the signature and stays within its arguments.
             let (code, returned) = unsafe { arguments.call(scribble) };
             assert_eq!((code, returned), (i32::from(slot), type_index::INT));

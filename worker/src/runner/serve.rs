@@ -427,7 +427,9 @@ impl Runner {
             });
             arguments.renew(planned, slots);
             if flags & FLAG_VARIED != 0 {
-                variants.iter().for_each(|it| arguments.show(it.range.range, it.address(first_slot + call)));
+                variants
+                    .iter()
+                    .for_each(|it| arguments.show(planned, it.range.range, it.address(first_slot + call)));
             }
             if on_device {
                 cudart::begin_call();

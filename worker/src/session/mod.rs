@@ -239,6 +239,9 @@ pub(crate) struct VariedInput {
     pub(crate) data: u64,
     /// The distance between two variants, in bytes.
     pub(crate) stride: u64,
+    /// The output that is the input's new value, if the call changes the input. Each call's variant is then copied to
+    /// its slot of this output, where the call changes it.
+    pub(crate) output: Option<usize>,
 }
 
 impl VariedInput {

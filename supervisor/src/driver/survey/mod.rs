@@ -45,13 +45,8 @@ pub fn read_facts(plan: &Plan) -> Result<Vec<JobFacts>, RunError> {
 /// or the reverse.
 fn check_parameter_names(job: &JobPlan, facts: &JobFacts) -> Result<(), RunError> {
     let Some(signature) = &facts.signature else { return Ok(()) };
-    let choice = VaryChoice {
-        vary: &job.profile.vary,
-        constant: &job.constant,
-        repeated: &[],
-        changed: &[],
-        largest: Bytes::ZERO,
-    };
+    let choice =
+        VaryChoice { vary: &job.profile.vary, constant: &job.constant, repeated: &[], largest: Bytes::ZERO };
     match choice.unknown(&signature.params) {
         None => Ok(()),
         Some((key, name)) => Err(RunError::UnknownParameter {

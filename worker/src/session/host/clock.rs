@@ -277,6 +277,9 @@ impl HostSession<'_> {
             block.poison.map_or(Ok(()), |poison| session.poison_slots(block.entry, block.calls, poison))
         };
         let Some(still) = self.prepare(&mut fill, inputs)? else { return Ok(Response::Died) };
+        if block.varied && block.poison.is_some() && inputs.result.is_ok() {
+            inputs.result = self.start_from_variants(block.entry, block.calls);
+        }
         if block.cold {
             self.evict(block.entry).map_err(RunnerError::Evict)?;
         }

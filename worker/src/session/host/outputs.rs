@@ -189,6 +189,30 @@ impl Outputs {
         Ok(())
     }
 
+    /// Fills a slot of an output with bytes of a file.
+    pub(crate) fn copy_from(
+        &self,
+        file: BorrowedFd<'_>,
+        at: u64,
+        output: usize,
+        slot: u32,
+    ) -> io::Result<()> {
+        let length = self.output_spans[output].extent;
+        let mut buffer = [0; CHUNK];
+        let mut done = 0;
+        while done < length {
+            let size = usize::try_from(length - done).unwrap_or(CHUNK).min(CHUNK);
+            match pread(file, &mut buffer[..size], at + done)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                read => {
+                    self.write(output, slot..slot + 1, done, &buffer[..read])?;
+                    done += read as u64;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the first byte of the slack of this slot that no longer has the poison `pattern`. Used only with
     /// `AgainstGuards`.
     pub(crate) fn damaged_slack(&self, slot: u32, pattern: u8) -> io::Result<Option<StrayWrite>> {

@@ -24,7 +24,7 @@ use crate::link::Link;
 use crate::runner::control::{FLAG_PLAN, FLAG_VERIFY};
 use crate::sandbox::timeout::{self, StopScope};
 use crate::session::{
-    Answer, Called, Candidate, Clock, Ending, Loaded, Session, SessionError, StrayWrite, Varied,
+    Answer, Called, Candidate, Clock, Ending, Loaded, Session, SessionError, StrayWrite, Varied, VariedInput,
 };
 
 pub(super) struct HostSession<'b> {
@@ -37,6 +37,8 @@ pub(super) struct HostSession<'b> {
     pub(super) view: Option<View>,
     /// The file with the variants of the inputs, and its size.
     variants: Option<(OwnedFd, Bytes)>,
+    /// For each entry, the varying inputs that its call changes.
+    changed: Vec<Vec<VariedInput>>,
     /// True if the runner has stopped and has not been continued since.
     pub(super) stopped: bool,
     /// The entry that was called last.
@@ -73,6 +75,11 @@ impl<'b> HostSession<'b> {
                 entry: entries.first().map_or_else(String::new, |entry| entry.as_ref().name.clone()),
                 source,
             })?;
+        let changed = |number: usize| {
+            let inputs =
+                varied.and_then(|varied| varied.entries.get(number)).map_or(&[][..], |it| &it.inputs);
+            inputs.iter().filter(|input| input.output.is_some()).copied().collect()
+        };
         let runner = callable
             .process(link)
             .and_then(|process| Runner::start(link, process, &spec))
@@ -90,6 +97,7 @@ impl<'b> HostSession<'b> {
             runner,
             view,
             variants,
+            changed: (0..entries.len()).map(changed).collect(),
             stopped: false,
             called: 0,
             watch,
@@ -193,6 +201,17 @@ impl<'b> HostSession<'b> {
     /// Fills the slots that a block of `calls` calls will write.
     pub(super) fn poison_slots(&self, entry: usize, calls: u32, poison: u8) -> Result<(), SessionError> {
         self.refill(entry, 0..calls, |outputs| outputs.poison_slots(calls, poison))
+    }
+
+    /// Copies the variants of arguments that the call changes to the slots of a block, where the calls change them.
+    pub(super) fn start_from_variants(&self, entry: usize, calls: u32) -> Result<(), SessionError> {
+        let Some((variants, _)) = &self.variants else { return Ok(()) };
+        let outputs = &self.outputs[entry];
+        let inputs = || self.changed[entry].iter().filter_map(|input| Some((input, input.output?)));
+        inputs()
+            .flat_map(|(input, output)| (0..calls).map(move |call| (input.at(call), output, call)))
+            .try_for_each(|(at, output, call)| outputs.copy_from(variants.as_fd(), at, output, call))
+            .map_err(|source| outputs_error(self.entries, entry, source))
     }
 
     /// Records that an entry is called. Returns its number in the runner.

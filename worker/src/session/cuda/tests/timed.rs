@@ -181,30 +181,27 @@ fn no_call_finds_outputs_of_an_earlier_one() {
     assert!(100 < calls && entry.slots_checked != 0, "{calls} calls");
 }
 
-#[test]
-fn argument_that_a_call_changes_is_restored_in_every_slot() {
-    let before: Mutex<Option<Vec<u8>>> = Mutex::default();
-    let calls = Arc::new(AtomicU32::new(0));
-    let counted = Arc::clone(&calls);
-    let adds = move |memory: &mut FakeMemory, params: &[u64]| {
+/// Runs an `add_` whose kernel records the changed argument's values at the start of each call. Returns them, and what
+/// varied.
+fn starts_of_changed_argument(vary: Vary) -> (Vec<Vec<f32>>, Vec<String>) {
+    let starts = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&starts);
+    let adds = Arc::new(move |memory: &mut FakeMemory, params: &[u64]| {
         let [x, y, count] = *params else { panic!("three parameters") };
         let floats = |bytes: &[u8]| -> Vec<f32> {
             bytes.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
         };
-        let found = memory.read(x, Bytes::new(4 * count).to_usize());
-        assert_eq!(before.lock().expect("no panic").get_or_insert_with(|| found.clone()), &found);
-        counted.fetch_add(1, Ordering::Relaxed);
+        let found = floats(&memory.read(x, Bytes::new(4 * count).to_usize()));
         let added = floats(&memory.read(y, 160));
-        for ((at, value), added) in (0_u64..).zip(floats(&found)).zip(added.iter().cycle()) {
-            let sum = value + 2.0 * added;
-            memory.write(x + 4 * at, &sum.to_le_bytes());
+        for ((at, value), added) in (0_u64..).zip(&found).zip(added.iter().cycle()) {
+            memory.write(x + 4 * at, &(value + 2.0 * added).to_le_bytes());
         }
+        seen.lock().expect("no panic").push(found);
         memory.kernels_took += 100 * US;
         Ok(())
-    };
-    let adds = Arc::new(adds);
+    });
     let same = Arc::clone(&adds);
-    let race = Race {
+    let mut race = Race {
         op: "../changed/add_",
         number: 1,
         args: &["input", "other", "input.numel"],
@@ -213,9 +210,35 @@ fn argument_that_a_call_changes_is_restored_in_every_slot() {
             move |memory, params| same(memory, params),
         )
     };
+    race.settings.vary = vary;
     let (entry, _) = race.passes();
-    let calls = calls.load(Ordering::Relaxed);
-    assert!(100 < calls && entry.calls_per_block == 1, "{calls} calls");
+    assert_eq!(entry.calls_per_block, 1);
+    let starts = std::mem::take(&mut *starts.lock().expect("no panic"));
+    assert!(100 < starts.len(), "{} calls", starts.len());
+    (starts, entry.varied)
+}
+
+#[test]
+fn argument_that_a_call_changes_is_restored_in_every_slot() {
+    let (starts, _) = starts_of_changed_argument(Vary::None);
+    assert!(starts.iter().all(|start| *start == starts[0]));
+}
+
+/// The captured values are those of a run in which nothing varies. What a call left in a slot would be outside their
+/// range sooner or later.
+#[test]
+fn argument_that_a_call_changes_starts_with_new_values_in_every_call() {
+    let (captured, _) = starts_of_changed_argument(Vary::None);
+    let range = || captured[0].iter().copied();
+    let (least, most) = (range().fold(f32::MAX, f32::min), range().fold(f32::MIN, f32::max));
+    let (starts, varied) = starts_of_changed_argument(Vary::Auto);
+    assert!(varied.contains(&"input".to_owned()), "{varied:?}");
+    assert!(starts.iter().flatten().all(|value| (least..=most).contains(value)));
+    // Both sides of a pair, and its repetitions, start with the same values.
+    let mut distinct = starts.clone();
+    distinct.sort_by(|one, other| one.partial_cmp(other).expect("no NaN"));
+    distinct.dedup();
+    assert!(starts.len() < 4 * distinct.len(), "{} of {}", distinct.len(), starts.len());
 }
 
 #[test]

@@ -74,6 +74,10 @@ impl Clock for TimedDevice<'_> {
                 .map_err(|source| self.outputs_failed(order.entry, source))?;
         }
         renew()?;
+        if order.varied && order.poison.is_some() {
+            self.start_from_variants(order.entry, order.calls)
+                .map_err(|source| self.outputs_failed(order.entry, source))?;
+        }
         let before = self.inner.driver().lock().pace();
         let Some(Measured { device, host, is_graph }) = self.measured(order) else { return Ok(Answer::Died) };
         let pace = before.around(self.inner.driver().lock().pace());

@@ -28,7 +28,7 @@ use self::variants::DeviceVariants;
 use super::CudaBackend;
 use super::buffers::{Bands, DeviceBuffer};
 use super::candidate::DeviceCode;
-use super::driver::{Launch, Queue};
+use super::driver::{DriverError, Launch, Queue};
 use super::entry_call::{Outputs, params};
 use super::fault::During;
 use super::placed::OnDevice;
@@ -228,6 +228,34 @@ impl<'b> TimedDevice<'b> {
             }
         }
         Ok(())
+    }
+
+    /// Copies the variants of arguments that the call changes to the slots of a block, where the calls change them.
+    fn start_from_variants(&self, entry: usize, calls: u32) -> io::Result<()> {
+        let Some(varied) = &self.varied else { return Ok(()) };
+        let recorded: &Recorded = self.inner.entries[entry].as_ref();
+        let inputs = varied.entries.get(entry).map_or(&[][..], |variants| &variants.inputs);
+        for (input, output) in inputs.iter().filter_map(|input| Some((input, input.output?))) {
+            let bytes = Bytes::new(allocated_bytes(&recorded.outputs[output].tensor));
+            for call in 0..calls {
+                let (to, from) = (
+                    self.ring + self.layouts[entry].at(output, call),
+                    varied.memory.address + input.at(call),
+                );
+                self.copy(to, from, bytes).map_err(io::Error::other)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn copy(&self, to: u64, from: u64, bytes: Bytes) -> Result<(), DriverError> {
+        let mut driver = self.inner.driver().lock();
+        if driver.copy(to, from, bytes)? {
+            return Ok(());
+        }
+        let mut buffer = vec![0; bytes.to_usize()];
+        driver.read(from, &mut buffer)?;
+        driver.write(to, &buffer)
     }
 
     fn outputs_failed(&self, entry: usize, source: io::Error) -> SessionError {

@@ -14,6 +14,8 @@ pub(super) struct Extent {
     pub(super) bytes: u64,
     /// The offset of the input's first byte in the recorded storage, modulo `ALIGNMENT`.
     pub(super) phase: u64,
+    /// The output that is the input's new value, if the call changes the input.
+    pub(super) output: Option<usize>,
 }
 
 /// Lays out variants of all inputs for blocks of up to `calls` calls: as many variants as `formula::variants` says,
@@ -30,7 +32,13 @@ pub(super) fn lay_out(extents: &[Extent], calls: u32, page: u64, largest: Bytes)
         let bytes = (extent.phase + stride(extent) * u64::from(count)).next_multiple_of(page);
         let region = Range64 { start: at, bytes };
         at += bytes;
-        VariedInput { tensor: extent.tensor, region, data: extent.phase, stride: stride(extent) }
+        VariedInput {
+            tensor: extent.tensor,
+            region,
+            data: extent.phase,
+            stride: stride(extent),
+            output: extent.output,
+        }
     });
     Variants { count, inputs: inputs.collect() }
 }
@@ -63,7 +71,7 @@ mod tests {
                 .iter()
                 .enumerate()
                 .filter(|(_, (_, _, varies))| *varies)
-                .map(|(tensor, &(bytes, phase, _))| Extent { tensor, bytes, phase })
+                .map(|(tensor, &(bytes, phase, _))| Extent { tensor, bytes, phase, output: None })
                 .collect();
             let variants = lay_out(&extents, calls, PAGE, largest);
             let mut taken: Vec<(u64, u64)> = Vec::new();
@@ -88,7 +96,7 @@ mod tests {
 
     #[test]
     fn inputs_that_are_too_large_together_have_no_layout() {
-        let extent = |tensor| Extent { tensor, bytes: 5 << 20, phase: 0 };
+        let extent = |tensor| Extent { tensor, bytes: 5 << 20, phase: 0, output: None };
         let count = |extents: &[Extent], on_card| {
             lay_out(extents, 100, PAGE, formula::largest_varied(on_card, CacheState::Auto)).count
         };

@@ -13,7 +13,7 @@ mod trial;
 
 use std::io;
 
-use opt_shared::arguments::{Argument, ArgumentValue, VaryChoice, changed_paths, may_vary};
+use opt_shared::arguments::{Argument, ArgumentValue, VaryChoice, may_vary};
 use opt_shared::capture::Tensor;
 use opt_shared::formula::{self, ALIGNMENT};
 use opt_shared::message::ProfileTask;
@@ -127,33 +127,35 @@ type KeptInputs = Vec<(String, WhyKept)>;
 
 /// Returns the inputs of an entry that may vary, and the arguments that keep their values.
 fn eligible(recorded: &Recorded, task: &ProfileTask) -> Result<(Vec<Eligible>, KeptInputs), RecordedError> {
-    let tensors: Vec<(&Argument, &Tensor)> = recorded
+    let outputs = &recorded.outputs;
+    let tensors: Vec<(&Argument, &Tensor, Option<usize>)> = recorded
         .arguments
         .iter()
-        .filter_map(|argument| match &argument.value {
-            ArgumentValue::Tensor(tensor) => Some((argument, &**tensor)),
+        .enumerate()
+        .filter_map(|(index, argument)| match &argument.value {
+            ArgumentValue::Tensor(tensor) => {
+                Some((argument, &**tensor, outputs.iter().position(|it| it.arguments.contains(&index))))
+            }
             ArgumentValue::Plain(_) => None,
         })
         .collect();
     let repeated = task.entries.iter().find(|entry| entry.name == recorded.name);
     let repeated = repeated.map_or(&[][..], |entry| entry.repeated.as_slice());
-    let changed = changed_paths(&recorded.outputs, &recorded.arguments);
     let choice = VaryChoice {
         vary: &task.profile.vary,
         constant: &task.constant,
         repeated,
-        changed: &changed,
         largest: task.largest_varied(),
     };
-    let room = source::room(tensors.iter().filter(|(_, tensor)| may_vary(tensor)).count());
+    let room = source::room(tensors.iter().filter(|(_, tensor, _)| may_vary(tensor)).count());
     let (mut found, mut kept) = (Vec::new(), Vec::new());
-    for (number, &(argument, tensor)) in tensors.iter().enumerate() {
+    for (number, &(argument, tensor, output)) in tensors.iter().enumerate() {
         // An input that is passed twice varies with its first argument.
-        if tensors[..number].iter().any(|(_, earlier)| same_bytes(earlier, tensor)) {
+        if tensors[..number].iter().any(|(_, earlier, _)| same_bytes(earlier, tensor)) {
             continue;
         }
         let why = match choice.kept_because(argument, tensor) {
-            None if tensors.iter().any(|(_, other)| overlaps(other, tensor)) => {
+            None if tensors.iter().any(|(_, other, _)| overlaps(other, tensor)) => {
                 Some("it overlaps another argument")
             }
             why => why,
@@ -169,6 +171,7 @@ fn eligible(recorded: &Recorded, task: &ProfileTask) -> Result<(Vec<Eligible>, K
                     tensor: number,
                     bytes: allocated_bytes(tensor),
                     phase: tensor.byte_range().start % ALIGNMENT,
+                    output,
                 },
                 shuffled: matches!(source, Source::Shuffled { .. }),
                 source,
@@ -295,7 +298,7 @@ mod tests {
         let (entries, signature) = crate::session::scripted::entries_of("torch_nn_functional_relu", &[0]);
         let recorded = Recorded::open(&entries[0], &signature).expect("a capture");
         // 50,000 bytes are not a multiple of the number that is written at a time.
-        let extents = [50_000, 400].map(|bytes| Extent { tensor: 0, bytes, phase: 12 });
+        let extents = [50_000, 400].map(|bytes| Extent { tensor: 0, bytes, phase: 12, output: None });
         let variation =
             Variation { variants: lay_out(&extents, 4, 4096, Bytes::mib(8)), ..Variation::none("") };
         let end = variation.variants.inputs[1].region.start + variation.variants.inputs[1].region.bytes;
