@@ -1,6 +1,7 @@
 #!/bin/sh
 # Mutates the supervisor's core, runs its tests and the simulation, and prints the mutants that they miss. Needs
-# cargo-mutants (`cargo install cargo-mutants --locked`). Passes its arguments on: `sh tools/mutants.sh --shard 0/8`.
+# cargo-mutants (`cargo install cargo-mutants --locked`). The order is random, so a run that is stopped early has tried
+# a random sample. Passes its arguments on: `sh tools/mutants.sh --shard 0/8`.
 #
 # The core depends only on opt-shared, so it is built as a separate crate: a mutant takes seconds instead of a minute.
 set -eu
@@ -45,4 +46,4 @@ debug = false
 TOML
 cp "$root/Cargo.lock" "$work/Cargo.lock"
 cd "$work"
-exec cargo mutants --no-shuffle --exclude "**/testkit/**" --exclude "**/simulate/**" --timeout 30 --output "$work" "$@"
+exec cargo mutants --exclude "**/testkit/**" --exclude "**/simulate/**" --timeout 30 --output "$work" "$@"

@@ -374,7 +374,9 @@ fn interrupt_during_replays_leaves_them_undone() {
 fn submitted_units_raise_the_supervisors_charge() {
     let mut harness = Harness::new(plan(1));
     let before = harness.core.run_view().charged;
+    let reserved = harness.core.reserved_for_supervisor();
     harness.submit(0, 1);
+    assert_eq!(harness.core.reserved_for_supervisor(), reserved + SUPERVISOR_PER_ITEM);
     assert_eq!(harness.core.run_view().charged, before + SUPERVISOR_PER_ITEM);
     let mut harness = Harness::new(plan(3));
     assert_eq!(harness.core.run_view().charged, before, "the initial figure includes the units of the plan");
