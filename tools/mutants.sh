@@ -46,4 +46,4 @@ debug = false
 TOML
 cp "$root/Cargo.lock" "$work/Cargo.lock"
 cd "$work"
-exec cargo mutants --exclude "**/testkit/**" --exclude "**/simulate/**" --timeout 30 --output "$work" "$@"
+exec cargo mutants --shuffle --exclude "**/testkit/**" --exclude "**/simulate/**" --timeout 20 --output "$work" "$@"

@@ -66,12 +66,12 @@ cd "$work"
 # Mutants of `calls.rs` run the tests of profiles and of verification, because profiles reach lines that verification
 # does not.
 missed=0
-cargo mutants --in-place --timeout 300 --output "$work" \
+cargo mutants --shuffle --in-place --timeout 300 --output "$work" \
     -f 'worker/src/stage/verify/*.rs' -f 'worker/src/stage/failure.rs' \
     -f 'worker/src/stage/replay/mod.rs' -f 'worker/src/stage/replay/calls.rs' \
     "$@" -- --lib -- stage:: --skip replay::steps --skip replay::planner --skip stage::profile || missed=$?
 mkdir -p "$work/profile"
-cargo mutants --in-place --timeout 300 --output "$work/profile" \
+cargo mutants --shuffle --in-place --timeout 300 --output "$work/profile" \
     -f 'worker/src/stage/calls.rs' -f 'worker/src/stage/profile/**/*.rs' \
     "$@" -- --lib -- stage::profile stage::verify || missed=$?
 exit "$missed"

@@ -23,7 +23,7 @@ LAUNCH = re.compile(r"\blaunch\s*\(")
 TRITON = re.compile(r"^\s*(import|from) triton\b", re.MULTILINE)
 #: KernelForge's rules of timing and correctness. Those of opt-supervisor are stricter.
 PARITY = ["[profile]", 'parity = "kernelforge"']
-NEEDS_DEVICE = "CUDA needs a device, which a torch-extension cannot use yet"
+NEEDS_DEVICE = "CUDA needs a plan with `device = \"emulated\"` and `language = \"torch-cuda\"`; the device of this plan is the CPU"
 
 
 def import_project(project: Path, out: Path, name: str = plans.NAME, *, parity: bool = False) -> list[plans.Job]:

@@ -30,6 +30,7 @@ SUFFIXES = {
     "triton-device": ".py",
     "cuda": ".cu",
     "cuda-device": ".cu",
+    "torch-cuda": ".cu",
 }
 
 
@@ -49,7 +50,7 @@ def evaluate(
         plan: the plan with the captures and settings.
         job: the job that the candidate belongs to; required if the plan has several jobs.
         language: the candidate's language, as in a plan; required for languages whose files have the suffixes of other
-            languages, such as ``torch-extension`` and ``triton``.
+            languages, such as ``torch-extension``, ``torch-cuda`` and ``triton``.
         symbol: the function to call; by default, that of the language.
         timeout: time limit for the result, in seconds.
 

@@ -147,9 +147,12 @@ fn copy(from: &Path, to: &Path, room: u64) -> Result<Option<u64>, CopyError> {
 
 fn has_includes(language: Language) -> bool {
     match language.kind().toolchain {
-        Toolchain::Cc | Toolchain::Cxx | Toolchain::Nvcc | Toolchain::Nvrtc | Toolchain::TorchExtension => {
-            true
-        }
+        Toolchain::Cc
+        | Toolchain::Cxx
+        | Toolchain::Nvcc
+        | Toolchain::Nvrtc
+        | Toolchain::TorchExtension
+        | Toolchain::TorchNvcc => true,
         Toolchain::Prebuilt
         | Toolchain::Python
         | Toolchain::Torch

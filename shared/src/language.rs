@@ -30,6 +30,9 @@ pub enum Language {
     /// C++ with PyTorch's tensors, linked to an interpreter's libtorch.
     #[serde(rename = "torch-extension")]
     TorchExtension,
+    /// CUDA with host code that uses PyTorch's tensors.
+    #[serde(rename = "torch-cuda")]
+    TorchCuda,
     /// Triton kernels that Triton's interpreter runs on the CPU.
     Triton,
     /// Triton kernels that are compiled ahead of time. The plan says how to launch them on the device.
@@ -55,6 +58,8 @@ pub enum Toolchain {
     Torch,
     /// `[build] cxx`, with the headers and libraries of the torch of `[build] python`.
     TorchExtension,
+    /// Nvcc, with the headers and libraries of the torch of `[build] python`.
+    TorchNvcc,
     /// Like `Python`, with an interpreter that has Triton.
     Triton,
     /// Triton's compiler, in the interpreter of `[build] python`.
@@ -102,13 +107,25 @@ pub enum Launcher {
     Interpreter,
     /// Like `Dlopen`, in a runner that has already loaded libtorch.
     Libtorch,
+    /// Like `Libtorch`, in a runner whose CUDA runtime is the emulated device.
+    CudaLibtorch,
     /// Like `Interpreter`, but Triton's interpreter runs the kernels.
     Triton,
 }
 
 impl Launcher {
     pub const fn needs_python(self) -> bool {
-        matches!(self, Self::Interpreter | Self::Libtorch | Self::Triton)
+        matches!(self, Self::Interpreter | Self::Libtorch | Self::CudaLibtorch | Self::Triton)
+    }
+
+    /// True if the launcher's runners load libtorch with the candidate.
+    pub const fn needs_libtorch(self) -> bool {
+        matches!(self, Self::Libtorch | Self::CudaLibtorch)
+    }
+
+    /// True if the CUDA runtime in the launcher's runners is the emulated device.
+    pub const fn has_cuda_runtime(self) -> bool {
+        matches!(self, Self::CudaRuntime | Self::CudaLibtorch)
     }
 
     /// True if the launcher's runners are interpreters. They are copied from a zygote, if one can be started.
@@ -176,7 +193,7 @@ pub struct Kind {
 const DEFAULT_SYMBOL: &str = "run";
 
 /// All languages, in the order in which messages list their suffixes.
-pub const KINDS: [Kind; 12] = [
+pub const KINDS: [Kind; 13] = [
     Kind {
         language: Language::C,
         name: "c",
@@ -288,6 +305,17 @@ pub const KINDS: [Kind; 12] = [
         missing: None,
     },
     Kind {
+        language: Language::TorchCuda,
+        name: "torch-cuda",
+        suffixes: &[],
+        toolchain: Toolchain::TorchNvcc,
+        artifact: ArtifactKind::SharedLibrary,
+        launcher: Launcher::CudaLibtorch,
+        tier: Tier::C,
+        symbol: "launch",
+        missing: None,
+    },
+    Kind {
         language: Language::Triton,
         name: "triton",
         suffixes: &[],
@@ -311,9 +339,6 @@ pub const KINDS: [Kind; 12] = [
     },
 ];
 
-const TRITON_NOT_TIMED: &str =
-    "Triton's interpreter runs its kernels on the CPU, so their time on a GPU is not known";
-
 impl Language {
     /// The language's row of the table.
     pub const fn kind(self) -> &'static Kind {
@@ -334,7 +359,7 @@ impl Language {
 
     /// True if the language's kernels run on a device other than the CPU.
     pub fn needs_device(self) -> bool {
-        self.is_device_code() || self == Self::Cuda
+        self.is_device_code() || self.kind().launcher.has_cuda_runtime()
     }
 
     /// True if the language needs an interpreter (`[build] python`) with Triton.
@@ -357,10 +382,10 @@ impl Language {
     pub fn unfit_for(self, device: Device) -> Option<String> {
         let name = self.name();
         match (self.is_device_code(), device) {
-            (false, Device::Emulated) if self == Self::Cuda => None,
-            (false, _) if self == Self::Cuda => Some(format!(
-                "`{name}` runs on the emulated device only, and the device of this run is `{device}` (set `[run] device` to `emulated`; for a \
-                 file that has only `__global__` functions, write `language = \"cuda-device\"` with its launches)"
+            (false, Device::Emulated) if self.needs_device() => None,
+            (false, _) if self.needs_device() => Some(format!(
+                "`{name}` runs on the emulated device only, and the device of this run is `{device}` (set `[run] device` to `emulated`{})",
+                if self == Self::Cuda { "; for a file that has only `__global__` functions, write `language = \"cuda-device\"` with its launches" } else { "" }
             )),
             (true, Device::Cpu) => Some(format!(
                 "`{name}` has no host code and does not run on the CPU (set `[run] device` to `cuda:0`, or to `emulated` if there is no card)"
@@ -382,7 +407,9 @@ impl Language {
 
     /// The reason why candidates in this language are verified but not timed; `None` if they are timed.
     pub fn not_timed(self) -> Option<&'static str> {
-        (self == Self::Triton).then_some(TRITON_NOT_TIMED)
+        (self == Self::Triton).then_some(
+            "Triton's interpreter runs its kernels on the CPU, so their time on a GPU is not known",
+        )
     }
 
     pub fn has_sources(self) -> bool {
@@ -393,13 +420,13 @@ impl Language {
     pub fn refuses(self, source: &Path) -> Option<&'static str> {
         let is_cuda = || Self::of_path(source) == Some(Self::Cuda);
         (self == Self::TorchExtension && is_cuda())
-            .then_some("a torch-extension in CUDA cannot run: PyTorch's libraries call their own CUDA runtime, which the emulated device does not replace, and this version starts no host code on a card (write a launcher with `opt_candidate.h` or tvm-ffi, in `language = \"cuda\"`)")
+            .then_some("a torch-extension is C++ for the CPU (write `language = \"torch-cuda\"`, and set `[run] device` to `emulated`)")
     }
 
     /// The suffix for the file of a source that was submitted as text.
     pub fn suffix_of_text(self) -> &'static str {
         match self {
-            Self::CudaDevice => return "cu",
+            Self::CudaDevice | Self::TorchCuda => return "cu",
             Self::TritonDevice => return ArtifactKind::Module.suffix(),
             _ => {}
         }
@@ -412,8 +439,7 @@ impl Language {
         KINDS.iter().flat_map(|kind| kind.suffixes.iter().copied())
     }
 
-    /// Returns the language with this name, if it has sources and this version runs it. The error lists all such
-    /// languages.
+    /// Returns the language with this name, if this version runs its sources. The error lists all such languages.
     pub fn runnable(name: &str) -> Result<Self, String> {
         let runnable = || KINDS.iter().filter(|kind| kind.missing.is_none() && kind.language.has_sources());
         runnable().find(|kind| kind.name == name).map(|kind| kind.language).ok_or_else(|| {

@@ -186,7 +186,7 @@ impl BuildSettings {
     pub fn memory_for(&self, language: Language) -> Bytes {
         self.memory.unwrap_or(match language.kind().toolchain {
             // A compiler needs 1.5 GiB for all of PyTorch's headers, and more memory for the candidate's templates.
-            Toolchain::TorchExtension => Bytes::gib(6),
+            Toolchain::TorchExtension | Toolchain::TorchNvcc => Bytes::gib(6),
             _ => Bytes::gib(4),
         })
     }
@@ -194,7 +194,7 @@ impl BuildSettings {
     /// The time that a compiler may take, with `"auto"` resolved.
     pub fn timeout_for(&self, language: Language) -> Duration {
         self.timeout.unwrap_or(match language.kind().toolchain {
-            Toolchain::TorchExtension => Duration::from_mins(10),
+            Toolchain::TorchExtension | Toolchain::TorchNvcc => Duration::from_mins(10),
             _ => Duration::from_mins(2),
         })
     }

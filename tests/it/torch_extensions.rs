@@ -3,6 +3,7 @@
 
 use opt_tests::{Scenario, Summary, data, repository};
 
+use crate::cuda_launchers::toolkit;
 use crate::python_kernels::interpreter;
 
 /// The kernels, each with its status and a part of its detail.
@@ -118,5 +119,34 @@ fn cuda_source_of_a_torch_extension_is_refused_by_the_plan() {
     scenario
         .run(&["check", "plan.toml"])
         .expect_exit(2)
-        .expect_stderr(&["a torch-extension in CUDA cannot run"]);
+        .expect_stderr(&["a torch-extension is C++ for the CPU (write `language = \"torch-cuda\"`"]);
+}
+
+/// A launcher for `load_inline`: its kernel runs on the emulated device, PyTorch's functions on its tensors on the host.
+#[test]
+fn cuda_launchers_with_torch_run_on_the_emulated_device() {
+    let (Some(python), Some(toolkit)) = (interpreter(), toolkit()) else { return };
+    let expected = [("relu", "PASSED", ""), ("adds_to_its_input", "INPUT_MUTATED", "the buffer is input 0")];
+    let captures = data("captures/torch_nn_functional_relu");
+    let mut plan = format!(
+        "[run]\ndevice = \"emulated\"\n[build]\npython = {python:?}\ntoolchain = [{toolkit:?}]\n[verify]\ncall_timeout = \"60s\"\n\
+         [[job]]\nname = \"relu\"\ncaptures = {captures:?}\nentries = [\"entry_000000.pt\"]\n"
+    );
+    for (name, ..) in expected {
+        let source = data("kernels/torch_cuda").join(format!("{name}.cu"));
+        plan += &format!(
+            "[[job.candidate]]\nname = {name:?}\nlanguage = \"torch-cuda\"\nsources = [{source:?}]\n"
+        );
+    }
+    let scenario = Scenario::with_plan(&plan);
+    let outcome = scenario.run(&["run", "plan.toml"]).expect_exit(0);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    for (name, status, says) in expected {
+        let it = summary.candidate("relu", name);
+        let detail = it["detail"].as_str().unwrap_or_default();
+        let log = &it["build"]["log_head"];
+        outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{name}: {detail}: {log}"));
+        outcome.expect(detail.contains(says), format_args!("{name}: {detail:?} contains {says:?}"));
+        outcome.expect_equal(it["tier"].as_str(), Some("C"), format_args!("{name}'s tier"));
+    }
 }

@@ -2,8 +2,8 @@
  *
  * Includes the candidate's first source and is compiled with it, so that the type of the function determines how arguments
  * are converted and whether outputs are returned. OPT_SOURCE is that source, OPT_FUNCTION the function, OPT_ENTRY the symbol
- * that the runner looks up. A function with one parameter per input returns its outputs, which are checked and copied. A
- * function with further parameters for the outputs writes them itself. */
+ * that the runner looks up; the worker defines them above this text. A function with one parameter per input returns its
+ * outputs, which are checked and copied. A function with further parameters for the outputs writes them itself. */
 #include OPT_SOURCE
 
 #include "opt_candidate.h"
@@ -61,10 +61,20 @@ inline at::ScalarType scalar_type(const OptDataType &dtype) {
     }
 }
 
+/* The device on which the function finds its tensors. */
+#ifdef __CUDACC__
+inline const at::Device here(at::kCUDA, 0);
+#else
+inline const at::Device here(at::kCPU);
+#endif
+
 /* Makes a tensor over the memory that was passed, without a copy. */
 inline at::Tensor tensor(const OptTensor *it) {
-    return at::from_blob(it->data, at::IntArrayRef(it->shape, it->ndim), at::IntArrayRef(it->strides, it->ndim),
-                         at::TensorOptions().dtype(scalar_type(it->dtype)));
+    return at::for_blob(it->data, at::IntArrayRef(it->shape, it->ndim))
+        .strides(at::IntArrayRef(it->strides, it->ndim))
+        .options(at::TensorOptions().dtype(scalar_type(it->dtype)).device(here))
+        .target_device(here)
+        .make_tensor();
 }
 
 /* Describes the type of an argument in a message. */
@@ -149,8 +159,9 @@ template <> struct As<at::ScalarType> {
 
 template <> struct As<at::Device> {
     static at::Device of(const OptAny &any) {
-        if (any.type_index != OPT_DEVICE || any.value.v_device.device_type != OPT_CPU) expected("the CPU", any);
-        return at::Device(at::kCPU);
+        const int32_t wanted = here.is_cpu() ? OPT_CPU : OPT_CUDA;
+        if (any.type_index != OPT_DEVICE || any.value.v_device.device_type != wanted) expected("a device", any);
+        return here;
     }
 };
 
@@ -221,7 +232,8 @@ inline void keep(const at::Tensor &value, const OptTensor *output, int32_t numbe
         throw Failure(kind, "output " + std::to_string(number) + " that it returned " + text);
     };
     if (!value.defined()) reject("opt.Raised", "is an undefined tensor");
-    if (!value.is_cpu()) reject("opt.Raised", "is on the device " + value.device().str() + ", expected cpu");
+    if (value.device() != here)
+        reject("opt.Raised", "is on the device " + value.device().str() + ", expected " + here.str());
     if (value.layout() != at::kStrided)
         reject("opt.Raised", "has the layout " + to_text(value.layout()) + ", expected Strided");
     at::Tensor target = tensor(output);

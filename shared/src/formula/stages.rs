@@ -156,7 +156,7 @@ pub fn runner_base(launcher: Launcher) -> Bytes {
     match launcher {
         Launcher::Dlopen | Launcher::CudaRuntime | Launcher::Kernel => RUNNER_BASE,
         Launcher::Interpreter | Launcher::Triton => PYTHON_COPY,
-        Launcher::Libtorch => LIBTORCH_BASE,
+        Launcher::Libtorch | Launcher::CudaLibtorch => LIBTORCH_BASE,
     }
 }
 

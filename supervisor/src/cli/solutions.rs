@@ -118,6 +118,7 @@ fn names(language: Language) -> anyhow::Result<(&'static str, Option<&'static st
         Language::C => ("c", None),
         Language::Cpp => ("cpp", None),
         Language::TorchExtension => ("cpp", Some("torch")),
+        Language::TorchCuda => ("cuda", Some("torch")),
         Language::Python => ("python", None),
         Language::Triton => ("triton", None),
         Language::Cuda => ("cuda", None),

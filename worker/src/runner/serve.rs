@@ -13,7 +13,6 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use opt_shared::causes::chain;
-use opt_shared::language::Launcher;
 use opt_shared::message::Protection;
 use opt_shared::units::Bytes;
 
@@ -211,7 +210,7 @@ fn prepare(
     let mut arity = (0, 0);
     let mut watched = Vec::new();
     let mut inputs = Inputs::new();
-    let on_device = setup.launcher == Launcher::CudaRuntime;
+    let on_device = setup.launcher.has_cuda_runtime();
     loop {
         match receive_from_worker(socket)? {
             (ToRunner::Begin, _) => break,

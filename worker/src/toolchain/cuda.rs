@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use opt_shared::language::ArtifactKind;
 use opt_shared::message::BuildTask;
 
-use super::c::operand;
+use super::c::{Parts, operand};
 use super::nvrtc::{PTX_FOR, nvcc};
 use super::{Folders, Program, Recipe, Step, Toolchain};
 use crate::runner::cudart::FUNCTIONS;
@@ -18,55 +18,61 @@ const ARCHITECTURE: [&str; 5] = ["-arch", "--gpu-architecture", "-gencode", "--g
 pub(super) struct Cuda;
 
 impl Toolchain for Cuda {
-    /// Returns the command `NVCC -shared … -o OUT SOURCES LINK_FLAGS -L… LIBRARIES`. It has the candidate's
-    /// `extra_flags`, but not `[build] flags`, which are for a C compiler.
     fn recipe(&self, task: &BuildTask, folders: &Folders<'_>) -> Recipe {
-        let build = &task.build;
-        let Some(nvcc) = nvcc(&build.toolchain) else { return Recipe::Unavailable(MISSING.to_owned()) };
-        let output = folders.scratch.join("candidate.so");
-        let fixed = ["-shared", "-Xcompiler", "-fPIC", "-cudart", "none", "--no-compress", "-lineinfo"];
-        let mut arguments: Vec<OsString> = fixed.map(OsString::from).to_vec();
-        let names_architecture = |flag: &String| ARCHITECTURE.iter().any(|option| flag.starts_with(option));
-        if !build.extra_flags.iter().any(names_architecture) {
-            arguments.extend(["-gencode".into(), format!("arch={PTX_FOR},code={PTX_FOR}").into()]);
-        }
-        arguments.extend(build.extra_flags.iter().map(OsString::from));
-        for folder in build.include.iter().map(PathBuf::as_path).chain([folders.include]) {
-            arguments.extend(["-I".into(), folder.into()]);
-        }
-        arguments.extend(["-o".into(), output.clone().into()]);
-        arguments.extend(folders.files.sources.iter().map(|source| operand(&source.relative)));
-        for flag in &build.link_flags {
-            arguments.extend(["-Xlinker".into(), flag.into()]);
-        }
-        let redirected: Vec<String> = FUNCTIONS.lines().map(|name| format!("--wrap={name}")).collect();
-        arguments.extend(["-Xlinker".into(), redirected.join(",").into()]);
-        for folder in &build.library_path {
-            arguments.extend(["-L".into(), folder.into()]);
-        }
-        for library in &build.libraries {
-            let is_name = !library.contains('/') && !library.starts_with('-');
-            arguments.push(if is_name { format!("-l{library}") } else { library.clone() }.into());
-        }
-        let mut readable: Vec<PathBuf> = build.include.iter().chain(&build.library_path).cloned().collect();
-        readable.sort();
-        readable.dedup();
-        Recipe::Run(Step {
-            compiler: nvcc.display().to_string(),
-            program: Program::OnPath,
-            version: None,
-            arguments,
-            output,
-            artifact: ArtifactKind::SharedLibrary,
-            readable,
-            toolchain: nvcc
-                .parent()
-                .and_then(|folder| folder.parent())
-                .map(PathBuf::from)
-                .into_iter()
-                .collect(),
-        })
+        let sources = folders.files.sources.iter().map(|source| operand(&source.relative)).collect();
+        recipe(task, folders, Parts { sources, ..Parts::default() })
     }
+}
+
+/// Returns the command `NVCC -shared … FLAGS -I… -isystem… -o OUT SOURCES LINK_FLAGS -L… LIBRARIES`. It has the
+/// candidate's `extra_flags`, but not `[build] flags`, which are for a C compiler.
+pub(super) fn recipe(task: &BuildTask, folders: &Folders<'_>, parts: Parts) -> Recipe {
+    let build = &task.build;
+    let Some(nvcc) = nvcc(&build.toolchain) else { return Recipe::Unavailable(MISSING.to_owned()) };
+    let output = folders.scratch.join("candidate.so");
+    let fixed = ["-shared", "-Xcompiler", "-fPIC", "-cudart", "none", "--no-compress", "-lineinfo"];
+    let mut arguments: Vec<OsString> = fixed.map(OsString::from).to_vec();
+    arguments.extend(parts.flags);
+    let names_architecture = |flag: &String| ARCHITECTURE.iter().any(|option| flag.starts_with(option));
+    if !build.extra_flags.iter().any(names_architecture) {
+        arguments.extend(["-gencode".into(), format!("arch={PTX_FOR},code={PTX_FOR}").into()]);
+    }
+    arguments.extend(build.extra_flags.iter().map(OsString::from));
+    for folder in build.include.iter().map(PathBuf::as_path).chain([folders.include]) {
+        arguments.extend(["-I".into(), folder.into()]);
+    }
+    for folder in &parts.system_include {
+        arguments.extend(["-isystem".into(), folder.into()]);
+    }
+    arguments.extend(["-o".into(), output.clone().into()]);
+    arguments.extend(parts.sources);
+    for flag in &build.link_flags {
+        arguments.extend(["-Xlinker".into(), flag.into()]);
+    }
+    let redirected: Vec<String> = FUNCTIONS.lines().map(|name| format!("--wrap={name}")).collect();
+    arguments.extend(["-Xlinker".into(), redirected.join(",").into()]);
+    for folder in build.library_path.iter().chain(&parts.library_path) {
+        arguments.extend(["-L".into(), folder.into()]);
+    }
+    for library in &build.libraries {
+        let is_name = !library.contains('/') && !library.starts_with('-');
+        arguments.push(if is_name { format!("-l{library}") } else { library.clone() }.into());
+    }
+    arguments.extend(parts.libraries);
+    let mut readable: Vec<PathBuf> = build.include.iter().chain(&build.library_path).cloned().collect();
+    readable.extend(parts.system_include.into_iter().chain(parts.library_path));
+    readable.sort();
+    readable.dedup();
+    Recipe::Run(Step {
+        compiler: nvcc.display().to_string(),
+        program: Program::OnPath,
+        version: None,
+        arguments,
+        output,
+        artifact: ArtifactKind::SharedLibrary,
+        readable,
+        toolchain: nvcc.parent().and_then(|folder| folder.parent()).map(PathBuf::from).into_iter().collect(),
+    })
 }
 
 const MISSING: &str = "nvcc, the compiler for CUDA with host code, was not found (name a folder of the CUDA toolkit, or of a Python \

@@ -12,6 +12,7 @@ pub(crate) mod log;
 pub(crate) mod nvrtc;
 mod prebuilt;
 mod python;
+mod torch_cuda;
 mod torch_extension;
 mod triton;
 
@@ -110,6 +111,7 @@ pub(crate) fn of(language: Language) -> &'static dyn Toolchain {
         language::Toolchain::Triton => &python::Triton,
         language::Toolchain::TritonCompiler => &triton::Triton,
         language::Toolchain::TorchExtension => &torch_extension::TorchExtension,
+        language::Toolchain::TorchNvcc => &torch_cuda::TorchCuda,
         language::Toolchain::Nvrtc => &nvrtc::Nvrtc,
         language::Toolchain::Nvcc => &cuda::Cuda,
     }

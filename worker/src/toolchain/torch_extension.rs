@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::path::PathBuf;
 
 use opt_shared::message::BuildTask;
 use opt_shared::outcome::Status;
@@ -20,37 +21,58 @@ const LIGHTER_HEADERS: &str = "`torch/extension.h` brings in all of PyTorch; `AT
 
 pub(super) struct TorchExtension;
 
+/// The files that a build adds to the candidate's, and the candidate's further sources.
+pub(super) struct Glue {
+    /// Includes the candidate's first source.
+    pub(super) source: PathBuf,
+    /// The linker's list of the symbols that the library exports.
+    pub(super) exported: PathBuf,
+    pub(super) others: Vec<PathBuf>,
+}
+
+/// Writes the glue as a file with this suffix.
+pub(super) fn glue(task: &BuildTask, folders: &Folders<'_>, suffix: &str) -> Result<Glue, Box<Recipe>> {
+    let Some((first, others)) = folders.files.sources.split_first() else {
+        return Err(Box::new(Recipe::Refused(format!(
+            "a candidate in `{}` needs at least one source",
+            task.source.language.name()
+        ))));
+    };
+    let Some(included) = first.relative.to_str().filter(|name| !name.contains(['"', '\\'])) else {
+        return Err(Box::new(Recipe::Refused(
+            "the name of the first source is not UTF-8, or contains a quotation mark or a backslash (rename it)"
+                .to_owned(),
+        )));
+    };
+    let symbol = &task.source.symbol;
+    let entry = format!("__tvm_ffi_{symbol}");
+    let source = folders.include.join(format!("opt_torch_glue.{suffix}"));
+    let exported = folders.include.join("opt_torch_glue.map");
+    let text = format!(
+        "#define OPT_SOURCE \"{included}\"\n#define OPT_FUNCTION {symbol}\n#define OPT_ENTRY {entry}\n#line 1\n{GLUE}"
+    );
+    let map = format!("{{ global: {entry}; opt_parameters; TVMFFIErrorMoveFromRaised; local: *; }};\n");
+    for (path, text) in [(&source, &text), (&exported, &map)] {
+        fs::write(path, text)
+            .map_err(|error| Box::new(Recipe::Unavailable(format!("writing {}: {error}", path.display()))))?;
+    }
+    let others = others.iter().map(|source| source.relative.clone()).collect();
+    Ok(Glue { source, exported, others })
+}
+
 impl Toolchain for TorchExtension {
     fn recipe(&self, task: &BuildTask, folders: &Folders<'_>) -> Recipe {
         let interpreter = match interpreter::find(&task.build.python) {
             Ok(found) => found,
             Err(why) => return Recipe::Unavailable(why),
         };
-        let Some((first, others)) = folders.files.sources.split_first() else {
-            return Recipe::Refused("a torch-extension needs at least one source".to_owned());
+        let Glue { source, exported, others } = match glue(task, folders, "cpp") {
+            Ok(glue) => glue,
+            Err(recipe) => return *recipe,
         };
-        let Some(source) = first.relative.to_str().filter(|name| !name.contains(['"', '\\'])) else {
-            return Recipe::Refused(
-                "the name of the first source is not UTF-8, or contains a quotation mark or a backslash (rename it)"
-                    .to_owned(),
-            );
-        };
-        let symbol = &task.source.symbol;
-        let entry = format!("__tvm_ffi_{symbol}");
-        let glue = folders.include.join("opt_torch_glue.cpp");
-        let exported = folders.include.join("opt_torch_glue.map");
-        let map = format!("{{ global: {entry}; opt_parameters; TVMFFIErrorMoveFromRaised; local: *; }};\n");
-        for (path, text) in [(&glue, GLUE), (&exported, map.as_str())] {
-            if let Err(error) = fs::write(path, text) {
-                return Recipe::Unavailable(format!("writing {}: {error}", path.display()));
-            }
-        }
         let torch = &interpreter.libtorch;
         let mut flags: Vec<OsString> = torch.flags.iter().map(OsString::from).collect();
         flags.extend([
-            format!("-DOPT_SOURCE=\"{source}\"").into(),
-            format!("-DOPT_FUNCTION={symbol}").into(),
-            format!("-DOPT_ENTRY={entry}").into(),
             // Lets a PYBIND11_MODULE compile. The module is never called, so the linker leaves it out, and the library
             // loads without an interpreter.
             "-DTORCH_EXTENSION_NAME=candidate".into(),
@@ -61,9 +83,8 @@ impl Toolchain for TorchExtension {
             "-iquote".into(),
             ".".into(),
         ]);
-        let sources = std::iter::once(glue.into())
-            .chain(others.iter().map(|source| operand(&source.relative)))
-            .collect();
+        let sources =
+            std::iter::once(source.into()).chain(others.iter().map(|source| operand(source))).collect();
         Recipe::Run(step(
             task,
             folders,
@@ -78,22 +99,27 @@ impl Toolchain for TorchExtension {
     }
 
     fn advice(&self, status: Status, log: &str) -> Option<String> {
-        if matches!(status, Status::CompileTimeout | Status::HostMemoryLimit) {
-            return Some(LIGHTER_HEADERS.to_owned());
-        }
-        if log.contains("fatal error: Python.h") || log.contains("'Python.h' file not found") {
-            return Some(
-                "`torch/extension.h` needs Python's headers (install them: Debian has them in libpython3-dev); \
-                 `ATen/ATen.h` and `torch/types.h` do not need them"
-                    .to_owned(),
-            );
-        }
-        let is_undeclared =
-            log.contains("was not declared in this scope") || log.contains("use of undeclared identifier");
-        (is_undeclared && log.contains("opt_torch_glue.cpp:")).then(|| {
-            "the first source must define the function that `symbol` names (`launch` by default)".to_owned()
-        })
+        advice(status, log)
     }
+}
+
+pub(super) fn advice(status: Status, log: &str) -> Option<String> {
+    if matches!(status, Status::CompileTimeout | Status::HostMemoryLimit) {
+        return Some(LIGHTER_HEADERS.to_owned());
+    }
+    if log.contains("fatal error: Python.h") || log.contains("'Python.h' file not found") {
+        return Some(
+            "`torch/extension.h` needs Python's headers (install them: Debian has them in libpython3-dev); \
+             `ATen/ATen.h` and `torch/types.h` do not need them"
+                .to_owned(),
+        );
+    }
+    let is_undeclared = ["was not declared in this scope", "use of undeclared identifier", "is undefined"]
+        .iter()
+        .any(|text| log.contains(text));
+    (is_undeclared && log.contains("opt_torch_glue.c")).then(|| {
+        "the first source must define the function that `symbol` names (`launch` by default)".to_owned()
+    })
 }
 
 #[cfg(test)]

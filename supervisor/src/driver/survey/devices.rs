@@ -83,16 +83,16 @@ pub struct DeviceCompiler {
 
 /// Returns the compilers for all candidates of a plan that need one. Each set of folders is tried once.
 pub fn compilers(plan: &Plan) -> Vec<DeviceCompiler> {
-    let compilers_of = |toolchain: Toolchain, question: &'static str, kernels: &'static str| {
-        let needed = |it: &&CandidatePlan| it.source.language.kind().toolchain == toolchain;
+    let compilers_of = |toolchains: &[Toolchain], question: &'static str, kernels: &'static str| {
+        let needed = |it: &&CandidatePlan| toolchains.contains(&it.source.language.kind().toolchain);
         let folders: BTreeSet<&[PathBuf]> =
             plan.candidates().filter(needed).map(|it| &*it.build.toolchain).collect();
         let found =
             move |folders: &[PathBuf]| DeviceCompiler { kernels, found: compiler_by(question, folders) };
         folders.into_iter().map(found).collect::<Vec<_>>()
     };
-    let mut all = compilers_of(Toolchain::Nvrtc, ASK_NVRTC, "kernels without host code");
-    all.extend(compilers_of(Toolchain::Nvcc, ASK_NVCC, "CUDA with host code"));
+    let mut all = compilers_of(&[Toolchain::Nvrtc], ASK_NVRTC, "kernels without host code");
+    all.extend(compilers_of(&[Toolchain::Nvcc, Toolchain::TorchNvcc], ASK_NVCC, "CUDA with host code"));
     all
 }
 

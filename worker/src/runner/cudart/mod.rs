@@ -256,13 +256,29 @@ pub(super) fn end_call(code: i32) -> Option<String> {
 
 /// Returns the loader's message, or a clearer one if the candidate calls a CUDA function that this runtime lacks.
 pub(super) fn explain(loader: String) -> String {
-    let missing = loader.rsplit_once("undefined symbol: ").map(|(_, name)| name.trim());
-    match missing.filter(|name| name.trim_start_matches('_').starts_with("cu")) {
-        Some(name) => {
-            format!("{}the emulated device does not have the CUDA function `{name}`", report::UNSUPPORTED)
-        }
-        None => loader,
+    let Some((_, symbol)) = loader.rsplit_once("undefined symbol: ") else { return loader };
+    let name = demangled(symbol.trim());
+    let is_of_cuda = name.trim_start_matches('_').starts_with("cu");
+    if is_of_cuda || name.starts_with("c10::cuda::") || name.starts_with("at::cuda::") {
+        format!("{}the emulated device does not have the CUDA function `{name}`", report::UNSUPPORTED)
+    } else {
+        loader
     }
+}
+
+/// The name of a C++ function with its namespaces, without parameters; any other symbol as it is.
+fn demangled(symbol: &str) -> String {
+    let Some(nested) = symbol.strip_prefix("_ZNK").or_else(|| symbol.strip_prefix("_ZN")) else {
+        return symbol.to_owned();
+    };
+    let (mut names, mut rest) = (Vec::new(), nested);
+    while let Some(digits) = rest.find(|it: char| !it.is_ascii_digit()).filter(|&digits| digits != 0) {
+        let length = rest[..digits].parse::<usize>().ok();
+        let Some(name) = length.and_then(|length| rest[digits..].get(..length)) else { break };
+        names.push(name);
+        rest = &rest[digits + name.len()..];
+    }
+    if names.is_empty() { symbol.to_owned() } else { names.join("::") }
 }
 
 #[cfg(test)]
@@ -291,6 +307,17 @@ mod tests {
             );
         }
         assert_eq!(missing("dgemm_"), "the candidate's library: undefined symbol: dgemm_");
+        for (symbol, name) in [
+            ("_ZN2at4cuda24getCurrentCUDABlasHandleEv", "at::cuda::getCurrentCUDABlasHandle"),
+            ("_ZNK3c104cuda10CUDAStream5queryEv", "c10::cuda::CUDAStream::query"),
+            ("cublasSgemm_v2", "cublasSgemm_v2"),
+        ] {
+            let text = missing(symbol);
+            assert!(text.ends_with(&format!("the CUDA function `{name}`")), "{text}");
+        }
+        for symbol in ["_ZN2at3addEv", "_ZN", "_ZN99x", "_ZN2\u{e9}\u{e9}", "_ZN18446744073709551616a"] {
+            assert!(missing(symbol).ends_with(symbol), "{symbol}");
+        }
     }
 
     #[test]

@@ -58,6 +58,9 @@ pub(super) fn load(setup: &Setup, given: LoadInputs, page: &ControlPage) -> Resu
     match (setup.launcher, interpreter) {
         (Launcher::Dlopen, _) => dlopen::load(setup, artifact, libraries, page),
         (Launcher::CudaRuntime, _) => dlopen::load(setup, artifact, libraries, page).map_err(cudart::explain),
+        (Launcher::CudaLibtorch, _) => {
+            dlopen::load_over_libtorch(setup, artifact, libraries, arity, page).map_err(cudart::explain)
+        }
         (Launcher::Libtorch, _) => dlopen::load_over_libtorch(setup, artifact, libraries, arity, page),
         (Launcher::Interpreter | Launcher::Triton, Some(interpreter)) => {
             interpreter::load(interpreter, setup, artifact, &calls, page)

@@ -59,7 +59,7 @@ impl Callable {
         let found = found.map_err(|text| SessionError::Interpreter { candidate: candidate(), text })?;
         let mut library_path = callee.library_path.clone();
         let interpreter = match callee.launcher {
-            Launcher::Libtorch => {
+            Launcher::Libtorch | Launcher::CudaLibtorch => {
                 library_path.extend(found.iter().flat_map(|it| it.libtorch.libraries.clone()));
                 None
             }
@@ -103,10 +103,10 @@ impl Callable {
         let limits = &self.callee.limits;
         let memory = limits.memory_for(largest, self.threads);
         let mut private = limits.private_memory_for(largest, self.threads);
-        if self.callee.launcher == Launcher::Libtorch {
+        if self.callee.launcher.needs_libtorch() {
             // A library loads torch after its runner has locked down, so its limit must have room for torch. (An
             // interpreter imports torch before that.)
-            private += runner_base(Launcher::Libtorch);
+            private += runner_base(self.callee.launcher);
         }
         RunnerSpec {
             lease,
