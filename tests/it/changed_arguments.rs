@@ -120,6 +120,42 @@ fn argument_that_the_call_changes_has_its_own_value_in_every_timed_call() {
     outcome.expect_equal(it["status"].as_str(), Some("NONDETERMINISTIC"), what);
 }
 
+/// The change is smaller than the tolerance of the values, so the values alone would not show that it was not made.
+#[test]
+fn kernel_that_leaves_a_small_change_undone_does_not_pass() {
+    let expected = [
+        ("add", "PASSED"),
+        ("does_nothing", "INCORRECT_NUMERICAL"),
+        ("adds_to_one_in_eight", "INCORRECT_NUMERICAL"),
+    ];
+    let kernels: String =
+        expected.iter().map(|(name, _)| candidate(name, "c", &format!("{name}.c"))).collect();
+    let plan = head("[\"build\", \"verify\"]", None) + &job("small", &kernels);
+    let (outcome, summary) = Scenario::with_plan(&plan).run_plan(0, &[]);
+    for (name, status) in expected {
+        let it = summary.candidate("small", name);
+        outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{name}: {}", it["detail"]));
+    }
+}
+
+/// The order in which a kernel writes does not matter, as long as the indices of a row stay distinct.
+#[test]
+fn shuffled_indices_of_a_scatter_stay_distinct_along_its_axis() {
+    let backward = "build = { extra_flags = [\"-DBACKWARD\"] }\n";
+    let kernels =
+        candidate("forward", "c", "scatters.c") + &candidate("backward", "c", "scatters.c") + backward;
+    let job = job("scatter", &format!("baseline = \"forward\"\n{kernels}"));
+    let scenario = Scenario::with_plan(&(head("[\"build\", \"verify\", \"profile\"]", None) + &job));
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    for name in ["forward", "backward"] {
+        let it = summary.candidate("scatter", name);
+        outcome.expect_equal(it["status"].as_str(), Some("PASSED"), format_args!("{name}: {}", it["detail"]));
+        let varied = it["profile"]["entries"][0]["varied"].as_array();
+        let has_index = varied.is_some_and(|names| names.iter().any(|it| it == "index"));
+        outcome.expect(has_index, format_args!("the indices of {name} vary: {varied:?}"));
+    }
+}
+
 /// On a device, too, a kernel gets a copy with the value before the call. The copy has its own guard bands.
 #[test]
 fn kernel_on_a_device_changes_an_argument_in_place() {

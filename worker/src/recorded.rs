@@ -20,7 +20,7 @@ use opt_shared::settings::VerifySettings;
 use opt_shared::units::{Bytes, to_index};
 use rustix::fs::{Advice, fadvise};
 
-use crate::judge::check::tolerance_of;
+use crate::judge::check::{tolerance_of, tolerance_of_change};
 use crate::judge::{BytesSource, CompareError, Tolerance};
 
 /// The number of bytes of a recorded output that are requested from the disk while the piece before them is compared.
@@ -157,10 +157,7 @@ impl Recorded {
         output: &OutputTensor,
         mut each: impl FnMut(u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
-        let argument = output.arguments.first().and_then(|&index| self.arguments.get(index));
-        let Some(ArgumentValue::Tensor(tensor)) = argument.map(|argument| &argument.value) else {
-            return Ok(());
-        };
+        let Some(tensor) = self.argument_before(output) else { return Ok(()) };
         let range = tensor.byte_range();
         let mut piece = vec![0; to_index((range.end - range.start).min(BEFORE_PIECE))];
         let mut at = range.start;
@@ -177,10 +174,24 @@ impl Recorded {
         self.outputs
             .iter()
             .map(|output| {
-                tolerance_of(&mut self.expected(&output.tensor), &output.tensor, settings)
-                    .map_err(|source| RecordedError::Scale { name: self.name.clone(), source })
+                let expected = &mut self.expected(&output.tensor);
+                match self.argument_before(output) {
+                    Some(before) => {
+                        tolerance_of_change(expected, &mut self.expected(before), &output.tensor, settings)
+                    }
+                    None => tolerance_of(expected, &output.tensor, settings),
+                }
+                .map_err(|source| RecordedError::Scale { name: self.name.clone(), source })
             })
             .collect()
+    }
+
+    /// The argument that a call changes to this output, as it was before the call; `None` for a returned tensor.
+    pub(crate) fn argument_before(&self, output: &OutputTensor) -> Option<&Tensor> {
+        match &self.arguments.get(*output.arguments.first()?)?.value {
+            ArgumentValue::Tensor(tensor) => Some(tensor),
+            ArgumentValue::Plain(_) => None,
+        }
     }
 
     /// Returns true if no output has an element.

@@ -88,7 +88,7 @@ fn of_stage(
         Stage::Profile => {
             let distinct = largest.profile.entries == ProfileEntries::Distinct;
             let largest_batches = needs.profile_ways(largest, paired(largest)).into_iter().next()?;
-            (largest_batches, facts.entries_to_time(distinct).iter().map(name).collect())
+            (largest_batches, facts.entries_to_time(distinct, &[]).iter().map(name).collect())
         }
         // Screens and confirmations need as much as a profile, and a replay belongs to no job.
         Stage::Screen | Stage::Confirm | Stage::Replay => return None,

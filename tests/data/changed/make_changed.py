@@ -1,6 +1,7 @@
-"""Records calls that change their arguments. The first argument names a new folder for the captures. The package
-`opt_captures` must be installed, or PYTHONPATH must name the folder `python`."""
+"""Records calls that change their arguments, and calls of scatter. The first argument names a new folder for the
+captures. The package `opt_captures` must be installed, or PYTHONPATH must name the folder `python`."""
 
+import pathlib
 import sys
 
 import torch
@@ -18,6 +19,13 @@ def main() -> None:
         x = torch.randn(50, 40)
         for width in (7, 40):
             x[:, :width].add_(torch.randn(width), alpha=2)
+    # The change is smaller than the tolerance of the values.
+    with torch.no_grad(), record(pathlib.Path(sys.argv[1]) / "small", ["torch.add"], in_place=True):
+        x.add_(1e-5 * torch.randn(40), alpha=1)
+    # In each row, the indices are distinct.
+    with record(pathlib.Path(sys.argv[1]) / "scatter", ["torch.scatter"]):
+        index = torch.stack([torch.randperm(30)[:25] for _ in range(20)])
+        torch.scatter(torch.zeros(20, 30), 1, index, torch.randn(20, 25))
 
 
 if __name__ == "__main__":

@@ -25,6 +25,21 @@ pub(crate) fn tolerance_of(
     Ok(Tolerance::for_dtype(settings, tensor.dtype, scale))
 }
 
+/// Returns the tolerance of an argument that the call changes. `before` has its values before the call.
+pub(crate) fn tolerance_of_change(
+    expected: &mut dyn BytesSource,
+    before: &mut dyn BytesSource,
+    tensor: &Tensor,
+    settings: &VerifySettings,
+) -> Result<Tolerance, CompareError> {
+    let tolerance = tolerance_of(expected, tensor, settings)?;
+    let check = OutputCheck { path: "", tensor, settings, tolerance, poison: None, expected_written: false };
+    // An expected value that may not be compared is reported when it is compared with an output.
+    let Ok(unchanged) = check.run(expected, before) else { return Ok(tolerance) };
+    let is_hidden = unchanged.passed && unchanged.relative_l2 != 0.0;
+    Ok(if is_hidden { tolerance.for_change(tensor.dtype, unchanged.relative_l2) } else { tolerance })
+}
+
 pub(crate) struct OutputCheck<'a> {
     pub(crate) path: &'a str,
     pub(crate) tensor: &'a Tensor,

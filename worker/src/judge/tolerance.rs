@@ -14,6 +14,10 @@ const FP8_MATCHED_RATIO: f64 = 0.99;
 /// The lower bound of S. Without it, the absolute tolerance would be 0 for a tensor of zeros.
 pub(super) const MIN_SCALE: f64 = 1e-3;
 
+/// The largest share of a small change that a kernel may leave undone. Outputs for new inputs are compared with twice the
+/// tolerance, so less than half.
+const LARGEST_SHARE_UNDONE: f64 = 1.0 / 3.0;
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
     pub used: ToleranceUsed,
@@ -70,6 +74,14 @@ impl Tolerance {
         Self { used, required_matched_ratio }
     }
 
+    /// The tolerance of an argument that the call changes. `unchanged` is the relative L2 error of a kernel that leaves it
+    /// as it was. If the tolerance would accept such a kernel, `rel_l2` is lowered to a third of that error, but not
+    /// below the error of rounding.
+    pub(super) fn for_change(self, dtype: DType, unchanged: f64) -> Self {
+        let rel_l2 = (unchanged * LARGEST_SHARE_UNDONE).max(rounding(dtype)).min(self.used.rel_l2);
+        Self { used: ToleranceUsed { rel_l2, ..self.used }, ..self }
+    }
+
     /// The tolerance between two computed outputs, each of which may differ from the right result by the single
     /// tolerance.
     pub(crate) fn doubled(self) -> Self {
@@ -87,6 +99,18 @@ impl Tolerance {
 
 fn is_fp8(dtype: DType) -> bool {
     dtype.kind() == Kind::Float && dtype.size() == 1
+}
+
+/// The relative L2 error of a tensor whose elements are rounded: about half of the largest relative error of rounding.
+fn rounding(dtype: DType) -> f64 {
+    let bits = match part(dtype) {
+        DType::Float64 => 53,
+        DType::Float32 => 24,
+        DType::Float16 => 11,
+        DType::BFloat16 => 8,
+        _ => 3,
+    };
+    0.5_f64.powi(bits + 1)
 }
 
 /// The type of a complex number's parts, which are compared one by one; other types are returned unchanged.
@@ -212,6 +236,19 @@ pub(super) mod tests {
         let used = Tolerance::for_dtype(&settings, fp8, 1.0).used;
         assert_eq!((used.rtol, used.atol, used.rel_l2), (0.5, 1.0 / 512.0, 5e-2));
         assert_eq!(ratio(&settings, DType::Float8E5M2), 0.99);
+    }
+
+    #[test]
+    fn small_change_must_be_made_to_two_thirds_unless_it_is_smaller_than_rounding() {
+        let of = |dtype, unchanged| {
+            let tolerance = Tolerance::for_dtype(&settings(ToleranceProfile::Standard), dtype, 1.0);
+            tolerance.for_change(dtype, unchanged).used.rel_l2
+        };
+        assert_eq!(of(DType::Float32, 3e-5), 3e-5 * LARGEST_SHARE_UNDONE);
+        assert_eq!(of(DType::Float32, 0.5), 1e-4, "the table's figure is smaller");
+        assert_eq!(of(DType::Float32, 1e-9), 0.5_f64.powi(25));
+        assert_eq!(of(DType::BFloat16, 4.5e-3), 0.5_f64.powi(9));
+        assert_eq!(of(DType::BFloat16, 9e-3), 9e-3 * LARGEST_SHARE_UNDONE);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Finishes a job or the run: determines ranks, winners, statuses and the exit code.
 
-use opt_shared::ids::{CandidateId, EntryId, JobId};
+use opt_shared::ids::{CandidateId, JobId};
 use opt_shared::outcome::Status;
 use opt_shared::settings::ProfileEntries;
 
@@ -114,6 +114,8 @@ impl Agenda<'_> {
     }
 
     pub(crate) fn job_scores(&self, job: &JobPlan) -> Scores {
+        let (facts, distinct) =
+            (&self.facts[job.id.index()], job.profile.entries == ProfileEntries::Distinct);
         let timed_candidates: Vec<Timed<'_>> = job
             .candidates
             .iter()
@@ -124,25 +126,11 @@ impl Agenda<'_> {
                     id: candidate.id,
                     is_baseline: job.baseline == Some(candidate.id),
                     summary,
-                    left_out: self.weight_left_out(job, &result.unsupported),
+                    left_out: facts.weight_left_out(distinct, &result.unsupported),
                 })
             })
             .collect();
         scores(&timed_candidates, job.profile.min_improvement)
-    }
-
-    /// Returns the weight of the timed entries that a candidate does not support.
-    fn weight_left_out(&self, job: &JobPlan, unsupported: &[EntryId]) -> u64 {
-        if unsupported.is_empty() {
-            return 0;
-        }
-        let facts = &self.facts[job.id.index()];
-        let timed_entries = facts.entries_to_time(job.profile.entries == ProfileEntries::Distinct);
-        timed_entries
-            .iter()
-            .filter(|fact| unsupported.contains(&fact.entry.id))
-            .map(|fact| fact.entry.weight)
-            .sum()
     }
 
     /// Returns the winner of a job, if there is one.

@@ -66,16 +66,14 @@ impl Agenda<'_> {
             Stage::Screen | Stage::Profile | Stage::Confirm => {
                 let (plan, facts) = self.plan_and_facts(candidate)?;
                 let distinct = plan.profile.entries == ProfileEntries::Distinct;
-                let left_out =
-                    |id: CandidateId| -> &[EntryId] { &self.candidate_facts[id.index()].unsupported };
+                let unsupported: Vec<EntryId> = std::iter::once(candidate)
+                    .chain(baseline)
+                    .flat_map(|id| self.candidate_facts[id.index()].unsupported.iter().copied())
+                    .collect();
                 let entries: Vec<EntryRef> = facts
-                    .entries_to_time(distinct)
+                    .entries_to_time(distinct, &unsupported)
                     .into_iter()
                     .map(|fact| fact.entry)
-                    .filter(|entry| {
-                        !left_out(candidate).contains(&entry.id)
-                            && baseline.is_none_or(|baseline| !left_out(baseline).contains(&entry.id))
-                    })
                     .collect();
                 let baseline = match baseline {
                     Some(baseline) => Some(self.callee(baseline)?),

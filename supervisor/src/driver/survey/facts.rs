@@ -208,25 +208,47 @@ impl JobFacts {
     }
 
     /// Returns the entries to time, in the order in which they are batched. If `distinct`, there is one entry per
-    /// class, with the size of the class as its weight. Otherwise, there are all entries, each with weight 1. Entries
-    /// that are only verified are never included.
-    pub fn entries_to_time(&self, distinct: bool) -> Vec<UsableEntry> {
-        let mut seen = std::collections::BTreeSet::new();
+    /// class: the first that is not in `unsupported`, with the number of such entries in its class as its weight.
+    /// Otherwise, there are all entries that are not in `unsupported`, each with weight 1. Entries that are only
+    /// verified are never included.
+    pub fn entries_to_time(&self, distinct: bool, unsupported: &[EntryId]) -> Vec<UsableEntry> {
+        let refused = self.unsupported_by_class(unsupported);
+        let mut seen = BTreeSet::new();
         let chosen: Vec<UsableEntry> = self
             .entries
             .iter()
-            .filter(|fact| fact.scored)
+            .filter(|fact| fact.scored && !unsupported.contains(&fact.entry.id))
             .filter(|fact| !distinct || seen.insert(fact.class.as_str()))
             .cloned()
             .map(|mut fact| {
-                if !distinct {
-                    fact.entry.weight = 1;
-                }
+                let refused = refused.get(fact.class.as_str()).copied().unwrap_or(0);
+                fact.entry.weight =
+                    if distinct { fact.entry.weight.saturating_sub(refused).max(1) } else { 1 };
                 fact
             })
             .collect();
         let shares: Vec<Share<'_>> = chosen.iter().map(|fact| fact.entry.share()).collect();
         compose(&shares).into_iter().map(|index| chosen[index].clone()).collect()
+    }
+
+    /// Returns the weight that `entries_to_time` leaves out because its entries are in `unsupported`: their number, in
+    /// classes that are timed.
+    pub fn weight_left_out(&self, distinct: bool, unsupported: &[EntryId]) -> u64 {
+        let timed: BTreeSet<&str> =
+            self.entries.iter().filter(|fact| fact.scored).map(|fact| fact.class.as_str()).collect();
+        let counts = |fact: &&UsableEntry| {
+            unsupported.contains(&fact.entry.id)
+                && if distinct { timed.contains(fact.class.as_str()) } else { fact.scored }
+        };
+        self.entries.iter().filter(counts).count() as u64
+    }
+
+    fn unsupported_by_class(&self, unsupported: &[EntryId]) -> BTreeMap<&str, u64> {
+        let mut counts = BTreeMap::new();
+        for fact in self.entries.iter().filter(|fact| unsupported.contains(&fact.entry.id)) {
+            *counts.entry(fact.class.as_str()).or_default() += 1;
+        }
+        counts
     }
 }
 
@@ -316,4 +338,65 @@ pub fn observed(
         }
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Entries of these classes, in order. An entry in a class with a question mark is only verified.
+    fn facts(classes: &[&str]) -> JobFacts {
+        let entry = |(number, class): (u32, &&str)| UsableEntry {
+            entry: EntryRef {
+                id: EntryId(number),
+                name: format!("entry_{number:06}"),
+                path: PathBuf::new(),
+                identity: None,
+                weight: 1,
+                repeated: Vec::new(),
+                numbers: EntryNumbers {
+                    file: Bytes::new(1),
+                    inputs: Bytes::new(1),
+                    outputs: Bytes::new(1),
+                    ring: Bytes::new(1),
+                    buffers: 1,
+                    varied: Bytes::ZERO,
+                    varied_on_card: Bytes::ZERO,
+                    unmapped: Bytes::ZERO,
+                    copied: Bytes::ZERO,
+                    constants: Arc::default(),
+                },
+            },
+            class: (*class).to_owned(),
+            scored: !class.contains('?'),
+        };
+        let mut facts = JobFacts { entries: (0..).zip(classes).map(entry).collect(), ..JobFacts::default() };
+        facts.set_weights();
+        facts
+    }
+
+    /// Of five entries of a class, a candidate may support one. Its speed-up must count for that one only.
+    #[test]
+    fn entry_stands_for_the_supported_entries_of_its_class() {
+        let facts = facts(&["a", "a", "b", "a", "b?", "a", "a"]);
+        for (distinct, unsupported, timed, left_out) in [
+            (true, &[][..], &[(0, 5), (2, 1)][..], 0),
+            (true, &[1, 3, 5, 6], &[(0, 1), (2, 1)], 4),
+            (true, &[0], &[(1, 4), (2, 1)], 1),
+            (true, &[0, 1, 3, 5, 6], &[(2, 1)], 5),
+            // No entry of its class is timed.
+            (true, &[4], &[(0, 5), (2, 1)], 0),
+            (false, &[0, 4], &[(1, 1), (2, 1), (3, 1), (5, 1), (6, 1)], 1),
+        ] {
+            let unsupported: Vec<EntryId> = unsupported.iter().copied().map(EntryId).collect();
+            let mut found: Vec<(u32, u64)> = facts
+                .entries_to_time(distinct, &unsupported)
+                .iter()
+                .map(|fact| (fact.entry.id.0, fact.entry.weight))
+                .collect();
+            found.sort_unstable();
+            assert_eq!(found, timed, "{distinct} {unsupported:?}");
+            assert_eq!(facts.weight_left_out(distinct, &unsupported), left_out, "{distinct} {unsupported:?}");
+        }
+    }
 }

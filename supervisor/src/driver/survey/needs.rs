@@ -80,8 +80,9 @@ pub struct JobNeeds<'a> {
 impl<'a> JobNeeds<'a> {
     /// `stages` and `device` are the run's stages and device.
     pub fn new(job: &'a JobPlan, facts: &'a JobFacts, stages: Stages, device: Device, cores: u32) -> Self {
-        let numbers =
-            |distinct| facts.entries_to_time(distinct).into_iter().map(|fact| fact.entry.numbers).collect();
+        let numbers = |distinct| {
+            facts.entries_to_time(distinct, &[]).into_iter().map(|fact| fact.entry.numbers).collect()
+        };
         // Entries that are not scored are verified but not timed.
         let timed = facts.entries.iter().any(|fact| fact.scored);
         Self {

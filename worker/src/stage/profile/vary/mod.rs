@@ -7,9 +7,11 @@
 mod decisions;
 mod fresh;
 mod layout;
+mod runs;
 mod source;
 mod structure;
 mod trial;
+mod unique;
 
 use std::io;
 

@@ -3,7 +3,7 @@
 //! Floats and complex numbers are drawn element by element from captured values, and so stay in the captured range.
 //! Each variant, and each run of elements in it, favours large, small, extreme or average values to its own degree.
 //! Otherwise, the means and norms of calls, and of the rows of one call, would hardly differ. Integers are shuffled:
-//! indices stay in range, and unique values stay unique. If an output may contain positions, floats get distinct values
+//! indices stay in range, and unique values stay unique (`unique`). If an output may contain positions, floats get distinct values
 //! in a random order. Either way, the results of one call are wrong for the next.
 
 use std::io;
@@ -19,7 +19,9 @@ use rand::{Rng, SeedableRng};
 
 use super::PIECE;
 use super::fresh::{between, is_fresh, spread};
+use super::runs::{Favours, Run, draw_runs};
 use super::structure::{self, Structure};
+use super::unique::Kept;
 use crate::judge::element;
 use crate::recorded::Recorded;
 use crate::session::WIDEST_ELEMENT;
@@ -35,16 +37,13 @@ const STRIPE: u64 = 1 << 20;
 /// The most threads that draw one input. Their stripes take less memory than the input.
 const MOST_THREADS: usize = 8;
 
-/// The length of the shortest runs of elements that favour the same values.
-const MIN_RUN: u64 = 64;
-
 #[derive(Debug)]
 pub(super) enum Source {
     /// Each element is drawn from these sorted values or, if `fresh`, lies between one of them and the next.
     Drawn { values: Vec<u8>, width: usize, bytes: u64, fresh: bool },
     /// The captured elements in another order. If `fresh`, they are sorted, and other values in their range replace
     /// them.
-    Shuffled { captured: Vec<u8>, order: Vec<u8>, width: usize, fresh: bool },
+    Shuffled { captured: Vec<u8>, order: Vec<u8>, width: usize, fresh: bool, kept: Kept },
 }
 
 /// The reason why an input keeps its captured values, in a few words.
@@ -64,6 +63,11 @@ macro_rules! by_width {
 }
 
 impl Source {
+    /// A source without values.
+    pub(super) fn nothing() -> Self {
+        Self::Drawn { values: Vec::new(), width: 1, bytes: 0, fresh: false }
+    }
+
     /// Reads the captured values, and keeps at most `room` bytes of them. The inner error says why the input keeps its
     /// captured values.
     pub(super) fn of(
@@ -87,10 +91,11 @@ impl Source {
             Some(kept) => Err(kept_because(kept)),
             None if shuffled => {
                 let fresh = is_fresh(tensor.dtype, &captured);
+                let kept = if fresh { Kept::Nothing } else { Kept::of(tensor, &captured) };
                 if fresh {
                     captured = sorted_sample(tensor.dtype, &captured, bytes);
                 }
-                Ok(Self::Shuffled { order: captured.clone(), captured, width, fresh })
+                Ok(Self::Shuffled { order: captured.clone(), captured, width, fresh, kept })
             }
             None => {
                 let fresh = is_fresh(tensor.dtype, &captured);
@@ -106,8 +111,8 @@ impl Source {
         mut write: impl FnMut(u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         match self {
-            Self::Shuffled { captured, order, width, fresh } => {
-                by_width!(*width, reorder(captured, order, *fresh, random));
+            Self::Shuffled { captured, order, width, fresh, kept } => {
+                by_width!(*width, reorder(captured, order, *fresh, kept, random));
                 write(0, order)
             }
             Self::Drawn { values, width, bytes, fresh } => {
@@ -178,104 +183,15 @@ fn write_stripes(
     Ok(())
 }
 
-/// Elements that favour the same values to the same degree.
-#[derive(Clone)]
-struct Run {
-    /// The number of the run's elements that have not been drawn.
-    left: usize,
-    favours: Favours,
-    /// The average degrees of this variant's runs.
-    of_variant: Favours,
-}
-
-/// Which of two random values an element takes: with these probabilities, in 128ths, the larger one (half of the
-/// elements) or the one farther from the median (the other half). Larger values alone would leave the norm of symmetric
-/// values as it is.
-#[derive(Clone, Copy)]
-struct Favours {
-    larger: u64,
-    distant: u64,
-}
-
-impl Favours {
-    /// Draws the average degrees of a variant's runs.
-    fn of_variant(random: &mut SmallRng) -> Self {
-        Self { larger: random.random_range(32..=96), distant: random.random_range(32..=96) }
-    }
-
-    /// Draws the degrees of one run, near these averages.
-    fn near(self, random: &mut SmallRng) -> Self {
-        let mut near = |degree| random.random_range(degree - 32..=degree + 32);
-        Self { larger: near(self.larger), distant: near(self.distant) }
-    }
-}
-
-impl Run {
-    /// Begins a run in an input of `elements` elements. Its length is uniform on a logarithmic scale, up to half of the
-    /// input, so rows of any length differ from each other.
-    fn begin(&mut self, elements: u64, random: &mut SmallRng) {
-        let doublings = (elements / MIN_RUN / 4).max(1).ilog2();
-        let shortest = MIN_RUN << random.random_range(0..=doublings);
-        self.left = to_index(random.random_range(shortest..=2 * shortest));
-        self.favours = self.of_variant.near(random);
-    }
-}
-
-/// Fills `piece`, the next bytes of an input of `elements` elements, with runs of drawn elements.
-fn draw_runs<const WIDTH: usize>(
-    values: &[u8],
-    piece: &mut [u8],
-    run: &mut Run,
-    elements: u64,
-    fresh: bool,
-    random: &mut SmallRng,
-) {
-    let mut rest = piece;
-    while !rest.is_empty() {
-        if run.left == 0 {
-            run.begin(elements, random);
-        }
-        let length = run.left.min(rest.len() / WIDTH).max(1);
-        let (now, later) = rest.split_at_mut((length * WIDTH).min(rest.len()));
-        draw::<WIDTH>(values, now, run.favours, fresh, random);
-        run.left = run.left.saturating_sub(length);
-        rest = later;
-    }
-}
-
-/// Fills `piece` with elements drawn from sorted values. For each, draws two random values, and takes one of them. If
-/// `fresh`, the element lies between the taken value and the next.
-fn draw<const WIDTH: usize>(
-    values: &[u8],
-    piece: &mut [u8],
-    favours: Favours,
-    fresh: bool,
-    random: &mut SmallRng,
-) {
-    let (values, _) = values.as_chunks::<WIDTH>();
-    let count = values.len() as u64;
-    // 28 bits each select the two values, of at most a million; the other eight bits decide between the two.
-    let place = |bits: u64| to_index(((bits & 0x0fff_ffff) * count) >> 28);
-    for element in piece.as_chunks_mut::<WIDTH>().0 {
-        let bits: u64 = random.random();
-        let (one, other) = (place(bits), place(bits >> 28));
-        let (by_distance, chance) = ((bits >> 56) & 1 == 1, bits >> 57);
-        let (is_other, degree) = if by_distance {
-            (one.abs_diff(values.len() / 2) < other.abs_diff(values.len() / 2), favours.distant)
-        } else {
-            (one < other, favours.larger)
-        };
-        let at = if is_other == (chance < degree) { other } else { one };
-        *element = match values.get(at + 1) {
-            Some(&high) if fresh => between(values[at], high, random.random()),
-            _ => values[at],
-        };
-    }
-}
-
 /// Puts the captured elements into a random order. If `fresh`, they are sorted, and `spread` replaces them first. If it
 /// cannot, each but the last is replaced by a value between itself and the next.
-fn reorder<const WIDTH: usize>(captured: &[u8], order: &mut [u8], fresh: bool, random: &mut SmallRng) {
+fn reorder<const WIDTH: usize>(
+    captured: &[u8],
+    order: &mut [u8],
+    fresh: bool,
+    kept: &Kept,
+    random: &mut SmallRng,
+) {
     let (captured, order) = (captured.as_chunks::<WIDTH>().0, order.as_chunks_mut::<WIDTH>().0);
     if !(fresh && spread(captured, order, random)) {
         order.copy_from_slice(captured);
@@ -283,9 +199,7 @@ fn reorder<const WIDTH: usize>(captured: &[u8], order: &mut [u8], fresh: bool, r
             order[at - 1] = between(order[at - 1], order[at], random.random());
         }
     }
-    for last in (1..order.len()).rev() {
-        order.swap(random.random_range(0..=last), last);
-    }
+    kept.reorder(order, random);
 }
 
 /// Captured elements spaced evenly over the input, at most `room` bytes of them, sorted by value.
@@ -471,8 +385,13 @@ mod tests {
         let new = |bytes: &[u8]| floats(bytes).iter().filter(|it| !known.contains(&it.to_bits())).count();
         let mut drawn = Source::Drawn { values: captured.clone(), width: 4, bytes: 4000, fresh: true };
         assert!(950 < new(&written(&mut drawn, 1, 4000)));
-        let mut shuffled =
-            Source::Shuffled { captured: captured.clone(), order: captured.clone(), width: 4, fresh: true };
+        let mut shuffled = Source::Shuffled {
+            captured: captured.clone(),
+            order: captured.clone(),
+            width: 4,
+            fresh: true,
+            kept: Kept::Nothing,
+        };
         let one = written(&mut shuffled, 1, 4000);
         assert!(950 < new(&one));
         let distinct: std::collections::BTreeSet<u32> = floats(&one).iter().map(|it| it.to_bits()).collect();
@@ -482,8 +401,13 @@ mod tests {
     #[test]
     fn integers_are_shuffled_and_keep_their_values() {
         let captured: Vec<u8> = (0..1000i64).flat_map(i64::to_le_bytes).collect();
-        let mut source =
-            Source::Shuffled { captured: captured.clone(), order: captured.clone(), width: 8, fresh: false };
+        let mut source = Source::Shuffled {
+            captured: captured.clone(),
+            order: captured.clone(),
+            width: 8,
+            fresh: false,
+            kept: Kept::Nothing,
+        };
         let (one, other) = (written(&mut source, 1, 8000), written(&mut source, 2, 8000));
         let sorted = |bytes: &[u8]| {
             let mut all: Vec<i64> =

@@ -1,0 +1,186 @@
+//! Puts integers into a random order that keeps their values distinct where they were distinct. Pure.
+//!
+//! Indices of a scatter must be distinct along one axis: if two of them are equal, the result depends on the order in
+//! which a kernel writes, and a correct kernel would be refused. Which axis that is depends on the function, so
+//! uniqueness is kept along every axis that has it.
+
+use opt_shared::capture::Tensor;
+use opt_shared::units::to_index;
+use rand::Rng;
+use rand::rngs::SmallRng;
+
+/// What a new order must keep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// All values are distinct, or not even the values along an axis are.
+    Nothing,
+    /// Along this axis, and along no other, every line has distinct values.
+    Line { shape: Vec<usize>, axis: usize },
+    /// Along several axes, every line has distinct values.
+    Axes { shape: Vec<usize> },
+}
+
+impl Kept {
+    /// `bytes` are all elements of the tensor, from the first to the last. Takes as much memory as they do.
+    pub(super) fn of(tensor: &Tensor, bytes: &[u8]) -> Self {
+        match tensor.dtype.element_len() {
+            1 => Self::of_width::<1>(tensor, bytes),
+            2 => Self::of_width::<2>(tensor, bytes),
+            4 => Self::of_width::<4>(tensor, bytes),
+            _ => Self::of_width::<8>(tensor, bytes),
+        }
+    }
+
+    fn of_width<const WIDTH: usize>(tensor: &Tensor, bytes: &[u8]) -> Self {
+        let elements = bytes.as_chunks::<WIDTH>().0;
+        let shape: Vec<usize> = tensor.shape.iter().map(|&length| to_index(length)).collect();
+        let long: Vec<usize> = (0..shape.len()).filter(|&axis| 1 < shape[axis]).collect();
+        if !tensor.is_contiguous() || long.len() < 2 || are_distinct(elements.iter().copied()) {
+            return Self::Nothing;
+        }
+        let unique = |axis: &usize| {
+            let Lines { length, inner, outer } = Lines::along(&shape, *axis);
+            (0..outer * inner).all(|line| {
+                let start = line / inner * length * inner + line % inner;
+                are_distinct((0..length).map(|at| elements[start + at * inner]))
+            })
+        };
+        let mut found = long.into_iter().filter(unique);
+        match (found.next(), found.next()) {
+            (None, _) => Self::Nothing,
+            (Some(axis), None) => Self::Line { axis, shape },
+            (Some(_), Some(_)) => Self::Axes { shape },
+        }
+    }
+
+    /// Puts elements that have the captured order into another one.
+    pub(super) fn reorder<T>(&self, elements: &mut [T], random: &mut SmallRng) {
+        match self {
+            Self::Nothing => shuffle(elements.len(), random, |one, other| elements.swap(one, other)),
+            // Whole lines change places, and the values within each line.
+            Self::Line { shape, axis } => {
+                let Lines { length, inner, outer } = Lines::along(shape, *axis);
+                let at = |line: usize, at: usize| line / inner * length * inner + line % inner + at * inner;
+                shuffle(outer * inner, random, |one, other| {
+                    (0..length).for_each(|number| elements.swap(at(one, number), at(other, number)));
+                });
+                for line in 0..outer * inner {
+                    shuffle(length, random, |one, other| elements.swap(at(line, one), at(line, other)));
+                }
+            }
+            // Everything at one position of an axis changes places with everything at another.
+            Self::Axes { shape } => {
+                for axis in 0..shape.len() {
+                    let Lines { length, inner, outer } = Lines::along(shape, axis);
+                    shuffle(length, random, |one, other| {
+                        for block in 0..outer {
+                            let start = block * length * inner;
+                            (0..inner).for_each(|number| {
+                                elements.swap(start + one * inner + number, start + other * inner + number);
+                            });
+                        }
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// The lines along an axis of a contiguous tensor: each has `length` elements, `inner` elements apart. There are `inner`
+/// lines side by side in each of `outer` blocks.
+struct Lines {
+    length: usize,
+    inner: usize,
+    outer: usize,
+}
+
+impl Lines {
+    fn along(shape: &[usize], axis: usize) -> Self {
+        Self {
+            length: shape[axis],
+            inner: shape[axis + 1..].iter().product(),
+            outer: shape[..axis].iter().product(),
+        }
+    }
+}
+
+/// Fisher and Yates's shuffle of `count` things.
+fn shuffle(count: usize, random: &mut SmallRng, mut swap: impl FnMut(usize, usize)) {
+    for last in (1..count).rev() {
+        swap(random.random_range(0..=last), last);
+    }
+}
+
+fn are_distinct<const WIDTH: usize>(elements: impl Iterator<Item = [u8; WIDTH]>) -> bool {
+    let mut sorted: Vec<[u8; WIDTH]> = elements.collect();
+    sorted.sort_unstable();
+    sorted.windows(2).all(|pair| pair[0] != pair[1])
+}
+
+#[cfg(test)]
+mod tests {
+    use opt_shared::capture::{DType, contiguous_strides};
+    use opt_shared::ids::StorageId;
+    use proptest::prelude::*;
+    use rand::SeedableRng;
+
+    use super::*;
+
+    fn tensor(shape: &[u64]) -> Tensor {
+        Tensor {
+            object: 0,
+            dtype: DType::UInt8,
+            shape: shape.to_vec(),
+            stride: contiguous_strides(shape),
+            storage_offset: 0,
+            storage: StorageId(0),
+            requires_grad: false,
+            parameter: false,
+            conjugate: false,
+            negative: false,
+        }
+    }
+
+    #[test]
+    fn uniqueness_is_found_along_the_axes_that_have_it() {
+        let line = |shape: &[usize], axis| Kept::Line { shape: shape.to_vec(), axis };
+        for (shape, values, kept) in [
+            (&[6][..], &[0, 1, 2, 3, 4, 5][..], Kept::Nothing),
+            (&[2, 3], &[0, 1, 2, 3, 4, 5], Kept::Nothing),
+            (&[2, 3], &[0, 1, 2, 0, 1, 2], line(&[2, 3], 1)),
+            (&[2, 3], &[0, 0, 0, 1, 1, 1], line(&[2, 3], 0)),
+            (&[2, 3], &[0, 1, 2, 1, 2, 0], Kept::Axes { shape: vec![2, 3] }),
+            (&[2, 3], &[0, 0, 1, 1, 1, 0], line(&[2, 3], 0)),
+            (&[2, 3], &[0, 0, 1, 0, 1, 1], Kept::Nothing),
+            (&[1, 4], &[0, 1, 1, 0], Kept::Nothing),
+            (&[2, 2, 2], &[0, 1, 2, 3, 0, 1, 2, 3], Kept::Axes { shape: vec![2, 2, 2] }),
+        ] {
+            assert_eq!(Kept::of(&tensor(shape), values), kept, "{shape:?} {values:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn new_order_has_the_same_values_and_keeps_them_distinct_along_the_same_axes(
+            shape in prop::collection::vec(1u64..5, 1..4), modulus in 1u8..9, seed in any::<u64>(),
+        ) {
+            let count = shape.iter().product::<u64>();
+            let values: Vec<u8> = (0..count).map(|at| u8::try_from(at * 3 % u64::from(modulus)).expect("small")).collect();
+            let tensor = tensor(&shape);
+            let kept = Kept::of(&tensor, &values);
+            let mut now = values.clone();
+            kept.reorder(&mut now, &mut SmallRng::seed_from_u64(seed));
+            let sorted = |values: &[u8]| {
+                let mut sorted = values.to_vec();
+                sorted.sort_unstable();
+                sorted
+            };
+            prop_assert_eq!(sorted(&now), sorted(&values));
+            if kept != Kept::Nothing {
+                let after = Kept::of(&tensor, &now);
+                // Another axis may have become unique by chance.
+                prop_assert!(after == kept || matches!(after, Kept::Axes { .. }), "{:?} became {:?}", kept, after);
+            }
+        }
+    }
+}
