@@ -57,6 +57,7 @@ def arguments() -> argparse.ArgumentParser:
     project.add_argument("project", type=Path, help="the project: a folder with io/individual_ops and kernels")
     project.add_argument("out", type=Path, help="the folder for the plan")
     project.add_argument("--parity", action="store_true", help="compare and time as KernelForge does")
+    project.add_argument("--cuda", action="store_true", help="import the CUDA kernels, for the emulated device")
     trace = commands.add_parser("flashinfer-trace", help="record references of a data set, and write a plan")
     trace.add_argument("project", type=Path, help="the data set: a folder with definitions, workloads and solutions")
     trace.add_argument("out", type=Path, help="the folder for captures, kernels and a plan")
@@ -91,7 +92,9 @@ def main(given: Sequence[str] | None = None) -> int:
         return USAGE
     try:
         if options.command == "kernelforge":
-            jobs = kernelforge.import_project(options.project, options.out, options.plan, parity=options.parity)
+            jobs = kernelforge.import_project(
+                options.project, options.out, options.plan, parity=options.parity, cuda=options.cuda
+            )
             return print_jobs(jobs, options.out / options.plan)
         if options.command == "flashinfer-trace":
             jobs = flashinfer.import_trace(

@@ -89,6 +89,18 @@ class Projects(RecordingTest):
         self.assertEqual([name for name, _ in job.refused], ["kernel.py", "tree-10"])
         self.assertEqual(plan["profile"], {"parity": "kernelforge"})
 
+    def test_cuda_kernels_have_a_plan_for_the_emulated_device(self) -> None:
+        project, out = self.make("one", ["relu"]), self.folder / "out"
+        (job,) = kernelforge.import_project(project, out, cuda=True)
+        plan = tomllib.loads((out / "plan.toml").read_text())
+        self.assertEqual(plan["run"], {"device": "emulated"})
+        (found,) = plan["job"]
+        self.assertNotIn("baseline", found)
+        (kernel,) = found["candidate"]
+        self.assertEqual((kernel["name"], kernel["language"]), ("tree-10", "torch-cuda"))
+        self.assertTrue((out / kernel["sources"][0]).is_file())
+        self.assertEqual([name for name, _ in job.refused], ["kernel", "kernel.py", "tree-2", "tree-3", "tree-4"])
+
     def test_five_projects_are_verified_as_they_are(self) -> None:
         if not PROGRAM.is_file():
             self.skipTest(f"the program is not built: {PROGRAM} (cargo build --workspace --bins)")

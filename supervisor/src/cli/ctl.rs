@@ -96,7 +96,7 @@ enum Verb {
         /// suffix]
         #[arg(long)]
         name: Option<String>,
-        /// The candidate's language [default: from the suffix]; required for `torch-extension`, `triton` and
+        /// The candidate's language [default: from the suffix]; required for `torch-extension`, `torch-cuda`, `triton` and
         /// `triton-device`
         #[arg(long, value_parser = Language::runnable)]
         language: Option<Language>,

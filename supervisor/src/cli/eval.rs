@@ -32,7 +32,7 @@ pub(super) struct EvalArguments {
     /// The candidate's job; required if the plan has several
     #[arg(long)]
     job: Option<String>,
-    /// The candidate's language [default: from the suffix]; required for `torch-extension`, `triton` and
+    /// The candidate's language [default: from the suffix]; required for `torch-extension`, `torch-cuda`, `triton` and
     /// `triton-device`
     #[arg(long, value_parser = Language::runnable)]
     language: Option<Language>,

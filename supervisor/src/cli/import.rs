@@ -62,6 +62,9 @@ enum ImportCommand {
         /// Compare and time as KernelForge does
         #[arg(long)]
         parity: bool,
+        /// Import the CUDA kernels instead of the others, for the emulated device
+        #[arg(long, conflicts_with = "parity")]
+        cuda: bool,
         #[command(flatten)]
         target: Target,
     },
@@ -114,8 +117,9 @@ impl ImportCommand {
                 options.extend(training.then(|| "--training".into()));
                 ("kernelbench", files, [options, number("--calls", calls), number("--seed", seed)], target)
             }
-            Self::Kernelforge { project, parity, target } => {
-                let options = parity.then(|| "--parity".into()).into_iter().collect();
+            Self::Kernelforge { project, parity, cuda, target } => {
+                let given = [(parity, "--parity"), (cuda, "--cuda")].into_iter();
+                let options = given.filter(|(is_set, _)| *is_set).map(|(_, option)| option.into()).collect();
                 ("kernelforge", vec![project], [options, Vec::new(), Vec::new()], target)
             }
             Self::FlashinferTrace { data_set, calls, seed, target } => {

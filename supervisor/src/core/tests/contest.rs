@@ -69,6 +69,7 @@ fn clearly_slower_candidates_are_not_timed_after_their_screen() {
 fn possible_winners_are_profiled_and_three_are_confirmed() {
     let harness = contest(6, &|unit, _| Ok((1.5 + f64::from(unit) / 100.0, 0.1)));
     assert_eq!(timed(&harness), "P0 S1/0 S2/0 S3/0 S4/0 S5/0 P5/0 P4/0 P3/0 P2/0 P1/0 C5/0 C4/0 C3/0");
+    assert_eq!(why(&harness, 1), "", "it is not among the fastest");
 }
 
 #[test]
@@ -106,6 +107,9 @@ fn next_candidate_is_confirmed_if_one_turns_out_slower() {
 fn candidate_slower_than_the_baseline_is_not_confirmed() {
     let harness = contest(3, &|_, _| Ok((0.99, 0.05)));
     assert_eq!(timed(&harness), "P0 S1/0 S2/0 P1/0 P2/0");
+    assert_eq!(why(&harness, 1), "");
+    let harness = contest(2, &|_, _| Ok((0.9, 0.6)));
+    assert_eq!(why(&harness, 1), "", "it is slower, and its interval is wide");
 }
 
 #[test]

@@ -157,6 +157,7 @@ fn device_that_keeps_memory_is_quarantined_and_builds_continue() {
     let row = harness.policies("device_not_returned").pop().expect("a row");
     assert!(row.numbers.contains(&("device_bytes", 300 << 20)), "{row:?}");
     assert_eq!(harness.core.device_state(), DeviceState::Quarantined);
+    assert_eq!(harness.core.device_state().name(), "quarantined");
     // Builds are still granted, because they do not need the device.
     assert_eq!(harness.pass_the_rest(), StopReason::Finished);
     assert!(harness.orders().contains("B1"), "{}", harness.orders());

@@ -17,8 +17,8 @@ use opt_shared::settings::{
 use opt_shared::units::Bytes;
 
 use crate::core::predict::{
-    DeviceSide, Prediction, Sides, build_ways, profile, profile_on_device, replay, verify, verify_on_device,
-    verify_ways,
+    DeviceSide, Prediction, Sides, build_ways, profile, profile_on_device, replay, replay_on_device, verify,
+    verify_on_device, verify_ways,
 };
 
 /// Returns the terms for a runner that loads a shared library.
@@ -129,6 +129,9 @@ fn verification_owes_its_largest_entry_and_not_the_sum() {
     let doubled = verify(&twice, Bytes::ZERO, terms_of(&limits), &settings, 4);
     assert_eq!(doubled.spec.reserved, stage.spec.reserved);
     assert_eq!(doubled.decides, Some(1), "the first of those that are alike");
+    // Inputs above 256 MiB raise the default limit.
+    let large = verify(&[entry(1, 400, 1, 0)], Bytes::ZERO, terms_of(&limits), &settings, 4);
+    assert_eq!(large.spec.reserved, Bytes::mib(2 + 400 + 8 + 4));
     let nothing = verify(&[], Bytes::ZERO, terms_of(&limits), &settings, 4);
     assert_eq!((nothing.spec.predicted, nothing.decides), (Bytes::mib(1), None));
 }
@@ -148,6 +151,10 @@ fn verification_with_shared_runners_owes_its_largest_group() {
     // A group owes U of all its entries and the largest O, because its entries use the same output memory in turn.
     assert_eq!(found, [(Bytes::mib(53), Some(0), shared, 3), (Bytes::mib(51), Some(3), alone, 0)]);
     assert_eq!(ways[0].batches, [0..2, 2..3, 3..4]);
+    // In a group, the entry with the largest U + O decides.
+    let group =
+        verify(&[entry(1, 1, 30, 1), entry(1, 1, 1, 20)], SHARED_RUNNER, terms_of(&limits), &settings, 4);
+    assert_eq!(group.decides, Some(0));
     assert_eq!(ways[1], verify(&entries, Bytes::ZERO, terms_of(&limits), &settings, 4));
     assert!(ways[1].spec.deadline < ways[0].spec.deadline);
     // Separate runners would reserve no less, so that way is not offered.
@@ -338,6 +345,21 @@ fn kernel_without_host_code_is_charged_where_its_buffers_are() {
     assert_eq!(total(&card.on_device), card.spec.device);
     assert_adds_up(&emulated);
     assert_adds_up(&card);
+}
+
+#[test]
+fn replay_on_the_emulated_device_tracks_the_bytes_of_outputs_and_workspaces() {
+    let steps = [entry(4, 10, 16, 0), entry(4, 3, 8, 1)];
+    let (limits, settings) = (limits(Some(Bytes::mib(80)), None), verify_settings(Duration::from_secs(1), 2));
+    let predicted = |workspaces: usize| {
+        let kernels = (&[&limits][..], workspaces);
+        let prediction = replay_on_device(Bytes::mib(64), Bytes::mib(1), &steps, kernels, true, &settings, 2);
+        assert_adds_up(&prediction);
+        prediction.spec.predicted
+    };
+    // A bit for each byte: an eighth of 16, or of 16 + 80. The rounding depends on the number of buffers.
+    let rounding = |workspaces: u64| device_rounding(3 + workspaces, true);
+    assert_eq!(predicted(1) - rounding(1), predicted(0) - rounding(0) + Bytes::mib(10));
 }
 
 #[test]
