@@ -6,8 +6,12 @@
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/CPUFallback.h>
+#include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/unfold_native.h>
+#include <ATen/ops/view_as_complex_native.h>
+#include <ATen/ops/view_as_real_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -126,8 +130,11 @@ at::Tensor copy_from_and_resize(const at::Tensor &self, const at::Tensor &target
     return to.copy_(self);
 }
 
-/* Runs every other function of PyTorch on the host. */
-void fallback(const c10::OperatorHandle &function, torch::jit::Stack *stack) { at::native::cpu_fallback(function, stack); }
+/* Runs every other function of PyTorch on the host. A function that returns a view of its argument must not be copied, so it
+ * is refused. */
+void fallback(const c10::OperatorHandle &function, torch::jit::Stack *stack) {
+    at::native::cpu_fallback(function, stack, true);
+}
 
 cudaDeviceProp *properties() {
     static cudaDeviceProp found = [] {
@@ -150,6 +157,10 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
     library.impl("empty_strided", TORCH_FN(empty_strided));
     library.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
     library.impl("view", TORCH_FN(at::native::view));
+    library.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
+    library.impl("view_as_real", TORCH_FN(at::native::view_as_real));
+    library.impl("view_as_complex", TORCH_FN(at::native::view_as_complex));
+    library.impl("unfold", TORCH_FN(at::native::unfold));
     library.impl("copy_", TORCH_FN(copy_));
     library.impl("resize_", TORCH_FN(resize_));
     library.impl("_copy_from_and_resize", TORCH_FN(copy_from_and_resize));

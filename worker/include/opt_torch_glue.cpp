@@ -57,7 +57,7 @@ inline at::ScalarType scalar_type(const OptDataType &dtype) {
     case OPT_CODE_FLOAT8_E4M3FNUZ: return at::ScalarType::Float8_e4m3fnuz;
     case OPT_CODE_FLOAT8_E5M2: return at::ScalarType::Float8_e5m2;
     case OPT_CODE_FLOAT8_E5M2FNUZ: return at::ScalarType::Float8_e5m2fnuz;
-    default: refuse("tensors of this dtype cannot be passed to a torch-extension");
+    default: refuse("tensors of this dtype cannot be passed to PyTorch's C++ interface");
     }
 }
 
@@ -159,8 +159,8 @@ template <> struct As<at::ScalarType> {
 
 template <> struct As<at::Device> {
     static at::Device of(const OptAny &any) {
-        const int32_t wanted = here.is_cpu() ? OPT_CPU : OPT_CUDA;
-        if (any.type_index != OPT_DEVICE || any.value.v_device.device_type != wanted) expected("a device", any);
+        if (any.type_index != OPT_DEVICE) expected("a device", any);
+        if (here.is_cpu() && any.value.v_device.device_type != OPT_CPU) expected("the CPU", any);
         return here;
     }
 };

@@ -34,10 +34,12 @@ pub(crate) fn tolerance_of_change(
 ) -> Result<Tolerance, CompareError> {
     let tolerance = tolerance_of(expected, tensor, settings)?;
     let check = OutputCheck { path: "", tensor, settings, tolerance, poison: None, expected_written: false };
-    // An expected value that may not be compared is reported when it is compared with an output.
-    let Ok(unchanged) = check.run(expected, before) else { return Ok(tolerance) };
-    let is_hidden = unchanged.passed && unchanged.relative_l2 != 0.0;
-    Ok(if is_hidden { tolerance.for_change(tensor.dtype, unchanged.relative_l2) } else { tolerance })
+    match check.run(expected, before) {
+        Ok(unchanged) => Ok(tolerance.for_change(settings, tensor.dtype, unchanged.relative_l2)),
+        // This is reported when an output is compared.
+        Err(CompareError::ExpectedNotFinite { .. }) => Ok(tolerance),
+        Err(error) => Err(error),
+    }
 }
 
 pub(crate) struct OutputCheck<'a> {

@@ -114,10 +114,9 @@ pub(super) fn advice(status: Status, log: &str) -> Option<String> {
                 .to_owned(),
         );
     }
-    let is_undeclared = ["was not declared in this scope", "use of undeclared identifier", "is undefined"]
-        .iter()
-        .any(|text| log.contains(text));
-    (is_undeclared && log.contains("opt_torch_glue.c")).then(|| {
+    let says = ["was not declared in this scope", "use of undeclared identifier", "is undefined"];
+    let of_glue = |line: &str| line.contains("opt_torch_glue.c") && says.iter().any(|it| line.contains(it));
+    log.lines().any(of_glue).then(|| {
         "the first source must define the function that `symbol` names (`launch` by default)".to_owned()
     })
 }
@@ -144,6 +143,8 @@ mod tests {
             assert!(advice(status, log).contains(part), "{log}");
         }
         for log in [
+            "./k.cu(3): error: identifier \"oops\" is undefined\n1 error detected in the compilation of \"/scratch/opt_torch_glue.cu\".",
+            "In file included from /scratch/opt_torch_glue.cpp:12:\nk.cpp:1:1: error: use of undeclared identifier 'oops'",
             "k.cpp:1:1: error: \u{2018}oops\u{2019} was not declared in this scope",
             "k.cpp:2:1: error: expected `;`",
         ] {

@@ -207,18 +207,19 @@ impl JobFacts {
         facts
     }
 
-    /// Returns the entries to time, in the order in which they are batched. If `distinct`, there is one entry per
-    /// class: the first that is not in `unsupported`, with the number of such entries in its class as its weight.
-    /// Otherwise, there are all entries that are not in `unsupported`, each with weight 1. Entries that are only
-    /// verified are never included.
+    /// Returns the entries to time, in the order in which they are batched. If `distinct`, they are the first of each
+    /// class, whose memory is predicted; the weight of each is the number of entries in its class that are not in
+    /// `unsupported`. Otherwise, they are all entries, each with weight 1. Entries in `unsupported`, and those that are
+    /// only verified, are never included.
     pub fn entries_to_time(&self, distinct: bool, unsupported: &[EntryId]) -> Vec<UsableEntry> {
         let refused = self.unsupported_by_class(unsupported);
         let mut seen = BTreeSet::new();
         let chosen: Vec<UsableEntry> = self
             .entries
             .iter()
-            .filter(|fact| fact.scored && !unsupported.contains(&fact.entry.id))
+            .filter(|fact| fact.scored)
             .filter(|fact| !distinct || seen.insert(fact.class.as_str()))
+            .filter(|fact| !unsupported.contains(&fact.entry.id))
             .cloned()
             .map(|mut fact| {
                 let refused = refused.get(fact.class.as_str()).copied().unwrap_or(0);
@@ -231,16 +232,15 @@ impl JobFacts {
         compose(&shares).into_iter().map(|index| chosen[index].clone()).collect()
     }
 
-    /// Returns the weight that `entries_to_time` leaves out because its entries are in `unsupported`: their number, in
-    /// classes that are timed.
+    /// Returns the weight that `entries_to_time` leaves out because of the entries in `unsupported`.
     pub fn weight_left_out(&self, distinct: bool, unsupported: &[EntryId]) -> u64 {
-        let timed: BTreeSet<&str> =
-            self.entries.iter().filter(|fact| fact.scored).map(|fact| fact.class.as_str()).collect();
-        let counts = |fact: &&UsableEntry| {
-            unsupported.contains(&fact.entry.id)
-                && if distinct { timed.contains(fact.class.as_str()) } else { fact.scored }
+        if unsupported.is_empty() {
+            return 0;
+        }
+        let weight = |unsupported| -> u64 {
+            self.entries_to_time(distinct, unsupported).iter().map(|fact| fact.entry.weight).sum()
         };
-        self.entries.iter().filter(counts).count() as u64
+        weight(&[]) - weight(unsupported)
     }
 
     fn unsupported_by_class(&self, unsupported: &[EntryId]) -> BTreeMap<&str, u64> {
@@ -344,7 +344,7 @@ pub fn observed(
 mod tests {
     use super::*;
 
-    /// Entries of these classes, in order. An entry in a class with a question mark is only verified.
+    /// Entries of these classes, in order. An entry with a question mark is only verified.
     fn facts(classes: &[&str]) -> JobFacts {
         let entry = |(number, class): (u32, &&str)| UsableEntry {
             entry: EntryRef {
@@ -367,7 +367,7 @@ mod tests {
                     constants: Arc::default(),
                 },
             },
-            class: (*class).to_owned(),
+            class: class.trim_end_matches('?').to_owned(),
             scored: !class.contains('?'),
         };
         let mut facts = JobFacts { entries: (0..).zip(classes).map(entry).collect(), ..JobFacts::default() };
@@ -378,15 +378,16 @@ mod tests {
     /// Of five entries of a class, a candidate may support one. Its speed-up must count for that one only.
     #[test]
     fn entry_stands_for_the_supported_entries_of_its_class() {
-        let facts = facts(&["a", "a", "b", "a", "b?", "a", "a"]);
+        let facts = facts(&["a", "a", "b", "a", "c?", "a", "a?"]);
         for (distinct, unsupported, timed, left_out) in [
             (true, &[][..], &[(0, 5), (2, 1)][..], 0),
             (true, &[1, 3, 5, 6], &[(0, 1), (2, 1)], 4),
-            (true, &[0], &[(1, 4), (2, 1)], 1),
+            // The first entry of its class is the one that is timed, so the whole class is left out.
+            (true, &[0], &[(2, 1)], 5),
             (true, &[0, 1, 3, 5, 6], &[(2, 1)], 5),
             // No entry of its class is timed.
             (true, &[4], &[(0, 5), (2, 1)], 0),
-            (false, &[0, 4], &[(1, 1), (2, 1), (3, 1), (5, 1), (6, 1)], 1),
+            (false, &[0, 4, 6], &[(1, 1), (2, 1), (3, 1), (5, 1)], 1),
         ] {
             let unsupported: Vec<EntryId> = unsupported.iter().copied().map(EntryId).collect();
             let mut found: Vec<(u32, u64)> = facts

@@ -257,8 +257,9 @@ pub(super) fn end_call(code: i32) -> Option<String> {
 /// Returns the loader's message, or a clearer one if the candidate calls a CUDA function that this runtime lacks.
 pub(super) fn explain(loader: String) -> String {
     let Some((_, symbol)) = loader.rsplit_once("undefined symbol: ") else { return loader };
-    let name = demangled(symbol.trim());
-    let is_of_cuda = name.trim_start_matches('_').starts_with("cu");
+    let symbol = symbol.trim();
+    let name = demangled(symbol);
+    let is_of_cuda = symbol.trim_start_matches('_').starts_with("cu");
     if is_of_cuda || name.starts_with("c10::cuda::") || name.starts_with("at::cuda::") {
         format!("{}the emulated device does not have the CUDA function `{name}`", report::UNSUPPORTED)
     } else {
@@ -315,7 +316,14 @@ mod tests {
             let text = missing(symbol);
             assert!(text.ends_with(&format!("the CUDA function `{name}`")), "{text}");
         }
-        for symbol in ["_ZN2at3addEv", "_ZN", "_ZN99x", "_ZN2\u{e9}\u{e9}", "_ZN18446744073709551616a"] {
+        for symbol in [
+            "_ZN7cutlass4gemmEv",
+            "_ZN2at3addEv",
+            "_ZN",
+            "_ZN99x",
+            "_ZN2\u{e9}\u{e9}",
+            "_ZN18446744073709551616a",
+        ] {
             assert!(missing(symbol).ends_with(symbol), "{symbol}");
         }
     }

@@ -276,10 +276,13 @@ impl HostSession<'_> {
         let mut fill = |session: &Self| {
             block.poison.map_or(Ok(()), |poison| session.poison_slots(block.entry, block.calls, poison))
         };
-        let Some(still) = self.prepare(&mut fill, inputs)? else { return Ok(Response::Died) };
-        if block.varied && block.poison.is_some() && inputs.result.is_ok() {
-            inputs.result = self.start_from_variants(block.entry, block.calls);
-        }
+        let mut start_from_variants = |session: &Self| match block.poison {
+            Some(_) if block.varied => session.start_from_variants(block.entry, block.calls),
+            _ => Ok(()),
+        };
+        let Some(still) = self.prepare(&mut fill, inputs, &mut start_from_variants)? else {
+            return Ok(Response::Died);
+        };
         if block.cold {
             self.evict(block.entry).map_err(RunnerError::Evict)?;
         }
@@ -326,12 +329,13 @@ impl HostSession<'_> {
         }))
     }
 
-    /// Wakes the runner and stops it again, and then fills its outputs and writes its inputs. Returns `None` if the
-    /// runner died.
+    /// Wakes the runner and stops it again, and then fills its outputs, writes its inputs, and copies those that the call
+    /// changes to its outputs. Returns `None` if the runner died.
     fn prepare(
         &mut self,
         fill: &mut dyn FnMut(&Self) -> Result<(), SessionError>,
         inputs: &mut InputWriter<'_>,
+        start_from_variants: &mut dyn FnMut(&Self) -> Result<(), SessionError>,
     ) -> Result<Option<StoppedRunner>, RunnerError> {
         // The runner may have been stopped without its CPU time being read.
         if !self.stop_and_read_cpu_time()? {
@@ -349,6 +353,9 @@ impl HostSession<'_> {
         // above. It could not read the new inputs then either.
         inputs.result = std::mem::replace(&mut inputs.result, Ok(())).and_then(|()| fill(self));
         inputs.write();
+        if inputs.result.is_ok() {
+            inputs.result = start_from_variants(self);
+        }
         let counts = self.runner.counts();
         if let Some(counts) = counts.filter(|counts| self.watch.may_spin || 1 < counts.threads) {
             // Spinning on the runner's own CPU would delay its calls until the scheduler's next tick. If it has several

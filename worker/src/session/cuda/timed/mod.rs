@@ -42,6 +42,9 @@ use crate::session::{
     Variants, Varied,
 };
 
+/// The size of the pieces in which bytes are copied by way of the host, if the driver has no copies within the card.
+const COPY_PIECE: Bytes = Bytes::kib(256);
+
 const ONLY_BLOCKS: &str = "a timed session makes calls only in blocks";
 
 pub(super) struct TimedDevice<'b> {
@@ -253,9 +256,15 @@ impl<'b> TimedDevice<'b> {
         if driver.copy(to, from, bytes)? {
             return Ok(());
         }
-        let mut buffer = vec![0; bytes.to_usize()];
-        driver.read(from, &mut buffer)?;
-        driver.write(to, &buffer)
+        let mut buffer = vec![0; bytes.min(COPY_PIECE).to_usize()];
+        let mut at = 0;
+        while at < bytes.get() {
+            let piece = &mut buffer[..Bytes::new(bytes.get() - at).min(COPY_PIECE).to_usize()];
+            driver.read(from + at, piece)?;
+            driver.write(to + at, piece)?;
+            at += piece.len() as u64;
+        }
+        Ok(())
     }
 
     fn outputs_failed(&self, entry: usize, source: io::Error) -> SessionError {

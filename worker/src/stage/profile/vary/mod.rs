@@ -7,6 +7,7 @@
 mod decisions;
 mod fresh;
 mod layout;
+mod parts;
 mod runs;
 mod source;
 mod structure;

@@ -21,14 +21,12 @@ use super::PIECE;
 use super::fresh::{between, is_fresh, spread};
 use super::runs::{Favours, Run, draw_runs};
 use super::structure::{self, Structure};
-use super::unique::Kept;
+use super::unique::{Kept, MIN_SHUFFLED};
 use crate::judge::element;
 use crate::recorded::Recorded;
 use crate::session::WIDEST_ELEMENT;
 
-/// The smallest number of values that are shuffled. Fewer values have so few orders (seven have 5,040) that a kernel
-/// could know the results of all.
-const MIN_SHUFFLED: u64 = 8;
+const TOO_FEW: &str = "too few values for a new order in each call";
 
 /// An input of more bytes is drawn by several threads. Only inputs on a card are that large.
 const DRAWN_BY_ONE: u64 = 8 << 20;
@@ -81,8 +79,8 @@ impl Source {
         if shuffled && room / 2 < bytes {
             return Ok(Err("too many values to be put into another order for each call"));
         }
-        if shuffled && bytes / (tensor.dtype.element_len() as u64) < MIN_SHUFFLED {
-            return Ok(Err("too few values for a new order in each call"));
+        if shuffled && to_index(bytes) / tensor.dtype.element_len() < MIN_SHUFFLED {
+            return Ok(Err(TOO_FEW));
         }
         let mut captured = vec![0; to_index(bytes)];
         recorded.capture.read_range(tensor.storage, range.start, &mut captured)?;
@@ -92,6 +90,9 @@ impl Source {
             None if shuffled => {
                 let fresh = is_fresh(tensor.dtype, &captured);
                 let kept = if fresh { Kept::Nothing } else { Kept::of(tensor, &captured) };
+                if kept.has_few_orders() {
+                    return Ok(Err(TOO_FEW));
+                }
                 if fresh {
                     captured = sorted_sample(tensor.dtype, &captured, bytes);
                 }
@@ -147,7 +148,8 @@ impl Source {
 /// Returns true if an output may contain positions, like those of `argmax` and `topk`. All inputs are then shuffled,
 /// because drawn values repeat, and any position of equal values would be right.
 fn gives_positions(outputs: &[OutputTensor]) -> bool {
-    outputs.iter().any(|output| output.tensor.dtype.kind() == Kind::Integer)
+    let returned = outputs.iter().filter(|output| output.arguments.is_empty());
+    returned.into_iter().any(|output| output.tensor.dtype.kind() == Kind::Integer)
 }
 
 /// Writes an input of `bytes` bytes, stripe by stripe. Threads draw the stripes, and each stripe has a seed of its own,

@@ -11,6 +11,7 @@ use opt_shared::settings::Vary;
 
 use super::super::looks::offset_of;
 use super::decisions::Decision;
+use super::parts::{Changed, Part};
 use super::{Eligible, Variation, eligible, layout_of, unvaried_because};
 use crate::judge::element::{differs, is_not_finite};
 use crate::judge::{BytesSource, Tolerance};
@@ -29,12 +30,6 @@ const SEED: u64 = 0x7261_6d69_7665;
 const PARTS: u64 = 64;
 /// The number of elements that are checked in each part.
 const ELEMENTS_OF_A_PART: u64 = 16;
-/// A part has changed if one in this many of its elements changed by more than the tolerance: a ReLU may leave half of
-/// its elements at 0.
-const MOVED_ONE_IN: u64 = 8;
-/// Parts that never change may have one in this many of the elements that a call computes, such as the counter of steps
-/// that an optimiser's call increments.
-const STILL_ONE_IN: u64 = 64;
 /// The largest number of rounds, each of at most two calls. Rounds are repeated while some part has not changed: if few
 /// indices are shuffled, one may keep its position, and with it a part of the output.
 const ROUNDS: u64 = 4;
@@ -362,6 +357,7 @@ impl TrialEntry<'_> {
                     before.as_ref().is_some_and(|it| it.get(start..start + after.len()) == Some(after));
                 parts.push(Part {
                     changed: false,
+                    is_returned: before.is_none(),
                     computed: if is_kept { 0 } else { elements.div_ceil(count) },
                 });
             }
@@ -396,40 +392,6 @@ impl TrialEntry<'_> {
     }
 }
 
-/// A part of an output.
-#[derive(Clone, Copy)]
-struct Part {
-    /// True if it has changed from one call to the next.
-    changed: bool,
-    /// The number of its elements, or 0 if the recorded call left them as they were.
-    computed: u64,
-}
-
-/// The parts of the outputs, in order.
-struct Changed(Vec<Part>);
-
-impl Changed {
-    /// Adds the comparison of two calls: for each part, the number of elements that changed, and the number checked.
-    fn add(&mut self, parts: impl Iterator<Item = (u64, u64)>) {
-        for (part, (changed, elements)) in self.0.iter_mut().zip(parts) {
-            part.changed |= (elements / MOVED_ONE_IN).max(1) <= changed;
-        }
-    }
-
-    fn is_everywhere(&self) -> bool {
-        !self.0.is_empty() && self.0.iter().all(|part| part.changed)
-    }
-
-    /// Returns true if the parts that never changed are a small share of what a call computes.
-    fn is_almost_everywhere(&self) -> bool {
-        let computed = |parts: &dyn Fn(&&Part) -> bool| -> u64 {
-            self.0.iter().filter(parts).map(|part| part.computed).sum()
-        };
-        let still = computed(&|part| !part.changed);
-        self.0.iter().any(|part| part.changed) && still * STILL_ONE_IN <= computed(&|_| true)
-    }
-}
-
 /// The bytes of an element; narrow elements use the first of them.
 type Element = [u8; WIDEST_ELEMENT];
 
@@ -454,44 +416,4 @@ fn sample(
             Ok(element)
         })
         .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parts(computed: &[u64]) -> Changed {
-        Changed(computed.iter().map(|&computed| Part { changed: false, computed }).collect())
-    }
-
-    #[test]
-    fn every_part_must_change_in_some_call() {
-        let mut changed = parts(&[16, 4]);
-        assert!(!changed.is_everywhere(), "nothing was compared");
-        // The first part needs 2 of 16 elements, the second 1 of 4.
-        changed.add([(2, 16), (0, 4)].into_iter());
-        assert!(!changed.is_everywhere() && !changed.is_almost_everywhere());
-        changed.add([(1, 16), (0, 4)].into_iter());
-        assert!(!changed.is_everywhere());
-        changed.add([(0, 16), (1, 4)].into_iter());
-        assert!(changed.is_everywhere() && changed.is_almost_everywhere());
-        let mut changed = parts(&[16]);
-        changed.add([(1, 16)].into_iter());
-        assert!(!changed.is_everywhere());
-        assert!(!parts(&[]).is_everywhere() && !parts(&[]).is_almost_everywhere());
-    }
-
-    #[test]
-    fn parts_that_never_change_may_be_small_or_left_as_they_were() {
-        for (computed, suffices) in
-            [(&[63, 1][..], true), (&[62, 1], false), (&[1, 63], false), (&[16, 0], true), (&[0, 0], true)]
-        {
-            let mut changed = parts(computed);
-            changed.add([(16, 16), (0, 16)].into_iter());
-            assert_eq!(changed.is_almost_everywhere(), suffices, "{computed:?}");
-        }
-        let mut still = parts(&[0, 0]);
-        still.add([(0, 16), (0, 16)].into_iter());
-        assert!(!still.is_almost_everywhere(), "nothing changes");
-    }
 }

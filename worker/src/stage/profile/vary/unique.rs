@@ -9,6 +9,12 @@ use opt_shared::units::to_index;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
+use crate::session::WIDEST_ELEMENT;
+
+/// The smallest number of values that are shuffled. Fewer values have so few orders (seven have 5,040) that a kernel
+/// could know the results of all.
+pub(super) const MIN_SHUFFLED: usize = 8;
+
 /// What a new order must keep.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Kept {
@@ -27,30 +33,39 @@ impl Kept {
             1 => Self::of_width::<1>(tensor, bytes),
             2 => Self::of_width::<2>(tensor, bytes),
             4 => Self::of_width::<4>(tensor, bytes),
-            _ => Self::of_width::<8>(tensor, bytes),
+            8 => Self::of_width::<8>(tensor, bytes),
+            _ => Self::of_width::<WIDEST_ELEMENT>(tensor, bytes),
         }
     }
 
     fn of_width<const WIDTH: usize>(tensor: &Tensor, bytes: &[u8]) -> Self {
         let elements = bytes.as_chunks::<WIDTH>().0;
         let shape: Vec<usize> = tensor.shape.iter().map(|&length| to_index(length)).collect();
-        let long: Vec<usize> = (0..shape.len()).filter(|&axis| 1 < shape[axis]).collect();
-        if !tensor.is_contiguous() || long.len() < 2 || are_distinct(elements.iter().copied()) {
+        let long = shape.iter().filter(|&&length| 1 < length).count();
+        if !tensor.is_contiguous() || long < 2 || are_distinct(elements.iter().copied()) {
             return Self::Nothing;
         }
-        let unique = |axis: &usize| {
-            let Lines { length, inner, outer } = Lines::along(&shape, *axis);
-            (0..outer * inner).all(|line| {
-                let start = line / inner * length * inner + line % inner;
-                are_distinct((0..length).map(|at| elements[start + at * inner]))
-            })
-        };
-        let mut found = long.into_iter().filter(unique);
-        match (found.next(), found.next()) {
+        let mut found = unique_axes(&shape, elements);
+        let (first, second) = (found.next(), found.next());
+        drop(found);
+        match (first, second) {
             (None, _) => Self::Nothing,
             (Some(axis), None) => Self::Line { axis, shape },
             (Some(_), Some(_)) => Self::Axes { shape },
         }
+    }
+
+    /// Returns true if there are so few orders that a kernel could know the results of all.
+    pub(super) fn has_few_orders(&self) -> bool {
+        let bits = match self {
+            Self::Nothing => return false,
+            Self::Line { shape, axis } => {
+                let Lines { length, inner, outer } = Lines::along(shape, *axis);
+                bits_of_orders(outer * inner) + bits_of_orders(length)
+            }
+            Self::Axes { shape } => shape.iter().copied().map(bits_of_orders).sum(),
+        };
+        bits < bits_of_orders(MIN_SHUFFLED)
     }
 
     /// Puts elements that have the captured order into another one.
@@ -102,6 +117,23 @@ impl Lines {
             outer: shape[..axis].iter().product(),
         }
     }
+}
+
+/// The axes of more than one element along which every line has distinct values.
+fn unique_axes<const WIDTH: usize>(shape: &[usize], elements: &[[u8; WIDTH]]) -> impl Iterator<Item = usize> {
+    (0..shape.len()).filter(|&axis| 1 < shape[axis]).filter(move |&axis| {
+        let Lines { length, inner, outer } = Lines::along(shape, axis);
+        (0..outer * inner).all(|line| {
+            let start = line / inner * length * inner + line % inner;
+            are_distinct((0..length).map(|at| elements[start + at * inner]))
+        })
+    })
+}
+
+/// The binary logarithm of the number of orders of `count` things.
+#[expect(clippy::cast_precision_loss, reason = "numbers of elements of a small tensor")]
+fn bits_of_orders(count: usize) -> f64 {
+    (2..=count).map(|number| (number as f64).log2()).sum()
 }
 
 /// Fisher and Yates's shuffle of `count` things.
@@ -159,6 +191,26 @@ mod tests {
         }
     }
 
+    #[test]
+    fn orders_differ_and_few_of_them_are_not_enough() {
+        let kept = Kept::of(&tensor(&[2, 3]), &[0, 1, 2, 0, 1, 2]);
+        let orders: std::collections::BTreeSet<Vec<u8>> = (0..200)
+            .map(|seed| {
+                let mut values = vec![0, 1, 2, 0, 1, 2];
+                kept.reorder(&mut values, &mut SmallRng::seed_from_u64(seed));
+                values
+            })
+            .collect();
+        assert_eq!(orders.len(), 36, "each of the two rows has six orders");
+        for (shape, few) in
+            [(vec![2, 4], true), (vec![4, 4], true), (vec![5, 7], false), (vec![20, 25], false)]
+        {
+            assert_eq!(Kept::Axes { shape: shape.clone() }.has_few_orders(), few, "{shape:?}");
+            assert_eq!(Kept::Line { shape: shape.clone(), axis: 1 }.has_few_orders(), few, "{shape:?}");
+        }
+        assert!(!Kept::Nothing.has_few_orders());
+    }
+
     proptest! {
         #[test]
         fn new_order_has_the_same_values_and_keeps_them_distinct_along_the_same_axes(
@@ -176,10 +228,13 @@ mod tests {
                 sorted
             };
             prop_assert_eq!(sorted(&now), sorted(&values));
+            let sizes: Vec<usize> = shape.iter().map(|&length| to_index(length)).collect();
+            let unique = |values: &[u8]| -> Vec<usize> {
+                unique_axes(&sizes, values.as_chunks::<1>().0).collect()
+            };
             if kept != Kept::Nothing {
-                let after = Kept::of(&tensor, &now);
-                // Another axis may have become unique by chance.
-                prop_assert!(after == kept || matches!(after, Kept::Axes { .. }), "{:?} became {:?}", kept, after);
+                let after = unique(&now);
+                prop_assert!(unique(&values).iter().all(|axis| after.contains(axis)), "{:?} became {:?}", values, now);
             }
         }
     }
