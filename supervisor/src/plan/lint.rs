@@ -56,7 +56,8 @@ pub enum LintCode {
     TinyOutput,
     /// An output contains NaNs or infinities.
     NonfiniteOutput,
-    /// An output equals an input, byte for byte. A kernel that copies the input could pass.
+    /// An output equals an input, or differs from it by no more than the absolute tolerance. A kernel that copies the
+    /// input could pass.
     OutputEqualsInput,
 }
 

@@ -5,7 +5,7 @@
 
 use std::error::Error;
 
-use opt_shared::arguments::OutputTensor;
+use opt_shared::arguments::{OutputTensor, numbers};
 use opt_shared::capture::{DType, Tensor};
 use opt_shared::ids::StorageId;
 use opt_shared::units::to_index;
@@ -36,7 +36,7 @@ pub fn of_values<E: Error + 'static>(
             Ok(found) => lints.extend(of_statistics(subject.name, output, &found, atol(output.tensor.dtype))),
             Err(error) => lints.push(unreadable(subject.name, &error)),
         }
-        match equal_input(subject, output, &mut buffer, read) {
+        match equal_input(subject, output, atol(output.tensor.dtype), &mut buffer, read) {
             Ok(lint) => lints.extend(lint),
             Err(error) => lints.push(unreadable(subject.name, &error)),
         }
@@ -177,11 +177,14 @@ fn runs(tensor: &Tensor) -> impl Iterator<Item = Run> {
     })
 }
 
-/// Returns a lint if an output equals an input byte for byte. Only contiguous tensors of at least two elements are
-/// compared. An output that is the input's own memory gets no lint. Reading stops at the first chunk that differs.
+/// Returns a lint if an output equals an input, byte for byte or within the absolute tolerance. Only contiguous tensors
+/// of at least two elements are compared. An output that is the input's own memory gets no lint, and neither does an
+/// argument that the call changes by less than the tolerance, because the judge bounds the error of the change. Reading
+/// stops at the first chunk that differs.
 fn equal_input<E>(
     subject: &Subject<'_>,
     output: &OutputTensor,
+    atol: f64,
     buffer: &mut [u8],
     read: &mut ReadRange<'_, E>,
 ) -> Result<Option<Lint>, E> {
@@ -197,11 +200,17 @@ fn equal_input<E>(
             && (input.storage, input.storage_offset) != (tensor.storage, tensor.storage_offset)
     };
     for (argument, input) in tensors(subject.arguments).filter(|(_, input)| alike(input)) {
-        if equal_bytes(input, tensor, buffer, read)? {
-            let message = format!(
-                "`{}` equals `{}`, byte for byte: a kernel that copies its input could pass",
-                output.path, argument.path
-            );
+        let atol = if output.arguments.is_empty() { atol } else { 0.0 };
+        if let Some(difference) = largest_difference(input, tensor, atol, buffer, read)? {
+            let (one, other) = (&output.path, &argument.path);
+            let message = if difference == 0.0 {
+                format!("`{one}` equals `{other}`: a kernel that copies its input could pass")
+            } else {
+                format!(
+                    "`{one}` differs from `{other}` by at most {difference:e}, which is within the absolute tolerance {atol:e}: \
+                     a kernel that copies its input could pass"
+                )
+            };
             let lint = Lint::new(subject.name, LintCode::OutputEqualsInput, message);
             return Ok(Some(lint.with_bytes(tensor.logical_bytes())));
         }
@@ -209,27 +218,37 @@ fn equal_input<E>(
     Ok(None)
 }
 
-fn equal_bytes<E>(
+/// The largest difference between two tensors of the same dtype; `None` if it is above `most`, or if one of them has a
+/// NaN or an infinity where the other has not the same bytes.
+fn largest_difference<E>(
     one: &Tensor,
     other: &Tensor,
+    most: f64,
     buffer: &mut [u8],
     read: &mut ReadRange<'_, E>,
-) -> Result<bool, E> {
+) -> Result<Option<f64>, E> {
     let half = buffer.len() / 2;
     let (left, right) = buffer.split_at_mut(half);
     let total = one.logical_bytes().get();
     let (from, to) = (one.byte_range().start, other.byte_range().start);
-    let mut done = 0;
+    let (mut done, mut largest) = (0, 0.0_f64);
     while done < total {
         let length = to_index((total - done).min(half as u64));
         read(one.storage, from + done, &mut left[..length])?;
         read(other.storage, to + done, &mut right[..length])?;
-        if left[..length] != right[..length] {
-            return Ok(false);
+        let (left, right) = (&left[..length], &right[..length]);
+        if left != right {
+            for (left, right) in numbers(one.dtype, left).zip(numbers(one.dtype, right)) {
+                let difference = (left - right).abs();
+                if left.to_bits() != right.to_bits() && (difference.is_nan() || most < difference) {
+                    return Ok(None);
+                }
+                largest = largest.max(difference);
+            }
         }
         done += length as u64;
     }
-    Ok(true)
+    Ok(Some(largest))
 }
 
 #[cfg(test)]

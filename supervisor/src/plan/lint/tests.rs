@@ -99,6 +99,7 @@ fn ordinary_call_has_no_lints() {
 #[test]
 fn lint_reports_trivial_outputs() {
     let nearly: Vec<f32> = ramp(8).iter().map(|value| 5.0 + value * 1e-4).collect();
+    let off_by = |difference: f32| ramp(8).iter().map(|value| value + difference).collect::<Vec<f32>>();
     let mut with_nan = ramp(9)[1..].to_vec();
     with_nan[3] = f32::NAN;
     with_nan[4] = f32::NEG_INFINITY;
@@ -109,12 +110,19 @@ fn lint_reports_trivial_outputs() {
         (nearly, LintCode::ConstantOutput),
         (with_nan, LintCode::NonfiniteOutput),
         (ramp(8), LintCode::OutputEqualsInput),
+        (off_by(5e-3), LintCode::OutputEqualsInput),
     ] {
         let found =
             lints("torch.op", vec![("x", floats(&[8], 0, 0))], Some(floats(&[8], 1, 0)), &[ramp(8), output]);
         assert_eq!(codes(&found), [code], "{found:?}");
         assert!(found[0].message.contains("`output`"), "{found:?}");
     }
+    let of = |output: Vec<f32>| {
+        lints("torch.op", vec![("x", floats(&[8], 0, 0))], Some(floats(&[8], 1, 0)), &[ramp(8), output])
+    };
+    let close = of(off_by(5e-3));
+    assert!(close[0].message.contains("within the absolute tolerance 1e-2"), "{close:?}");
+    assert_eq!(of(off_by(2e-2)), []);
 }
 
 #[test]
