@@ -23,7 +23,7 @@ pub fn is_shortage(error: &(dyn Error + 'static)) -> bool {
 }
 
 /// True if an operation failed with `EAGAIN`, the code with which Linux refuses a new process or thread.
-pub fn is_lack_of_tasks(error: &(dyn Error + 'static)) -> bool {
+pub fn is_lack_of_processes(error: &(dyn Error + 'static)) -> bool {
     has_code(error, &[Errno::AGAIN])
 }
 

@@ -2,16 +2,14 @@
 //! need nvcc.
 //!
 //! Launchers that use the C interface of tvm-ffi run with a minimal replacement for `libtvm_ffi.so`, which the test
-//! builds. Launchers that use the C++ interface are tried only if OPT_TVM_FFI names a folder with the real headers in
-//! `include` and the real library in `lib`.
+//! builds. Launchers that use the C++ interface are tried only if tvm-ffi is installed.
 
 use std::path::{Path, PathBuf};
 
 use opt_tests::{Scenario, Summary, data};
 
 use crate::cuda_launchers::toolkit;
-use crate::ffi::build;
-use crate::report::browser::skipped;
+use crate::ffi::{build, real_library};
 
 /// A macro that is defined for the launcher and adds a mistake (`RIGHT` adds none), the expected status, and a text
 /// that the detail contains.
@@ -61,12 +59,7 @@ fn launchers_with_the_c_interface_of_tvm_ffi_end_as_expected() {
 
 #[test]
 fn launchers_with_the_cpp_interface_of_tvm_ffi_end_as_expected() {
-    let Some(folder) = std::env::var_os("OPT_TVM_FFI").map(PathBuf::from) else {
-        skipped(
-            "CUDA launchers that use tvm-ffi's C++ interface were not tried: set OPT_TVM_FFI to a folder with the headers in `include` and the library in `lib`",
-        );
-        return;
-    };
+    let Some(folder) = real_library() else { return };
     let scenario = Scenario::create();
     let source = data("kernels/ffi/relu_typed.cu");
     expect_verdicts(&scenario, &source, &[folder.join("include")], &folder.join("lib"));

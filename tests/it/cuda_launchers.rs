@@ -20,7 +20,7 @@ const LAUNCHERS: [(&str, &str, &str, &[&str]); 26] = [
     ),
     ("relu", "wrong_result", "INCORRECT_NUMERICAL", &["elements"]),
     ("relu", "writes_an_input", "INPUT_MUTATED", &["in launch 2", "input 0"]),
-    ("relu", "copies_into_an_input", "INPUT_MUTATED", &["when memory was set", "input 0"]),
+    ("relu", "copies_into_an_input", "INPUT_MUTATED", &["while memory was being set", "input 0"]),
     ("relu", "never_launches", "UNWRITTEN_OUTPUT", &["elements"]),
     ("relu", "host_reads_the_device", "CRASHED", &["SIGSEGV"]),
     ("relu", "loops_on_the_host", "TIMEOUT", &["2s"]),

@@ -1,14 +1,14 @@
 //! Kernels built for tvm-ffi run unchanged: the loader finds the tvm-ffi library in a private folder that the plan
 //! names, feedback shows the kernels' errors, and load failures are explained.
 //!
-//! The tests build a minimal replacement for `libtvm_ffi.so`. If OPT_TVM_FFI names a folder with the real headers in
-//! `include` and the real library in `lib` (such as the `tvm_ffi` folder of the Python package), they use those too.
+//! The tests build a minimal replacement for `libtvm_ffi.so`. If the Python package `apache-tvm-ffi` is installed in
+//! `target/tvm-ffi`, or if OPT_TVM_FFI names a folder with `include` and `lib`, they use the real library too.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use opt_tests::users::{User, set_mode, users};
-use opt_tests::{Outcome, Scenario, Summary, data};
+use opt_tests::{Outcome, Scenario, Summary, data, repository};
 
 use crate::report::browser::skipped;
 
@@ -144,13 +144,28 @@ fn load_failure_has_the_loaders_message_and_advice() {
     expect(&outcome, &summary, "other_name", "LOAD_ERROR", &["`__tvm_ffi_run`", "`run`", "`symbol`"]);
 }
 
-/// Uses the real library and its headers, if the environment says where they are.
+/// Returns a folder with tvm-ffi's headers in `include` and its library in `lib`, if there is one.
+pub fn real_library() -> Option<PathBuf> {
+    let named = std::env::var_os("OPT_TVM_FFI").map(PathBuf::from);
+    let installed = || {
+        let versions = std::fs::read_dir(repository().join("target/tvm-ffi/lib")).ok()?;
+        let packages = versions.flatten().map(|version| version.path().join("site-packages/tvm_ffi"));
+        packages.into_iter().find(|folder| folder.join("lib/libtvm_ffi.so").is_file())
+    };
+    let found = named.or_else(installed);
+    if found.is_none() {
+        skipped(
+            "kernels with tvm-ffi's real headers were not tried: they are not installed (python3 -m venv target/tvm-ffi && \
+             target/tvm-ffi/bin/pip install apache-tvm-ffi, or set OPT_TVM_FFI to a folder with include and lib)",
+        );
+    }
+    found
+}
+
+/// Uses the real library and its headers, if they are installed.
 #[test]
 fn kernels_with_the_real_headers_run_unchanged() {
-    let Some(folder) = std::env::var_os("OPT_TVM_FFI").map(PathBuf::from) else {
-        skipped("kernels with tvm-ffi's real headers (set OPT_TVM_FFI to a folder with include/ and lib/)");
-        return;
-    };
+    let Some(folder) = real_library() else { return };
     for user in users() {
         let scenario = Scenario::create();
         for op in ["layer_norm", "pad"] {

@@ -213,7 +213,7 @@ impl Link {
     }
 
     /// Returns true if, since the last call, the supervisor reported that a control group refused a process or thread.
-    pub(crate) fn take_tasks_refused(&self) -> bool {
+    pub(crate) fn take_processes_refused(&self) -> bool {
         self.tasks_refused.take()
     }
 

@@ -1,13 +1,15 @@
-//! The main loop of a worker: takes a task, carries it out and reports, until the supervisor ends the worker.
+//! The main loop of a worker: takes one task after another, carries it out and reports, until the supervisor ends the
+//! worker.
 //!
-//! An attempt that the worker cannot carry out is reported as INFRA_ERROR, and the worker continues. If the worker
-//! cannot reach the supervisor, it ends with an error.
+//! An attempt that the worker cannot carry out is reported as INFRA_ERROR, and the worker continues. If the channel to
+//! the supervisor closes while the worker waits for a task, the worker ends normally. If it cannot send, it ends with an
+//! error.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Instant;
 
-use opt_shared::causes::{chain, is_lack_of_tasks};
+use opt_shared::causes::{chain, is_lack_of_processes};
 use opt_shared::device::Device;
 use opt_shared::language::Launcher;
 use opt_shared::message::{FromWorker, NONCE_VARIABLE, Report, SERVER_VARIABLE, Task, Work};
@@ -21,19 +23,21 @@ use crate::session::cuda::{CudaBackend, WorkerDevice};
 use crate::session::host::{HostBackend, Zygotes};
 use crate::stage::{build, profile, replay, verify};
 
-/// The descriptor of the supervisor's executable. The supervisor passes it as standard input, because an ordinary spawn
-/// passes on only the standard streams.
+/// The descriptor of the supervisor's executable. The supervisor passes it as standard input, because all
+/// other descriptors of the supervisor are close-on-exec.
 const EXECUTABLE_FD: i32 = 0;
 
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
     #[error("{0} is not set: a worker is started by the supervisor, not by hand")]
     Environment(&'static str),
-    #[error("arranging that this worker ends with the supervisor and adopts orphaned processes")]
+    #[error("arranging that this worker ends with the supervisor")]
     ParentDeath(#[source] std::io::Error),
+    #[error("arranging that this worker adopts orphaned processes")]
+    Subreaper(#[source] std::io::Error),
     #[error("the supervisor ended before this worker was ready")]
     Orphaned,
-    #[error("moving this program's executable away from standard input")]
+    #[error("moving the descriptor of the executable off standard input")]
     Executable(#[source] std::io::Error),
     #[error("communicating with the supervisor")]
     Link(#[source] Box<dyn std::error::Error + Send + Sync>),
@@ -47,7 +51,7 @@ fn link_error(error: LinkError) -> WorkerError {
 struct Kept {
     device: WorkerDevice,
     zygotes: Rc<Zygotes>,
-    /// What varies in the job whose candidate was profiled last.
+    /// Which inputs vary in timed calls, for the job whose candidate was profiled last.
     decisions: profile::Decisions,
 }
 
@@ -61,8 +65,8 @@ pub fn main(supervisor: u32, device: Device) -> Result<(), WorkerError> {
     raise_open_files();
     // Orphaned descendants of our runners become our children, so that none is lost.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid()))
-        .map_err(|errno| WorkerError::ParentDeath(errno.into()))?;
-    // The first clone shows which of them are available.
+        .map_err(|errno| WorkerError::Subreaper(errno.into()))?;
+    // A clone that is refused some of them falls back to fewer.
     let namespaces = Namespaces::ALL;
     let link = Link::connect(&server, nonce, executable, namespaces).map_err(link_error)?;
     let mut kept = Kept {
@@ -89,7 +93,7 @@ fn raise_open_files() {
     let _ = rustix::process::setrlimit(rustix::process::Resource::Nofile, raised);
 }
 
-/// Moves the executable away from standard input and puts /dev/null there.
+/// Moves the descriptor of the executable off standard input, and opens /dev/null there.
 fn take_executable() -> std::io::Result<OwnedFd> {
     // SAFETY: standard input is open (the supervisor put its executable there) and stays open during the call.
     let input = unsafe { BorrowedFd::borrow_raw(EXECUTABLE_FD) };
@@ -99,8 +103,9 @@ fn take_executable() -> std::io::Result<OwnedFd> {
     Ok(executable)
 }
 
-/// Arranges that Linux kills this process when the supervisor ends, and before the supervisor if memory runs out.
-/// Protects its memory from runners, separates it from the terminal, and unblocks all signals.
+/// Arranges that Linux kills this process when the supervisor ends and, if memory runs out, kills it before the
+/// supervisor. Also protects this process's memory from runners, separates the process from the terminal, and unblocks
+/// all signals.
 fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(|errno| WorkerError::ParentDeath(errno.into()))?;
@@ -110,7 +115,7 @@ fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     }
     // If this is refused, Linux may kill the supervisor before this worker when memory runs out.
     let _ = oom::raise_score(oom::WORKER);
-    // A runner outside a namespace must not be able to read this process's memory, which contains expected outputs.
+    // A runner without its own PID namespace must not be able to read this process's memory, which contains expected outputs.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
     // Leaves the terminal's foreground group, so that Ctrl-C reaches the supervisor only.
     let _ = rustix::process::setsid();
@@ -123,17 +128,17 @@ fn perform(link: &Link, kept: &mut Kept, task: &Task) -> Report {
     let started = Instant::now();
     let mut head = Head::passed();
     let body = attempt(link, kept, task, &mut head);
-    let mut lacked_tasks = link.take_tasks_refused();
+    let mut lacked_processes = link.take_processes_refused();
     let mut report = match body {
         Ok(body) => Report::new(head, body),
         Err(error) => {
-            lacked_tasks |= is_lack_of_tasks(&*error);
+            lacked_processes |= is_lack_of_processes(&*error);
             let mut report = Report::failed(task.stage(), Status::InfraError, chain(&*error));
             report.head.room = head.room;
             report
         }
     };
-    if lacked_tasks && report.head.status == Status::InfraError {
+    if lacked_processes && report.head.status == Status::InfraError {
         report.head.room.get_or_insert_default().pids = Some(0);
     }
     report.head.ms = started.elapsed().as_secs_f64() * 1e3;
@@ -175,11 +180,11 @@ fn call<B: Backend>(
     decisions: &mut profile::Decisions,
 ) -> Result<Body, Box<dyn std::error::Error>> {
     let progress = |done, total, bytes| {
-        // If the supervisor is gone, the next receive ends this worker.
+        // A failure is ignored: if the supervisor is gone, a later send or receive notices it.
         let _ = link.send(FromWorker::Progress { lease: task.lease, done, total, bytes });
     };
     Ok(match &task.work {
-        Work::Build(_) => return Err("a build calls no candidate".into()),
+        Work::Build(_) => return Err("a build does not call a candidate".into()),
         Work::Verify(verify) => Body::Verify(verify::run(backend, &progress, verify, head)?),
         Work::Profile(profile) => Body::Profile(profile::run(backend, &progress, profile, head, decisions)?),
         Work::Replay(replay) => Body::Replay(replay::run(backend, &progress, replay, head)),

@@ -195,7 +195,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
             Whereabouts::Removed => RunError::FolderRemoved { path },
         }
     };
-    if let Err(error) = crate::memory::code::unmap() {
+    if let Err(error) = crate::memory::code::drop_pages() {
         tracing::debug!("the code that only the start needed stays mapped: {error}");
     }
     let stop = run.go().map_err(lost)?;

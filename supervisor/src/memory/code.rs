@@ -1,4 +1,4 @@
-//! Drops the program's code from its resident memory. Linux maps pages that are still used again, from the page cache.
+//! Drops the program's code from its resident memory. If a page is needed later, Linux maps it again from the page cache.
 //!
 //! Reading a plan and surveying captures use several MiB of code that a run does not use afterwards.
 
@@ -9,11 +9,11 @@ use std::path::Path;
 
 use rustix::mm::{Advice, madvise};
 
-/// Unmaps the code of this program until it is used again.
-pub fn unmap() -> io::Result<()> {
+/// Drops the resident pages of this program's code. The mappings stay.
+pub fn drop_pages() -> io::Result<()> {
     for range in own_code()? {
         // SAFETY: none of these pages is a private copy, and none is writable, so all have the content of the file.
-        // Linux reads it again at the next access.
+        // Linux maps it again at the next access.
         unsafe { madvise(range.start as *mut c_void, range.len(), Advice::LinuxDontNeed)? };
     }
     Ok(())
@@ -63,15 +63,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_of_a_program_is_told_from_other_mappings() {
+    fn code_of_a_program_is_distinguished_from_other_mappings() {
         let of = |line: &str| code_range(line.as_bytes(), b"/usr/bin/a b");
         assert_eq!(of("1000-3000 r-xp 00001000 fe:00 42                 /usr/bin/a b"), Some(0x1000..0x3000));
         assert_eq!(of("1000-3000 r--p 00001000 fe:00 42                 /usr/bin/a b"), None, "data");
-        assert_eq!(
-            of("1000-3000 rwxp 00001000 fe:00 42                 /usr/bin/a b"),
-            None,
-            "it could be changed"
-        );
+        assert_eq!(of("1000-3000 rwxp 00001000 fe:00 42                 /usr/bin/a b"), None, "writable");
         assert_eq!(
             of("1000-3000 r-xp 00001000 fe:00 42                 /lib/usr/bin/a b"),
             None,
@@ -93,20 +89,20 @@ mod tests {
         assert!(of("4").is_empty() && of("10").is_empty());
     }
 
-    /// Other tests of this process map little code in the moment between the two measurements.
+    /// Other tests in this process may load code between the two measurements, but far less than was dropped.
     #[test]
-    fn program_continues_with_less_memory_after_its_code_is_unmapped() {
+    fn dropping_code_pages_lowers_resident_memory() {
         for address in own_code().expect("readable").into_iter().flat_map(|range| range.step_by(4096)) {
             // SAFETY: the address is in the code of this program, which is readable.
             std::hint::black_box(unsafe { (address as *const u8).read_volatile() });
         }
         let before = resident();
-        unmap().expect("unmapped");
+        drop_pages().expect("dropped");
         let after = resident();
         assert!(after < before, "{after} of {before} KiB are resident");
     }
 
-    /// The resident memory of this process that is part of files, in KiB.
+    /// This process's file-backed resident memory, in KiB.
     fn resident() -> u64 {
         let status = std::fs::read_to_string("/proc/self/status").expect("readable");
         let line = status.lines().find_map(|line| line.strip_prefix("RssFile:")).expect("a line");

@@ -1,4 +1,4 @@
-"""Products of batches of matrices."""
+"""A batched matrix product."""
 
 import torch
 import torch.nn as nn

@@ -6,8 +6,8 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::plan::{JobPlan, Plan};
 
-/// Returns the first job that asks for real-time priority if this process may not give it. Workers inherit the
-/// capability.
+/// Returns the name of the first job that asks for real-time priority; `None` if there is none, or if this process can
+/// grant it. That needs `CAP_SYS_NICE`, which workers inherit.
 ///
 /// # Errors
 /// Fails if Linux does not report the capabilities of this process.

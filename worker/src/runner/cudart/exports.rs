@@ -1,7 +1,7 @@
-//! The functions of the CUDA runtime for kernels and memory, with C's calling convention.
+//! The basic functions of the CUDA runtime, with C's calling convention: they register and launch kernels, and manage
+//! memory. `further` has the others.
 //!
-//! Each has the contract of the runtime's function of the same name without `__wrap_`. The linker's `--wrap` redirects
-//! calls to that function to the one with the prefix.
+//! `__wrap_NAME` has the contract of the runtime's `NAME`. The linker's `--wrap` redirects calls of `NAME` to it.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -22,7 +22,7 @@ impl Dim3 {
     }
 }
 
-/// The launch configuration between `<<<>>>` and the call of the kernel's stub.
+/// The configuration that `<<<>>>` pushed and that the kernel's stub has not popped yet.
 #[derive(Clone, Copy)]
 struct Configuration {
     grid: Dim3,
@@ -35,7 +35,7 @@ thread_local! {
     static CONFIGURATION: std::cell::Cell<Option<Configuration>> = const { std::cell::Cell::new(None) };
 }
 
-/// Writes a result through a pointer of the caller. Returns the runtime's error code.
+/// Writes a result through the caller's pointer. Returns a CUDA error code: 0, or `INVALID_VALUE` if the pointer is null.
 pub(super) unsafe fn give<T>(to: *mut T, value: T) -> u32 {
     if to.is_null() {
         return INVALID_VALUE;
@@ -50,17 +50,17 @@ pub(super) fn pointer(address: u64) -> *mut c_void {
 }
 
 unsafe fn text(name: *const c_char) -> String {
-    // SAFETY: the runtime requires a text that ends with NUL.
+    // SAFETY: the runtime requires a NUL-terminated string.
     unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
 }
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap___cudaRegisterFatBinary(wrapper: *const c_void) -> *mut *mut c_void {
-    // SAFETY: nvcc generates this call, with a pointer to the fat binary that it put into the library.
+    // SAFETY: nvcc generates this call, with a pointer to the wrapper of the fat binary that it embedded in the library.
     let text = unsafe { fat_binary::ptx(wrapper) };
     let mut runtime = runtime();
     runtime.images.push(Image { text, module: None });
-    // The handle is the image's number, from 1, so that it is not null.
+    // The handle is the image's index plus 1, so it is never null.
     std::ptr::without_provenance_mut(runtime.images.len())
 }
 
@@ -152,7 +152,8 @@ pub(super) unsafe extern "C" fn __wrap___cudaGetKernel(
 /// Launches a kernel.
 ///
 /// # Safety
-/// `arguments` must have a pointer to each of the kernel's parameters.
+/// `arguments` must point to an array with one pointer for each parameter of the kernel, each to a readable value of the
+/// parameter's size.
 pub(super) unsafe fn launch(
     host: *const c_void,
     grid: Dim3,
@@ -168,14 +169,14 @@ pub(super) unsafe fn launch(
     let most = runtime.dynamic_shared(host.addr(), function.static_shared_bytes());
     if most < shared as u64 {
         let what = format!(
-            "a launch of `{name}` requests {shared} bytes of dynamic shared memory; the limit is {most} \
-             (cudaFuncSetAttribute with cudaFuncAttributeMaxDynamicSharedMemorySize raises the limit)"
+            "a launch of `{name}` requests {shared} bytes of dynamic shared memory; the limit is {most} bytes \
+             (cudaFuncSetAttribute with cudaFuncAttributeMaxDynamicSharedMemorySize can raise it as far as the device allows)"
         );
         return runtime.refused(INVALID_VALUE, what);
     }
     let parameter = |(index, bytes): (usize, u64)| {
         let bytes = usize::try_from(bytes).unwrap_or(0);
-        // SAFETY: the stub of the kernel passes a pointer to each of its parameters.
+        // SAFETY: the caller's obligation.
         unsafe { std::slice::from_raw_parts(arguments.add(index).read(), bytes) }.to_vec()
     };
     let params = function.param_sizes().into_iter().enumerate().map(parameter).collect();
@@ -218,7 +219,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaMalloc(to: *mut *mut c_void, bytes: u
     match runtime.device.alloc(bytes as u64) {
         // SAFETY: the caller keeps the contract of the runtime's function.
         Ok(address) => unsafe { give(to, pointer(address)) },
-        Err(fault) => runtime.fault(&fault, "in an allocation"),
+        Err(fault) => runtime.fault(&fault, "while memory was being allocated"),
     }
 }
 
@@ -236,7 +237,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaMallocAsync(
     match runtime.device.alloc(bytes as u64) {
         // SAFETY: the caller keeps the contract of the runtime's function.
         Ok(address) => unsafe { give(to, pointer(address)) },
-        Err(fault) => runtime.fault(&fault, "in an allocation"),
+        Err(fault) => runtime.fault(&fault, "while memory was being allocated"),
     }
 }
 
@@ -247,7 +248,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaFree(at: *mut c_void) -> u32 {
     }
     let mut runtime = runtime();
     let result = runtime.device.free(at.addr() as u64);
-    runtime.code_of(result, "when memory was freed")
+    runtime.code_of(result, "while memory was being freed")
 }
 
 #[unsafe(no_mangle)]
@@ -257,7 +258,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaFreeAsync(at: *mut c_void, _: *mut c_
     }
     let mut runtime = runtime();
     let result = runtime.device.free(at.addr() as u64);
-    runtime.code_of(result, "when memory was freed")
+    runtime.code_of(result, "while memory was being freed")
 }
 
 #[unsafe(no_mangle)]
@@ -284,7 +285,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaHostAlloc(to: *mut *mut c_void, bytes
 
 #[unsafe(no_mangle)]
 pub(super) unsafe extern "C" fn __wrap_cudaFreeHost(at: *mut c_void) -> u32 {
-    // SAFETY: it came from `cudaMallocHost` or `cudaHostAlloc`, as the runtime requires.
+    // SAFETY: by the runtime's contract, `at` is null or came from `cudaMallocHost` or `cudaHostAlloc`.
     unsafe { libc::free(at) };
     0
 }
@@ -317,7 +318,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaMemset(at: *mut c_void, value: c_int,
     let mut runtime = runtime();
     let byte = value.to_le_bytes()[0];
     let result = runtime.device.fill(at.addr() as u64, byte, bytes as u64);
-    runtime.code_of(result, "when memory was set")
+    runtime.code_of(result, "while memory was being set")
 }
 
 #[unsafe(no_mangle)]
@@ -330,7 +331,7 @@ pub(super) unsafe extern "C" fn __wrap_cudaMemsetAsync(
     let mut runtime = runtime();
     let byte = value.to_le_bytes()[0];
     let result = runtime.device.fill(at.addr() as u64, byte, bytes as u64);
-    runtime.code_of(result, "when memory was set")
+    runtime.code_of(result, "while memory was being set")
 }
 
 #[unsafe(no_mangle)]
