@@ -295,7 +295,7 @@ impl<'a> Tally<'a> {
             (elements - self.failed) as f64 >= tolerance.required_matched_ratio * elements as f64;
         let exact = is_exact(self.subject.dtype);
         let close =
-            exact || (relative_l2 <= tolerance.used.rel_l2 && worst_chunk_l2 <= tolerance.used.rel_l2);
+            exact || (relative_l2 <= tolerance.used.rel_l2 && worst_chunk_l2 <= tolerance.of_each_part());
         let failures_allowed = enough_match && self.failed_not_finite == 0;
         let comparison = Comparison {
             passed: failures_allowed && close,

@@ -24,6 +24,8 @@ pub struct Tolerance {
     /// Share of elements that must pass. It tolerates finite errors only: a NaN or an infinity in the wrong place
     /// always fails.
     pub required_matched_ratio: f64,
+    /// The largest relative L2 error of each part of the output; `None` if it is that of the whole output.
+    pub part_l2: Option<f64>,
 }
 
 #[derive(Clone, Copy)]
@@ -71,19 +73,24 @@ impl Tolerance {
             && over.is_none()
             && settings.required_matched_ratio == 1.0;
         let required_matched_ratio = if coarse { FP8_MATCHED_RATIO } else { settings.required_matched_ratio };
-        Self { used, required_matched_ratio }
+        Self { used, required_matched_ratio, part_l2: None }
     }
 
     /// The tolerance of an argument that the call changes. `unchanged` is the relative L2 error of a kernel that leaves it
-    /// as it was. `rel_l2` is at most a third of that error, but not lowered below the error of rounding. The profiles
-    /// that bound no norm are not changed.
+    /// as it was. `rel_l2` is at most a third of that error, but not lowered below the error of rounding. The bound of
+    /// each part stays, because changes may be smaller in some parts. The profiles that bound no norm are not changed.
     pub(super) fn for_change(self, settings: &VerifySettings, dtype: DType, unchanged: f64) -> Self {
         let bounds_norm = matches!(settings.tolerance, ToleranceProfile::Standard | ToleranceProfile::Gpu);
         if !bounds_norm || unchanged == 0.0 || !unchanged.is_finite() {
             return self;
         }
         let rel_l2 = (unchanged * LARGEST_SHARE_UNDONE).max(rounding(dtype)).min(self.used.rel_l2);
-        Self { used: ToleranceUsed { rel_l2, ..self.used }, ..self }
+        Self { used: ToleranceUsed { rel_l2, ..self.used }, part_l2: Some(self.used.rel_l2), ..self }
+    }
+
+    /// The largest relative L2 error of each part of the output.
+    pub(super) fn of_each_part(&self) -> f64 {
+        self.part_l2.unwrap_or(self.used.rel_l2)
     }
 
     /// The tolerance between two computed outputs, each of which may differ from the right result by the single
@@ -91,7 +98,7 @@ impl Tolerance {
     pub(crate) fn doubled(self) -> Self {
         let ToleranceUsed { rtol, atol, rel_l2 } = self.used;
         let used = ToleranceUsed { rtol: 2.0 * rtol, atol: 2.0 * atol, rel_l2: 2.0 * rel_l2 };
-        Self { used, ..self }
+        Self { used, part_l2: self.part_l2.map(|it| 2.0 * it), ..self }
     }
 
     /// Returns true if [`Tolerance::for_dtype`] uses the scale. If not, the tensor need not be sampled.
@@ -252,6 +259,10 @@ pub(super) mod tests {
         };
         let of = |dtype, unchanged| with(ToleranceProfile::Standard, dtype, unchanged);
         assert_eq!(of(DType::Float32, 3e-5), 3e-5 * LARGEST_SHARE_UNDONE);
+        let standard = settings(ToleranceProfile::Standard);
+        let lowered =
+            Tolerance::for_dtype(&standard, DType::Float32, 1.0).for_change(&standard, DType::Float32, 3e-5);
+        assert_eq!((lowered.of_each_part(), lowered.doubled().of_each_part()), (1e-4, 2e-4));
         assert_eq!(of(DType::Float32, 0.5), 1e-4, "the table's figure is smaller");
         assert_eq!(of(DType::Float32, 1e-9), 0.5_f64.powi(24));
         assert_eq!(of(DType::BFloat16, 4.5e-3), 0.5_f64.powi(8));

@@ -29,6 +29,9 @@ use self::report::CallErrors;
 /// CUDA runtime in a library.
 pub(crate) const FUNCTIONS: &str = include_str!("functions.txt");
 
+/// The prefixes of the functions of CUDA's libraries.
+const LIBRARIES: [&str; 7] = ["cuda", "cublas", "cudnn", "cufft", "curand", "cusolver", "cusparse"];
+
 // Error codes of the runtime (`cudaError_t`).
 const INVALID_VALUE: u32 = 1;
 const OUT_OF_MEMORY: u32 = 2;
@@ -259,7 +262,10 @@ pub(super) fn explain(loader: String) -> String {
     let Some((_, symbol)) = loader.rsplit_once("undefined symbol: ") else { return loader };
     let symbol = symbol.trim();
     let name = demangled(symbol);
-    let is_of_cuda = symbol.trim_start_matches('_').starts_with("cu");
+    let c_name = symbol.trim_start_matches('_');
+    let is_of_driver =
+        c_name.strip_prefix("cu").is_some_and(|rest| rest.starts_with(|it: char| it.is_ascii_uppercase()));
+    let is_of_cuda = is_of_driver || LIBRARIES.iter().any(|prefix| c_name.starts_with(prefix));
     if is_of_cuda || name.starts_with("c10::cuda::") || name.starts_with("at::cuda::") {
         format!("{}the emulated device does not have the CUDA function `{name}`", report::UNSUPPORTED)
     } else {
@@ -317,6 +323,8 @@ mod tests {
             assert!(text.ends_with(&format!("the CUDA function `{name}`")), "{text}");
         }
         for symbol in [
+            "cumsum_kernel",
+            "cumsum_kernel",
             "_ZN7cutlass4gemmEv",
             "_ZN2at3addEv",
             "_ZN",

@@ -148,8 +148,8 @@ impl Source {
 /// Returns true if an output may contain positions, like those of `argmax` and `topk`. All inputs are then shuffled,
 /// because drawn values repeat, and any position of equal values would be right.
 fn gives_positions(outputs: &[OutputTensor]) -> bool {
-    let returned = outputs.iter().filter(|output| output.arguments.is_empty());
-    returned.into_iter().any(|output| output.tensor.dtype.kind() == Kind::Integer)
+    let is_counter = |output: &OutputTensor| !output.arguments.is_empty() && output.tensor.elements() < 2;
+    outputs.iter().any(|output| output.tensor.dtype.kind() == Kind::Integer && !is_counter(output))
 }
 
 /// Writes an input of `bytes` bytes, stripe by stripe. Threads draw the stripes, and each stripe has a seed of its own,

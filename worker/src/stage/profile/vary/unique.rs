@@ -61,7 +61,9 @@ impl Kept {
             Self::Nothing => return false,
             Self::Line { shape, axis } => {
                 let Lines { length, inner, outer } = Lines::along(shape, *axis);
-                bits_of_orders(outer * inner) + bits_of_orders(length)
+                // Each line has its own order.
+                bits_of_orders(outer * inner)
+                    + (0..outer * inner).map(|_| bits_of_orders(length)).sum::<f64>()
             }
             Self::Axes { shape } => shape.iter().copied().map(bits_of_orders).sum(),
         };
@@ -202,11 +204,15 @@ mod tests {
             })
             .collect();
         assert_eq!(orders.len(), 36, "each of the two rows has six orders");
-        for (shape, few) in
-            [(vec![2, 4], true), (vec![4, 4], true), (vec![5, 7], false), (vec![20, 25], false)]
+        for (shape, few_of_axes, few_of_lines) in
+            [(vec![2, 4], true, true), (vec![4, 4], true, false), (vec![5, 7], false, false)]
         {
-            assert_eq!(Kept::Axes { shape: shape.clone() }.has_few_orders(), few, "{shape:?}");
-            assert_eq!(Kept::Line { shape: shape.clone(), axis: 1 }.has_few_orders(), few, "{shape:?}");
+            assert_eq!(Kept::Axes { shape: shape.clone() }.has_few_orders(), few_of_axes, "{shape:?}");
+            assert_eq!(
+                Kept::Line { shape: shape.clone(), axis: 1 }.has_few_orders(),
+                few_of_lines,
+                "{shape:?}"
+            );
         }
         assert!(!Kept::Nothing.has_few_orders());
     }
