@@ -115,7 +115,8 @@ fn end_with_supervisor(supervisor: u32) -> Result<(), WorkerError> {
     }
     // If this is refused, Linux may kill the supervisor before this worker when memory runs out.
     let _ = oom::raise_score(oom::WORKER);
-    // A runner without its own PID namespace must not be able to read this process's memory, which contains expected outputs.
+    // A runner without its own PID namespace must not be able to read this process's memory, which contains expected
+    // outputs.
     let _ = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable);
     // Leaves the terminal's foreground group, so that Ctrl-C reaches the supervisor only.
     let _ = rustix::process::setsid();

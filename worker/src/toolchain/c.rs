@@ -1,10 +1,12 @@
 //! C and C++: one command of a compiler driver builds a shared library from the sources.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use opt_shared::language::{self, ArtifactKind};
 use opt_shared::message::BuildTask;
+use opt_shared::settings::BuildSettings;
 
 use super::{Folders, Program, Recipe, Step, Toolchain};
 
@@ -30,6 +32,22 @@ pub(super) struct Parts {
     pub(super) libraries: Vec<OsString>,
 }
 
+impl Parts {
+    /// The folders that a command with these parts may read.
+    pub(super) fn readable(&self, build: &BuildSettings) -> Vec<PathBuf> {
+        let of_plan = build.include.iter().chain(&build.library_path);
+        let folders: BTreeSet<&PathBuf> =
+            of_plan.chain(&self.system_include).chain(&self.library_path).collect();
+        folders.into_iter().cloned().collect()
+    }
+}
+
+/// Returns the argument for a library of the plan: a path or an option as it is, and a name with `-l`.
+pub(super) fn library_argument(library: &str) -> OsString {
+    let is_name = !library.contains('/') && !library.starts_with('-');
+    if is_name { format!("-l{library}").into() } else { library.into() }
+}
+
 /// Returns the command `COMPILER FLAGS [-fdebug-prefix-map=…] -shared -fPIC -I… -isystem… -o OUT SOURCES LINK_FLAGS -L…
 /// LIBRARIES`. `FLAGS` are those of `parts`, then the plan's `flags` and `extra_flags`. Sources have paths relative to
 /// their folder, to keep messages short.
@@ -40,10 +58,7 @@ pub(super) fn step(task: &BuildTask, folders: &Folders<'_>, parts: Parts) -> Ste
         _ => &build.cxx,
     };
     let output = folders.scratch.join("candidate.so");
-    let mut readable: Vec<PathBuf> = build.include.iter().chain(&build.library_path).cloned().collect();
-    readable.extend(parts.system_include.iter().chain(&parts.library_path).cloned());
-    readable.sort();
-    readable.dedup();
+    let readable = parts.readable(build);
     let mut arguments = parts.flags;
     arguments.extend(build.flags.iter().chain(&build.extra_flags).map(OsString::from));
     arguments.extend(debug_paths(&arguments, folders));
@@ -65,13 +80,7 @@ pub(super) fn step(task: &BuildTask, folders: &Folders<'_>, parts: Parts) -> Ste
         flag.push(folder);
         arguments.push(flag);
     }
-    for library in &build.libraries {
-        arguments.push(if library.contains('/') || library.starts_with('-') {
-            library.into()
-        } else {
-            format!("-l{library}").into()
-        });
-    }
+    arguments.extend(build.libraries.iter().map(|library| library_argument(library)));
     arguments.extend(parts.libraries);
     Step {
         compiler: compiler.clone(),

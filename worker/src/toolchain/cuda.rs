@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use opt_shared::language::ArtifactKind;
 use opt_shared::message::BuildTask;
 
-use super::c::{Parts, operand};
+use super::c::{Parts, library_argument, operand};
 use super::nvrtc::{PTX_FOR, nvcc};
 use super::{Folders, Program, Recipe, Step, Toolchain};
 use crate::runner::cudart::FUNCTIONS;
@@ -29,7 +29,7 @@ impl Toolchain for Cuda {
 pub(super) fn recipe(task: &BuildTask, folders: &Folders<'_>, parts: Parts) -> Recipe {
     let build = &task.build;
     let Some(nvcc) = nvcc(&build.toolchain) else { return Recipe::Unavailable(MISSING.to_owned()) };
-    let output = folders.scratch.join("candidate.so");
+    let (output, readable) = (folders.scratch.join("candidate.so"), parts.readable(build));
     let fixed = ["-shared", "-Xcompiler", "-fPIC", "-cudart", "none", "--no-compress", "-lineinfo"];
     let mut arguments: Vec<OsString> = fixed.map(OsString::from).to_vec();
     arguments.extend(parts.flags);
@@ -54,15 +54,8 @@ pub(super) fn recipe(task: &BuildTask, folders: &Folders<'_>, parts: Parts) -> R
     for folder in build.library_path.iter().chain(&parts.library_path) {
         arguments.extend(["-L".into(), folder.into()]);
     }
-    for library in &build.libraries {
-        let is_name = !library.contains('/') && !library.starts_with('-');
-        arguments.push(if is_name { format!("-l{library}") } else { library.clone() }.into());
-    }
+    arguments.extend(build.libraries.iter().map(|library| library_argument(library)));
     arguments.extend(parts.libraries);
-    let mut readable: Vec<PathBuf> = build.include.iter().chain(&build.library_path).cloned().collect();
-    readable.extend(parts.system_include.into_iter().chain(parts.library_path));
-    readable.sort();
-    readable.dedup();
     Recipe::Run(Step {
         compiler: nvcc.display().to_string(),
         program: Program::OnPath,

@@ -179,8 +179,8 @@ fn runs(tensor: &Tensor) -> impl Iterator<Item = Run> {
 
 /// Returns a lint if an output equals an input, byte for byte or within the absolute tolerance. Only contiguous tensors
 /// of at least two elements are compared. An output that is the input's own memory gets no lint, and neither does an
-/// argument that the call changes by less than the tolerance, because the judge bounds the error of the change. Reading
-/// stops at the first chunk that differs.
+/// argument that the call changes by less than the tolerance, because most tolerances bound the error of the change.
+/// Reading stops at the first chunk that differs.
 fn equal_input<E>(
     subject: &Subject<'_>,
     output: &OutputTensor,

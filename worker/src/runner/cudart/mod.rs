@@ -324,7 +324,6 @@ mod tests {
         }
         for symbol in [
             "cumsum_kernel",
-            "cumsum_kernel",
             "_ZN7cutlass4gemmEv",
             "_ZN2at3addEv",
             "_ZN",

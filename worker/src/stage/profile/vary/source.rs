@@ -49,13 +49,13 @@ pub(super) type WhyKept = &'static str;
 
 /// Calls a function that has the width of an element as a constant, so that copies of elements need no loop.
 macro_rules! by_width {
-    ($width:expr, $function:ident($($argument:expr),*)) => {
+    ($width:expr, $($function:ident)::+($($argument:expr),*)) => {
         match $width {
-            1 => $function::<1>($($argument),*),
-            2 => $function::<2>($($argument),*),
-            4 => $function::<4>($($argument),*),
-            8 => $function::<8>($($argument),*),
-            _ => $function::<WIDEST_ELEMENT>($($argument),*),
+            1 => $($function)::+::<1>($($argument),*),
+            2 => $($function)::+::<2>($($argument),*),
+            4 => $($function)::+::<4>($($argument),*),
+            8 => $($function)::+::<8>($($argument),*),
+            _ => $($function)::+::<WIDEST_ELEMENT>($($argument),*),
         }
     };
 }
@@ -89,7 +89,7 @@ impl Source {
             Some(kept) => Err(kept_because(kept)),
             None if shuffled => {
                 let fresh = is_fresh(tensor.dtype, &captured);
-                let kept = if fresh { Kept::Nothing } else { Kept::of(tensor, &captured) };
+                let kept = if fresh { Kept::Nothing } else { by_width!(width, Kept::of(tensor, &captured)) };
                 if kept.has_few_orders() {
                     return Ok(Err(TOO_FEW));
                 }

@@ -212,8 +212,8 @@ fn choices(eligible: &[Eligible]) -> Vec<Vec<usize>> {
 
 /// Moves the sources of the chosen inputs from the entry into a variation.
 fn chosen(it: &mut Undecided, choice: &[usize], variants: Variants) -> Variation {
-    let empty = || super::Source::nothing();
-    let sources = choice.iter().map(|&at| std::mem::replace(&mut it.eligible[at].source, empty())).collect();
+    let mut take = |&at: &usize| std::mem::replace(&mut it.eligible[at].source, super::Source::nothing());
+    let sources = choice.iter().map(&mut take).collect();
     let names = choice.iter().map(|&at| it.eligible[at].name.clone()).collect();
     Variation { variants, sources, names, unvaried: None, decision: None }
 }

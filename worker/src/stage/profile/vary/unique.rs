@@ -9,8 +9,6 @@ use opt_shared::units::to_index;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
-use crate::session::WIDEST_ELEMENT;
-
 /// The smallest number of values that are shuffled. Fewer values have so few orders (seven have 5,040) that a kernel
 /// could know the results of all.
 pub(super) const MIN_SHUFFLED: usize = 8;
@@ -28,17 +26,7 @@ pub(super) enum Kept {
 
 impl Kept {
     /// `bytes` are all elements of the tensor, from the first to the last. Takes as much memory as they do.
-    pub(super) fn of(tensor: &Tensor, bytes: &[u8]) -> Self {
-        match tensor.dtype.element_len() {
-            1 => Self::of_width::<1>(tensor, bytes),
-            2 => Self::of_width::<2>(tensor, bytes),
-            4 => Self::of_width::<4>(tensor, bytes),
-            8 => Self::of_width::<8>(tensor, bytes),
-            _ => Self::of_width::<WIDEST_ELEMENT>(tensor, bytes),
-        }
-    }
-
-    fn of_width<const WIDTH: usize>(tensor: &Tensor, bytes: &[u8]) -> Self {
+    pub(super) fn of<const WIDTH: usize>(tensor: &Tensor, bytes: &[u8]) -> Self {
         let elements = bytes.as_chunks::<WIDTH>().0;
         let shape: Vec<usize> = tensor.shape.iter().map(|&length| to_index(length)).collect();
         let long = shape.iter().filter(|&&length| 1 < length).count();
@@ -189,13 +177,13 @@ mod tests {
             (&[1, 4], &[0, 1, 1, 0], Kept::Nothing),
             (&[2, 2, 2], &[0, 1, 2, 3, 0, 1, 2, 3], Kept::Axes { shape: vec![2, 2, 2] }),
         ] {
-            assert_eq!(Kept::of(&tensor(shape), values), kept, "{shape:?} {values:?}");
+            assert_eq!(Kept::of::<1>(&tensor(shape), values), kept, "{shape:?} {values:?}");
         }
     }
 
     #[test]
     fn orders_differ_and_few_of_them_are_not_enough() {
-        let kept = Kept::of(&tensor(&[2, 3]), &[0, 1, 2, 0, 1, 2]);
+        let kept = Kept::of::<1>(&tensor(&[2, 3]), &[0, 1, 2, 0, 1, 2]);
         let orders: std::collections::BTreeSet<Vec<u8>> = (0..200)
             .map(|seed| {
                 let mut values = vec![0, 1, 2, 0, 1, 2];
@@ -225,7 +213,7 @@ mod tests {
             let count = shape.iter().product::<u64>();
             let values: Vec<u8> = (0..count).map(|at| u8::try_from(at * 3 % u64::from(modulus)).expect("small")).collect();
             let tensor = tensor(&shape);
-            let kept = Kept::of(&tensor, &values);
+            let kept = Kept::of::<1>(&tensor, &values);
             let mut now = values.clone();
             kept.reorder(&mut now, &mut SmallRng::seed_from_u64(seed));
             let sorted = |values: &[u8]| {
