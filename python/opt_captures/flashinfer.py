@@ -1,7 +1,7 @@
-"""Data sets in the flashinfer-trace format: definitions with a reference in Python, workloads, and solutions.
+"""Data sets in the flashinfer-trace format: definitions (each with a reference in Python), workloads and solutions.
 
-A definition becomes a job. Its reference is run on the first workloads, which gives the captures, and is also the
-baseline. Its solutions become the candidates.
+A definition becomes a job. Running its reference on the first workloads gives the captures. The reference is also the
+baseline, and the solutions become the candidates.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from .sinks import FileSink
 from .summary import Summary
 from .values import Holder, check
 
-#: The number of workloads that are recorded of each definition, from the first on.
+#: The default number of workloads to record for each definition, starting with the first.
 DEFAULT_CALLS = 5
-#: Random integers are smaller than this, so that they are valid indices of a table with as many rows.
-RANDOM_INTEGERS = 128
+#: Random integers are smaller than this, so they are valid indices into a table with at least this many rows.
+RANDOM_INTEGER_LIMIT = 128
 BASELINE = "reference"
 #: The file with the workloads of all entries, for `opt-supervisor report --workloads`.
 WORKLOADS = "workloads.json"
 #: Code that is appended to a module. If the module's function returns a dictionary, the caller gets a tuple of the
 #: outputs in order.
-BY_NAME = """
+ORDERING_WRAPPER = """
 
 def _in_order(function, names=%r):
     import functools
@@ -69,7 +69,8 @@ def import_trace(
     A definition that cannot be recorded becomes a job without candidates and captures. The plan leaves it out.
 
     Raises:
-        RecordError: `folder` is not such a data set, nothing in it can be recorded, or `out` has captures or a plan.
+        RecordError: `folder` is not a flashinfer-trace data set, nothing in it can be recorded, or `out` has captures
+            or a plan.
     """
     definitions = list(_documents(folder / "definitions", "*.json"))
     if not definitions:
@@ -90,8 +91,8 @@ def import_trace(
         jobs.append(job)
     sink.close(Summary(sink.folder, sink.place, seed, [], [f"{len(jobs)} definitions of {folder}"]))
     if not any(job.candidates for job in jobs):
-        why = "; ".join(f"{name}: {why}" for job in jobs for name, why in job.refused)
-        raise RecordError(f"importing {folder}: {why}")
+        reasons = "; ".join(f"{refused}: {why}" for job in jobs for refused, why in job.refused)
+        raise RecordError(f"importing {folder}: {reasons}")
     head = f"imported from the data set {folder.resolve()}"
     plans.write(out / WORKLOADS, json.dumps(described, indent=1) + "\n")
     plans.write(out / plan, plans.text(head, plans.build_settings(), [job for job in jobs if job.candidates]))
@@ -161,29 +162,31 @@ def _random(dtype: torch.dtype, shape: list[int]) -> torch.Tensor:
         return torch.randint(0, 2, shape).to(dtype)
     if dtype.is_floating_point or dtype.is_complex:
         return torch.randn(shape).to(dtype)
-    return torch.randint(0, RANDOM_INTEGERS, shape).to(dtype)
+    return torch.randint(0, RANDOM_INTEGER_LIMIT, shape).to(dtype)
 
 
 def read_tensor(path: Path, key: str) -> torch.Tensor:
     """Reads a tensor from a safetensors file (a length, a JSON header, and bytes). Nothing in the file is executed.
 
     Raises:
-        RecordError: there is no such tensor, or the file is damaged.
+        RecordError: the file cannot be read or is damaged, has no such tensor, or the tensor's dtype is not supported.
     """
     try:
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             if length > LARGEST_HEAD:
-                raise ValueError(f"its header has {length} bytes, more than {LARGEST_HEAD}")
+                raise ValueError(f"the file's header has {length} bytes, more than {LARGEST_HEAD}")
             entry = json.loads(file.read(length))[key]
+            if entry["dtype"] not in STORED_DTYPES:
+                raise RecordError(f"the dtype {entry['dtype']} is not supported")
             dtype, shape = STORED_DTYPES[entry["dtype"]], entry["shape"]
             start, end = entry["data_offsets"]
             if end - start != math.prod(shape) * dtype.itemsize:
-                raise ValueError("its bytes and its shape do not agree")
+                raise ValueError("the tensor's size in bytes does not match its shape and dtype")
             file.seek(8 + length + start)
             data = bytearray(file.read(end - start))
         return torch.frombuffer(data, dtype=dtype).reshape(shape) if data else torch.empty(shape, dtype=dtype)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecordError) as error:
         raise RecordError(f"reading `{key}` of {path}: {_reason(error)}") from error
 
 
@@ -198,7 +201,7 @@ def _ordered(output: Any, names: list[str]) -> Any:
 
 def _add_reference(job: plans.Job, definition: dict[str, Any], out: Path) -> None:
     path = Path("kernels", job.name, f"{BASELINE}.py")
-    plans.write(out / path, definition["reference"] + BY_NAME % (list(definition["outputs"]), "run", "run"))
+    plans.write(out / path, definition["reference"] + ORDERING_WRAPPER % (list(definition["outputs"]), "run", "run"))
     job.candidates.append(plans.Candidate(BASELINE, [str(path)], "python"))
 
 
@@ -221,21 +224,21 @@ def _candidate(solution: dict[str, Any], name: str, outputs: list[str], out: Pat
     paths = [PurePosixPath(source["path"]) for source in solution["sources"]]
     if any(path.is_absolute() or ".." in path.parts for path in [folder, *paths]):
         raise RecordError("it names a file outside its folder")
-    compiled = [path for path in paths if path.suffix in suffixes]
-    if PurePosixPath(file) not in compiled:
+    listed = [path for path in paths if path.suffix in suffixes]
+    if PurePosixPath(file) not in listed:
         raise RecordError(f"its entry point `{file}` is not one of its sources in {language}")
-    if suffixes == (".py",) and len(compiled) > 1:
-        raise RecordError("a Python kernel must be a single file")
+    if suffixes == (".py",) and len(listed) > 1:
+        raise RecordError(f"a kernel in {language} must be a single file")
     symbol = symbol or "run"
     for path, source in zip(paths, solution["sources"], strict=True):
-        appended = BY_NAME % (outputs, symbol, symbol) if path.suffix == ".py" else ""
+        appended = ORDERING_WRAPPER % (outputs, symbol, symbol) if path.suffix == ".py" else ""
         plans.write(out / folder / path, source["content"] + appended)
-    first = sorted(compiled, key=lambda path: path != PurePosixPath(file))
-    return plans.Candidate(name, [str(folder / path) for path in first], language, symbol)
+    entry_first = sorted(listed, key=lambda path: path != PurePosixPath(file))
+    return plans.Candidate(name, [str(folder / path) for path in entry_first], language, symbol)
 
 
 def _language(spec: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """Returns the language of a solution, and the suffixes of the files that are compiled.
+    """Returns the language of a solution, and the suffixes of the files that a candidate's `sources` lists.
 
     >>> _language({"language": "cpp", "binding": "torch"})[0]
     'torch-extension'

@@ -11,8 +11,8 @@ use crate::limits;
 /// One of a block's barriers.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Barrier {
-    /// The number of threads that have arrived since the last release, including missing and ended lanes that count as
-    /// arrived.
+    /// The number of threads that have arrived since the last release, including lanes that have ended or never existed,
+    /// where those count as arrived.
     arrived: u32,
     /// The number of threads that have executed a barrier instruction since the last release.
     present: u32,
@@ -51,7 +51,7 @@ impl Warp {
                 return Err(Stop::new(FaultKind::InvalidValue(what), leader));
             }
             // If a barrier is for a given number of threads, and all live lanes of a warp arrive together, then the
-            // warp's missing and ended lanes count as arrived too.
+            // warp's other lanes, which have ended or never existed, count as arrived too.
             barrier.arrived += mask.count_ones();
             barrier.present += mask.count_ones();
             if barrier.needed.is_some() && mask == self.live {
@@ -105,7 +105,8 @@ pub fn release(
             warp.waiting.iter().filter(|w| w.barrier == index).fold(0, |all, w| all | w.part.mask)
         };
         let waiting: u32 = warps.iter().map(|warp| here(warp).count_ones()).sum();
-        // A barrier for some threads does not order the others, even if they have ended.
+        // A barrier for fewer threads than the block has does not order the rest, even if they have ended. Neither does
+        // one at which threads may arrive without waiting.
         let for_all = |needed| threads <= needed && races.as_ref().is_none_or(|it| !it.has_arrivals);
         let all = waiting == live && barrier.needed.is_none_or(for_all);
         if let Some(races) = races.as_deref_mut() {
@@ -121,7 +122,7 @@ pub fn release(
     Ok(released)
 }
 
-/// Lets the lanes of a warp that wait at a barrier continue. Those that ask for the result of a reduction get it.
+/// Releases the lanes of a warp that wait at a barrier. Those that ask for the result of a reduction get it.
 fn pass(kernel: &Kernel, warp: &mut Warp, index: usize, barrier: Barrier) -> Result<(), (Stop, u32, u32)> {
     // Usually, all lanes of a warp wait at the same instruction.
     if let [waiting] = warp.waiting.as_slice()

@@ -84,14 +84,15 @@ struct Turn {
     left: u32,
     /// Whether the last part gave way after many backward branches, so another part must run next.
     yields: bool,
-    /// The position of the nearest part ahead; `u32::MAX` if there is none, or if a part is behind.
+    /// The position at which the running part must stop, because another part is there. `u32::MAX` if no part is ahead.
+    /// Also `u32::MAX` if a part is behind, which happens after a yield: the two could not merge soon.
     ahead: u32,
     others_can_run: bool,
 }
 
 /// The reason why a part of a warp stopped running.
 enum Pause {
-    /// The lanes of the part have ended, wait, or were put back into the list of parts.
+    /// The part's lanes have ended, are waiting, or are back in the list of parts.
     PartStopped,
     /// The turn is over.
     Turn,
@@ -151,9 +152,9 @@ impl Warp {
     /// Makes a part wait at a collective instruction for missing lanes. If none is missing, puts it back into the list,
     /// together with the lanes that wait there.
     fn gather(&mut self, part: Part, members: u32) {
-        let known = self.gathering.iter().position(|(waiting, _)| waiting.pc == part.pc);
-        let waiting = known.map_or(0, |index| self.gathering.swap_remove(index).0.mask);
-        let mask = part.mask | waiting;
+        let known = self.gathering.iter().position(|(gathered, _)| gathered.pc == part.pc);
+        let already_there = known.map_or(0, |index| self.gathering.swap_remove(index).0.mask);
+        let mask = part.mask | already_there;
         if members & self.live & !mask == 0 {
             self.put(part.pc, mask);
         } else {
@@ -161,7 +162,7 @@ impl Warp {
         }
     }
 
-    /// Continues parts whose missing lanes have ended.
+    /// Resumes parts whose missing lanes have ended.
     fn resume_gathered(&mut self) {
         for (part, members) in std::mem::take(&mut self.gathering) {
             self.gather(part, members);

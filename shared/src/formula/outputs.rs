@@ -1,4 +1,4 @@
-//! The terms O and R: the memory of outputs in the layout of a verification and of a profile.
+//! The terms O and R of the memory formulas: the memory that outputs take in a verification (O) and in a profile (R).
 
 use super::{ALIGNMENT, DEVICE_ALIGNMENT};
 use crate::placement::whole_grains;
@@ -14,8 +14,8 @@ fn slot(extent: Bytes) -> Bytes {
     whole_grains(extent, Bytes::new(ALIGNMENT))
 }
 
-/// O: every output has its own pages, and borders on a guard at one end or the other in alternate calls. O is at least
-/// one page.
+/// O: each output has its own pages. In alternate calls, it starts right after a guard page or ends right before one.
+/// O is at least one page.
 pub fn guarded(extents: impl Iterator<Item = Bytes>, page: Bytes) -> Bytes {
     extents.map(|extent| whole_grains(slot(extent), page)).sum::<Bytes>().max(page)
 }
@@ -39,7 +39,7 @@ pub fn device_slots(extents: impl Iterator<Item = Bytes>) -> u32 {
     u32::try_from(fit).unwrap_or(u32::MAX).clamp(2, DEVICE_CALLS)
 }
 
-/// The largest ring on a device for an entry with these outputs (O).
+/// An upper bound for an entry's ring on a device. `outputs` is the entry's O.
 pub fn device_ring(outputs: Bytes) -> Bytes {
     RING.max(outputs.saturating_mul(2))
 }
@@ -57,7 +57,7 @@ mod tests {
     const PAGE: Bytes = Bytes::kib(4);
 
     #[test]
-    fn ring_has_the_slots_that_fit_within_their_limits() {
+    fn ring_has_as_many_slots_as_fit_but_at_least_two_and_at_most_max_calls() {
         for (extents, slots, expected) in [
             (&[][..], MAX_CALLS, PAGE),
             (&[0], MAX_CALLS, PAGE),

@@ -31,8 +31,8 @@ impl Estimates {
         is_raised
     }
 
-    /// Returns what a lease reserves. On the host, it is the predicted demand, or the measured peak with its margin if
-    /// that is higher.
+    /// Returns what a lease reserves. On the host, it is what the step demands by its prediction or, if that is higher,
+    /// the highest peak that exceeded a reservation, with its margin.
     pub(crate) fn reserve(&self, job: JobId, stage: Stage, spec: &StageSpec, idle_worker: Bytes) -> Demand {
         let learned = self.0.get(&(job, stage)).copied().unwrap_or_default();
         let demand = spec.demand(idle_worker);

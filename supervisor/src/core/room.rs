@@ -77,7 +77,7 @@ impl fmt::Display for Shortage {
             Self::Disk { free, needed } => {
                 write!(
                     f,
-                    "{free} are free on the disk of the run's folder, and builds need {needed} (free disk space)"
+                    "{free} are free on the disk of the run's folder, and builds need {needed} (delete files to make space)"
                 )
             }
             Self::Inodes { free, needed } => write!(
@@ -213,7 +213,7 @@ mod tests {
             (
                 Room { disk: Some(Bytes::mib(31)), ..plenty },
                 Some(
-                    "31.0 MiB are free on the disk of the run's folder, and builds need 32.0 MiB (free disk space)",
+                    "31.0 MiB are free on the disk of the run's folder, and builds need 32.0 MiB (delete files to make space)",
                 ),
             ),
             (Room { inodes: Some(127), ..plenty }, Some("127 more files can be created")),
@@ -225,6 +225,20 @@ mod tests {
                 (found, says) => found.is_none() && says.is_none(),
             };
             assert!(agrees, "{room:?}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn policy_rows_of_a_shortage_have_its_numbers() {
+        for (room, numbers) in [
+            (
+                Room { disk: Some(Bytes::mib(31)), ..Room::default() },
+                [("free_bytes", 31 << 20), ("needed_bytes", 32 << 20)],
+            ),
+            (Room { inodes: Some(127), ..Room::default() }, [("free_inodes", 127), ("needed_inodes", 128)]),
+            (Room { pids: Some(31), ..Room::default() }, [("free_pids", 31), ("needed_pids", 32)]),
+        ] {
+            assert_eq!(Shortage::of(&room).map(|it| it.numbers()), Some(numbers.to_vec()));
         }
     }
 }

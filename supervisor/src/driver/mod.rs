@@ -36,7 +36,7 @@ use self::run::room;
 use self::run::supply::Units;
 use self::run::watchdog::{Part, Watchdog};
 use self::run::{Attempts, Run};
-use self::survey::limits::{check_floor, limits_of, memory_of_machine, whole_memory_of};
+use self::survey::limits::{check_floor, limits_of, memory_of_machine, usable_and_total_of};
 use self::survey::{
     compilers, devices, launches, own_limits, priority, read_facts, replay_facts, same_class, seed, spec,
 };
@@ -91,7 +91,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     own_limits::raise()?;
     let machine = memory_of_machine();
     check_floor(&plan, machine)?;
-    let machine_memory = whole_memory_of(machine);
+    let machine_memory = usable_and_total_of(machine);
     let card =
         devices::card_of(plan.device()).map_err(|why| RunError::NoDevice { device: plan.device(), why })?;
     if let Some(job) = priority::first_refused_job(&plan).map_err(RunError::Capabilities)? {

@@ -153,8 +153,8 @@ fn result_line(arguments: &Arguments, job: &Value) -> Value {
     })
 }
 
-/// The share of runs that may be unsettled, by the largest load for which it holds. An idle machine must settle all.
-const MAX_UNSETTLED: [(u32, f64); 3] = [(0, 0.0), (4, 0.1), (u32::MAX, 0.4)];
+/// The share of runs that may be unsettled, by the largest load for which it holds: 1, 2 and 8 of 20.
+const MAX_UNSETTLED: [(u32, f64); 3] = [(0, 0.05), (4, 0.1), (u32::MAX, 0.4)];
 /// The share of intervals that must contain the true ratio, if it is 2.
 const MIN_CONTAINING: f64 = 0.95;
 /// The largest half-width of the median interval, relative to the speed-up, if the true ratio is 2.
@@ -304,7 +304,8 @@ mod tests {
         for (case, load, series, count) in [
             (Case::Half, 10, GOOD, 0),
             (Case::Copies, 10, Series { wrong: 1, ..GOOD }, 1),
-            (Case::Copies, 0, unsettled(1), 1),
+            (Case::Copies, 0, unsettled(1), 0),
+            (Case::Copies, 0, unsettled(2), 1),
             (Case::Copies, 4, unsettled(2), 0),
             (Case::Copies, 4, unsettled(3), 1),
             (Case::Twentieth, 5, unsettled(8), 0),
@@ -313,12 +314,12 @@ mod tests {
             (Case::Half, 0, Series { half_width: 0.11, ..GOOD }, 1),
             // In the other cases, the winner shows whether the intervals were good enough.
             (Case::Twentieth, 0, Series { containing: 18, half_width: 0.11, ..GOOD }, 0),
-            (Case::Half, 0, Series { wrong: 1, unsettled: 1, containing: 0, half_width: 1.0, ..GOOD }, 4),
+            (Case::Half, 0, Series { wrong: 1, unsettled: 2, containing: 0, half_width: 1.0, ..GOOD }, 4),
         ] {
             let unmet = unmet(case, load, 1, &series);
             assert_eq!(unmet.len(), count, "{case:?} {load} {series:?}: {unmet:?}");
         }
-        for (load, runs, count) in [(3, 20, 1), (4, 20, 0), (10, 20, 0), (0, 1, 1), (0, 0, 0)] {
+        for (load, runs, count) in [(3, 20, 1), (4, 20, 0), (10, 20, 0), (0, 2, 1), (0, 1, 0)] {
             assert_eq!(unmet(Case::Half, load, 2, &unsettled(runs)).len(), count, "two threads, load {load}");
         }
         for (speedup, count) in [(2.4, 0), (2.6, 1), (1.6, 0), (1.4, 1)] {

@@ -16,7 +16,8 @@ use crate::row::Row;
 
 /// The size of the test file, in bytes.
 const FILE_BYTES: usize = 512 << 20;
-const FILE_BYTES_OF_TWIN: usize = 16 << 20;
+/// Its size in a dry run, which uses the twin.
+const TWIN_FILE_BYTES: usize = 16 << 20;
 const BLOCK: usize = 8 << 20;
 /// A flag of `preadv2` since Linux 6.14. The headers of some libcs do not have it yet.
 const RWF_DONTCACHE: i32 = 0x80;
@@ -24,9 +25,9 @@ const RWF_DONTCACHE: i32 = 0x80;
 const ALIGNMENT: usize = 4096;
 
 pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
-    let open = Device::open(arguments)?;
-    let file = Scratch::write(&arguments.dir, arguments.size(FILE_BYTES, FILE_BYTES_OF_TWIN))?;
-    let mut pinned = Pinned::allocate(&open, BLOCK)?;
+    let device = Device::open(arguments)?;
+    let file = Scratch::write(&arguments.dir, arguments.size(FILE_BYTES, TWIN_FILE_BYTES))?;
+    let mut pinned = Pinned::allocate(&device, BLOCK)?;
     let mut plain = vec![0u8; BLOCK + ALIGNMENT];
     let skip = plain.as_ptr().align_offset(ALIGNMENT);
     let plain = &mut plain[skip..][..BLOCK];
@@ -37,22 +38,22 @@ pub(crate) fn rows(arguments: &Arguments) -> Result<Vec<Row>> {
         let into_plain = file.read(flags, read_flags, plain, |_| Ok(()));
         let shown = |rate: &Result<f64>| match rate {
             Ok(rate) => format!("{rate:.2} GB/s"),
-            Err(error) => format!("no ({error:#})"),
+            Err(error) => format!("failed ({error:#})"),
         };
         rows.push(Row::measured(
             format!("preadv2, {name}, into pinned memory"),
             shown(&into_pinned),
-            format!("into ordinary memory {}", shown(&into_plain)),
+            format!("into ordinary memory: {}", shown(&into_plain)),
         ));
     }
-    let target = open.allocate(BLOCK as u64)?;
-    let staged = file.read(libc::O_DIRECT, 0, pinned.as_mut_slice(), |block| open.upload(&target, block));
+    let target = device.allocate(BLOCK as u64)?;
+    let staged = file.read(libc::O_DIRECT, 0, pinned.as_mut_slice(), |block| device.upload(&target, block));
     rows.push(Row::of(
         "O_DIRECT into pinned memory and on to the device, one buffer",
         staged.map(|rate| (format!("{rate:.2} GB/s"), "read, then copied, not overlapped".to_owned())),
     ));
     pinned.release()?;
-    open.release(target)?;
+    device.release(target)?;
     Ok(rows)
 }
 

@@ -360,6 +360,20 @@ fn replay_on_the_emulated_device_tracks_the_bytes_of_outputs_and_workspaces() {
     // A bit for each byte: an eighth of 16, or of 16 + 80. The rounding depends on the number of buffers.
     let rounding = |workspaces: u64| device_rounding(3 + workspaces, true);
     assert_eq!(predicted(1) - rounding(1), predicted(0) - rounding(0) + Bytes::mib(10));
+    assert_eq!(predicted(5) - rounding(5), predicted(1) - rounding(1));
+}
+
+#[test]
+fn replay_on_a_card_is_charged_where_its_pool_is() {
+    let steps = [EntryNumbers { buffers: 5, ..entry(4, 10, 16, 0) }, entry(4, 3, 8, 1)];
+    let (limits, settings) = (limits(Some(Bytes::mib(80)), None), verify_settings(Duration::from_secs(1), 2));
+    let kernels = (&[&limits][..], 2);
+    let prediction = replay_on_device(Bytes::mib(64), Bytes::mib(1), &steps, kernels, false, &settings, 2);
+    assert_adds_up(&prediction);
+    // The pool, the outputs of the first step, what its five buffers and two workspaces are rounded to, and the limit.
+    assert_eq!(prediction.spec.device_cap, Bytes::mib(64 + 16 + 80) + device_rounding(5 + 2, false));
+    assert_eq!(prediction.spec.device, prediction.spec.device_cap + DEVICE_CONTEXT);
+    assert_eq!(prediction.decides, Some(0));
 }
 
 #[test]
@@ -385,4 +399,8 @@ fn profile_on_a_card_is_charged_where_its_buffers_are() {
         assert_adds_up(prediction);
     }
     assert_eq!(paired.spec.reserved, alone.spec.reserved + Bytes::mib(40), "the outputs of one more side");
+    let three = DeviceSide { limits: &limits, workspaces: 3 };
+    let [more, most] = [&[three][..], &[three, side]].map(predict);
+    assert_eq!(more.spec.device_cap, shared + Bytes::mib(100) + device_rounding(buffers + 6, false));
+    assert_eq!(most.spec.device_cap, shared + Bytes::mib(200) + device_rounding(buffers + 7, false));
 }

@@ -22,47 +22,48 @@ const READ_EVERY: Duration = Duration::from_secs(1);
 /// The longest path of a run's folder, in bytes. SQLite allows 511 for the path of a file, and the longest name of its
 /// files is `run.sqlite-journal`.
 const MAX_PATH: usize = 492;
-/// The length of what is added to a run's name if there is a folder of that name, such as `-12345`.
+/// The length of the suffix (such as `-12345`) that a run's name gets if a folder of that name exists.
 const MAX_NUMBER: usize = 6;
 /// The stack size of the thread, in bytes.
 const STACK: usize = 128 * 1024;
 
-/// A folder that cannot be that of a run.
+/// Why a folder cannot be used for a run.
 #[derive(Debug, thiserror::Error)]
 pub enum UnusableFolder {
     #[error("there is no room for a run in {path}: {shortage}", path = path.display())]
     NoRoom { path: PathBuf, shortage: Shortage },
     #[error(
-        "{path} is on a file system that is mounted with `noexec`, so libraries could not be loaded from it (choose another folder with --dir)",
+        "{path} is on a file system that is mounted with `noexec`, so compiled kernels cannot be loaded from it (choose another folder with --dir)",
         path = path.display()
     )]
     NoExec { path: PathBuf },
     #[error(
-        "the path of the run's folder, {path}, is not UTF-8, so workers could not be told of it (choose another folder with --dir)",
+        "the path of the run's folder, {path}, is not UTF-8, so it cannot be passed to workers (choose another folder with --dir)",
         path = path.display()
     )]
     NotUtf8 { path: PathBuf },
     #[error(
-        "the path of a run's folder in {path} has {bytes} bytes, and its database could be opened only with at most {MAX_PATH} (choose another folder with --dir)",
+        "the path of the run's folder, {path}, may be {bytes} bytes long, and SQLite can open its database only if the path has at most {MAX_PATH} (choose a shorter one with --dir)",
         path = path.display()
     )]
     TooLong { path: PathBuf, bytes: usize },
 }
 
-/// Checks that a folder, which need not exist yet, can be that of a run, or can contain a run's folder of the name
-/// `below`: its path is UTF-8 and short enough, its file system has room and, if the run loads libraries, lets them be
-/// loaded.
+/// Checks that `folder` can be used for a run or, if `name` is given, that a folder for a run of this name can be created
+/// in it. The folder need not exist yet. Its path must be UTF-8 and short enough. Its file system must have room and, if
+/// the run loads libraries, must allow that.
 pub(in crate::driver) fn check(
     folder: &Path,
-    below: Option<&str>,
+    name: Option<&str>,
     loads_libraries: bool,
 ) -> Result<(), UnusableFolder> {
     let path = resolved(folder).unwrap_or_else(|_| folder.to_owned());
-    let bytes = path.as_os_str().len() + below.map_or(0, |name| 1 + name.len() + MAX_NUMBER);
+    let bytes = path.as_os_str().len() + name.map_or(0, |name| 1 + name.len() + MAX_NUMBER);
     if path.to_str().is_none() {
         return Err(UnusableFolder::NotUtf8 { path });
     }
     if MAX_PATH < bytes {
+        let path = name.map_or_else(|| path.clone(), |name| path.join(name));
         return Err(UnusableFolder::TooLong { path, bytes });
     }
     let existing = path.ancestors().find(|it| it.exists()).unwrap_or(Path::new("/"));
@@ -156,12 +157,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folder_without_room_is_named_with_what_to_do() {
+    fn shortage_names_the_folder_and_what_to_do() {
         let room = Room { disk: Some(Bytes::mib(5)), ..Room::default() };
         let error = require_room(Path::new("/a/runs"), &room).expect_err("no room").to_string();
         let text = "there is no room for a run in /a/runs: 5.00 MiB are free on the disk of the run's folder, and \
-                    builds need 32.0 MiB (free disk space)";
+                    builds need 32.0 MiB (delete files to make space)";
         assert_eq!(error, text);
+    }
+
+    #[test]
+    fn folders_that_cannot_be_used_are_refused() {
         let folder = tempfile::tempdir().expect("a folder");
         let nested = folder.path().join("no/such/folder");
         let is_ok = |path: &Path| check(path, None, false).is_ok();
@@ -169,8 +174,8 @@ mod tests {
         let not_utf8 = Path::new(std::ffi::OsStr::from_bytes(b"/a/\xff"));
         assert!(matches!(check(not_utf8, None, false), Err(UnusableFolder::NotUtf8 { .. })));
         let of_length = |length: usize| PathBuf::from(format!("/{}", "a".repeat(length - 1)));
-        let is_too_long = |length, below| {
-            matches!(check(&of_length(length), below, false), Err(UnusableFolder::TooLong { .. }))
+        let is_too_long = |length, name| {
+            matches!(check(&of_length(length), name, false), Err(UnusableFolder::TooLong { .. }))
         };
         assert!(!is_too_long(MAX_PATH, None) && is_too_long(MAX_PATH + 1, None));
         assert!(!is_too_long(MAX_PATH - MAX_NUMBER - 2, Some("a")) && is_too_long(MAX_PATH, Some("a")));

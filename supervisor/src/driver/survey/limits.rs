@@ -18,8 +18,8 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// A card without a total counts as shared even if its driver denies it, because a separate ceiling could not be
-    /// checked.
+    /// If NVML reports no total, host and card count as sharing one memory, even if the driver says that they do not.
+    /// Otherwise, the card would have a ceiling against which nothing could be measured.
     fn is_shared(self) -> bool {
         self.is_integrated || self.totals.is_none()
     }
@@ -35,25 +35,25 @@ pub struct FloorTooHigh {
     total: Bytes,
 }
 
-/// Checks that the memory that must stay available to the machine is less than it has. `total` is `None` if the machine
-/// does not report its memory; no floor is enforced then.
+/// Checks that the floor is less than the machine's total memory. `total` is `None` if the machine does not report its
+/// memory; no floor is enforced then.
 pub(crate) fn check_floor(plan: &Plan, total: Option<Bytes>) -> Result<(), FloorTooHigh> {
     let Some(total) = total else { return Ok(()) };
     let floor = plan.memory.host_floor.of(total);
     if floor < total { Ok(()) } else { Err(FloorTooHigh { floor, total }) }
 }
 
-/// Returns the ceilings for the process tree of a run without a card, and the memory that must stay available to the
-/// machine.
+/// Returns the ceilings for the process tree of a run without a card, and the floor, which is the memory that must stay
+/// available on the machine.
 pub fn limits(plan: &Plan) -> (Ceilings, Bytes) {
-    limits_of(plan, whole_memory(), None)
+    limits_of(plan, usable_and_total(), None)
 }
 
-/// Computes the ceilings and the floor. `device` is `None` if the run uses no card. An emulated device has no separate
-/// memory.
+/// Computes the ceilings and the floor. `device` is `None` if the run uses no card. It is also `None` for an emulated
+/// device, whose memory is the host's.
 pub(crate) fn limits_of(
     plan: &Plan,
-    (whole, total): (Bytes, Bytes),
+    (usable, total): (Bytes, Bytes),
     device: Option<DeviceMemory>,
 ) -> (Ceilings, Bytes) {
     // A card without a total shares the host's memory.
@@ -64,20 +64,19 @@ pub(crate) fn limits_of(
         Unified::Auto => device.is_some_and(DeviceMemory::is_shared),
     };
     let ceilings = Ceilings {
-        host: plan.memory.host_ceiling.of(whole),
+        host: plan.memory.host_ceiling.of(usable),
         device: device_memory.map_or(Bytes::ZERO, |bytes| plan.memory.device_ceiling.of(bytes)),
         unified,
     };
     (ceilings, plan.memory.host_floor.of(total))
 }
 
-/// Returns the memory that this process may use, and the memory of the machine. A run calls this only once, because
-/// reading the figures takes memory.
-pub(crate) fn whole_memory() -> (Bytes, Bytes) {
-    whole_memory_of(memory_of_machine())
+/// Returns the memory that this process may use, and the memory of the machine.
+pub(crate) fn usable_and_total() -> (Bytes, Bytes) {
+    usable_and_total_of(memory_of_machine())
 }
 
-/// `None` if the machine does not report its memory.
+/// Returns the machine's total memory. `None` if the machine does not report it.
 pub(crate) fn memory_of_machine() -> Option<Bytes> {
     let machine = crate::memory::machine::MachineSampler::open(Path::new("/proc"))
         .and_then(|mut machine| machine.sample())
@@ -85,8 +84,8 @@ pub(crate) fn memory_of_machine() -> Option<Bytes> {
     Some(machine.total)
 }
 
-/// As `whole_memory`, if the machine's memory was read before.
-pub(crate) fn whole_memory_of(machine: Option<Bytes>) -> (Bytes, Bytes) {
+/// Like `usable_and_total`, if the machine's memory was read before.
+pub(crate) fn usable_and_total_of(machine: Option<Bytes>) -> (Bytes, Bytes) {
     let group = crate::memory::cgroup::memory_limit(Path::new("/")).ok().flatten();
     // If the machine does not report its memory, 1 GiB is assumed.
     let total = machine.unwrap_or(Bytes::gib(1));
@@ -135,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn device_ceiling_is_a_share_of_the_card_or_of_the_memory_that_it_shares() {
+    fn device_ceiling_is_a_percentage_of_the_cards_or_the_hosts_memory() {
         assert_eq!(ceilings("auto", None), (0, false), "a run without a card");
         assert_eq!(ceilings("auto", Some((Some(80), false))), (72 * GIB, false));
         assert_eq!(ceilings("auto", Some((Some(80), true))), (72 * GIB, true));

@@ -119,19 +119,19 @@ impl Runtime {
             let (start, (bytes, name)) = names.range(..=address).next_back()?;
             (address - start < *bytes).then(|| name.clone())
         };
-        self.errors.of_fault(fault, what, name);
+        self.errors.add_fault(fault, what, name);
         self.result(fault.code())
     }
 
     /// Records that the candidate used a feature that the emulated device lacks, and returns the error code.
     fn unsupported(&mut self, what: &str) -> u32 {
-        self.errors.unsupported(what);
+        self.errors.add_unsupported(what);
         self.result(NOT_SUPPORTED)
     }
 
     /// Records that the runtime refused a request, and returns the error code.
     fn refused(&mut self, code: u32, what: String) -> u32 {
-        self.errors.refused(what);
+        self.errors.add_refusal(what);
         self.result(code)
     }
 
@@ -158,7 +158,7 @@ impl Runtime {
             Ok(text) => text,
             Err(why) => {
                 let why = why.clone();
-                self.errors.unsupported(&why);
+                self.errors.add_unsupported(&why);
                 return Err(self.result(NO_KERNEL_IMAGE));
             }
         };
@@ -171,7 +171,7 @@ impl Runtime {
                 Err(self.fault(&fault, "while the kernels of the library were being loaded"))
             }
             Err(error @ LoadError::Unsupported { .. }) => {
-                self.errors.unsupported(&error.to_string());
+                self.errors.add_unsupported(&error.to_string());
                 Err(self.result(error.code()))
             }
             Err(error) => {

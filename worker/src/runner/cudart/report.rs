@@ -8,8 +8,9 @@ const INPUT_MUTATED: &str = "opt.InputMutated: ";
 const TIMEOUT: &str = "opt.Timeout: ";
 const NONDETERMINISTIC: &str = "opt.Nondeterministic: ";
 const CRASHED: &str = "opt.Crashed: ";
-const REFUSED: &str = "opt.Raised: ";
-/// The largest distance, in bytes, at which an access outside a buffer is attributed to that buffer.
+const RAISED: &str = "opt.Raised: ";
+/// An illegal access less than this many bytes from a buffer counts as out of its bounds. Farther away, it counts as a
+/// crash.
 const NEAR: u64 = 1 << 16;
 
 /// The first error of each kind in a call.
@@ -22,26 +23,27 @@ pub(super) struct CallErrors {
 }
 
 impl CallErrors {
-    pub(super) fn unsupported(&mut self, what: &str) {
+    pub(super) fn add_unsupported(&mut self, what: &str) {
         self.fatal.get_or_insert_with(|| format!("{UNSUPPORTED}{what}"));
     }
 
-    pub(super) fn refused(&mut self, what: String) {
+    pub(super) fn add_refusal(&mut self, what: String) {
         self.refused.get_or_insert(what);
     }
 
-    /// Adds a fault of the device. `name` returns the name of the input or output that contains an address.
-    pub(super) fn of_fault(&mut self, fault: &Fault, what: &str, name: impl Fn(u64) -> Option<String>) {
+    /// Adds a fault of the device. `at` is a phrase such as ``in launch 3 (`k`)``. `name` returns the name of the input
+    /// or output that contains an address.
+    pub(super) fn add_fault(&mut self, fault: &Fault, at: &str, name: impl Fn(u64) -> Option<String>) {
         let site = fault.site.as_deref().map_or_else(String::new, describe_site);
-        let text = format!("{}, {what}{site}", fault.kind);
+        let text = format!("{}, {at}{site}", fault.kind);
         let prefix = match &fault.kind {
             FaultKind::Unsupported(_) => UNSUPPORTED,
             FaultKind::InvalidValue(_) | FaultKind::OutOfMemory { .. } | FaultKind::LaunchLimits(_) => {
-                self.refused(format!("the device refused the request {what}: {}", fault.kind));
+                self.add_refusal(format!("the device refused the request {at}: {}", fault.kind));
                 return;
             }
             FaultKind::IllegalAddress(access) if is_near(access) => OUT_OF_BOUNDS,
-            // Constant memory has no name.
+            // Only inputs have names. Writing to constant memory or to a parameter counts as a crash.
             FaultKind::ReadOnly(access) if name(access.address).is_some() => INPUT_MUTATED,
             FaultKind::Race { .. } => NONDETERMINISTIC,
             FaultKind::Timeout(_) | FaultKind::Deadlock | FaultKind::WarpDivergence => TIMEOUT,
@@ -56,7 +58,7 @@ impl CallErrors {
     /// Returns the text, if there was an error. `with_refusals` is true if a refused request can explain how the call
     /// ended.
     pub(super) fn text(self, with_refusals: bool) -> Option<String> {
-        let refused = self.refused.filter(|_| with_refusals).map(|text| format!("{REFUSED}{text}"));
+        let refused = self.refused.filter(|_| with_refusals).map(|text| format!("{RAISED}{text}"));
         self.fatal.or(refused)
     }
 }
@@ -82,7 +84,7 @@ fn access_of(kind: &FaultKind) -> Option<&Access> {
     }
 }
 
-/// Returns true if an access is near a buffer, or beyond the block's own shared or local memory.
+/// For an illegal access, returns true if it is near a buffer in global memory, or in another kind of memory.
 fn is_near(access: &Access) -> bool {
     let near = |distance: Option<i64>| distance.is_none_or(|distance| distance.unsigned_abs() < NEAR);
     access.memory != Memory::Global || access.nearest.is_some_and(|nearest| near(nearest.distance))

@@ -153,7 +153,7 @@ fn times_are_those_of_the_launches_without_the_flushes() {
     // In a microsecond, a copy reads 1024 bytes and writes 1024 bytes.
     assert!(close(device.copy_bytes_per_second.expect("measured"), 2.048e9), "{device:?}");
     assert_eq!((device.throttled_pairs, device.graph_blocks, device.clock_mhz), (0, 0, None));
-    assert_eq!(device.lacks.len(), 1, "the clock is unknown: {:?}", device.lacks);
+    assert_eq!(device.lacks.len(), 1, "the clock rate is unknown: {:?}", device.lacks);
     assert_eq!(script.lock().held, Bytes::ZERO, "nothing is left on the device");
 }
 
@@ -224,17 +224,17 @@ fn argument_that_a_call_changes_is_restored_in_every_slot() {
     assert!(starts.iter().all(|start| *start == starts[0]));
 }
 
-/// The captured values are those of a run in which nothing varies. What a call left in a slot would be outside their
-/// range sooner or later.
+/// The captured values are those of a run in which nothing varies. If a slot kept what a call left in it, the additions
+/// of further calls would sooner or later leave their range.
 #[test]
-fn argument_that_a_call_changes_starts_with_new_values_in_every_call() {
+fn argument_that_a_call_changes_starts_with_new_values_in_each_pair() {
     let (captured, _) = starts_of_changed_argument(Vary::None);
     let range = || captured[0].iter().copied();
     let (least, most) = (range().fold(f32::MAX, f32::min), range().fold(f32::MIN, f32::max));
     let (starts, varied) = starts_of_changed_argument(Vary::Auto);
     assert!(varied.contains(&"input".to_owned()), "{varied:?}");
     assert!(starts.iter().flatten().all(|value| (least..=most).contains(value)));
-    // Both sides of a pair, and its repetitions, start with the same values.
+    // The two sides of a pair start with the same values, and some calls are repeated with the values of earlier ones.
     let mut distinct = starts.clone();
     distinct.sort_by(|one, other| one.partial_cmp(other).expect("no NaN"));
     distinct.dedup();
@@ -273,7 +273,7 @@ fn kernel_that_writes_faster_than_the_device_copies_is_too_fast() {
 }
 
 #[test]
-fn device_clock_that_contradicts_the_hosts_is_not_believed() {
+fn device_clock_that_contradicts_the_host_clock_is_not_believed() {
     let race = |percent| {
         let race = Race::of(taking(1000 * US));
         race.script.lock().clock.shows_percent = percent;
