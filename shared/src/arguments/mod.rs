@@ -53,7 +53,7 @@ pub use pieces::{Piece, pieces};
 pub use plain::{Refusal, plain_value};
 pub use settle::{SignatureBuilder, SignatureError};
 pub use skeleton::c_skeleton;
-pub use variation::VaryChoice;
+pub use variation::{TOO_LARGE, VaryChoice};
 
 /// Largest number of arguments of a call, far more than any op has.
 pub const MAX_ARGUMENTS: usize = 1024;

@@ -19,6 +19,9 @@ pub struct VaryChoice<'a> {
     pub largest: Bytes,
 }
 
+/// Why an input keeps its values if there is no memory for new ones.
+pub const TOO_LARGE: &str = "it is too large to get new values for each call";
+
 impl VaryChoice<'_> {
     /// The reason why an argument is the same in every call, in a few words; `None` if it may vary.
     pub fn kept_because(&self, argument: &Argument, tensor: &Tensor) -> Option<&'static str> {
@@ -39,7 +42,7 @@ impl VaryChoice<'_> {
         } else if !may_vary(tensor) {
             Some("it is boolean, or a lazy conjugate or negative")
         } else if self.largest < variant(Bytes::new(range.end - range.start)) {
-            Some("it is too large to get new values for each call")
+            Some(TOO_LARGE)
         } else {
             None
         }

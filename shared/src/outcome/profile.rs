@@ -71,16 +71,17 @@ pub struct EntryProfile {
     pub baseline_deciles: Vec<f64>,
     /// Arguments that had new values in every call.
     pub varied: Vec<String>,
-    /// The reason why no argument had new values.
+    /// The reason why a kernel may have remembered results: no argument had new values, or two or more were too large for
+    /// them.
     pub unvaried_because: Option<String>,
     /// What was read from the device; `None` on a CPU.
     pub device: Option<DeviceTiming>,
 }
 
 impl EntryProfile {
-    /// True if an argument had new values in every call.
+    /// True if arguments had new values in every call, and no result can be computed from the others alone.
     pub fn is_varied(&self) -> bool {
-        !self.varied.is_empty()
+        !self.varied.is_empty() && self.unvaried_because.is_none()
     }
 }
 

@@ -349,9 +349,9 @@ mod tests {
     fn figures_from_inputs_that_did_not_vary_are_marked() {
         let text = render(&digest_of(with_varied(0, 1), LIMITS));
         for part in [
-            "confirmed, with the same inputs in every call\n",
+            "confirmed, with inputs that were the same in every call\n",
             "| 541 µs | 0.8 %= | 31.0 MiB |\n",
-            "\n= every call had the same inputs, so a kernel may have remembered its results (",
+            "\n= inputs were the same in every call, so a kernel may have remembered results (",
             "2.31x [2.25–2.38]= |\n",
         ] {
             assert!(text.contains(part), "{part}: {text}");

@@ -8,7 +8,7 @@ use crate::record::{CandidateRecord, EntryTimingRecord, Stage};
 const NOT_CONVERGED: &str = "! the noise was above max_noise when timing ended";
 const BRIEF: &str = "~ timed briefly: another candidate is clearly faster";
 pub(super) const UNVARIED: &str =
-    "= every call had the same inputs, so a kernel may have remembered its results";
+    "= inputs were the same in every call, so a kernel may have remembered results";
 
 /// The marks beside the candidate's noise: `~` if it was timed briefly, `!` if its timing did not converge, `=` if its
 /// inputs did not vary.
@@ -33,12 +33,12 @@ pub(super) fn is_unvaried(candidate: &CandidateRecord) -> bool {
 
 /// The end of a sentence that names a winner, if its inputs did not vary.
 pub(super) fn same_inputs(winner: Option<&CandidateRecord>) -> &'static str {
-    if winner.is_some_and(is_unvaried) { ", with the same inputs in every call" } else { "" }
+    if winner.is_some_and(is_unvaried) { ", with inputs that were the same in every call" } else { "" }
 }
 
-/// True if the entry's inputs did not vary.
+/// True if the entry's inputs did not vary, or not enough of them.
 pub(super) fn is_unvaried_entry(entry: &EntryTimingRecord) -> bool {
-    entry.varied.is_empty() && entry.unvaried_because.is_some()
+    entry.unvaried_because.is_some()
 }
 
 /// A line for each mark of these candidates, and one about entries that count only against a candidate.
@@ -67,7 +67,7 @@ fn unranked_entries(candidate: &CandidateRecord) -> Option<String> {
     };
     let why = first.unvaried_because.as_deref().map(one_line).unwrap_or_default();
     Some(format!(
-        "= counts only if slower, because every call had the same inputs: {}{more} ({why})",
+        "= counts only if slower, because inputs were the same in every call: {}{more} ({why})",
         one_line(&first.entry)
     ))
 }
@@ -119,7 +119,7 @@ pub(super) mod tests {
                 1,
                 "=",
                 vec![
-                    "= every call had the same inputs, so a kernel may have remembered its results (`input`: it is sorted)",
+                    "= inputs were the same in every call, so a kernel may have remembered results (`input`: it is sorted)",
                 ],
             ),
             (
@@ -127,7 +127,7 @@ pub(super) mod tests {
                 3,
                 "",
                 vec![
-                    "= counts only if slower, because every call had the same inputs: entry_000000 and 2 entries more (`input`: it is sorted)",
+                    "= counts only if slower, because inputs were the same in every call: entry_000000 and 2 entries more (`input`: it is sorted)",
                 ],
             ),
         ] {

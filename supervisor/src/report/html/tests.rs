@@ -46,8 +46,8 @@ fn figures_from_inputs_that_did_not_vary_are_marked_and_not_green() {
     }
     for part in [
         "<abbr>=</abbr>",
-        "confirmed, with the same inputs in every call",
-        "= every call had the same inputs, so a kernel may have remembered its results (`input`: it is sorted)",
+        "confirmed, with inputs that were the same in every call",
+        "= inputs were the same in every call, so a kernel may have remembered results (`input`: it is sorted)",
     ] {
         assert!(unvaried.contains(part) && !settled.contains(part), "{part}");
     }

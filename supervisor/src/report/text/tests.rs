@@ -108,10 +108,10 @@ fn tied_candidates_are_sorted_by_speed_up_and_brief_ones_marked() {
 fn figures_from_inputs_that_did_not_vary_are_marked_and_not_green() {
     let run = with_varied(0, 1);
     let text = rendered(&run, Style { width: 120, ..Style::default() });
-    let headline = "embedding: fast.c wins, 2.31x [2.25–2.38] against naive.c, confirmed, with the same inputs in every call\n";
+    let headline = "embedding: fast.c wins, 2.31x [2.25–2.38] against naive.c, confirmed, with inputs that were the same in every call\n";
     assert!(text.starts_with(headline), "{text}");
     assert!(text.contains("0.8 %=  31.0 MiB\n"), "{text}");
-    let legend = "= every call had the same inputs, so a kernel may have remembered its results (`input`: it is sorted)\n";
+    let legend = "= inputs were the same in every call, so a kernel may have remembered results (`input`: it is sorted)\n";
     assert!(text.contains(legend), "{text}");
     let colored = |run: &RunRecord| rendered(run, Style { color: true, ..Style::default() });
     assert!(colored(&sample()).contains("\x1b[32mPASSED"));
@@ -123,7 +123,7 @@ fn entries_that_count_only_if_slower_are_named() {
     let text = rendered(&with_varied(2, 1), Style { width: 120, ..Style::default() });
     assert!(text.contains("0.8 %   31.0 MiB\n"), "{text}");
     assert!(
-        text.contains("= counts only if slower, because every call had the same inputs: entry_000000 ("),
+        text.contains("= counts only if slower, because inputs were the same in every call: entry_000000 ("),
         "{text}"
     );
 }

@@ -43,7 +43,8 @@ pub(super) struct Variation {
     /// The source of each varying input, in the order of the variants.
     sources: Vec<Source>,
     pub(super) names: Vec<String>,
-    /// The reason why no input varies; `None` if one does.
+    /// The reason why a kernel can remember results: no input varies, or two or more keep their values for lack of
+    /// memory. Otherwise `None`.
     pub(super) unvaried: Option<String>,
     /// The decision, which other candidates of the job can reuse. `None` if it is uncertain, because a process ended or
     /// did not load the kernel.

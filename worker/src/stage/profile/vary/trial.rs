@@ -5,6 +5,7 @@
 //! dropped if the kernel fails with new values, if it computes NaN or infinities that were not recorded, if part of an
 //! output hardly changes from call to call, or if the plan call prepares something from the values.
 
+use opt_shared::arguments::TOO_LARGE;
 use opt_shared::formula::load_timeout;
 use opt_shared::message::ProfileTask;
 use opt_shared::settings::Vary;
@@ -129,7 +130,7 @@ pub(in super::super) fn decide<B: Backend>(
             }
             let recorded: &Recorded = placed[it.number].as_ref();
             let variants = layouts[it.number].clone();
-            let mut variation = chosen(&mut it, &choice, variants);
+            let mut variation = chosen(&mut it, &choice, variants, (recorded, task));
             let tolerances = &tolerances[it.number];
             let entry = TrialEntry { recorded, number: it.number, task, tolerances, has_plan };
             match entry.test(&mut *session, &mut variation, memory)? {
@@ -171,7 +172,7 @@ pub(in super::super) fn recall(
         let variants = fits.then(|| layout_of(recorded, task, &eligible, choice)).flatten()?;
         let none = Vec::new().into_iter();
         let mut it = Undecided { number: 0, eligible, kept, choices: none, dropped: None, uncertain: false };
-        let variation = chosen(&mut it, choice, variants);
+        let variation = chosen(&mut it, choice, variants, (recorded, task));
         Some(Variation { decision: Some(decision.clone()), ..variation })
     };
     (placed.len() == decisions.len()).then(|| placed.iter().zip(decisions).map(recall).collect())?
@@ -211,11 +212,40 @@ fn choices(eligible: &[Eligible]) -> Vec<Vec<usize>> {
 }
 
 /// Moves the sources of the chosen inputs from the entry into a variation.
-fn chosen(it: &mut Undecided, choice: &[usize], variants: Variants) -> Variation {
+fn chosen(
+    it: &mut Undecided,
+    choice: &[usize],
+    variants: Variants,
+    (recorded, task): (&Recorded, &ProfileTask),
+) -> Variation {
+    let unvaried = too_many_kept(recorded, task, it, choice);
     let mut take = |&at: &usize| std::mem::replace(&mut it.eligible[at].source, super::Source::nothing());
     let sources = choice.iter().map(&mut take).collect();
     let names = choice.iter().map(|&at| it.eligible[at].name.clone()).collect();
-    Variation { variants, sources, names, unvaried: None, decision: None }
+    Variation { variants, sources, names, unvaried, decision: None }
+}
+
+/// The reason why an entry does not count as varying, although the chosen inputs do: two or more others keep their values
+/// for lack of memory. A kernel could then remember what it computes from these alone, such as the product of two
+/// matrices to which a varying bias is added. From one input alone, such as a table of weights, little can be computed.
+fn too_many_kept(
+    recorded: &Recorded,
+    task: &ProfileTask,
+    it: &Undecided,
+    choice: &[usize],
+) -> Option<String> {
+    let all: Vec<usize> = (0..it.eligible.len()).collect();
+    let fit = layout_of(recorded, task, &it.eligible, &all).is_some();
+    let unchosen = all.iter().filter(|&at| !fit && !choice.contains(at)).map(|&at| &it.eligible[at].name);
+    let large = it.kept.iter().filter(|(_, why)| *why == TOO_LARGE).map(|(name, _)| name);
+    let names: Vec<String> = large.chain(unchosen).map(|name| format!("`{name}`")).collect();
+    (2 <= names.len()).then(|| {
+        format!(
+            "there is no memory for new values of {} in each call, so a kernel could remember what it computes from them \
+             alone",
+            names.join(" and ")
+        )
+    })
 }
 
 fn put_back(it: &mut Undecided, choice: &[usize], variation: Variation) {
@@ -416,4 +446,46 @@ fn sample(
             Ok(element)
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The entry has three inputs: `input`, `weight` and `bias`.
+    #[test]
+    fn entry_does_not_count_as_varying_if_two_inputs_keep_their_values_for_lack_of_memory() {
+        let (entries, signature) = crate::session::scripted::entries_of("torch_nn_functional_linear", &[0]);
+        let recorded = Recorded::open(&entries[0], &signature).expect("a capture");
+        let task = crate::stage::profile::tests::task(&[0], false);
+        let none: &[(&str, &str)] = &[];
+        let (mib, kib) = (1 << 20, 1 << 10);
+        for (sizes, kept, choice, expected) in [
+            // All fit, but a trial dropped two of them.
+            ([mib, mib, kib], none, vec![2], None),
+            ([mib, mib, kib], &[("a", TOO_LARGE)], vec![0, 1, 2], None),
+            ([mib, mib, kib], &[("a", TOO_LARGE), ("b", "it is sorted")], vec![0, 1, 2], None),
+            (
+                [mib, mib, kib],
+                &[("a", TOO_LARGE), ("b", TOO_LARGE)],
+                vec![0, 1, 2],
+                Some("of `a` and `b` in"),
+            ),
+            ([5 * mib, 5 * mib, kib], none, vec![2], Some("of `input` and `weight` in")),
+            ([5 * mib, 5 * mib, kib], none, vec![1, 2], None),
+            ([5 * mib, 5 * mib, kib], &[("a", TOO_LARGE)], vec![1, 2], Some("of `a` and `input` in")),
+        ] {
+            let (mut eligible, _) = eligible(&recorded, &task).expect("readable");
+            eligible.iter_mut().zip(sizes).for_each(|(it, bytes)| it.extent.bytes = bytes);
+            let kept = kept.iter().map(|&(name, why)| (name.to_owned(), why)).collect();
+            let choices = Vec::new().into_iter();
+            let it = Undecided { number: 0, eligible, kept, choices, dropped: None, uncertain: false };
+            let found = too_many_kept(&recorded, &task, &it, &choice);
+            let agrees = match (&found, expected) {
+                (Some(found), Some(part)) => found.contains(part),
+                (found, expected) => found.is_none() && expected.is_none(),
+            };
+            assert!(agrees, "{sizes:?} {choice:?}: {found:?}");
+        }
+    }
 }
