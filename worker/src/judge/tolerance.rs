@@ -14,9 +14,9 @@ const FP8_MATCHED_RATIO: f64 = 0.99;
 /// The lower bound of S. Without it, the absolute tolerance would be 0 for a tensor of zeros.
 pub(super) const MIN_SCALE: f64 = 1e-3;
 
-/// The largest share of a small change that a kernel may leave undone. Outputs for new inputs are compared with twice the
-/// tolerance, so less than half.
-const LARGEST_SHARE_UNDONE: f64 = 1.0 / 3.0;
+/// The largest share of a small change that a kernel may leave undone, in relative L2 error. Outputs for new inputs are
+/// compared with twice the tolerance. A kernel that leaves out 4 % of its work makes twice this error.
+const LARGEST_SHARE_UNDONE: f64 = 0.1;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerance {
@@ -77,7 +77,7 @@ impl Tolerance {
     }
 
     /// The tolerance of an argument that the call changes. `unchanged` is the relative L2 error of a kernel that leaves it
-    /// as it was. `rel_l2` is at most a third of that error, but not lowered below the error of rounding. The bound of
+    /// as it was. `rel_l2` is at most a tenth of that error, but not lowered below the error of rounding. The bound of
     /// each part stays, because changes may be smaller in some parts. The profiles that bound no norm are not changed.
     pub(super) fn for_change(self, settings: &VerifySettings, dtype: DType, unchanged: f64) -> Self {
         let bounds_norm = matches!(settings.tolerance, ToleranceProfile::Standard | ToleranceProfile::Gpu);
@@ -252,7 +252,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn small_change_must_be_made_to_two_thirds_unless_it_is_smaller_than_rounding() {
+    fn small_change_must_be_made_to_nine_tenths_unless_it_is_smaller_than_rounding() {
         let with = |profile, dtype, unchanged| {
             let settings = settings(profile);
             Tolerance::for_dtype(&settings, dtype, 1.0).for_change(&settings, dtype, unchanged).used.rel_l2
@@ -266,7 +266,7 @@ pub(super) mod tests {
         assert_eq!(of(DType::Float32, 0.5), 1e-4, "the table's figure is smaller");
         assert_eq!(of(DType::Float32, 1e-9), 0.5_f64.powi(24));
         assert_eq!(of(DType::BFloat16, 4.5e-3), 0.5_f64.powi(8));
-        assert_eq!(of(DType::BFloat16, 1.5e-2), 1.5e-2 * LARGEST_SHARE_UNDONE);
+        assert_eq!(of(DType::BFloat16, 8e-2), 8e-2 * LARGEST_SHARE_UNDONE);
         // Nothing changes, or the norm is not known.
         assert_eq!(of(DType::Float32, 0.0), 1e-4);
         assert_eq!(of(DType::Float32, f64::NAN), 1e-4);
