@@ -71,8 +71,7 @@ pub struct EntryProfile {
     pub baseline_deciles: Vec<f64>,
     /// Arguments that had new values in every call.
     pub varied: Vec<String>,
-    /// The reason why a kernel may have remembered results: no argument had new values, or two or more were too large for
-    /// them.
+    /// The reason why a kernel may have remembered results: no argument had new values, or some were too large for them.
     pub unvaried_because: Option<String>,
     /// What was read from the device; `None` on a CPU.
     pub device: Option<DeviceTiming>,

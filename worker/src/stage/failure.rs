@@ -2,6 +2,7 @@
 
 use opt_shared::capture::CaptureError;
 use opt_shared::causes::chain;
+use opt_shared::language::Launcher;
 use opt_shared::outcome::{EntryFailure, Status};
 
 use crate::recorded::{Recorded, RecordedError};
@@ -77,9 +78,9 @@ fn named(raised: &str) -> Option<(Status, &str)> {
 }
 
 /// Returns true if an entry is unsupported because the emulated device lacks a feature, and not because the candidate
-/// says so.
-pub(crate) fn device_lacks_a_feature(detail: &str) -> bool {
-    detail.contains("the emulated device")
+/// says so. A candidate without a device can only forge such a text.
+pub(crate) fn device_lacks_a_feature(launcher: Launcher, detail: &str) -> bool {
+    (launcher.has_cuda_runtime() || launcher == Launcher::Kernel) && detail.contains("the emulated device")
 }
 
 pub(crate) fn verdict_of_refusal(text: String) -> Verdict {

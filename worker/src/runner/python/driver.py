@@ -25,9 +25,9 @@ write_now = os.write
 # Modules that candidates often import. If the interpreter lies in a folder that the runner's own user cannot enter,
 # nothing more can be imported once the runner has become that user.
 IMPORTED_EARLY = (
-    "abc array base64 bisect collections collections.abc concurrent.futures contextlib copy ctypes dataclasses datetime "
+    "abc array base64 bisect cProfile collections collections.abc concurrent.futures contextlib copy ctypes dataclasses datetime "
     "decimal enum fractions functools hashlib heapq itertools logging math multiprocessing numbers numpy numpy.random operator "
-    "pathlib pickle platform queue random re secrets shutil signal socket statistics string struct subprocess tempfile textwrap threading "
+    "pathlib pickle platform pstats queue random re secrets shutil signal socket statistics string struct subprocess tempfile textwrap threading "
     "time torch torch.nn torch.nn.functional typing typing_extensions uuid warnings weakref"
 ).split()
 

@@ -342,7 +342,7 @@ impl<'a, B: Backend> Verification<'a, B> {
         match outcome.failure {
             None => report.entries_passed += 1,
             Some(failure) if failure.status == Status::Unsupported => {
-                if failure::device_lacks_a_feature(&failure.detail) {
+                if failure::device_lacks_a_feature(self.task.callee.launcher, &failure.detail) {
                     self.lacking.get_or_insert_with(|| format!("{}: {}", failure.entry, failure.detail));
                 }
                 report.entries_unsupported += 1;

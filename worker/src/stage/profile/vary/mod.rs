@@ -17,7 +17,7 @@ mod unique;
 use std::io;
 
 use opt_shared::arguments::{Argument, ArgumentValue, VaryChoice, may_vary};
-use opt_shared::capture::Tensor;
+use opt_shared::capture::{Kind, Tensor};
 use opt_shared::formula::{self, ALIGNMENT};
 use opt_shared::message::ProfileTask;
 use opt_shared::units::{Bytes, to_index};
@@ -43,8 +43,8 @@ pub(super) struct Variation {
     /// The source of each varying input, in the order of the variants.
     sources: Vec<Source>,
     pub(super) names: Vec<String>,
-    /// The reason why a kernel can remember results: no input varies, or two or more keep their values for lack of
-    /// memory. Otherwise `None`.
+    /// The reason why a kernel can remember results: no input varies, or too many keep their values for lack of memory.
+    /// Otherwise `None`.
     pub(super) unvaried: Option<String>,
     /// The decision, which other candidates of the job can reuse. `None` if it is uncertain, because a process ended or
     /// did not load the kernel.
@@ -124,6 +124,8 @@ struct Eligible {
     source: Source,
     name: String,
     shuffled: bool,
+    /// Whether its values are integers, such as the indices of rows of a table.
+    is_index: bool,
 }
 
 /// The names of arguments that keep their values, with the reasons.
@@ -178,6 +180,7 @@ fn eligible(recorded: &Recorded, task: &ProfileTask) -> Result<(Vec<Eligible>, K
                     output,
                 },
                 shuffled: matches!(source, Source::Shuffled { .. }),
+                is_index: tensor.dtype.kind() == Kind::Integer,
                 source,
                 name: argument.path.clone(),
             }),

@@ -225,9 +225,9 @@ fn chosen(
     Variation { variants, sources, names, unvaried, decision: None }
 }
 
-/// The reason why an entry does not count as varying, although the chosen inputs do: two or more others keep their values
-/// for lack of memory. A kernel could then remember what it computes from these alone, such as the product of two
-/// matrices to which a varying bias is added. From one input alone, such as a table of weights, little can be computed.
+/// The reason why an entry does not count as varying, although the chosen inputs do: an input keeps its values for lack of
+/// memory, so a kernel could remember what it computes from this input and from others that do not vary. A single table
+/// is an exception if an index varies, because calls then read other rows of it.
 fn too_many_kept(
     recorded: &Recorded,
     task: &ProfileTask,
@@ -239,10 +239,11 @@ fn too_many_kept(
     let unchosen = all.iter().filter(|&at| !fit && !choice.contains(at)).map(|&at| &it.eligible[at].name);
     let large = it.kept.iter().filter(|(_, why)| *why == TOO_LARGE).map(|(name, _)| name);
     let names: Vec<String> = large.chain(unchosen).map(|name| format!("`{name}`")).collect();
-    (2 <= names.len()).then(|| {
+    let varies_index = choice.iter().any(|&at| it.eligible[at].is_index);
+    (usize::from(varies_index) < names.len()).then(|| {
         format!(
-            "there is no memory for new values of {} in each call, so a kernel could remember what it computes from them \
-             alone",
+            "there is no memory for new values of {} in each call, so a kernel could remember what it computes from \
+             them (name weights in `[job] constant`)",
             names.join(" and ")
         )
     })
@@ -454,30 +455,30 @@ mod tests {
 
     /// The entry has three inputs: `input`, `weight` and `bias`.
     #[test]
-    fn entry_does_not_count_as_varying_if_two_inputs_keep_their_values_for_lack_of_memory() {
+    fn entry_does_not_count_as_varying_if_inputs_keep_their_values_for_lack_of_memory() {
         let (entries, signature) = crate::session::scripted::entries_of("torch_nn_functional_linear", &[0]);
         let recorded = Recorded::open(&entries[0], &signature).expect("a capture");
         let task = crate::stage::profile::tests::task(&[0], false);
-        let none: &[(&str, &str)] = &[];
+        let (none, one, two): (&[_], &[_], &[_]) =
+            (&[("a", "it is sorted")], &[("a", TOO_LARGE)], &[("a", TOO_LARGE), ("b", TOO_LARGE)]);
         let (mib, kib) = (1 << 20, 1 << 10);
-        for (sizes, kept, choice, expected) in [
+        let (small, large) = ([mib, mib, kib], [5 * mib, 5 * mib, kib]);
+        for (sizes, kept, choice, index, expected) in [
             // All fit, but a trial dropped two of them.
-            ([mib, mib, kib], none, vec![2], None),
-            ([mib, mib, kib], &[("a", TOO_LARGE)], vec![0, 1, 2], None),
-            ([mib, mib, kib], &[("a", TOO_LARGE), ("b", "it is sorted")], vec![0, 1, 2], None),
-            (
-                [mib, mib, kib],
-                &[("a", TOO_LARGE), ("b", TOO_LARGE)],
-                vec![0, 1, 2],
-                Some("of `a` and `b` in"),
-            ),
-            ([5 * mib, 5 * mib, kib], none, vec![2], Some("of `input` and `weight` in")),
-            ([5 * mib, 5 * mib, kib], none, vec![1, 2], None),
-            ([5 * mib, 5 * mib, kib], &[("a", TOO_LARGE)], vec![1, 2], Some("of `a` and `input` in")),
+            (small, none, vec![2], false, None),
+            (small, one, vec![0, 1, 2], false, Some("of `a` in")),
+            (small, one, vec![0, 1, 2], true, None),
+            (small, two, vec![0, 1, 2], true, Some("of `a` and `b` in")),
+            (large, none, vec![2], true, Some("of `input` and `weight` in")),
+            (large, none, vec![1, 2], false, Some("of `input` in")),
+            (large, none, vec![1, 2], true, None),
+            (large, one, vec![1, 2], true, Some("of `a` and `input` in")),
         ] {
             let (mut eligible, _) = eligible(&recorded, &task).expect("readable");
+            assert!(eligible.iter().all(|it| !it.is_index), "floats");
             eligible.iter_mut().zip(sizes).for_each(|(it, bytes)| it.extent.bytes = bytes);
-            let kept = kept.iter().map(|&(name, why)| (name.to_owned(), why)).collect();
+            eligible[2].is_index = index;
+            let kept = kept.iter().map(|&(name, why): &(&str, _)| (name.to_owned(), why)).collect();
             let choices = Vec::new().into_iter();
             let it = Undecided { number: 0, eligible, kept, choices, dropped: None, uncertain: false };
             let found = too_many_kept(&recorded, &task, &it, &choice);

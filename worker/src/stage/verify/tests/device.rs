@@ -1,5 +1,6 @@
 //! Tests of sessions on a device that is lost or lacks a feature.
 
+use opt_shared::language::Launcher;
 use opt_shared::outcome::Blame;
 
 use super::*;
@@ -26,4 +27,22 @@ fn verify_names_what_the_device_lacks_unless_the_candidate_failed() {
     let backend = ScriptedBackend::playing(&[lacking, Script::of(&[Play::WrongFrom(0)])]);
     let report = verify(&backend, &task(&[0, 1]));
     assert_eq!((report.head.status, report.head.blamed), (Status::IncorrectNumerical, None));
+}
+
+#[test]
+fn text_about_the_device_is_believed_only_if_the_candidate_has_one() {
+    let text = "opt.Unsupported: the emulated device does not support clusters";
+    let refused = Called { result: 7, raised: Some(text.to_owned()), ..Called::default() };
+    for (launcher, blamed) in [
+        (Launcher::Dlopen, None),
+        (Launcher::Interpreter, None),
+        (Launcher::CudaRuntime, Some(Blame::Host)),
+        (Launcher::CudaLibtorch, Some(Blame::Host)),
+    ] {
+        let backend = ScriptedBackend::playing(&[Script::of(&[Play::Claims(refused.clone())])]);
+        let mut task = task(&[0]);
+        task.callee.launcher = launcher;
+        let report = verify(&backend, &task);
+        assert_eq!((report.head.status, report.head.blamed), (Status::Unsupported, blamed), "{launcher:?}");
+    }
 }
