@@ -98,7 +98,7 @@ fn builds_wait_for_space_on_the_disk() {
     builds_wait_for(&Room {
         options: "size=96m",
         field: "disk_bytes",
-        name: "free disk space",
+        name: "delete files to make space",
         left: 16 << 20,
         needed: 32 << 20,
         use_up: SmallDisk::fill_except,
