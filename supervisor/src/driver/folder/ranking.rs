@@ -17,8 +17,11 @@ pub struct ScoreSummary {
     entries: usize,
     /// The number of entries in the capture set that the ranked entries represent.
     weight: u64,
-    /// The number of entries with an input that was new in every call.
+    /// The number of entries that count as varying.
     varied: usize,
+    /// Whether any input had new values in every call. Without a baseline, outputs for these were compared only with
+    /// outputs of the candidate itself.
+    had_new_values: bool,
     /// A hash of the entries by which candidates are compared without a baseline.
     compared: u64,
     /// The speed-up over the baseline that was timed beside the candidate.
@@ -36,6 +39,7 @@ impl ScoreSummary {
             entries: profiled.entries.len(),
             weight: profiled.ranked_entries().map(|entry| entry.weight).sum(),
             varied: profiled.entries.iter().filter(|entry| entry.is_varied()).count(),
+            had_new_values: profiled.entries.iter().any(|entry| !entry.varied.is_empty()),
             compared: hash_of_compared(profiled),
             speedup: profiled.speedup(),
             rate: rate(profiled),
@@ -178,7 +182,7 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
     let figures: Vec<(CandidateId, Estimate)> =
         scored.iter().filter(|(it, _, _)| !it.is_baseline).map(|(it, _, figure)| (it.id, *figure)).collect();
     let doubt = best.and_then(|(id, speedup)| match paired {
-        false if 0 < most_varied => Some(Doubt::Unchecked { candidate: id }),
+        false if timed.iter().any(|it| it.summary.had_new_values) => Some(Doubt::Unchecked { candidate: id }),
         _ => doubt(id, speedup, &figures, 1.0 + min_improvement),
     });
     Scores { rows, best, confirmed, doubt, min_improvement }
@@ -249,6 +253,7 @@ mod tests {
             entries: 1,
             weight: 1,
             varied: 1,
+            had_new_values: true,
             compared: 1,
             speedup: speedup.map(estimate),
             rate: Some(estimate(rate)),
@@ -331,7 +336,7 @@ mod tests {
     #[test]
     fn unvaried_times_without_a_baseline_are_not_ranked_with_varied_ones() {
         let varied = summary(None, 1.0);
-        let remembered = ScoreSummary { varied: 0, compared: 2, ..summary(None, 9.0) };
+        let remembered = ScoreSummary { varied: 0, had_new_values: false, compared: 2, ..summary(None, 9.0) };
         let timed = [
             Timed { id: SLOW, is_baseline: false, summary: &varied, left_out: 0 },
             Timed { id: FAST, is_baseline: false, summary: &remembered, left_out: 0 },
@@ -339,8 +344,13 @@ mod tests {
         let found = scores(&timed, 0.02);
         assert_eq!(found.winner(), Winner::Is(SLOW));
         assert_eq!(found.rows.len(), 1);
-        // If no candidate's inputs vary, all times are comparable.
-        assert_eq!(scores(&timed[1..], 0.02).winner(), Winner::Is(FAST));
+        // If no candidate's inputs vary, all times are comparable, and all outputs were compared with recorded ones.
+        let found = scores(&timed[1..], 0.02);
+        assert_eq!((found.winner(), found.doubt), (Winner::Is(FAST), None));
+        // Here, a few inputs had new values, but the entry does not count as varying.
+        let partly = ScoreSummary { had_new_values: true, ..remembered.clone() };
+        let timed = [Timed { id: FAST, is_baseline: false, summary: &partly, left_out: 0 }];
+        assert!(matches!(scores(&timed, 0.02).doubt, Some(Doubt::Unchecked { candidate: FAST })));
     }
 
     #[test]
@@ -382,6 +392,14 @@ mod tests {
         profiled.entries[0].varied = vec!["input".to_owned()];
         let varied = ScoreSummary::of(Stage::Profile, profiled);
         assert_eq!(numbers(&varied), (1, Some(1), Some(1)));
+        profiled.entries[0].unvaried_because =
+            Some("there is no memory for new values of `weight`".to_owned());
+        let partly = ScoreSummary::of(Stage::Profile, profiled);
+        assert_eq!(
+            (numbers(&partly), partly.varied, partly.had_new_values),
+            ((2, Some(0), Some(2)), 0, true)
+        );
+        profiled.entries[0].unvaried_because = None;
         assert_ne!(all.compared, varied.compared);
         // Without a baseline, times of the same entries do not compare if the inputs of only one candidate varied.
         profiled.entries[1].varied = vec!["input".to_owned()];
