@@ -116,6 +116,10 @@ class DataSets(RecordingTest):
         for key, why in [("b", "KeyError"), ("a", "ValueError")]:
             with self.assertRaisesRegex(RecordError, why):
                 flashinfer.read_tensor(path, key)
+        head = head.replace(b"I32", b"F8_E4M3")
+        path.write_bytes(len(head).to_bytes(8, "little") + head)
+        with self.assertRaisesRegex(RecordError, "the dtype F8_E4M3 is not supported"):
+            flashinfer.read_tensor(path, "a")
 
     def test_ten_solutions_in_cpp_are_verified(self) -> None:
         if not PROGRAM.is_file():

@@ -330,7 +330,7 @@ pub struct CandidateTimes {
 }
 
 impl CandidateTimes {
-    /// Whether entries were timed, and none of them had inputs that varied.
+    /// Whether entries were timed, and none of them counts as varying.
     pub fn had_same_inputs(&self) -> bool {
         self.varied_entries == Some(0) && self.unvaried_entries.is_some_and(|count| 0 < count)
     }

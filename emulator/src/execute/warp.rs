@@ -85,7 +85,7 @@ struct Turn {
     /// Whether the last part gave way after many backward branches, so another part must run next.
     yields: bool,
     /// The position at which the running part must stop, because another part is there. `u32::MAX` if no part is ahead.
-    /// Also `u32::MAX` if a part is behind, which happens after a yield: the two could not merge soon.
+    /// Also `u32::MAX` if a part is behind, which happens after a yield.
     ahead: u32,
     others_can_run: bool,
 }

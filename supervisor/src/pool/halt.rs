@@ -87,7 +87,10 @@ mod tests {
         let members = tree();
         // A shell that starts a program with `vfork` sleeps (`D`) until the child has executed it. If the child is
         // stopped before that, the shell cannot continue, and is not seen as stopped.
-        let all_stopped = || members.iter().all(|&pid| matches!(state(pid), Some('T' | 'D')));
+        let all_stopped = || {
+            let [shell, child] = &members[..] else { return false };
+            state(*child) == Some('T') && matches!(state(*shell), Some('T' | 'D'))
+        };
         while !all_stopped() && Instant::now() < deadline {}
         let stopped = all_stopped();
         for &pid in members.iter().chain([&shell.id()]) {

@@ -45,8 +45,7 @@ pub struct Ended {
     pub rank: Option<u32>,
     pub speedup: Option<Estimate>,
     pub median_time: Option<Estimate>,
-    /// True if entries were timed in this run, and every call of an entry had the same inputs. Says nothing about the other
-    /// run.
+    /// True if entries were timed in this run, and none of them counts as varying. Says nothing about the other run.
     pub same_inputs: bool,
 }
 

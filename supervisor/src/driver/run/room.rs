@@ -63,7 +63,7 @@ pub(in crate::driver) fn check(
         return Err(UnusableFolder::NotUtf8 { path });
     }
     if MAX_PATH < bytes {
-        let path = name.map_or_else(|| path.clone(), |name| path.join(name));
+        let path = path.join(name.unwrap_or_default());
         return Err(UnusableFolder::TooLong { path, bytes });
     }
     let existing = path.ancestors().find(|it| it.exists()).unwrap_or(Path::new("/"));

@@ -43,7 +43,8 @@ impl CallErrors {
                 return;
             }
             FaultKind::IllegalAddress(access) if is_near(access) => OUT_OF_BOUNDS,
-            // Only inputs have names. Writing to constant memory or to a parameter counts as a crash.
+            // Of the memory that cannot be written, only inputs have names. A write to constant memory or to a
+            // parameter counts as a crash.
             FaultKind::ReadOnly(access) if name(access.address).is_some() => INPUT_MUTATED,
             FaultKind::Race { .. } => NONDETERMINISTIC,
             FaultKind::Timeout(_) | FaultKind::Deadlock | FaultKind::WarpDivergence => TIMEOUT,

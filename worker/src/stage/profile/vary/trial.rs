@@ -218,7 +218,7 @@ fn chosen(
     variants: Variants,
     (recorded, task): (&Recorded, &ProfileTask),
 ) -> Variation {
-    let unvaried = too_many_kept(recorded, task, it, choice);
+    let unvaried = kept_for_lack_of_memory(recorded, task, it, choice);
     let mut take = |&at: &usize| std::mem::replace(&mut it.eligible[at].source, super::Source::nothing());
     let sources = choice.iter().map(&mut take).collect();
     let names = choice.iter().map(|&at| it.eligible[at].name.clone()).collect();
@@ -228,7 +228,7 @@ fn chosen(
 /// The reason why an entry does not count as varying, although the chosen inputs do: an input keeps its values for lack of
 /// memory, so a kernel could remember what it computes from this input and from others that do not vary. A single table
 /// is an exception if an index varies, because calls then read other rows of it.
-fn too_many_kept(
+fn kept_for_lack_of_memory(
     recorded: &Recorded,
     task: &ProfileTask,
     it: &Undecided,
@@ -481,7 +481,7 @@ mod tests {
             let kept = kept.iter().map(|&(name, why): &(&str, _)| (name.to_owned(), why)).collect();
             let choices = Vec::new().into_iter();
             let it = Undecided { number: 0, eligible, kept, choices, dropped: None, uncertain: false };
-            let found = too_many_kept(&recorded, &task, &it, &choice);
+            let found = kept_for_lack_of_memory(&recorded, &task, &it, &choice);
             let agrees = match (&found, expected) {
                 (Some(found), Some(part)) => found.contains(part),
                 (found, expected) => found.is_none() && expected.is_none(),
