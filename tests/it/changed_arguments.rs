@@ -138,21 +138,74 @@ fn kernel_that_leaves_a_small_change_undone_does_not_pass() {
     }
 }
 
-/// The order in which a kernel writes does not matter, as long as the indices of a row stay distinct.
+/// The change is hardly larger than the error of rounding. Timed calls are compared with twice the tolerance, so the norm
+/// of the error does not show that most of the change was left out.
 #[test]
-fn shuffled_indices_of_a_scatter_stay_distinct_along_its_axis() {
+fn timed_calls_make_a_change_of_the_size_of_rounding() {
+    let expected = [
+        ("scales", "scales.c", "-DGOES_ON", "PASSED", ""),
+        (
+            "does_nothing",
+            "does_nothing.c",
+            "-DGOES_ON",
+            "INCORRECT_NUMERICAL",
+            "relative L2 error over the tensor",
+        ),
+        (
+            "stops",
+            "scales.c",
+            "-DSTOPS",
+            "NONDETERMINISTIC",
+            "each element of `input` is within its tolerance",
+        ),
+    ];
+    let kernels: String = expected
+        .iter()
+        .map(|(name, file, flag, ..)| {
+            candidate(name, "c", file) + &format!("build = {{ extra_flags = [{flag:?}] }}\n")
+        })
+        .collect();
+    for vary in ["auto", "none"] {
+        let more = format!("baseline = \"scales\"\nprofile = {{ vary = {vary:?} }}\n{kernels}");
+        let plan = head("[\"build\", \"verify\", \"profile\"]", None) + &job("tiny", &more);
+        let (outcome, summary) = Scenario::with_plan(&plan).run_plan(1, &[]);
+        for (name, .., status, detail) in expected {
+            let it = summary.candidate("tiny", name);
+            let what = format_args!("{name} with vary = {vary}: {}", it["detail"]);
+            outcome.expect_equal(it["status"].as_str(), Some(status), what);
+            outcome.expect(it["detail"].as_str().unwrap_or_default().contains(detail), what);
+        }
+        let varied = &summary.candidate("tiny", "scales")["profile"]["entries"][0]["varied"];
+        let count = varied.as_array().map(Vec::len);
+        outcome.expect_equal(count, Some(usize::from(vary == "auto")), "inputs that vary");
+    }
+}
+
+/// The order in which a kernel writes does not matter, as long as the indices of a row, or the pairs of indices, stay
+/// distinct.
+#[test]
+fn new_indices_stay_distinct() {
     let backward = "build = { extra_flags = [\"-DBACKWARD\"] }\n";
-    let kernels =
-        candidate("forward", "c", "scatters.c") + &candidate("backward", "c", "scatters.c") + backward;
-    let job = job("scatter", &format!("baseline = \"forward\"\n{kernels}"));
-    let scenario = Scenario::with_plan(&(head("[\"build\", \"verify\", \"profile\"]", None) + &job));
+    let indices =
+        [("scatter", "scatters.c", &["index"][..]), ("index_put", "puts.c", &["indices[0]", "indices[1]"])];
+    let jobs: String = indices
+        .iter()
+        .map(|(name, file, _)| {
+            let kernels = candidate("forward", "c", file) + &candidate("backward", "c", file) + backward;
+            job(name, &format!("baseline = \"forward\"\n{kernels}"))
+        })
+        .collect();
+    let scenario = Scenario::with_plan(&(head("[\"build\", \"verify\", \"profile\"]", None) + &jobs));
     let (outcome, summary) = scenario.run_plan(0, &[]);
-    for name in ["forward", "backward"] {
-        let it = summary.candidate("scatter", name);
-        outcome.expect_equal(it["status"].as_str(), Some("PASSED"), format_args!("{name}: {}", it["detail"]));
-        let varied = it["profile"]["entries"][0]["varied"].as_array();
-        let has_index = varied.is_some_and(|names| names.iter().any(|it| it == "index"));
-        outcome.expect(has_index, format_args!("the indices of {name} vary: {varied:?}"));
+    for (job, _, indices) in indices {
+        for name in ["forward", "backward"] {
+            let it = summary.candidate(job, name);
+            let what = format_args!("{job} {name}: {}", it["detail"]);
+            outcome.expect_equal(it["status"].as_str(), Some("PASSED"), what);
+            let varied = it["profile"]["entries"][0]["varied"].as_array();
+            let has = |index| varied.is_some_and(|names| names.iter().any(|it| it == index));
+            outcome.expect(indices.iter().all(|&it| has(it)), format_args!("{job} {name} vary: {varied:?}"));
+        }
     }
 }
 

@@ -22,10 +22,17 @@ def main() -> None:
     # The change is smaller than the tolerance of the values.
     with torch.no_grad(), record(pathlib.Path(sys.argv[1]) / "small", ["torch.add"], in_place=True):
         x.add_(1e-5 * torch.randn(40), alpha=1)
+    # The change is about as large as the error of rounding.
+    with torch.no_grad(), record(pathlib.Path(sys.argv[1]) / "tiny", ["torch.mul"], in_place=True):
+        torch.randn(64, 64).bfloat16().mul_(0.994)
     # In each row, the indices are distinct.
     with record(pathlib.Path(sys.argv[1]) / "scatter", ["torch.scatter"]):
         index = torch.stack([torch.randperm(30)[:25] for _ in range(20)])
         torch.scatter(torch.zeros(20, 30), 1, index, torch.randn(20, 25))
+    # The pairs of rows and columns are distinct.
+    with record(pathlib.Path(sys.argv[1]) / "index_put", ["torch.index_put"]):
+        at = torch.randperm(40 * 30)[:300]
+        torch.index_put(torch.zeros(40, 30), (at // 30, at % 30), torch.randn(300))
 
 
 if __name__ == "__main__":

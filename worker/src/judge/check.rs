@@ -2,6 +2,7 @@
 
 use opt_shared::capture::Tensor;
 use opt_shared::causes::is_shortage;
+use opt_shared::outcome::{Mismatch, ToleranceUsed};
 use opt_shared::settings::VerifySettings;
 
 use super::compare::{
@@ -78,6 +79,18 @@ impl OutputCheck<'_> {
             chunk: COMPARE_CHUNK,
         };
         compare(expected, actual, &subject, &rules)
+    }
+
+    /// Describes an output whose elements and norms pass, but which is wrong as a whole. `None` if the outputs are equal.
+    pub(crate) fn describe(
+        &self,
+        expected: &mut dyn BytesSource,
+        actual: &mut dyn BytesSource,
+    ) -> Result<Option<Mismatch>, CompareError> {
+        let used = self.tolerance.used;
+        let tolerance = Tolerance { used: ToleranceUsed { rel_l2: 0.0, ..used }, ..self.tolerance };
+        let found = OutputCheck { tolerance, ..*self }.run(expected, actual)?;
+        Ok(found.mismatch.map(|it| Mismatch { tolerance: used, ..it }))
     }
 }
 

@@ -38,7 +38,7 @@ mod tests {
     #[test]
     fn elements_differ_beyond_their_tolerance() {
         let used = ToleranceUsed { rtol: 0.0, atol: 0.5, rel_l2: f64::INFINITY };
-        let tolerance = Tolerance { used, required_matched_ratio: 1.0, part_l2: None };
+        let tolerance = Tolerance { used, required_matched_ratio: 1.0, part_l2: None, least_share: None };
         let float = |value: f32| value.to_le_bytes();
         for (expected, actual, different) in
             [(1.0, 1.4, false), (1.0, 1.6, true), (f32::NAN, f32::NAN, false), (1.0, f32::NAN, true)]

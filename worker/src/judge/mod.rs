@@ -3,6 +3,7 @@
 //! This module only computes. It uses no file, process or clock, and assigns no status: the caller maps a result to a
 //! status.
 
+pub(crate) mod change;
 pub(crate) mod check;
 mod compare;
 mod decode;

@@ -26,6 +26,9 @@ pub struct Tolerance {
     pub required_matched_ratio: f64,
     /// The largest relative L2 error of each part of the output; `None` if it is that of the whole output.
     pub part_l2: Option<f64>,
+    /// The least share of a change that a timed call must make; `None` if the norms bound what is left undone, or if the
+    /// change is smaller than the error of rounding.
+    pub least_share: Option<f64>,
 }
 
 #[derive(Clone, Copy)]
@@ -73,19 +76,27 @@ impl Tolerance {
             && over.is_none()
             && settings.required_matched_ratio == 1.0;
         let required_matched_ratio = if coarse { FP8_MATCHED_RATIO } else { settings.required_matched_ratio };
-        Self { used, required_matched_ratio, part_l2: None }
+        Self { used, required_matched_ratio, part_l2: None, least_share: None }
     }
 
     /// The tolerance of an argument that the call changes. `unchanged` is the relative L2 error of a kernel that leaves it
     /// as it was. `rel_l2` is at most a tenth of that error, but not lowered below the error of rounding. The bound of
     /// each part stays, because changes may be smaller in some parts. The profiles that bound no norm are not changed.
+    ///
+    /// If a tenth of that error u is smaller than the error of rounding r, twice `rel_l2` hardly bounds what a timed call
+    /// leaves undone. Such a call must therefore make at least 1 − r/u of the change. Correct kernels that round
+    /// differently, for example once instead of twice, made at least 0.58 of changes with u = 1.5 r, 0.69 with 2 r and
+    /// 0.9 with 8 r.
     pub(super) fn for_change(self, settings: &VerifySettings, dtype: DType, unchanged: f64) -> Self {
         let bounds_norm = matches!(settings.tolerance, ToleranceProfile::Standard | ToleranceProfile::Gpu);
         if !bounds_norm || unchanged == 0.0 || !unchanged.is_finite() {
             return self;
         }
-        let rel_l2 = (unchanged * LARGEST_SHARE_UNDONE).max(rounding(dtype)).min(self.used.rel_l2);
-        Self { used: ToleranceUsed { rel_l2, ..self.used }, part_l2: Some(self.used.rel_l2), ..self }
+        let (undone, rounding) = (unchanged * LARGEST_SHARE_UNDONE, rounding(dtype));
+        let rel_l2 = undone.max(rounding).min(self.used.rel_l2);
+        let least_share = (undone < rounding && rounding < unchanged).then(|| 1.0 - rounding / unchanged);
+        let used = ToleranceUsed { rel_l2, ..self.used };
+        Self { used, part_l2: Some(self.used.rel_l2), least_share, ..self }
     }
 
     /// The largest relative L2 error of each part of the output.

@@ -7,13 +7,13 @@ use super::entry::Timing;
 use super::idle::unforeseen;
 use super::pair::{Context, stop, wrong_in_time};
 use super::samples::KeptBlock;
+use super::undone::{Checked, too_little};
 use super::vary::Variation;
 use super::{BASELINE, CANDIDATE, Profile, Side, Stop, start};
 use crate::judge::element::differs;
 use crate::session::{
     Answer, Backend, BlockOrder, Ending, Renew, SessionError, Variants, Varied, WIDEST_ELEMENT, nothing_new,
 };
-use crate::stage::calls::EntryCalls;
 use crate::stage::failure::{CallKind, verdict_of_calls};
 
 /// A slot in which the candidate's outputs differ from the baseline's.
@@ -61,10 +61,13 @@ impl<'a, B: Backend> Profile<'a, B> {
         if let Some(stop) = made {
             return Ok((BASELINE, stop));
         }
-        let mut judge =
-            EntryCalls::new(&context.task.verify, context.recorded, context.tolerances, context.index);
-        let found =
-            judge.compare_sessions(&*sides[CANDIDATE].session, slot, poison, &*sides[BASELINE].session)?;
+        let mut judge = context.judge();
+        let (candidate, baseline) = (&*sides[CANDIDATE].session, &*sides[BASELINE].session);
+        let mut found = judge.compare_sessions(candidate, slot, poison, baseline)?;
+        if found.is_none() {
+            let checked = Checked { calls, seed, slots: &[slot] };
+            found = too_little(&judge, variation, &checked, candidate, baseline)?.map(|(_, it)| it);
+        }
         Ok(match found {
             Some(_) => (CANDIDATE, wrong_in_time(context, mismatch, slot, calls)),
             None => {

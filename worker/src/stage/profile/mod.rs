@@ -21,6 +21,7 @@ mod shortest;
 #[cfg(test)]
 mod tests;
 mod throttled;
+mod undone;
 mod vary;
 
 use opt_shared::batch::{Share, batches};

@@ -12,6 +12,7 @@ use rand::rngs::StdRng;
 use super::idle::Draw;
 use super::looks;
 use super::samples::{KeptBlock, Samples};
+use super::undone::{Checked, too_little};
 use super::vary::Variation;
 use super::{BASELINE, CANDIDATE, Side, Stop};
 use crate::judge::Tolerance;
@@ -70,6 +71,11 @@ impl Context<'_> {
     /// there.
     pub(super) fn has_single_calls(&self) -> bool {
         self.is_cold() || self.rotates
+    }
+
+    /// Judges the outputs of this entry.
+    pub(super) fn judge(&self) -> EntryCalls<'_> {
+        EntryCalls::new(&self.task.verify, self.recorded, self.tolerances, self.index)
     }
 
     pub(super) fn cache_state(&self) -> CacheStateReached {
@@ -306,11 +312,6 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
         slots
     }
 
-    fn entry_calls(&self) -> EntryCalls<'_> {
-        let context = self.context;
-        EntryCalls::new(&context.task.verify, context.recorded, context.tolerances, context.index)
-    }
-
     /// Compares the outputs with the baseline's for the same inputs. If they differ, a fresh runner of the baseline
     /// decides which side was wrong.
     fn check_against_baseline(
@@ -329,18 +330,26 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
             }
         }
         let slots = self.slots_to_compare(order, wrong.into_iter());
-        for slot in slots {
+        let [candidate, baseline] = &*self.sides else { return Ok(Ok(())) };
+        let (candidate, baseline) = (&*candidate.session, &*baseline.session);
+        let (context, calls) = (self.context, order.calls);
+        let mut found = None;
+        for &slot in &slots {
             self.samples[CANDIDATE].slots_checked += 1;
-            let [candidate, baseline] = &*self.sides else { break };
-            let found =
-                self.entry_calls().compare_sessions(&*candidate.session, slot, poison, &*baseline.session)?;
-            if let Some(mismatch) = found {
-                let (entry, calls) = (self.context.index, order.calls);
-                let disputed = Stop::Disputed { entry, slot, calls, seed, poison, mismatch };
-                return Ok(Err((CANDIDATE, disputed)));
+            let mismatch = context.judge().compare_sessions(candidate, slot, poison, baseline)?;
+            found = mismatch.map(|it| (slot, it));
+            if found.is_some() {
+                break;
             }
         }
-        Ok(Ok(()))
+        if found.is_none() {
+            let checked = Checked { calls, seed, slots: &slots };
+            found = too_little(&context.judge(), self.variation, &checked, candidate, baseline)?;
+        }
+        Ok(found.map_or(Ok(()), |(slot, mismatch)| {
+            let entry = context.index;
+            Err((CANDIDATE, Stop::Disputed { entry, slot, calls, seed, poison, mismatch }))
+        }))
     }
 
     fn check_against_capture(
@@ -360,7 +369,7 @@ impl<M: VariantMemory> Pairing<'_, '_, M> {
             let slots = self.slots_to_compare(order, wrong.into_iter());
             for slot in slots {
                 self.samples[number].slots_checked += 1;
-                let found = self.entry_calls().compare(&*self.sides[number].session, slot, poison)?;
+                let found = self.context.judge().compare(&*self.sides[number].session, slot, poison)?;
                 match found {
                     Ok(None) => {}
                     Ok(Some(mismatch)) => {
@@ -424,13 +433,12 @@ pub(super) fn stop(context: &Context<'_>, status: Status, detail: String) -> Sto
 /// The failure of an output that was right in verification and is wrong in a timed call. It depends on the number or
 /// the time of the calls, so it is not a numerical error.
 pub(super) fn wrong_in_time(context: &Context<'_>, mismatch: Box<Mismatch>, slot: u32, calls: u32) -> Stop {
-    let detail = format!(
-        "verified, then wrong in timed call {} of a block of {calls}: {} of {} elements of `{}` differ",
-        slot + 1,
-        mismatch.failed,
-        mismatch.elements,
-        mismatch.output
-    );
+    let Mismatch { output, elements, failed, .. } = &*mismatch;
+    let what = match failed {
+        0 => format!("each element of `{output}` is within its tolerance, but the output as a whole is not"),
+        _ => format!("{failed} of {elements} elements of `{output}` differ"),
+    };
+    let detail = format!("verified, then wrong in timed call {} of a block of {calls}: {what}", slot + 1);
     let mut failure = failure::entry_failure(context.recorded, Status::Nondeterministic, detail);
     failure.mismatch = Some(*mismatch);
     Stop::Failed(Box::new(failure))

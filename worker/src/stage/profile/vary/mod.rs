@@ -30,7 +30,7 @@ use self::layout::{Extent, lay_out};
 use self::source::{Source, WhyKept};
 pub(super) use self::trial::{decide, recall};
 use crate::recorded::{Recorded, RecordedError, allocated_bytes};
-use crate::session::{SessionError, VariantMemory, Variants};
+use crate::session::{SessionError, VariantMemory, Variants, VariedInput};
 
 /// The size of the pieces in which zeros, and inputs that one thread draws, are written.
 const PIECE: u64 = 64 << 10;
@@ -72,6 +72,11 @@ impl Variation {
         self.variants.count != 0
     }
 
+    /// Returns true if an argument varies whose new value is this output.
+    pub(super) fn changes(&self, output: usize) -> bool {
+        self.variants.inputs.iter().any(|input| input.output == Some(output))
+    }
+
     /// The largest number of calls in a block.
     pub(super) fn most_calls(&self, slots: u32) -> u32 {
         if self.varies() { slots.min(self.variants.count) } else { slots }
@@ -79,11 +84,22 @@ impl Variation {
 
     /// Writes new values for a block of `calls` calls. The same seed writes the same values.
     pub(super) fn renew(&mut self, memory: &impl VariantMemory, calls: u32, seed: u64) -> io::Result<()> {
+        self.draw(calls, seed, |input, variant, offset, bytes| {
+            memory.write(input.at(variant) + offset, bytes)
+        })
+    }
+
+    /// Draws the values of a block, and passes them to `each` in pieces with their input, variant and offset.
+    pub(super) fn draw(
+        &mut self,
+        calls: u32,
+        seed: u64,
+        mut each: impl FnMut(&VariedInput, u32, u64, &[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
         let mut random = SmallRng::seed_from_u64(seed);
         for (input, source) in self.variants.inputs.iter().zip(&mut self.sources) {
             for variant in 0..calls.min(self.variants.count) {
-                let at = input.at(variant);
-                source.write(&mut random, |offset, bytes| memory.write(at + offset, bytes))?;
+                source.write(&mut random, |offset, bytes| each(input, variant, offset, bytes))?;
             }
         }
         Ok(())

@@ -89,8 +89,13 @@ impl Source {
             Some(kept) => Err(kept_because(kept)),
             None if shuffled => {
                 let fresh = is_fresh(tensor.dtype, &captured);
-                let kept = if fresh { Kept::Nothing } else { by_width!(width, Kept::of(tensor, &captured)) };
-                if kept.has_few_orders() {
+                let mut kept =
+                    if fresh { Kept::Nothing } else { by_width!(width, Kept::of(tensor, &captured)) };
+                if kept == Kept::Nothing && is_index(tensor.dtype) {
+                    let others = parallel_indices(recorded, tensor, room - bytes)?;
+                    kept = by_width!(width, Kept::tuples(&captured, &others)).unwrap_or(kept);
+                }
+                if kept.has_few_orders(width) {
                     return Ok(Err(TOO_FEW));
                 }
                 if fresh {
@@ -143,6 +148,36 @@ impl Source {
             }
         }
     }
+}
+
+/// Returns true if torch accepts tensors of this type as indices. Smaller integers would need more memory for their order
+/// than for themselves.
+fn is_index(dtype: DType) -> bool {
+    matches!(dtype, DType::Int32 | DType::Int64)
+}
+
+/// Reads the other index tensors of the same shape, which may form tuples with this one. Those that do not fit into
+/// `room` bytes are left out.
+fn parallel_indices(recorded: &Recorded, tensor: &Tensor, room: u64) -> Result<Vec<Vec<u8>>, CaptureError> {
+    let mut left = room;
+    let is_parallel = |other: &&Tensor| {
+        is_index(other.dtype)
+            && other.shape == tensor.shape
+            && other.stride == tensor.stride
+            && (other.storage, other.byte_range()) != (tensor.storage, tensor.byte_range())
+    };
+    let mut found = Vec::new();
+    for other in recorded.tensors().filter(is_parallel) {
+        let range = other.byte_range();
+        let length = range.end - range.start;
+        if length <= left {
+            let mut bytes = vec![0; to_index(length)];
+            recorded.capture.read_range(other.storage, range.start, &mut bytes)?;
+            found.push(bytes);
+            left -= length;
+        }
+    }
+    Ok(found)
 }
 
 /// Returns true if an output may contain positions, like those of `argmax` and `topk`. All inputs are then shuffled,
@@ -235,6 +270,7 @@ fn kept_because(structure: Structure) -> WhyKept {
         Structure::UnitRows => "its rows have the norm 1",
         Structure::Symmetric => "it is symmetric",
         Structure::Triangular => "it is triangular",
+        Structure::Dominant => "its diagonal is larger than the rest of each row",
     }
 }
 

@@ -13,7 +13,9 @@ const SHORTEST_ROW: usize = 3;
 const NEAR_ONE: f64 = 0.02;
 
 /// A property of an input's values. In a `Constant` input, all are equal; in a `Mask`, some are negative infinity.
-/// `Sorted`, `Probabilities` and `UnitRows` hold for every row, `Symmetric` and `Triangular` for every matrix.
+/// `Sorted`, `Probabilities` and `UnitRows` hold for every row, `Symmetric`, `Triangular` and `Dominant` for every
+/// matrix. In each row of a `Dominant` matrix, the diagonal element is larger than all others together, so that systems
+/// of equations can be solved accurately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Structure {
     Constant,
@@ -23,6 +25,7 @@ pub(super) enum Structure {
     UnitRows,
     Symmetric,
     Triangular,
+    Dominant,
 }
 
 /// Returns the first structure found. `bytes` go from the tensor's first element to its last. They count as one row if
@@ -94,6 +97,13 @@ fn of_matrices(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
     if each_pair(&|below, _| below == 0.0) || each_pair(&|_, above| above == 0.0) {
         return Some(Structure::Triangular);
     }
+    let is_dominant = |matrix: &[u8], row: usize| {
+        let others = (0..side).filter(|&column| column != row).map(|column| at(matrix, row, column).abs());
+        others.sum::<f64>() < at(matrix, row, row).abs()
+    };
+    if matrices().all(|matrix| (0..side).all(|row| is_dominant(matrix, row))) {
+        return Some(Structure::Dominant);
+    }
     None
 }
 
@@ -142,6 +152,8 @@ mod tests {
             (&[3, 3], &[1.0, 5.0, 2.0, 5.0, 1.0, 7.0, 2.0, 7.0, 0.0], Some(Structure::Symmetric)),
             (&[3, 3], &[1.0, 5.0, 2.0, 0.0, 1.0, 7.0, 0.0, 0.0, 2.0], Some(Structure::Triangular)),
             (&[3, 3], &[1.0, 0.0, 0.0, 5.0, 1.0, 0.0, 2.0, 9.0, 2.0], Some(Structure::Triangular)),
+            (&[3, 3], &[6.0, 2.0, 1.0, 0.5, -3.0, 2.0, 1.0, 0.0, 1.5], Some(Structure::Dominant)),
+            (&[3, 3], &[6.0, 2.0, 1.0, 0.5, -3.0, 2.5, 1.0, 0.0, 1.5], None),
             // Rows of two values are not tested for order.
             (&[2, 2], &[1.0, 3.0, 9.0, 4.0], None),
         ] {
@@ -153,6 +165,7 @@ mod tests {
     fn each_matrix_and_each_row_must_have_the_structure() {
         let symmetric = [1.0, 5.0, 2.0, 5.0, 1.0, 7.0, 2.0, 7.0, 0.0];
         let triangular = [1.0, 5.0, 2.0, 0.0, 1.0, 7.0, 0.0, 0.0, 2.0];
+        let dominant = [6.0, 2.0, 1.0, 0.5, -3.0, 2.0, 1.0, 0.0, 1.5];
         let mixed = [4.0, 1.0, 6.0, 7.0, 2.0, 9.0, 8.0, 3.0, 5.0];
         for (shape, values, expected) in [
             (&[2, 3, 3][..], [symmetric, symmetric].concat(), Some(Structure::Symmetric)),
@@ -160,6 +173,8 @@ mod tests {
             (&[2, 3, 3], [mixed, symmetric].concat(), None),
             (&[2, 3, 3], [triangular, triangular].concat(), Some(Structure::Triangular)),
             (&[2, 3, 3], [triangular, mixed].concat(), None),
+            (&[2, 3, 3], [dominant, dominant].concat(), Some(Structure::Dominant)),
+            (&[2, 3, 3], [dominant, mixed].concat(), None),
             (&[3, 3], mixed.to_vec(), None),
             (
                 &[4, 4],

@@ -2,7 +2,8 @@
 //!
 //! Indices of a scatter must be distinct along one axis: if two of them are equal, the result depends on the order in
 //! which a kernel writes, and a correct kernel would be refused. Which axis that is depends on the function, so
-//! uniqueness is kept along every axis that has it.
+//! uniqueness is kept along every axis that has it. Some functions take a tuple of index tensors, such as the rows and
+//! columns of `index_put`. If only their tuples are distinct, each value is replaced everywhere by another one.
 
 use opt_shared::capture::Tensor;
 use opt_shared::units::to_index;
@@ -22,6 +23,9 @@ pub(super) enum Kept {
     Line { shape: Vec<usize>, axis: usize },
     /// Along several axes, every line has distinct values.
     Axes { shape: Vec<usize> },
+    /// With the elements of other tensors, they form distinct tuples. `values` are all distinct values, in
+    /// ascending order of their bytes.
+    Tuples { values: Vec<u8> },
 }
 
 impl Kept {
@@ -43,8 +47,29 @@ impl Kept {
         }
     }
 
-    /// Returns true if there are so few orders that a kernel could know the results of all.
-    pub(super) fn has_few_orders(&self) -> bool {
+    /// What a new order of `bytes` must keep if only the tuples that they form with the elements of `others` are distinct;
+    /// `None` if they are not, or if the elements alone are. Takes as much memory as all of these.
+    pub(super) fn tuples<const WIDTH: usize>(bytes: &[u8], others: &[Vec<u8>]) -> Option<Self> {
+        let elements = bytes.as_chunks::<WIDTH>().0;
+        let width_of = |other: &Vec<u8>| other.len() / elements.len();
+        let tuple = |at: usize| {
+            let rest = others.iter().map(move |it| &it[at * width_of(it)..][..width_of(it)]);
+            std::iter::once(&elements[at][..]).chain(rest)
+        };
+        let mut order: Vec<u32> = (0..u32::try_from(elements.len()).ok()?).collect();
+        order.sort_unstable_by(|&one, &other| tuple(one as usize).cmp(tuple(other as usize)));
+        let repeats = |pair: &[u32]| tuple(pair[0] as usize).eq(tuple(pair[1] as usize));
+        if others.is_empty() || order.windows(2).any(repeats) {
+            return None;
+        }
+        let mut values: Vec<[u8; WIDTH]> = order.into_iter().map(|at| elements[at as usize]).collect();
+        values.dedup();
+        (values.len() < elements.len()).then(|| Self::Tuples { values: values.into_flattened() })
+    }
+
+    /// Returns true if there are so few orders that a kernel could know the results of all. `width` is the size of an
+    /// element.
+    pub(super) fn has_few_orders(&self, width: usize) -> bool {
         let bits = match self {
             Self::Nothing => return false,
             Self::Line { shape, axis } => {
@@ -54,12 +79,13 @@ impl Kept {
                     + (0..outer * inner).map(|_| bits_of_orders(length)).sum::<f64>()
             }
             Self::Axes { shape } => shape.iter().copied().map(bits_of_orders).sum(),
+            Self::Tuples { values } => bits_of_orders(values.len() / width),
         };
         bits < bits_of_orders(MIN_SHUFFLED)
     }
 
     /// Puts elements that have the captured order into another one.
-    pub(super) fn reorder<T>(&self, elements: &mut [T], random: &mut SmallRng) {
+    pub(super) fn reorder<const WIDTH: usize>(&self, elements: &mut [[u8; WIDTH]], random: &mut SmallRng) {
         match self {
             Self::Nothing => shuffle(elements.len(), random, |one, other| elements.swap(one, other)),
             // Whole lines change places, and the values within each line.
@@ -71,6 +97,16 @@ impl Kept {
                 });
                 for line in 0..outer * inner {
                     shuffle(length, random, |one, other| elements.swap(at(line, one), at(line, other)));
+                }
+            }
+            Self::Tuples { values } => {
+                let values = values.as_chunks::<WIDTH>().0;
+                let mut others = values.to_vec();
+                shuffle(others.len(), random, |one, other| others.swap(one, other));
+                for element in elements {
+                    if let Ok(at) = values.binary_search(element) {
+                        *element = others[at];
+                    }
                 }
             }
             // Everything at one position of an axis changes places with everything at another.
@@ -187,7 +223,7 @@ mod tests {
         let orders: std::collections::BTreeSet<Vec<u8>> = (0..200)
             .map(|seed| {
                 let mut values = vec![0, 1, 2, 0, 1, 2];
-                kept.reorder(&mut values, &mut SmallRng::seed_from_u64(seed));
+                kept.reorder(values.as_chunks_mut::<1>().0, &mut SmallRng::seed_from_u64(seed));
                 values
             })
             .collect();
@@ -195,14 +231,57 @@ mod tests {
         for (shape, few_of_axes, few_of_lines) in
             [(vec![2, 4], true, true), (vec![4, 4], true, false), (vec![5, 7], false, false)]
         {
-            assert_eq!(Kept::Axes { shape: shape.clone() }.has_few_orders(), few_of_axes, "{shape:?}");
+            assert_eq!(Kept::Axes { shape: shape.clone() }.has_few_orders(8), few_of_axes, "{shape:?}");
             assert_eq!(
-                Kept::Line { shape: shape.clone(), axis: 1 }.has_few_orders(),
+                Kept::Line { shape: shape.clone(), axis: 1 }.has_few_orders(8),
                 few_of_lines,
                 "{shape:?}"
             );
         }
-        assert!(!Kept::Nothing.has_few_orders());
+        assert!(!Kept::Nothing.has_few_orders(8));
+        for (bytes, few) in [(56, true), (64, false)] {
+            assert_eq!(Kept::Tuples { values: vec![0; bytes] }.has_few_orders(8), few, "{bytes}");
+        }
+    }
+
+    #[test]
+    fn tuples_are_found_only_if_no_tensor_alone_is_distinct() {
+        let rows = &[7, 7, 2, 2, 2];
+        let found = Kept::Tuples { values: vec![2, 7] };
+        for (columns, kept) in [
+            (vec![vec![0, 1, 0, 1, 2]], Some(found.clone())),
+            // As 16-bit integers.
+            (vec![vec![0, 0, 1, 0, 0, 0, 1, 0, 0, 1]], Some(found.clone())),
+            (vec![vec![0, 1, 0, 1, 1]], None),
+            (vec![vec![0, 1, 0, 1, 1], vec![0, 0, 0, 0, 1]], Some(found)),
+            (vec![], None),
+        ] {
+            assert_eq!(Kept::tuples::<1>(rows, &columns), kept, "{columns:?}");
+        }
+        assert_eq!(Kept::tuples::<1>(&[3, 1, 2], &[vec![0, 0, 0]]), None, "distinct without the others");
+    }
+
+    #[test]
+    fn distinct_tuples_stay_distinct_and_their_set_changes() {
+        let pairs: Vec<(u8, u8)> =
+            (0..12).flat_map(|row| (row..row + 3).map(move |column| (row, column))).collect();
+        let (rows, columns): (Vec<u8>, Vec<u8>) = pairs.iter().copied().unzip();
+        let keep =
+            |values: &[u8], others: &[u8]| Kept::tuples::<1>(values, &[others.to_vec()]).expect("tuples");
+        let kept = [keep(&rows, &columns), keep(&columns, &rows)];
+        let mut sets = std::collections::BTreeSet::new();
+        for seed in 0..20 {
+            let random = &mut SmallRng::seed_from_u64(seed);
+            let mut now = [rows.clone(), columns.clone()];
+            for (kept, values) in kept.iter().zip(&mut now) {
+                kept.reorder(values.as_chunks_mut::<1>().0, random);
+            }
+            let set: std::collections::BTreeSet<(u8, u8)> =
+                now[0].iter().copied().zip(now[1].iter().copied()).collect();
+            assert_eq!(set.len(), pairs.len(), "seed {seed}");
+            sets.insert(set);
+        }
+        assert_eq!(sets.len(), 20);
     }
 
     proptest! {
@@ -215,7 +294,7 @@ mod tests {
             let tensor = tensor(&shape);
             let kept = Kept::of::<1>(&tensor, &values);
             let mut now = values.clone();
-            kept.reorder(&mut now, &mut SmallRng::seed_from_u64(seed));
+            kept.reorder(now.as_chunks_mut::<1>().0, &mut SmallRng::seed_from_u64(seed));
             let sorted = |values: &[u8]| {
                 let mut sorted = values.to_vec();
                 sorted.sort_unstable();
