@@ -45,6 +45,7 @@ pub(crate) fn verdict_of_calls(called: &Called, asked: u32, kind: CallKind) -> O
                 .to_owned(),
         );
     }
+    let is_timed = matches!(kind, CallKind::Timed | CallKind::TimedPlan);
     let what = match kind {
         CallKind::Verified => "the call",
         CallKind::Planned | CallKind::TimedPlan => "the plan call",
@@ -57,13 +58,17 @@ pub(crate) fn verdict_of_calls(called: &Called, asked: u32, kind: CallKind) -> O
             Status::RuntimeError,
             format!("{} of {asked} calls of a block were made", called.calls_done),
         ),
-        UNSUPPORTED if matches!(kind, CallKind::Verified | CallKind::Planned) => verdict(
+        UNSUPPORTED if !is_timed => verdict(
             Status::Unsupported,
             format!("the candidate does not support this entry (it returned {UNSUPPORTED})"),
         ),
-        _ if let Some((status, text)) = called.raised.as_deref().and_then(named) => {
-            verdict(status, text.to_owned())
-        }
+        _ if let Some((status, text)) = called.raised.as_deref().and_then(named) => match status {
+            Status::Unsupported if is_timed => verdict(
+                Status::RuntimeError,
+                format!("{what} does not support this entry, although it passed verification: {text}"),
+            ),
+            _ => verdict(status, text.to_owned()),
+        },
         code => {
             let raised = called.raised.as_ref().map_or(String::new(), |text| format!(": {text}"));
             verdict(Status::RuntimeError, format!("{what} returned {code} (0 means done){raised}"))
@@ -247,6 +252,21 @@ mod tests {
                 8,
                 CallKind::Timed,
                 Some((Status::RuntimeError, "ValueError: no")),
+            ),
+            (
+                raised("opt.Unsupported: only float32"),
+                1,
+                CallKind::Planned,
+                Some((Status::Unsupported, "only float32")),
+            ),
+            (
+                raised("opt.Unsupported: only float32"),
+                8,
+                CallKind::Timed,
+                Some((
+                    Status::RuntimeError,
+                    "a timed call does not support this entry, although it passed verification: only float32",
+                )),
             ),
             (
                 raised("opt.IncorrectShape: `output` is short"),

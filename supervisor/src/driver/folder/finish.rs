@@ -1,7 +1,7 @@
 //! Finishes a job or the run: determines ranks, winners, statuses and the exit code.
 
 use opt_shared::ids::{CandidateId, JobId};
-use opt_shared::outcome::Status;
+use opt_shared::outcome::{Estimate, Status};
 use opt_shared::settings::ProfileEntries;
 
 use super::ranking::{Doubt, Scores, Timed, Winner, scores};
@@ -18,6 +18,9 @@ use crate::store::JobEnd;
 
 /// The largest share of its time that a candidate may wait for a CPU and still count as undisturbed.
 const MAX_UNDISTURBED_WAIT: f64 = 0.02;
+/// The largest bound of a speed-up that is shown. On a busy machine, a bound can be a million, which means that it is
+/// unknown.
+const MAX_BOUND: f64 = 9999.0;
 
 /// What a job contributes to the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,10 +204,9 @@ impl Agenda<'_> {
             Doubt::Faster { candidate, speedup } => (
                 candidate,
                 format!(
-                    "the speed-up of `{}` lies between {:.2} and {:.2}, so it is unclear whether the candidate is at least {:.1} % faster than the baseline",
+                    "the speed-up of `{}` {}, so it is unclear whether the candidate is at least {:.1} % faster than the baseline",
                     name(candidate),
-                    speedup.ci_low,
-                    speedup.ci_high,
+                    known_range(&speedup),
                     job.profile.min_improvement * 100.0
                 ),
             ),
@@ -218,10 +220,9 @@ impl Agenda<'_> {
             Doubt::SpeedupTooWide { candidate, speedup } => (
                 candidate,
                 format!(
-                    "`{}` is faster than the baseline, but it is unclear by how much: between {:.2} and {:.2} times",
+                    "`{}` is faster than the baseline, but it is unclear by how much: its speed-up {}",
                     name(candidate),
-                    speedup.ci_low,
-                    speedup.ci_high
+                    known_range(&speedup)
                 ),
             ),
             Doubt::Best { candidate, share, .. } => (
@@ -314,5 +315,34 @@ impl Agenda<'_> {
         }
         let has_baseline = !self.without_baseline.contains(&job.id);
         if self.allows_success(job) && has_baseline { Verdict::Good } else { Verdict::NonePassed }
+    }
+}
+
+/// The interval of a speed-up in words, as the end of a sentence.
+fn known_range(speedup: &Estimate) -> String {
+    let Estimate { ci_low, ci_high, .. } = speedup;
+    match (0.005 <= *ci_low, *ci_high <= MAX_BOUND) {
+        (_, true) => format!("lies between {ci_low:.2} and {ci_high:.2}"),
+        (true, false) => format!("is at least {ci_low:.2}"),
+        (false, false) => "is unknown".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn range_of_a_speedup_names_only_known_bounds() {
+        for (ci_low, ci_high, expected) in [
+            (0.97, 1.04, "lies between 0.97 and 1.04"),
+            (0.0, 2.0, "lies between 0.00 and 2.00"),
+            (5.0, 9999.0, "lies between 5.00 and 9999.00"),
+            (0.31, 1e6, "is at least 0.31"),
+            (0.31, f64::INFINITY, "is at least 0.31"),
+            (1e-9, 1e12, "is unknown"),
+        ] {
+            assert_eq!(known_range(&Estimate { value: 1.0, ci_low, ci_high }), expected);
+        }
     }
 }
