@@ -20,7 +20,7 @@ use crate::store::JobEnd;
 const MAX_UNDISTURBED_WAIT: f64 = 0.02;
 /// The largest bound of a speed-up that is shown. On a busy machine, a bound can be a million, which means that it is
 /// unknown.
-const MAX_BOUND: f64 = 9999.0;
+const MAX_BOUND: f64 = 999.0;
 
 /// What a job contributes to the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,14 +225,12 @@ impl Agenda<'_> {
                     known_range(&speedup)
                 ),
             ),
-            Doubt::Best { candidate, share, .. } => (
-                candidate,
-                format!(
-                    "`{}` could still be up to {:.0} % faster than the current best candidate",
-                    name(candidate),
-                    share * 100.0
-                ),
-            ),
+            Doubt::Best { candidate, share, .. } => {
+                let name = name(candidate);
+                let by =
+                    if share <= MAX_BOUND { format!("up to {:.0} % ", share * 100.0) } else { String::new() };
+                (candidate, format!("`{name}` could still be {by}faster than the current best candidate"))
+            }
         };
         let row = scores.rows.iter().find(|(id, _)| *id == candidate).map(|(_, row)| row);
         let wait_share =
@@ -337,7 +335,7 @@ mod tests {
         for (ci_low, ci_high, expected) in [
             (0.97, 1.04, "lies between 0.97 and 1.04"),
             (0.0, 2.0, "lies between 0.00 and 2.00"),
-            (5.0, 9999.0, "lies between 5.00 and 9999.00"),
+            (5.0, 999.0, "lies between 5.00 and 999.00"),
             (0.31, 1e6, "is at least 0.31"),
             (0.31, f64::INFINITY, "is at least 0.31"),
             (1e-9, 1e12, "is unknown"),
