@@ -8,6 +8,7 @@ mod decisions;
 mod fresh;
 mod layout;
 mod parts;
+mod places;
 mod runs;
 mod source;
 mod structure;
@@ -300,6 +301,33 @@ mod tests {
             let (found, kept) = eligible(&recorded, &task).expect("readable");
             assert_eq!((found[0].extent.phase, found[0].extent.bytes), (phase, 400), "{kept:?}");
         }
+    }
+
+    #[test]
+    fn new_order_of_a_column_leaves_the_rest_of_its_table_as_it_was() {
+        let column = Tensor { shape: vec![20], stride: vec![3], ..tensor(0, DType::UInt8, 0, 20) };
+        let all: Vec<u8> = (0..58).map(|at| if at % 3 == 0 { at } else { 200 }).collect();
+        let captured: Vec<u8> = all.iter().copied().step_by(3).collect();
+        let mut source = Source::Shuffled {
+            order: captured.clone(),
+            captured: captured.clone(),
+            width: 1,
+            fresh: false,
+            kept: unique::Kept::Nothing,
+            view: Some((places::Places::of(&column), all.clone())),
+        };
+        let mut written = Vec::new();
+        let write = |_, bytes: &[u8]| {
+            written.extend_from_slice(bytes);
+            Ok(())
+        };
+        source.write(&mut SmallRng::seed_from_u64(1), write).expect("written");
+        assert_eq!(written.len(), all.len());
+        assert!(written.iter().enumerate().all(|(at, &it)| (it == 200) == (at % 3 != 0)), "{written:?}");
+        let mut column: Vec<u8> = written.iter().copied().step_by(3).collect();
+        assert_ne!(column, captured);
+        column.sort_unstable();
+        assert_eq!(column, captured);
     }
 
     /// Memory that starts with ones.

@@ -19,6 +19,7 @@ use rand::{Rng, SeedableRng};
 
 use super::PIECE;
 use super::fresh::{between, is_fresh, spread};
+use super::places::Places;
 use super::runs::{Favours, Run, draw_runs};
 use super::structure::{self, Structure};
 use super::unique::{Kept, MIN_SHUFFLED};
@@ -27,6 +28,7 @@ use crate::recorded::Recorded;
 use crate::session::WIDEST_ELEMENT;
 
 const TOO_FEW: &str = "too few values for a new order in each call";
+const TOO_MANY: &str = "too many values to be put into another order for each call";
 
 /// An input of more bytes is drawn by several threads. Only inputs on a card are that large.
 const DRAWN_BY_ONE: u64 = 8 << 20;
@@ -41,7 +43,15 @@ pub(super) enum Source {
     Drawn { values: Vec<u8>, width: usize, bytes: u64, fresh: bool },
     /// The captured elements in another order. If `fresh`, they are sorted, and other values in their range replace
     /// them.
-    Shuffled { captured: Vec<u8>, order: Vec<u8>, width: usize, fresh: bool, kept: Kept },
+    Shuffled {
+        captured: Vec<u8>,
+        order: Vec<u8>,
+        width: usize,
+        fresh: bool,
+        kept: Kept,
+        /// If the tensor is a view, its places, and all elements from its first to its last.
+        view: Option<(Places, Vec<u8>)>,
+    },
 }
 
 /// The reason why an input keeps its captured values, in a few words.
@@ -77,22 +87,29 @@ impl Source {
         let bytes = range.end - range.start;
         let shuffled = tensor.dtype.kind() == Kind::Integer || gives_positions(&recorded.outputs);
         if shuffled && room / 2 < bytes {
-            return Ok(Err("too many values to be put into another order for each call"));
+            return Ok(Err(TOO_MANY));
         }
-        if shuffled && to_index(bytes) / tensor.dtype.element_len() < MIN_SHUFFLED {
+        let places = Places::of(tensor);
+        let width = tensor.dtype.element_len();
+        let is_view = shuffled && places.has_gaps;
+        if is_view && room < bytes + 2 * (places.elements() * width) as u64 {
+            return Ok(Err(TOO_MANY));
+        }
+        if shuffled && places.elements() < MIN_SHUFFLED {
             return Ok(Err(TOO_FEW));
         }
         let mut captured = vec![0; to_index(bytes)];
         recorded.capture.read_range(tensor.storage, range.start, &mut captured)?;
-        let width = tensor.dtype.element_len();
+        let all = is_view.then(|| captured.clone());
+        places.gather(&mut captured, width);
         Ok(match structure::of(tensor, &captured) {
             Some(kept) => Err(kept_because(kept)),
             None if shuffled => {
                 let fresh = is_fresh(tensor.dtype, &captured);
                 let mut kept =
-                    if fresh { Kept::Nothing } else { by_width!(width, Kept::of(tensor, &captured)) };
+                    if fresh { Kept::Nothing } else { by_width!(width, Kept::of(&places.shape, &captured)) };
                 if kept == Kept::Nothing && is_index(tensor.dtype) {
-                    let others = parallel_indices(recorded, tensor, room - bytes)?;
+                    let others = parallel_indices(recorded, tensor, &places, room - bytes)?;
                     kept = by_width!(width, Kept::tuples(&captured, &others)).unwrap_or(kept);
                 }
                 if kept.has_few_orders(width) {
@@ -101,7 +118,8 @@ impl Source {
                 if fresh {
                     captured = sorted_sample(tensor.dtype, &captured, bytes);
                 }
-                Ok(Self::Shuffled { order: captured.clone(), captured, width, fresh, kept })
+                let view = all.map(|all| (places, all));
+                Ok(Self::Shuffled { order: captured.clone(), captured, width, fresh, kept, view })
             }
             None => {
                 let fresh = is_fresh(tensor.dtype, &captured);
@@ -117,9 +135,11 @@ impl Source {
         mut write: impl FnMut(u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         match self {
-            Self::Shuffled { captured, order, width, fresh, kept } => {
+            Self::Shuffled { captured, order, width, fresh, kept, view } => {
                 by_width!(*width, reorder(captured, order, *fresh, kept, random));
-                write(0, order)
+                let Some((places, all)) = view else { return write(0, order) };
+                places.scatter(order, all, *width);
+                write(0, all)
             }
             Self::Drawn { values, width, bytes, fresh } => {
                 let elements = (*bytes / *width as u64).max(1);
@@ -158,7 +178,12 @@ fn is_index(dtype: DType) -> bool {
 
 /// Reads the other index tensors of the same shape, which may form tuples with this one. Those that do not fit into
 /// `room` bytes are left out.
-fn parallel_indices(recorded: &Recorded, tensor: &Tensor, room: u64) -> Result<Vec<Vec<u8>>, CaptureError> {
+fn parallel_indices(
+    recorded: &Recorded,
+    tensor: &Tensor,
+    places: &Places,
+    room: u64,
+) -> Result<Vec<Vec<u8>>, CaptureError> {
     let mut left = room;
     let is_parallel = |other: &&Tensor| {
         is_index(other.dtype)
@@ -173,6 +198,7 @@ fn parallel_indices(recorded: &Recorded, tensor: &Tensor, room: u64) -> Result<V
         if length <= left {
             let mut bytes = vec![0; to_index(length)];
             recorded.capture.read_range(other.storage, range.start, &mut bytes)?;
+            places.gather(&mut bytes, other.dtype.element_len());
             found.push(bytes);
             left -= length;
         }
@@ -429,6 +455,7 @@ mod tests {
             width: 4,
             fresh: true,
             kept: Kept::Nothing,
+            view: None,
         };
         let one = written(&mut shuffled, 1, 4000);
         assert!(950 < new(&one));
@@ -445,6 +472,7 @@ mod tests {
             width: 8,
             fresh: false,
             kept: Kept::Nothing,
+            view: None,
         };
         let (one, other) = (written(&mut source, 1, 8000), written(&mut source, 2, 8000));
         let sorted = |bytes: &[u8]| {

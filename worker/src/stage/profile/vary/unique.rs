@@ -5,8 +5,6 @@
 //! uniqueness is kept along every axis that has it. Some functions take a tuple of index tensors, such as the rows and
 //! columns of `index_put`. If only their tuples are distinct, each value is replaced everywhere by another one.
 
-use opt_shared::capture::Tensor;
-use opt_shared::units::to_index;
 use rand::Rng;
 use rand::rngs::SmallRng;
 
@@ -29,14 +27,14 @@ pub(super) enum Kept {
 }
 
 impl Kept {
-    /// `bytes` are all elements of the tensor, from the first to the last. Takes as much memory as they do.
-    pub(super) fn of<const WIDTH: usize>(tensor: &Tensor, bytes: &[u8]) -> Self {
+    /// `bytes` are the elements of a tensor of this shape, in row-major order. Takes as much memory as they do.
+    pub(super) fn of<const WIDTH: usize>(shape: &[usize], bytes: &[u8]) -> Self {
         let elements = bytes.as_chunks::<WIDTH>().0;
-        let shape: Vec<usize> = tensor.shape.iter().map(|&length| to_index(length)).collect();
         let long = shape.iter().filter(|&&length| 1 < length).count();
-        if !tensor.is_contiguous() || long < 2 || are_distinct(elements.iter().copied()) {
+        if long < 2 || are_distinct(elements.iter().copied()) {
             return Self::Nothing;
         }
+        let shape = shape.to_vec();
         let mut found = unique_axes(&shape, elements);
         let (first, second) = (found.next(), found.next());
         drop(found);
@@ -177,27 +175,10 @@ fn are_distinct<const WIDTH: usize>(elements: impl Iterator<Item = [u8; WIDTH]>)
 
 #[cfg(test)]
 mod tests {
-    use opt_shared::capture::{DType, contiguous_strides};
-    use opt_shared::ids::StorageId;
     use proptest::prelude::*;
     use rand::SeedableRng;
 
     use super::*;
-
-    fn tensor(shape: &[u64]) -> Tensor {
-        Tensor {
-            object: 0,
-            dtype: DType::UInt8,
-            shape: shape.to_vec(),
-            stride: contiguous_strides(shape),
-            storage_offset: 0,
-            storage: StorageId(0),
-            requires_grad: false,
-            parameter: false,
-            conjugate: false,
-            negative: false,
-        }
-    }
 
     #[test]
     fn uniqueness_is_found_along_the_axes_that_have_it() {
@@ -213,13 +194,13 @@ mod tests {
             (&[1, 4], &[0, 1, 1, 0], Kept::Nothing),
             (&[2, 2, 2], &[0, 1, 2, 3, 0, 1, 2, 3], Kept::Axes { shape: vec![2, 2, 2] }),
         ] {
-            assert_eq!(Kept::of::<1>(&tensor(shape), values), kept, "{shape:?} {values:?}");
+            assert_eq!(Kept::of::<1>(shape, values), kept, "{shape:?} {values:?}");
         }
     }
 
     #[test]
     fn orders_differ_and_few_of_them_are_not_enough() {
-        let kept = Kept::of::<1>(&tensor(&[2, 3]), &[0, 1, 2, 0, 1, 2]);
+        let kept = Kept::of::<1>(&[2, 3], &[0, 1, 2, 0, 1, 2]);
         let orders: std::collections::BTreeSet<Vec<u8>> = (0..200)
             .map(|seed| {
                 let mut values = vec![0, 1, 2, 0, 1, 2];
@@ -287,12 +268,12 @@ mod tests {
     proptest! {
         #[test]
         fn new_order_has_the_same_values_and_keeps_them_distinct_along_the_same_axes(
-            shape in prop::collection::vec(1u64..5, 1..4), modulus in 1u8..9, seed in any::<u64>(),
+            shape in prop::collection::vec(1usize..5, 1..4), modulus in 1u8..9, seed in any::<u64>(),
         ) {
-            let count = shape.iter().product::<u64>();
-            let values: Vec<u8> = (0..count).map(|at| u8::try_from(at * 3 % u64::from(modulus)).expect("small")).collect();
-            let tensor = tensor(&shape);
-            let kept = Kept::of::<1>(&tensor, &values);
+            let count = shape.iter().product::<usize>();
+            let values: Vec<u8> =
+                (0..count).map(|at| u8::try_from(at * 3 % usize::from(modulus)).expect("small")).collect();
+            let kept = Kept::of::<1>(&shape, &values);
             let mut now = values.clone();
             kept.reorder(now.as_chunks_mut::<1>().0, &mut SmallRng::seed_from_u64(seed));
             let sorted = |values: &[u8]| {
@@ -301,9 +282,8 @@ mod tests {
                 sorted
             };
             prop_assert_eq!(sorted(&now), sorted(&values));
-            let sizes: Vec<usize> = shape.iter().map(|&length| to_index(length)).collect();
             let unique = |values: &[u8]| -> Vec<usize> {
-                unique_axes(&sizes, values.as_chunks::<1>().0).collect()
+                unique_axes(&shape, values.as_chunks::<1>().0).collect()
             };
             if kept != Kept::Nothing {
                 let after = unique(&now);

@@ -1,0 +1,138 @@
+//! The elements of an input that its tensor uses. Pure.
+//!
+//! A view, such as a column of a table, has other elements between its own. Their values must not become elements of the
+//! view: they may be out of range.
+
+use opt_shared::capture::Tensor;
+use opt_shared::units::to_index;
+
+#[derive(Debug)]
+pub(super) struct Places {
+    /// The sizes of the axes, from the widest stride to the narrowest. Axes of one element are left out, and so are those
+    /// that `expand` added, which have no elements of their own.
+    pub(super) shape: Vec<usize>,
+    strides: Vec<usize>,
+    /// True if other elements lie between those of the tensor.
+    pub(super) has_gaps: bool,
+}
+
+impl Places {
+    /// If the tensor's elements overlap, as those of a sliding window do, they count as one axis.
+    pub(super) fn of(tensor: &Tensor) -> Self {
+        let axes = tensor.shape.iter().zip(&tensor.stride);
+        let mut axes: Vec<(usize, usize)> = axes
+            .filter(|&(&size, &stride)| 1 < size && stride != 0)
+            .map(|(&size, &stride)| (to_index(stride), to_index(size)))
+            .collect();
+        axes.sort_unstable_by(|one, other| other.cmp(one));
+        let all = to_index(tensor.extent_elements());
+        let mut extent = 1;
+        for &(stride, size) in axes.iter().rev() {
+            if stride < extent {
+                return Self { shape: vec![all], strides: vec![1], has_gaps: false };
+            }
+            extent += (size - 1) * stride;
+        }
+        let (strides, shape): (Vec<usize>, Vec<usize>) = axes.into_iter().unzip();
+        let has_gaps = shape.iter().product::<usize>() < all;
+        Self { shape, strides, has_gaps }
+    }
+
+    /// The number of the tensor's elements.
+    pub(super) fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// The positions of the elements, counted from the first one, in ascending order.
+    fn positions(&self) -> impl Iterator<Item = usize> {
+        (0..self.elements()).map(|mut number| {
+            let axes = self.shape.iter().zip(&self.strides).rev();
+            axes.map(|(&size, &stride)| {
+                let at = number % size;
+                number /= size;
+                at * stride
+            })
+            .sum()
+        })
+    }
+
+    /// Keeps only the tensor's elements. `all` are those from the first to the last.
+    pub(super) fn gather(&self, all: &mut Vec<u8>, width: usize) {
+        if self.has_gaps {
+            for (number, at) in self.positions().enumerate() {
+                all.copy_within(at * width..(at + 1) * width, number * width);
+            }
+            all.truncate(self.elements() * width);
+        }
+    }
+
+    /// Writes the tensor's elements to their positions.
+    pub(super) fn scatter(&self, elements: &[u8], all: &mut [u8], width: usize) {
+        for (at, element) in self.positions().zip(elements.chunks_exact(width)) {
+            all[at * width..(at + 1) * width].copy_from_slice(element);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use opt_shared::capture::DType;
+    use opt_shared::ids::StorageId;
+
+    use super::*;
+
+    fn places(shape: &[u64], stride: &[u64]) -> Places {
+        Places::of(&Tensor {
+            object: 0,
+            dtype: DType::UInt8,
+            shape: shape.to_vec(),
+            stride: stride.to_vec(),
+            storage_offset: 3,
+            storage: StorageId(0),
+            requires_grad: false,
+            parameter: false,
+            conjugate: false,
+            negative: false,
+        })
+    }
+
+    #[test]
+    fn places_are_those_of_the_elements_of_the_view() {
+        for (shape, stride, sizes, positions) in [
+            (&[2, 3][..], &[3, 1][..], &[2, 3][..], None),
+            (&[3, 2], &[1, 3], &[2, 3], None),
+            (&[1, 4, 1], &[9, 1, 7], &[4], None),
+            // A column of a table, and its first two columns.
+            (&[4], &[3], &[4], Some(&[0, 3, 6, 9][..])),
+            (&[3, 2], &[5, 1], &[3, 2], Some(&[0, 1, 5, 6, 10, 11])),
+            (&[2, 3], &[1, 5], &[3, 2], Some(&[0, 1, 5, 6, 10, 11])),
+            // Expanded along the second axis.
+            (&[4, 7], &[1, 0], &[4], None),
+            (&[4, 7], &[2, 0], &[4], Some(&[0, 2, 4, 6])),
+            // A window of three elements slides over five.
+            (&[3, 3], &[1, 1], &[5], None),
+            (&[], &[], &[], None),
+            (&[5, 5], &[0, 0], &[], None),
+        ] {
+            let found = places(shape, stride);
+            assert_eq!(found.shape, sizes, "{shape:?} {stride:?}");
+            assert_eq!(found.has_gaps, positions.is_some(), "{shape:?} {stride:?}");
+            let expected = positions.map_or_else(|| (0..found.elements()).collect(), <[usize]>::to_vec);
+            assert_eq!(found.positions().collect::<Vec<_>>(), expected, "{shape:?} {stride:?}");
+        }
+    }
+
+    #[test]
+    fn elements_are_gathered_and_scattered_around_the_others() {
+        let column = places(&[3], &[2]);
+        let gathered = |places: &Places, mut all: Vec<u8>, width| {
+            places.gather(&mut all, width);
+            all
+        };
+        assert_eq!(gathered(&column, vec![1, 1, 9, 9, 2, 2, 9, 9, 3, 3], 2), [1, 1, 2, 2, 3, 3]);
+        let mut all = [1, 9, 2, 9, 3];
+        column.scatter(&[5, 6, 7], &mut all, 1);
+        assert_eq!(all, [5, 9, 6, 9, 7]);
+        assert_eq!(gathered(&places(&[2, 2], &[1, 2]), vec![1, 2, 3, 4], 1), [1, 2, 3, 4]);
+    }
+}
