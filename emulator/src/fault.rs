@@ -181,6 +181,14 @@ pub struct SourceLine {
     pub line: u32,
 }
 
+impl SourceLine {
+    /// The file's name without its folder, which is deleted after a build.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.file.rsplit('/').next().unwrap_or_default()
+    }
+}
+
 /// A fault of the device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub struct Fault {
@@ -291,7 +299,7 @@ impl fmt::Display for FaultKind {
                     site.line
                 )?;
                 if let Some(source) = &site.source {
-                    write!(f, ", {}:{}", source.file, source.line)?;
+                    write!(f, ", {}:{}", source.name(), source.line)?;
                 }
                 f.write_str("; no barrier or fence orders them")
             }
@@ -331,7 +339,7 @@ impl fmt::Display for FaultSite {
             self.function, self.lane, self.line
         )?;
         match &self.source {
-            Some(source) => write!(f, ", {}:{}", source.file, source.line),
+            Some(source) => write!(f, ", {}:{}", source.name(), source.line),
             None => Ok(()),
         }
     }

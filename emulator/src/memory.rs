@@ -209,6 +209,10 @@ impl Allocation {
     }
 }
 
+/// The value of new memory, and of other values that are not defined. As a float, it is NaN, and as an integer, it is
+/// large, so results that use it are wrong.
+pub const UNDEFINED: u32 = 0x7fff_dead;
+
 /// All allocations of a device.
 #[derive(Debug)]
 pub struct Heap {
@@ -256,16 +260,15 @@ impl Heap {
             return Err(out_of_memory);
         }
         let Some(start) = self.find_gap(bytes) else { return Err(out_of_memory) };
-        let allocation = Allocation {
-            start,
-            bytes,
-            read_only,
-            words: Words::Owned((0..bytes.div_ceil(4)).map(|_| AtomicU32::new(0)).collect()),
-            written: Written::default(),
+        let length = bytes.div_ceil(4) as usize;
+        let mut words = Vec::new();
+        let written = if self.tracks_writes { Written::nothing(bytes) } else { Some(Written::default()) };
+        let (Some(written), Ok(())) = (written, words.try_reserve_exact(length)) else {
+            return Err(out_of_memory);
         };
-        if self.tracks_writes {
-            allocation.forget(0, bytes);
-        }
+        words.resize_with(length, || AtomicU32::new(UNDEFINED));
+        let allocation =
+            Allocation { start, bytes, read_only, words: Words::Owned(words.into_boxed_slice()), written };
         self.live.insert(start, Arc::new(allocation));
         self.used += bytes;
         self.peak = self.peak.max(self.used);
@@ -375,6 +378,34 @@ impl Heap {
         }
         let (allocation, offset) = self.containing(address, data.len() as u64)?;
         allocation.read(offset, data);
+        Ok(())
+    }
+
+    /// Copies bytes within the device. Bytes that were never written stay so in the copy. The ranges may overlap.
+    pub fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), Fault> {
+        const PIECE: u64 = 4096;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let (source, source_offset) = self.containing(from, bytes)?;
+        let (target, target_offset) = self.changeable(to, bytes)?;
+        let pieces = bytes.div_ceil(PIECE);
+        for number in 0..pieces {
+            // Before a piece is overwritten, it must have been copied.
+            let at = PIECE * if from < to { pieces - 1 - number } else { number };
+            let length = PIECE.min(bytes - at);
+            let piece = &mut [0; PIECE as usize][..length as usize];
+            let (from, to) = (source_offset + at, target_offset + at);
+            source.read(from, piece);
+            let written: Vec<bool> = match source.tracks_writes() {
+                true => (0..length).map(|byte| source.is_written(from + byte, 1)).collect(),
+                false => Vec::new(),
+            };
+            target.write(to, piece);
+            for (byte, _) in (0..).zip(written).filter(|(_, written)| !written) {
+                target.forget(to + byte, 1);
+            }
+        }
         Ok(())
     }
 

@@ -164,6 +164,51 @@ fn kernels_in_python_and_c_are_timed_beside_torch() {
     scenario.run(&["repro", "runs/plan", "torch", "--entry", "entry_000001"]).expect_exit(0);
 }
 
+/// Along an expanded axis, the recorded output has one element, so only one can be copied. The others must be equal.
+#[test]
+fn returned_tensor_may_be_expanded_like_the_recorded_one() {
+    let Some(python) = interpreter() else { return };
+    let scenario = Scenario::create();
+    let capture = scenario.write("captures/entry_000000.pt", "");
+    let recorded = "import sys, torch; x = torch.randn(3, 1); torch.save({'function_name': 'torch.broadcast_to', \
+                    'args': [x], 'kwargs': {'size': (3, 5)}, 'output': x.expand(3, 5)}, sys.argv[1])";
+    let made = Command::new(&python).args(["-c", recorded]).arg(&capture).status().expect("python starts");
+    assert!(made.success(), "{made}");
+    let expected = [
+        ("view.py", "return x.expand(size)", "PASSED"),
+        ("copy.py", "return x.expand(size).contiguous()", "PASSED"),
+        ("other.py", "return x + torch.tensor([0., 0, 0, 0, 1])", "INCORRECT_NUMERICAL"),
+        ("wrong.py", "return x.expand(size) + 1", "INCORRECT_NUMERICAL"),
+        ("view.cpp", "return x.expand(size);", "PASSED"),
+        ("other.cpp", "auto y = x.expand(size).contiguous(); y[0][4] += 1; return y;", "INCORRECT_NUMERICAL"),
+    ];
+    let mut kernels = String::new();
+    for (name, body, _) in expected {
+        let (text, language) = if name.ends_with(".py") {
+            (format!("import torch\n\ndef run(x, size):\n    {body}\n"), "python")
+        } else {
+            let signature = "torch::Tensor launch(torch::Tensor x, std::vector<int64_t> size)";
+            (format!("#include <torch/types.h>\n\n{signature} {{ {body} }}\n"), "torch-extension")
+        };
+        scenario.write(name, text);
+        kernels.push_str(&format!(
+            "[[job.candidate]]\nname = {name:?}\nlanguage = {language:?}\nsources = [{name:?}]\n"
+        ));
+    }
+    scenario.write(
+        "plan.toml",
+        format!(
+            "[run]\nstages = [\"build\", \"verify\"]\n[build]\npython = {python:?}\nflags = [\"-O0\"]\n[[job]]\n\
+             captures = \"captures\"\nbaseline = \"torch\"\n{kernels}"
+        ),
+    );
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    for (name, _, status) in expected.into_iter().chain([("torch", "", "PASSED")]) {
+        let it = summary.candidate("captures", name);
+        outcome.expect_equal(it["status"].as_str(), Some(status), format_args!("{name}: {}", it["detail"]));
+    }
+}
+
 /// `function_name` of a capture can only name a function of torch.
 #[test]
 fn capture_of_a_function_outside_torch_is_refused() {

@@ -9,6 +9,8 @@
 #include "opt_candidate.h"
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/Scalar.h>
@@ -242,7 +244,21 @@ inline void keep(const at::Tensor &value, const OptTensor *output, int32_t numbe
                std::string("is of dtype ") + at::toString(value.scalar_type()) + ", expected " + at::toString(target.scalar_type()));
     if (value.sizes() != target.sizes())
         reject("opt.IncorrectShape", "has the shape " + to_text(value.sizes()) + ", expected " + to_text(target.sizes()));
-    target.copy_(value);
+    /* A target that was recorded after `expand` has only one element along some axes. */
+    at::Tensor source = value;
+    for (int64_t axis = 0; axis < target.dim(); axis++) {
+        if (target.stride(axis) != 0 || target.size(axis) < 2) continue;
+        const at::Tensor first = source.narrow(axis, 0, 1), others = first.expand_as(source);
+        const bool rounds = at::isFloatingType(source.scalar_type()) || at::isComplexType(source.scalar_type());
+        const double eps = source.itemsize() < 4 ? 0x1p-7 : source.scalar_type() == at::kDouble ? 0x1p-52 : 0x1p-23;
+        const bool same = rounds && source.itemsize() > 1 ? at::allclose(source, others, 8 * eps, 0, true) : at::equal(source, others);
+        if (!same)
+            reject("opt.IncorrectNumerical", "has other elements along axis " + std::to_string(axis) +
+                                                 ", although it was recorded after `expand`");
+        source = first;
+        target = target.narrow(axis, 0, 1);
+    }
+    target.copy_(source);
 }
 
 template <class L> void keep_each(const L &values, const OptAny *outputs, int32_t count) {

@@ -1,5 +1,6 @@
 //! Runs one block of a grid: its warps take turns until all of them have ended.
 
+use std::cell::Cell;
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
 
@@ -41,6 +42,8 @@ pub struct BlockState<'j> {
     /// The number of instructions that this host thread has executed.
     steps: u64,
     turns: u32,
+    /// The work of the running instruction beyond that of an ordinary one, in ordinary instructions.
+    pub extra: Cell<u32>,
 }
 
 /// A fault with its instruction and warp.
@@ -72,7 +75,13 @@ impl<'j> BlockState<'j> {
             progress,
             steps: 0,
             turns: 0,
+            extra: Cell::new(0),
         }
+    }
+
+    /// Returns the extra work of the last instruction.
+    pub fn take_extra(&self) -> u32 {
+        self.extra.take()
     }
 
     /// The value of the clock registers, which count this host thread's instructions. `of_turn` is the number of those

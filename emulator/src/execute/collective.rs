@@ -1,13 +1,53 @@
-//! Shuffles, votes, matches, reductions and elections among the active lanes of a warp.
+//! Shuffles, votes, matches, reductions and elections among lanes of a warp.
 
+use super::block::BlockState;
 use super::vector::write;
-use super::warp::Warp;
-use super::{first_lane, lanes};
+use super::warp::{Part, Warp};
+use super::{Stop, first_lane, lanes};
 use crate::code::{ReduceOp, ShuffleMode, VoteMode, WarpOp};
+use crate::fault::FaultKind;
+use crate::memory::UNDEFINED;
 
 impl Warp {
+    /// Executes an operation among lanes that are at the same instruction. Those with the same mask of members form a
+    /// group, and groups do not see each other. A group waits until all of its members have arrived. Returns the lanes
+    /// that have executed the operation.
+    pub fn collective_in_groups(
+        &mut self,
+        block: &mut BlockState<'_>,
+        op: &WarpOp,
+        active: u32,
+        pc: u32,
+    ) -> Result<u32, Stop> {
+        let Some(row) = op.members() else {
+            self.collective(op, active);
+            return Ok(active);
+        };
+        let members = self.registers.narrow[row as usize];
+        let (mut rest, mut arrived) = (active, 0);
+        while rest != 0 {
+            let mask = members[first_lane(rest)];
+            let group =
+                lanes(rest).filter(|lane| members[*lane] == mask).fold(0, |all, lane| all | 1 << lane);
+            rest &= !group;
+            let outside = group & !mask;
+            if outside != 0 {
+                let what = format!("the lane is not in its own mask of members, {mask:#x}");
+                return Err(Stop::new(FaultKind::InvalidValue(what), first_lane(outside)));
+            }
+            if mask & self.live & !group != 0 {
+                self.gather(Part { pc, mask: group }, mask);
+                continue;
+            }
+            self.collective(op, group);
+            self.note_collective(block, op, group);
+            arrived |= group;
+        }
+        Ok(arrived)
+    }
+
     #[inline(always)]
-    pub fn collective(&mut self, op: &WarpOp, active: u32) {
+    fn collective(&mut self, op: &WarpOp, active: u32) {
         match *op {
             WarpOp::Shuffle { .. } => self.shuffle(op, active),
             WarpOp::Vote { mode, to, flag, .. } => {
@@ -82,7 +122,11 @@ impl Warp {
                 (from, from <= segment.bound)
             }),
         };
-        write(&mut registers.narrow[to as usize], active, |lane| values[from[lane] as usize & 31]);
+        // PTX does not define the value of a lane that does not take part.
+        write(&mut registers.narrow[to as usize], active, |lane| {
+            let from = from[lane] & 31;
+            if active >> from & 1 == 0 { UNDEFINED } else { values[from as usize] }
+        });
         if let Some(row) = in_range {
             registers.set_flags(row, active, reached);
         }

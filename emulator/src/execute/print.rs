@@ -6,6 +6,8 @@ use super::{Stop, lanes};
 use crate::code::CallOp;
 use crate::fault::FaultKind;
 
+/// The number of bytes of a string that can be read in the time of an instruction.
+const TEXT_BYTES_PER_INSTRUCTION: u32 = 8;
 /// The longest string that is read from the device, in bytes.
 const TEXT_BYTES: u64 = 4096;
 
@@ -47,6 +49,7 @@ impl Warp {
                 byte => bytes.push(byte),
             }
         }
+        block.extra.update(|extra| extra + bytes.len() as u32 / TEXT_BYTES_PER_INSTRUCTION);
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 

@@ -79,6 +79,9 @@ pub struct Warp {
     pub backward: u32,
 }
 
+/// The number of bytes of local memory that can be forgotten in the time of an instruction.
+const FORGOTTEN_BYTES: u32 = 1024;
+
 /// The state of a warp's turn: the instructions left in it, and the state of other parts.
 struct Turn {
     left: u32,
@@ -150,9 +153,10 @@ impl Warp {
     }
 
     /// Makes a part wait at a collective instruction for missing lanes. If none is missing, puts it back into the list,
-    /// together with the lanes that wait there.
-    fn gather(&mut self, part: Part, members: u32) {
-        let known = self.gathering.iter().position(|(gathered, _)| gathered.pc == part.pc);
+    /// together with the lanes that wait there with the same mask of members.
+    pub fn gather(&mut self, part: Part, members: u32) {
+        let known =
+            self.gathering.iter().position(|(gathered, mask)| (gathered.pc, *mask) == (part.pc, members));
         let already_there = known.map_or(0, |index| self.gathering.swap_remove(index).0.mask);
         let mask = part.mask | already_there;
         if members & self.live & !mask == 0 {
@@ -324,16 +328,12 @@ impl Warp {
                     return Ok(Pause::PartStopped);
                 }
                 Op::Warp(index) => {
-                    let op = &kernel.warp_ops[index as usize];
-                    let members =
-                        op.members().map_or(active, |row| r.narrow[row as usize][first_lane(active)]);
-                    if members & self.live & !active != 0 {
-                        self.put(pc + 1, mask & !active);
-                        self.gather(Part { pc, mask: active }, members);
+                    let arrived =
+                        self.collective_in_groups(block, &kernel.warp_ops[index as usize], active, pc)?;
+                    if arrived != active {
+                        self.put(pc + 1, mask & !active | arrived);
                         return Ok(Pause::PartStopped);
                     }
-                    self.collective(op, active);
-                    self.note_collective(block, op, active);
                 }
                 Op::Matrix(index) => {
                     if self.live & !active != 0 {
@@ -344,7 +344,10 @@ impl Warp {
                     self.matrix(block, index, active, pc)?;
                 }
                 Op::Copy(index) => self.copy(block, index, active, pc)?,
-                Op::Call(index) => self.call(block, &kernel.call_ops[index as usize], active)?,
+                Op::Call(index) => {
+                    self.call(block, &kernel.call_ops[index as usize], active)?;
+                    turn.left = turn.left.saturating_sub(block.take_extra());
+                }
                 Op::ActiveMask { to } => {
                     let row = &mut r.narrow[to as usize];
                     lanes(active).for_each(|lane| row[lane] = active);
@@ -362,6 +365,7 @@ impl Warp {
                     for lane in lanes(active) {
                         self.local.forget_range(lane as u64 * each + u64::from(offset), u64::from(bytes));
                     }
+                    turn.left = turn.left.saturating_sub(active.count_ones() * (bytes / FORGOTTEN_BYTES));
                 }
                 Op::Nothing => {}
             }

@@ -4,7 +4,7 @@ use super::block::BlockState;
 use super::race::SharedAccess;
 use super::scratch::State;
 use super::warp::Warp;
-use super::{Stop, first_lane, lanes};
+use super::{Stop, lanes};
 use crate::code::{AtomicOp, MemoryAction, MemoryOp, MemorySpace, WarpOp};
 use crate::decode::SHARED_WINDOW;
 use crate::fault::AccessKind;
@@ -74,19 +74,11 @@ impl Warp {
         races.synchronise(op.order, kind, self.index, active);
     }
 
-    /// Records that lanes have executed an operation together. Of these operations, only `bar.warp.sync` orders
-    /// accesses.
-    pub fn note_collective(&self, block: &mut BlockState<'_>, op: &WarpOp, active: u32) {
-        let (WarpOp::Sync { members }, Some(races)) = (op, &mut block.races) else { return };
-        let members = self.registers.narrow[*members as usize];
-        // Lanes with different masks may be at the same instruction.
-        let mut rest = active;
-        while rest != 0 {
-            let mask = members[first_lane(rest)];
-            let group =
-                lanes(rest).filter(|lane| members[*lane] == mask).fold(0, |all, lane| all | 1 << lane);
+    /// Records that a group of lanes has executed an operation together. Of these operations, only `bar.warp.sync`
+    /// orders accesses.
+    pub fn note_collective(&self, block: &mut BlockState<'_>, op: &WarpOp, group: u32) {
+        if let (WarpOp::Sync { .. }, Some(races)) = (op, &mut block.races) {
             races.order_lanes(self.index, group);
-            rest &= !group;
         }
     }
 

@@ -9,6 +9,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct Written(OnceLock<Box<[AtomicU32]>>);
 
 impl Written {
+    /// No byte of an allocation of `end` bytes was written. `None` if memory for the bits is refused.
+    pub fn nothing(end: u64) -> Option<Self> {
+        let length = end.div_ceil(32) as usize;
+        let mut bits = Vec::new();
+        bits.try_reserve_exact(length).ok()?;
+        bits.resize_with(length, || AtomicU32::new(0));
+        Some(Self(OnceLock::from(bits.into_boxed_slice())))
+    }
+
     #[inline(always)]
     pub fn is_tracked(&self) -> bool {
         self.0.get().is_some()

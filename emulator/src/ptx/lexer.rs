@@ -102,7 +102,12 @@ impl<'a> Lexer<'a> {
         };
         self.next = if first.is_ascii_digit() {
             Token::Digits(self.split(number_length(self.rest)))
-        } else if is_in_word(first) || first == '.' {
+        } else if first == '.' {
+            // A directive ends at the next dot: `.reg.b16` is `.reg .b16`.
+            let length = word_length(self.rest);
+            let dot = self.rest[1..length].find('.').map(|at| at + 1);
+            Token::Word(self.split(dot.unwrap_or(length)))
+        } else if is_in_word(first) {
             Token::Word(self.split(word_length(self.rest)))
         } else if first == '"' {
             let Some(end) = self.rest[1..].find('"') else {

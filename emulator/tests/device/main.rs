@@ -1,6 +1,7 @@
 //! Tests of the emulated device through its public interface, mostly with PTX written by hand.
 
 mod counts;
+mod groups;
 mod hostile;
 mod kit;
 mod memory;

@@ -1,6 +1,8 @@
 //! Tests of device memory: allocation, freeing, and refused accesses.
 
-use opt_emulator::{Call, Config, Device, FaultKind, Memory};
+use std::time::Duration;
+
+use opt_emulator::{Call, Config, Device, FaultKind, Launch, Limit, Memory};
 
 use crate::kit::{Bench, REGISTERS, kernel, line_of, load_error};
 
@@ -168,4 +170,50 @@ fn forgotten_bytes_count_as_written_once_the_host_writes_them() {
         bench.run(1, 1, &[buffer]).expect("written bytes");
     }
     assert_eq!(bench.device.forget(buffer, 9).expect_err("too many bytes").code(), 1);
+}
+
+#[test]
+fn copy_on_the_device_keeps_bytes_that_were_never_written_and_allows_overlaps() {
+    let mut bench = Bench::new(&kernel(1, REGISTERS, "ld.global.u64 %rd2, [%a];"));
+    let (from, to) = (bench.buffer(&[7; 16]), bench.buffer(&[0; 16]));
+    bench.device.forget(from, 8).expect("a live buffer");
+    bench.device.copy(to, from, 16).expect("live buffers");
+    let fault = bench.run(1, 1, &[to]).expect_err("the first half was never written");
+    assert!(matches!(fault.kind, FaultKind::Uninitialised(_)), "{fault}");
+    bench.device.forget_fault();
+    bench.run(1, 1, &[to + 8]).expect("the second half was written");
+
+    // More than one piece is copied, in either direction.
+    let bytes: Vec<u8> = (0..=250).cycle().take(20_000).collect();
+    for (to, from) in [(300_u16, 0_u16), (0, 300)] {
+        let buffer = bench.buffer(&bytes);
+        bench.device.copy(buffer + u64::from(to), buffer + u64::from(from), 19_700).expect("a live buffer");
+        let mut expected = bytes.clone();
+        expected.copy_within(usize::from(from)..usize::from(from) + 19_700, to.into());
+        assert!(bench.bytes(buffer, 20_000) == expected, "from {from} to {to}");
+    }
+    for (to, bytes) in [(to, 17), (to + 1, 16), (from - 1, 4), (to, u64::MAX)] {
+        assert_eq!(bench.device.copy(to, from, bytes).expect_err("outside").code(), 1);
+    }
+}
+
+/// Strings are long, so a few prints take much longer than other instructions.
+#[test]
+fn endless_prints_exceed_the_time_limit() {
+    let text = "x".repeat(4000);
+    let declarations = ".extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 v);\n\
+                        .global .align 1 .b8 format[3] = {37, 115, 0};\n.global .align 1 .b8 text[4096];\n";
+    let body = "mov.u64 %rd1, format;\nmov.u64 %rd2, text;\nst.local.u64 [list], %rd2;\nmov.u64 %rd3, list;\n\
+                cvta.local.u64 %rd3, %rd3;\nAGAIN:\n{\n.param .b64 p0;\nst.param.b64 [p0], %rd1;\n.param .b64 p1;\n\
+                st.param.b64 [p1], %rd3;\n.param .b32 q;\ncall.uni (q), vprintf, (p0, p1);\n}\nbra AGAIN;";
+    let registers = format!("{REGISTERS}\n.local .align 8 .b8 list[8];");
+    let ptx = kernel(0, &registers, body).replace(".visible", &format!("{declarations}.visible"));
+    let mut bench = Bench::new(&ptx);
+    let (address, _) = bench.module.global("text").expect("a variable");
+    bench.device.write(address, text.as_bytes()).expect("a live buffer");
+    let function = bench.module.function("k").expect("the kernel");
+    let limit = Limit { time: Duration::from_millis(50), ..Limit::default() };
+    let launch = Launch { grid: [1; 3], block: [32, 1, 1], shared_bytes: 0, params: Vec::new(), limit };
+    let fault = bench.device.launch(&function, &launch).expect_err("an endless loop");
+    assert!(matches!(fault.kind, FaultKind::Timeout(_)), "{fault}");
 }

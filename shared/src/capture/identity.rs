@@ -28,6 +28,11 @@ impl FileIdentity {
             modified: i128::from(metadata.mtime()) * 1_000_000_000 + i128::from(metadata.mtime_nsec()),
         })
     }
+
+    /// Time of the last modification, in nanoseconds since 1970.
+    pub fn modified(&self) -> i128 {
+        self.modified
+    }
 }
 
 #[cfg(test)]

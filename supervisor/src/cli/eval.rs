@@ -51,6 +51,11 @@ pub(super) struct EvalArguments {
 pub(super) fn eval(arguments: EvalArguments) -> CommandResult {
     log::start();
     let file = absolute(&arguments.file)?;
+    // Opening a pipe would wait for its other end.
+    if std::fs::metadata(&file).is_ok_and(|it| !it.is_file()) {
+        let what = anyhow::anyhow!("cannot submit `{file}`: it is not a regular file (name a source file)");
+        return Err(Failure::usage(what));
+    }
     let (ended, result) = match open_run(&arguments.plan)? {
         Some(client) => (None, by_open_run(client, &arguments, &file)?),
         None => {

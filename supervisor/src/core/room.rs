@@ -38,7 +38,7 @@ const INODES: Limit = Limit { least: 128, enough: 256 };
 /// workers and runners of a run have threads.
 const PIDS: Limit = Limit { least: 32, enough: 64 };
 
-/// A resource that is too scarce for builds.
+/// A resource that is too scarce for builds. `needed` is the amount with which they start again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
     Disk { free: Bytes, needed: Bytes },
@@ -54,12 +54,12 @@ impl Shortage {
     fn below(room: &Room, mark: fn(&Limit) -> u64) -> Option<Self> {
         let short = |free: Option<u64>, limit: &Limit| free.filter(|&free| free < mark(limit));
         if let Some(free) = short(room.disk.map(Bytes::get), &DISK) {
-            return Some(Self::Disk { free: Bytes::new(free), needed: Bytes::new(mark(&DISK)) });
+            return Some(Self::Disk { free: Bytes::new(free), needed: Bytes::new(DISK.enough) });
         }
         if let Some(free) = short(room.inodes, &INODES) {
-            return Some(Self::Inodes { free, needed: mark(&INODES) });
+            return Some(Self::Inodes { free, needed: INODES.enough });
         }
-        short(room.pids, &PIDS).map(|free| Self::Pids { free, needed: mark(&PIDS) })
+        short(room.pids, &PIDS).map(|free| Self::Pids { free, needed: PIDS.enough })
     }
 
     fn numbers(&self) -> Vec<(&'static str, u64)> {
@@ -213,7 +213,7 @@ mod tests {
             (
                 Room { disk: Some(Bytes::mib(31)), ..plenty },
                 Some(
-                    "31.0 MiB are free on the disk of the run's folder, and builds need 32.0 MiB (delete files to make space)",
+                    "31.0 MiB are free on the disk of the run's folder, and builds need 64.0 MiB (delete files to make space)",
                 ),
             ),
             (Room { inodes: Some(127), ..plenty }, Some("127 more files can be created")),
@@ -233,10 +233,10 @@ mod tests {
         for (room, numbers) in [
             (
                 Room { disk: Some(Bytes::mib(31)), ..Room::default() },
-                [("free_bytes", 31 << 20), ("needed_bytes", 32 << 20)],
+                [("free_bytes", 31 << 20), ("needed_bytes", 64 << 20)],
             ),
-            (Room { inodes: Some(127), ..Room::default() }, [("free_inodes", 127), ("needed_inodes", 128)]),
-            (Room { pids: Some(31), ..Room::default() }, [("free_pids", 31), ("needed_pids", 32)]),
+            (Room { inodes: Some(127), ..Room::default() }, [("free_inodes", 127), ("needed_inodes", 256)]),
+            (Room { pids: Some(31), ..Room::default() }, [("free_pids", 31), ("needed_pids", 64)]),
         ] {
             assert_eq!(Shortage::of(&room).map(|it| it.numbers()), Some(numbers.to_vec()));
         }

@@ -92,9 +92,8 @@ pub(super) fn expand(pattern: &str, base: &Path, max: usize) -> Result<Vec<Match
         }
         let entry = match entry {
             Ok(entry) => entry,
-            // A link to a parent folder leads only to visited files, and a dangling link leads to none.
-            Err(error) if error.loop_ancestor().is_some() => continue,
-            Err(error) if error.io_error().is_some_and(|io| io.kind() == std::io::ErrorKind::NotFound) => {
+            // A link to a parent folder leads only to visited files. A dangling link, or one to itself, leads to none.
+            Err(error) if error.loop_ancestor().is_some() || error.io_error().is_some_and(leads_nowhere) => {
                 continue;
             }
             Err(error) => {
@@ -123,6 +122,11 @@ pub(super) fn expand(pattern: &str, base: &Path, max: usize) -> Result<Vec<Match
     }
     found.sort_by(|a, b| a.relative().cmp(b.relative()));
     Ok(found)
+}
+
+fn leads_nowhere(error: &std::io::Error) -> bool {
+    error.kind() == std::io::ErrorKind::NotFound
+        || error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error())
 }
 
 /// Returns an error if a path is not that of a regular file.
@@ -285,10 +289,11 @@ mod tests {
     }
 
     #[test]
-    fn expand_ignores_links_to_parents_and_dangling_links() {
+    fn expand_ignores_links_to_parents_to_themselves_and_to_nothing() {
         let folder = tree(&["k/a.c"]);
         std::os::unix::fs::symlink(folder.path().join("k"), folder.path().join("k/loop")).unwrap();
         std::os::unix::fs::symlink("nowhere", folder.path().join("k/dangling.c")).unwrap();
+        std::os::unix::fs::symlink("self.c", folder.path().join("k/self.c")).unwrap();
         let found = expand("k/**/*.c", folder.path(), 100).unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
     }

@@ -96,10 +96,11 @@ pub(crate) fn verdict_of_refusal(text: String) -> Verdict {
 }
 
 /// The prefixes of error texts, and the statuses that they name.
-const NAMED: [(&str, Status); 10] = [
+const NAMED: [(&str, Status); 11] = [
     ("opt.Raised: ", Status::RuntimeError),
     ("opt.IncorrectShape: ", Status::IncorrectShape),
     ("opt.IncorrectDtype: ", Status::IncorrectDtype),
+    ("opt.IncorrectNumerical: ", Status::IncorrectNumerical),
     ("opt.HostMemory: ", Status::HostMemoryLimit),
     ("opt.OutOfBounds: ", Status::OutOfBounds),
     ("opt.InputMutated: ", Status::InputMutated),
@@ -129,31 +130,17 @@ pub(crate) fn unless_tasks_were_refused(failure: EntryFailure, tasks_refused: bo
 }
 
 /// Returns `failure`, or one that blames the capture if the capture is damaged, as the file's identity and CRCs
-/// show. A file that is damaged or being overwritten may cause wrong values, values that differ between calls, changed
-/// inputs, and deaths by wrong indices, which may lead beyond an input. If the machine lacks the resources for this
-/// check, the host is to blame. `died` is true if the candidate died of the failure. `elsewhere` checks other captures
-/// that the call used.
+/// show. A file that is damaged or being overwritten can cause nearly every failure: a scatter with wrong indices leaves
+/// elements unwritten, or writes beside its output. If the machine lacks the resources for this check, the host is to
+/// blame. `elsewhere` checks other captures that the call used.
 pub(crate) fn unless_damaged(
     failure: EntryFailure,
-    died: bool,
     recorded: &Recorded,
     elsewhere: impl FnOnce() -> Result<(), CaptureError>,
 ) -> Result<EntryFailure, SessionError> {
-    // Damaged inputs can explain an access out of bounds that killed the candidate. They cannot explain unwritten
-    // outputs, nor stray writes right beside an output, because a wrong index leads far away.
-    let reached_beyond = died && failure.status == Status::OutOfBounds;
-    let may_be_damage = reached_beyond
-        || matches!(
-            failure.status,
-            Status::IncorrectNumerical
-                | Status::RuntimeError
-                | Status::Crashed
-                | Status::Timeout
-                | Status::InputMutated
-                | Status::Nondeterministic
-                | Status::InfraError
-        );
-    if !may_be_damage {
+    // A candidate usually decides by the shapes whether it supports an entry, and a capture that cannot be read is
+    // already to blame.
+    if matches!(failure.status, Status::Unsupported | Status::CaptureError) {
         return Ok(failure);
     }
     let fault = match recorded.check_unchanged() {

@@ -158,6 +158,10 @@ impl JobFacts {
         }
         hasher.update(name.as_bytes());
         hasher.update(&file.get().to_le_bytes());
+        // Only the time of its last change shows that a file without CRCs was replaced by one of the same size.
+        if storages.iter().any(|storage| storage.crc32.is_none()) {
+            hasher.update(&identity.map_or(0, |it| it.modified()).to_le_bytes());
+        }
         self.bytes += file;
         constants.observe(&facts.pieces, page);
         repeated.observe(&storages, &arguments);

@@ -61,6 +61,10 @@ impl Runtime {
         if bytes == 0 {
             return 0;
         }
+        if isize::try_from(bytes).is_err() {
+            return self
+                .refused(INVALID_VALUE, format!("a copy has {bytes} bytes, which may be a negative number"));
+        }
         let (into_device, from_device) = match kind {
             HOST_TO_HOST => (false, false),
             TO_DEVICE => (true, false),
@@ -92,10 +96,7 @@ impl Runtime {
                 let target = unsafe { std::slice::from_raw_parts_mut(target, bytes) };
                 self.device.read(from as u64, target)
             }
-            (true, true) => {
-                let mut data = vec![0; bytes];
-                self.device.read(from as u64, &mut data).and_then(|()| self.device.write(to as u64, &data))
-            }
+            (true, true) => self.device.copy(to as u64, from as u64, bytes as u64),
         };
         self.code_of(result, WHAT)
     }

@@ -64,13 +64,13 @@ impl CallErrors {
     }
 }
 
-/// Describes the thread and the line. Names a source file without its folder, because the folder of a build is deleted.
+/// Describes the thread and the line.
 fn describe_site(site: &FaultSite) -> String {
     let FaultSite { block, thread, lane, line, .. } = site;
-    let source = site.source.as_ref().map_or_else(String::new, |source| {
-        let file = source.file.rsplit('/').next().unwrap_or_default();
-        format!(", {file}:{}", source.line)
-    });
+    let source = site
+        .source
+        .as_ref()
+        .map_or_else(String::new, |source| format!(", {}:{}", source.name(), source.line));
     format!(", block {block:?}, thread {thread:?}, lane {lane}, PTX line {line}{source}")
 }
 

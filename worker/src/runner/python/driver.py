@@ -308,6 +308,26 @@ def raise_mismatch(returned, path, dtype, shape):
     raise WrongResult(f"opt.Raised: `{path}` has the layout {returned.layout}, expected torch.strided")
 
 
+def one_along(tensor, axes):
+    """Returns a view of the first element along each of these axes."""
+    for axis in axes:
+        tensor = tensor.narrow(axis, 0, 1)
+    return tensor
+
+
+def one_of_each(returned, path, axes):
+    """Returns the first elements along axes along which the recorded output has only one. The others must be equal, apart from rounding."""
+    first = one_along(returned, axes)
+    others, dtype = first.expand_as(returned), returned.dtype
+    if (dtype.is_floating_point or dtype.is_complex) and 1 < dtype.itemsize:
+        same = torch.allclose(returned, others, rtol=8 * torch.finfo(dtype).eps, atol=0, equal_nan=True)
+    else:
+        same = torch.equal(returned, others)
+    if not same:
+        raise WrongResult(f"opt.IncorrectNumerical: the elements of `{path}` along the axes {axes} must be equal, because it was recorded after `expand`")
+    return first
+
+
 class CallSource:
     """Builds the source of a function that makes the call of one entry, and the values that the source refers to."""
 
@@ -376,7 +396,12 @@ def caller(function, entry, destination, state=None, kept=True):
                 f"if {returned}.dtype is not {dtype} or {returned}.shape != {shape} or not {returned}.is_cpu or {returned}.layout is not "
                 f"strided: raise_mismatch({returned}, {paths}[{index}], {dtype}, {shape})"
             )
-            lines.append(f"copy(tensor(o{index}), {returned})")
+            expanded = output["expanded"]
+            if expanded:
+                lines.append(f"{returned} = one_of_each({returned}, {paths}[{index}], {text.value(expanded)})")
+                lines.append(f"copy(one_along(tensor(o{index}), {text.value(expanded)}), {returned})")
+            else:
+                lines.append(f"copy(tensor(o{index}), {returned})")
     body = "\n".join(f"        {line}" for line in lines)
     source = f"def call({', '.join(given)}):\n    try:\n{body}\n    except BaseException as error:\n        return failed(error)\n"
     names = {
@@ -388,6 +413,8 @@ def caller(function, entry, destination, state=None, kept=True):
         "single_tensor": single_tensor,
         "all_tensors": all_tensors,
         "raise_mismatch": raise_mismatch,
+        "one_along": one_along,
+        "one_of_each": one_of_each,
         "failed": failed,
         "unsupported": UNSUPPORTED,
         **text.values,

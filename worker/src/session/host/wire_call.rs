@@ -3,6 +3,7 @@
 use opt_shared::arguments::{
     ArgumentValue, BindError, Call, Entry, EntryError, Form, Signature, call, returned,
 };
+use opt_shared::capture::Tensor;
 use serde::Serialize;
 
 use crate::recorded::Recorded;
@@ -48,6 +49,8 @@ struct Output<'a> {
     path: &'a str,
     dtype: &'a str,
     shape: &'a [u64],
+    /// The axes along which the output has only one element, because it was recorded after `expand`.
+    expanded: Vec<usize>,
 }
 
 pub(super) fn wire_call(
@@ -68,11 +71,17 @@ pub(super) fn wire_call(
         path: &output.path,
         dtype: output.tensor.dtype.name(),
         shape: &output.tensor.shape,
+        expanded: expanded(&output.tensor),
     });
     let state = if form == Form::Settled { state(recorded, signature) } else { Vec::new() };
     let wire = CallText { call, tensors: &tensors, outputs: outputs.collect(), state };
     let text = serde_json::to_string(&wire).map_err(|source| CallError::Text { entry: name(), source })?;
     Ok(WireCall { text, tensors })
+}
+
+fn expanded(tensor: &Tensor) -> Vec<usize> {
+    let axes = tensor.shape.iter().zip(&tensor.stride).enumerate();
+    axes.filter(|(_, (size, stride))| 1 < **size && **stride == 0).map(|(axis, _)| axis).collect()
 }
 
 fn state<'a>(recorded: &'a Recorded, signature: &'a Signature) -> Vec<State<'a>> {

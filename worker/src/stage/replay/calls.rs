@@ -156,12 +156,11 @@ impl<B: Backend> Calls<'_, B> {
             Ok(took) => return Ok((took, Launches { planned, actual })),
             Err(over) => over,
         };
-        let died = matches!(over, EntryEnd::Died);
         let (failure, end) = failure_of(recorded, over, ending);
         // A failure ends the replay, so there is time to look for damaged captures. Other entries' captures count too,
         // because a constant is loaded from the first capture that contains it.
         let elsewhere = || self.locations.check_crcs(&needs, recorded.capture.path());
-        let failure = unless_damaged(failure, died, recorded, elsewhere)?;
+        let failure = unless_damaged(failure, recorded, elsewhere)?;
         Err(StepError::Failed(Box::new(Failed { step, failure, end })))
     }
 }

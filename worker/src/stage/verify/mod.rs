@@ -280,7 +280,6 @@ impl<'a, B: Backend> Verification<'a, B> {
         let checked = calls.checked;
         let ending = session.finish()?;
         self.record_ending(&ending);
-        let died = matches!(over, Some(EntryEnd::Died));
         let (failure, end) = match over {
             None => (None, None),
             Some(EntryEnd::Failed(failure)) => (Some(*failure), printed(ending.end)),
@@ -295,7 +294,7 @@ impl<'a, B: Backend> Verification<'a, B> {
         let failure = failure.map(|failure| unless_tasks_were_refused(failure, ending.tasks_refused));
         let failure = match failure {
             Some(failure) if self.failed < CHECKED_FAILURES => {
-                Some(unless_damaged(failure, died, recorded, || Ok(()))?)
+                Some(unless_damaged(failure, recorded, || Ok(()))?)
             }
             failure => failure,
         };

@@ -107,7 +107,7 @@ fn fault(call: &'static str, fault: Fault) -> DriverError {
         site.block = Some(found.block);
         site.thread = Some(found.thread);
         site.ptx_line = Some(found.line);
-        site.source = found.source.map(|source| format!("{}:{}", clipped(&source.file), source.line));
+        site.source = found.source.map(|source| format!("{}:{}", clipped(source.name()), source.line));
     }
     site.is_race = matches!(fault.kind, FaultKind::Race { .. });
     if let FaultKind::IllegalAddress(access)

@@ -332,9 +332,10 @@ fn verify_blames_a_damaged_capture_for_failures_that_damage_can_cause() {
         (Play::WrongFrom(0), Status::CaptureError, Some("INCORRECT_NUMERICAL")),
         (Play::code(3), Status::CaptureError, Some("RUNTIME_ERROR")),
         (Play::Dies, Status::CaptureError, Some("CRASHED")),
-        // Damage cannot make a kernel skip its outputs or write next to them.
-        (Play::UnwrittenFrom(0), Status::UnwrittenOutput, None),
-        (Play::WritesBeside(StrayWrite { output: 0, past: 0 }), Status::OutOfBounds, None),
+        // A scatter with wrong indices does this.
+        (Play::UnwrittenFrom(0), Status::CaptureError, Some("UNWRITTEN_OUTPUT")),
+        (Play::WritesBeside(StrayWrite { output: 0, past: 0 }), Status::CaptureError, Some("OUT_OF_BOUNDS")),
+        (Play::code(crate::session::UNSUPPORTED), Status::Unsupported, None),
     ] {
         let report = verify(&ScriptedBackend::playing(&[Script::of(std::slice::from_ref(&play))]), &task);
         assert_eq!(report.head.status, status, "{play:?}: {}", report.head.detail);
