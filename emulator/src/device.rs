@@ -273,15 +273,6 @@ impl Device {
         self.heap.read(address, data)
     }
 
-    /// Copies bytes within the device. Bytes that were never written stay so in the copy.
-    ///
-    /// # Errors
-    /// The same as for `write`.
-    pub fn copy(&mut self, to: u64, from: u64, bytes: u64) -> Result<(), Fault> {
-        self.enter(Call::Write)?;
-        self.heap.copy(to, from, bytes).map_err(|fault| self.failed(fault))
-    }
-
     /// Sets bytes of the device to one value.
     ///
     /// # Errors

@@ -1,6 +1,7 @@
 //! The device's global memory, which the host threads that run blocks share. Addresses of freed allocations are reused
 //! as late as possible.
 
+mod copy;
 mod written;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -378,34 +379,6 @@ impl Heap {
         }
         let (allocation, offset) = self.containing(address, data.len() as u64)?;
         allocation.read(offset, data);
-        Ok(())
-    }
-
-    /// Copies bytes within the device. Bytes that were never written stay so in the copy. The ranges may overlap.
-    pub fn copy(&self, to: u64, from: u64, bytes: u64) -> Result<(), Fault> {
-        const PIECE: u64 = 4096;
-        if bytes == 0 {
-            return Ok(());
-        }
-        let (source, source_offset) = self.containing(from, bytes)?;
-        let (target, target_offset) = self.changeable(to, bytes)?;
-        let pieces = bytes.div_ceil(PIECE);
-        for number in 0..pieces {
-            // Before a piece is overwritten, it must have been copied.
-            let at = PIECE * if from < to { pieces - 1 - number } else { number };
-            let length = PIECE.min(bytes - at);
-            let piece = &mut [0; PIECE as usize][..length as usize];
-            let (from, to) = (source_offset + at, target_offset + at);
-            source.read(from, piece);
-            let written: Vec<bool> = match source.tracks_writes() {
-                true => (0..length).map(|byte| source.is_written(from + byte, 1)).collect(),
-                false => Vec::new(),
-            };
-            target.write(to, piece);
-            for (byte, _) in (0..).zip(written).filter(|(_, written)| !written) {
-                target.forget(to + byte, 1);
-            }
-        }
         Ok(())
     }
 

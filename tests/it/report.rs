@@ -3,6 +3,7 @@
 pub mod browser;
 
 use browser::Browser;
+use opt_tests::users::{User, set_mode};
 use opt_tests::waiting::until;
 use opt_tests::{Outcome, Scenario, Summary, summary::list};
 use rusqlite::Connection;
@@ -47,6 +48,22 @@ fn folder_without_a_run_is_a_usage_error() {
         scenario.run(&["ctl", "--run", folder, "status"]).expect_exit(2);
     }
     scenario.run(&["report", "damaged"]).expect_exit(3);
+}
+
+/// SQLite cannot create its shared memory there.
+#[test]
+fn report_reads_a_run_in_a_folder_that_its_user_cannot_write() {
+    let Some(user) = User::ordinary() else { return };
+    let scenario = Scenario::with_plan(&Plan::softmax(&["fast"]).text());
+    // A question mark begins the options of a name of SQLite's.
+    scenario.run(&["run", "plan.toml", "--dir", "of what?"]).expect_exit(0);
+    set_mode(scenario.path(), 0o755);
+    let arguments = ["report", "of what?"];
+    let mut command = scenario.command_of(&user.program(&scenario), &arguments);
+    user.apply_to(&mut command);
+    let child = command.spawn().expect("the program starts");
+    let outcome = scenario.finish(child, &arguments).expect_exit(0);
+    outcome.expect_stdout(&["fast", "FINISHED"]);
 }
 
 #[test]

@@ -1,6 +1,7 @@
-//! Marks global memory as never written, for programs that fill it with values that no kernel should read.
+//! Global memory that was never written: copies keep this state, and programs that fill memory with values that no
+//! kernel should read can restore it.
 
-use super::Device;
+use super::{Call, Device};
 use crate::fault::Fault;
 
 impl Device {
@@ -11,5 +12,14 @@ impl Device {
     /// The bytes are not inside one allocation (1).
     pub fn forget(&mut self, address: u64, bytes: u64) -> Result<(), Fault> {
         self.heap.forget(address, bytes)
+    }
+
+    /// Copies bytes within the device. Bytes that were never written stay so in the copy.
+    ///
+    /// # Errors
+    /// The same as for `write`.
+    pub fn copy(&mut self, to: u64, from: u64, bytes: u64) -> Result<(), Fault> {
+        self.enter(Call::Write)?;
+        self.heap.copy(to, from, bytes).map_err(|fault| self.failed(fault))
     }
 }

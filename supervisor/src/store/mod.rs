@@ -134,19 +134,26 @@ impl Store {
 
     /// Opens the database of a run for reading. The run may be in progress.
     pub fn read(folder: &Path) -> Result<Self, StoreError> {
-        const OPERATION: &str = "open the run database for reading";
         let path = existing(folder)?;
         // The connection is not read-only, because a reader uses the shared memory of the write-ahead log, and recovers
         // the database after a kill.
-        let connection = match open(&path, OpenFlags::SQLITE_OPEN_READ_WRITE) {
-            Ok(connection) => connection,
-            Err(_) => open(&path, OpenFlags::SQLITE_OPEN_READ_ONLY)
-                .map_err(|source| StoreError::sqlite(&path, OPERATION, source))?,
-        };
-        connection
-            .pragma_update(None, "query_only", true)
-            .map_err(|source| StoreError::sqlite(&path, OPERATION, source))?;
-        let store = Self::configured(connection, path, Vec::new())?;
+        let shared = Self::read_with(&path, &path, OpenFlags::SQLITE_OPEN_READ_WRITE);
+        let is_refused = matches!(shared, Err(StoreError::Sqlite { .. } | StoreError::Full { .. }));
+        if !is_refused || path_of_log(&path).metadata().is_ok_and(|log| log.len() != 0) {
+            return shared;
+        }
+        // The folder cannot be written, so there is no shared memory. As the log is empty, nothing is missing without it.
+        let Some(uri) = immutable_uri(&path) else { return shared };
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
+        Self::read_with(&path, &uri, flags).or(shared)
+    }
+
+    /// `name` is the file's name for SQLite.
+    fn read_with(path: &Path, name: &Path, flags: OpenFlags) -> Result<Self, StoreError> {
+        let fail = |source| StoreError::sqlite(path, "open the run database for reading", source);
+        let connection = open(name, flags).map_err(fail)?;
+        connection.pragma_update(None, "query_only", true).map_err(fail)?;
+        let store = Self::configured(connection, path.to_owned(), Vec::new())?;
         store.check_schema()?;
         Ok(store)
     }
@@ -289,6 +296,19 @@ fn open(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
     Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
 }
 
+fn path_of_log(path: &Path) -> PathBuf {
+    let mut log = path.as_os_str().to_owned();
+    log.push("-wal");
+    log.into()
+}
+
+/// The name of a file of which SQLite assumes that nothing changes it. `None` if the name cannot be written as a URI.
+fn immutable_uri(path: &Path) -> Option<PathBuf> {
+    let path = std::fs::canonicalize(path).ok()?;
+    let escaped: String = path.to_str()?.replace('%', "%25").replace('?', "%3f").replace('#', "%23");
+    Some(format!("file:{escaped}?immutable=1").into())
+}
+
 fn existing(folder: &Path) -> Result<PathBuf, StoreError> {
     let path = folder.join(FILE_NAME);
     match std::fs::metadata(&path) {
@@ -302,10 +322,8 @@ fn existing(folder: &Path) -> Result<PathBuf, StoreError> {
 /// Returns whether both the file and its write-ahead log are empty. Tables that were just created may be only in the
 /// log.
 fn is_empty(path: &Path) -> bool {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
     let length = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
-    length(path) == 0 && length(Path::new(&log)) == 0
+    length(path) == 0 && length(&path_of_log(path)) == 0
 }
 
 #[cfg(test)]
