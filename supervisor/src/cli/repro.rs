@@ -9,6 +9,7 @@ use super::stored::{folder_safe, stored_plan};
 use super::{CommandResult, Failure, ReproArguments, log, print_out};
 use crate::driver::survey::facts::JobFacts;
 use crate::plan::Plan;
+use crate::store::Store;
 
 pub(super) fn repro(arguments: &ReproArguments) -> CommandResult {
     log::start();
@@ -30,6 +31,15 @@ pub(super) fn repro(arguments: &ReproArguments) -> CommandResult {
             facts.broken.unwrap_or_default()
         ))
     })?;
+    let stored =
+        Store::read(&arguments.run_dir).and_then(|store| store.stored_jobs()).map_err(Failure::host)?;
+    let before = stored.into_iter().find(|it| it.name == job.name).and_then(|it| it.captures_digest);
+    if before.is_some_and(|before| before != facts.digest) {
+        tracing::warn!(
+            "the captures of job `{}` have changed since the run, so this result may differ from the run's",
+            job.name
+        );
+    }
     job.params = Some(signature.params);
     job.defaults.extend(signature.defaults);
     job.entries = vec![format!("{name}.pt")];

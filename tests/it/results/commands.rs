@@ -140,6 +140,24 @@ fn failing_call_is_reproduced_alone() {
     unknown.expect_exit(2).expect_stderr(&["softmax/nobody"]);
 }
 
+#[test]
+fn reproduction_says_that_captures_have_changed_since_the_run() {
+    const CHANGED: &str = "have changed since the run";
+    let scenario = Scenario::create();
+    let captures = scenario.copy_captures(&data("demo/torch_nn_functional_softmax"), "captures");
+    let plan = Plan { captures: captures.clone(), ..Plan::softmax(&["fast"]) };
+    scenario.write("plan.toml", plan.text());
+    scenario.run_plan(0, &["--set", "run.stages=[\"build\", \"verify\"]"]);
+    let repeat = || {
+        let arguments = ["repro", "runs/plan", &format!("{SOFTMAX}/fast"), "--entry", "entry_000000"];
+        scenario.run(&arguments).expect_exit(0)
+    };
+    let outcome = repeat();
+    outcome.expect(!outcome.stderr.contains(CHANGED), "the captures are those of the run");
+    std::fs::remove_file(captures.join("entry_000001.pt")).expect("removed");
+    repeat().expect_stderr(&[CHANGED]);
+}
+
 /// The name of a capture is untrusted text.
 #[test]
 fn check_prints_names_without_control_characters() {

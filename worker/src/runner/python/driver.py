@@ -26,7 +26,8 @@ write_now = os.write
 # nothing more can be imported once the runner has become that user.
 IMPORTED_EARLY = (
     "abc array base64 bisect cProfile collections collections.abc concurrent.futures contextlib copy ctypes dataclasses datetime "
-    "decimal enum fractions functools hashlib heapq itertools logging math multiprocessing numbers numpy numpy.random operator "
+    "decimal encodings.ascii encodings.cp1252 encodings.iso8859_1 encodings.latin_1 encodings.utf_8_sig "
+    "enum fractions functools hashlib heapq itertools logging math multiprocessing numbers numpy numpy.random operator "
     "pathlib pickle platform pstats queue random re secrets shutil signal socket statistics string struct subprocess tempfile textwrap threading "
     "time torch torch.nn torch.nn.functional typing typing_extensions uuid warnings weakref"
 ).split()
