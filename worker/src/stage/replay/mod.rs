@@ -63,9 +63,13 @@ pub(crate) fn run<B: Backend>(
             ..
         }))
     );
-    head.context_lost = !backend.can_start_sessions() || (pool_failed && backend.is_device());
+    head.context_lost = is_context_lost(backend.can_start_sessions(), pool_failed, backend.is_device());
     let result = result.map_err(|error| record_error(error, head)).ok();
     Replayed { result: result.map(Box::new) }
+}
+
+fn is_context_lost(can_start_sessions: bool, pool_failed: bool, is_device: bool) -> bool {
+    !can_start_sessions || (pool_failed && is_device)
 }
 
 fn try_run<B: Backend>(

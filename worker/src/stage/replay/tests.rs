@@ -277,3 +277,24 @@ fn replay_blames_an_unreadable_capture_and_blames_the_host_for_an_unusable_recor
 fn replay_reports_times_in_milliseconds() {
     assert_eq!(ms(Duration::from_micros(1_500)), 1.5);
 }
+
+#[test]
+fn context_is_lost_if_no_session_can_start_or_if_the_pool_of_a_device_failed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for (lost_after, lost) in [(1, true), (2, false), (usize::MAX, false)] {
+        let mut backend = ScriptedBackend::playing(&[right()]);
+        backend.lost_after = lost_after;
+        let mut head = Head::passed();
+        run(&backend, &|_, _, _| {}, &task(&folder, &[0]), &mut head);
+        assert_eq!(head.context_lost, lost, "{lost_after}");
+    }
+    for (can_start, pool_failed, is_device, lost) in [
+        (true, false, false, false),
+        (true, false, true, false),
+        (true, true, false, false),
+        (true, true, true, true),
+        (false, false, true, true),
+    ] {
+        assert_eq!(is_context_lost(can_start, pool_failed, is_device), lost);
+    }
+}
