@@ -210,9 +210,9 @@ impl Allocation {
     }
 }
 
-/// The value of new memory, and of other values that are not defined. As a float, it is NaN, and as an integer, it is
-/// large, so results that use it are wrong.
-pub const UNDEFINED: u32 = 0x7fff_dead;
+/// The value of new memory, and of other values that are not defined. As floats of any size, it is NaN, and as an
+/// integer, it is large, so results that use it are wrong.
+pub const UNDEFINED: u32 = 0x7fff_7fff;
 
 /// All allocations of a device.
 #[derive(Debug)]

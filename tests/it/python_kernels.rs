@@ -171,16 +171,20 @@ fn returned_tensor_may_be_expanded_like_the_recorded_one() {
     let scenario = Scenario::create();
     let capture = scenario.write("captures/entry_000000.pt", "");
     let recorded = "import sys, torch; x = torch.randn(3, 1); torch.save({'function_name': 'torch.broadcast_to', \
-                    'args': [x], 'kwargs': {'size': (3, 5)}, 'output': x.expand(3, 5)}, sys.argv[1])";
+                    'args': [x], 'kwargs': {'size': (3, 50000)}, 'output': x.clone().expand(3, 50000)}, sys.argv[1])";
     let made = Command::new(&python).args(["-c", recorded]).arg(&capture).status().expect("python starts");
     assert!(made.success(), "{made}");
     let expected = [
         ("view.py", "return x.expand(size)", "PASSED"),
         ("copy.py", "return x.expand(size).contiguous()", "PASSED"),
-        ("other.py", "return x + torch.tensor([0., 0, 0, 0, 1])", "INCORRECT_NUMERICAL"),
+        ("other.py", "return torch.cat([x.expand(3, 49999), x + 1], 1)", "INCORRECT_NUMERICAL"),
         ("wrong.py", "return x.expand(size) + 1", "INCORRECT_NUMERICAL"),
         ("view.cpp", "return x.expand(size);", "PASSED"),
-        ("other.cpp", "auto y = x.expand(size).contiguous(); y[0][4] += 1; return y;", "INCORRECT_NUMERICAL"),
+        (
+            "other.cpp",
+            "auto y = x.expand(size).contiguous(); y[0][4999] += 1; return y;",
+            "INCORRECT_NUMERICAL",
+        ),
     ];
     let mut kernels = String::new();
     for (name, body, _) in expected {
@@ -198,8 +202,8 @@ fn returned_tensor_may_be_expanded_like_the_recorded_one() {
     scenario.write(
         "plan.toml",
         format!(
-            "[run]\nstages = [\"build\", \"verify\"]\n[build]\npython = {python:?}\nflags = [\"-O0\"]\n[[job]]\n\
-             captures = \"captures\"\nbaseline = \"torch\"\n{kernels}"
+            "[build]\npython = {python:?}\nflags = [\"-O0\"]\n[limits]\nthreads = 1\n[profile]\n\
+             entry_timeout = \"300ms\"\n[[job]]\ncaptures = \"captures\"\nbaseline = \"torch\"\n{kernels}"
         ),
     );
     let (outcome, summary) = scenario.run_plan(0, &[]);

@@ -17,6 +17,9 @@ use crate::fault::{Access, AccessKind, FaultKind, Memory, OtherAccess};
 use crate::limits;
 use crate::memory::View;
 
+/// After this many turns, the time limit is checked.
+const TURNS_PER_CHECK: u32 = 64;
+
 /// The state that the warps of a block share.
 pub struct BlockState<'j> {
     pub kernel: &'j Kernel,
@@ -41,6 +44,7 @@ pub struct BlockState<'j> {
     progress: &'j Progress,
     /// The number of instructions that this host thread has executed.
     steps: u64,
+    /// The number of turns since the time limit was last checked.
     turns: u32,
     /// The work of the running instruction beyond that of an ordinary one, in ordinary instructions.
     pub extra: Cell<u32>,
@@ -79,9 +83,12 @@ impl<'j> BlockState<'j> {
         }
     }
 
-    /// Returns the extra work of the last instruction.
-    pub fn take_extra(&self) -> u32 {
-        self.extra.take()
+    /// Returns the extra work of the last instruction. Long work counts as turns, so that the time limit is checked in
+    /// time.
+    pub fn take_extra(&mut self) -> u32 {
+        let extra = self.extra.take();
+        self.turns = self.turns.wrapping_add(extra / limits::TURN_INSTRUCTIONS);
+        extra
     }
 
     /// The value of the clock registers, which count this host thread's instructions. `of_turn` is the number of those
@@ -184,7 +191,11 @@ impl<'j> BlockState<'j> {
         self.steps += u64::from(steps);
         let all = self.progress.steps.fetch_add(u64::from(steps), Ordering::Relaxed) + u64::from(steps);
         self.turns = self.turns.wrapping_add(1);
-        let late = self.turns.is_multiple_of(64) && self.job.limit.time < self.progress.started.elapsed();
+        let is_due = TURNS_PER_CHECK <= self.turns;
+        if is_due {
+            self.turns = 0;
+        }
+        let late = is_due && self.job.limit.time < self.progress.started.elapsed();
         if all <= self.job.limit.steps && !late {
             return Ok(());
         }

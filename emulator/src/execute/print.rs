@@ -6,6 +6,8 @@ use super::{Stop, lanes};
 use crate::code::CallOp;
 use crate::fault::FaultKind;
 
+/// Strings of a `printf` beyond this many bytes are not formatted.
+const PRINT_BYTES: usize = 64 << 10;
 /// The number of bytes of a string that can be read in the time of an instruction.
 const TEXT_BYTES_PER_INSTRUCTION: u32 = 8;
 /// The longest string that is read from the device, in bytes.
@@ -67,7 +69,8 @@ impl Warp {
         let mut at = arguments;
         let mut count = 0;
         let mut rest = format;
-        while let Some(start) = rest.find('%') {
+        let mut read = 0;
+        while let Some(start) = rest.find('%').filter(|_| read < PRINT_BYTES) {
             text.push_str(&rest[..start]);
             rest = &rest[start + 1..];
             if let Some(after) = rest.strip_prefix('%') {
@@ -101,6 +104,7 @@ impl Warp {
             at = at.wrapping_add(bytes);
             count += 1;
             let string = if kind == b's' { Some(self.text(block, value, lane)?) } else { None };
+            read += string.as_ref().map_or(0, String::len);
             text.push_str(&Directive::new(&flags, kind).format(value, is_long, string));
         }
         text.push_str(rest);

@@ -9,6 +9,9 @@ use crate::fault::FaultKind;
 use crate::lane::mask;
 use crate::limits;
 
+/// The number of bytes of local memory that can be forgotten in the time of an instruction.
+const FORGOTTEN_BYTES_PER_INSTRUCTION: u32 = 1024;
+
 #[derive(Debug)]
 pub struct Registers {
     pub flags: Vec<u32>,
@@ -78,9 +81,6 @@ pub struct Warp {
     /// The number of backward branches since a part last yielded, counted while another part could run.
     pub backward: u32,
 }
-
-/// The number of bytes of local memory that can be forgotten in the time of an instruction.
-const FORGOTTEN_BYTES: u32 = 1024;
 
 /// The state of a warp's turn: the instructions left in it, and the state of other parts.
 struct Turn {
@@ -365,7 +365,9 @@ impl Warp {
                     for lane in lanes(active) {
                         self.local.forget_range(lane as u64 * each + u64::from(offset), u64::from(bytes));
                     }
-                    turn.left = turn.left.saturating_sub(active.count_ones() * (bytes / FORGOTTEN_BYTES));
+                    turn.left = turn
+                        .left
+                        .saturating_sub(active.count_ones() * (bytes / FORGOTTEN_BYTES_PER_INSTRUCTION));
                 }
                 Op::Nothing => {}
             }

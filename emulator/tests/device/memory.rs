@@ -197,20 +197,23 @@ fn copy_on_the_device_keeps_bytes_that_were_never_written_and_allows_overlaps() 
     }
 }
 
-/// Strings are long, so a few prints take much longer than other instructions.
+/// Strings are long and many, so a single print takes much longer than other instructions.
 #[test]
 fn endless_prints_exceed_the_time_limit() {
     let text = "x".repeat(4000);
     let declarations = ".extern .func (.param .b32 r) vprintf(.param .b64 f, .param .b64 v);\n\
-                        .global .align 1 .b8 format[3] = {37, 115, 0};\n.global .align 1 .b8 text[4096];\n";
-    let body = "mov.u64 %rd1, format;\nmov.u64 %rd2, text;\nst.local.u64 [list], %rd2;\nmov.u64 %rd3, list;\n\
+                        .global .align 1 .b8 format[3001];\n.global .align 1 .b8 text[4096];\n";
+    let body = "mov.u64 %rd1, format;\nmov.u64 %rd2, text;\nmov.u32 %r1, 0;\nmov.u64 %rd4, list;\nFILL:\nst.local.u64 [%rd4], %rd2;\nadd.u64 %rd4, %rd4, 8;\n\
+                add.u32 %r1, %r1, 1;\nsetp.lt.u32 %p1, %r1, 1500;\n@%p1 bra FILL;\nmov.u64 %rd3, list;\n\
                 cvta.local.u64 %rd3, %rd3;\nAGAIN:\n{\n.param .b64 p0;\nst.param.b64 [p0], %rd1;\n.param .b64 p1;\n\
                 st.param.b64 [p1], %rd3;\n.param .b32 q;\ncall.uni (q), vprintf, (p0, p1);\n}\nbra AGAIN;";
-    let registers = format!("{REGISTERS}\n.local .align 8 .b8 list[8];");
+    let registers = format!("{REGISTERS}\n.local .align 8 .b8 list[12000];");
     let ptx = kernel(0, &registers, body).replace(".visible", &format!("{declarations}.visible"));
     let mut bench = Bench::new(&ptx);
-    let (address, _) = bench.module.global("text").expect("a variable");
-    bench.device.write(address, text.as_bytes()).expect("a live buffer");
+    for (name, value) in [("text", text), ("format", "%s".repeat(1500))] {
+        let (address, _) = bench.module.global(name).expect("a variable");
+        bench.device.write(address, value.as_bytes()).expect("a live buffer");
+    }
     let function = bench.module.function("k").expect("the kernel");
     let limit = Limit { time: Duration::from_millis(50), ..Limit::default() };
     let launch = Launch { grid: [1; 3], block: [32, 1, 1], shared_bytes: 0, params: Vec::new(), limit };

@@ -38,7 +38,8 @@ const INODES: Limit = Limit { least: 128, enough: 256 };
 /// workers and runners of a run have threads.
 const PIDS: Limit = Limit { least: 32, enough: 64 };
 
-/// A resource that is too scarce for builds. `needed` is the amount with which they start again.
+/// A resource that is too scarce for builds. `needed` is the amount with which a run starts or, if builds wait, with
+/// which they continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
     Disk { free: Bytes, needed: Bytes },
@@ -48,18 +49,19 @@ pub enum Shortage {
 
 impl Shortage {
     pub fn of(room: &Room) -> Option<Self> {
-        Self::below(room, |limit| limit.least)
+        Self::below(room, |limit| limit.least, |limit| limit.least)
     }
 
-    fn below(room: &Room, mark: fn(&Limit) -> u64) -> Option<Self> {
+    /// The first resource of which there is less than the mark. `needed` is the amount to report.
+    fn below(room: &Room, mark: fn(&Limit) -> u64, needed: fn(&Limit) -> u64) -> Option<Self> {
         let short = |free: Option<u64>, limit: &Limit| free.filter(|&free| free < mark(limit));
         if let Some(free) = short(room.disk.map(Bytes::get), &DISK) {
-            return Some(Self::Disk { free: Bytes::new(free), needed: Bytes::new(DISK.enough) });
+            return Some(Self::Disk { free: Bytes::new(free), needed: Bytes::new(needed(&DISK)) });
         }
         if let Some(free) = short(room.inodes, &INODES) {
-            return Some(Self::Inodes { free, needed: INODES.enough });
+            return Some(Self::Inodes { free, needed: needed(&INODES) });
         }
-        short(room.pids, &PIDS).map(|free| Self::Pids { free, needed: PIDS.enough })
+        short(room.pids, &PIDS).map(|free| Self::Pids { free, needed: needed(&PIDS) })
     }
 
     fn numbers(&self) -> Vec<(&'static str, u64)> {
@@ -115,7 +117,7 @@ impl Core {
         self.room.latest = room;
         let mark: fn(&Limit) -> u64 =
             if self.room.short.is_some() { |limit| limit.enough } else { |limit| limit.least };
-        self.set_shortage(now, Shortage::below(&room, mark));
+        self.set_shortage(now, Shortage::below(&room, mark, |limit| limit.enough));
     }
 
     /// Holds builds if the room that a failed build reports is below `enough`. A smaller mark would be too low, because
@@ -123,7 +125,7 @@ impl Core {
     /// readings.
     pub(super) fn room_read_by_a_build(&mut self, now: Moment, disk: Room) {
         let room = Room { pids: None, ..disk };
-        if let Some(what) = Shortage::below(&room, |limit| limit.enough) {
+        if let Some(what) = Shortage::below(&room, |limit| limit.enough, |limit| limit.enough) {
             self.set_shortage(now, Some(what));
         }
     }
@@ -213,7 +215,7 @@ mod tests {
             (
                 Room { disk: Some(Bytes::mib(31)), ..plenty },
                 Some(
-                    "31.0 MiB are free on the disk of the run's folder, and builds need 64.0 MiB (delete files to make space)",
+                    "31.0 MiB are free on the disk of the run's folder, and builds need 32.0 MiB (delete files to make space)",
                 ),
             ),
             (Room { inodes: Some(127), ..plenty }, Some("127 more files can be created")),
@@ -233,10 +235,10 @@ mod tests {
         for (room, numbers) in [
             (
                 Room { disk: Some(Bytes::mib(31)), ..Room::default() },
-                [("free_bytes", 31 << 20), ("needed_bytes", 64 << 20)],
+                [("free_bytes", 31 << 20), ("needed_bytes", 32 << 20)],
             ),
-            (Room { inodes: Some(127), ..Room::default() }, [("free_inodes", 127), ("needed_inodes", 256)]),
-            (Room { pids: Some(31), ..Room::default() }, [("free_pids", 31), ("needed_pids", 64)]),
+            (Room { inodes: Some(127), ..Room::default() }, [("free_inodes", 127), ("needed_inodes", 128)]),
+            (Room { pids: Some(31), ..Room::default() }, [("free_pids", 31), ("needed_pids", 32)]),
         ] {
             assert_eq!(Shortage::of(&room).map(|it| it.numbers()), Some(numbers.to_vec()));
         }

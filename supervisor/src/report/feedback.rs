@@ -112,6 +112,17 @@ fn compose(facts: &Facts<'_>) -> String {
         text.line("The baseline failed while it was timed beside the candidate, so there is nothing to change in the candidate.");
         return text.0;
     }
+    let by_new_inputs = matches!(
+        facts.status,
+        Status::Nondeterministic
+            | Status::OutOfBounds
+            | Status::RuntimeError
+            | Status::Crashed
+            | Status::Timeout
+    );
+    if facts.stage == Stage::Profile && by_new_inputs {
+        text.line("Timed calls get new input values. If the kernel relies on a relation between inputs, or inside one, which the recorded values have and new ones need not have, name these inputs in `[job] constant`.");
+    }
     match facts.status {
         Status::Passed => passed(facts, &mut text),
         Status::CompileError | Status::CompileTimeout => compilation(facts, &mut text),

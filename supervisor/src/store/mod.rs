@@ -138,7 +138,14 @@ impl Store {
         // The connection is not read-only, because a reader uses the shared memory of the write-ahead log, and recovers
         // the database after a kill.
         let shared = Self::read_with(&path, &path, OpenFlags::SQLITE_OPEN_READ_WRITE);
-        let is_refused = matches!(shared, Err(StoreError::Sqlite { .. } | StoreError::Full { .. }));
+        let is_refused = match &shared {
+            Err(StoreError::Sqlite { source, .. }) => matches!(
+                source.sqlite_error_code(),
+                Some(rusqlite::ErrorCode::ReadOnly | rusqlite::ErrorCode::CannotOpen)
+            ),
+            Err(StoreError::Full { .. }) => true,
+            _ => false,
+        };
         if !is_refused || path_of_log(&path).metadata().is_ok_and(|log| log.len() != 0) {
             return shared;
         }

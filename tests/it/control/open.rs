@@ -150,6 +150,12 @@ fn resumed_run_keeps_its_submissions() {
 fn eval_uses_an_open_run_or_makes_a_short_one() {
     let scenario = scenario();
     let fast = kernel("fast");
+    let pipe = scenario.path().join("pipe.c");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).expect("a pipe");
+    for odd in ["pipe.c", "."] {
+        let refused = scenario.run(&["eval", "plan.toml", odd]).expect_exit(2);
+        refused.expect_stderr(&["it is not a regular file"]);
+    }
     let separate_run = scenario.run(&["eval", "plan.toml", &fast, "--json"]).expect_exit(0);
     assert_eq!(separate_run.json()["candidate"], "softmax/fast");
     assert_eq!(separate_run.json()["status"], "PASSED");

@@ -81,6 +81,13 @@ impl OutputCheck<'_> {
         compare(expected, actual, &subject, &rules)
     }
 
+    /// Raises the absolute tolerance if the expected values have a larger scale than the recorded ones.
+    pub(crate) fn at_the_scale_of(mut self, expected: &mut dyn BytesSource) -> Result<Self, CompareError> {
+        let used = tolerance_of(expected, self.tensor, self.settings)?.doubled().used;
+        self.tolerance.used.atol = self.tolerance.used.atol.max(used.atol);
+        Ok(self)
+    }
+
     /// Describes an output whose elements and norms pass, but which is wrong as a whole. `None` if the outputs are equal.
     pub(crate) fn describe(
         &self,

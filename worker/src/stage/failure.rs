@@ -65,8 +65,12 @@ pub(crate) fn verdict_of_calls(called: &Called, asked: u32, kind: CallKind) -> O
         _ if let Some((status, text)) = called.raised.as_deref().and_then(named) => match status {
             Status::Unsupported if is_timed => verdict(
                 Status::RuntimeError,
-                format!("{what} does not support this entry, although it passed verification: {text}"),
+                format!("{what} claimed not to support this entry, which passed verification: {text}"),
             ),
+            // Like other outputs that were right in verification.
+            Status::IncorrectNumerical if is_timed => {
+                verdict(Status::Nondeterministic, format!("verified, then wrong in {what}: {text}"))
+            }
             _ => verdict(status, text.to_owned()),
         },
         code => {
@@ -252,8 +256,14 @@ mod tests {
                 CallKind::Timed,
                 Some((
                     Status::RuntimeError,
-                    "a timed call does not support this entry, although it passed verification: only float32",
+                    "a timed call claimed not to support this entry, which passed verification: only float32",
                 )),
+            ),
+            (
+                raised("opt.IncorrectNumerical: `output` differs"),
+                8,
+                CallKind::Timed,
+                Some((Status::Nondeterministic, "verified, then wrong in a timed call: `output` differs")),
             ),
             (
                 raised("opt.IncorrectShape: `output` is short"),

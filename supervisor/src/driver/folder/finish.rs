@@ -18,7 +18,7 @@ use crate::store::JobEnd;
 
 /// The largest share of its time that a candidate may wait for a CPU and still count as undisturbed.
 const MAX_UNDISTURBED_WAIT: f64 = 0.02;
-/// The largest bound of a speed-up that is shown. On a busy machine, a bound can be a million, which means that it is
+/// The largest bound of a speed-up that is shown, and the largest lead in per cent. On a busy machine, a bound can be a million, which means that it is
 /// unknown.
 const MAX_BOUND: f64 = 999.0;
 
@@ -227,8 +227,11 @@ impl Agenda<'_> {
             ),
             Doubt::Best { candidate, share, .. } => {
                 let name = name(candidate);
-                let by =
-                    if share <= MAX_BOUND { format!("up to {:.0} % ", share * 100.0) } else { String::new() };
+                let by = if share * 100.0 <= MAX_BOUND {
+                    format!("up to {:.0} % ", share * 100.0)
+                } else {
+                    String::new()
+                };
                 (candidate, format!("`{name}` could still be {by}faster than the current best candidate"))
             }
         };

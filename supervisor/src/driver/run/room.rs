@@ -161,7 +161,7 @@ mod tests {
         let room = Room { disk: Some(Bytes::mib(5)), ..Room::default() };
         let error = require_room(Path::new("/a/runs"), &room).expect_err("no room").to_string();
         let text = "there is no room for a run in /a/runs: 5.00 MiB are free on the disk of the run's folder, and \
-                    builds need 64.0 MiB (delete files to make space)";
+                    builds need 32.0 MiB (delete files to make space)";
         assert_eq!(error, text);
     }
 

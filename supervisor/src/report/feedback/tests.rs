@@ -125,6 +125,19 @@ fn feedback_does_not_blame_the_candidate_for_faults_of_others() {
 }
 
 #[test]
+fn failure_in_a_timed_call_may_come_from_new_inputs() {
+    for (stage, status, told) in [
+        (Stage::Profile, Status::Nondeterministic, true),
+        (Stage::Profile, Status::OutOfBounds, true),
+        (Stage::Profile, Status::TooFast, false),
+        (Stage::Verify, Status::Nondeterministic, false),
+    ] {
+        let text = feedback_without_report(stage, status, "why");
+        assert_eq!(text.contains("[job] constant"), told, "{stage} {status}: {text}");
+    }
+}
+
+#[test]
 fn mismatch_has_location_values_and_a_hint() {
     for (pattern, hint) in [
         (Pattern::All, "Every element is wrong"),

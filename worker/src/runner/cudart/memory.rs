@@ -62,8 +62,7 @@ impl Runtime {
             return 0;
         }
         if isize::try_from(bytes).is_err() {
-            return self
-                .refused(INVALID_VALUE, format!("a copy has {bytes} bytes, which may be a negative number"));
+            return self.refused(INVALID_VALUE, format!("a copy has {bytes} bytes (is the size negative?)"));
         }
         let (into_device, from_device) = match kind {
             HOST_TO_HOST => (false, false),

@@ -318,15 +318,26 @@ def one_along(tensor, axes):
 
 def one_of_each(returned, path, axes):
     """Returns the first elements along axes along which the recorded output has only one. The others must be equal, apart from rounding."""
-    first = one_along(returned, axes)
-    others, dtype = first.expand_as(returned), returned.dtype
-    if (dtype.is_floating_point or dtype.is_complex) and 1 < dtype.itemsize:
-        same = torch.allclose(returned, others, rtol=8 * torch.finfo(dtype).eps, atol=0, equal_nan=True)
-    else:
-        same = torch.equal(returned, others)
-    if not same:
-        raise WrongResult(f"opt.IncorrectNumerical: the elements of `{path}` along the axes {axes} must be equal, because it was recorded after `expand`")
-    return first
+    for axis in axes:
+        first = returned.narrow(axis, 0, 1)
+        # If the returned tensor is expanded too, its elements are the same memory.
+        if returned.stride(axis) != 0 and not are_equal(returned, first.expand_as(returned)):
+            raise WrongResult(
+                f"opt.IncorrectNumerical: the elements of `{path}` along axis {axis} must be equal, because the recorded output was expanded along it"
+            )
+        returned = first
+    return returned
+
+
+def are_equal(tensor, other):
+    """Returns True if two tensors are equal, apart from rounding. NaNs are equal."""
+    if tensor.dtype.itemsize == 1:
+        return torch.equal(tensor.view(torch.uint8), other.view(torch.uint8))
+    if torch.equal(tensor, other):
+        return True
+    if not (tensor.dtype.is_floating_point or tensor.dtype.is_complex):
+        return False
+    return torch.allclose(tensor, other, rtol=8 * torch.finfo(tensor.dtype).eps, atol=0, equal_nan=True)
 
 
 class CallSource:

@@ -67,8 +67,8 @@ pub(super) fn too_little(
     Ok(None)
 }
 
-/// The changes to arguments that vary. Their values before the calls are drawn again, because the memory of the variants
-/// may contain those of another entry.
+/// The changes to arguments that vary. The inputs of all calls of the block are drawn again, because the memory of the
+/// variants may contain those of another entry. Only small changes need this, so it is rare.
 fn made_from_variants(
     entry: &EntryCalls<'_>,
     variation: &mut Variation,

@@ -205,6 +205,20 @@ mod tests {
     }
 
     #[test]
+    fn few_values_are_spread_within_their_range() {
+        use rand::SeedableRng as _;
+        for count in [2_u8, 3, 5] {
+            let captured: Vec<[u8; 4]> = (1..=count).map(|at| (f32::from(at) / 2.0).to_le_bytes()).collect();
+            for seed in 0..64 {
+                let mut drawn = captured.clone();
+                assert!(spread(&captured, &mut drawn, &mut SmallRng::seed_from_u64(seed)));
+                let drawn: Vec<f32> = drawn.into_iter().map(f32::from_le_bytes).collect();
+                assert!(drawn.iter().all(|it| (0.5..=f32::from(count) / 2.0).contains(it)), "{drawn:?}");
+            }
+        }
+    }
+
+    #[test]
     fn values_that_are_often_equal_or_infinite_are_not_spread() {
         use rand::SeedableRng as _;
         let random = &mut SmallRng::seed_from_u64(1);

@@ -7,6 +7,7 @@
 mod decisions;
 mod fresh;
 mod layout;
+mod parallel;
 mod parts;
 mod places;
 mod runs;

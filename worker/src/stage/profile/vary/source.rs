@@ -19,6 +19,7 @@ use rand::{Rng, SeedableRng};
 
 use super::PIECE;
 use super::fresh::{between, is_fresh, spread};
+use super::parallel::{TOO_MANY, is_index, parallel_indices};
 use super::places::Places;
 use super::runs::{Favours, Run, draw_runs};
 use super::structure::{self, Structure};
@@ -28,7 +29,7 @@ use crate::recorded::Recorded;
 use crate::session::WIDEST_ELEMENT;
 
 const TOO_FEW: &str = "too few values for a new order in each call";
-const TOO_MANY: &str = "too many values to be put into another order for each call";
+const IN_TUPLES: &str = "only together with other indices are its values unique";
 
 /// An input of more bytes is drawn by several threads. Only inputs on a card are that large.
 const DRAWN_BY_ONE: u64 = 8 << 20;
@@ -108,9 +109,17 @@ impl Source {
                 let fresh = is_fresh(tensor.dtype, &captured);
                 let mut kept =
                     if fresh { Kept::Nothing } else { by_width!(width, Kept::of(&places.shape, &captured)) };
-                if kept == Kept::Nothing && is_index(tensor.dtype) {
-                    let others = parallel_indices(recorded, tensor, &places, room - bytes)?;
-                    kept = by_width!(width, Kept::tuples(&captured, &others)).unwrap_or(kept);
+                if is_index(tensor.dtype) {
+                    match parallel_indices(recorded, tensor, &places, room - bytes)? {
+                        Err(why) => return Ok(Err(why)),
+                        Ok(indices) => {
+                            let tuples = by_width!(width, Kept::tuples(&captured, &indices.others));
+                            if tuples.is_some() && !indices.of_one_argument {
+                                return Ok(Err(IN_TUPLES));
+                            }
+                            kept = tuples.unwrap_or(kept);
+                        }
+                    }
                 }
                 if kept.has_few_orders(width) {
                     return Ok(Err(TOO_FEW));
@@ -168,42 +177,6 @@ impl Source {
             }
         }
     }
-}
-
-/// Returns true if torch accepts tensors of this type as indices. Smaller integers would need more memory for their order
-/// than for themselves.
-fn is_index(dtype: DType) -> bool {
-    matches!(dtype, DType::Int32 | DType::Int64)
-}
-
-/// Reads the other index tensors of the same shape, which may form tuples with this one. Those that do not fit into
-/// `room` bytes are left out.
-fn parallel_indices(
-    recorded: &Recorded,
-    tensor: &Tensor,
-    places: &Places,
-    room: u64,
-) -> Result<Vec<Vec<u8>>, CaptureError> {
-    let mut left = room;
-    let is_parallel = |other: &&Tensor| {
-        is_index(other.dtype)
-            && other.shape == tensor.shape
-            && other.stride == tensor.stride
-            && (other.storage, other.byte_range()) != (tensor.storage, tensor.byte_range())
-    };
-    let mut found = Vec::new();
-    for other in recorded.tensors().filter(is_parallel) {
-        let range = other.byte_range();
-        let length = range.end - range.start;
-        if length <= left {
-            let mut bytes = vec![0; to_index(length)];
-            recorded.capture.read_range(other.storage, range.start, &mut bytes)?;
-            places.gather(&mut bytes, other.dtype.element_len());
-            found.push(bytes);
-            left -= length;
-        }
-    }
-    Ok(found)
 }
 
 /// Returns true if an output may contain positions, like those of `argmax` and `topk`. All inputs are then shuffled,

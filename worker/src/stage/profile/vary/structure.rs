@@ -28,8 +28,8 @@ pub(super) enum Structure {
     Dominant,
 }
 
-/// Returns the first structure found. `bytes` go from the tensor's first element to its last. They count as one row if
-/// the tensor is not contiguous.
+/// Returns the first structure found. `bytes` are the tensor's own elements in the order of memory. They count as one row
+/// if the tensor is not contiguous.
 pub(super) fn of(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
     let dtype = tensor.dtype;
     let width = dtype.element_len();

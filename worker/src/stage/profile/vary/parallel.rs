@@ -1,0 +1,125 @@
+//! The index tensors of one shape, which may form tuples, such as the rows and columns of `index_put`.
+
+use opt_shared::arguments::ArgumentValue;
+use opt_shared::capture::{CaptureError, DType, Tensor};
+use opt_shared::units::to_index;
+
+use super::places::Places;
+use crate::recorded::Recorded;
+
+pub(super) const TOO_MANY: &str = "too many values to be put into another order for each call";
+
+/// The elements of the other index tensors of one shape.
+pub(super) struct ParallelIndices {
+    pub(super) others: Vec<Vec<u8>>,
+    /// True if all are parts of the same argument, such as `indices` of `index_put`. Otherwise, they can have another
+    /// relation, such as starts and lengths.
+    pub(super) of_one_argument: bool,
+}
+
+/// Reads the other index tensors of the same shape, which may form tuples with this one. The inner error says why they
+/// cannot be compared, if they do not fit into `room` bytes, or have another layout.
+pub(super) fn parallel_indices(
+    recorded: &Recorded,
+    tensor: &Tensor,
+    places: &Places,
+    room: u64,
+) -> Result<Result<ParallelIndices, &'static str>, CaptureError> {
+    let range_of = |it: &Tensor| (it.storage, it.byte_range());
+    let indices = recorded.arguments.iter().filter_map(|argument| match &argument.value {
+        ArgumentValue::Tensor(it) if is_index(it.dtype) && it.shape == tensor.shape => {
+            Some((&argument.parameter, it))
+        }
+        _ => None,
+    });
+    let parameter = indices.clone().find(|(_, it)| range_of(it) == range_of(tensor)).map(|(name, _)| name);
+    let mut found = ParallelIndices { others: Vec::new(), of_one_argument: true };
+    let mut left = room;
+    for (name, other) in indices.filter(|(_, it)| range_of(it) != range_of(tensor)) {
+        let range = other.byte_range();
+        let length = range.end - range.start;
+        let its_places = Places::of(other);
+        if left < length {
+            return Ok(Err(TOO_MANY));
+        }
+        if places.shape != its_places.shape || (1 < places.shape.len() && other.stride != tensor.stride) {
+            return Ok(Err("it has the shape of other indices, but another layout"));
+        }
+        left -= length;
+        let mut bytes = vec![0; to_index(length)];
+        recorded.capture.read_range(other.storage, range.start, &mut bytes)?;
+        its_places.gather(&mut bytes, other.dtype.element_len());
+        found.others.push(bytes);
+        found.of_one_argument &= parameter == Some(name);
+    }
+    Ok(Ok(found))
+}
+
+/// Returns true if torch accepts tensors of this type as indices. Smaller integers would need more memory for their order
+/// than for themselves.
+pub(super) fn is_index(dtype: DType) -> bool {
+    matches!(dtype, DType::Int32 | DType::Int64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+
+    /// A capture whose arguments are eight indices each. The second is a view with this stride, of this argument.
+    fn indices(stride: u64, parameter: &str) -> Recorded {
+        let (entries, signature) =
+            crate::session::scripted::entries_of("torch_nn_functional_embedding", &[0]);
+        let mut recorded = Recorded::open(&entries[0], &signature).expect("a capture");
+        let mut first = recorded.arguments[0].clone();
+        let ArgumentValue::Tensor(tensor) = &first.value else { panic!("a tensor") };
+        let tensor = Tensor { shape: vec![8], stride: vec![1], ..Tensor::clone(tensor) };
+        let mut second = first.clone();
+        second.parameter = parameter.into();
+        second.value = ArgumentValue::Tensor(Arc::new(Tensor {
+            stride: vec![stride],
+            storage_offset: 1,
+            ..tensor.clone()
+        }));
+        first.value = ArgumentValue::Tensor(Arc::new(tensor));
+        recorded.arguments = vec![first, second];
+        recorded
+    }
+
+    fn parallel(recorded: &Recorded, room: u64) -> Result<ParallelIndices, &'static str> {
+        let ArgumentValue::Tensor(tensor) = &recorded.arguments[0].value else { panic!("a tensor") };
+        parallel_indices(recorded, tensor, &Places::of(tensor), room).expect("readable")
+    }
+
+    #[test]
+    fn parallel_indices_are_read_in_the_order_of_their_elements() {
+        for (stride, parameter, of_one_argument) in
+            [(1, "input", true), (2, "input", true), (1, "other", false)]
+        {
+            let recorded = indices(stride, parameter);
+            let found = parallel(&recorded, 120).expect("room for all");
+            assert_eq!(found.of_one_argument, of_one_argument, "{parameter}");
+            let mut all = vec![0; 128];
+            let ArgumentValue::Tensor(tensor) = &recorded.arguments[0].value else { panic!("a tensor") };
+            recorded.capture.read_range(tensor.storage, 0, &mut all).expect("readable");
+            let expected: Vec<u8> =
+                (0..8).flat_map(|at| all[(1 + at * to_index(stride)) * 8..][..8].to_vec()).collect();
+            assert_eq!(found.others, [expected], "{stride}");
+        }
+    }
+
+    #[test]
+    fn indices_that_cannot_be_compared_keep_their_values() {
+        let recorded = indices(1, "input");
+        assert!(parallel(&recorded, 64).is_ok());
+        assert_eq!(parallel(&recorded, 63).err(), Some(TOO_MANY));
+        let mut recorded = indices(1, "input");
+        for (argument, stride) in recorded.arguments.iter_mut().zip([[4, 1], [1, 2]]) {
+            let ArgumentValue::Tensor(tensor) = &mut argument.value else { panic!("a tensor") };
+            *tensor =
+                Arc::new(Tensor { shape: vec![2, 4], stride: stride.to_vec(), ..Tensor::clone(tensor) });
+        }
+        assert!(parallel(&recorded, 1000).err().is_some_and(|why| why.contains("another layout")));
+    }
+}
