@@ -43,6 +43,7 @@ pub(crate) fn tolerance_of_change(
     }
 }
 
+#[derive(Clone, Copy)]
 pub(crate) struct OutputCheck<'a> {
     pub(crate) path: &'a str,
     pub(crate) tensor: &'a Tensor,
@@ -96,7 +97,7 @@ impl OutputCheck<'_> {
     ) -> Result<Option<Mismatch>, CompareError> {
         let used = self.tolerance.used;
         let tolerance = Tolerance { used: ToleranceUsed { rel_l2: 0.0, ..used }, ..self.tolerance };
-        let found = OutputCheck { tolerance, ..*self }.run(expected, actual)?;
+        let found = Self { tolerance, ..*self }.run(expected, actual)?;
         Ok(found.mismatch.map(|it| Mismatch { tolerance: used, ..it }))
     }
 }
@@ -108,4 +109,46 @@ pub(crate) fn is_capture_fault(error: &CompareError) -> bool {
         error,
         CompareError::ExpectedNotFinite { .. } | CompareError::Read { side: ByteSource::Expected, .. }
     ) && !is_shortage(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use opt_shared::capture::DType;
+    use opt_shared::ids::StorageId;
+    use opt_shared::settings::ToleranceProfile;
+
+    use super::super::tolerance::tests::settings;
+    use super::*;
+
+    #[test]
+    fn absolute_tolerance_grows_with_the_expected_values_and_never_shrinks() {
+        let settings = settings(ToleranceProfile::Standard);
+        let tensor = Tensor {
+            object: 0,
+            dtype: DType::Float32,
+            shape: vec![4],
+            stride: vec![1],
+            storage_offset: 0,
+            storage: StorageId(0),
+            requires_grad: false,
+            parameter: false,
+            conjugate: false,
+            negative: false,
+        };
+        let tolerance = Tolerance::for_dtype(&settings, DType::Float32, 1.0).doubled();
+        for (value, factor) in [(0.01_f32, 1.0), (1.0, 1.0), (90.0, 90.0)] {
+            let check = OutputCheck {
+                path: "output",
+                tensor: &tensor,
+                settings: &settings,
+                tolerance,
+                poison: None,
+                expected_written: true,
+            };
+            let expected: Vec<u8> = [value; 4].into_iter().flat_map(f32::to_le_bytes).collect();
+            let found = check.at_the_scale_of(&mut expected.as_slice()).expect("in memory").tolerance.used;
+            assert_eq!(found.atol, tolerance.used.atol * factor, "{value}");
+            assert_eq!((found.rtol, found.rel_l2), (tolerance.used.rtol, tolerance.used.rel_l2));
+        }
+    }
 }
