@@ -56,8 +56,8 @@ impl Warp {
     }
 
     /// Formats like `printf`, with simplifications: for example, the flag for a space and the precision of integers are
-    /// ignored, `%E` and `%G` write lower-case letters, and widths and precisions are at most 256. Returns the text and
-    /// the number of arguments.
+    /// ignored, `%E` and `%G` write lower-case letters, and widths and precisions are at most 256. After
+    /// `PRINT_BYTES` of strings, the rest of the format is printed as it is. Returns the text and the number of arguments.
     fn formatted(
         &mut self,
         block: &BlockState<'_>,

@@ -121,7 +121,7 @@ fn compose(facts: &Facts<'_>) -> String {
             | Status::Timeout
     );
     if facts.stage == Stage::Profile && by_new_inputs {
-        text.line("Timed calls get new input values. If the kernel relies on a relation between inputs, or inside one, which the recorded values have and new ones need not have, name these inputs in `[job] constant`.");
+        text.line("Timed calls can have new input values. If the kernel relies on a relation between inputs, or inside one, which the recorded values have and new ones need not have, name these inputs in `[job] constant`.");
     }
     match facts.status {
         Status::Passed => passed(facts, &mut text),

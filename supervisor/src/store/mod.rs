@@ -146,10 +146,12 @@ impl Store {
             Err(StoreError::Full { .. }) => true,
             _ => false,
         };
-        if !is_refused || path_of_log(&path).metadata().is_ok_and(|log| log.len() != 0) {
+        let has_changes = |suffix| beside(&path, suffix).metadata().is_ok_and(|log| log.len() != 0);
+        if !is_refused || has_changes(LOG) || has_changes(JOURNAL) {
             return shared;
         }
-        // The folder cannot be written, so there is no shared memory. As the log is empty, nothing is missing without it.
+        // The folder cannot be written, so there is no shared memory. As there is no log and no journal with changes,
+        // nothing is missing without it.
         let Some(uri) = immutable_uri(&path) else { return shared };
         let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_URI;
         Self::read_with(&path, &uri, flags).or(shared)
@@ -303,10 +305,14 @@ fn open(path: &Path, flags: OpenFlags) -> rusqlite::Result<Connection> {
     Connection::open_with_flags(path, flags | OpenFlags::SQLITE_OPEN_NO_MUTEX)
 }
 
-fn path_of_log(path: &Path) -> PathBuf {
-    let mut log = path.as_os_str().to_owned();
-    log.push("-wal");
-    log.into()
+/// The ends of the names of the write-ahead log, and of the journal that is used where a log cannot be.
+const LOG: &str = "-wal";
+const JOURNAL: &str = "-journal";
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
 }
 
 /// The name of a file of which SQLite assumes that nothing changes it. `None` if the name cannot be written as a URI.
@@ -330,7 +336,7 @@ fn existing(folder: &Path) -> Result<PathBuf, StoreError> {
 /// log.
 fn is_empty(path: &Path) -> bool {
     let length = |path: &Path| std::fs::metadata(path).map_or(0, |file| file.len());
-    length(path) == 0 && length(&path_of_log(path)) == 0
+    length(path) == 0 && length(&beside(path, LOG)) == 0
 }
 
 #[cfg(test)]

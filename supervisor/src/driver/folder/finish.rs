@@ -18,8 +18,8 @@ use crate::store::JobEnd;
 
 /// The largest share of its time that a candidate may wait for a CPU and still count as undisturbed.
 const MAX_UNDISTURBED_WAIT: f64 = 0.02;
-/// The largest bound of a speed-up that is shown, and the largest lead in per cent. On a busy machine, a bound can be a million, which means that it is
-/// unknown.
+/// The largest bound of a speed-up that is shown, and the largest lead in per cent. On a busy machine, a bound can be a
+/// million, which means that it is unknown.
 const MAX_BOUND: f64 = 999.0;
 
 /// What a job contributes to the exit code.
