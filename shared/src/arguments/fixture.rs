@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::{Entry, Observed, Signature, SignatureBuilder, bind, judged};
-use crate::capture::{DType, DictKind, SequenceKind, Storage, Tensor, Value, contiguous_strides};
+use crate::capture::{DType, DictKind, SequenceKind, Storage, Tensor, Value};
 use crate::ids::StorageId;
 use crate::units::Bytes;
 
@@ -30,18 +30,7 @@ pub(super) fn dict<'a>(items: impl IntoIterator<Item = (&'a str, Value)>) -> Val
 }
 
 pub(super) fn dense(dtype: DType, shape: &[u64], storage: u32) -> Tensor {
-    Tensor {
-        object: storage,
-        dtype,
-        shape: shape.to_vec(),
-        stride: contiguous_strides(shape),
-        storage_offset: 0,
-        storage: StorageId(storage),
-        requires_grad: false,
-        parameter: false,
-        conjugate: false,
-        negative: false,
-    }
+    Tensor { object: storage, ..Tensor::dense(dtype, shape, StorageId(storage)) }
 }
 
 pub(super) fn tensor(dtype: DType, shape: &[u64], storage: u32) -> Value {

@@ -170,6 +170,22 @@ pub struct Tensor {
 }
 
 impl Tensor {
+    /// A contiguous tensor at the start of a storage, without flags. It is the first object of its pickle.
+    pub fn dense(dtype: DType, shape: &[u64], storage: StorageId) -> Self {
+        Self {
+            object: 0,
+            dtype,
+            shape: shape.to_vec(),
+            stride: contiguous_strides(shape),
+            storage_offset: 0,
+            storage,
+            requires_grad: false,
+            parameter: false,
+            conjugate: false,
+            negative: false,
+        }
+    }
+
     /// Number of elements; 1 for a 0-dim tensor.
     pub fn elements(&self) -> u64 {
         self.shape.iter().product()

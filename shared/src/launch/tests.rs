@@ -6,23 +6,12 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::arguments::{Argument, ArgumentValue, OutputTensor, PlainValue};
-use crate::capture::{DType, Tensor, contiguous_strides};
+use crate::capture::{DType, Tensor};
 use crate::ids::StorageId;
 use crate::units::Bytes;
 
 fn tensor(shape: &[u64]) -> Arc<Tensor> {
-    Arc::new(Tensor {
-        object: 0,
-        dtype: DType::Float32,
-        shape: shape.to_vec(),
-        stride: contiguous_strides(shape),
-        storage_offset: 0,
-        storage: StorageId(0),
-        requires_grad: false,
-        parameter: false,
-        conjugate: false,
-        negative: false,
-    })
+    Arc::new(Tensor::dense(DType::Float32, shape, StorageId(0)))
 }
 
 fn argument(path: &str, value: ArgumentValue) -> Argument {

@@ -123,18 +123,7 @@ mod tests {
     #[test]
     fn absolute_tolerance_grows_with_the_expected_values_and_never_shrinks() {
         let settings = settings(ToleranceProfile::Standard);
-        let tensor = Tensor {
-            object: 0,
-            dtype: DType::Float32,
-            shape: vec![4],
-            stride: vec![1],
-            storage_offset: 0,
-            storage: StorageId(0),
-            requires_grad: false,
-            parameter: false,
-            conjugate: false,
-            negative: false,
-        };
+        let tensor = Tensor::dense(DType::Float32, &[4], StorageId(0));
         let tolerance = Tolerance::for_dtype(&settings, DType::Float32, 1.0).doubled();
         for (value, factor) in [(0.01_f32, 1.0), (1.0, 1.0), (90.0, 90.0)] {
             let check = OutputCheck {

@@ -32,24 +32,13 @@ fn collect(value: &Value, dtypes: &mut Vec<DType>) {
 mod tests {
     use std::sync::Arc;
 
-    use opt_shared::capture::{SequenceKind, Tensor, contiguous_strides};
+    use opt_shared::capture::{SequenceKind, Tensor};
     use opt_shared::ids::StorageId;
 
     use super::*;
 
     fn tensor(dtype: DType) -> Value {
-        Value::Tensor(Arc::new(Tensor {
-            object: 0,
-            dtype,
-            shape: vec![2],
-            stride: contiguous_strides(&[2]),
-            storage_offset: 0,
-            storage: StorageId(0),
-            requires_grad: false,
-            parameter: false,
-            conjugate: false,
-            negative: false,
-        }))
+        Value::Tensor(Arc::new(Tensor::dense(dtype, &[2], StorageId(0))))
     }
 
     #[test]

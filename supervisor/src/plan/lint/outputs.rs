@@ -269,18 +269,7 @@ mod tests {
     use super::*;
 
     fn tensor(shape: &[u64], stride: &[u64], storage_offset: u64) -> Tensor {
-        Tensor {
-            object: 0,
-            dtype: DType::UInt8,
-            shape: shape.to_vec(),
-            stride: stride.to_vec(),
-            storage_offset,
-            storage: StorageId(0),
-            requires_grad: false,
-            parameter: false,
-            conjugate: false,
-            negative: false,
-        }
+        Tensor { stride: stride.to_vec(), storage_offset, ..Tensor::dense(DType::UInt8, shape, StorageId(0)) }
     }
 
     #[test]

@@ -299,25 +299,14 @@ fn signed_offset(offset: u64) -> i64 {
 
 #[cfg(test)]
 mod tests {
-    use opt_shared::capture::{DType, Tensor, contiguous_strides};
+    use opt_shared::capture::{DType, Tensor};
     use opt_shared::ids::StorageId;
     use proptest::prelude::*;
 
     use super::*;
 
     fn float_output(elements: u64) -> OutputTensor {
-        let tensor = Tensor {
-            object: 0,
-            dtype: DType::Float32,
-            shape: vec![elements],
-            stride: contiguous_strides(&[elements]),
-            storage_offset: 0,
-            storage: StorageId(0),
-            requires_grad: false,
-            parameter: false,
-            conjugate: false,
-            negative: false,
-        };
+        let tensor = Tensor::dense(DType::Float32, &[elements], StorageId(0));
         OutputTensor { path: "output".into(), tensor: Arc::new(tensor), arguments: Vec::new() }
     }
 

@@ -76,18 +76,7 @@ mod tests {
     use super::*;
 
     fn strided_output(shape: &[u64], stride: &[u64]) -> OutputTensor {
-        let tensor = Tensor {
-            object: 0,
-            dtype: DType::Float32,
-            shape: shape.to_vec(),
-            stride: stride.to_vec(),
-            storage_offset: 0,
-            storage: StorageId(0),
-            requires_grad: false,
-            parameter: false,
-            conjugate: false,
-            negative: false,
-        };
+        let tensor = Tensor { stride: stride.to_vec(), ..Tensor::dense(DType::Float32, shape, StorageId(0)) };
         OutputTensor { path: "output".into(), tensor: Arc::new(tensor), arguments: Vec::new() }
     }
 

@@ -251,18 +251,7 @@ mod tests {
     use super::*;
 
     fn tensor(storage: u32, dtype: DType, first: u64, elements: u64) -> Tensor {
-        Tensor {
-            object: 0,
-            dtype,
-            shape: vec![elements],
-            stride: vec![1],
-            storage_offset: first,
-            storage: StorageId(storage),
-            requires_grad: false,
-            parameter: false,
-            conjugate: false,
-            negative: false,
-        }
+        Tensor { storage_offset: first, ..Tensor::dense(dtype, &[elements], StorageId(storage)) }
     }
 
     #[test]

@@ -83,16 +83,9 @@ mod tests {
 
     fn places(shape: &[u64], stride: &[u64]) -> Places {
         Places::of(&Tensor {
-            object: 0,
-            dtype: DType::UInt8,
-            shape: shape.to_vec(),
             stride: stride.to_vec(),
             storage_offset: 3,
-            storage: StorageId(0),
-            requires_grad: false,
-            parameter: false,
-            conjugate: false,
-            negative: false,
+            ..Tensor::dense(DType::UInt8, shape, StorageId(0))
         })
     }
 

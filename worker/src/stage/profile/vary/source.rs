@@ -396,18 +396,7 @@ mod tests {
     #[test]
     fn integer_outputs_may_give_positions() {
         let output = |dtype| {
-            let tensor = Tensor {
-                object: 0,
-                dtype,
-                shape: vec![4],
-                stride: vec![1],
-                storage_offset: 0,
-                storage: opt_shared::ids::StorageId(0),
-                requires_grad: false,
-                parameter: false,
-                conjugate: false,
-                negative: false,
-            };
+            let tensor = Tensor::dense(dtype, &[4], opt_shared::ids::StorageId(0));
             OutputTensor { path: "output".into(), tensor: std::sync::Arc::new(tensor), arguments: Vec::new() }
         };
         assert!(gives_positions(&[output(DType::Float32), output(DType::Int64)]));

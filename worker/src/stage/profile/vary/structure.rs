@@ -109,24 +109,12 @@ fn of_matrices(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
 
 #[cfg(test)]
 mod tests {
-    use opt_shared::capture::contiguous_strides;
     use opt_shared::ids::StorageId;
 
     use super::*;
 
     fn tensor(dtype: DType, shape: &[u64]) -> Tensor {
-        Tensor {
-            object: 0,
-            dtype,
-            shape: shape.to_vec(),
-            stride: contiguous_strides(shape),
-            storage_offset: 0,
-            storage: StorageId(0),
-            requires_grad: false,
-            parameter: false,
-            conjugate: false,
-            negative: false,
-        }
+        Tensor::dense(dtype, shape, StorageId(0))
     }
 
     fn floats(shape: &[u64], values: &[f32]) -> Option<Structure> {
