@@ -10,11 +10,13 @@ mod layout;
 mod parallel;
 mod parts;
 mod places;
+mod relations;
 mod runs;
 mod source;
 mod structure;
 mod trial;
 mod unique;
+mod zeros;
 
 use std::io;
 
@@ -205,6 +207,16 @@ fn eligible(recorded: &Recorded, task: &ProfileTask) -> Result<(Vec<Eligible>, K
             Err(why) => kept.push((argument.path.clone(), why)),
         }
     }
+    let why = relations::of(recorded, &found)
+        .map_err(|source| RecordedError::Capture { name: recorded.name.clone(), source })?;
+    let mut related = why.into_iter();
+    found.retain(|input| match related.next().flatten() {
+        None => true,
+        Some(why) => {
+            kept.push((input.name.clone(), why));
+            false
+        }
+    });
     Ok((found, kept))
 }
 

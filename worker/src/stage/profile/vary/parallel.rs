@@ -1,4 +1,4 @@
-//! The index tensors of one shape, which may form tuples, such as the rows and columns of `index_put`.
+//! The index tensors of one argument and one shape, which may form tuples, such as the rows and columns of `index_put`.
 
 use opt_shared::arguments::ArgumentValue;
 use opt_shared::capture::{CaptureError, DType, Tensor};
@@ -9,22 +9,14 @@ use crate::recorded::Recorded;
 
 pub(super) const TOO_MANY: &str = "too many values to be put into another order for each call";
 
-/// The elements of the other index tensors of one shape.
-pub(super) struct ParallelIndices {
-    pub(super) others: Vec<Vec<u8>>,
-    /// True if all are parts of the same argument, such as `indices` of `index_put`. Otherwise, they can have another
-    /// relation, such as starts and lengths.
-    pub(super) of_one_argument: bool,
-}
-
-/// Reads the other index tensors of the same shape, which may form tuples with this one. The inner error says why they
-/// cannot be compared, if they do not fit into `room` bytes, or have another layout.
+/// Reads the elements of the other index tensors of the same argument and shape, which may form tuples with this one.
+/// The inner error says why they cannot be compared, if they do not fit into `room` bytes, or have another layout.
 pub(super) fn parallel_indices(
     recorded: &Recorded,
     tensor: &Tensor,
     places: &Places,
     room: u64,
-) -> Result<Result<ParallelIndices, &'static str>, CaptureError> {
+) -> Result<Result<Vec<Vec<u8>>, &'static str>, CaptureError> {
     let range_of = |it: &Tensor| (it.storage, it.byte_range());
     let indices = recorded.arguments.iter().filter_map(|argument| match &argument.value {
         ArgumentValue::Tensor(it) if is_index(it.dtype) && it.shape == tensor.shape => {
@@ -33,9 +25,10 @@ pub(super) fn parallel_indices(
         _ => None,
     });
     let parameter = indices.clone().find(|(_, it)| range_of(it) == range_of(tensor)).map(|(name, _)| name);
-    let mut found = ParallelIndices { others: Vec::new(), of_one_argument: true };
+    let mut found = Vec::new();
     let mut left = room;
-    for (name, other) in indices.filter(|(_, it)| range_of(it) != range_of(tensor)) {
+    let others = indices.filter(|(name, it)| Some(*name) == parameter && range_of(it) != range_of(tensor));
+    for (_, other) in others {
         let range = other.byte_range();
         let length = range.end - range.start;
         let its_places = Places::of(other);
@@ -49,8 +42,7 @@ pub(super) fn parallel_indices(
         let mut bytes = vec![0; to_index(length)];
         recorded.capture.read_range(other.storage, range.start, &mut bytes)?;
         its_places.gather(&mut bytes, other.dtype.element_len());
-        found.others.push(bytes);
-        found.of_one_argument &= parameter == Some(name);
+        found.push(bytes);
     }
     Ok(Ok(found))
 }
@@ -87,25 +79,27 @@ mod tests {
         recorded
     }
 
-    fn parallel(recorded: &Recorded, room: u64) -> Result<ParallelIndices, &'static str> {
+    fn parallel(recorded: &Recorded, room: u64) -> Result<Vec<Vec<u8>>, &'static str> {
         let ArgumentValue::Tensor(tensor) = &recorded.arguments[0].value else { panic!("a tensor") };
         parallel_indices(recorded, tensor, &Places::of(tensor), room).expect("readable")
     }
 
     #[test]
     fn parallel_indices_are_read_in_the_order_of_their_elements() {
-        for (stride, parameter, of_one_argument) in
-            [(1, "input", true), (2, "input", true), (1, "other", false)]
+        for (stride, parameter, is_parallel) in [(1, "input", true), (2, "input", true), (1, "other", false)]
         {
             let recorded = indices(stride, parameter);
             let found = parallel(&recorded, 120).expect("room for all");
-            assert_eq!(found.of_one_argument, of_one_argument, "{parameter}");
             let mut all = vec![0; 128];
             let ArgumentValue::Tensor(tensor) = &recorded.arguments[0].value else { panic!("a tensor") };
             recorded.capture.read_range(tensor.storage, 0, &mut all).expect("readable");
             let expected: Vec<u8> =
                 (0..8).flat_map(|at| all[(1 + at * to_index(stride)) * 8..][..8].to_vec()).collect();
-            assert_eq!(found.others, [expected], "{stride}");
+            assert_eq!(
+                found,
+                is_parallel.then_some(expected).into_iter().collect::<Vec<_>>(),
+                "{stride} {parameter}"
+            );
         }
     }
 

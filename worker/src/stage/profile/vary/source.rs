@@ -24,12 +24,13 @@ use super::places::Places;
 use super::runs::{Favours, Run, draw_runs};
 use super::structure::{self, Structure};
 use super::unique::{Kept, MIN_SHUFFLED};
+use super::zeros::Zeros;
 use crate::judge::element;
 use crate::recorded::Recorded;
 use crate::session::WIDEST_ELEMENT;
 
 const TOO_FEW: &str = "too few values for a new order in each call";
-const IN_TUPLES: &str = "only together with other indices are its values unique";
+const PADDED: &str = "it has long runs of zeros, as padding does";
 
 /// An input of more bytes is drawn by several threads. Only inputs on a card are that large.
 const DRAWN_BY_ONE: u64 = 8 << 20;
@@ -40,8 +41,9 @@ const MOST_THREADS: usize = 8;
 
 #[derive(Debug)]
 pub(super) enum Source {
-    /// Each element is drawn from these sorted values or, if `fresh`, lies between one of them and the next.
-    Drawn { values: Vec<u8>, width: usize, bytes: u64, fresh: bool },
+    /// Each element is drawn from these sorted values or, if `fresh`, lies between one of them and the next. `zeros` stay
+    /// zero.
+    Drawn { values: Vec<u8>, width: usize, bytes: u64, fresh: bool, zeros: Zeros },
     /// The captured elements in another order. If `fresh`, they are sorted, and other values in their range replace
     /// them.
     Shuffled {
@@ -74,7 +76,7 @@ macro_rules! by_width {
 impl Source {
     /// A source without values.
     pub(super) fn nothing() -> Self {
-        Self::Drawn { values: Vec::new(), width: 1, bytes: 0, fresh: false }
+        Self::Drawn { values: Vec::new(), width: 1, bytes: 0, fresh: false, zeros: Zeros::default() }
     }
 
     /// Reads the captured values, and keeps at most `room` bytes of them. The inner error says why the input keeps its
@@ -105,6 +107,7 @@ impl Source {
         places.gather(&mut captured, width);
         Ok(match structure::of(tensor, &captured) {
             Some(kept) => Err(kept_because(kept)),
+            None if shuffled && !zeros_of(tensor, &captured, places.has_gaps).is_empty() => Err(PADDED),
             None if shuffled => {
                 let fresh = is_fresh(tensor.dtype, &captured);
                 let mut kept =
@@ -113,11 +116,7 @@ impl Source {
                     match parallel_indices(recorded, tensor, &places, room - bytes)? {
                         Err(why) => return Ok(Err(why)),
                         Ok(indices) => {
-                            let tuples = by_width!(width, Kept::tuples(&captured, &indices.others));
-                            if tuples.is_some() && !indices.of_one_argument {
-                                return Ok(Err(IN_TUPLES));
-                            }
-                            kept = tuples.unwrap_or(kept);
+                            kept = by_width!(width, Kept::tuples(&captured, &indices)).unwrap_or(kept);
                         }
                     }
                 }
@@ -132,7 +131,12 @@ impl Source {
             }
             None => {
                 let fresh = is_fresh(tensor.dtype, &captured);
-                Ok(Self::Drawn { values: sorted_sample(tensor.dtype, &captured, room), width, bytes, fresh })
+                let zeros = zeros_of(tensor, &captured, places.has_gaps);
+                if !zeros.is_empty() {
+                    keep_nonzero(&mut captured, width);
+                }
+                let values = sorted_sample(tensor.dtype, &captured, room);
+                Ok(Self::Drawn { values, width, bytes, fresh, zeros })
             }
         })
     }
@@ -150,7 +154,11 @@ impl Source {
                 places.scatter(order, all, *width);
                 write(0, all)
             }
-            Self::Drawn { values, width, bytes, fresh } => {
+            Self::Drawn { values, width, bytes, fresh, zeros } => {
+                let mut write = |at, piece: &mut [u8]| {
+                    zeros.write(at, piece);
+                    write(at, piece)
+                };
                 let elements = (*bytes / *width as u64).max(1);
                 let of_variant = Favours::of_variant(random);
                 let mut run = Run { left: 0, favours: of_variant, of_variant };
@@ -192,7 +200,7 @@ fn write_stripes(
     bytes: u64,
     random: &mut SmallRng,
     draw: impl Fn(&mut [u8], u64) + Sync,
-    mut write: impl FnMut(u64, &[u8]) -> io::Result<()>,
+    mut write: impl FnMut(u64, &mut [u8]) -> io::Result<()>,
 ) -> io::Result<()> {
     let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(MOST_THREADS);
     let mut buffer = vec![0; to_index(STRIPE) * threads];
@@ -238,6 +246,28 @@ fn reorder<const WIDTH: usize>(
     kept.reorder(order, random);
 }
 
+/// The long runs of zeros among a tensor's floats. Integers have none, because zero is an index like others. `captured`
+/// are the elements in the order of memory, without the gaps of a view.
+fn zeros_of(tensor: &Tensor, captured: &[u8], has_gaps: bool) -> Zeros {
+    if tensor.dtype.kind() == Kind::Integer || has_gaps {
+        return Zeros::default();
+    }
+    let row = tensor.shape.last().filter(|_| tensor.is_contiguous()).map_or(1, |&last| to_index(last));
+    Zeros::of(captured, tensor.dtype.element_len(), row)
+}
+
+/// Removes the zeros.
+fn keep_nonzero(elements: &mut Vec<u8>, width: usize) {
+    let mut kept = 0;
+    for at in (0..elements.len()).step_by(width) {
+        if elements[at..][..width].iter().any(|it| *it != 0) {
+            elements.copy_within(at..at + width, kept);
+            kept += width;
+        }
+    }
+    elements.truncate(kept);
+}
+
 /// Captured elements spaced evenly over the input, at most `room` bytes of them, sorted by value.
 fn sorted_sample(dtype: DType, captured: &[u8], room: u64) -> Vec<u8> {
     by_width!(dtype.element_len(), sorted_sample_of(dtype, captured, room))
@@ -263,13 +293,17 @@ pub(super) fn room(inputs: usize) -> u64 {
 fn kept_because(structure: Structure) -> WhyKept {
     match structure {
         Structure::Constant => "all of its elements are the same",
-        Structure::Mask => "it holds negative infinities, as masks do",
+        Structure::Mask => "it holds negative infinities or lowest values, as masks do",
         Structure::Sorted => "it is sorted, as offsets are",
         Structure::Probabilities => "its rows sum to 1",
         Structure::UnitRows => "its rows have the norm 1",
         Structure::Symmetric => "it is symmetric",
         Structure::Triangular => "it is triangular",
         Structure::Dominant => "its diagonal is larger than the rest of each row",
+        Structure::TwoValues => "it has only two values, as masks do",
+        Structure::Repeated => "parts of it are equal, as in tables of rotary embeddings",
+        Structure::OrderedColumns => "its columns are ordered, as those of boxes",
+        Structure::LogProbabilities => "its rows are logarithms of numbers that sum to 1",
     }
 }
 
@@ -279,6 +313,10 @@ mod tests {
 
     fn floats(bytes: &[u8]) -> Vec<f32> {
         bytes.chunks_exact(4).map(|it| f32::from_le_bytes([it[0], it[1], it[2], it[3]])).collect()
+    }
+
+    fn drawn(values: Vec<u8>, bytes: usize, fresh: bool) -> Source {
+        Source::Drawn { values, width: 4, bytes: bytes as u64, fresh, zeros: Zeros::default() }
     }
 
     fn written(source: &mut Source, seed: u64, bytes: usize) -> Vec<u8> {
@@ -297,7 +335,7 @@ mod tests {
         let values = sorted_sample(DType::Float32, &captured, 8 << 10);
         assert!((4 << 10..=8 << 10).contains(&values.len()), "{}", values.len());
         assert!(floats(&values).is_sorted());
-        let mut source = Source::Drawn { values, width: 4, bytes: captured.len() as u64, fresh: false };
+        let mut source = drawn(values, captured.len(), false);
         let variants: Vec<Vec<f32>> =
             (0..8).map(|seed| floats(&written(&mut source, seed, captured.len()))).collect();
         let mean = |values: &[f32]| values.iter().sum::<f32>() / 50_000.0;
@@ -320,7 +358,7 @@ mod tests {
         let values: Vec<u8> = (1..1000u16).flat_map(|at| f32::from(at).to_le_bytes()).collect();
         // Neither a whole number of stripes nor of rounds.
         let bytes = to_index(DRAWN_BY_ONE + STRIPE / 2 + 4);
-        let mut source = Source::Drawn { values, width: 4, bytes: bytes as u64, fresh: false };
+        let mut source = drawn(values, bytes, false);
         let [one, same, other] = [1, 1, 2].map(|seed| written(&mut source, seed, bytes));
         assert!(floats(&one).iter().all(|value| (1.0..1000.0).contains(value)));
         assert!(one == same);
@@ -335,7 +373,7 @@ mod tests {
         for row in [256, 4096, 16_384] {
             let (rows, bytes) = (32, 32 * row * 4);
             let values: Vec<u8> = (-512..512i16).flat_map(|at| f32::from(at).to_le_bytes()).collect();
-            let mut source = Source::Drawn { values, width: 4, bytes: bytes as u64, fresh: false };
+            let mut source = drawn(values, bytes, false);
             let variant = floats(&written(&mut source, 7, bytes));
             let norm = |row: &[f32]| row.iter().map(|it| f64::from(*it).powi(2)).sum::<f64>().sqrt();
             let norms: Vec<f64> = variant.chunks(row).map(norm).collect();
@@ -409,8 +447,7 @@ mod tests {
         let known: std::collections::BTreeSet<u32> =
             floats(&captured).iter().map(|it| it.to_bits()).collect();
         let new = |bytes: &[u8]| floats(bytes).iter().filter(|it| !known.contains(&it.to_bits())).count();
-        let mut drawn = Source::Drawn { values: captured.clone(), width: 4, bytes: 4000, fresh: true };
-        assert!(950 < new(&written(&mut drawn, 1, 4000)));
+        assert!(950 < new(&written(&mut drawn(captured.clone(), 4000, true), 1, 4000)));
         let mut shuffled = Source::Shuffled {
             captured: captured.clone(),
             order: captured.clone(),

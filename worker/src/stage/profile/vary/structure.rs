@@ -8,14 +8,23 @@ use crate::judge::element;
 /// The length of the shortest rows that are tested for order, sum or norm, and the smallest side of matrices that are
 /// tested.
 const SHORTEST_ROW: usize = 3;
+/// The number of elements of the smallest tensors that are tested for few values, and of the smallest parts that are
+/// tested for equality. Smaller ones are equal by chance.
+const SMALLEST: usize = 8;
+/// The smallest number of rows whose columns are tested for order.
+const FEWEST_ROWS: usize = 16;
+/// The largest number of columns that are tested for order.
+const MOST_COLUMNS: usize = 8;
 /// The largest deviation of a row's sum or norm from 1. Half precision rounds each element by up to one part in two
 /// thousand.
 const NEAR_ONE: f64 = 0.02;
 
-/// A property of an input's values. In a `Constant` input, all are equal; in a `Mask`, some are negative infinity.
-/// `Sorted`, `Probabilities` and `UnitRows` hold for every row, `Symmetric`, `Triangular` and `Dominant` for every
-/// matrix. In each row of a `Dominant` matrix, the diagonal element is larger than all others together, so that systems
-/// of equations can be solved accurately.
+/// A property of an input's values. In a `Constant` input, all are equal; in a `Mask`, some are negative infinity or the
+/// lowest number. `Sorted`, `Probabilities`, `LogProbabilities` and `UnitRows` hold for every row, `Symmetric`,
+/// `Triangular` and `Dominant` for every matrix. In each row of a `Dominant` matrix, the diagonal element is larger than
+/// all others together, so that systems of equations can be solved accurately. If an input is `Repeated`, most of its
+/// parts (its rows, its columns, or the halves or pairs of each row) are equal to others. `OrderedColumns`: in every row,
+/// the element of one column does not exceed that of another, although their ranges overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Structure {
     Constant,
@@ -26,6 +35,10 @@ pub(super) enum Structure {
     Symmetric,
     Triangular,
     Dominant,
+    TwoValues,
+    Repeated,
+    OrderedColumns,
+    LogProbabilities,
 }
 
 /// Returns the first structure found. `bytes` are the tensor's own elements in the order of memory. They count as one row
@@ -35,6 +48,11 @@ pub(super) fn of(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
     let width = dtype.element_len();
     if bytes.chunks_exact(width).all(|it| it == &bytes[..width]) {
         return Some(Structure::Constant);
+    }
+    let elements = || bytes.chunks_exact(width);
+    let other = elements().find(|it| *it != &bytes[..width]);
+    if SMALLEST * width <= bytes.len() && elements().all(|it| it == &bytes[..width] || Some(it) == other) {
+        return Some(Structure::TwoValues);
     }
     let dense = tensor.is_contiguous();
     let row = match tensor.shape.last() {
@@ -49,18 +67,36 @@ pub(super) fn of(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
     }) {
         return Some(Structure::Sorted);
     }
-    if dtype.kind() == Kind::Integer {
-        return None;
-    }
-    if values(dtype, bytes).any(|value| value == f64::NEG_INFINITY) {
+    let is_integer = dtype.kind() == Kind::Integer;
+    let lowest = lowest(dtype);
+    if !is_integer && values(dtype, bytes).any(|value| value <= lowest) {
         return Some(Structure::Mask);
     }
     if !dense {
         return None;
     }
+    if !is_integer && let Some(found) = of_floats(tensor, bytes, &each_row) {
+        return Some(found);
+    }
+    if is_repeated(tensor, bytes) {
+        return Some(Structure::Repeated);
+    }
+    has_ordered_columns(dtype, bytes, row).then_some(Structure::OrderedColumns)
+}
+
+/// Tests each row of a tensor.
+type EachRow<'a> = dyn Fn(&dyn Fn(&[u8]) -> bool) -> bool + 'a;
+
+/// Returns the structure of rows or matrices of floats.
+fn of_floats(tensor: &Tensor, bytes: &[u8], each_row: &EachRow<'_>) -> Option<Structure> {
+    let dtype = tensor.dtype;
     let near_one = |value: f64| (value - 1.0).abs() < NEAR_ONE;
     if each_row(&|row| values(dtype, row).all(|value| 0.0 <= value) && near_one(values(dtype, row).sum())) {
         return Some(Structure::Probabilities);
+    }
+    let exp_sum = |row: &[u8]| values(dtype, row).map(f64::exp).sum();
+    if each_row(&|row| values(dtype, row).all(|value| value <= 0.0) && near_one(exp_sum(row))) {
+        return Some(Structure::LogProbabilities);
     }
     if each_row(&|row| near_one(values(dtype, row).map(|value| value * value).sum::<f64>().sqrt())) {
         return Some(Structure::UnitRows);
@@ -72,6 +108,70 @@ pub(super) fn of(tensor: &Tensor, bytes: &[u8]) -> Option<Structure> {
 /// input.
 fn values(dtype: DType, bytes: &[u8]) -> impl Iterator<Item = f64> {
     bytes.chunks_exact(dtype.element_len()).map(move |element| element::value(dtype, element))
+}
+
+/// The lowest finite value of a type of floats.
+fn lowest(dtype: DType) -> f64 {
+    match dtype {
+        DType::Float16 => f64::from(half::f16::MIN),
+        DType::BFloat16 => f64::from(half::bf16::MIN),
+        DType::Float32 => f64::from(f32::MIN),
+        _ => f64::MIN,
+    }
+}
+
+/// Returns true if at least half of the parts are equal to another part: the slices along some axis, or the halves or
+/// pairs of each row.
+fn is_repeated(tensor: &Tensor, bytes: &[u8]) -> bool {
+    let width = tensor.dtype.element_len();
+    let shape: Vec<usize> = tensor.shape.iter().map(|&length| to_index(length)).collect();
+    let row = shape.last().copied().unwrap_or(1) * width;
+    let rows = || bytes.chunks_exact(row);
+    if SMALLEST * width <= row && row.is_multiple_of(2 * width) {
+        let has_equal_halves = |row: &[u8]| row[..row.len() / 2] == row[row.len() / 2..];
+        let has_equal_pairs =
+            |row: &[u8]| row.chunks_exact(2 * width).all(|pair| pair[..width] == pair[width..]);
+        if rows().all(has_equal_halves) || rows().all(has_equal_pairs) {
+            return true;
+        }
+    }
+    (0..shape.len()).any(|axis| {
+        let count = shape[axis];
+        let inner = shape[axis + 1..].iter().product::<usize>() * width;
+        if count < 2 || bytes.len() / width / count < SMALLEST {
+            return false;
+        }
+        let mut digests = vec![0_u32; count];
+        for (number, line) in bytes.chunks_exact(inner).enumerate() {
+            let digest = &mut digests[number % count];
+            *digest = line.chunks(4).fold(*digest, |digest, piece| {
+                let mut word = [0; 4];
+                word[..piece.len()].copy_from_slice(piece);
+                // A multiplication by an odd number loses nothing, and the rotation brings high bits down.
+                (digest.rotate_left(13) ^ u32::from_le_bytes(word)).wrapping_mul(0x9e37_79b1)
+            });
+        }
+        digests.sort_unstable();
+        let single = digests.chunk_by(|one, next| one == next).filter(|equal| equal.len() == 1).count();
+        single <= count / 2
+    })
+}
+
+/// Returns true if in every row, the element of one column does not exceed that of another, although some element of the
+/// first exceeds some of the second.
+fn has_ordered_columns(dtype: DType, bytes: &[u8], row: usize) -> bool {
+    let width = dtype.element_len();
+    if !(2..=MOST_COLUMNS).contains(&row) || bytes.len() / width / row < FEWEST_ROWS {
+        return false;
+    }
+    let rows = || bytes.chunks_exact(row * width);
+    let at = |row: &[u8], column: usize| element::value(dtype, &row[column * width..][..width]);
+    let column = |column: usize| rows().map(move |row| at(row, column));
+    let is_ordered = |low: usize, high: usize| {
+        rows().all(|row| at(row, low) <= at(row, high))
+            && column(high).fold(f64::INFINITY, f64::min) < column(low).fold(f64::NEG_INFINITY, f64::max)
+    };
+    (0..row).any(|one| (0..row).any(|other| one != other && is_ordered(one, other)))
 }
 
 /// Returns the structure of square matrices in the last two dimensions.
@@ -142,6 +242,12 @@ mod tests {
             (&[3, 3], &[1.0, 0.0, 0.0, 5.0, 1.0, 0.0, 2.0, 9.0, 2.0], Some(Structure::Triangular)),
             (&[3, 3], &[6.0, 2.0, 1.0, 0.5, -3.0, 2.0, 1.0, 0.0, 1.5], Some(Structure::Dominant)),
             (&[3, 3], &[6.0, 2.0, 1.0, 0.5, -3.0, 2.5, 1.0, 0.0, 1.5], None),
+            (&[2, 3], &[0.0, f32::MIN, 0.5, 0.0, 0.0, 1.0], Some(Structure::Mask)),
+            (&[2, 3], &[-1.39, -0.69, -1.39, -20.0, 0.0, -30.0], Some(Structure::LogProbabilities)),
+            (&[2, 4], &[0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 1.0], Some(Structure::TwoValues)),
+            (&[2, 4], &[0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0, 2.0], None),
+            // Seven elements have two values by chance.
+            (&[7], &[0.0, 1.0, 0.0, 0.0, 1.0, 0.0, 1.0], None),
             // Rows of two values are not tested for order.
             (&[2, 2], &[1.0, 3.0, 9.0, 4.0], None),
         ] {
@@ -184,6 +290,54 @@ mod tests {
         ] {
             assert_eq!(floats(shape, &values), expected, "{shape:?} {values:?}");
         }
+    }
+
+    /// A different value for each number.
+    fn value(number: u16) -> f32 {
+        f32::from(u16::try_from(u32::from(number) * 7919 % 1013).expect("small")) / 3.0 + 1.0
+    }
+
+    #[test]
+    fn equal_parts_are_recognised_along_each_axis_and_in_each_row() {
+        for (shape, element, expected) in [
+            // Each number has another value.
+            (&[4, 8][..], (|at| at) as fn(u16) -> u16, None),
+            (&[2, 8], |at| at / 8 * 8 + at % 4, Some(Structure::Repeated)),
+            (&[2, 8], |at| at / 2, Some(Structure::Repeated)),
+            // The halves of one row are not equal.
+            (&[2, 8], |at| if at < 8 { at % 4 } else { at }, None),
+            (&[1, 9], |at| at % 3, None),
+            // Three of four rows are equal, or two of four, or none.
+            (&[4, 9], |at| if at < 27 { at % 9 } else { at }, Some(Structure::Repeated)),
+            (&[4, 9], |at| if at < 18 { at % 9 } else { at }, Some(Structure::Repeated)),
+            (&[5, 9], |at| if at < 18 { at % 9 } else { at }, None),
+            // Columns, and the middle axis.
+            (&[9, 4], |at| at / 4 * 4 + at % 4 % 3, Some(Structure::Repeated)),
+            (&[2, 3, 5], |at| at / 15 * 5 + at % 5, Some(Structure::Repeated)),
+            // Each part has seven elements, or they are not rows.
+            (&[3, 7], |at| at % 7, None),
+            (&[24], |at| at % 8, None),
+        ] {
+            let count: u16 = shape.iter().product::<u64>().try_into().expect("small");
+            let values: Vec<f32> = (0..count).map(|at| value(element(at))).collect();
+            assert_eq!(floats(shape, &values), expected, "{shape:?} {values:?}");
+            let whole: Vec<i64> = (0..count).map(|at| i64::from(element(at)) * 7919 % 1013).collect();
+            assert_eq!(integers(shape, &whole), expected, "{shape:?} {whole:?}");
+        }
+    }
+
+    #[test]
+    fn ordered_columns_are_recognised_if_their_ranges_overlap() {
+        let rows = |count: u16, row: fn(f32, f32) -> [f32; 3]| {
+            let values: Vec<f32> = (0..count).flat_map(|at| row(value(2 * at), value(2 * at + 1))).collect();
+            floats(&[u64::from(count), 3], &values)
+        };
+        let interval = |middle: f32, length: f32| [middle, -length, middle + length];
+        assert_eq!(rows(16, interval), Some(Structure::OrderedColumns));
+        assert_eq!(rows(15, interval), None, "few rows are ordered by chance");
+        assert_eq!(rows(16, |one, other| [one + other, -other, one]), Some(Structure::OrderedColumns));
+        assert_eq!(rows(16, |one, other| [one, -other, one + 1000.0]), None, "the ranges do not overlap");
+        assert_eq!(rows(16, |one, other| [one, -other, other]), None);
     }
 
     #[test]

@@ -1,0 +1,103 @@
+//! Long runs of zeros in an input, such as the padding behind short sequences. They stay in every call. Pure.
+
+use std::ops::Range;
+
+use opt_shared::units::to_index;
+
+/// The number of elements of the shortest long run. Fewer zeros in a row occur by chance, as in the output of a ReLU.
+const LONG: usize = 16;
+/// The largest number of runs that are kept, which take 64 KiB.
+const MOST_RUNS: usize = 4096;
+
+/// The byte ranges of the long runs, in ascending order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Zeros(Vec<Range<u64>>);
+
+impl Zeros {
+    /// `bytes` are elements of this width. If zeros occur only at the ends of rows of `row` elements, short runs count too.
+    /// Returns no runs if there are too many.
+    pub(super) fn of(bytes: &[u8], width: usize, row: usize) -> Self {
+        let is_zero = |element: &[u8]| element.iter().all(|it| *it == 0);
+        let zeros = |elements: &[u8]| elements.chunks_exact(width).filter(|it| is_zero(it)).count();
+        let at_the_end = |row: &[u8]| row.rchunks_exact(width).take_while(|it| is_zero(it)).count();
+        let are_padded = 1 < row && bytes.chunks_exact(row * width).all(|row| zeros(row) == at_the_end(row));
+        let shortest = if are_padded { 1 } else { LONG };
+        let mut runs = Vec::new();
+        let (mut at, mut elements) = (0, bytes.chunks_exact(width).peekable());
+        while elements.peek().is_some() {
+            let mut length = 0;
+            while elements.next_if(|it| is_zero(it)).is_some() {
+                length += 1;
+            }
+            if shortest <= length {
+                runs.push((at * width) as u64..((at + length) * width) as u64);
+            }
+            at += length;
+            while elements.next_if(|it| !is_zero(it)).is_some() {
+                at += 1;
+            }
+        }
+        if MOST_RUNS < runs.len() { Self::default() } else { Self(runs) }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Writes the zeros into a piece of the input that begins at byte `at`.
+    pub(super) fn write(&self, at: u64, piece: &mut [u8]) {
+        let end = at + piece.len() as u64;
+        let first = self.0.partition_point(|run| run.end <= at);
+        for run in self.0[first..].iter().take_while(|run| run.start < end) {
+            piece[to_index(run.start.max(at) - at)..to_index(run.end.min(end) - at)].fill(0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The start and end of each run.
+    fn zeros(bytes: &[u8], width: usize, row: usize) -> Vec<(u64, u64)> {
+        Zeros::of(bytes, width, row).0.iter().map(|run| (run.start, run.end)).collect()
+    }
+
+    #[test]
+    fn zeros_are_long_runs_or_ends_of_rows() {
+        assert_eq!(zeros(&[1, 2, 0, 4, 0, 0], 1, 3), [(2, 3), (4, 6)], "each row ends with zeros");
+        assert_eq!(zeros(&[1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0], 2, 3), [(4, 12)], "two bytes each");
+        assert_eq!(zeros(&[0, 2, 0, 4, 0, 0], 1, 3), [], "a row begins with a zero");
+        assert_eq!(zeros(&[0, 2, 0, 4, 0, 0], 1, 1), [], "no rows");
+        assert_eq!(zeros(&[1, 2, 3, 4], 1, 2), []);
+        let around = |length: usize| [&[0, 1][..], &vec![0; length], &[1, 0, 1]].concat();
+        assert_eq!(zeros(&around(15), 1, 20), []);
+        assert_eq!(zeros(&around(16), 1, 21), [(2, 18)]);
+        assert_eq!(zeros(&around(32), 2, 18), [(2, 34)], "sixteen elements of two bytes");
+    }
+
+    #[test]
+    fn too_many_runs_are_not_kept() {
+        let rows = |count: usize| [1, 0].repeat(count);
+        assert_eq!(zeros(&rows(MOST_RUNS), 1, 2).len(), MOST_RUNS);
+        assert!(Zeros::of(&rows(MOST_RUNS + 1), 1, 2).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_get_the_zeros_that_the_input_had(
+            rows in prop::collection::vec(0usize..=5, 1..20), piece in 1usize..12,
+        ) {
+            let bytes: Vec<u8> =
+                rows.iter().flat_map(|&used| (0..5).map(move |at| u8::from(at < used))).collect();
+            let zeros = Zeros::of(&bytes, 1, 5);
+            let mut drawn = vec![1; bytes.len()];
+            for (number, piece_of_drawn) in drawn.chunks_mut(piece).enumerate() {
+                zeros.write((number * piece) as u64, piece_of_drawn);
+            }
+            prop_assert_eq!(drawn, bytes);
+        }
+    }
+}
