@@ -124,7 +124,7 @@ impl<'a, B: Backend> Profile<'a, B> {
 
 /// Makes the plan call, if any, and repeats a block, without using the times. `renew` writes its inputs, unless they
 /// are in place. Returns the reason if the side stopped.
-fn repeat_block(
+pub(super) fn repeat_block(
     context: &Context<'_>,
     side: &mut Side<'_>,
     calls: u32,

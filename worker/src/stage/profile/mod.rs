@@ -12,6 +12,7 @@ mod idle;
 mod late;
 mod length;
 mod looks;
+mod narrow;
 mod pair;
 mod pairs;
 mod plausible;
@@ -220,13 +221,22 @@ impl<B: Backend> Profile<'_, B> {
             // Entries without output elements are verified but not timed.
             timing.done = context.recorded.has_no_elements();
         }
-        for _ in 0..MAX_RUNNERS {
-            if timings.iter().all(|timing| timing.done) {
-                break;
-            }
+        let mut narrowed = vec![false; contexts.len()];
+        let mut runners = 0;
+        while runners < MAX_RUNNERS && timings.iter().any(|timing| !timing.done) {
+            let before = self.head.clone();
             if !self.with_runners(placed, &contexts, &mut timings, &mut variations)? {
-                return Ok(());
+                let Some((entry, variation)) = self.narrower(placed, &contexts, &variations, &narrowed)?
+                else {
+                    return Ok(());
+                };
+                *self.head = before;
+                timings[entry] = Timing::of(self.candidates.len());
+                variations[entry] = variation;
+                narrowed[entry] = true;
+                continue;
             }
+            runners += 1;
             timings.iter_mut().zip(&contexts).filter(|(timing, _)| !timing.done).for_each(
                 |(timing, context)| {
                     timing.settle(context);

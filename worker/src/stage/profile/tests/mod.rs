@@ -4,6 +4,7 @@ mod blocks;
 mod decisions;
 mod figures;
 mod idle;
+mod narrow;
 mod screen;
 mod trial;
 mod varied;

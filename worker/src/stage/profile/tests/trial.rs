@@ -4,14 +4,14 @@ use super::*;
 use crate::session::scripted::{AskedInputs, Shown};
 
 const EMBEDDING: &str = "torch_nn_functional_embedding";
-const LINEAR: &str = "torch_nn_functional_linear";
+pub(super) const LINEAR: &str = "torch_nn_functional_linear";
 const ATTENTION: &str = "torch_nn_functional_scaled_dot_product_attention";
 
 /// A candidate's function: it gets the inputs and writes the output.
-type Kernel = fn(&Shown<'_>, &mut [u8]) -> i32;
+pub(super) type Kernel = fn(&Shown<'_>, &mut [u8]) -> i32;
 
 /// A task over captured calls of an op. Their inputs may vary.
-fn varying(op: &str, numbers: &[u32]) -> ProfileTask {
+pub(super) fn varying(op: &str, numbers: &[u32]) -> ProfileTask {
     let (entries, signature) = entries_of(op, numbers);
     let mut task = ProfileTask {
         callee: callee("fast", signature.clone()),
@@ -38,7 +38,7 @@ fn mixed(shown: &Shown<'_>) -> f32 {
 }
 
 /// Adds a number to the recorded values of some elements.
-fn add(output: &mut [u8], number: f32, changes: fn(usize) -> bool) -> i32 {
+pub(super) fn add(output: &mut [u8], number: f32, changes: fn(usize) -> bool) -> i32 {
     for (at, element) in output.chunks_exact_mut(4).enumerate().filter(|(at, _)| changes(*at)) {
         let value = f32::from_le_bytes(element.try_into().expect("four bytes"));
         element.copy_from_slice(&(value + number).to_le_bytes());
@@ -48,7 +48,7 @@ fn add(output: &mut [u8], number: f32, changes: fn(usize) -> bool) -> i32 {
 }
 
 /// A kernel whose output elements each depend on every input.
-fn dense(shown: &Shown<'_>, output: &mut [u8]) -> i32 {
+pub(super) fn dense(shown: &Shown<'_>, output: &mut [u8]) -> i32 {
     add(output, mixed(shown), |_| true)
 }
 
@@ -135,6 +135,31 @@ fn trial_requires_that_all_parts_of_an_output_depend_on_the_inputs() {
         let entry = &report.body.entries[0];
         assert_eq!(entry.unvaried_because.as_deref(), why, "{name}");
         assert_eq!(entry.varied.is_empty(), why.is_some(), "{name}");
+    }
+}
+
+#[test]
+fn inputs_that_the_baseline_does_not_read_keep_their_values() {
+    fn reading(shown: &Shown<'_>, output: &mut [u8], read: &[usize]) -> i32 {
+        let inputs: Vec<_> =
+            shown.inputs.iter().filter(|(tensor, _)| read.contains(tensor)).cloned().collect();
+        dense(&Shown { inputs: &inputs, ..*shown }, output)
+    }
+    for (name, kernel, varied, layouts) in [
+        ("all", dense as Kernel, vec!["input", "weight", "bias"], 3),
+        ("not the weight", |shown, output| reading(shown, output, &[0, 2]), vec!["input", "bias"], 2),
+        ("only the bias", |shown, output| reading(shown, output, &[2]), vec!["bias"], 1),
+    ] as [(&str, Kernel, Vec<&str>, usize); 3]
+    {
+        let backend = computing(kernel);
+        let report = profile(&backend, &varying(LINEAR, &[0]));
+        let entry = &report.body.entries[0];
+        assert_eq!(
+            (entry.varied.iter().map(String::as_str).collect::<Vec<_>>(), &entry.unvaried_because),
+            (varied, &None),
+            "{name}"
+        );
+        assert_eq!(tried(&backend).last().map(Vec::len), Some(layouts), "{name}: timed calls");
     }
 }
 

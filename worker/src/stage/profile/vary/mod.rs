@@ -4,9 +4,12 @@
 //! (`source`, `structure`), and a kernel that is known to be right must still work (`trial`). `layout` places the
 //! variants.
 
+mod choices;
 mod decisions;
 mod fresh;
+mod keyed;
 mod layout;
+mod narrowed;
 mod parallel;
 mod parts;
 mod places;
@@ -16,6 +19,7 @@ mod source;
 mod structure;
 mod trial;
 mod unique;
+mod unread;
 mod zeros;
 
 use std::io;
@@ -25,12 +29,12 @@ use opt_shared::capture::{Kind, Tensor};
 use opt_shared::formula::{self, ALIGNMENT};
 use opt_shared::message::ProfileTask;
 use opt_shared::units::{Bytes, to_index};
-use rand::SeedableRng;
-use rand::rngs::SmallRng;
 
 use self::decisions::Decision;
 pub(crate) use self::decisions::Decisions;
+use self::keyed::Keyed;
 use self::layout::{Extent, lay_out};
+pub(super) use self::narrowed::{Inputs, works};
 use self::source::{Source, WhyKept};
 pub(super) use self::trial::{decide, recall};
 use crate::recorded::{Recorded, RecordedError, allocated_bytes};
@@ -45,7 +49,7 @@ const ZEROS: &[u8] = &[0; to_index(PIECE)];
 pub(super) struct Variation {
     pub(super) variants: Variants,
     /// The source of each varying input, in the order of the variants.
-    sources: Vec<Source>,
+    sources: Vec<Keyed>,
     pub(super) names: Vec<String>,
     /// The reason why a kernel can remember results: no input varies, or too many keep their values for lack of memory.
     /// Otherwise `None`.
@@ -100,13 +104,22 @@ impl Variation {
         seed: u64,
         mut each: impl FnMut(&VariedInput, u32, u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
-        let mut random = SmallRng::seed_from_u64(seed);
-        for (input, source) in self.variants.inputs.iter().zip(&mut self.sources) {
-            for variant in 0..calls.min(self.variants.count) {
-                source.write(&mut random, |offset, bytes| each(input, variant, offset, bytes))?;
-            }
-        }
-        Ok(())
+        let count = calls.min(self.variants.count);
+        let mut inputs = self.variants.inputs.iter().zip(&mut self.sources);
+        inputs.try_for_each(|(input, source)| {
+            source.write(seed, count, |variant, offset, bytes| each(input, variant, offset, bytes))
+        })
+    }
+
+    /// Writes new values of one input for the first call of a block.
+    pub(super) fn renew_one(
+        &mut self,
+        memory: &impl VariantMemory,
+        number: usize,
+        seed: u64,
+    ) -> io::Result<()> {
+        let input = self.variants.inputs[number];
+        self.sources[number].write(seed, 1, |_, offset, bytes| memory.write(input.at(0) + offset, bytes))
     }
 
     /// Overwrites the values of `calls` calls with zeros, so that nothing can read them.
@@ -141,7 +154,7 @@ impl Variation {
 /// An input that may vary.
 struct Eligible {
     extent: Extent,
-    source: Source,
+    source: Keyed,
     name: String,
     shuffled: bool,
     /// Whether its values are integers, such as the indices of rows of a table.
@@ -199,7 +212,7 @@ fn eligible(recorded: &Recorded, task: &ProfileTask) -> Result<(Vec<Eligible>, K
                     phase: tensor.byte_range().start % ALIGNMENT,
                     output,
                 },
-                shuffled: matches!(source, Source::Shuffled { .. }),
+                shuffled: matches!(source.source, Source::Shuffled { .. }),
                 is_index: tensor.dtype.kind() == Kind::Integer,
                 source,
                 name: argument.path.clone(),
@@ -310,7 +323,7 @@ mod tests {
         let column = Tensor { shape: vec![20], stride: vec![3], ..tensor(0, DType::UInt8, 0, 20) };
         let all: Vec<u8> = (0..58).map(|at| if at % 3 == 0 { at } else { 200 }).collect();
         let captured: Vec<u8> = all.iter().copied().step_by(3).collect();
-        let mut source = Source::Shuffled {
+        let source = Source::Shuffled {
             order: captured.clone(),
             captured: captured.clone(),
             width: 1,
@@ -319,11 +332,11 @@ mod tests {
             view: Some((places::Places::of(&column), all.clone())),
         };
         let mut written = Vec::new();
-        let write = |_, bytes: &[u8]| {
+        let write = |_, _, bytes: &[u8]| {
             written.extend_from_slice(bytes);
             Ok(())
         };
-        source.write(&mut SmallRng::seed_from_u64(1), write).expect("written");
+        Keyed { source, key: 0 }.write(1, 1, write).expect("written");
         assert_eq!(written.len(), all.len());
         assert!(written.iter().enumerate().all(|(at, &it)| (it == 200) == (at % 3 != 0)), "{written:?}");
         let mut column: Vec<u8> = written.iter().copied().step_by(3).collect();

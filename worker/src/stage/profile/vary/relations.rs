@@ -31,7 +31,7 @@ pub(super) fn of(recorded: &Recorded, eligible: &[Eligible]) -> Result<Vec<Optio
         .collect();
     let of = |input: &Eligible| tensors[input.extent.tensor];
     let is_padded =
-        |input: &&Eligible| matches!(&input.source, Source::Drawn { zeros, .. } if !zeros.is_empty());
+        |input: &&Eligible| matches!(&input.source.source, Source::Drawn { zeros, .. } if !zeros.is_empty());
     let padded: Vec<&Tensor> = eligible.iter().filter(is_padded).map(|input| of(input).1).collect();
     let why = |input: &Eligible| {
         let (parameter, tensor) = of(input);
@@ -151,6 +151,7 @@ mod tests {
     use opt_shared::capture::DType;
     use opt_shared::ids::StorageId;
 
+    use super::super::keyed::Keyed;
     use super::super::layout::Extent;
     use super::super::zeros::Zeros;
     use super::*;
@@ -173,10 +174,17 @@ mod tests {
     /// The inputs with these numbers vary. `padded` ones have zeros.
     fn eligible(numbers: &[usize], padded: &[usize]) -> Vec<Eligible> {
         let input = |&tensor: &usize| {
-            let zeros = if padded.contains(&tensor) { Zeros::of(&[0; 16], 1, 1) } else { Zeros::default() };
+            let zeros = if padded.contains(&tensor) {
+                Zeros::of(&[0; 64], DType::Float32, 1)
+            } else {
+                Zeros::default()
+            };
             Eligible {
                 extent: Extent { tensor, bytes: 8, phase: 0, output: None },
-                source: Source::Drawn { values: Vec::new(), width: 1, bytes: 0, fresh: false, zeros },
+                source: Keyed {
+                    source: Source::Drawn { values: Vec::new(), width: 1, bytes: 0, fresh: false, zeros },
+                    key: 0,
+                },
                 name: tensor.to_string(),
                 shuffled: false,
                 is_index: false,

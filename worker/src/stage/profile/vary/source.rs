@@ -19,12 +19,13 @@ use rand::{Rng, SeedableRng};
 
 use super::PIECE;
 use super::fresh::{between, is_fresh, spread};
+use super::keyed::{Keyed, key_of};
 use super::parallel::{TOO_MANY, is_index, parallel_indices};
 use super::places::Places;
 use super::runs::{Favours, Run, draw_runs};
 use super::structure::{self, Structure};
 use super::unique::{Kept, MIN_SHUFFLED};
-use super::zeros::Zeros;
+use super::zeros::{Zeros, is_zero};
 use crate::judge::element;
 use crate::recorded::Recorded;
 use crate::session::WIDEST_ELEMENT;
@@ -74,18 +75,13 @@ macro_rules! by_width {
 }
 
 impl Source {
-    /// A source without values.
-    pub(super) fn nothing() -> Self {
-        Self::Drawn { values: Vec::new(), width: 1, bytes: 0, fresh: false, zeros: Zeros::default() }
-    }
-
     /// Reads the captured values, and keeps at most `room` bytes of them. The inner error says why the input keeps its
     /// captured values.
     pub(super) fn of(
         recorded: &Recorded,
         tensor: &Tensor,
         room: u64,
-    ) -> Result<Result<Self, WhyKept>, CaptureError> {
+    ) -> Result<Result<Keyed, WhyKept>, CaptureError> {
         let range = tensor.byte_range();
         let bytes = range.end - range.start;
         let shuffled = tensor.dtype.kind() == Kind::Integer || gives_positions(&recorded.outputs);
@@ -105,7 +101,8 @@ impl Source {
         recorded.capture.read_range(tensor.storage, range.start, &mut captured)?;
         let all = is_view.then(|| captured.clone());
         places.gather(&mut captured, width);
-        Ok(match structure::of(tensor, &captured) {
+        let key = key_of(tensor.dtype, &captured);
+        let source = match structure::of(tensor, &captured) {
             Some(kept) => Err(kept_because(kept)),
             None if shuffled && !zeros_of(tensor, &captured, places.has_gaps).is_empty() => Err(PADDED),
             None if shuffled => {
@@ -133,12 +130,13 @@ impl Source {
                 let fresh = is_fresh(tensor.dtype, &captured);
                 let zeros = zeros_of(tensor, &captured, places.has_gaps);
                 if !zeros.is_empty() {
-                    keep_nonzero(&mut captured, width);
+                    keep_nonzero(tensor.dtype, &mut captured);
                 }
                 let values = sorted_sample(tensor.dtype, &captured, room);
                 Ok(Self::Drawn { values, width, bytes, fresh, zeros })
             }
-        })
+        };
+        Ok(source.map(|source| Keyed { source, key }))
     }
 
     /// Writes one variant, from its first byte to its last.
@@ -253,14 +251,15 @@ fn zeros_of(tensor: &Tensor, captured: &[u8], has_gaps: bool) -> Zeros {
         return Zeros::default();
     }
     let row = tensor.shape.last().filter(|_| tensor.is_contiguous()).map_or(1, |&last| to_index(last));
-    Zeros::of(captured, tensor.dtype.element_len(), row)
+    Zeros::of(captured, tensor.dtype, row)
 }
 
 /// Removes the zeros.
-fn keep_nonzero(elements: &mut Vec<u8>, width: usize) {
+fn keep_nonzero(dtype: DType, elements: &mut Vec<u8>) {
+    let width = dtype.element_len();
     let mut kept = 0;
     for at in (0..elements.len()).step_by(width) {
-        if elements[at..][..width].iter().any(|it| *it != 0) {
+        if !is_zero(dtype, &elements[at..][..width]) {
             elements.copy_within(at..at + width, kept);
             kept += width;
         }
@@ -400,7 +399,7 @@ mod tests {
         if let Some(first) = first {
             (tensor.shape, tensor.stride) = (vec![first], vec![1]);
         }
-        Source::of(&recorded, &tensor, room).expect("readable")
+        Source::of(&recorded, &tensor, room).expect("readable").map(|keyed| keyed.source)
     }
 
     #[test]

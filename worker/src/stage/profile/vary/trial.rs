@@ -11,9 +11,10 @@ use opt_shared::message::ProfileTask;
 use opt_shared::settings::Vary;
 
 use super::super::looks::offset_of;
+use super::choices::{choices, without};
 use super::decisions::Decision;
 use super::parts::{Changed, Part};
-use super::{Eligible, Variation, eligible, layout_of, unvaried_because};
+use super::{Eligible, Variation, eligible, layout_of, unread, unvaried_because};
 use crate::judge::element::{differs, is_not_finite};
 use crate::judge::{BytesSource, Tolerance};
 use crate::recorded::{Recorded, RecordedError};
@@ -27,6 +28,8 @@ use crate::stage::failure::{CallKind, verdict_of_calls};
 /// The seed of the values in a trial. All trials use it, so that all candidates of a job get the same decision. No
 /// timed call uses it.
 const SEED: u64 = 0x7261_6d69_7665;
+/// What is added to the seed for values that show which inputs are read.
+const UNREAD_SEEDS: u64 = 1000;
 /// The largest number of parts of an output. Each part must change.
 const PARTS: u64 = 64;
 /// The number of elements that are checked in each part.
@@ -35,7 +38,7 @@ const ELEMENTS_OF_A_PART: u64 = 16;
 /// indices are shuffled, one may keep its position, and with it a part of the output.
 const ROUNDS: u64 = 4;
 
-enum Trial {
+pub(super) enum Trial {
     Works,
     Fails(&'static str),
     /// The kernel has died, so the session has ended.
@@ -43,15 +46,15 @@ enum Trial {
 }
 
 /// An entry whose varying inputs have not been decided yet.
-struct Undecided {
-    number: usize,
-    eligible: Vec<Eligible>,
-    kept: super::KeptInputs,
-    choices: std::vec::IntoIter<Vec<usize>>,
+pub(super) struct Undecided {
+    pub(super) number: usize,
+    pub(super) eligible: Vec<Eligible>,
+    pub(super) kept: super::KeptInputs,
+    pub(super) choices: std::vec::IntoIter<Vec<usize>>,
     /// The reason why the last choice was dropped.
-    dropped: Option<&'static str>,
+    pub(super) dropped: Option<&'static str>,
     /// True if a choice was dropped because the process died. The values need not be the cause.
-    uncertain: bool,
+    pub(super) uncertain: bool,
 }
 
 /// Decides which inputs vary in each entry of a batch. An unreadable capture is reported with the index of its entry.
@@ -135,7 +138,20 @@ pub(in super::super) fn decide<B: Backend>(
             let entry = TrialEntry { recorded, number: it.number, task, tolerances, has_plan };
             match entry.test(&mut *session, &mut variation, memory)? {
                 Trial::Works => {
-                    variation.decision = Some(Decision::Varies(choice)).filter(|_| !it.uncertain);
+                    let (unread, trial) =
+                        unread::inputs(&entry, &mut *session, &mut variation, memory, SEED + UNREAD_SEEDS)?;
+                    alive = !matches!(trial, Trial::Died);
+                    let read = without(&choice, &unread);
+                    let narrower =
+                        layout_of(recorded, task, &it.eligible, &read).filter(|_| !unread.is_empty());
+                    let (mut variation, choice) = match narrower {
+                        Some(variants) => {
+                            put_back(&mut it, &choice, variation);
+                            (chosen(&mut it, &read, variants, (recorded, task)), read)
+                        }
+                        None => (variation, choice),
+                    };
+                    variation.decision = Some(Decision::Varies(choice)).filter(|_| !it.uncertain && alive);
                     decided[it.number] = Some(variation);
                 }
                 trial => {
@@ -194,32 +210,15 @@ fn why_not(it: &Undecided) -> String {
     }
 }
 
-/// The choices in the order in which they are tried: all inputs, only those whose values are drawn, only those whose
-/// values are shuffled, then single inputs, the largest first.
-fn choices(eligible: &[Eligible]) -> Vec<Vec<usize>> {
-    let all: Vec<usize> = (0..eligible.len()).collect();
-    let of = |shuffled| all.iter().copied().filter(|&at| eligible[at].shuffled == shuffled).collect();
-    let mut single = all.clone();
-    single.sort_by_key(|&at| std::cmp::Reverse(eligible[at].extent.bytes));
-    let mut found: Vec<Vec<usize>> = Vec::new();
-    let ordered = [all.clone(), of(false), of(true)].into_iter().chain(single.into_iter().map(|at| vec![at]));
-    for choice in ordered {
-        if !choice.is_empty() && !found.contains(&choice) {
-            found.push(choice);
-        }
-    }
-    found
-}
-
 /// Moves the sources of the chosen inputs from the entry into a variation.
-fn chosen(
+pub(super) fn chosen(
     it: &mut Undecided,
     choice: &[usize],
     variants: Variants,
     (recorded, task): (&Recorded, &ProfileTask),
 ) -> Variation {
     let unvaried = kept_for_lack_of_memory(recorded, task, it, choice);
-    let mut take = |&at: &usize| std::mem::replace(&mut it.eligible[at].source, super::Source::nothing());
+    let mut take = |&at: &usize| std::mem::replace(&mut it.eligible[at].source, super::Keyed::nothing());
     let sources = choice.iter().map(&mut take).collect();
     let names = choice.iter().map(|&at| it.eligible[at].name.clone()).collect();
     Variation { variants, sources, names, unvaried, decision: None }
@@ -249,22 +248,22 @@ fn kept_for_lack_of_memory(
     })
 }
 
-fn put_back(it: &mut Undecided, choice: &[usize], variation: Variation) {
+pub(super) fn put_back(it: &mut Undecided, choice: &[usize], variation: Variation) {
     for (&at, source) in choice.iter().zip(variation.sources) {
         it.eligible[at].source = source;
     }
 }
 
-struct TrialEntry<'a> {
-    recorded: &'a Recorded,
-    number: usize,
-    task: &'a ProfileTask,
-    tolerances: &'a [Tolerance],
-    has_plan: bool,
+pub(super) struct TrialEntry<'a> {
+    pub(super) recorded: &'a Recorded,
+    pub(super) number: usize,
+    pub(super) task: &'a ProfileTask,
+    pub(super) tolerances: &'a [Tolerance],
+    pub(super) has_plan: bool,
 }
 
 impl TrialEntry<'_> {
-    fn test(
+    pub(super) fn test(
         &self,
         session: &mut dyn Session,
         variation: &mut Variation,
@@ -318,7 +317,7 @@ impl TrialEntry<'_> {
     }
 
     /// Makes a block. Returns the result of the trial if the block does not succeed.
-    fn block(
+    pub(super) fn block(
         &self,
         session: &mut dyn Session,
         calls: u32,
@@ -346,7 +345,11 @@ impl TrialEntry<'_> {
     }
 
     /// Reads some elements of each part of each output.
-    fn elements(&self, session: &dyn Session, slot: u32) -> Result<Vec<Vec<Element>>, SessionError> {
+    pub(super) fn elements(
+        &self,
+        session: &dyn Session,
+        slot: u32,
+    ) -> Result<Vec<Vec<Element>>, SessionError> {
         let read = |(index, output): (usize, &opt_shared::arguments::OutputTensor)| {
             sample(&mut *session.output(self.number, index, slot), &output.tensor)
         };
@@ -424,7 +427,7 @@ impl TrialEntry<'_> {
 }
 
 /// The bytes of an element; narrow elements use the first of them.
-type Element = [u8; WIDEST_ELEMENT];
+pub(super) type Element = [u8; WIDEST_ELEMENT];
 
 fn elements_of_a_part(elements: u64) -> u64 {
     ELEMENTS_OF_A_PART.min(elements)

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use opt_shared::capture::{DType, Kind};
 use opt_shared::units::to_index;
 
 /// The number of elements of the shortest long run. Fewer zeros in a row occur by chance, as in the output of a ReLU.
@@ -14,10 +15,11 @@ const MOST_RUNS: usize = 4096;
 pub(super) struct Zeros(Vec<Range<u64>>);
 
 impl Zeros {
-    /// `bytes` are elements of this width. If zeros occur only at the ends of rows of `row` elements, short runs count too.
-    /// Returns no runs if there are too many.
-    pub(super) fn of(bytes: &[u8], width: usize, row: usize) -> Self {
-        let is_zero = |element: &[u8]| element.iter().all(|it| *it == 0);
+    /// `bytes` are floats or complex numbers. If zeros occur only at the ends of rows of `row` elements, short runs count
+    /// too. Returns no runs if there are too many.
+    pub(super) fn of(bytes: &[u8], dtype: DType, row: usize) -> Self {
+        let width = dtype.element_len();
+        let is_zero = |element: &[u8]| is_zero(dtype, element);
         let zeros = |elements: &[u8]| elements.chunks_exact(width).filter(|it| is_zero(it)).count();
         let at_the_end = |row: &[u8]| row.rchunks_exact(width).take_while(|it| is_zero(it)).count();
         let are_padded = 1 < row && bytes.chunks_exact(row * width).all(|row| zeros(row) == at_the_end(row));
@@ -54,6 +56,15 @@ impl Zeros {
     }
 }
 
+/// Returns true for zeros of either sign: a multiplication by a mask makes negative ones.
+pub(super) fn is_zero(dtype: DType, element: &[u8]) -> bool {
+    let parts = if dtype.kind() == Kind::Complex { 2 } else { 1 };
+    element.chunks_exact(element.len() / parts).all(|part| match part.split_last() {
+        Some((sign, rest)) => sign & 0x7f == 0 && rest.iter().all(|it| *it == 0),
+        None => true,
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -61,28 +72,44 @@ mod tests {
     use super::*;
 
     /// The start and end of each run.
-    fn zeros(bytes: &[u8], width: usize, row: usize) -> Vec<(u64, u64)> {
-        Zeros::of(bytes, width, row).0.iter().map(|run| (run.start, run.end)).collect()
+    fn zeros(bytes: &[u8], dtype: DType, row: usize) -> Vec<(u64, u64)> {
+        Zeros::of(bytes, dtype, row).0.iter().map(|run| (run.start, run.end)).collect()
     }
+
+    const ONE: DType = DType::Float8E5M2;
+    const TWO: DType = DType::Float16;
 
     #[test]
     fn zeros_are_long_runs_or_ends_of_rows() {
-        assert_eq!(zeros(&[1, 2, 0, 4, 0, 0], 1, 3), [(2, 3), (4, 6)], "each row ends with zeros");
-        assert_eq!(zeros(&[1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0], 2, 3), [(4, 12)], "two bytes each");
-        assert_eq!(zeros(&[0, 2, 0, 4, 0, 0], 1, 3), [], "a row begins with a zero");
-        assert_eq!(zeros(&[0, 2, 0, 4, 0, 0], 1, 1), [], "no rows");
-        assert_eq!(zeros(&[1, 2, 3, 4], 1, 2), []);
+        assert_eq!(zeros(&[1, 2, 0, 4, 0, 0], ONE, 3), [(2, 3), (4, 6)], "each row ends with zeros");
+        assert_eq!(zeros(&[1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0], TWO, 3), [(4, 12)], "two bytes each");
+        assert_eq!(zeros(&[1, 2, 0, 4, 0x80, 0], ONE, 3), [(2, 3), (4, 6)], "zeros of either sign");
+        assert_eq!(zeros(&[1, 1, 0x80, 0, 0, 0x80], TWO, 3), [(4, 6)], "the first byte has no sign");
+        assert_eq!(zeros(&[0, 2, 0, 4, 0, 0], ONE, 3), [], "a row begins with a zero");
+        assert_eq!(zeros(&[0, 2, 0, 4, 0, 0], ONE, 1), [], "no rows");
+        assert_eq!(zeros(&[1, 2, 3, 4], ONE, 2), []);
         let around = |length: usize| [&[0, 1][..], &vec![0; length], &[1, 0, 1]].concat();
-        assert_eq!(zeros(&around(15), 1, 20), []);
-        assert_eq!(zeros(&around(16), 1, 21), [(2, 18)]);
-        assert_eq!(zeros(&around(32), 2, 18), [(2, 34)], "sixteen elements of two bytes");
+        assert_eq!(zeros(&around(15), ONE, 20), []);
+        assert_eq!(zeros(&around(16), ONE, 21), [(2, 18)]);
+        assert_eq!(zeros(&[&around(33)[..], &[1]].concat(), TWO, 19), [(2, 34)], "sixteen of two bytes");
+    }
+
+    #[test]
+    fn complex_numbers_are_zero_if_both_parts_are() {
+        let of = |parts: [f32; 2]| parts.map(f32::to_le_bytes).concat();
+        for (parts, zero) in
+            [([0.0, 0.0], true), ([-0.0, -0.0], true), ([0.0, 1.0], false), ([1.0, 0.0], false)]
+        {
+            assert_eq!(is_zero(DType::Complex64, &of(parts)), zero, "{parts:?}");
+        }
+        assert!(!is_zero(DType::Float64, &of([-0.0, 0.0])));
     }
 
     #[test]
     fn too_many_runs_are_not_kept() {
         let rows = |count: usize| [1, 0].repeat(count);
-        assert_eq!(zeros(&rows(MOST_RUNS), 1, 2).len(), MOST_RUNS);
-        assert!(Zeros::of(&rows(MOST_RUNS + 1), 1, 2).is_empty());
+        assert_eq!(zeros(&rows(MOST_RUNS), ONE, 2).len(), MOST_RUNS);
+        assert!(Zeros::of(&rows(MOST_RUNS + 1), ONE, 2).is_empty());
     }
 
     proptest! {
@@ -92,7 +119,7 @@ mod tests {
         ) {
             let bytes: Vec<u8> =
                 rows.iter().flat_map(|&used| (0..5).map(move |at| u8::from(at < used))).collect();
-            let zeros = Zeros::of(&bytes, 1, 5);
+            let zeros = Zeros::of(&bytes, ONE, 5);
             let mut drawn = vec![1; bytes.len()];
             for (number, piece_of_drawn) in drawn.chunks_mut(piece).enumerate() {
                 zeros.write((number * piece) as u64, piece_of_drawn);

@@ -1,0 +1,25 @@
+//! Which of an entry's inputs are tried together. Pure.
+
+use super::Eligible;
+
+/// The choices in the order in which they are tried: all inputs, only those whose values are drawn, only those whose
+/// values are shuffled, then single inputs, the largest first.
+pub(super) fn choices(eligible: &[Eligible]) -> Vec<Vec<usize>> {
+    let all: Vec<usize> = (0..eligible.len()).collect();
+    let of = |shuffled| all.iter().copied().filter(|&at| eligible[at].shuffled == shuffled).collect();
+    let mut single = all.clone();
+    single.sort_by_key(|&at| std::cmp::Reverse(eligible[at].extent.bytes));
+    let mut found: Vec<Vec<usize>> = Vec::new();
+    let ordered = [all.clone(), of(false), of(true)].into_iter().chain(single.into_iter().map(|at| vec![at]));
+    for choice in ordered {
+        if !choice.is_empty() && !found.contains(&choice) {
+            found.push(choice);
+        }
+    }
+    found
+}
+
+/// The choice without these of its inputs, which are given by their places in it.
+pub(super) fn without(choice: &[usize], places: &[usize]) -> Vec<usize> {
+    choice.iter().enumerate().filter(|(place, _)| !places.contains(place)).map(|(_, &at)| at).collect()
+}
