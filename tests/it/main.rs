@@ -33,6 +33,7 @@ mod python;
 mod python_kernels;
 mod reads;
 mod recycle;
+mod related_inputs;
 mod replay;
 mod report;
 mod results;

@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use opt_shared::outcome::{Body, EntryFailure, EntryProfile, Mismatch, Pattern, Report, RunnerEnd, Status};
 use opt_shared::units::Bytes;
 
-use super::figures::{one_line, percent, printable, small, speedup, time};
+use super::figures::{counted, one_line, percent, printable, small, speedup, time};
 use crate::record::Stage;
 
 /// Longest feedback, in bytes.
@@ -40,7 +40,10 @@ pub fn feedback(stage: Stage, report: &Report) -> String {
             facts.entries = Some((verified.entries_passed, verified.entries_run));
             facts.emulated = emulated::hints(&verified.emulated_kernels);
         }
-        Body::Profile(profiled) => facts.timed = least_gain(&profiled.entries),
+        Body::Profile(profiled) => {
+            facts.timed = least_gain(&profiled.entries);
+            facts.unvaried = unvaried(&profiled.entries);
+        }
         Body::Replay(_) => {}
     }
     compose(&facts)
@@ -57,6 +60,18 @@ fn least_gain(entries: &[EntryProfile]) -> Option<String> {
         },
     );
     Some(format!("{which} is {} ({pace}, noise {})", entry.entry, percent(entry.noise)))
+}
+
+/// Says which entries' results a kernel could have remembered, with the reason for the first of them.
+fn unvaried(entries: &[EntryProfile]) -> Option<String> {
+    let mut unvaried = entries.iter().filter(|entry| entry.unvaried_because.is_some());
+    let first = unvaried.next()?;
+    let more = match unvaried.count() {
+        0 => String::new(),
+        more => format!(" and {}", counted(more as u64, "more entry", "more entries")),
+    };
+    let why = first.unvaried_because.as_deref().map(one_line).unwrap_or_default();
+    Some(format!("A kernel could remember the results of {}{more}: {why}.", first.entry))
 }
 
 /// The feedback for an attempt whose worker died, or that was never made.
@@ -82,6 +97,8 @@ struct Facts<'a> {
     entries: Option<(u32, u32)>,
     /// The beginning of a sentence about the entry with the smallest gain.
     timed: Option<String>,
+    /// A sentence about entries whose inputs did not vary.
+    unvaried: Option<String>,
     baseline_failed: bool,
     /// What the emulated device counted that a faster kernel could avoid.
     emulated: Vec<String>,
@@ -99,6 +116,7 @@ impl<'a> Facts<'a> {
             peak: None,
             entries: None,
             timed: None,
+            unvaried: None,
             baseline_failed: false,
             emulated: Vec::new(),
         }
@@ -120,7 +138,8 @@ fn compose(facts: &Facts<'_>) -> String {
             | Status::Crashed
             | Status::Timeout
     );
-    if facts.stage == Stage::Profile && by_new_inputs {
+    let is_timed = matches!(facts.stage, Stage::Screen | Stage::Profile | Stage::Confirm);
+    if is_timed && by_new_inputs {
         text.line("Timed calls can have new input values. If the kernel relies on a relation between inputs, or inside one, which the recorded values have and new ones need not have, name these inputs in `[job] constant`.");
     }
     match facts.status {
@@ -167,6 +186,7 @@ fn passed(facts: &Facts<'_>, text: &mut Text) {
     if let Some(worst) = &facts.timed {
         text.line(&format!("{worst}: start there to get faster."));
     }
+    facts.unvaried.iter().for_each(|sentence| text.line(sentence));
     facts.emulated.iter().for_each(|hint| text.line(&one_line(hint)));
 }
 

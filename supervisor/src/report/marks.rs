@@ -53,6 +53,9 @@ pub(super) fn legend<'a>(candidates: impl Iterator<Item = &'a CandidateRecord> +
         lines.push(format!("{UNVARIED}{why}"));
     }
     lines.extend(candidates.clone().find_map(unranked_entries));
+    if candidates.clone().any(|candidate| candidate.rank.is_some()) {
+        lines.extend(candidates.filter_map(without_rank));
+    }
     lines
 }
 
@@ -70,6 +73,17 @@ fn unranked_entries(candidate: &CandidateRecord) -> Option<String> {
         "= counts only if slower, because inputs were the same in every call: {}{more} ({why})",
         one_line(&first.entry)
     ))
+}
+
+/// Says why a timed candidate has no rank, if the reason is that none of its entries counts.
+fn without_rank(candidate: &CandidateRecord) -> Option<String> {
+    let profile =
+        timed(candidate).filter(|profile| candidate.rank.is_none() && !profile.entries.is_empty())?;
+    if !profile.entries.iter().all(is_unvaried_entry) {
+        return None;
+    }
+    let why = profile.entries.iter().find_map(|entry| entry.unvaried_because.as_deref()).map(one_line)?;
+    Some(format!("{} has no rank, because its inputs did not vary: {why}", one_line(&candidate.name)))
 }
 
 fn unvaried_entries(candidate: &CandidateRecord) -> impl Iterator<Item = &EntryTimingRecord> {
@@ -137,6 +151,16 @@ pub(super) mod tests {
             assert_eq!(marks(&candidates[2]), mark);
             assert_eq!(is_doubtful(&candidates[2]), mark == "=");
         }
+        let mut run = with_varied(0, 1);
+        let candidates = &mut run.jobs[0].candidates;
+        candidates[2].rank = None;
+        let why = format!(
+            "{} has no rank, because its inputs did not vary: `input`: it is sorted",
+            candidates[2].name
+        );
+        assert_eq!(legend(candidates.iter()).last(), Some(&why));
+        candidates.iter_mut().for_each(|candidate| candidate.rank = None);
+        assert!(!legend(candidates.iter()).contains(&why), "the job is not ranked yet");
         let mut both = with_varied(0, 1).jobs.remove(0).candidates.remove(2);
         if let Some(profile) = &mut both.profile {
             profile.times.converged = Some(false);
