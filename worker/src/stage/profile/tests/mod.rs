@@ -25,7 +25,6 @@ use crate::session::scripted::{
 };
 
 const RELU: &str = "torch_nn_functional_relu";
-const CANDIDATE: usize = 0;
 const US: Duration = Duration::from_micros(1);
 
 pub(super) fn task(numbers: &[u32], paired: bool) -> ProfileTask {

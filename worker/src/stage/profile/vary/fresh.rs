@@ -15,6 +15,12 @@ const FEW_EQUAL: usize = 16;
 /// Size of the widest float type.
 const WIDEST: usize = 8;
 
+/// Part of the seed of an input with these captured values.
+pub(super) fn key_of(dtype: DType, captured: &[u8]) -> u64 {
+    let digest = blake3::Hasher::new().update(&[dtype as u8]).update(captured).finalize();
+    digest.as_bytes().first_chunk().copied().map_or(0, u64::from_le_bytes)
+}
+
 /// Returns true if new values are drawn between the captured ones: for float16, bfloat16, float32 and float64, unless
 /// all finite captured values are whole numbers, such as labels, counts and masks of zeros and infinities, which must
 /// stay whole.

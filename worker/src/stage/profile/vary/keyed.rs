@@ -1,8 +1,7 @@
-//! The seeds of inputs. Inputs with the same captured values get the same new values.
+//! A source with its own seed. Inputs with the same captured values get the same new values.
 
 use std::io;
 
-use opt_shared::capture::DType;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
@@ -32,20 +31,18 @@ impl Keyed {
         mut each: impl FnMut(u32, u64, &[u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         let mut random = SmallRng::seed_from_u64(seed ^ self.key);
-        (0..count).try_for_each(|number| {
-            self.source.write(&mut random, |offset, bytes| each(number, offset, bytes))
-        })
+        for number in 0..count {
+            self.source.write(&mut random, |offset, bytes| each(number, offset, bytes))?;
+        }
+        Ok(())
     }
-}
-
-/// The key of an input with these captured values.
-pub(super) fn key_of(dtype: DType, captured: &[u8]) -> u64 {
-    let digest = blake3::Hasher::new().update(&[dtype as u8]).update(captured).finalize();
-    digest.as_bytes().first_chunk().copied().map_or(0, u64::from_le_bytes)
 }
 
 #[cfg(test)]
 mod tests {
+    use opt_shared::capture::DType;
+
+    use super::super::fresh::key_of;
     use super::*;
 
     #[test]

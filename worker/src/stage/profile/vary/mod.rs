@@ -18,6 +18,7 @@ mod runs;
 mod source;
 mod structure;
 mod trial;
+mod tried;
 mod unique;
 mod unread;
 mod zeros;
@@ -205,16 +206,16 @@ fn eligible(recorded: &Recorded, task: &ProfileTask) -> Result<(Vec<Eligible>, K
                 .map_err(|source| RecordedError::Capture { name: recorded.name.clone(), source })?,
         };
         match source {
-            Ok(source) => found.push(Eligible {
+            Ok((source, key)) => found.push(Eligible {
                 extent: Extent {
                     tensor: number,
                     bytes: allocated_bytes(tensor),
                     phase: tensor.byte_range().start % ALIGNMENT,
                     output,
                 },
-                shuffled: matches!(source.source, Source::Shuffled { .. }),
+                shuffled: matches!(source, Source::Shuffled { .. }),
                 is_index: tensor.dtype.kind() == Kind::Integer,
-                source,
+                source: Keyed { source, key },
                 name: argument.path.clone(),
             }),
             Err(why) => kept.push((argument.path.clone(), why)),

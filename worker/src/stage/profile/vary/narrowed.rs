@@ -2,7 +2,8 @@
 
 use opt_shared::message::ProfileTask;
 
-use super::trial::{Trial, TrialEntry, Undecided, chosen, put_back};
+use super::trial::{Undecided, chosen, put_back};
+use super::tried::{Trial, TrialEntry};
 use super::{Variation, eligible, layout_of};
 use crate::judge::Tolerance;
 use crate::recorded::{Recorded, RecordedError};

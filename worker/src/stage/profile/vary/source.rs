@@ -18,8 +18,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::PIECE;
-use super::fresh::{between, is_fresh, spread};
-use super::keyed::{Keyed, key_of};
+use super::fresh::{between, is_fresh, key_of, spread};
 use super::parallel::{TOO_MANY, is_index, parallel_indices};
 use super::places::Places;
 use super::runs::{Favours, Run, draw_runs};
@@ -75,13 +74,13 @@ macro_rules! by_width {
 }
 
 impl Source {
-    /// Reads the captured values, and keeps at most `room` bytes of them. The inner error says why the input keeps its
-    /// captured values.
+    /// Reads the captured values, and keeps at most `room` bytes of them. Returns the source with its part of the seed.
+    /// The inner error says why the input keeps its captured values.
     pub(super) fn of(
         recorded: &Recorded,
         tensor: &Tensor,
         room: u64,
-    ) -> Result<Result<Keyed, WhyKept>, CaptureError> {
+    ) -> Result<Result<(Self, u64), WhyKept>, CaptureError> {
         let range = tensor.byte_range();
         let bytes = range.end - range.start;
         let shuffled = tensor.dtype.kind() == Kind::Integer || gives_positions(&recorded.outputs);
@@ -136,7 +135,7 @@ impl Source {
                 Ok(Self::Drawn { values, width, bytes, fresh, zeros })
             }
         };
-        Ok(source.map(|source| Keyed { source, key }))
+        Ok(source.map(|source| (source, key)))
     }
 
     /// Writes one variant, from its first byte to its last.
@@ -399,7 +398,7 @@ mod tests {
         if let Some(first) = first {
             (tensor.shape, tensor.stride) = (vec![first], vec![1]);
         }
-        Source::of(&recorded, &tensor, room).expect("readable").map(|keyed| keyed.source)
+        Source::of(&recorded, &tensor, room).expect("readable").map(|(source, _)| source)
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! captured values, because another correct kernel may read them, and rely on what they are.
 
 use super::Variation;
-use super::trial::{Trial, TrialEntry};
+use super::tried::{Trial, TrialEntry};
 use crate::session::{Session, SessionError, VariantMemory};
 
 /// The number of times that an input gets other values, if the outputs do not change.

@@ -1,0 +1,230 @@
+//! Tries new values of an entry's inputs in a session of a kernel that is known to be right: do the calls work, and do all
+//! parts of the outputs change?
+
+use opt_shared::message::ProfileTask;
+
+use super::super::looks::offset_of;
+use super::Variation;
+use super::parts::{Changed, Part};
+use crate::judge::element::{differs, is_not_finite};
+use crate::judge::{BytesSource, Tolerance};
+use crate::recorded::Recorded;
+use crate::session::{Answer, BlockOrder, Session, SessionError, VariantMemory, WIDEST_ELEMENT, nothing_new};
+use crate::stage::POISONS;
+use crate::stage::failure::{CallKind, verdict_of_calls};
+
+/// The seed of the values in a trial. All trials use it, so that all candidates of a job get the same decision. No
+/// timed call uses it.
+pub(super) const SEED: u64 = 0x7261_6d69_7665;
+/// The largest number of parts of an output. Each part must change.
+const PARTS: u64 = 64;
+/// The number of elements that are checked in each part.
+const ELEMENTS_OF_A_PART: u64 = 16;
+/// The largest number of rounds, each of at most two calls. Rounds are repeated while some part has not changed: if few
+/// indices are shuffled, one may keep its position, and with it a part of the output.
+const ROUNDS: u64 = 4;
+
+pub(super) enum Trial {
+    Works,
+    Fails(&'static str),
+    /// The kernel has died, so the session has ended.
+    Died,
+}
+
+pub(super) struct TrialEntry<'a> {
+    pub(super) recorded: &'a Recorded,
+    pub(super) number: usize,
+    pub(super) task: &'a ProfileTask,
+    pub(super) tolerances: &'a [Tolerance],
+    pub(super) has_plan: bool,
+}
+
+impl TrialEntry<'_> {
+    pub(super) fn test(
+        &self,
+        session: &mut dyn Session,
+        variation: &mut Variation,
+        memory: &impl VariantMemory,
+    ) -> Result<Trial, SessionError> {
+        let write = |variation: &mut Variation, seed| variation.write_for(self.recorded, memory, 2, seed);
+        if self.has_plan {
+            // The plan call gets other values than the calls, to detect a kernel whose plan call keeps some of them.
+            write(variation, SEED + 1)?;
+            if let Some(trial) = self.block(session, 1, true)? {
+                return Ok(trial);
+            }
+        }
+        let calls = variation.most_calls(session.slots(self.number)).min(2);
+        let (mut changed, mut last) = (Changed(self.all_parts()?), None::<Vec<Vec<Element>>>);
+        for round in 0..ROUNDS {
+            write(variation, SEED + 2 + round)?;
+            if let Some(trial) = self.block(session, calls, false)? {
+                return Ok(trial);
+            }
+            for slot in 0..calls {
+                let found = self.elements(session, slot)?;
+                if self.has_more_nonfinite(&found)? {
+                    return Ok(Trial::Fails("other values make NaN or infinities that were not recorded"));
+                }
+                if let Some(last) = &last {
+                    changed.add(self.parts(&found, last));
+                }
+                last = Some(found);
+            }
+            if changed.is_everywhere() {
+                break;
+            }
+        }
+        if !changed.is_almost_everywhere() {
+            return Ok(Trial::Fails("an output, or a part of one, hardly depends on the inputs' values"));
+        }
+        if self.has_plan {
+            let first = self.elements(session, 0)?;
+            if let Some(trial) = self.block(session, 1, true)? {
+                return Ok(trial);
+            }
+            if let Some(trial) = self.block(session, 1, false)? {
+                return Ok(trial);
+            }
+            if !self.same(&self.elements(session, 0)?, &first) {
+                return Ok(Trial::Fails("the plan call prepares something from the inputs' values"));
+            }
+        }
+        Ok(Trial::Works)
+    }
+
+    /// Makes a block. Returns the result of the trial if the block does not succeed.
+    pub(super) fn block(
+        &self,
+        session: &mut dyn Session,
+        calls: u32,
+        plan: bool,
+    ) -> Result<Option<Trial>, SessionError> {
+        let order = BlockOrder {
+            entry: self.number,
+            calls,
+            plan,
+            varied: true,
+            cold: false,
+            poison: (!plan).then_some(POISONS[0]),
+            looks: &[],
+            expected: std::time::Duration::ZERO,
+            limit: self.task.verify.call_timeout * calls,
+        };
+        let what = if plan { CallKind::TimedPlan } else { CallKind::Timed };
+        Ok(match session.clock().block(&order, &mut nothing_new)? {
+            Answer::Died => Some(Trial::Died),
+            Answer::Done(block) if verdict_of_calls(&block.called, calls, what).is_some() => {
+                Some(Trial::Fails("the kernel that tries other values refuses them"))
+            }
+            Answer::Done(_) => None,
+        })
+    }
+
+    /// Reads some elements of each part of each output.
+    pub(super) fn elements(
+        &self,
+        session: &dyn Session,
+        slot: u32,
+    ) -> Result<Vec<Vec<Element>>, SessionError> {
+        let read = |(index, output): (usize, &opt_shared::arguments::OutputTensor)| {
+            sample(&mut *session.output(self.number, index, slot), &output.tensor)
+        };
+        let all: std::io::Result<_> = self.recorded.outputs.iter().enumerate().map(read).collect();
+        all.map_err(|source| SessionError::Outputs { entry: self.recorded.name.clone(), source })
+    }
+
+    /// Returns true if the sampled elements of an output contain more NaN and infinities than the recorded ones.
+    fn has_more_nonfinite(&self, found: &[Vec<Element>]) -> Result<bool, SessionError> {
+        for (output, found) in self.recorded.outputs.iter().zip(found) {
+            let expected = sample(&mut self.recorded.expected(&output.tensor), &output.tensor)
+                .map_err(|source| SessionError::Outputs { entry: self.recorded.name.clone(), source })?;
+            let count = |elements: &[Element]| {
+                elements.iter().filter(|it| is_not_finite(output.tensor.dtype, &it[..])).count()
+            };
+            if count(&expected) < count(found) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns the parts of all outputs, none of which has changed yet.
+    fn all_parts(&self) -> Result<Vec<Part>, SessionError> {
+        let mut parts = Vec::new();
+        for output in &self.recorded.outputs {
+            let elements = output.tensor.elements();
+            let read = |tensor| {
+                sample(&mut self.recorded.expected(tensor), tensor)
+                    .map_err(|source| SessionError::Outputs { entry: self.recorded.name.clone(), source })
+            };
+            let after = read(&output.tensor)?;
+            let before = self.recorded.argument_before(output).map(read).transpose()?;
+            let of_a_part = usize::try_from(elements_of_a_part(elements)).unwrap_or(1).max(1);
+            let count = after.len().div_ceil(of_a_part) as u64;
+            for (number, after) in after.chunks(of_a_part).enumerate() {
+                let start = number * of_a_part;
+                let is_kept =
+                    before.as_ref().is_some_and(|it| it.get(start..start + after.len()) == Some(after));
+                parts.push(Part {
+                    changed: false,
+                    is_returned: before.is_none(),
+                    computed: if is_kept { 0 } else { elements.div_ceil(count) },
+                });
+            }
+        }
+        Ok(parts)
+    }
+
+    /// Returns true if no checked element changed by more than its tolerance.
+    fn same(&self, found: &[Vec<Element>], before: &[Vec<Element>]) -> bool {
+        self.parts(found, before).all(|(changed, _)| changed == 0)
+    }
+
+    /// For each part of each output, the number of elements that changed by more than the tolerance, and the number
+    /// checked.
+    fn parts<'e>(
+        &'e self,
+        found: &'e [Vec<Element>],
+        before: &'e [Vec<Element>],
+    ) -> impl Iterator<Item = (u64, u64)> + 'e {
+        let outputs = self.recorded.outputs.iter().zip(self.tolerances);
+        outputs.zip(found.iter().zip(before)).flat_map(|((output, tolerance), (found, before))| {
+            let dtype = output.tensor.dtype;
+            let of_a_part = usize::try_from(elements_of_a_part(output.tensor.elements())).unwrap_or(1);
+            found.chunks(of_a_part.max(1)).zip(before.chunks(of_a_part.max(1))).map(move |(found, before)| {
+                let changed = found
+                    .iter()
+                    .zip(before)
+                    .filter(|(now, then)| differs(dtype, &then[..], &now[..], *tolerance));
+                (changed.count() as u64, found.len() as u64)
+            })
+        })
+    }
+}
+
+/// The bytes of an element; narrow elements use the first of them.
+pub(super) type Element = [u8; WIDEST_ELEMENT];
+
+fn elements_of_a_part(elements: u64) -> u64 {
+    ELEMENTS_OF_A_PART.min(elements)
+}
+
+/// Reads elements that are spaced evenly over each part of an output.
+fn sample(
+    source: &mut dyn BytesSource,
+    tensor: &opt_shared::capture::Tensor,
+) -> std::io::Result<Vec<Element>> {
+    let elements = tensor.elements();
+    let parts = (elements / ELEMENTS_OF_A_PART).clamp(1, PARTS);
+    let count = parts * elements_of_a_part(elements);
+    (0..count)
+        .map(|number| {
+            let mut element = Element::default();
+            let at =
+                u64::try_from(u128::from(elements) * u128::from(number) / u128::from(count)).unwrap_or(0);
+            source.read_at(offset_of(tensor, at), &mut element[..tensor.dtype.element_len()])?;
+            Ok(element)
+        })
+        .collect()
+}
