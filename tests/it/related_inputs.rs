@@ -16,8 +16,8 @@ const JOBS: [(&str, &[&str], &str); 9] = [
     ("one_hot", &["table"], ""),
     ("offsets", &["x"], ""),
     ("equal", &["x", "residual"], ""),
-    ("unread", &["weight"], "outputs for new values of `x` differ"),
-    ("inverse", &["x"], "outputs for new values of `scale` differ"),
+    ("unread", &["weight"], "wrong for new values of `x` ("),
+    ("inverse", &["x"], "wrong for new values of `scale` ("),
 ];
 
 #[test]

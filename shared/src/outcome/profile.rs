@@ -71,8 +71,12 @@ pub struct EntryProfile {
     pub baseline_deciles: Vec<f64>,
     /// Arguments that had new values in every call.
     pub varied: Vec<String>,
-    /// The reason why a kernel may have remembered results: no argument had new values, or some were too large for them.
+    /// The reason why a kernel may have remembered results: no argument had new values, some were too large for them, or
+    /// the candidate was wrong for new values of some.
     pub unvaried_because: Option<String>,
+    /// True if the candidate was wrong for new values of some arguments, which therefore kept their values.
+    #[serde(default)]
+    pub narrowed: bool,
     /// What was read from the device; `None` on a CPU.
     pub device: Option<DeviceTiming>,
 }

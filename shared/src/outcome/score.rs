@@ -4,12 +4,20 @@ use super::{EntryProfile, Estimate, Profiled};
 
 impl Profiled {
     /// The entries by which the candidate is ranked: those whose inputs varied, and those in which it is clearly slower
-    /// than its baseline. If no entry's inputs varied, all entries count. A candidate can remember its results for
-    /// inputs that do not vary, so a short time for such an entry is no merit.
+    /// than its baseline. If no entry's inputs varied, all entries count, except narrowed ones. A candidate can remember
+    /// its results for inputs that do not vary, so a short time for such an entry is no merit.
     pub fn ranked_entries(&self) -> impl Iterator<Item = &EntryProfile> {
         let all = !self.entries.iter().any(EntryProfile::is_varied);
-        let is_slower = |entry: &EntryProfile| entry.speedup.is_some_and(|speedup| speedup.ci_high < 1.0);
-        self.entries.iter().filter(move |entry| all || entry.is_varied() || is_slower(entry))
+        self.entries
+            .iter()
+            .filter(move |entry| (all && !entry.narrowed) || entry.is_varied() || is_slower(entry))
+    }
+
+    /// The weight of the narrowed entries by which the candidate is not ranked. The candidate decides by its errors which
+    /// entries these are, so they must not be left out: its speed-up in them counts as 1.
+    pub fn narrowed_weight(&self) -> u64 {
+        let narrowed = self.entries.iter().filter(|entry| entry.narrowed && !is_slower(entry));
+        narrowed.map(|entry| entry.weight).sum()
     }
 
     /// The candidate's speed-up over its baseline, over the ranked entries. `None` if one of them was not paired with
@@ -19,6 +27,10 @@ impl Profiled {
             self.ranked_entries().map(|entry| Some((entry.speedup?, entry.weight))).collect();
         geometric_mean(&estimates?)
     }
+}
+
+fn is_slower(entry: &EntryProfile) -> bool {
+    entry.speedup.is_some_and(|speedup| speedup.ci_high < 1.0)
 }
 
 /// Computes the weighted geometric mean of independent estimates of positive ratios, with its 95 % interval.

@@ -346,15 +346,19 @@ fn profile_way(
     Prediction { decides, batches, ..prediction }
 }
 
+/// The number of processes in which a profile seeks the inputs whose new values a candidate gets right.
+const SEARCH: u32 = 32;
+
 fn profile_deadline(
     entries: &[EntryNumbers],
     verify: &VerifySettings,
     settings: &ProfileSettings,
 ) -> Duration {
     // Each runner of each side makes at least a warm-up and two blocks of one call, or runs until `entry_timeout`. The
-    // constants allow for a trial of the varied inputs and one repetition, too.
-    let calls = formula::MIN_RUNNERS * 2 * 4 + 20;
-    let runners = formula::MAX_RUNNERS * 2 + 8;
+    // constants allow for a trial of the varied inputs, for a search for those that the candidate gets right, and for one
+    // repetition, too.
+    let calls = formula::MIN_RUNNERS * 2 * 4 + 20 + SEARCH;
+    let runners = formula::MAX_RUNNERS * 2 + 8 + SEARCH;
     let per_entry = settings
         .entry_timeout
         .saturating_mul(4)

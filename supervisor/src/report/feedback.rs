@@ -42,7 +42,8 @@ pub fn feedback(stage: Stage, report: &Report) -> String {
         }
         Body::Profile(profiled) => {
             facts.timed = least_gain(&profiled.entries);
-            facts.unvaried = unvaried(&profiled.entries);
+            let why = |it: &EntryProfile| Some((it.entry.clone(), it.unvaried_because.clone()?));
+            facts.unvaried = unvaried(profiled.entries.iter().filter_map(why));
         }
         Body::Replay(_) => {}
     }
@@ -62,16 +63,15 @@ fn least_gain(entries: &[EntryProfile]) -> Option<String> {
     Some(format!("{which} is {} ({pace}, noise {})", entry.entry, percent(entry.noise)))
 }
 
-/// Says which entries' results a kernel could have remembered, with the reason for the first of them.
-fn unvaried(entries: &[EntryProfile]) -> Option<String> {
-    let mut unvaried = entries.iter().filter(|entry| entry.unvaried_because.is_some());
-    let first = unvaried.next()?;
-    let more = match unvaried.count() {
+/// Says which entries' results a kernel could have remembered, with the reason for the first of them. `entries` has the
+/// names and the reasons.
+fn unvaried(mut entries: impl Iterator<Item = (String, String)>) -> Option<String> {
+    let (first, why) = entries.next()?;
+    let more = match entries.count() {
         0 => String::new(),
         more => format!(" and {}", counted(more as u64, "more entry", "more entries")),
     };
-    let why = first.unvaried_because.as_deref().map(one_line).unwrap_or_default();
-    Some(format!("A kernel could remember the results of {}{more}: {why}.", first.entry))
+    Some(format!("A kernel could remember the results of {first}{more}: {}.", one_line(&why)))
 }
 
 /// The feedback for an attempt whose worker died, or that was never made.

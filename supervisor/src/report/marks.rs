@@ -70,7 +70,7 @@ fn unranked_entries(candidate: &CandidateRecord) -> Option<String> {
     };
     let why = first.unvaried_because.as_deref().map(one_line).unwrap_or_default();
     Some(format!(
-        "= counts only if slower, because inputs were the same in every call: {}{more} ({why})",
+        "= counts only if slower, because a kernel could have remembered results: {}{more} ({why})",
         one_line(&first.entry)
     ))
 }
@@ -83,7 +83,10 @@ fn without_rank(candidate: &CandidateRecord) -> Option<String> {
         return None;
     }
     let why = profile.entries.iter().find_map(|entry| entry.unvaried_because.as_deref()).map(one_line)?;
-    Some(format!("{} has no rank, because its inputs did not vary: {why}", one_line(&candidate.name)))
+    Some(format!(
+        "{} has no rank, because it could have remembered results: {why}",
+        one_line(&candidate.name)
+    ))
 }
 
 fn unvaried_entries(candidate: &CandidateRecord) -> impl Iterator<Item = &EntryTimingRecord> {
@@ -141,7 +144,7 @@ pub(super) mod tests {
                 3,
                 "",
                 vec![
-                    "= counts only if slower, because inputs were the same in every call: entry_000000 and 2 entries more (`input`: it is sorted)",
+                    "= counts only if slower, because a kernel could have remembered results: entry_000000 and 2 entries more (`input`: it is sorted)",
                 ],
             ),
         ] {
@@ -155,7 +158,7 @@ pub(super) mod tests {
         let candidates = &mut run.jobs[0].candidates;
         candidates[2].rank = None;
         let why = format!(
-            "{} has no rank, because its inputs did not vary: `input`: it is sorted",
+            "{} has no rank, because it could have remembered results: `input`: it is sorted",
             candidates[2].name
         );
         assert_eq!(legend(candidates.iter()).last(), Some(&why));

@@ -65,6 +65,7 @@ pub fn timed(stage: Stage, speedups: &[(f64, f64)]) -> Report {
         baseline_deciles: Vec::new(),
         varied: Vec::new(),
         unvaried_because: None,
+        narrowed: false,
         device: None,
     };
     if let Body::Profile(profiled) = &mut report.body {

@@ -271,8 +271,8 @@ fn deadlines_are_long_enough_for_every_wait() {
     let limits = limits(None, Some(1));
     let verified = verify(&entries, Bytes::ZERO, terms_of(&limits), &settings, 1);
     assert_eq!(verified.spec.deadline, seconds(2 * (40 * 7 + 40 + 2) + reading));
-    // Two sides have 12 runners each, and the trial and the repetition have 8. Of the calls, 3 · 2 runners make 4 each,
-    // and the trial and the repetition make 20.
+    // Two sides have 12 runners each, the trial and the repetition have 8, and the search for inputs has 32. Of the calls,
+    // 3 · 2 runners make 4 each, the trial and the repetition make 20, and the search makes 32.
     let profiles = profile(
         &entries,
         Sides { candidate: terms_of(&limits), baseline: None },
@@ -280,7 +280,7 @@ fn deadlines_are_long_enough_for_every_wait() {
         &profile_settings(Bytes::gib(2), InputMemory::Mapped),
         1,
     );
-    assert_eq!(profiles[0].spec.deadline, seconds(2 * (40 + 40 * 44 + 32 * (40 + 2)) + reading));
+    assert_eq!(profiles[0].spec.deadline, seconds(2 * (40 + 40 * 76 + 64 * (40 + 2)) + reading));
     let replayed = replay(Bytes::mib(5), Bytes::mib(3), &entries, &[terms_of(&limits)], &settings, 1);
     assert_eq!(replayed.spec.deadline, seconds(2 * (40 * 2 + 40 + 2) + 2 * reading));
     assert_eq!(replayed.decides, Some(0), "the first of those that are alike");

@@ -19,6 +19,8 @@ pub struct ScoreSummary {
     weight: u64,
     /// The number of entries that count as varying.
     varied: usize,
+    /// The weight of entries in which the speed-up counts as 1, because the candidate is wrong for new values there.
+    narrowed: u64,
     /// Whether any input had new values in every call. Without a baseline, outputs for these were compared only with
     /// outputs of the candidate itself.
     had_new_values: bool,
@@ -39,6 +41,7 @@ impl ScoreSummary {
             entries: profiled.entries.len(),
             weight: profiled.ranked_entries().map(|entry| entry.weight).sum(),
             varied: profiled.entries.iter().filter(|entry| entry.is_varied()).count(),
+            narrowed: profiled.narrowed_weight(),
             had_new_values: profiled.entries.iter().any(|entry| !entry.varied.is_empty()),
             compared: hash_of_compared(profiled),
             speedup: profiled.speedup(),
@@ -141,11 +144,12 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
         let speedup = if it.is_baseline {
             Some(Estimate { value: 1.0, ci_low: 1.0, ci_high: 1.0 })
         } else {
-            it.summary.speedup.map(|speedup| with_left_out(speedup, it.summary.weight, it.left_out))
+            let left_out = it.left_out + it.summary.narrowed;
+            it.summary.speedup.map(|speedup| with_left_out(speedup, it.summary.weight, left_out))
         };
         // A candidate that gets the same input in every call may remember the result, so its times cannot be compared
         // with those of others. Beside a baseline, the same inputs vary for all candidates, but one of them may support
-        // only entries whose inputs do not vary.
+        // only entries whose inputs do not vary, or be wrong for new values in all others.
         let comparable = if paired {
             it.is_baseline || 0 < it.summary.varied || most_varied == 0
         } else {
@@ -252,6 +256,7 @@ mod tests {
             stage: Stage::Profile,
             entries: 1,
             weight: 1,
+            narrowed: 0,
             varied: 1,
             had_new_values: true,
             compared: 1,
@@ -379,6 +384,32 @@ mod tests {
         let baseline = ScoreSummary { varied: 0, ..baseline };
         let timed = [(BASELINE, baseline), (FAST, remembered)];
         assert_eq!(scored(&timed, 0.02), (vec![(0, Some(2)), (2, Some(1))], Winner::Is(FAST)));
+    }
+
+    #[test]
+    fn speedup_counts_as_1_in_entries_whose_new_values_the_candidate_gets_wrong() {
+        let mut report = timed(Stage::Profile, &[(4.0, 0.01), (50.0, 0.01)]);
+        let Body::Profile(profiled) = &mut report.body else { unreachable!("a profile") };
+        profiled.entries.iter_mut().for_each(|entry| entry.varied = vec!["input".to_owned()]);
+        let baseline = ScoreSummary::of(Stage::Profile, profiled);
+        let narrow = |profiled: &mut Profiled, number: usize| {
+            profiled.entries[number].narrowed = true;
+            profiled.entries[number].unvaried_because = Some("wrong".to_owned());
+            ScoreSummary::of(Stage::Profile, profiled)
+        };
+        let one = narrow(profiled, 1);
+        let timed = [(BASELINE, &baseline), (FAST, &one)].map(|(id, summary)| Timed {
+            id,
+            is_baseline: id == BASELINE,
+            summary,
+            left_out: 0,
+        });
+        let row = scores(&timed, 0.02).rows.into_iter().find(|(id, _)| *id == FAST).expect("ranked").1;
+        assert!((row.speedup.expect("paired").value - 2.0).abs() < 1e-9, "the mean of 4 and 1");
+        let all = narrow(profiled, 0);
+        assert_eq!((all.weight, all.speedup), (0, None), "no rank, even if nothing varies for others");
+        profiled.entries[1].speedup = Some(Estimate { value: 0.25, ci_low: 0.24, ci_high: 0.26 });
+        assert_eq!(ScoreSummary::of(Stage::Profile, profiled).weight, 1, "clearly slower");
     }
 
     #[test]

@@ -229,3 +229,27 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn feedback_names_entries_whose_results_could_be_remembered() {
+    let of = |count: usize| {
+        unvaried((0..count).map(|number| (format!("entry_{number}"), "it is sorted".to_owned())))
+    };
+    assert_eq!(of(0), None);
+    assert_eq!(of(1).as_deref(), Some("A kernel could remember the results of entry_0: it is sorted."));
+    let two = "A kernel could remember the results of entry_0 and 1 more entry: it is sorted.";
+    assert_eq!(of(2).as_deref(), Some(two));
+}
+
+#[test]
+fn feedback_of_a_failed_timed_call_says_that_inputs_can_be_new() {
+    let of = |stage| {
+        let report =
+            Report::new(Head::failed(Status::Nondeterministic, "wrong"), Body::Profile(Profiled::default()));
+        feedback(stage, &report).contains("new input values")
+    };
+    for stage in [Stage::Screen, Stage::Profile, Stage::Confirm] {
+        assert!(of(stage), "{stage}");
+    }
+    assert!(!of(Stage::Verify));
+}

@@ -123,7 +123,9 @@ fn entries_that_count_only_if_slower_are_named() {
     let text = rendered(&with_varied(2, 1), Style { width: 120, ..Style::default() });
     assert!(text.contains("0.8 %   31.0 MiB\n"), "{text}");
     assert!(
-        text.contains("= counts only if slower, because inputs were the same in every call: entry_000000 ("),
+        text.contains(
+            "= counts only if slower, because a kernel could have remembered results: entry_000000 ("
+        ),
         "{text}"
     );
 }

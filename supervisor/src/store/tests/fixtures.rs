@@ -182,6 +182,7 @@ pub(super) fn profile_report() -> Report {
             baseline_deciles: (2..=12).map(f64::from).collect(),
             varied: Vec::new(),
             unvaried_because: Some("`x`: it is sorted".to_owned()),
+            narrowed: false,
             device: None,
         }],
         cpus: vec![1],

@@ -293,6 +293,7 @@ impl Timing {
             baseline_deciles: self.samples.get(1).map(|baseline| deciles(&baseline.ms)).unwrap_or_default(),
             varied: variation.names.clone(),
             unvaried_because: variation.unvaried.clone(),
+            narrowed: variation.narrowed,
             device: self.facts.as_ref().map(|facts| self.device_timing(facts)),
         })
     }

@@ -221,19 +221,28 @@ impl<B: Backend> Profile<'_, B> {
             // Entries without output elements are verified but not timed.
             timing.done = context.recorded.has_no_elements();
         }
-        let mut narrowed = vec![false; contexts.len()];
+        let mut may_be_narrowed: Vec<bool> = variations.iter().map(Variation::varies).collect();
         let mut runners = 0;
         while runners < MAX_RUNNERS && timings.iter().any(|timing| !timing.done) {
             let before = self.head.clone();
             if !self.with_runners(placed, &contexts, &mut timings, &mut variations)? {
-                let Some((entry, variation)) = self.narrower(placed, &contexts, &variations, &narrowed)?
-                else {
+                may_be_narrowed.iter_mut().zip(&timings).for_each(|(may, timing)| *may &= !timing.done);
+                let narrower = self.narrower(placed, &contexts, &variations, &may_be_narrowed)?;
+                if narrower.is_empty() {
                     return Ok(());
-                };
-                *self.head = before;
-                timings[entry] = Timing::of(self.candidates.len());
-                variations[entry] = variation;
-                narrowed[entry] = true;
+                }
+                for (entry, variation) in narrower {
+                    variations[entry] = variation;
+                    may_be_narrowed[entry] = false;
+                }
+                // What has been measured of an entry that is not done is incomplete.
+                for timing in timings.iter_mut().filter(|timing| !timing.done) {
+                    *timing = Timing::of(self.candidates.len());
+                }
+                runners = 0;
+                let failed = std::mem::replace(self.head, before);
+                failed.peak_owed.into_iter().for_each(|peak| self.head.record_peak(peak));
+                self.head.output_truncated |= failed.output_truncated;
                 continue;
             }
             runners += 1;

@@ -1,18 +1,18 @@
 //! Seeks the inputs whose new values a candidate gets right, if it fails for new values of all of them.
 //!
-//! Such a candidate is right for the captured values. It may rely on a relation between inputs that new values break:
-//! for example, one input holds the maxima of another. Or it may know the results, or those of an input, from the
-//! captures. In both cases, the inputs that it gets wrong keep their captured values. At least one input must vary, and
-//! change all outputs. The entry does not count as varying then, so the candidate cannot win by what it knows.
+//! Such a candidate is right for the captured values. It may rely on a relation between inputs that new values break: for
+//! example, one input holds the maxima of another. Or it may know the results, or those of an input, from the captures.
+//! In both cases, the inputs that it gets wrong keep their captured values. New values of the rest must change all
+//! outputs. The candidate gains nothing in such an entry, so it cannot win by what it knows.
 
 use opt_shared::outcome::Status;
 
 use super::dispute::repeat_block;
 use super::pair::Context;
 use super::vary::{Inputs, Variation, works};
-use super::{BASELINE, CANDIDATE, Profile, Side, start};
+use super::{BASELINE, CANDIDATE, Profile, Side, Stop, start};
 use crate::recorded::Recorded;
-use crate::session::{Backend, SessionError, Variants, Varied};
+use crate::session::{Backend, SessionError, VariantMemory, Variants, Varied};
 
 /// The seeds of the values, one for each choice. No timed call uses them.
 const SEED: u64 = 0x6e61_7272_6f77;
@@ -24,20 +24,22 @@ const MOST_INPUTS: usize = 12;
 enum Outputs {
     Agree,
     Differ,
-    /// The baseline failed, so there is nothing to compare with.
+    /// The baseline failed, the candidate took too long, or no more sessions can be started.
     Unknown,
 }
 
 impl<B: Backend> Profile<'_, B> {
-    /// Returns the batch's entry that the candidate has just failed, with a smaller variation with which it works. `None`
-    /// if there is none, or if new values are not the reason. `narrowed` says which entries have one already.
+    /// Returns the entries of a batch that are to be timed again, with their smaller variations: the one that the candidate
+    /// has just failed, and others that it would fail for the same reason. Returns none if the candidate does not work
+    /// with a smaller variation of the failed entry, or if new values are not the reason. `may_be_narrowed` says which
+    /// entries have not been tried before, and are still to be timed.
     pub(super) fn narrower(
         &mut self,
         placed: &[B::Placed],
         contexts: &[Context<'_>],
         variations: &[Variation],
-        narrowed: &[bool],
-    ) -> Result<Option<(usize, Variation)>, SessionError> {
+        may_be_narrowed: &[bool],
+    ) -> Result<Vec<(usize, Variation)>, SessionError> {
         let may_be_broken = matches!(
             self.head.status,
             Status::Nondeterministic
@@ -46,50 +48,71 @@ impl<B: Backend> Profile<'_, B> {
                 | Status::Crashed
                 | Status::OutOfBounds
         );
-        let failed = self.head.failures.first().map(|failure| &failure.entry);
-        let found = contexts.iter().position(|context| Some(&context.recorded.name) == failed);
-        let Some(entry) = found.filter(|&entry| {
-            let is_alone = self.candidates.len() <= BASELINE || self.report.baseline_failed;
-            may_be_broken && !is_alone && !narrowed[entry] && variations[entry].varies()
-        }) else {
-            return Ok(None);
-        };
-        if !self.backend.can_start_sessions() {
-            return Ok(None);
+        let is_alone = self.candidates.len() <= BASELINE || self.report.baseline_failed;
+        let failed = self.head.failed_entry().map(str::to_owned);
+        let failed = contexts.iter().position(|context| Some(&*context.recorded.name) == failed.as_deref());
+        let is_possible = may_be_broken && !is_alone && self.backend.can_start_sessions();
+        let failed = failed.filter(|&entry| is_possible && may_be_narrowed[entry]);
+        let Some(failed) = failed else { return Ok(Vec::new()) };
+        let mut found = Vec::new();
+        let others = (0..contexts.len()).filter(|&entry| entry != failed);
+        for entry in std::iter::once(failed).chain(others).filter(|&entry| may_be_narrowed[entry]) {
+            match self.narrowed(placed, &contexts[entry], &variations[entry])? {
+                Some(variation) => found.push((entry, variation)),
+                None if entry == failed => break,
+                None => {}
+            }
         }
-        let context = &contexts[entry];
+        Ok(found)
+    }
+
+    /// Returns the largest variation of an entry with which the candidate works; `None` if there is none, or if it works
+    /// with the given one.
+    fn narrowed(
+        &mut self,
+        placed: &[B::Placed],
+        context: &Context<'_>,
+        variation: &Variation,
+    ) -> Result<Option<Variation>, SessionError> {
+        let Some(memory) = self.memory.filter(|_| variation.varies()) else { return Ok(None) };
+        // Whole inputs are read. The memory of the variants is freed first, to make room for them.
+        memory
+            .clear()
+            .map_err(|source| SessionError::Variants { entry: context.recorded.name.clone(), source })?;
         // An unreadable capture is noticed and reported when it is used the next time.
-        let Ok(mut inputs) = Inputs::of(context.recorded, self.task, &variations[entry]) else {
-            return Ok(None);
-        };
+        let Ok(mut inputs) = Inputs::of(context.recorded, self.task, variation) else { return Ok(None) };
         let all = inputs.all.clone();
         // If the first call of a fresh process is right, the candidate failed because it remembers earlier calls.
-        if all.len() < 2
-            || MOST_INPUTS < all.len()
+        if !(2..=MOST_INPUTS).contains(&all.len())
             || self.with(&mut inputs, &all, placed, context)? != Outputs::Differ
         {
             return Ok(None);
         }
         let mut choice = Vec::new();
-        for input in all {
+        for &input in &all {
             choice.push(input);
-            if self.with(&mut inputs, &choice, placed, context)? != Outputs::Agree {
-                choice.pop();
+            match self.with(&mut inputs, &choice, placed, context)? {
+                Outputs::Agree => {}
+                Outputs::Differ => drop(choice.pop()),
+                Outputs::Unknown => return Ok(None),
             }
         }
-        if choice.is_empty() {
+        choice.sort_unstable();
+        // If the candidate now works with all of them, its outputs vary by themselves.
+        if choice.is_empty() || choice.len() == all.len() || !self.backend.can_start_sessions() {
             return Ok(None);
         }
-        let Some(mut variation) = inputs.take(&choice) else { return Ok(None) };
-        if !self.changes_all_outputs(placed, context, &mut variation)? {
+        let Some(mut narrower) = inputs.take(&choice) else { return Ok(None) };
+        if !self.changes_all_outputs(placed, context, &mut narrower)? {
             return Ok(None);
         }
-        variation.unvaried = Some(format!(
-            "the candidate's outputs for new values of {} differ from the baseline's (if these inputs are related to \
-             others, name them in `[job] constant`)",
+        narrower.narrowed = true;
+        narrower.unvaried = Some(format!(
+            "the candidate is wrong for new values of {} (if they are related to other inputs, name all of these in \
+             `[job] constant`)",
             inputs.names_without(&choice).join(" and ")
         ));
-        Ok(Some((entry, variation)))
+        Ok(Some(narrower))
     }
 
     /// Calls both sides once, each in a fresh process, with new values of the chosen inputs.
@@ -100,9 +123,9 @@ impl<B: Backend> Profile<'_, B> {
         placed: &[B::Placed],
         context: &Context<'_>,
     ) -> Result<Outputs, SessionError> {
-        let (Some(memory), Some(mut variation)) = (self.memory, inputs.take(choice)) else {
-            return Ok(Outputs::Unknown);
-        };
+        let may_start = self.backend.can_start_sessions();
+        let Some(memory) = self.memory.filter(|_| may_start) else { return Ok(Outputs::Unknown) };
+        let Some(mut variation) = inputs.take(choice) else { return Ok(Outputs::Unknown) };
         let layouts = layouts(placed, context, &variation);
         let varied = Some(Varied { memory, entries: &layouts });
         let poison = crate::stage::POISONS[0];
@@ -118,8 +141,10 @@ impl<B: Backend> Profile<'_, B> {
                 stopped = repeat_block(context, &mut side, 1, poison, &mut renew)?;
             }
             sides[number] = Some(side);
-            if stopped.is_some() {
-                outputs = failed;
+            if let Some(stopped) = stopped {
+                let took_too_long =
+                    matches!(&stopped, Stop::Failed(failure) if failure.status == Status::Timeout);
+                outputs = if took_too_long { Outputs::Unknown } else { failed };
                 break;
             }
         }

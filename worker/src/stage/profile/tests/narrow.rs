@@ -28,16 +28,22 @@ fn inputs_whose_new_values_a_candidate_gets_wrong_keep_their_values() {
     let unless_alone: Kernel = |shown, output| {
         if shown.inputs.len() == 3 { add(output, 1.0, |_| true) } else { dense(shown, output) }
     };
+    let knows: Kernel = |shown, output| if has_new_weight(shown) { add(output, 1.0, |_| true) } else { 0 };
     let constant: Kernel = |_, output| add(output, 1.0, |_| true);
     for (name, candidate, baseline, expected) in [
         ("right", dense as Kernel, dense as Kernel, Ok((vec!["input", "weight", "bias"], None))),
-        ("wrong", wrong, dense, Ok((vec!["input", "bias"], Some("new values of `weight` differ")))),
-        ("refuses", refuses, dense, Ok((vec!["input", "bias"], Some("new values of `weight` differ")))),
+        ("wrong", wrong, dense, Ok((vec!["input", "bias"], Some("wrong for new values of `weight` (")))),
+        ("refuses", refuses, dense, Ok((vec!["input", "bias"], Some("wrong for new values of `weight` (")))),
         // The largest inputs are tried first.
-        ("unless alone", unless_alone, dense, Ok((vec!["weight", "input"], Some("of `bias` differ")))),
+        (
+            "unless alone",
+            unless_alone,
+            dense,
+            Ok((vec!["input", "weight"], Some("wrong for new values of `bias` ("))),
+        ),
         ("constant", constant, dense, Err(Status::Nondeterministic)),
         // The outputs do not depend on the other inputs, so a candidate that knows them would pass.
-        ("of the weight", wrong, of_weight, Err(Status::Nondeterministic)),
+        ("of the weight", knows, of_weight, Err(Status::Nondeterministic)),
     ] {
         let backend = with_baseline(computing(candidate), computing(baseline));
         let report = profile(&backend, &varying(LINEAR, &[0]));
@@ -80,17 +86,32 @@ fn candidate_that_remembers_earlier_calls_keeps_its_verdict() {
     let report = profile(&backend, &varying(LINEAR, &[0]));
     assert_eq!(report.head.status, Status::Nondeterministic, "{}", report.head.detail);
     assert_eq!(report.head.failures.len(), 1);
-    // The last sessions compare the first calls, with new values of all inputs.
-    let asked = backend.asked.borrow();
-    let last = asked.iter().rev().find_map(|it| match it {
-        Asked::Inputs(inputs) => Some(inputs.used.len()),
-        _ => None,
-    });
-    assert_eq!(last, Some(3));
+    // A trial, one session of each side, a fresh one of the baseline, and two that compare first calls.
+    assert_eq!(backend.count(|it| matches!(it, Asked::Start(..))), 6);
 }
 
 #[test]
-fn candidate_without_a_baseline_and_single_inputs_are_not_narrowed() {
+fn all_entries_of_a_batch_are_narrowed_together() {
+    let wrong: Kernel =
+        |shown, output| if has_new_weight(shown) { add(output, 1.0, |_| true) } else { dense(shown, output) };
+    let backend = with_baseline(computing(wrong), computing(dense));
+    let mut task = varying(LINEAR, &[0, 0]);
+    for (number, entry) in task.entries.iter_mut().enumerate() {
+        entry.name = format!("call_{number}");
+    }
+    let report = profile(&backend, &task);
+    assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
+    let found: Vec<(&[String], bool)> =
+        report.body.entries.iter().map(|it| (it.varied.as_slice(), it.narrowed)).collect();
+    let names = ["input".to_owned(), "bias".to_owned()];
+    assert_eq!(found, [(&names[..], true), (&names[..], true)]);
+    // A trial, one session of each side, a fresh one of the baseline; for each entry, one of each side for all inputs and
+    // for three choices, and one of the baseline; then one of each side.
+    assert_eq!(backend.count(|it| matches!(it, Asked::Start(..))), 1 + 2 + 1 + 2 * 9 + 2);
+}
+
+#[test]
+fn single_inputs_are_not_narrowed() {
     let constant = || computing(|_, output| add(output, 1.0, |_| true));
     let backend = with_baseline(constant(), computing(dense));
     let report = profile(&backend, &varying(RELU, &[0]));

@@ -1,8 +1,8 @@
 //! Gives inputs new values in every timed call, so that no call can reuse the results of another.
 //!
 //! Decides which inputs of an entry vary. The capture's header, the plan and the contents of the input must allow it
-//! (`source`, `structure`), and a kernel that is known to be right must still work (`trial`). `layout` places the
-//! variants.
+//! (`source`, `structure`), its relations to other inputs too (`relations`), and a kernel that is known to be right must
+//! still work (`trial`) and read it (`unread`). `layout` places the variants.
 
 mod choices;
 mod decisions;
@@ -10,6 +10,7 @@ mod fresh;
 mod keyed;
 mod layout;
 mod narrowed;
+mod order;
 mod parallel;
 mod parts;
 mod places;
@@ -52,9 +53,11 @@ pub(super) struct Variation {
     /// The source of each varying input, in the order of the variants.
     sources: Vec<Keyed>,
     pub(super) names: Vec<String>,
-    /// The reason why a kernel can remember results: no input varies, or too many keep their values for lack of memory.
-    /// Otherwise `None`.
+    /// The reason why a kernel can remember results: no input varies, too many keep their values for lack of memory, or
+    /// the candidate is wrong for new values of some. Otherwise `None`.
     pub(super) unvaried: Option<String>,
+    /// True if the candidate is wrong for new values of some inputs, which therefore keep their values.
+    pub(super) narrowed: bool,
     /// The decision, which other candidates of the job can reuse. `None` if it is uncertain, because a process ended or
     /// did not load the kernel.
     decision: Option<Decision>,
@@ -68,6 +71,7 @@ impl Variation {
             sources: Vec::new(),
             names: Vec::new(),
             unvaried: Some(why.clone()),
+            narrowed: false,
             decision: Some(Decision::Unvaried(why)),
         }
     }

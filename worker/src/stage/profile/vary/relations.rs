@@ -5,13 +5,15 @@ use opt_shared::capture::{CaptureError, Kind, Tensor};
 use opt_shared::units::to_index;
 
 use super::Eligible;
+use super::order::Order;
 use super::parallel::is_index;
 use super::source::{Source, WhyKept};
+use super::zeros::Zeros;
 use crate::judge::element;
 use crate::recorded::Recorded;
 
-/// Floats of fewer elements are ordered by chance.
-const FEWEST_ORDERED: u64 = 16;
+/// Indices of more values are not compared with offsets.
+const MOST_OFFSETS: u64 = 1 << 16;
 /// The number of elements that are compared at a time.
 const PIECE: u64 = 8 << 10;
 
@@ -30,9 +32,13 @@ pub(super) fn of(recorded: &Recorded, eligible: &[Eligible]) -> Result<Vec<Optio
         })
         .collect();
     let of = |input: &Eligible| tensors[input.extent.tensor];
-    let is_padded =
-        |input: &&Eligible| matches!(&input.source.source, Source::Drawn { zeros, .. } if !zeros.is_empty());
-    let padded: Vec<&Tensor> = eligible.iter().filter(is_padded).map(|input| of(input).1).collect();
+    let padded: Vec<(&Tensor, &Zeros)> = eligible
+        .iter()
+        .filter_map(|input| match &input.source.source {
+            Source::Drawn { zeros, .. } if !zeros.is_empty() => Some((of(input).1, zeros)),
+            _ => None,
+        })
+        .collect();
     let why = |input: &Eligible| {
         let (parameter, tensor) = of(input);
         let others = tensors.iter().enumerate().filter(|(number, _)| *number != input.extent.tensor);
@@ -45,103 +51,111 @@ pub(super) fn of(recorded: &Recorded, eligible: &[Eligible]) -> Result<Vec<Optio
             return Ok(None);
         }
         let varies = |number: usize| eligible.iter().any(|it| it.extent.tensor == number);
-        let depends = |(number, (of_parameter, other)): (usize, &(&str, &Tensor))| {
-            *of_parameter != parameter
+        for (number, (of_parameter, other)) in others {
+            if *of_parameter != parameter
                 && is_index(other.dtype)
-                && (varies(number) || may_be_offsets(other, tensor))
-        };
-        Ok(match () {
-            () if others.into_iter().any(depends) => Some(BESIDE_INDICES),
-            () if padded.iter().any(|it| may_be_lengths(tensor, it)) => Some(BESIDE_PADDING),
-            () => None,
-        })
+                && (varies(number) || are_offsets_and_lengths(recorded, other, tensor)?)
+            {
+                return Ok(Some(BESIDE_INDICES));
+            }
+        }
+        for &padded in &padded {
+            if are_lengths(recorded, tensor, padded)? {
+                return Ok(Some(BESIDE_PADDING));
+            }
+        }
+        Ok(None)
     };
     eligible.iter().map(why).collect()
 }
 
-/// Returns true if one index may hold the offsets whose lengths the other holds: there is one for each length, with or
-/// without the last end.
-fn may_be_offsets(offsets: &Tensor, lengths: &Tensor) -> bool {
-    match (&offsets.shape[..], &lengths.shape[..]) {
-        (&[offsets], &[lengths]) => offsets == lengths || offsets == lengths + 1,
-        _ => false,
-    }
-}
-
-/// Returns true if an index may hold a length for each part of a padded input.
-fn may_be_lengths(lengths: &Tensor, padded: &Tensor) -> bool {
-    lengths.shape.len() == 1 && lengths.shape.first() == padded.shape.first()
-}
-
-/// Returns true if two tensors of floats have the same shape and are in [`Order`].
-fn are_ordered(recorded: &Recorded, one: &Tensor, other: &Tensor) -> Result<bool, CaptureError> {
-    let is_comparable = |it: &Tensor| it.dtype.kind() == Kind::Float && it.is_contiguous();
-    if !(is_comparable(one) && is_comparable(other) && one.shape == other.shape)
-        || one.elements() < FEWEST_ORDERED
-    {
+/// Returns true if one index holds offsets, and the other the lengths between them. The last end may be missing.
+fn are_offsets_and_lengths(
+    recorded: &Recorded,
+    offsets: &Tensor,
+    lengths: &Tensor,
+) -> Result<bool, CaptureError> {
+    let (&[ends], &[count]) = (&offsets.shape[..], &lengths.shape[..]) else { return Ok(false) };
+    if !(2..=MOST_OFFSETS).contains(&ends) || !(ends == count || ends == count + 1) {
         return Ok(false);
     }
-    let read = |tensor: &Tensor, first: u64, end: u64| {
-        let width = tensor.dtype.element_len() as u64;
-        let mut bytes = vec![0; to_index((end - first) * width)];
-        recorded.capture.read_range(tensor.storage, tensor.byte_range().start + first * width, &mut bytes)?;
-        Ok::<Vec<u8>, CaptureError>(bytes)
+    let (Some(ends), Some(lengths)) = (all(recorded, offsets)?, all(recorded, lengths)?) else {
+        return Ok(false);
     };
-    let values = |tensor: &Tensor, bytes: &[u8]| -> Vec<f64> {
-        let elements = bytes.chunks_exact(tensor.dtype.element_len());
-        elements.map(|it| element::value(tensor.dtype, it)).collect()
-    };
-    let mut order = Order::default();
+    Ok(are_distances(&ends, &lengths))
+}
+
+/// Returns true if an index holds the length of each part of a padded input: the zeros at the end of a part begin there.
+fn are_lengths(
+    recorded: &Recorded,
+    lengths: &Tensor,
+    (padded, zeros): (&Tensor, &Zeros),
+) -> Result<bool, CaptureError> {
+    let (&[count], &[parts, rows, ..]) = (&lengths.shape[..], &padded.shape[..]) else { return Ok(false) };
+    let part = padded.elements() / parts * padded.dtype.size();
+    if count != parts || MOST_OFFSETS < count || !padded.is_contiguous() {
+        return Ok(false);
+    }
+    let Some(lengths) = all(recorded, lengths)? else { return Ok(false) };
+    Ok(begin_after(zeros, part, part / rows, &lengths))
+}
+
+/// Returns true if these are the distances between neighbouring numbers.
+fn are_distances(numbers: &[f64], distances: &[f64]) -> bool {
+    let pairs = numbers.windows(2).zip(distances);
+    pairs.into_iter().all(|(pair, distance)| (pair[1] - pair[0] - distance).abs() < 0.5)
+}
+
+/// Returns true if the zeros at the ends of parts of `part` bytes begin after as many rows of `row` bytes as `lengths`
+/// say, and at least one part ends with zeros.
+fn begin_after(zeros: &Zeros, part: u64, row: u64, lengths: &[f64]) -> bool {
+    let tails = (0..).zip(lengths).filter_map(|(number, &length)| {
+        let start = zeros.start_of_tail((number + 1) * part)?.saturating_sub(number * part);
+        Some((u32::try_from(start.div_ceil(row)).ok()?, length))
+    });
+    let agrees: Vec<bool> = tails.map(|(rows, length)| (f64::from(rows) - length).abs() < 0.5).collect();
+    !agrees.is_empty() && agrees.into_iter().all(|agrees| agrees)
+}
+
+/// The values of a contiguous tensor; `None` if it is not contiguous.
+fn all(recorded: &Recorded, tensor: &Tensor) -> Result<Option<Vec<f64>>, CaptureError> {
+    if !tensor.is_contiguous() {
+        return Ok(None);
+    }
+    Ok(Some(values(tensor, &read(recorded, tensor, 0, tensor.elements())?).collect()))
+}
+
+/// Reads elements of a contiguous tensor.
+fn read(recorded: &Recorded, tensor: &Tensor, first: u64, end: u64) -> Result<Vec<u8>, CaptureError> {
+    let width = tensor.dtype.size();
+    let mut bytes = vec![0; to_index((end - first) * width)];
+    recorded.capture.read_range(tensor.storage, tensor.byte_range().start + first * width, &mut bytes)?;
+    Ok(bytes)
+}
+
+fn values<'b>(tensor: &Tensor, bytes: &'b [u8]) -> impl Iterator<Item = f64> + 'b {
+    let dtype = tensor.dtype;
+    bytes.chunks_exact(dtype.element_len()).map(move |it| element::value(dtype, it))
+}
+
+/// Returns true if two tensors of floats have the same shape, and one nowhere exceeds the other ([`Order`]).
+fn are_ordered(recorded: &Recorded, one: &Tensor, other: &Tensor) -> Result<bool, CaptureError> {
+    let is_comparable = |it: &Tensor| it.dtype.kind() == Kind::Float && it.is_contiguous();
+    if !(is_comparable(one) && is_comparable(other) && one.shape == other.shape) {
+        return Ok(false);
+    }
+    let mut order = Order::new();
     for first in (0..one.elements()).step_by(to_index(PIECE)) {
         let end = one.elements().min(first + PIECE);
-        let (ones, others) = (read(one, first, end)?, read(other, first, end)?);
-        order.add(&values(one, &ones), &values(other, &others));
+        let (ones, others) = (read(recorded, one, first, end)?, read(recorded, other, first, end)?);
+        for (one, other) in values(one, &ones).zip(values(other, &others)) {
+            order.add(one, other);
+        }
         if !order.is_possible() {
             return Ok(false);
         }
     }
-    Ok(order.is_kept_by_nothing_else())
-}
-
-/// How two lists of numbers are ordered, element by element.
-struct Order {
-    is_below: bool,
-    is_above: bool,
-    is_equal: bool,
-    /// The smallest and the largest number of each list.
-    ranges: [(f64, f64); 2],
-}
-
-impl Default for Order {
-    fn default() -> Self {
-        let ranges = [(f64::INFINITY, f64::NEG_INFINITY); 2];
-        Self { is_below: true, is_above: true, is_equal: true, ranges }
-    }
-}
-
-impl Order {
-    /// Adds the next numbers of the lists.
-    fn add(&mut self, ones: &[f64], others: &[f64]) {
-        for (&one, &other) in ones.iter().zip(others) {
-            self.is_below &= one <= other;
-            self.is_above &= other <= one;
-            self.is_equal &= one == other;
-            for (range, value) in self.ranges.iter_mut().zip([one, other]) {
-                *range = (range.0.min(value), range.1.max(value));
-            }
-        }
-    }
-
-    fn is_possible(&self) -> bool {
-        self.is_below || self.is_above
-    }
-
-    /// Returns true if one list is nowhere larger than the other, and new numbers from the same ranges would change
-    /// that, because the ranges overlap. Equal lists have no order.
-    fn is_kept_by_nothing_else(&self) -> bool {
-        let [one, other] = self.ranges;
-        self.is_possible() && !self.is_equal && one.0 < other.1 && other.0 < one.1
-    }
+    Ok(order.is_a_relation())
 }
 
 #[cfg(test)]
@@ -204,15 +218,9 @@ mod tests {
         for (tensors, varying, padded, expected) in [
             (vec![("a", index(8)), ("b", index(9))], &[0, 1][..], &[][..], vec![beside, beside]),
             (vec![("a", index(8)), ("a", index(8))], &[0, 1], &[], vec![None, None]),
-            // The other one keeps its values: are there as many of them as offsets?
-            (vec![("a", index(8)), ("b", index(8))], &[0], &[], vec![beside]),
-            (vec![("a", index(8)), ("b", index(9))], &[0], &[], vec![beside]),
-            (vec![("a", index(8)), ("b", index(7))], &[0], &[], vec![None]),
-            (vec![("a", index(8)), ("b", index(10))], &[0], &[], vec![None]),
-            // Floats, padded or not, and whether there is a length for each part.
-            (vec![("a", index(8)), ("x", floats(&[8, 3]))], &[0, 1], &[], vec![None, None]),
-            (vec![("a", index(8)), ("x", floats(&[8, 3]))], &[0, 1], &[1], vec![Some(BESIDE_PADDING), None]),
-            (vec![("a", index(8)), ("x", floats(&[7, 3]))], &[0, 1], &[1], vec![None, None]),
+            // The other one keeps its values, and holds no offsets.
+            (vec![("a", index(8)), ("b", index(9))], &[0], &[], vec![None]),
+            (vec![("a", index(8)), ("x", floats(&[8, 3]))], &[0, 1], &[1], vec![None, None]),
         ] {
             let found = of(&entry(&tensors), &eligible(varying, padded)).expect("readable");
             assert_eq!(found, expected, "{tensors:?}");
@@ -220,23 +228,36 @@ mod tests {
     }
 
     #[test]
-    fn order_counts_if_ranges_overlap() {
-        let is_ordered = |ones: &[f64], others: &[f64]| {
-            let mut order = Order::default();
-            ones.chunks(2).zip(others.chunks(2)).for_each(|(ones, others)| order.add(ones, others));
-            order.is_kept_by_nothing_else()
-        };
-        for (ones, others, expected) in [
-            (&[1.0, 2.0, 5.0], &[1.0, 3.0, 6.0], true),
-            (&[1.0, 2.0, 5.0], &[1.0, 3.0, 4.0], false),
-            (&[1.0, 2.0, 5.0], &[1.0, 2.0, 5.0], false),
-            // Any number of the first list is smaller than any of the second.
-            (&[1.0, 2.0, 5.0], &[5.0, 6.0, 7.0], false),
-            (&[1.0, 2.0, f64::NAN], &[1.0, 3.0, 6.0], false),
+    fn lengths_are_distances_between_offsets() {
+        for (numbers, distances, expected) in [
+            (&[0.0, 3.0, 4.0, 8.0][..], &[3.0, 1.0, 4.0][..], true),
+            // Without the last end.
+            (&[0.0, 3.0, 4.0], &[3.0, 1.0, 4.0], true),
+            (&[0.0, 3.0, 4.0, 8.0], &[3.0, 2.0, 4.0], false),
+            (&[0.0, 3.0, 4.0, 8.0], &[3.0, 1.0, 5.0], false),
         ] {
-            assert_eq!(is_ordered(ones, others), expected, "{ones:?} {others:?}");
-            assert_eq!(is_ordered(others, ones), expected, "{others:?} {ones:?}");
+            assert_eq!(are_distances(numbers, distances), expected, "{numbers:?} {distances:?}");
         }
+    }
+
+    #[test]
+    fn padding_begins_where_lengths_say() {
+        // Three parts of four rows of two halves: three, four and no rows are used.
+        let bytes: Vec<u8> =
+            [3, 4, 0].iter().flat_map(|&used| (0..8).map(move |at| u8::from(at < 2 * used))).collect();
+        let halves: Vec<u8> = bytes.iter().flat_map(|&byte| [byte, byte]).collect();
+        let zeros = Zeros::of(&halves, DType::Float16, 8);
+        for (lengths, expected) in [
+            ([3.0, 4.0, 0.0], true),
+            // Nothing tells how long a part without zeros is.
+            ([3.0, 2.0, 0.0], true),
+            ([2.0, 4.0, 0.0], false),
+            ([3.0, 4.0, 1.0], false),
+        ] {
+            assert_eq!(begin_after(&zeros, 16, 4, &lengths), expected, "{lengths:?}");
+        }
+        assert!(!begin_after(&zeros, 16, 4, &[]), "no part");
+        assert!(!begin_after(&Zeros::default(), 16, 4, &[3.0]), "no zeros");
     }
 
     #[test]

@@ -3,8 +3,8 @@
 //! Floats and complex numbers are drawn element by element from captured values, and so stay in the captured range.
 //! Each variant, and each run of elements in it, favours large, small, extreme or average values to its own degree.
 //! Otherwise, the means and norms of calls, and of the rows of one call, would hardly differ. Integers are shuffled:
-//! indices stay in range, and unique values stay unique (`unique`). If an output may contain positions, floats get distinct values
-//! in a random order. Either way, the results of one call are wrong for the next.
+//! indices stay in range, and unique values stay unique (`unique`). If an output may contain positions, floats get
+//! distinct values in a random order. Either way, the results of one call are wrong for the next.
 
 use std::io;
 use std::num::NonZero;
@@ -24,13 +24,12 @@ use super::places::Places;
 use super::runs::{Favours, Run, draw_runs};
 use super::structure::{self, Structure};
 use super::unique::{Kept, MIN_SHUFFLED};
-use super::zeros::{Zeros, is_zero};
+use super::zeros::Zeros;
 use crate::judge::element;
 use crate::recorded::Recorded;
 use crate::session::WIDEST_ELEMENT;
 
 const TOO_FEW: &str = "too few values for a new order in each call";
-const PADDED: &str = "it has long runs of zeros, as padding does";
 
 /// An input of more bytes is drawn by several threads. Only inputs on a card are that large.
 const DRAWN_BY_ONE: u64 = 8 << 20;
@@ -103,7 +102,6 @@ impl Source {
         let key = key_of(tensor.dtype, &captured);
         let source = match structure::of(tensor, &captured) {
             Some(kept) => Err(kept_because(kept)),
-            None if shuffled && !zeros_of(tensor, &captured, places.has_gaps).is_empty() => Err(PADDED),
             None if shuffled => {
                 let fresh = is_fresh(tensor.dtype, &captured);
                 let mut kept =
@@ -128,11 +126,14 @@ impl Source {
             None => {
                 let fresh = is_fresh(tensor.dtype, &captured);
                 let zeros = zeros_of(tensor, &captured, places.has_gaps);
-                if !zeros.is_empty() {
-                    keep_nonzero(tensor.dtype, &mut captured);
-                }
+                zeros.remove_from(&mut captured);
                 let values = sorted_sample(tensor.dtype, &captured, room);
-                Ok(Self::Drawn { values, width, bytes, fresh, zeros })
+                // Zeros of both signs are not all the same.
+                if values.is_empty() {
+                    Err(kept_because(Structure::Constant))
+                } else {
+                    Ok(Self::Drawn { values, width, bytes, fresh, zeros })
+                }
             }
         };
         Ok(source.map(|source| (source, key)))
@@ -251,19 +252,6 @@ fn zeros_of(tensor: &Tensor, captured: &[u8], has_gaps: bool) -> Zeros {
     }
     let row = tensor.shape.last().filter(|_| tensor.is_contiguous()).map_or(1, |&last| to_index(last));
     Zeros::of(captured, tensor.dtype, row)
-}
-
-/// Removes the zeros.
-fn keep_nonzero(dtype: DType, elements: &mut Vec<u8>) {
-    let width = dtype.element_len();
-    let mut kept = 0;
-    for at in (0..elements.len()).step_by(width) {
-        if !is_zero(dtype, &elements[at..][..width]) {
-            elements.copy_within(at..at + width, kept);
-            kept += width;
-        }
-    }
-    elements.truncate(kept);
 }
 
 /// Captured elements spaced evenly over the input, at most `room` bytes of them, sorted by value.

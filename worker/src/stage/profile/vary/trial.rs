@@ -197,7 +197,7 @@ pub(super) fn chosen(
     let mut take = |&at: &usize| std::mem::replace(&mut it.eligible[at].source, super::Keyed::nothing());
     let sources = choice.iter().map(&mut take).collect();
     let names = choice.iter().map(|&at| it.eligible[at].name.clone()).collect();
-    Variation { variants, sources, names, unvaried, decision: None }
+    Variation { variants, sources, names, unvaried, narrowed: false, decision: None }
 }
 
 /// The reason why an entry does not count as varying, although the chosen inputs do: an input keeps its values for lack of

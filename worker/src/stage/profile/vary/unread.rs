@@ -1,15 +1,23 @@
 //! Finds inputs that a kernel does not read, such as the maxima of another input that it computes itself. They keep their
 //! captured values, because another correct kernel may read them, and rely on what they are.
 
+use std::io;
+
 use super::Variation;
 use super::tried::{Trial, TrialEntry};
+use crate::recorded::allocated_bytes;
 use crate::session::{Session, SessionError, VariantMemory};
 
 /// The number of times that an input gets other values, if the outputs do not change.
 const ROUNDS: u64 = 2;
+/// The same if the outputs have few elements, which may keep their values by chance.
+const ROUNDS_OF_FEW: u64 = 16;
+const FEW: u64 = 64;
+/// The size of the pieces in which outputs are read.
+const PIECE: u64 = 64 << 10;
 
-/// The inputs, by their numbers in the variation, whose values no checked element of an output depends on. `seed` is the
-/// first of the seeds. Returns none of them, and how the trial ended, if the kernel does not work.
+/// The inputs that the kernel does not read, by their numbers in the variation: no byte of an output depends on them.
+/// `seed` is the first of the seeds. Returns none of them, and how the trial ended, if the kernel does not work.
 pub(super) fn inputs(
     entry: &TrialEntry<'_>,
     session: &mut dyn Session,
@@ -22,24 +30,52 @@ pub(super) fn inputs(
         return Ok((Vec::new(), Trial::Works));
     }
     variation.write_for(entry.recorded, memory, 1, seed)?;
-    let mut last = None;
-    let mut is_read = vec![false; count];
-    for change in 0..=ROUNDS * count as u64 {
-        // The first call only gives the outputs to compare with.
-        let changed = change.checked_sub(1).map(|number| usize::try_from(number).unwrap_or(0) % count);
-        if let Some(number) = changed {
-            let written = variation.renew_one(memory, number, seed + change);
+    if let Some(trial) = entry.block(session, 1, false)? {
+        return Ok((Vec::new(), trial));
+    }
+    let elements: u64 = entry.recorded.outputs.iter().map(|output| output.tensor.elements()).sum();
+    let rounds = if elements < FEW { ROUNDS_OF_FEW } else { ROUNDS };
+    let mut last = digest(entry, session)?;
+    let mut unread = Vec::new();
+    for number in 0..count {
+        let mut is_read = false;
+        for round in 0..rounds {
+            let seed = seed + 1 + round * count as u64 + number as u64;
+            let written = variation.renew_one(memory, number, seed);
             let name = || entry.recorded.name.clone();
             written.map_err(|source| SessionError::Variants { entry: name(), source })?;
+            if let Some(trial) = entry.block(session, 1, false)? {
+                return Ok((Vec::new(), trial));
+            }
+            let found = digest(entry, session)?;
+            is_read = found != std::mem::replace(&mut last, found);
+            if is_read {
+                break;
+            }
         }
-        if let Some(trial) = entry.block(session, 1, false)? {
-            return Ok((Vec::new(), trial));
+        if !is_read {
+            unread.push(number);
         }
-        let found = entry.elements(session, 0)?;
-        if let Some(number) = changed {
-            is_read[number] |= last.as_ref() != Some(&found);
-        }
-        last = Some(found);
     }
-    Ok(((0..count).filter(|&number| !is_read[number]).collect(), Trial::Works))
+    Ok((unread, Trial::Works))
+}
+
+/// A digest of all outputs of the last call.
+fn digest(entry: &TrialEntry<'_>, session: &dyn Session) -> Result<blake3::Hash, SessionError> {
+    let mut hasher = blake3::Hasher::new();
+    let mut add = |index: usize, bytes: u64| -> io::Result<()> {
+        let mut source = session.output(entry.number, index, 0);
+        let mut piece = Vec::new();
+        for at in (0..bytes).step_by(opt_shared::units::to_index(PIECE)) {
+            piece.resize(opt_shared::units::to_index((bytes - at).min(PIECE)), 0);
+            source.read_at(at, &mut piece)?;
+            hasher.update(&piece);
+        }
+        Ok(())
+    };
+    for (index, output) in entry.recorded.outputs.iter().enumerate() {
+        add(index, allocated_bytes(&output.tensor))
+            .map_err(|source| SessionError::Outputs { entry: entry.recorded.name.clone(), source })?;
+    }
+    Ok(hasher.finalize())
 }

@@ -5,8 +5,11 @@ use std::ops::Range;
 use opt_shared::capture::{DType, Kind};
 use opt_shared::units::to_index;
 
-/// The number of elements of the shortest long run. Fewer zeros in a row occur by chance, as in the output of a ReLU.
+/// A run is long if it has this many elements, plus one for each doubling of the input's size. Shorter runs occur by
+/// chance, if half of the elements are zero, as in the output of a ReLU.
 const LONG: usize = 16;
+/// Zeros at the ends of rows count if at least one element in this many is zero.
+const FEW_ZEROS: usize = 20;
 /// The largest number of runs that are kept, which take 64 KiB.
 const MOST_RUNS: usize = 4096;
 
@@ -22,14 +25,20 @@ impl Zeros {
         let is_zero = |element: &[u8]| is_zero(dtype, element);
         let zeros = |elements: &[u8]| elements.chunks_exact(width).filter(|it| is_zero(it)).count();
         let at_the_end = |row: &[u8]| row.rchunks_exact(width).take_while(|it| is_zero(it)).count();
-        let are_padded = 1 < row && bytes.chunks_exact(row * width).all(|row| zeros(row) == at_the_end(row));
-        let shortest = if are_padded { 1 } else { LONG };
+        let count = bytes.len() / width;
+        let are_padded = 1 < row
+            && count <= FEW_ZEROS * zeros(bytes)
+            && bytes.chunks_exact(row * width).all(|row| zeros(row) == at_the_end(row));
+        let shortest = if are_padded { 1 } else { LONG + count.max(1).ilog2() as usize };
         let mut runs = Vec::new();
         let (mut at, mut elements) = (0, bytes.chunks_exact(width).peekable());
         while elements.peek().is_some() {
             let mut length = 0;
             while elements.next_if(|it| is_zero(it)).is_some() {
                 length += 1;
+            }
+            if shortest <= length && runs.len() == MOST_RUNS {
+                return Self::default();
             }
             if shortest <= length {
                 runs.push((at * width) as u64..((at + length) * width) as u64);
@@ -39,11 +48,29 @@ impl Zeros {
                 at += 1;
             }
         }
-        if MOST_RUNS < runs.len() { Self::default() } else { Self(runs) }
+        Self(runs)
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// Removes the runs from the input.
+    pub(super) fn remove_from(&self, bytes: &mut Vec<u8>) {
+        let (mut kept, mut from) = (0, 0);
+        let end = (bytes.len(), bytes.len());
+        for (start, end) in self.0.iter().map(|run| (to_index(run.start), to_index(run.end))).chain([end]) {
+            bytes.copy_within(from..start, kept);
+            kept += start - from;
+            from = end;
+        }
+        bytes.truncate(kept);
+    }
+
+    /// The first byte of the run that ends at or behind byte `end`, and contains the byte before it.
+    pub(super) fn start_of_tail(&self, end: u64) -> Option<u64> {
+        let run = self.0.get(self.0.partition_point(|run| run.end < end))?;
+        (run.start < end).then_some(run.start)
     }
 
     /// Writes the zeros into a piece of the input that begins at byte `at`.
@@ -56,8 +83,12 @@ impl Zeros {
     }
 }
 
-/// Returns true for zeros of either sign: a multiplication by a mask makes negative ones.
-pub(super) fn is_zero(dtype: DType, element: &[u8]) -> bool {
+/// Returns true for zeros of either sign: a multiplication by a mask makes negative ones. (Some 8-bit floats have no
+/// negative zero.)
+fn is_zero(dtype: DType, element: &[u8]) -> bool {
+    if dtype.element_len() == 1 {
+        return element == [0];
+    }
     let parts = if dtype.kind() == Kind::Complex { 2 } else { 1 };
     element.chunks_exact(element.len() / parts).all(|part| match part.split_last() {
         Some((sign, rest)) => sign & 0x7f == 0 && rest.iter().all(|it| *it == 0),
@@ -83,15 +114,18 @@ mod tests {
     fn zeros_are_long_runs_or_ends_of_rows() {
         assert_eq!(zeros(&[1, 2, 0, 4, 0, 0], ONE, 3), [(2, 3), (4, 6)], "each row ends with zeros");
         assert_eq!(zeros(&[1, 2, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0], TWO, 3), [(4, 12)], "two bytes each");
-        assert_eq!(zeros(&[1, 2, 0, 4, 0x80, 0], ONE, 3), [(2, 3), (4, 6)], "zeros of either sign");
+        assert_eq!(zeros(&[1, 1, 0, 0, 0, 0x80], TWO, 3), [(2, 6)], "zeros of either sign");
         assert_eq!(zeros(&[1, 1, 0x80, 0, 0, 0x80], TWO, 3), [(4, 6)], "the first byte has no sign");
         assert_eq!(zeros(&[0, 2, 0, 4, 0, 0], ONE, 3), [], "a row begins with a zero");
         assert_eq!(zeros(&[0, 2, 0, 4, 0, 0], ONE, 1), [], "no rows");
         assert_eq!(zeros(&[1, 2, 3, 4], ONE, 2), []);
         let around = |length: usize| [&[0, 1][..], &vec![0; length], &[1, 0, 1]].concat();
-        assert_eq!(zeros(&around(15), ONE, 20), []);
-        assert_eq!(zeros(&around(16), ONE, 21), [(2, 18)]);
-        assert_eq!(zeros(&[&around(33)[..], &[1]].concat(), TWO, 19), [(2, 34)], "sixteen of two bytes");
+        assert_eq!(zeros(&around(19), ONE, 24), [], "16 and 4, for 24 elements");
+        assert_eq!(zeros(&around(20), ONE, 25), [(2, 22)]);
+        assert_eq!(zeros(&[&around(41)[..], &[1]].concat(), TWO, 23), [(2, 42)], "twenty of two bytes");
+        let rows = |count: usize| [&[1, 1].repeat(count - 1)[..], &[1, 0]].concat();
+        assert_eq!(zeros(&rows(10), ONE, 2), [(19, 20)], "one element in twenty is zero");
+        assert_eq!(zeros(&rows(11), ONE, 2), []);
     }
 
     #[test]
@@ -103,6 +137,14 @@ mod tests {
             assert_eq!(is_zero(DType::Complex64, &of(parts)), zero, "{parts:?}");
         }
         assert!(!is_zero(DType::Float64, &of([-0.0, 0.0])));
+    }
+
+    #[test]
+    fn tails_of_rows_are_found() {
+        // Three rows of four: the last two are used in part, and not at all.
+        let zeros = Zeros::of(&[1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0], ONE, 4);
+        assert_eq!([4, 8, 12].map(|end| zeros.start_of_tail(end)), [None, Some(5), Some(5)]);
+        assert_eq!([5, 6, 13].map(|end| zeros.start_of_tail(end)), [None, Some(5), None]);
     }
 
     #[test]
@@ -124,7 +166,13 @@ mod tests {
             for (number, piece_of_drawn) in drawn.chunks_mut(piece).enumerate() {
                 zeros.write((number * piece) as u64, piece_of_drawn);
             }
-            prop_assert_eq!(drawn, bytes);
+            // Too few zeros are not kept.
+            let expected = if zeros.is_empty() { vec![1; bytes.len()] } else { bytes.clone() };
+            prop_assert_eq!(drawn, expected);
+            let mut rest = bytes.clone();
+            zeros.remove_from(&mut rest);
+            let ones = bytes.iter().filter(|it| **it == 1).count();
+            prop_assert_eq!(rest, if zeros.is_empty() { bytes } else { vec![1; ones] });
         }
     }
 }

@@ -1,0 +1,78 @@
+//! Recognises that the numbers of one list nowhere exceed those of another, and that this is no accident. Pure.
+
+/// The smallest number of pairs that would break the order if the lists were not related.
+const LEAST_BROKEN: u32 = 8;
+
+/// How two lists of numbers are ordered, place by place. Each number of the first list is also compared with the number
+/// after its partner: if the lists are not related, these pairs break the order as often as others.
+pub(super) struct Order {
+    is_below: bool,
+    is_above: bool,
+    would_break_below: u32,
+    would_break_above: u32,
+    last: Option<f64>,
+}
+
+impl Order {
+    pub(super) fn new() -> Self {
+        Self { is_below: true, is_above: true, would_break_below: 0, would_break_above: 0, last: None }
+    }
+
+    /// Adds the next numbers of the lists.
+    pub(super) fn add(&mut self, one: f64, other: f64) {
+        self.is_below &= one <= other;
+        self.is_above &= other <= one;
+        if let Some(last) = self.last.replace(one) {
+            self.would_break_below = self.would_break_below.saturating_add(u32::from(other < last));
+            self.would_break_above = self.would_break_above.saturating_add(u32::from(last < other));
+        }
+    }
+
+    pub(super) fn is_possible(&self) -> bool {
+        self.is_below || self.is_above
+    }
+
+    /// Returns true if one list nowhere exceeds the other, and new numbers from the same ranges would change that. Equal
+    /// lists have no order.
+    pub(super) fn is_a_relation(&self) -> bool {
+        let below = self.is_below && LEAST_BROKEN <= self.would_break_below;
+        let above = self.is_above && LEAST_BROKEN <= self.would_break_above;
+        below != above
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_a_relation(pairs: &[(f64, f64)]) -> bool {
+        let mut order = Order::new();
+        pairs.iter().for_each(|&(one, other)| order.add(one, other));
+        order.is_a_relation()
+    }
+
+    #[test]
+    fn order_is_a_relation_if_neighbours_would_break_it() {
+        // The numbers go up and down, and so do their partners.
+        let number = |at: u32| f64::from(at * 7 % 10);
+        let pairs = |count: u32, distance: f64| -> Vec<(f64, f64)> {
+            (0..count).map(|at| (number(at), number(at) + distance)).collect()
+        };
+        for (count, distance, expected) in [
+            (40, 0.5, true),
+            (40, -0.5, true),
+            // Few pairs.
+            (8, 0.5, false),
+            // Every number of one list is below every number of the other.
+            (40, 20.0, false),
+            (40, -20.0, false),
+            // Equal.
+            (40, 0.0, false),
+        ] {
+            assert_eq!(is_a_relation(&pairs(count, distance)), expected, "{count} {distance}");
+        }
+        for broken in [(5.0, 4.0), (f64::NAN, 4.0), (4.0, f64::NAN)] {
+            assert!(!is_a_relation(&[&pairs(40, 0.5)[..], &[broken]].concat()), "{broken:?}");
+        }
+    }
+}
