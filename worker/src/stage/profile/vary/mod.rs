@@ -225,7 +225,15 @@ fn eligible(recorded: &Recorded, task: &ProfileTask) -> Result<(Vec<Eligible>, K
             Err(why) => kept.push((argument.path.clone(), why)),
         }
     }
-    let why = relations::of(recorded, &found)
+    let read = |tensor: &Tensor, first: u64, end: u64| {
+        let (start, width) = (tensor.byte_range().start, tensor.dtype.size());
+        let mut bytes = vec![0; to_index((end - first) * width)];
+        recorded.capture.read_range(tensor.storage, start + first * width, &mut bytes)?;
+        Ok(bytes)
+    };
+    let parameters: Vec<(&str, &Tensor)> =
+        tensors.iter().map(|&(argument, tensor, _)| (argument.parameter.as_str(), tensor)).collect();
+    let why = relations::of(&parameters, &found, &read)
         .map_err(|source| RecordedError::Capture { name: recorded.name.clone(), source })?;
     let mut related = why.into_iter();
     found.retain(|input| match related.next().flatten() {

@@ -1,6 +1,5 @@
 //! Relations between the inputs of an entry that a correct kernel may rely on, and that new values would break.
 
-use opt_shared::arguments::ArgumentValue;
 use opt_shared::capture::{CaptureError, Kind, Tensor};
 use opt_shared::units::to_index;
 
@@ -10,7 +9,6 @@ use super::parallel::is_index;
 use super::source::{Source, WhyKept};
 use super::zeros::Zeros;
 use crate::judge::element;
-use crate::recorded::Recorded;
 
 /// Indices of more values are not compared with offsets.
 const MOST_OFFSETS: u64 = 1 << 16;
@@ -21,16 +19,16 @@ const BESIDE_INDICES: &str = "it may depend on other indices, or they on it";
 const BESIDE_PADDING: &str = "it may hold the lengths of a padded input";
 const ORDERED: &str = "it is nowhere larger than another input of its shape, or nowhere smaller";
 
+/// Reads the elements of a contiguous tensor from a first one up to but excluding another.
+pub(super) type Read<'r> = dyn Fn(&Tensor, u64, u64) -> Result<Vec<u8>, CaptureError> + 'r;
+
 /// For each of these inputs, the reason why it must keep its values because of another input; `None` if it may vary.
-pub(super) fn of(recorded: &Recorded, eligible: &[Eligible]) -> Result<Vec<Option<WhyKept>>, CaptureError> {
-    let tensors: Vec<(&str, &Tensor)> = recorded
-        .arguments
-        .iter()
-        .filter_map(|argument| match &argument.value {
-            ArgumentValue::Tensor(tensor) => Some((argument.parameter.as_str(), &**tensor)),
-            ArgumentValue::Plain(_) => None,
-        })
-        .collect();
+/// `tensors` are all tensor arguments of the entry, with their parameters.
+pub(super) fn of(
+    tensors: &[(&str, &Tensor)],
+    eligible: &[Eligible],
+    read: &Read<'_>,
+) -> Result<Vec<Option<WhyKept>>, CaptureError> {
     let of = |input: &Eligible| tensors[input.extent.tensor];
     let padded: Vec<(&Tensor, &Zeros)> = eligible
         .iter()
@@ -44,7 +42,7 @@ pub(super) fn of(recorded: &Recorded, eligible: &[Eligible]) -> Result<Vec<Optio
         let others = tensors.iter().enumerate().filter(|(number, _)| *number != input.extent.tensor);
         if !is_index(tensor.dtype) {
             for (_, (_, other)) in others {
-                if are_ordered(recorded, tensor, other)? {
+                if are_ordered(read, tensor, other)? {
                     return Ok(Some(ORDERED));
                 }
             }
@@ -54,13 +52,13 @@ pub(super) fn of(recorded: &Recorded, eligible: &[Eligible]) -> Result<Vec<Optio
         for (number, (of_parameter, other)) in others {
             if *of_parameter != parameter
                 && is_index(other.dtype)
-                && (varies(number) || are_offsets_and_lengths(recorded, other, tensor)?)
+                && (varies(number) || are_offsets_and_lengths(read, other, tensor)?)
             {
                 return Ok(Some(BESIDE_INDICES));
             }
         }
         for &padded in &padded {
-            if are_lengths(recorded, tensor, padded)? {
+            if are_lengths(read, tensor, padded)? {
                 return Ok(Some(BESIDE_PADDING));
             }
         }
@@ -71,7 +69,7 @@ pub(super) fn of(recorded: &Recorded, eligible: &[Eligible]) -> Result<Vec<Optio
 
 /// Returns true if one index holds offsets, and the other the lengths between them. The last end may be missing.
 fn are_offsets_and_lengths(
-    recorded: &Recorded,
+    read: &Read<'_>,
     offsets: &Tensor,
     lengths: &Tensor,
 ) -> Result<bool, CaptureError> {
@@ -79,7 +77,7 @@ fn are_offsets_and_lengths(
     if !(2..=MOST_OFFSETS).contains(&ends) || !(ends == count || ends == count + 1) {
         return Ok(false);
     }
-    let (Some(ends), Some(lengths)) = (all(recorded, offsets)?, all(recorded, lengths)?) else {
+    let (Some(ends), Some(lengths)) = (all(read, offsets)?, all(read, lengths)?) else {
         return Ok(false);
     };
     Ok(are_distances(&ends, &lengths))
@@ -87,7 +85,7 @@ fn are_offsets_and_lengths(
 
 /// Returns true if an index holds the length of each part of a padded input: the zeros at the end of a part begin there.
 fn are_lengths(
-    recorded: &Recorded,
+    read: &Read<'_>,
     lengths: &Tensor,
     (padded, zeros): (&Tensor, &Zeros),
 ) -> Result<bool, CaptureError> {
@@ -96,7 +94,7 @@ fn are_lengths(
     if count != parts || MOST_OFFSETS < count || !padded.is_contiguous() {
         return Ok(false);
     }
-    let Some(lengths) = all(recorded, lengths)? else { return Ok(false) };
+    let Some(lengths) = all(read, lengths)? else { return Ok(false) };
     Ok(begin_after(zeros, part, part / rows, &lengths))
 }
 
@@ -118,19 +116,11 @@ fn begin_after(zeros: &Zeros, part: u64, row: u64, lengths: &[f64]) -> bool {
 }
 
 /// The values of a contiguous tensor; `None` if it is not contiguous.
-fn all(recorded: &Recorded, tensor: &Tensor) -> Result<Option<Vec<f64>>, CaptureError> {
+fn all(read: &Read<'_>, tensor: &Tensor) -> Result<Option<Vec<f64>>, CaptureError> {
     if !tensor.is_contiguous() {
         return Ok(None);
     }
-    Ok(Some(values(tensor, &read(recorded, tensor, 0, tensor.elements())?).collect()))
-}
-
-/// Reads elements of a contiguous tensor.
-fn read(recorded: &Recorded, tensor: &Tensor, first: u64, end: u64) -> Result<Vec<u8>, CaptureError> {
-    let width = tensor.dtype.size();
-    let mut bytes = vec![0; to_index((end - first) * width)];
-    recorded.capture.read_range(tensor.storage, tensor.byte_range().start + first * width, &mut bytes)?;
-    Ok(bytes)
+    Ok(Some(values(tensor, &read(tensor, 0, tensor.elements())?).collect()))
 }
 
 fn values<'b>(tensor: &Tensor, bytes: &'b [u8]) -> impl Iterator<Item = f64> + 'b {
@@ -139,7 +129,7 @@ fn values<'b>(tensor: &Tensor, bytes: &'b [u8]) -> impl Iterator<Item = f64> + '
 }
 
 /// Returns true if two tensors of floats have the same shape, and one nowhere exceeds the other ([`Order`]).
-fn are_ordered(recorded: &Recorded, one: &Tensor, other: &Tensor) -> Result<bool, CaptureError> {
+fn are_ordered(read: &Read<'_>, one: &Tensor, other: &Tensor) -> Result<bool, CaptureError> {
     let is_comparable = |it: &Tensor| it.dtype.kind() == Kind::Float && it.is_contiguous();
     if !(is_comparable(one) && is_comparable(other) && one.shape == other.shape) {
         return Ok(false);
@@ -147,7 +137,7 @@ fn are_ordered(recorded: &Recorded, one: &Tensor, other: &Tensor) -> Result<bool
     let mut order = Order::new();
     for first in (0..one.elements()).step_by(to_index(PIECE)) {
         let end = one.elements().min(first + PIECE);
-        let (ones, others) = (read(recorded, one, first, end)?, read(recorded, other, first, end)?);
+        let (ones, others) = (read(one, first, end)?, read(other, first, end)?);
         for (one, other) in values(one, &ones).zip(values(other, &others)) {
             order.add(one, other);
         }
@@ -160,127 +150,146 @@ fn are_ordered(recorded: &Recorded, one: &Tensor, other: &Tensor) -> Result<bool
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use opt_shared::capture::DType;
     use opt_shared::ids::StorageId;
 
     use super::super::keyed::Keyed;
     use super::super::layout::Extent;
-    use super::super::zeros::Zeros;
     use super::*;
 
-    /// An entry with these tensors as arguments, each with its parameter.
-    fn entry(tensors: &[(&str, Tensor)]) -> Recorded {
-        let (entries, signature) =
-            crate::session::scripted::entries_of("torch_nn_functional_embedding", &[0]);
-        let mut recorded = Recorded::open(&entries[0], &signature).expect("a capture");
-        let model = recorded.arguments[0].clone();
-        let argument = |(parameter, tensor): &(&str, Tensor)| opt_shared::arguments::Argument {
-            parameter: (*parameter).into(),
-            value: ArgumentValue::Tensor(Arc::new(tensor.clone())),
-            ..model.clone()
-        };
-        recorded.arguments = tensors.iter().map(argument).collect();
-        recorded
+    /// Tensors, each with its parameter and the bytes of its storage.
+    #[derive(Default)]
+    struct Entry {
+        tensors: Vec<(&'static str, Tensor)>,
+        storages: Vec<Vec<u8>>,
     }
 
-    /// The inputs with these numbers vary. `padded` ones have zeros.
-    fn eligible(numbers: &[usize], padded: &[usize]) -> Vec<Eligible> {
-        let input = |&tensor: &usize| {
-            let zeros = if padded.contains(&tensor) {
-                Zeros::of(&[0; 64], DType::Float32, 1)
-            } else {
-                Zeros::default()
+    impl Entry {
+        fn add(mut self, parameter: &'static str, dtype: DType, shape: &[u64], bytes: Vec<u8>) -> Self {
+            let storage = StorageId(u32::try_from(self.storages.len()).expect("few"));
+            // Another element comes first.
+            let tensor = Tensor { storage_offset: 1, ..Tensor::dense(dtype, shape, storage) };
+            self.storages.push([vec![0xff; dtype.element_len()], bytes].concat());
+            self.tensors.push((parameter, tensor));
+            self
+        }
+
+        fn index(self, parameter: &'static str, values: &[i64]) -> Self {
+            let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            self.add(parameter, DType::Int64, &[values.len() as u64], bytes)
+        }
+
+        fn floats(self, parameter: &'static str, shape: &[u64], values: &[f32]) -> Self {
+            self.add(
+                parameter,
+                DType::Float32,
+                shape,
+                values.iter().flat_map(|it| it.to_le_bytes()).collect(),
+            )
+        }
+
+        /// The reasons if only the inputs with these numbers may vary.
+        fn reasons(&self, varying: &[usize]) -> Vec<Option<WhyKept>> {
+            let eligible: Vec<Eligible> = varying
+                .iter()
+                .map(|&tensor| {
+                    let it = &self.tensors[tensor].1;
+                    let width = it.dtype.element_len();
+                    let row = it.shape.last().map_or(1, |&last| to_index(last));
+                    let zeros = match it.dtype.kind() {
+                        Kind::Float => Zeros::of(&self.storages[tensor][width..], it.dtype, row),
+                        _ => Zeros::default(),
+                    };
+                    let source = Source::Drawn { values: Vec::new(), width, bytes: 0, fresh: false, zeros };
+                    Eligible {
+                        extent: Extent { tensor, bytes: 8, phase: 0, output: None },
+                        source: Keyed { source, key: 0 },
+                        name: tensor.to_string(),
+                        shuffled: false,
+                        is_index: false,
+                    }
+                })
+                .collect();
+            let tensors: Vec<(&str, &Tensor)> = self.tensors.iter().map(|(name, it)| (*name, it)).collect();
+            let read = |tensor: &Tensor, first: u64, end: u64| {
+                let start = tensor.byte_range().start;
+                let at = |element: u64| to_index(start + element * tensor.dtype.size());
+                Ok(self.storages[tensor.storage.index()][at(first)..at(end)].to_vec())
             };
-            Eligible {
-                extent: Extent { tensor, bytes: 8, phase: 0, output: None },
-                source: Keyed {
-                    source: Source::Drawn { values: Vec::new(), width: 1, bytes: 0, fresh: false, zeros },
-                    key: 0,
-                },
-                name: tensor.to_string(),
-                shuffled: false,
-                is_index: false,
-            }
-        };
-        numbers.iter().map(input).collect()
-    }
-
-    fn index(length: u64) -> Tensor {
-        Tensor::dense(DType::Int64, &[length], StorageId(0))
-    }
-
-    #[test]
-    fn indices_of_several_parameters_keep_their_values() {
-        let floats = |shape: &[u64]| Tensor::dense(DType::Float32, shape, StorageId(0));
-        let beside = Some(BESIDE_INDICES);
-        for (tensors, varying, padded, expected) in [
-            (vec![("a", index(8)), ("b", index(9))], &[0, 1][..], &[][..], vec![beside, beside]),
-            (vec![("a", index(8)), ("a", index(8))], &[0, 1], &[], vec![None, None]),
-            // The other one keeps its values, and holds no offsets.
-            (vec![("a", index(8)), ("b", index(9))], &[0], &[], vec![None]),
-            (vec![("a", index(8)), ("x", floats(&[8, 3]))], &[0, 1], &[1], vec![None, None]),
-        ] {
-            let found = of(&entry(&tensors), &eligible(varying, padded)).expect("readable");
-            assert_eq!(found, expected, "{tensors:?}");
+            of(&tensors, &eligible, &read).expect("readable")
         }
     }
 
     #[test]
-    fn lengths_are_distances_between_offsets() {
-        for (numbers, distances, expected) in [
-            (&[0.0, 3.0, 4.0, 8.0][..], &[3.0, 1.0, 4.0][..], true),
-            // Without the last end.
-            (&[0.0, 3.0, 4.0], &[3.0, 1.0, 4.0], true),
-            (&[0.0, 3.0, 4.0, 8.0], &[3.0, 2.0, 4.0], false),
-            (&[0.0, 3.0, 4.0, 8.0], &[3.0, 1.0, 5.0], false),
+    fn indices_of_several_arguments_keep_their_values() {
+        let entry = |other: &'static str| Entry::default().index("a", &[5, 3, 4]).index(other, &[7, 1, 9, 2]);
+        assert_eq!(entry("b").reasons(&[0, 1]), [Some(BESIDE_INDICES); 2]);
+        assert_eq!(entry("a").reasons(&[0, 1]), [None, None], "parts of one argument");
+        assert_eq!(entry("b").reasons(&[0]), [None], "the other one keeps its values");
+        let narrow = Entry::default().index("a", &[5, 3, 4]).add("b", DType::Int8, &[3], vec![1, 2, 3]);
+        assert_eq!(narrow.reasons(&[0, 1]), [None, None], "8-bit integers are no indices");
+    }
+
+    #[test]
+    fn lengths_beside_their_offsets_keep_their_values() {
+        for (offsets, lengths, expected) in [
+            (&[0, 3, 4, 8][..], &[3, 1, 4][..], Some(BESIDE_INDICES)),
+            // Without the last end, and with one end too many.
+            (&[0, 3, 4], &[3, 1, 4], Some(BESIDE_INDICES)),
+            (&[0, 3, 4, 8, 9], &[3, 1, 4], None),
+            (&[0, 3], &[3, 1, 4], None),
+            (&[0, 3, 4, 8], &[3, 2, 4], None),
+            (&[0, 3, 4, 8], &[3, 1, 5], None),
+            (&[0], &[0], None),
         ] {
-            assert_eq!(are_distances(numbers, distances), expected, "{numbers:?} {distances:?}");
+            let entry = Entry::default().index("offsets", offsets).index("lengths", lengths);
+            assert_eq!(entry.reasons(&[1]), [expected], "{offsets:?} {lengths:?}");
         }
     }
 
     #[test]
-    fn padding_begins_where_lengths_say() {
-        // Three parts of four rows of two halves: three, four and no rows are used.
-        let bytes: Vec<u8> =
-            [3, 4, 0].iter().flat_map(|&used| (0..8).map(move |at| u8::from(at < 2 * used))).collect();
-        let halves: Vec<u8> = bytes.iter().flat_map(|&byte| [byte, byte]).collect();
-        let zeros = Zeros::of(&halves, DType::Float16, 8);
-        for (lengths, expected) in [
-            ([3.0, 4.0, 0.0], true),
+    fn lengths_of_padded_parts_keep_their_values() {
+        // Three parts of four rows of two floats. Three, four and no rows of them are used.
+        let values: Vec<f32> = [3, 4, 0]
+            .iter()
+            .flat_map(|&used| (0..8).map(move |at| if at < 2 * used { 1.5 } else { 0.0 }))
+            .collect();
+        for (shape, lengths, expected) in [
+            (&[3, 4, 2][..], &[3, 4, 0][..], Some(BESIDE_PADDING)),
             // Nothing tells how long a part without zeros is.
-            ([3.0, 2.0, 0.0], true),
-            ([2.0, 4.0, 0.0], false),
-            ([3.0, 4.0, 1.0], false),
+            (&[3, 4, 2], &[3, 2, 0], Some(BESIDE_PADDING)),
+            (&[3, 4, 2], &[2, 4, 0], None),
+            (&[3, 4, 2], &[3, 4, 1], None),
+            (&[3, 4, 2], &[3, 4], None),
+            (&[3, 8], &[6, 8, 0], Some(BESIDE_PADDING)),
+            (&[24], &[3, 4, 0], None),
         ] {
-            assert_eq!(begin_after(&zeros, 16, 4, &lengths), expected, "{lengths:?}");
+            let entry = Entry::default().index("lengths", lengths).floats("x", shape, &values);
+            assert_eq!(entry.reasons(&[0, 1]), [expected, None], "{shape:?} {lengths:?}");
         }
-        assert!(!begin_after(&zeros, 16, 4, &[]), "no part");
-        assert!(!begin_after(&Zeros::default(), 16, 4, &[3.0]), "no zeros");
+        let full = Entry::default().index("lengths", &[4, 4, 4]).floats("x", &[3, 4, 2], &[1.5; 24]);
+        assert_eq!(full.reasons(&[0, 1]), [None, None], "no part is padded");
     }
 
     #[test]
-    fn only_floats_of_the_same_shape_are_compared() {
-        let (entries, signature) =
-            crate::session::scripted::entries_of("torch_nn_functional_embedding", &[0]);
-        let recorded = Recorded::open(&entries[0], &signature).expect("a capture");
-        let ArgumentValue::Tensor(table) = &recorded.arguments[1].value else { panic!("a tensor") };
-        let part = |first: u64, shape: &[u64]| Tensor {
-            storage_offset: first,
-            ..Tensor::dense(DType::Float32, shape, table.storage)
+    fn floats_that_nowhere_exceed_others_of_their_shape_keep_their_values() {
+        // More than a piece.
+        let count = PIECE + 40;
+        let low: Vec<f32> =
+            (0..count).map(|at| f32::from(u8::try_from(at * 7 % 10).expect("small"))).collect();
+        let high: Vec<f32> = low.iter().map(|it| it + 0.5).collect();
+        let mut broken = high.clone();
+        broken[to_index(count) - 1] = -1.0;
+        let entry = |shape: &[u64], other: &[f32]| {
+            Entry::default().floats("low", &[count], &low).floats("high", shape, other)
         };
-        let read = |first: u64| {
-            let mut bytes = vec![0; 64];
-            recorded.capture.read_range(table.storage, first * 4, &mut bytes).expect("readable");
-            bytes.chunks_exact(4).map(|it| element::value(DType::Float32, it)).collect::<Vec<f64>>()
-        };
-        let all: Vec<f64> = (0..100).map(|at| read(at)[0]).collect();
-        // The largest of 100 numbers is above its sixteen predecessors, one by one, if it is repeated.
-        let repeated = |first: u64| Tensor { stride: vec![0], ..part(first, &[16]) };
-        let largest = (0..100).max_by(|&one, &other| all[one].total_cmp(&all[other])).expect("some") as u64;
-        assert!(!are_ordered(&recorded, &part(0, &[16]), &part(50, &[16])).expect("readable"));
-        assert!(!are_ordered(&recorded, &part(0, &[16]), &part(0, &[4, 4])).expect("readable"));
-        assert!(!are_ordered(&recorded, &part(0, &[16]), &repeated(largest)).expect("readable"), "not dense");
+        assert_eq!(entry(&[count], &high).reasons(&[0, 1]), [Some(ORDERED); 2]);
+        assert_eq!(entry(&[count], &high).reasons(&[1]), [Some(ORDERED)], "the other one keeps its values");
+        assert_eq!(entry(&[count], &broken).reasons(&[0, 1]), [None, None]);
+        assert_eq!(entry(&[1, count], &high).reasons(&[0, 1]), [None, None], "another shape");
+        assert_eq!(entry(&[count], &low).reasons(&[0, 1]), [None, None], "equal");
+        let mut strided = entry(&[count], &high);
+        strided.tensors[1].1.stride = vec![0];
+        assert_eq!(strided.reasons(&[0, 1]), [None, None], "not contiguous");
     }
 }
