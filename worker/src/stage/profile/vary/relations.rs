@@ -37,6 +37,8 @@ pub(super) fn of(
             _ => None,
         })
         .collect();
+    // Otherwise, nothing would vary in a call that only computes with integers.
+    let has_others = eligible.iter().any(|input| !is_index(of(input).1.dtype));
     let why = |input: &Eligible| {
         let (parameter, tensor) = of(input);
         let others = tensors.iter().enumerate().filter(|(number, _)| *number != input.extent.tensor);
@@ -48,7 +50,7 @@ pub(super) fn of(
             }
             return Ok(None);
         }
-        let varies = |number: usize| eligible.iter().any(|it| it.extent.tensor == number);
+        let varies = |number: usize| has_others && eligible.iter().any(|it| it.extent.tensor == number);
         for (number, (of_parameter, other)) in others {
             if *of_parameter != parameter
                 && is_index(other.dtype)
@@ -222,10 +224,15 @@ mod tests {
 
     #[test]
     fn indices_of_several_arguments_keep_their_values() {
-        let entry = |other: &'static str| Entry::default().index("a", &[5, 3, 4]).index(other, &[7, 1, 9, 2]);
-        assert_eq!(entry("b").reasons(&[0, 1]), [Some(BESIDE_INDICES); 2]);
-        assert_eq!(entry("a").reasons(&[0, 1]), [None, None], "parts of one argument");
-        assert_eq!(entry("b").reasons(&[0]), [None], "the other one keeps its values");
+        let entry = |other: &'static str| {
+            let indices = Entry::default().index("a", &[5, 3, 4]).index(other, &[7, 1, 9, 2]);
+            indices.floats("x", &[2], &[1.0, 2.0])
+        };
+        let beside = Some(BESIDE_INDICES);
+        assert_eq!(entry("b").reasons(&[0, 1, 2]), [beside, beside, None]);
+        assert_eq!(entry("b").reasons(&[0, 1]), [None, None], "nothing else varies");
+        assert_eq!(entry("a").reasons(&[0, 1, 2]), [None; 3], "parts of one argument");
+        assert_eq!(entry("b").reasons(&[0, 2]), [None, None], "the other one keeps its values");
         let narrow = Entry::default().index("a", &[5, 3, 4]).add("b", DType::Int8, &[3], vec![1, 2, 3]);
         assert_eq!(narrow.reasons(&[0, 1]), [None, None], "8-bit integers are no indices");
     }
