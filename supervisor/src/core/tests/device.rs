@@ -44,8 +44,13 @@ fn seen(processes: &[(Process, Bytes)]) -> DeviceSample {
 }
 
 fn verifying(spec: Plan) -> (Harness, Granted) {
+    verifying_after(spec, seen(&[]))
+}
+
+/// A run whose first sample of the device is this one, and its first verification.
+fn verifying_after(spec: Plan, sample: DeviceSample) -> (Harness, Granted) {
     let mut harness = Harness::new(spec);
-    harness.feed(Event::DeviceSample(seen(&[])));
+    harness.feed(Event::DeviceSample(sample));
     loop {
         let granted = harness.lease();
         if granted.order.stage == Stage::Verify {
@@ -124,6 +129,30 @@ fn lease_waits_until_a_dead_worker_is_unlisted_and_its_memory_is_back() {
 }
 
 #[test]
+fn memory_that_was_unattributed_before_is_not_counted_as_a_dead_workers() {
+    let unattributed = |mib, held: &[_]| DeviceSample { unattributed: Some(Bytes::mib(mib)), ..seen(held) };
+    let (mut harness, first) = verifying_after(on_device(plan(1)), unattributed(300, &[]));
+    harness.feed(Event::DeviceSample(unattributed(300, &[of_worker(first.worker, 200)])));
+    harness.gone(first.worker);
+    harness.feed(Event::DeviceSample(unattributed(365, &[])));
+    assert_eq!(harness.core.device_state(), DeviceState::Returning);
+    // Drivers keep up to 64 MiB.
+    harness.feed(Event::DeviceSample(unattributed(364, &[])));
+    assert_eq!(harness.core.device_state(), DeviceState::Usable);
+}
+
+#[test]
+fn unattributed_memory_means_nothing_while_a_living_worker_is_not_listed() {
+    let (mut harness, first) = verifying(Plan { verifiers: 2, ..on_device(plan(2)) });
+    let second = harness.lease();
+    let held = [of_worker(first.worker, 300), of_worker(second.worker, 300)];
+    harness.feed(Event::DeviceSample(seen(&held)));
+    harness.gone(first.worker);
+    harness.feed(Event::DeviceSample(DeviceSample { unattributed: Some(Bytes::mib(300)), ..seen(&[]) }));
+    assert_eq!(harness.core.device_state(), DeviceState::Usable);
+}
+
+#[test]
 fn lease_waits_for_a_worker_that_is_about_to_end() {
     let (mut harness, first) = verifying(on_device(plan(2)));
     let mut report = reports::report(Stage::Verify, Status::Crashed);
@@ -149,10 +178,8 @@ fn device_that_keeps_memory_is_quarantined_and_builds_continue() {
     harness.gone(first.worker);
     let kept = || DeviceSample { left: vec![(first.worker, Bytes::mib(300))], ..seen(&[]) };
     harness.feed(Event::DeviceSample(kept()));
-    assert_eq!(
-        harness.core.next_deadline(),
-        harness.core.next_deadline().min(Some(harness.now + DEVICE_RETURN_TIMEOUT))
-    );
+    let deadline = harness.core.next_deadline().expect("the core wakes for it");
+    assert!(deadline <= harness.now + DEVICE_RETURN_TIMEOUT, "{deadline:?}");
     harness.pass_time(DEVICE_RETURN_TIMEOUT);
     let row = harness.policies("device_not_returned").pop().expect("a row");
     assert!(row.numbers.contains(&("device_bytes", 300 << 20)), "{row:?}");
@@ -192,6 +219,10 @@ fn lost_device_is_blamed_on_the_host_and_the_rest_continues() {
     assert_eq!(kills(&actions), [(verify.worker, None, KillReason::DeviceLost)]);
     assert_eq!(harness.policies("device_lost").len(), 1);
     harness.gone(verify.worker);
+    let Some(AttemptEnd::GivenUp { why, blame: Blame::Host }) = harness.ends().pop() else {
+        panic!("{:#?}", harness.ends())
+    };
+    assert!(why.contains("the verifier was ended: ") && why.contains("GPU is lost"), "{why}");
     assert_eq!(harness.pass_the_rest(), StopReason::Finished);
     assert!(harness.orders().contains("B1"), "{}", harness.orders());
     for candidate in [0, 1] {
@@ -227,6 +258,7 @@ fn unit_is_put_off_while_other_processes_hold_the_device_memory() {
         ..seen(&[])
     };
     harness.feed(Event::DeviceSample(others()));
+    assert_eq!(harness.policies("device_in_use").len(), 1, "reported at once");
     harness.feed(Event::DeviceSample(others()));
     let row = harness.policies("device_in_use");
     assert_eq!(row.len(), 1, "reported once");

@@ -1,4 +1,4 @@
-//! Sums up the times of a candidate's entries.
+//! Combines the times of a candidate's entries.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
@@ -14,15 +14,16 @@ fn compared_entries(profiled: &Profiled) -> impl Iterator<Item = &EntryProfile> 
     profiled.entries.iter().filter(move |entry| all || entry.is_varied())
 }
 
-/// Returns a hash of the entries by which candidates are compared without a baseline, with whether their inputs varied.
-/// The times of candidates with different hashes cannot be compared.
+/// Returns a hash of the entries by which candidates are compared without a baseline, and of whether the inputs of each
+/// varied. The times of candidates with different hashes cannot be compared.
 pub(super) fn hash_of_compared(profiled: &Profiled) -> u64 {
     let mut hasher = DefaultHasher::new();
     compared_entries(profiled).for_each(|entry| (&entry.entry, entry.is_varied()).hash(&mut hasher));
     hasher.finish()
 }
 
-/// Returns the calls per millisecond, as the geometric mean over the entries that are compared without a baseline.
+/// Returns the calls per millisecond, as the geometric mean over the entries by which candidates are compared without a
+/// baseline.
 pub(super) fn rate(profiled: &Profiled) -> Option<Estimate> {
     let estimates: Vec<(Estimate, u64)> = compared_entries(profiled)
         .map(|entry| {
@@ -38,9 +39,10 @@ pub(super) fn rate(profiled: &Profiled) -> Option<Estimate> {
     geometric_mean(&estimates)
 }
 
-/// Returns the times per call, averaged over the timed entries by weight, and their weighted sum. Minima and maxima are
-/// over all timed entries, and samples are added up. The noise is the highest of the ranked entries, and `converged`
-/// is true if all of these have converged.
+/// Combines the timed entries: times per call and throughput are weighted means, and `total_time_ms` is the weighted sum
+/// of the medians. Samples are added up. Minimum and maximum times, the largest footprint and wait share, and the fewest
+/// runners are over all entries. The noise is the highest noise of a ranked entry, and `converged` is true if all ranked
+/// entries have converged.
 pub(super) fn times(profiled: &Profiled) -> CandidateTimes {
     let entries = &profiled.entries;
     if entries.is_empty() {

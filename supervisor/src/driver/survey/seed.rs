@@ -1,5 +1,5 @@
-//! Draws the seed of a run's random choices, if the plan does not set it. Authors of candidates must not know the seed,
-//! so it is published only when nothing is left to time. Each candidate gets different random numbers.
+//! Draws a seed for each run. It is used where the plan sets none. Authors of candidates must not know the seed, so it is
+//! published only when nothing is left to time. Each stage of each candidate gets different random numbers.
 
 use std::hash::{BuildHasher, RandomState};
 
@@ -23,8 +23,9 @@ pub fn of_candidate(run: u64, full_name: &str, stage: Stage) -> [u8; 32] {
     *blake3::keyed_hash(&key, format!("{} {full_name}", stage.name()).as_bytes()).as_bytes()
 }
 
-/// Returns a row with the seed that repeats the same draws, or `None` if the plan sets the seed of every candidate. The
-/// row is written at the end of a run, because authors of later candidates may read the policy log.
+/// Returns the row of the policy log with the drawn seed, or `None` if the plan sets the seed of every candidate. A run
+/// whose plan sets this seed makes the same draws. The row is written at the end of a run, because authors of later
+/// candidates may read the log.
 pub(crate) fn policy_row(plan: &Plan, seed: u64) -> Option<PolicyRow> {
     let drawn = plan
         .jobs

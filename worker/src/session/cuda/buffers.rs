@@ -10,7 +10,7 @@ use crate::judge::BytesSource;
 
 /// The byte that fills the bands of inputs. A kernel is unlikely to write this value.
 pub(super) const BAND_BYTE: u8 = 0xb5;
-/// An illegal access that is at most this far from a buffer counts as out of bounds.
+/// An illegal access to global memory is reported as `OutOfBounds` if it is this near to a buffer, else as `Crashed`.
 const NEAR: u64 = 64 << 10;
 /// The size of the pieces in which bands are read.
 const PIECE: usize = 4096;
@@ -69,7 +69,8 @@ impl DeviceBuffer {
         Ok(behind.map(signed))
     }
 
-    /// 0 within the buffer, 1 for the first byte past its end, and negative before its start.
+    /// Returns 0 for an address in the buffer, 1 for the first byte past its end (unlike `damage`), and a negative number
+    /// for an address before its start.
     fn past(&self, address: u64) -> i64 {
         if address < self.address {
             -signed(self.address - address)

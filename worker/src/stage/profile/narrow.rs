@@ -1,9 +1,9 @@
-//! Seeks the inputs whose new values a candidate gets right, if it fails for new values of all of them.
+//! Finds inputs for whose new values a candidate is right, if it is wrong when all inputs get new values.
 //!
 //! Such a candidate is right for the captured values. It may rely on a relation between inputs that new values break: for
-//! example, one input holds the maxima of another. Or it may know the results, or those of an input, from the captures.
-//! In both cases, the inputs that it gets wrong keep their captured values. New values of the rest must change all
-//! outputs. The candidate gains nothing in such an entry, so it cannot win by what it knows.
+//! example, one input holds the maxima of another. Or it may know the results, or what it computes from one input,
+//! from the captures. In both cases, the inputs for whose new values it is wrong keep their captured values. New values of
+//! the rest must change all outputs. The candidate gains nothing in such an entry, so it cannot win by what it knows.
 
 use opt_shared::outcome::Status;
 
@@ -14,7 +14,7 @@ use super::{BASELINE, CANDIDATE, Profile, Side, Stop, start};
 use crate::recorded::Recorded;
 use crate::session::{Backend, SessionError, VariantMemory, Variants, Varied};
 
-/// The seeds of the values, one for each choice. No timed call uses them.
+/// New values of a choice of n inputs have the seed `SEED + n`. No timed call uses these seeds.
 const SEED: u64 = 0x6e61_7272_6f77;
 /// The largest number of inputs for which this is tried. Each needs two processes.
 const MOST_INPUTS: usize = 12;
@@ -40,7 +40,7 @@ impl<B: Backend> Profile<'_, B> {
         variations: &[Variation],
         may_be_narrowed: &[bool],
     ) -> Result<Vec<(usize, Variation)>, SessionError> {
-        let may_be_broken = matches!(
+        let may_be_due_to_new_values = matches!(
             self.head.status,
             Status::Nondeterministic
                 | Status::IncorrectNumerical
@@ -51,7 +51,7 @@ impl<B: Backend> Profile<'_, B> {
         let is_alone = self.candidates.len() <= BASELINE || self.report.baseline_failed;
         let failed = self.head.failed_entry().map(str::to_owned);
         let failed = contexts.iter().position(|context| Some(&*context.recorded.name) == failed.as_deref());
-        let is_possible = may_be_broken && !is_alone && self.backend.can_start_sessions();
+        let is_possible = may_be_due_to_new_values && !is_alone && self.backend.can_start_sessions();
         let failed = failed.filter(|&entry| is_possible && may_be_narrowed[entry]);
         let Some(failed) = failed else { return Ok(Vec::new()) };
         let mut found = Vec::new();
@@ -66,8 +66,8 @@ impl<B: Backend> Profile<'_, B> {
         Ok(found)
     }
 
-    /// Returns the largest variation of an entry with which the candidate works; `None` if there is none, or if it works
-    /// with the given one.
+    /// Returns a smaller variation with which the candidate works. Inputs are added one by one, the largest first, unless
+    /// the candidate is then wrong. Returns `None` if no input is left, or if it works with the given variation.
     fn narrowed(
         &mut self,
         placed: &[B::Placed],

@@ -81,7 +81,7 @@ fn stop_of_a_runner_that_has_ended_reports_its_end() {
     );
 }
 
-/// A profile detects idle work by reading the CPU clock of a stopped process.
+/// A profile reads the CPU clock of a stopped process to detect work that it does while no call is requested.
 #[test]
 fn cpu_clock_between_stops_shows_work() {
     let folder = tempfile::tempdir().expect("a temporary folder");

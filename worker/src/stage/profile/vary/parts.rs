@@ -3,8 +3,8 @@
 /// A part has changed if one in this many of its elements changed by more than the tolerance: a ReLU may leave half of
 /// its elements at 0.
 const MOVED_ONE_IN: u64 = 8;
-/// Parts of changed arguments that never change may have one in this many of the elements that a call computes. An
-/// example is the counter of steps that an optimiser's call increments.
+/// In arguments that a call changes in place, the parts that are the same after every call may together have one in this
+/// many of the elements that a call computes. An example is an optimiser's counter of steps.
 const STILL_ONE_IN: u64 = 64;
 /// A part of an output.
 #[derive(Clone, Copy)]
@@ -17,7 +17,7 @@ pub(super) struct Part {
     pub(super) computed: u64,
 }
 
-/// The parts of the outputs, in order.
+/// Whether each part of the outputs has changed, in the order of the outputs.
 pub(super) struct Changed(pub(super) Vec<Part>);
 
 impl Changed {
@@ -32,8 +32,8 @@ impl Changed {
         !self.0.is_empty() && self.0.iter().all(|part| part.changed)
     }
 
-    /// Returns true if the parts that never changed belong to changed arguments, and are a small share of what a call
-    /// computes.
+    /// Returns true if some part changed, and all parts that never changed lie in arguments that the call changes in place,
+    /// and are a small share of what a call computes.
     pub(super) fn is_almost_everywhere(&self) -> bool {
         let computed = |parts: &dyn Fn(&&Part) -> bool| -> u64 {
             self.0.iter().filter(parts).map(|part| part.computed).sum()

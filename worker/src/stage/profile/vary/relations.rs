@@ -10,7 +10,7 @@ use super::source::{Source, WhyKept};
 use super::zeros::Zeros;
 use crate::judge::element;
 
-/// Indices of more values are not compared with offsets.
+/// Index tensors of more elements are compared neither with offsets nor with padding.
 const MOST_OFFSETS: u64 = 1 << 16;
 /// The number of elements that are compared at a time.
 const PIECE: u64 = 8 << 10;
@@ -37,7 +37,8 @@ pub(super) fn of(
             _ => None,
         })
         .collect();
-    // Otherwise, nothing would vary in a call that only computes with integers.
+    // Without inputs of another kind, indices beside other indices vary: otherwise, nothing would vary in a call that only
+    // computes with integers.
     let has_others = eligible.iter().any(|input| !is_index(of(input).1.dtype));
     let why = |input: &Eligible| {
         let (parameter, tensor) = of(input);
@@ -69,7 +70,7 @@ pub(super) fn of(
     eligible.iter().map(why).collect()
 }
 
-/// Returns true if one index holds offsets, and the other the lengths between them. The last end may be missing.
+/// Returns true if one index tensor holds offsets, and the other the lengths between them. The last end may be missing.
 fn are_offsets_and_lengths(
     read: &Read<'_>,
     offsets: &Tensor,
@@ -85,7 +86,8 @@ fn are_offsets_and_lengths(
     Ok(are_distances(&ends, &lengths))
 }
 
-/// Returns true if an index holds the length of each part of a padded input: the zeros at the end of a part begin there.
+/// Returns true if an index tensor holds the length of each part of a padded input: the zeros at the end of a part begin
+/// after that many rows.
 fn are_lengths(
     read: &Read<'_>,
     lengths: &Tensor,

@@ -1,5 +1,6 @@
-//! Finds inputs that a kernel does not read, such as the maxima of another input that it computes itself. They keep their
-//! captured values, because another correct kernel may read them, and rely on what they are.
+//! Finds inputs that a kernel does not read. An example is an input that holds the maxima of another, if the kernel
+//! computes them itself. These inputs keep their captured values, because another correct kernel may read them and rely
+//! on those values.
 
 use std::io;
 
@@ -16,8 +17,8 @@ const FEW: u64 = 64;
 /// The size of the pieces in which outputs are read.
 const PIECE: u64 = 64 << 10;
 
-/// The inputs that the kernel does not read, by their numbers in the variation: no byte of an output depends on them.
-/// `seed` is the first of the seeds. Returns none of them, and how the trial ended, if the kernel does not work.
+/// Returns the numbers (in the variation) of the inputs that the kernel does not read: no byte of an output depends on
+/// them. If the kernel does not work, returns no inputs, and how the trial ended. `seed` is the first of the seeds used.
 pub(super) fn inputs(
     entry: &TrialEntry<'_>,
     session: &mut dyn Session,

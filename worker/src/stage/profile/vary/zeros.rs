@@ -83,8 +83,8 @@ impl Zeros {
     }
 }
 
-/// Returns true for zeros of either sign: a multiplication by a mask makes negative ones. (Some 8-bit floats have no
-/// negative zero.)
+/// Returns true for zeros of either sign: a multiplication by a mask makes negative ones. Of 8-bit floats, only positive
+/// zeros count, because some of these types have no negative zero.
 fn is_zero(dtype: DType, element: &[u8]) -> bool {
     if dtype.element_len() == 1 {
         return element == [0];
