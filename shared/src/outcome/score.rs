@@ -13,19 +13,26 @@ impl Profiled {
             .filter(move |entry| (all && !entry.narrowed) || entry.is_varied() || is_slower(entry))
     }
 
-    /// The weight of the narrowed entries by which the candidate is not ranked. The candidate decides by its errors which
-    /// entries these are, so they must not be left out: its speed-up in them counts as 1.
-    pub fn narrowed_weight(&self) -> u64 {
-        let narrowed = self.entries.iter().filter(|entry| entry.narrowed && !is_slower(entry));
-        narrowed.map(|entry| entry.weight).sum()
+    /// The narrowed entries by which the candidate is not ranked. The candidate decides by its errors which entries these
+    /// are, so they must not be left out: its speed-up in them counts as 1.
+    fn narrowed_entries(&self) -> impl Iterator<Item = &EntryProfile> {
+        self.entries.iter().filter(|entry| entry.narrowed && !is_slower(entry))
     }
 
-    /// The candidate's speed-up over its baseline, over the ranked entries. `None` if one of them was not paired with
-    /// the baseline.
+    /// The number of entries in the capture set that `speedup` represents.
+    pub fn weight(&self) -> u64 {
+        self.ranked_entries().chain(self.narrowed_entries()).map(|entry| entry.weight).sum()
+    }
+
+    /// The candidate's speed-up over its baseline, over the ranked and the narrowed entries. `None` if no entry is ranked,
+    /// or one was not paired with the baseline.
     pub fn speedup(&self) -> Option<Estimate> {
         let estimates: Option<Vec<(Estimate, u64)>> =
             self.ranked_entries().map(|entry| Some((entry.speedup?, entry.weight))).collect();
-        geometric_mean(&estimates?)
+        let mut estimates = estimates.filter(|estimates| !estimates.is_empty())?;
+        let one = Estimate { value: 1.0, ci_low: 1.0, ci_high: 1.0 };
+        estimates.extend(self.narrowed_entries().map(|entry| (one, entry.weight)));
+        geometric_mean(&estimates)
     }
 }
 

@@ -15,12 +15,10 @@ pub struct ScoreSummary {
     /// The stage: screen, profile or confirmation.
     stage: Stage,
     entries: usize,
-    /// The number of entries in the capture set that the ranked entries represent.
+    /// The number of entries in the capture set that the speed-up represents.
     weight: u64,
     /// The number of entries that count as varying.
     varied: usize,
-    /// The weight of entries in which the speed-up counts as 1, because the candidate is wrong for new values there.
-    narrowed: u64,
     /// Whether any input had new values in every call. Without a baseline, outputs for these were compared only with
     /// outputs of the candidate itself.
     had_new_values: bool,
@@ -39,9 +37,8 @@ impl ScoreSummary {
         Self {
             stage,
             entries: profiled.entries.len(),
-            weight: profiled.ranked_entries().map(|entry| entry.weight).sum(),
+            weight: profiled.weight(),
             varied: profiled.entries.iter().filter(|entry| entry.is_varied()).count(),
-            narrowed: profiled.narrowed_weight(),
             had_new_values: profiled.entries.iter().any(|entry| !entry.varied.is_empty()),
             compared: hash_of_compared(profiled),
             speedup: profiled.speedup(),
@@ -144,8 +141,7 @@ pub fn scores(timed: &[Timed<'_>], min_improvement: f64) -> Scores {
         let speedup = if it.is_baseline {
             Some(Estimate { value: 1.0, ci_low: 1.0, ci_high: 1.0 })
         } else {
-            let left_out = it.left_out + it.summary.narrowed;
-            it.summary.speedup.map(|speedup| with_left_out(speedup, it.summary.weight, left_out))
+            it.summary.speedup.map(|speedup| with_left_out(speedup, it.summary.weight, it.left_out))
         };
         // A candidate that gets the same input in every call may remember the result, so its times cannot be compared
         // with those of others. Beside a baseline, the same inputs vary for all candidates, but one of them may support
@@ -256,7 +252,6 @@ mod tests {
             stage: Stage::Profile,
             entries: 1,
             weight: 1,
-            narrowed: 0,
             varied: 1,
             had_new_values: true,
             compared: 1,
@@ -407,9 +402,10 @@ mod tests {
         let row = scores(&timed, 0.02).rows.into_iter().find(|(id, _)| *id == FAST).expect("ranked").1;
         assert!((row.speedup.expect("paired").value - 2.0).abs() < 1e-9, "the mean of 4 and 1");
         let all = narrow(profiled, 0);
-        assert_eq!((all.weight, all.speedup), (0, None), "no rank, even if nothing varies for others");
+        assert_eq!(all.speedup, None, "no rank, even if nothing varies for others");
         profiled.entries[1].speedup = Some(Estimate { value: 0.25, ci_low: 0.24, ci_high: 0.26 });
-        assert_eq!(ScoreSummary::of(Stage::Profile, profiled).weight, 1, "clearly slower");
+        let slower = ScoreSummary::of(Stage::Profile, profiled).speedup.expect("clearly slower");
+        assert!((slower.value - 0.5).abs() < 1e-9, "the mean of 0.25 and 1: {slower:?}");
     }
 
     #[test]

@@ -104,8 +104,8 @@ fn are_lengths(
 
 /// Returns true if these are the distances between neighbouring numbers.
 fn are_distances(numbers: &[f64], distances: &[f64]) -> bool {
-    let pairs = numbers.windows(2).zip(distances);
-    pairs.into_iter().all(|(pair, distance)| (pair[1] - pair[0] - distance).abs() < 0.5)
+    let mut pairs = numbers.windows(2).zip(distances);
+    pairs.all(|(pair, distance)| (pair[1] - pair[0] - distance).abs() < 0.5)
 }
 
 /// Returns true if the zeros at the ends of parts of `part` bytes begin after as many rows of `row` bytes as `lengths`

@@ -4,6 +4,8 @@
 
 use std::io;
 
+use opt_shared::units::to_index;
+
 use super::Variation;
 use super::tried::{Trial, TrialEntry};
 use crate::recorded::allocated_bytes;
@@ -67,8 +69,8 @@ fn digest(entry: &TrialEntry<'_>, session: &dyn Session) -> Result<blake3::Hash,
     let mut add = |index: usize, bytes: u64| -> io::Result<()> {
         let mut source = session.output(entry.number, index, 0);
         let mut piece = Vec::new();
-        for at in (0..bytes).step_by(opt_shared::units::to_index(PIECE)) {
-            piece.resize(opt_shared::units::to_index((bytes - at).min(PIECE)), 0);
+        for at in (0..bytes).step_by(to_index(PIECE)) {
+            piece.resize(to_index((bytes - at).min(PIECE)), 0);
             source.read_at(at, &mut piece)?;
             hasher.update(&piece);
         }
