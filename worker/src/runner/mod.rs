@@ -11,6 +11,7 @@ mod enter;
 mod fault;
 mod ffi_error;
 pub mod frame;
+mod huge_pages;
 mod load;
 mod loader;
 pub(crate) mod map;

@@ -13,11 +13,13 @@ use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
 use opt_shared::causes::chain;
 use opt_shared::message::Protection;
+use rustix::io::Errno;
 use rustix::process::DumpableBehavior::{Dumpable, NotDumpable};
-use rustix::process::set_dumpable_behavior;
+use rustix::process::{Pid, set_dumpable_behavior, test_kill_process};
 use serde::{Deserialize, Serialize};
 
 use super::frame::{FrameError, Python, receive_frame, send_frame};
+use super::huge_pages::HugePages;
 use super::python::{self, Interpreter};
 use super::serve;
 use crate::sandbox::confine;
@@ -84,6 +86,8 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
             &format!("importing torch left {threads} threads, and only one survives a clone"),
         );
     }
+    let mut huge_pages = HugePages::of_this_process();
+    let mut copies: Vec<Pid> = Vec::new();
     let mut answer = FromZygote::Ready;
     let mut pidfd: Option<OwnedFd> = None;
     loop {
@@ -104,6 +108,10 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
         // The worker must be able to read a runner's /proc files until the runner locks down, and a copy inherits this
         // setting.
         let _ = set_dumpable_behavior(Dumpable);
+        copies.retain(|&copy| test_kill_process(copy) != Err(Errno::SRCH));
+        if copies.is_empty() {
+            huge_pages.step();
+        }
         // Otherwise, every copy would print what the modules printed while they were imported.
         super::stdout::flush();
         // SAFETY: the process has one thread, as checked above, and only this code has run since. Below, the copy
@@ -118,14 +126,12 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
                 rename_to_runner();
                 return serve::begin(Some(interpreter));
             }
-            Ok(Sibling::Original(runner)) => (
-                FromZygote::Cloned {
-                    pid: runner.pid,
-                    namespaces: runner.namespaces_used,
-                    protections: runner.protections,
-                },
-                Some(runner.pidfd),
-            ),
+            Ok(Sibling::Original(runner)) => {
+                copies.extend(i32::try_from(runner.pid).ok().and_then(Pid::from_raw));
+                let (pid, namespaces) = (runner.pid, runner.namespaces_used);
+                let protections = runner.protections;
+                (FromZygote::Cloned { pid, namespaces, protections }, Some(runner.pidfd))
+            }
             Err(error) => (FromZygote::Refused { text: chain(&error) }, None),
         };
         let _ = set_dumpable_behavior(NotDumpable);
