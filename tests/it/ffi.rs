@@ -111,6 +111,39 @@ fn library_is_found_in_a_folder_that_only_its_owner_may_enter() {
     }
 }
 
+/// Tensors that a function returns instead of writing those that are passed.
+#[test]
+fn returned_tensors_are_checked_and_copied() {
+    let scenario = scenario();
+    for name in
+        ["returns.h", "returns.c", "returns_wrong_shape.c", "returns_wrong_dtype.c", "returns_nothing.c"]
+    {
+        scenario.write(name, std::fs::read(kernel(name)).expect("a kernel of the tests"));
+    }
+    scenario.write(
+        "plan.toml",
+        plan(
+            &["returns.c", "returns_wrong_shape.c", "returns_wrong_dtype.c", "returns_nothing.c"],
+            "libraries = [\"tvm_ffi\"]\nlibrary_path = [\"private\"]",
+        )
+        .replace("\"verify\"]", "\"verify\", \"profile\"]\n[profile]\nentry_timeout = \"1s\"")
+        .replace("candidates", "baseline = \"works.c\"\ncandidates"),
+    );
+    let (outcome, summary) = run_as(User::Own, &scenario);
+    expect(&outcome, &summary, "returns", "PASSED", &[]);
+    let found = summary.candidate("job", "returns");
+    outcome.expect_equal(found["verify"]["output"].as_str(), Some("returned"), "how it gives its output");
+    outcome.expect(found["profile"]["median_time_ms"].is_f64(), "it was timed");
+    let returned = "output 0 that it returned";
+    for (name, status, says) in [
+        ("returns_wrong_shape", "INCORRECT_SHAPE", "has the shape"),
+        ("returns_wrong_dtype", "INCORRECT_DTYPE", "is of dtype float16, expected float32"),
+        ("returns_nothing", "RUNTIME_ERROR", "is no tensor"),
+    ] {
+        expect(&outcome, &summary, name, status, &[returned, says]);
+    }
+}
+
 #[test]
 fn load_failure_has_the_loaders_message_and_advice() {
     let scenario = scenario();
@@ -172,7 +205,7 @@ fn kernels_with_the_real_headers_run_unchanged() {
             let from = data(&format!("captures/torch_nn_functional_{op}"));
             scenario.copy_captures(&from, &format!("captures/{op}"));
         }
-        for name in ["layer_norm.cpp", "pad.cpp", "wants_an_array.cpp"] {
+        for name in ["layer_norm.cpp", "returns.cpp", "pad.cpp", "wants_an_array.cpp"] {
             scenario.write(name, std::fs::read(kernel(name)).expect("a kernel of the tests"));
         }
         scenario.write("private/.here", "");
@@ -184,7 +217,7 @@ fn kernels_with_the_real_headers_run_unchanged() {
                 "[run]\nstages = [\"build\", \"verify\"]\n[build]\nflags = [\"-O1\", \"-std=c++17\"]\n\
                  include = [{:?}]\nlibrary_path = [\"private\"]\nlibraries = [\"tvm_ffi\"]\n\
                  [[job]]\nname = \"job\"\ncaptures = \"captures/layer_norm\"\ndtypes = [\"float32\"]\n\
-                 candidates = [\"layer_norm.cpp\", \"wants_an_array.cpp\"]\n\
+                 candidates = [\"layer_norm.cpp\", \"returns.cpp\", \"wants_an_array.cpp\"]\n\
                  [[job]]\nname = \"pad\"\ncaptures = \"captures/pad\"\ndtypes = [\"float32\"]\n\
                  candidates = [\"pad.cpp\"]\n",
                 text(&folder.join("include"))
@@ -194,6 +227,7 @@ fn kernels_with_the_real_headers_run_unchanged() {
         set_mode(&scenario.path().join("private"), 0o700);
         let (outcome, summary) = run_as(user, &scenario);
         expect(&outcome, &summary, "layer_norm", "PASSED", &[]);
+        expect(&outcome, &summary, "returns", "PASSED", &[]);
         let wants = "Expected `Array<int>` but got `DLTensor*`";
         expect(&outcome, &summary, "wants_an_array", "RUNTIME_ERROR", &["TypeError: ", wants]);
         // The captures include reflection and replication, which this kernel does not support. Its error names the

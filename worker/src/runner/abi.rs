@@ -40,15 +40,48 @@ pub(crate) mod type_index {
     pub(crate) const DEVICE: i32 = 6;
     pub(crate) const TENSOR: i32 = 7;
     pub(crate) const RAW_STR: i32 = 8;
+    /// Objects, which have a reference count, have this type index or a higher one.
+    pub(crate) const FIRST_OBJECT: i32 = 64;
+    pub(crate) const OWNED_TENSOR: i32 = 70;
+    pub(crate) const ARRAY: i32 = 71;
+    pub(crate) const LIST: i32 = 75;
 }
 
 /// `DLDataType`.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataType {
-    code: u8,
-    bits: u8,
-    lanes: u16,
+    pub(crate) code: u8,
+    pub(crate) bits: u8,
+    pub(crate) lanes: u16,
+}
+
+impl DataType {
+    /// The size of an element.
+    pub(crate) fn bytes(self) -> usize {
+        (usize::from(self.bits) * usize::from(self.lanes)).div_ceil(8)
+    }
+}
+
+impl From<WireType> for DataType {
+    fn from(wire: WireType) -> Self {
+        Self { code: wire.code, bits: wire.bits, lanes: wire.lanes.into() }
+    }
+}
+
+impl std::fmt::Display for DataType {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.code, self.bits) {
+            (0, bits) => write!(formatter, "int{bits}"),
+            (1, bits) => write!(formatter, "uint{bits}"),
+            (2, bits) => write!(formatter, "float{bits}"),
+            (4, bits) => write!(formatter, "bfloat{bits}"),
+            (5, bits) => write!(formatter, "complex{bits}"),
+            (6, 8) => formatter.write_str("bool"),
+            (code, bits) => write!(formatter, "DLPack code {code} with {bits} bits"),
+        }?;
+        if self.lanes == 1 { Ok(()) } else { write!(formatter, "x{}", self.lanes) }
+    }
 }
 
 /// The device types of DLPack (`kDLCPU` and `kDLCUDA`).
@@ -59,24 +92,27 @@ pub(crate) const ON_CUDA: i32 = 2;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Device {
-    kind: i32,
-    index: i32,
+    pub(crate) kind: i32,
+    pub(crate) index: i32,
 }
 
 /// `DLTensor`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct DlTensor {
-    data: *mut c_void,
-    device: Device,
-    ndim: i32,
-    dtype: DataType,
-    shape: *mut i64,
-    strides: *mut i64,
-    byte_offset: u64,
+    pub(crate) data: *mut c_void,
+    pub(crate) device: Device,
+    pub(crate) ndim: i32,
+    pub(crate) dtype: DataType,
+    pub(crate) shape: *mut i64,
+    pub(crate) strides: *mut i64,
+    pub(crate) byte_offset: u64,
 }
 
 const _: () = assert!(size_of::<Any>() == 16 && size_of::<DlTensor>() == 48);
+
+/// The value of a function that returns nothing.
+pub(crate) const NOTHING: Any = any(type_index::NONE, Payload { int: 0 });
 
 pub(crate) type Function = unsafe extern "C" fn(*mut c_void, *const Any, i32, *mut Any) -> i32;
 
@@ -101,7 +137,9 @@ pub(crate) struct Arguments {
     /// The block that is passed. It begins with the `Any` of each argument, followed by the structures.
     live: Vec<u64>,
     pristine: Vec<u64>,
+    /// The number of arguments, and of those before the outputs.
     count: i32,
+    inputs: i32,
     /// The `data` fields that get the address of each output.
     output_data: Vec<OutputWords>,
     /// The `data` fields of the inputs.
@@ -153,7 +191,7 @@ impl Arguments {
                 }
                 WireArgument::DType(dtype) => {
                     let mut payload = Payload { int: 0 };
-                    payload.dtype = data_type(*dtype);
+                    payload.dtype = (*dtype).into();
                     any(type_index::DATA_TYPE, payload)
                 }
                 WireArgument::Device { kind, index } => {
@@ -208,8 +246,18 @@ impl Arguments {
             index += 1;
         }
         let pristine = live.clone();
-        let count = i32::try_from(count).map_err(|_| "too many arguments")?;
-        Ok(Self { live, pristine, count, output_data, input_data, _texts: texts, this: std::ptr::null_mut() })
+        let number = |count: usize| i32::try_from(count).map_err(|_| "too many arguments");
+        let (count, inputs) = (number(count)?, number(setup.arguments.len())?);
+        Ok(Self {
+            live,
+            pristine,
+            count,
+            inputs,
+            output_data,
+            input_data,
+            _texts: texts,
+            this: std::ptr::null_mut(),
+        })
     }
 
     /// Sets the `self` argument, through which a module of an interpreter gets its state for this entry.
@@ -236,17 +284,18 @@ impl Arguments {
         }
     }
 
-    /// Calls a function with these arguments. Returns its code, and the type index of the value that it returned.
+    /// Calls a function with these arguments, without the outputs if it returns them. Returns its code, and the value
+    /// that it returned.
     ///
     /// # Safety
     /// `function` must have the signature of the candidate interface. The function may do anything else: this process
     /// contains nothing that must survive it.
-    pub(crate) unsafe fn call(&mut self, function: Function) -> (i32, i32) {
-        let mut returned = any(type_index::NONE, Payload { int: 0 });
+    pub(crate) unsafe fn call(&mut self, function: Function, returns_outputs: bool) -> (i32, Any) {
+        let count = if returns_outputs { self.inputs } else { self.count };
+        let mut returned = NOTHING;
         // SAFETY: the block holds `count` arguments from its first word on. The rest is the caller's obligation.
-        let code =
-            unsafe { enter(self.this, self.live.as_ptr().cast(), self.count, &raw mut returned, function) };
-        (code, returned.type_index)
+        let code = unsafe { enter(self.this, self.live.as_ptr().cast(), count, &raw mut returned, function) };
+        (code, returned)
     }
 }
 
@@ -254,12 +303,8 @@ const fn words<T>() -> usize {
     size_of::<T>() / 8
 }
 
-fn any(type_index: i32, payload: Payload) -> Any {
+const fn any(type_index: i32, payload: Payload) -> Any {
     Any { type_index, zero_padding: 0, payload }
-}
-
-fn data_type(wire: WireType) -> DataType {
-    DataType { code: wire.code, bits: wire.bits, lanes: wire.lanes.into() }
 }
 
 /// Assigns positions in the block. `words` is the size so far.
@@ -341,7 +386,7 @@ impl Block {
                 reason = "the reader limits ranks to 64"
             )]
             ndim: shape.len() as i32,
-            dtype: data_type(dtype),
+            dtype: dtype.into(),
             shape: shape_at.cast(),
             strides: strides_at.cast(),
             byte_offset: 0,
@@ -435,8 +480,8 @@ mod tests {
             arguments.show(false, 0, 0x4000 as *mut u8);
             assert_eq!(input(&arguments), output, "the call changes it in its slot");
             // SAFETY: `scribble` has the signature and stays within its arguments.
-            let (code, returned) = unsafe { arguments.call(scribble) };
-            assert_eq!((code, returned), (i32::from(slot), type_index::INT));
+            let (code, returned) = unsafe { arguments.call(scribble, false) };
+            assert_eq!((code, returned.type_index), (i32::from(slot), type_index::INT));
         }
     }
 }

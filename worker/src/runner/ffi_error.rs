@@ -16,11 +16,11 @@ type MoveFromRaised = unsafe extern "C" fn(*mut *mut c_void);
 
 /// `TVMFFIObject`.
 #[repr(C)]
-struct Object {
-    reference_counts: u64,
-    type_index: i32,
-    padding: u32,
-    deleter: *mut c_void,
+pub(super) struct Object {
+    pub(super) reference_counts: u64,
+    pub(super) type_index: i32,
+    pub(super) padding: u32,
+    pub(super) deleter: *mut c_void,
 }
 
 /// `TVMFFIByteArray`.

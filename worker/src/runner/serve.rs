@@ -4,9 +4,6 @@
 //! nothing, and the time that it measures is only a claim. Once loaded, the candidate controls the whole process, so no
 //! message from the process can be trusted.
 
-use std::collections::BTreeMap;
-use std::fs::File;
-use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering;
@@ -16,19 +13,18 @@ use opt_shared::causes::chain;
 use opt_shared::message::Protection;
 use opt_shared::units::Bytes;
 
-use super::abi::{self, Arguments};
+use super::abi;
 use super::control::{
     ControlMap, ControlPage, FLAG_PLAN, FLAG_VARIED, FLAG_VERIFY, Phase, publish, wait_for_change,
 };
 use super::cudart;
+use super::entry::{Entry, EntryError, Inputs};
 use super::fault::{self, WatchedMapping};
-use super::frame::{
-    EntrySetup, FrameError, InputRange, Reply, Setup, ToRunner, VariantRange, WireOutput,
-    receive_from_worker, send_reply,
-};
+use super::frame::{FrameError, Reply, Setup, ToRunner, receive_from_worker, send_reply};
 use super::load::{self, LoadInputs, Loaded};
-use super::map::{MapError, Mapped, map_input, map_output, map_slot, map_variants};
+use super::map::Mapped;
 use super::python::{self, Interpreter};
+use super::returned::ReturnedTensors;
 use crate::sandbox::confine::{self, Descriptors};
 use crate::sandbox::policy;
 use crate::sandbox::scheduling;
@@ -112,9 +108,12 @@ impl From<FrameError> for Ending {
     }
 }
 
-impl From<MapError> for Ending {
-    fn from(error: MapError) -> Self {
-        Self::Reply(Reply::Failed { text: chain(&error) })
+impl From<EntryError> for Ending {
+    fn from(error: EntryError) -> Self {
+        match error {
+            EntryError::Map(error) => Self::Reply(Reply::Failed { text: chain(&error) }),
+            EntryError::Frame(text) => failure(text),
+        }
     }
 }
 
@@ -122,55 +121,11 @@ struct Runner {
     loaded: Loaded,
     /// True if the arguments are in the memory of the emulated device.
     on_device: bool,
+    /// True if outputs are not passed, because a function built with tvm-ffi returns them.
+    returns_outputs: bool,
     entries: Vec<Entry>,
     /// The number of the entry that was called last.
     last: Option<usize>,
-}
-
-struct Entry {
-    arguments: Arguments,
-    outputs: Vec<OutputMaps>,
-    /// The part of the outputs' memfd in which this entry's outputs lie.
-    output_range: Range<u64>,
-    variants: Vec<VariantMap>,
-}
-
-struct VariantMap {
-    mapped: Mapped,
-    range: VariantRange,
-}
-
-impl VariantMap {
-    /// The address of the variant for a call into `slot`. Variants repeat if there are fewer than slots.
-    fn address(&self, slot: u32) -> *mut u8 {
-        let variant = slot % self.range.count.max(1);
-        self.mapped.data.wrapping_add(usize::try_from(self.range.stride).unwrap_or(0) * variant as usize)
-    }
-}
-
-struct OutputMaps {
-    has_elements: bool,
-    /// The size of one slot's data.
-    bytes: usize,
-    regions: Vec<(Mapped, super::frame::OutputRegion)>,
-}
-
-impl OutputMaps {
-    /// The address of a slot; null if the output has no elements.
-    fn slot(&self, slot: u32) -> *mut u8 {
-        if !self.has_elements {
-            return std::ptr::null_mut();
-        }
-        let mut number = slot;
-        for (mapped, region) in &self.regions {
-            if number < region.slots {
-                let offset = usize::try_from(region.slot_stride).unwrap_or(0) * number as usize;
-                return mapped.data.wrapping_add(offset);
-            }
-            number -= region.slots;
-        }
-        std::ptr::null_mut()
-    }
 }
 
 struct SetupFrame {
@@ -218,7 +173,7 @@ fn prepare(
                 return Err(failure("there are too many entries for one runner"));
             }
             (ToRunner::Entry(entry), descriptors) => {
-                entries.push(map_entry(&entry, descriptors, on_device, &mut inputs, &mut watched)?);
+                entries.push(Entry::map(&entry, descriptors, on_device, &mut inputs, &mut watched)?);
                 let passed = entry.outputs.iter().filter(|output| output.arguments.is_empty());
                 arity = (entry.arguments.len(), passed.count());
                 calls.extend(entry.call.map(|call| (call, entry.arguments.len())));
@@ -250,7 +205,7 @@ fn prepare(
         entry.arguments.set_self(*this);
     }
     send_reply(socket, &Reply::Loaded { has_plan: loaded.plan.is_some(), returned: loaded.returned })?;
-    Ok(Runner { loaded, on_device, entries, last: None })
+    Ok(Runner { loaded, on_device, returns_outputs: false, entries, last: None })
 }
 
 fn failure(text: &str) -> Ending {
@@ -267,102 +222,6 @@ fn pin(cpus: &[u32]) {
         // noisier.
         let _ = rustix::thread::sched_setaffinity(None, &set);
     }
-}
-
-/// The inputs that are mapped, keyed by the file's device and inode number, the range, and the input's index in its
-/// entry.
-type Inputs = BTreeMap<(u64, u64, InputRange, usize), Mapped>;
-
-fn map_entry(
-    entry: &EntrySetup,
-    descriptors: Vec<OwnedFd>,
-    on_device: bool,
-    known: &mut Inputs,
-    watched: &mut Vec<WatchedMapping>,
-) -> Result<Entry, Ending> {
-    let mut descriptors = descriptors.into_iter();
-    let outputs_memfd = descriptors
-        .next()
-        .ok_or_else(|| failure("the frame of an entry has no descriptor for the outputs"))?;
-    let files = descriptors
-        .map(|descriptor| {
-            let stat = rustix::fs::fstat(&descriptor)
-                .map_err(|_| failure("the file of an input cannot be examined"))?;
-            Ok((File::from(descriptor), stat.st_dev, stat.st_ino))
-        })
-        .collect::<Result<Vec<_>, Ending>>()?;
-    let mut inputs = Vec::with_capacity(entry.inputs.len());
-    for (index, range) in entry.inputs.iter().enumerate() {
-        let (file, device, number) = files
-            .get(usize::from(range.source))
-            .ok_or_else(|| failure("the frame of an entry has no descriptor for the file of an input"))?;
-        // An input that several entries share is mapped once, and counts once in this process too. Slots of a pool are
-        // not shared, because their contents change.
-        let key = (*device, *number, InputRange { source: 0, ..*range }, index);
-        if let Some(mapped) = known.get(&key).filter(|_| !entry.pooled) {
-            inputs.push(mapped.data);
-            continue;
-        }
-        let mapped = if entry.pooled { map_slot(file, range)? } else { map_input(file, range)? };
-        if !entry.pooled {
-            known.insert(key, mapped);
-        }
-        if entry.resident {
-            mapped.touch();
-        }
-        if entry.page_by_page {
-            mapped.without_read_ahead();
-        }
-        inputs.push(mapped.data);
-        watched.push(WatchedMapping {
-            mapped,
-            output: false,
-            index: u32::try_from(index).unwrap_or(u32::MAX),
-        });
-    }
-    let mut outputs = Vec::with_capacity(entry.outputs.len());
-    for (index, output) in entry.outputs.iter().enumerate() {
-        let mut regions = Vec::with_capacity(output.regions.len());
-        for region in &output.regions {
-            let mapped = map_output(outputs_memfd.as_fd(), region)?;
-            watched.push(WatchedMapping {
-                mapped,
-                output: true,
-                index: u32::try_from(index).unwrap_or(u32::MAX),
-            });
-            regions.push((mapped, *region));
-        }
-        outputs.push(OutputMaps { has_elements: !output.shape.contains(&0), bytes: extent(output), regions });
-    }
-    let mut variants = Vec::with_capacity(entry.variants.len());
-    for range in &entry.variants {
-        let memory = files.last().ok_or_else(|| {
-            failure("the frame of an entry with variants has no descriptor for their memory")
-        })?;
-        let mapped = map_variants(memory.0.as_fd(), range)?;
-        watched.push(WatchedMapping { mapped, output: false, index: range.range });
-        variants.push(VariantMap { mapped, range: *range });
-    }
-    let device = if on_device { abi::ON_CUDA } else { abi::ON_CPU };
-    if on_device {
-        for (index, (data, range)) in inputs.iter_mut().zip(&entry.inputs).enumerate() {
-            *data = cudart::show_input(*data, usize::try_from(range.bytes).unwrap_or(0), index);
-        }
-    }
-    let arguments = Arguments::build(entry, &inputs, device).map_err(failure)?;
-    let regions = || entry.outputs.iter().flat_map(|output| &output.regions);
-    let start = regions().map(|region| region.file_offset).min().unwrap_or_default();
-    let end = regions().map(|region| region.file_offset + region.bytes).max().unwrap_or_default();
-    Ok(Entry { arguments, outputs, output_range: start..end, variants })
-}
-
-/// The size of an output from its first element to its last, in bytes.
-fn extent(output: &WireOutput) -> usize {
-    let last = |(length, stride): (&i64, &i64)| (length - 1).saturating_mul(*stride);
-    let elements = output.shape.iter().zip(&output.stride).map(last).fold(1, i64::saturating_add);
-    let bits = u64::from(output.dtype.bits) * u64::from(output.dtype.lanes);
-    let bytes = u64::try_from(elements).unwrap_or(0).saturating_mul(bits.div_ceil(8));
-    usize::try_from(bytes).unwrap_or(0)
 }
 
 /// Seals every input against remapping and mprotect. Returns the reason if Linux cannot do this.
@@ -417,7 +276,7 @@ impl Runner {
         page.phase.store(phase as u32, Ordering::Relaxed);
         let start = Instant::now();
         for call in 0..calls {
-            let Entry { arguments, outputs, variants, .. } = &mut *entry;
+            let Entry { arguments, outputs, expected, variants, .. } = &mut *entry;
             let planned = flags & FLAG_PLAN != 0;
             let on_device = self.on_device;
             let slots = outputs.iter().enumerate().map(|(index, output)| {
@@ -435,16 +294,41 @@ impl Runner {
             }
             // SAFETY: the plan claims that the symbol has this signature. If it does not, only this process is
             // harmed.
-            let (code, returned) = unsafe { arguments.call(function) };
+            let (mut code, mut value) = unsafe { arguments.call(function, self.returns_outputs) };
             if on_device && let Some(text) = cudart::end_call(code) {
                 page.result.store(1, Ordering::Relaxed);
                 page.raised.write_text(&text);
                 break;
             }
-            if code != 0 || returned != 0 {
+            let mut raised = None;
+            if let Some(tensors) = &self.loaded.tensors {
+                if code != 0 {
+                    raised = self.loaded.raised.take();
+                }
+                if !self.returns_outputs && raised.as_deref().is_some_and(ReturnedTensors::may_be_returned) {
+                    self.returns_outputs = true;
+                    page.returned_outputs.store(1, Ordering::Relaxed);
+                    raised = None;
+                    // SAFETY: as above. The function has not begun, so its arguments are unchanged.
+                    (code, value) = unsafe { arguments.call(function, true) };
+                }
+                if self.returns_outputs && !planned && code == 0 {
+                    let slots = outputs.iter().map(|output| output.slot(first_slot + call));
+                    let targets =
+                        expected.iter().zip(slots).filter_map(|(it, slot)| Some((it.as_ref()?, slot)));
+                    // SAFETY: the value came from a function whose parameters tvm-ffi has checked, and slots have the
+                    // size of their outputs. If the function cheats, only this process is harmed.
+                    match unsafe { tensors.copy(&value, targets) } {
+                        Ok(()) => value = abi::NOTHING,
+                        Err(text) => (code, raised) = (1, Some(text)),
+                    }
+                }
+            }
+            let returned = value.type_index != abi::type_index::NONE;
+            if code != 0 || returned {
                 page.result.store(code, Ordering::Relaxed);
-                page.returned_value.store(u32::from(returned != 0), Ordering::Relaxed);
-                if let Some(text) = self.loaded.raised.take() {
+                page.returned_value.store(u32::from(returned && code == 0), Ordering::Relaxed);
+                if let Some(text) = raised.or_else(|| self.loaded.raised.take()) {
                     // A refused allocation proves a lack of memory; an error message does not.
                     let refused = page.refused_bytes.load(Ordering::Relaxed) != 0;
                     page.raised.write_text(&if refused {
@@ -463,35 +347,6 @@ impl Runner {
             // Flush the candidate's output, so that it survives if the candidate is killed later.
             super::stdout::flush();
             entry.drop_output_pages();
-        }
-    }
-}
-
-impl Entry {
-    fn shares_outputs_with(&self, other: &Self) -> bool {
-        self.output_range.start < other.output_range.end && other.output_range.start < self.output_range.end
-    }
-
-    fn output_regions(&self) -> impl Iterator<Item = &(Mapped, super::frame::OutputRegion)> {
-        self.outputs.iter().flat_map(|output| &output.regions)
-    }
-
-    /// Drops the output pages from this process's page tables. They then count only once, for the worker's memfd. The
-    /// mappings stay.
-    fn drop_output_pages(&self) {
-        let page = rustix::param::page_size();
-        for (mapped, region) in self.output_regions() {
-            let bytes = usize::try_from(region.bytes).unwrap_or(0);
-            if 0 < bytes {
-                // SAFETY: this is our own shared mapping, without its guard pages; its content stays in the memfd.
-                let _ = unsafe {
-                    rustix::mm::madvise(
-                        (mapped.start + page) as *mut _,
-                        bytes,
-                        rustix::mm::Advice::LinuxDontNeed,
-                    )
-                };
-            }
         }
     }
 }

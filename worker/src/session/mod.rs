@@ -281,6 +281,8 @@ pub(crate) struct Called {
     pub(crate) calls_done: u32,
     /// True if a value was returned through `ret`.
     pub(crate) returned_value: bool,
+    /// True if the outputs were returned through `ret`, and copied before the call ended.
+    pub(crate) returned_outputs: bool,
     /// The error that the candidate raised, if its language supports that.
     pub(crate) raised: Option<String>,
     /// The time by the candidate's clock.

@@ -18,6 +18,8 @@ pub(crate) struct EntryCalls<'a> {
     /// The entry's index in the session.
     pub(crate) number: usize,
     pub(crate) checked: Checked,
+    /// True if a call returned its outputs.
+    pub(crate) returned_outputs: bool,
     /// The judge's description of the first wrong output.
     wrong: Option<String>,
 }
@@ -51,7 +53,15 @@ impl<'a> EntryCalls<'a> {
         tolerances: &'a [Tolerance],
         number: usize,
     ) -> Self {
-        Self { settings, recorded, tolerances, number, checked: Checked::default(), wrong: None }
+        Self {
+            settings,
+            recorded,
+            tolerances,
+            number,
+            checked: Checked::default(),
+            returned_outputs: false,
+            wrong: None,
+        }
     }
 
     pub(crate) fn plan(&self, session: &mut dyn Session) -> Result<Option<EntryEnd>, SessionError> {
@@ -71,6 +81,7 @@ impl<'a> EntryCalls<'a> {
             Ok(called) => called,
             Err(over) => return Ok(CallEnd::Ended(over)),
         };
+        self.returned_outputs |= called.returned_outputs;
         if let Some(stray_write) = session.damage(self.number, slot, poison)? {
             return Ok(CallEnd::Ended(self.end_for_stray_write(stray_write)));
         }

@@ -1,4 +1,4 @@
-/* A minimal libtvm_ffi.so for tests: the errors of its C ABI (tvm/ffi/c_api.h), with the documented layout. An error
+/* A minimal libtvm_ffi.so for tests: errors and objects of its C ABI (tvm/ffi/c_api.h), with the documented layout. An error
  * object has a header, followed by a cell with kind, message and backtrace. */
 #include <stdint.h>
 #include <stdlib.h>
@@ -42,6 +42,14 @@ void TVMFFIErrorMoveFromRaised(void **result)
 {
     *result = raised;
     raised = 0;
+}
+
+int TVMFFIObjectDecRef(void *object)
+{
+    Error *head = object; /* every object begins like this */
+    if ((uint32_t)--head->combined_ref_count == 0)
+        head->deleter(object, 3);
+    return 0;
 }
 
 void *TVMFFIEnvGetStream(int32_t device_type, int32_t device_id)

@@ -4,12 +4,15 @@ use std::ffi::CString;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering;
 
+use opt_shared::language::Launcher;
+
 use super::{Loaded, Raised};
 use crate::runner::abi::Function;
 use crate::runner::control::{ControlPage, Phase};
 use crate::runner::ffi_error::RaisedErrors;
 use crate::runner::frame::Setup;
 use crate::runner::loader::loader_error;
+use crate::runner::returned::ReturnedTensors;
 
 /// Loads the artifact and looks up its functions. The error is the loader's message, or names a missing symbol.
 pub(super) fn load(
@@ -79,7 +82,9 @@ fn open(
     let plan = find(&format!("__tvm_ffi_{symbol}_plan")).or_else(|| find(&format!("{symbol}_plan")));
     page.phase.store(Phase::Loaded as u32, Ordering::SeqCst);
     let raised = Raised::Library(RaisedErrors::find(handle));
-    Ok((Loaded { run, plan, raised, returned: false, entries: Vec::new() }, handle))
+    // Only tensors on the CPU can be taken.
+    let tensors = (setup.launcher == Launcher::Dlopen).then(|| ReturnedTensors::of(handle));
+    Ok((Loaded { run, plan, raised, returned: false, tensors, entries: Vec::new() }, handle))
 }
 
 /// Opens a library by descriptor, because this process's user may not be able to enter its folder. `name` is its name

@@ -25,6 +25,7 @@ pub(super) fn load(
         plan: calls.has_plan.then_some(python::plan),
         raised: Raised::Interpreter,
         returned: calls.returned,
+        tensors: None,
         entries: calls.entries,
     })
 }

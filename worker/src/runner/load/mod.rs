@@ -14,6 +14,7 @@ use super::cudart;
 use super::ffi_error::RaisedErrors;
 use super::frame::{Setup, WireCall};
 use super::python::{self, Interpreter};
+use super::returned::ReturnedTensors;
 
 pub(super) struct Loaded {
     pub(super) run: Function,
@@ -21,6 +22,9 @@ pub(super) struct Loaded {
     pub(super) raised: Raised,
     /// True if the candidate returns its outputs. They are then copied into their slots before the call ends.
     pub(super) returned: bool,
+    /// Takes tensors that the functions return, if they may be built with tvm-ffi. Whether they return any is known
+    /// after the first call.
+    pub(super) tensors: Option<ReturnedTensors>,
     /// The `self` argument for each entry; empty if functions take none.
     pub(super) entries: Vec<*mut c_void>,
 }

@@ -355,6 +355,7 @@ impl Runner {
                         result: page.result.load(Ordering::Relaxed),
                         calls_done: page.calls_done.load(Ordering::Relaxed),
                         returned_value: page.returned_value.load(Ordering::Relaxed) != 0,
+                        returned_outputs: page.returned_outputs.load(Ordering::Relaxed) != 0,
                         raised: page.raised.claim(),
                         claimed: Duration::from_nanos(page.claimed_ns.load(Ordering::Relaxed)),
                         elapsed: Duration::ZERO,

@@ -235,7 +235,8 @@ impl<'a, B: Backend> Verification<'a, B> {
         };
         let mut calls = EntryCalls::new(&self.task.verify, recorded, &tolerances, at);
         let over = entry::drive(&mut calls, session, has_plan)?;
-        let checked = calls.checked;
+        let (checked, returned) = (calls.checked, calls.returned_outputs);
+        self.record_returned(returned);
         Ok(match over {
             None => SharedEnd::Settled(Box::new(Outcome { checked, ..Outcome::default() })),
             Some(EntryEnd::Failed(failure)) if is_independent_of_session(failure.status) => {
@@ -277,7 +278,8 @@ impl<'a, B: Backend> Verification<'a, B> {
             }
             Answer::Died => Some(EntryEnd::Died),
         };
-        let checked = calls.checked;
+        let (checked, returned) = (calls.checked, calls.returned_outputs);
+        self.record_returned(returned);
         let ending = session.finish()?;
         self.record_ending(&ending);
         let (failure, end) = match over {

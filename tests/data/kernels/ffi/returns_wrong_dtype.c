@@ -1,0 +1,2 @@
+#define CHANGE output->tensor.dtype.bits = 16
+#include "returns.h"

@@ -1,0 +1,355 @@
+//! Outputs that a function built with tvm-ffi returns as tensors, instead of writing the tensors that are passed.
+//!
+//! They are read and copied in the candidate's process, so a bad pointer crashes only the candidate. The layouts follow
+//! tvm-ffi's `c_api.h`.
+
+use std::ffi::{CStr, c_void};
+
+use super::abi::{Any, DataType, DlTensor, ON_CPU, type_index};
+use super::ffi_error::Object;
+use super::frame::WireOutput;
+
+/// The beginning of the error that tvm-ffi raises before it calls a function with a wrong number of arguments.
+const WRONG_NUMBER: &str = "TypeError: Mismatched number of arguments";
+
+/// `TVMFFIObjectDecRef`.
+type Release = unsafe extern "C" fn(*mut c_void) -> i32;
+
+/// The head of a `TVMFFISeqCell`, which follows the object's own head.
+#[repr(C)]
+struct Sequence {
+    elements: *const Any,
+    count: i64,
+}
+
+/// An output that is not passed if the function returns it.
+pub(super) struct Expected {
+    dtype: DataType,
+    shape: Vec<i64>,
+    stride: Vec<i64>,
+}
+
+impl Expected {
+    /// `None` for the new value of arguments, which is never returned.
+    pub(super) fn of(output: &WireOutput) -> Option<Self> {
+        let (shape, stride) = (output.shape.clone(), output.stride.clone());
+        output.arguments.is_empty().then(|| Self { dtype: output.dtype.into(), shape, stride })
+    }
+}
+
+/// Takes the tensors that the functions of a library return.
+pub(super) struct ReturnedTensors {
+    release: Option<Release>,
+}
+
+impl ReturnedTensors {
+    /// `library` is a handle of `dlopen`. It and its dependencies are searched first, then all global libraries.
+    pub(super) fn of(library: *mut c_void) -> Self {
+        const NAME: &CStr = c"TVMFFIObjectDecRef";
+        let address = [library, libc::RTLD_DEFAULT]
+            .into_iter()
+            // SAFETY: a handle that dlopen returned or the pseudo-handle, and a NUL-terminated name.
+            .map(|handle| unsafe { libc::dlsym(handle, NAME.as_ptr()) })
+            .find(|address| !address.is_null());
+        // SAFETY: the public ABI gives this signature to the function of this name.
+        let function = |address| unsafe { std::mem::transmute::<*mut c_void, Release>(address) };
+        Self { release: address.map(function) }
+    }
+
+    /// Returns whether a call failed because it passed outputs to a function that returns them.
+    pub(super) fn may_be_returned(error: &str) -> bool {
+        error.starts_with(WRONG_NUMBER)
+    }
+
+    /// Copies the tensors of a returned value to their outputs, and releases the value. The error begins with its kind.
+    ///
+    /// # Safety
+    ///
+    /// A function built with tvm-ffi must have returned `value`, and each output must have memory for all its elements.
+    pub(super) unsafe fn copy<'a>(
+        &self,
+        value: &Any,
+        outputs: impl Iterator<Item = (&'a Expected, *mut u8)> + Clone,
+    ) -> Result<(), String> {
+        // SAFETY: the caller's promise.
+        let copied = unsafe { copy_all(value, outputs) };
+        if let Some(release) = self.release.filter(|_| type_index::FIRST_OBJECT <= value.type_index) {
+            // SAFETY: an object, which the function gave away with its reference.
+            unsafe { release(value.payload.pointer) };
+        }
+        copied
+    }
+}
+
+/// # Safety
+///
+/// See `ReturnedTensors::copy`.
+unsafe fn copy_all<'a>(
+    value: &Any,
+    outputs: impl Iterator<Item = (&'a Expected, *mut u8)> + Clone,
+) -> Result<(), String> {
+    // SAFETY: the type index says what the payload is.
+    let values = unsafe {
+        match value.type_index {
+            type_index::ARRAY | type_index::LIST => {
+                let Sequence { elements, count } = &*object_body::<Sequence>(value);
+                let count = usize::try_from(*count).unwrap_or(0);
+                if count == 0 { &[] } else { std::slice::from_raw_parts(*elements, count) }
+            }
+            _ => std::slice::from_ref(value),
+        }
+    };
+    let (found, expected) = (values.len(), outputs.clone().count());
+    if found != expected {
+        return Err(format!("opt.IncorrectShape: it returned {found} tensors, expected {expected}"));
+    }
+    for (number, (value, (expected, target))) in values.iter().zip(outputs).enumerate() {
+        let rejected =
+            |(kind, text): (&str, String)| format!("opt.{kind}: output {number} that it returned {text}");
+        if value.type_index != type_index::OWNED_TENSOR {
+            return Err(rejected(("Raised", "is no tensor".to_owned())));
+        }
+        // SAFETY: an object of this type is followed by its tensor, which lives until the value is released.
+        unsafe { copy_tensor(&*object_body::<DlTensor>(value), expected, target) }.map_err(rejected)?;
+    }
+    Ok(())
+}
+
+/// The address of what follows an object's head.
+///
+/// # Safety
+///
+/// `value` must be an object.
+unsafe fn object_body<T>(value: &Any) -> *const T {
+    // SAFETY: the caller's promise.
+    unsafe { value.payload.pointer.cast::<Object>().add(1).cast::<T>() }
+}
+
+/// # Safety
+///
+/// The tensor must be valid, and `target` must have memory for all elements of the output.
+unsafe fn copy_tensor(
+    tensor: &DlTensor,
+    expected: &Expected,
+    target: *mut u8,
+) -> Result<(), (&'static str, String)> {
+    let rank = usize::try_from(tensor.ndim).unwrap_or(0);
+    // SAFETY: a valid tensor has this many sizes, and as many strides unless their pointer is null.
+    let (shape, stride) = unsafe {
+        let slice =
+            |pointer: *const i64| if rank == 0 { &[][..] } else { std::slice::from_raw_parts(pointer, rank) };
+        let shape = slice(tensor.shape);
+        let stride = if tensor.strides.is_null() { row_major(shape) } else { slice(tensor.strides).to_vec() };
+        (shape, stride)
+    };
+    if tensor.device.kind != ON_CPU {
+        return Err((
+            "Raised",
+            format!("is on a device of DLPack's type {}, expected the CPU", tensor.device.kind),
+        ));
+    }
+    if tensor.dtype != expected.dtype {
+        let (found, expected) = (tensor.dtype, expected.dtype);
+        return Err(("IncorrectDtype", format!("is of dtype {found}, expected {expected}")));
+    }
+    if shape != expected.shape {
+        return Err(("IncorrectShape", format!("has the shape {shape:?}, expected {:?}", expected.shape)));
+    }
+    if shape.contains(&0) {
+        return Ok(());
+    }
+    let offset = usize::try_from(tensor.byte_offset).unwrap_or(0);
+    let copy = Copy { bytes: expected.dtype.bytes(), shape, from: &stride, to: &expected.stride };
+    // SAFETY: both have all elements, and the checks above have shown that they agree in number and size.
+    match unsafe { copy.along(0, tensor.data.cast::<u8>().wrapping_add(offset), target, false) } {
+        None => Ok(()),
+        Some(axis) => Err((
+            "IncorrectNumerical",
+            format!(
+                "has different elements along axis {axis}, although the recorded output was expanded along it"
+            ),
+        )),
+    }
+}
+
+fn row_major(shape: &[i64]) -> Vec<i64> {
+    let mut stride = vec![1; shape.len()];
+    for axis in (1..shape.len()).rev() {
+        stride[axis - 1] = stride[axis] * shape[axis];
+    }
+    stride
+}
+
+/// A copy between tensors of the same shape. Strides are in elements.
+struct Copy<'a> {
+    /// The size of an element.
+    bytes: usize,
+    shape: &'a [i64],
+    from: &'a [i64],
+    to: &'a [i64],
+}
+
+impl Copy<'_> {
+    /// Copies the elements that have the same indices before `axis`, or compares them if they are copied already.
+    /// Returns an axis along which the target has one element and the source has different ones.
+    ///
+    /// # Safety
+    ///
+    /// Both addresses must be those of the first of these elements.
+    unsafe fn along(&self, axis: usize, from: *const u8, to: *mut u8, compare: bool) -> Option<usize> {
+        let Some(&size) = self.shape.get(axis) else {
+            // SAFETY: one element each; they may overlap if the function returns an output of an earlier call.
+            return unsafe {
+                if compare {
+                    let [from, to] = [from, to].map(|at| std::slice::from_raw_parts(at, self.bytes));
+                    (from != to).then_some(axis)
+                } else {
+                    std::ptr::copy(from, to, self.bytes);
+                    None
+                }
+            };
+        };
+        let is_last = axis + 1 == self.shape.len();
+        let count = usize::try_from(size).unwrap_or(0);
+        if is_last && !compare && self.from[axis] == 1 && self.to[axis] == 1 {
+            // SAFETY: `count` elements lie one after another on both sides.
+            unsafe { std::ptr::copy(from, to, count * self.bytes) };
+            return None;
+        }
+        let step = |stride: i64| isize::try_from(stride).unwrap_or(0).wrapping_mul(self.bytes.cast_signed());
+        let (from_step, to_step) = (step(self.from[axis]), step(self.to[axis]));
+        (0..count.cast_signed()).find_map(|index| {
+            let again = to_step == 0 && 0 < index;
+            let (from, to) = (from.wrapping_offset(from_step * index), to.wrapping_offset(to_step * index));
+            // SAFETY: the first elements with the next index along this axis.
+            let different = unsafe { self.along(axis + 1, from, to, compare || again) };
+            different.map(|found| if again { axis } else { found })
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::abi::{Device, Payload};
+    use super::*;
+
+    const FLOAT: DataType = DataType { code: 2, bits: 32, lanes: 1 };
+
+    /// A tensor of tvm-ffi, as one object in memory.
+    #[repr(C)]
+    struct Returned {
+        head: Object,
+        tensor: DlTensor,
+    }
+
+    fn returned(data: &mut [f32], shape: &mut [i64], stride: Option<&mut [i64]>) -> Returned {
+        let ndim = i32::try_from(shape.len()).expect("small");
+        let strides = stride.map_or(std::ptr::null_mut(), <[i64]>::as_mut_ptr);
+        let device = Device { kind: ON_CPU, index: 0 };
+        let (data, shape) = (data.as_mut_ptr().cast(), shape.as_mut_ptr());
+        Returned {
+            head: Object { reference_counts: 1, type_index: 70, padding: 0, deleter: std::ptr::null_mut() },
+            tensor: DlTensor { data, device, ndim, dtype: FLOAT, shape, strides, byte_offset: 0 },
+        }
+    }
+
+    fn value(object: &mut Returned) -> Any {
+        Any { type_index: 70, zero_padding: 0, payload: Payload { pointer: (&raw mut *object).cast() } }
+    }
+
+    /// Copies to outputs of four floats that contain 9, and returns what they contain then.
+    fn copied(value: &Any, outputs: &[(&[i64], &[i64])]) -> Result<Vec<[f32; 4]>, String> {
+        let expected = |(shape, stride): &(&[i64], &[i64])| Expected {
+            dtype: FLOAT,
+            shape: shape.to_vec(),
+            stride: stride.to_vec(),
+        };
+        let expected: Vec<Expected> = outputs.iter().map(expected).collect();
+        let mut memory = vec![[9.0_f32; 4]; outputs.len()];
+        let addresses: Vec<*mut u8> = memory.iter_mut().map(|it| it.as_mut_ptr().cast()).collect();
+        let tensors = ReturnedTensors { release: None };
+        // SAFETY: the values of these tests are valid, and no output has more than four elements.
+        unsafe { tensors.copy(value, expected.iter().zip(addresses)) }.map(|()| memory)
+    }
+
+    #[test]
+    fn returned_tensor_is_copied_by_the_strides_of_both() {
+        type Case = (&'static [i64], Option<&'static [i64]>, &'static [i64], [f32; 4]);
+        let cases: [Case; 4] = [
+            (&[2, 2], None, &[2, 1], [1.0, 2.0, 3.0, 4.0]),
+            (&[2, 2], Some(&[1, 2]), &[2, 1], [1.0, 3.0, 2.0, 4.0]),
+            (&[2, 2], None, &[1, 2], [1.0, 3.0, 2.0, 4.0]),
+            (&[2], Some(&[0]), &[0], [1.0, 9.0, 9.0, 9.0]),
+        ];
+        for (shape, from, to, expected) in cases {
+            let (mut data, mut sizes, mut strides) =
+                ([1.0, 2.0, 3.0, 4.0], shape.to_vec(), from.map(<[i64]>::to_vec));
+            let mut object = returned(&mut data, &mut sizes, strides.as_deref_mut());
+            assert_eq!(
+                copied(&value(&mut object), &[(shape, to)]),
+                Ok(vec![expected]),
+                "{shape:?} {from:?} {to:?}"
+            );
+        }
+        // Without elements, nothing is read or written; a tensor without axes has one element.
+        let (mut none, mut five, mut axes) = ([], [5.0], [0]);
+        let mut empty = returned(&mut none, &mut axes, None);
+        assert_eq!(copied(&value(&mut empty), &[(&[0], &[1])]), Ok(vec![[9.0; 4]]));
+        let mut scalar = returned(&mut five, &mut [], None);
+        assert_eq!(copied(&value(&mut scalar), &[(&[], &[])]), Ok(vec![[5.0, 9.0, 9.0, 9.0]]));
+    }
+
+    #[test]
+    fn tensor_that_is_no_output_is_refused_with_the_reason() {
+        let copied_as = |change: fn(&mut Returned), shape: &[i64], stride: &[i64]| {
+            let (mut data, mut sizes) = ([1.0, 2.0], [2]);
+            let mut object = returned(&mut data, &mut sizes, None);
+            change(&mut object);
+            copied(&value(&mut object), &[(shape, stride)]).expect_err("refused")
+        };
+        for (error, expected) in [
+            (
+                copied_as(|_| {}, &[3], &[1]),
+                "opt.IncorrectShape: output 0 that it returned has the shape [2], expected [3]",
+            ),
+            (
+                copied_as(|_| {}, &[2], &[0]),
+                "opt.IncorrectNumerical: output 0 that it returned has different elements along axis 0",
+            ),
+            (
+                copied_as(|it| it.tensor.dtype.bits = 16, &[2], &[1]),
+                "opt.IncorrectDtype: output 0 that it returned is of dtype float16, expected float32",
+            ),
+            (
+                copied_as(|it| it.tensor.device.kind = 2, &[2], &[1]),
+                "opt.Raised: output 0 that it returned is on a device of DLPack's type 2",
+            ),
+        ] {
+            assert!(error.starts_with(expected), "{error}");
+        }
+        let nothing = Any { type_index: 0, zero_padding: 0, payload: Payload { int: 0 } };
+        let error = copied(&nothing, &[(&[2], &[1])]).expect_err("refused");
+        assert_eq!(error, "opt.Raised: output 0 that it returned is no tensor");
+    }
+
+    #[test]
+    fn arrays_have_one_tensor_for_each_output() {
+        let ((mut first, mut second), (mut one, mut two)) = (([1.0_f32], [2.0_f32]), ([1_i64], [1_i64]));
+        let (mut first, mut second) =
+            (returned(&mut first, &mut one, None), returned(&mut second, &mut two, None));
+        let elements = [value(&mut first), value(&mut second)];
+        #[repr(C)]
+        struct Array {
+            head: Object,
+            sequence: Sequence,
+        }
+        let head = Object { reference_counts: 1, type_index: 71, padding: 0, deleter: std::ptr::null_mut() };
+        let mut array = Array { head, sequence: Sequence { elements: elements.as_ptr(), count: 2 } };
+        let value =
+            Any { type_index: 71, zero_padding: 0, payload: Payload { pointer: (&raw mut array).cast() } };
+        let output: (&[i64], &[i64]) = (&[1], &[1]);
+        assert_eq!(copied(&value, &[output, output]), Ok(vec![[1.0, 9.0, 9.0, 9.0], [2.0, 9.0, 9.0, 9.0]]));
+        let error = copied(&value, &[output]).expect_err("refused");
+        assert_eq!(error, "opt.IncorrectShape: it returned 2 tensors, expected 1");
+    }
+}
