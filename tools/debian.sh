@@ -1,0 +1,46 @@
+#!/usr/bin/env bash
+# Installs a wheel in a new, bare Debian system and does what the tutorial says there. Prints how long the steps took.
+# Needs root, debootstrap, and access to Debian's and Python's package servers. The system is made in target/debian, or
+# in the folder that the second argument names, and removed at the next start.
+#
+#     maturin build --release --out target/wheels
+#     tools/debian.sh target/wheels/opt_supervisor-*.whl
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly WHEEL="$1" ROOT="${2:-$PWD/target/debian}"
+# What a kernel in C, C++ or Python needs, in addition to what the wheel brings.
+readonly PACKAGES=gcc,g++,libc6-dev,python3-venv,libpython3-stdlib,libpython3.11,ca-certificates
+
+unmount() {
+    for folder in proc dev; do
+        if mountpoint --quiet "$ROOT/$folder"; then umount "$ROOT/$folder"; fi
+    done
+}
+trap unmount EXIT
+unmount
+rm -rf --one-file-system "$ROOT"
+mkdir -p "$ROOT"
+
+echo "debian: a bare system"
+debootstrap --variant=minbase --include="$PACKAGES" bookworm "$ROOT" > "$ROOT.log" 2>&1
+mount -t proc proc "$ROOT/proc"
+mount --bind /dev "$ROOT/dev"
+# How this machine reaches package servers.
+for file in /etc/resolv.conf /etc/hosts /etc/pip.conf "$HOME/.config/pip/pip.conf"; do
+    if [ -e "$file" ]; then install -D --mode=644 "$(realpath "$file")" "$ROOT$file"; fi
+done
+install --mode=644 /etc/ssl/certs/ca-certificates.crt "$ROOT/etc/ssl/certs/"
+if [ -d "${PIP_FIND_LINKS:-}" ]; then mkdir -p "$ROOT/$PIP_FIND_LINKS"; cp -r "$PIP_FIND_LINKS/." "$ROOT/$PIP_FIND_LINKS"; fi
+cp "$WHEEL" "$ROOT/root/"
+python3 tools/tutorial_script.py docs/tutorial.md > "$ROOT/root/tutorial.sh"
+
+step() {
+    local began="$SECONDS"
+    chroot "$ROOT" /usr/bin/env PATH=/venv/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root sh -euc "$2"
+    echo "debian: $1 took $((SECONDS - began)) s"
+}
+step "the virtual environment" "python3 -m venv /venv"
+step "installing PyTorch" "pip install --quiet torch numpy"
+step "installing the wheel" "pip install --quiet /root/$(basename "$WHEEL")"
+step "the tutorial" "mkdir /tutorial && cd /tutorial && sh /root/tutorial.sh"

@@ -1,0 +1,32 @@
+"""Prints a shell script that does what docs/tutorial.md says.
+
+It writes the tutorial's files into the current folder, runs its commands, and stops at the first whose exit code is not
+the expected one.
+
+    python3 tools/tutorial_script.py docs/tutorial.md > tutorial.sh
+"""
+
+import re
+import sys
+
+BLOCK = re.compile(r"^<!-- (?P<mark>.+?) -->\n```\w*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+END = "end-of-a-file-of-the-tutorial"
+
+
+def script(tutorial: str) -> str:
+    """Returns the script for a page with the marks that `tests/it/book.rs` explains."""
+    lines = ["set -u"]
+    for block in BLOCK.finditer(tutorial):
+        kind, _, detail = block["mark"].partition(": ")
+        if kind == "file":
+            lines += [f'mkdir -p "$(dirname {detail})"', f"cat > {detail} << '{END}'", block["text"] + END]
+        elif kind in ("run", "run with torch", "record"):
+            for command in block["text"].splitlines():
+                expected = detail or "0"
+                lines += [f"echo '+ {command}'", command, f"[ $? = {expected} ] || exit 1"]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1], encoding="utf-8") as page:
+        sys.stdout.write(script(page.read()))
