@@ -32,15 +32,15 @@ for file in /etc/resolv.conf /etc/hosts /etc/pip.conf "$HOME/.config/pip/pip.con
 done
 install --mode=644 /etc/ssl/certs/ca-certificates.crt "$ROOT/etc/ssl/certs/"
 if [ -d "${PIP_FIND_LINKS:-}" ]; then mkdir -p "$ROOT/$PIP_FIND_LINKS"; cp -r "$PIP_FIND_LINKS/." "$ROOT/$PIP_FIND_LINKS"; fi
-cp "$WHEEL" "$ROOT/root/"
-python3 tools/tutorial_script.py docs/tutorial.md > "$ROOT/root/tutorial.sh"
+cp "$WHEEL" "$ROOT/srv/"
+python3 tools/tutorial_script.py docs/tutorial.md > "$ROOT/srv/tutorial.sh"
 
 step() {
     local began="$SECONDS"
-    chroot "$ROOT" /usr/bin/env PATH=/venv/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root sh -euc "$2"
+    chroot "$ROOT" /usr/bin/env PATH=/venv/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/srv sh -euc "$2"
     echo "debian: $1 took $((SECONDS - began)) s"
 }
 step "the virtual environment" "python3 -m venv /venv"
 step "installing PyTorch" "pip install --quiet torch numpy"
-step "installing the wheel" "pip install --quiet /root/$(basename "$WHEEL")"
-step "the tutorial" "mkdir /tutorial && cd /tutorial && sh /root/tutorial.sh"
+step "installing the wheel" "pip install --quiet /srv/$(basename "$WHEEL")"
+step "the tutorial" "mkdir /tutorial && cd /tutorial && sh /srv/tutorial.sh"
