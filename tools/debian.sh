@@ -1,14 +1,19 @@
 #!/usr/bin/env bash
 # Installs a wheel in a new, bare Debian system and does what the tutorial says there. Prints how long the steps took.
-# Needs root, debootstrap, and access to Debian's and Python's package servers. The system is made in target/debian, or
-# in the folder that the second argument names, and removed at the next start.
+# Needs root, debootstrap, and access to Debian's and Python's package servers. The system is made in target/debian, and
+# replaced at the next start.
 #
 #     maturin build --release --out target/wheels
-#     tools/debian.sh target/wheels/opt_supervisor-*.whl
+#     tools/debian.sh target/wheels/opt_supervisor-0.1.0-py3-none-manylinux_2_35_x86_64.whl
 set -euo pipefail
+if [ $# != 1 ]; then
+    echo "usage: tools/debian.sh WHEEL" >&2
+    exit 2
+fi
+WHEEL="$(realpath "$1")"
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-readonly WHEEL="$1" ROOT="${2:-$PWD/target/debian}"
+readonly WHEEL ROOT="$PWD/target/debian"
 # What a kernel in C, C++ or Python needs, in addition to what the wheel brings.
 readonly PACKAGES=gcc,g++,libc6-dev,python3-venv,libpython3-stdlib,libpython3.11,ca-certificates
 
@@ -27,9 +32,10 @@ debootstrap --variant=minbase --include="$PACKAGES" bookworm "$ROOT" > "$ROOT.lo
 mount -t proc proc "$ROOT/proc"
 mount --bind /dev "$ROOT/dev"
 # How this machine reaches package servers.
-for file in /etc/resolv.conf /etc/hosts /etc/pip.conf "$HOME/.config/pip/pip.conf"; do
+for file in /etc/resolv.conf /etc/hosts /etc/pip.conf; do
     if [ -e "$file" ]; then install -D --mode=644 "$(realpath "$file")" "$ROOT$file"; fi
 done
+if [ -e "$HOME/.config/pip/pip.conf" ]; then install -D --mode=644 "$HOME/.config/pip/pip.conf" "$ROOT/srv/.config/pip/pip.conf"; fi
 install --mode=644 /etc/ssl/certs/ca-certificates.crt "$ROOT/etc/ssl/certs/"
 if [ -d "${PIP_FIND_LINKS:-}" ]; then mkdir -p "$ROOT/$PIP_FIND_LINKS"; cp -r "$PIP_FIND_LINKS/." "$ROOT/$PIP_FIND_LINKS"; fi
 cp "$WHEEL" "$ROOT/srv/"

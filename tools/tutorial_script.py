@@ -7,6 +7,7 @@ the expected one.
 """
 
 import re
+import shlex
 import sys
 
 BLOCK = re.compile(r"^<!-- (?P<mark>.+?) -->\n```\w*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -18,12 +19,14 @@ def script(tutorial: str) -> str:
     lines = ["set -u"]
     for block in BLOCK.finditer(tutorial):
         kind, _, detail = block["mark"].partition(": ")
+        text = block["text"]
         if kind == "file":
-            lines += [f'mkdir -p "$(dirname {detail})"', f"cat > {detail} << '{END}'", block["text"] + END]
+            lines += [f'mkdir -p "$(dirname {detail})"', f"cat > {detail} << '{END}'", text + END]
         elif kind in ("run", "run with torch", "record"):
-            for command in block["text"].splitlines():
-                expected = detail or "0"
-                lines += [f"echo '+ {command}'", command, f"[ $? = {expected} ] || exit 1"]
+            lines += [f"printf '+ %s' {shlex.quote(text)}", f"sh -e -c {shlex.quote(text)}"]
+            lines += [f"[ $? = {detail or '0'} ] || exit 1"]
+        elif kind != "output":
+            raise ValueError(f"the tutorial has an unknown mark `{block['mark']}`")
     return "\n".join(lines) + "\n"
 
 

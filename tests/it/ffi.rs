@@ -115,15 +115,26 @@ fn library_is_found_in_a_folder_that_only_its_owner_may_enter() {
 #[test]
 fn returned_tensors_are_checked_and_copied() {
     let scenario = scenario();
-    for name in
-        ["returns.h", "returns.c", "returns_wrong_shape.c", "returns_wrong_dtype.c", "returns_nothing.c"]
-    {
+    for name in [
+        "returns.h",
+        "returns_with_plan.c",
+        "returns.c",
+        "returns_wrong_shape.c",
+        "returns_wrong_dtype.c",
+        "returns_nothing.c",
+    ] {
         scenario.write(name, std::fs::read(kernel(name)).expect("a kernel of the tests"));
     }
     scenario.write(
         "plan.toml",
         plan(
-            &["returns.c", "returns_wrong_shape.c", "returns_wrong_dtype.c", "returns_nothing.c"],
+            &[
+                "returns.c",
+                "returns_with_plan.c",
+                "returns_wrong_shape.c",
+                "returns_wrong_dtype.c",
+                "returns_nothing.c",
+            ],
             "libraries = [\"tvm_ffi\"]\nlibrary_path = [\"private\"]",
         )
         .replace("\"verify\"]", "\"verify\", \"profile\"]\n[profile]\nentry_timeout = \"1s\"")
@@ -131,6 +142,8 @@ fn returned_tensors_are_checked_and_copied() {
     );
     let (outcome, summary) = run_as(User::Own, &scenario);
     expect(&outcome, &summary, "returns", "PASSED", &[]);
+    // Its plan function takes the outputs, for every entry.
+    expect(&outcome, &summary, "returns_with_plan", "PASSED", &[]);
     let found = summary.candidate("job", "returns");
     outcome.expect_equal(found["verify"]["output"].as_str(), Some("returned"), "how it gives its output");
     outcome.expect(found["profile"]["median_time_ms"].is_f64(), "it was timed");
@@ -138,7 +151,7 @@ fn returned_tensors_are_checked_and_copied() {
     for (name, status, says) in [
         ("returns_wrong_shape", "INCORRECT_SHAPE", "has the shape"),
         ("returns_wrong_dtype", "INCORRECT_DTYPE", "is of dtype float16, expected float32"),
-        ("returns_nothing", "RUNTIME_ERROR", "is no tensor"),
+        ("returns_nothing", "RUNTIME_ERROR", "is not a `Tensor`"),
     ] {
         expect(&outcome, &summary, name, status, &[returned, says]);
     }

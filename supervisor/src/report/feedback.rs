@@ -220,7 +220,7 @@ fn returned(facts: &Facts<'_>, text: &mut Text) {
         text.line(if detail.contains(".py:") || detail.contains("it returned") {
             "Return the outputs as plain tensors on the CPU, or write to the output tensors if the function gets them. Do not let an exception escape."
         } else {
-            "The function must return 0 and write its results into the output tensors, which are its last arguments."
+            "The function must return 0 and write its results into the output tensors, which are its last arguments. (A function built with tvm-ffi may return them instead, if it does not take them.)"
         });
     }
     entry(facts, text);

@@ -265,6 +265,14 @@ impl Arguments {
         self.this = this;
     }
 
+    /// Returns whether an error says that a call with these arguments was refused because it passed the outputs. Then
+    /// the function returns them. tvm-ffi writes this text before it calls the function.
+    pub(crate) fn outputs_are_returned(&self, error: &str) -> bool {
+        let Self { inputs, count, .. } = self;
+        error.starts_with("TypeError: Mismatched number of arguments")
+            && error.ends_with(&format!(". Expected {inputs} but got {count} arguments"))
+    }
+
     /// Restores the block, and fills in the address of each output from `data`; null for an output without elements. In
     /// a plan call, arguments that the call changes are inputs like all others.
     pub(crate) fn renew(&mut self, planned: bool, data: impl Iterator<Item = *mut u8>) {

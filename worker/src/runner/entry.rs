@@ -27,37 +27,37 @@ impl From<MapError> for EntryError {
 
 pub(super) struct Entry {
     pub(super) arguments: Arguments,
-    pub(super) outputs: Vec<OutputMaps>,
+    outputs: Vec<OutputMaps>,
     /// What each output must be if it is returned; `None` for the new value of arguments.
-    pub(super) expected: Vec<Option<Expected>>,
+    expected: Vec<Option<Expected>>,
     /// The part of the outputs' memfd in which this entry's outputs lie.
     output_range: Range<u64>,
-    pub(super) variants: Vec<VariantMap>,
+    variants: Vec<VariantMap>,
 }
 
-pub(super) struct VariantMap {
+struct VariantMap {
     mapped: Mapped,
-    pub(super) range: VariantRange,
+    range: VariantRange,
 }
 
 impl VariantMap {
     /// The address of the variant for a call into `slot`. Variants repeat if there are fewer than slots.
-    pub(super) fn address(&self, slot: u32) -> *mut u8 {
+    fn address(&self, slot: u32) -> *mut u8 {
         let variant = slot % self.range.count.max(1);
         self.mapped.data.wrapping_add(usize::try_from(self.range.stride).unwrap_or(0) * variant as usize)
     }
 }
 
-pub(super) struct OutputMaps {
+struct OutputMaps {
     has_elements: bool,
     /// The size of one slot's data.
-    pub(super) bytes: usize,
+    bytes: usize,
     regions: Vec<(Mapped, OutputRegion)>,
 }
 
 impl OutputMaps {
     /// The address of a slot; null if the output has no elements.
-    pub(super) fn slot(&self, slot: u32) -> *mut u8 {
+    fn slot(&self, slot: u32) -> *mut u8 {
         if !self.has_elements {
             return std::ptr::null_mut();
         }
@@ -174,6 +174,25 @@ impl Entry {
         let end = regions().map(|region| region.file_offset + region.bytes).max().unwrap_or_default();
         let expected = entry.outputs.iter().map(Expected::of).collect();
         Ok(Self { arguments, outputs, expected, output_range: start..end, variants })
+    }
+
+    /// Prepares the arguments for a call into `slot`. `varied` is true if the varying inputs have new values.
+    pub(super) fn renew_arguments(&mut self, slot: u32, planned: bool, varied: bool, on_device: bool) {
+        let Self { arguments, outputs, variants, .. } = self;
+        let slots = outputs.iter().enumerate().map(|(index, output)| {
+            let data = output.slot(slot);
+            if on_device { cudart::show_output(data, output.bytes, index) } else { data }
+        });
+        arguments.renew(planned, slots);
+        for it in variants.iter().filter(|_| varied) {
+            arguments.show(planned, it.range.range, it.address(slot));
+        }
+    }
+
+    /// The memory to which returned tensors are copied after a call into `slot`.
+    pub(super) fn targets(&self, slot: u32) -> impl Iterator<Item = (&Expected, *mut u8)> + Clone {
+        let outputs = self.expected.iter().zip(&self.outputs);
+        outputs.filter_map(move |(expected, output)| Some((expected.as_ref()?, output.slot(slot))))
     }
 
     pub(super) fn shares_outputs_with(&self, other: &Self) -> bool {

@@ -66,8 +66,8 @@ impl RaisedErrors {
         // SAFETY: the ABI's function, with a pointer to one handle.
         unsafe { move_from_raised(&raw mut object) };
         let object = object.cast::<Object>();
-        // SAFETY: not null, so by the ABI it is an object. Its reference is never released, because the failed call
-        // is one of the last of this process.
+        // SAFETY: not null, so by the ABI it is an object. Its reference is never released: a process has at most a few
+        // failed calls.
         if object.is_null() || unsafe { (*object).type_index } != ERROR_TYPE_INDEX {
             return None;
         }

@@ -21,4 +21,5 @@ mod python;
 mod returned;
 pub mod serve;
 mod stdout;
+mod strided_copy;
 pub(crate) mod zygote;

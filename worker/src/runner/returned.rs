@@ -8,9 +8,7 @@ use std::ffi::{CStr, c_void};
 use super::abi::{Any, DataType, DlTensor, ON_CPU, type_index};
 use super::ffi_error::Object;
 use super::frame::WireOutput;
-
-/// The beginning of the error that tvm-ffi raises before it calls a function with a wrong number of arguments.
-const WRONG_NUMBER: &str = "TypeError: Mismatched number of arguments";
+use super::strided_copy::StridedCopy;
 
 /// `TVMFFIObjectDecRef`.
 type Release = unsafe extern "C" fn(*mut c_void) -> i32;
@@ -54,11 +52,6 @@ impl ReturnedTensors {
         // SAFETY: the public ABI gives this signature to the function of this name.
         let function = |address| unsafe { std::mem::transmute::<*mut c_void, Release>(address) };
         Self { release: address.map(function) }
-    }
-
-    /// Returns whether a call failed because it passed outputs to a function that returns them.
-    pub(super) fn may_be_returned(error: &str) -> bool {
-        error.starts_with(WRONG_NUMBER)
     }
 
     /// Copies the tensors of a returned value to their outputs, and releases the value. The error begins with its kind.
@@ -107,7 +100,7 @@ unsafe fn copy_all<'a>(
         let rejected =
             |(kind, text): (&str, String)| format!("opt.{kind}: output {number} that it returned {text}");
         if value.type_index != type_index::OWNED_TENSOR {
-            return Err(rejected(("Raised", "is no tensor".to_owned())));
+            return Err(rejected(("Raised", "is not a `Tensor`".to_owned())));
         }
         // SAFETY: an object of this type is followed by its tensor, which lives until the value is released.
         unsafe { copy_tensor(&*object_body::<DlTensor>(value), expected, target) }.map_err(rejected)?;
@@ -133,35 +126,36 @@ unsafe fn copy_tensor(
     expected: &Expected,
     target: *mut u8,
 ) -> Result<(), (&'static str, String)> {
-    let rank = usize::try_from(tensor.ndim).unwrap_or(0);
-    // SAFETY: a valid tensor has this many sizes, and as many strides unless their pointer is null.
-    let (shape, stride) = unsafe {
-        let slice =
-            |pointer: *const i64| if rank == 0 { &[][..] } else { std::slice::from_raw_parts(pointer, rank) };
-        let shape = slice(tensor.shape);
-        let stride = if tensor.strides.is_null() { row_major(shape) } else { slice(tensor.strides).to_vec() };
-        (shape, stride)
-    };
     if tensor.device.kind != ON_CPU {
-        return Err((
-            "Raised",
-            format!("is on a device of DLPack's type {}, expected the CPU", tensor.device.kind),
-        ));
+        let text = format!("is on a device of DLPack's type {}, expected the CPU", tensor.device.kind);
+        return Err(("Raised", text));
     }
     if tensor.dtype != expected.dtype {
         let (found, expected) = (tensor.dtype, expected.dtype);
         return Err(("IncorrectDtype", format!("is of dtype {found}, expected {expected}")));
     }
+    let rank = expected.shape.len();
+    if usize::try_from(tensor.ndim) != Ok(rank) {
+        let text = format!("has {} dimensions, expected the shape {:?}", tensor.ndim, expected.shape);
+        return Err(("IncorrectShape", text));
+    }
+    // SAFETY: a valid tensor has a size for each dimension, and a stride unless their pointer is null.
+    let (shape, stride) = unsafe {
+        let slice =
+            |pointer: *const i64| if rank == 0 { &[] } else { std::slice::from_raw_parts(pointer, rank) };
+        (slice(tensor.shape), if tensor.strides.is_null() { None } else { Some(slice(tensor.strides)) })
+    };
     if shape != expected.shape {
         return Err(("IncorrectShape", format!("has the shape {shape:?}, expected {:?}", expected.shape)));
     }
     if shape.contains(&0) {
         return Ok(());
     }
+    let row_major = row_major(shape);
+    let copy = StridedCopy::new(expected.dtype, shape, stride.unwrap_or(&row_major), &expected.stride);
     let offset = usize::try_from(tensor.byte_offset).unwrap_or(0);
-    let copy = Copy { bytes: expected.dtype.bytes(), shape, from: &stride, to: &expected.stride };
     // SAFETY: both have all elements, and the checks above have shown that they agree in number and size.
-    match unsafe { copy.along(0, tensor.data.cast::<u8>().wrapping_add(offset), target, false) } {
+    match unsafe { copy.run(tensor.data.cast::<u8>().wrapping_add(offset), target) } {
         None => Ok(()),
         Some(axis) => Err((
             "IncorrectNumerical",
@@ -178,54 +172,6 @@ fn row_major(shape: &[i64]) -> Vec<i64> {
         stride[axis - 1] = stride[axis] * shape[axis];
     }
     stride
-}
-
-/// A copy between tensors of the same shape. Strides are in elements.
-struct Copy<'a> {
-    /// The size of an element.
-    bytes: usize,
-    shape: &'a [i64],
-    from: &'a [i64],
-    to: &'a [i64],
-}
-
-impl Copy<'_> {
-    /// Copies the elements that have the same indices before `axis`, or compares them if they are copied already.
-    /// Returns an axis along which the target has one element and the source has different ones.
-    ///
-    /// # Safety
-    ///
-    /// Both addresses must be those of the first of these elements.
-    unsafe fn along(&self, axis: usize, from: *const u8, to: *mut u8, compare: bool) -> Option<usize> {
-        let Some(&size) = self.shape.get(axis) else {
-            // SAFETY: one element each; they may overlap if the function returns an output of an earlier call.
-            return unsafe {
-                if compare {
-                    let [from, to] = [from, to].map(|at| std::slice::from_raw_parts(at, self.bytes));
-                    (from != to).then_some(axis)
-                } else {
-                    std::ptr::copy(from, to, self.bytes);
-                    None
-                }
-            };
-        };
-        let is_last = axis + 1 == self.shape.len();
-        let count = usize::try_from(size).unwrap_or(0);
-        if is_last && !compare && self.from[axis] == 1 && self.to[axis] == 1 {
-            // SAFETY: `count` elements lie one after another on both sides.
-            unsafe { std::ptr::copy(from, to, count * self.bytes) };
-            return None;
-        }
-        let step = |stride: i64| isize::try_from(stride).unwrap_or(0).wrapping_mul(self.bytes.cast_signed());
-        let (from_step, to_step) = (step(self.from[axis]), step(self.to[axis]));
-        (0..count.cast_signed()).find_map(|index| {
-            let again = to_step == 0 && 0 < index;
-            let (from, to) = (from.wrapping_offset(from_step * index), to.wrapping_offset(to_step * index));
-            // SAFETY: the first elements with the next index along this axis.
-            let different = unsafe { self.along(axis + 1, from, to, compare || again) };
-            different.map(|found| if again { axis } else { found })
-        })
-    }
 }
 
 #[cfg(test)]
@@ -329,7 +275,7 @@ mod tests {
         }
         let nothing = Any { type_index: 0, zero_padding: 0, payload: Payload { int: 0 } };
         let error = copied(&nothing, &[(&[2], &[1])]).expect_err("refused");
-        assert_eq!(error, "opt.Raised: output 0 that it returned is no tensor");
+        assert_eq!(error, "opt.Raised: output 0 that it returned is not a `Tensor`");
     }
 
     #[test]

@@ -24,7 +24,6 @@ use super::frame::{FrameError, Reply, Setup, ToRunner, receive_from_worker, send
 use super::load::{self, LoadInputs, Loaded};
 use super::map::Mapped;
 use super::python::{self, Interpreter};
-use super::returned::ReturnedTensors;
 use crate::sandbox::confine::{self, Descriptors};
 use crate::sandbox::policy;
 use crate::sandbox::scheduling;
@@ -117,12 +116,18 @@ impl From<EntryError> for Ending {
     }
 }
 
+#[derive(Default)]
+struct Returning {
+    run: bool,
+    plan: bool,
+}
+
 struct Runner {
     loaded: Loaded,
     /// True if the arguments are in the memory of the emulated device.
     on_device: bool,
-    /// True if outputs are not passed, because a function built with tvm-ffi returns them.
-    returns_outputs: bool,
+    /// Whether the function, and the plan function, return their outputs, so that none are passed.
+    returning: Returning,
     entries: Vec<Entry>,
     /// The number of the entry that was called last.
     last: Option<usize>,
@@ -205,7 +210,7 @@ fn prepare(
         entry.arguments.set_self(*this);
     }
     send_reply(socket, &Reply::Loaded { has_plan: loaded.plan.is_some(), returned: loaded.returned })?;
-    Ok(Runner { loaded, on_device, returns_outputs: false, entries, last: None })
+    Ok(Runner { loaded, on_device, returning: Returning::default(), entries, last: None })
 }
 
 fn failure(text: &str) -> Ending {
@@ -274,27 +279,19 @@ impl Runner {
         let (Some(function), Some(entry)) = (function, entry) else { return };
         let phase = if flags & FLAG_PLAN == 0 { Phase::Calling } else { Phase::Planning };
         page.phase.store(phase as u32, Ordering::Relaxed);
+        let planned = flags & FLAG_PLAN != 0;
+        let returning = if planned { &mut self.returning.plan } else { &mut self.returning.run };
         let start = Instant::now();
         for call in 0..calls {
-            let Entry { arguments, outputs, expected, variants, .. } = &mut *entry;
-            let planned = flags & FLAG_PLAN != 0;
+            let slot = first_slot + call;
             let on_device = self.on_device;
-            let slots = outputs.iter().enumerate().map(|(index, output)| {
-                let slot = output.slot(first_slot + call);
-                if on_device { cudart::show_output(slot, output.bytes, index) } else { slot }
-            });
-            arguments.renew(planned, slots);
-            if flags & FLAG_VARIED != 0 {
-                variants
-                    .iter()
-                    .for_each(|it| arguments.show(planned, it.range.range, it.address(first_slot + call)));
-            }
+            entry.renew_arguments(slot, planned, flags & FLAG_VARIED != 0, on_device);
             if on_device {
                 cudart::begin_call();
             }
             // SAFETY: the plan claims that the symbol has this signature. If it does not, only this process is
             // harmed.
-            let (mut code, mut value) = unsafe { arguments.call(function, self.returns_outputs) };
+            let (mut code, mut value) = unsafe { entry.arguments.call(function, *returning) };
             if on_device && let Some(text) = cudart::end_call(code) {
                 page.result.store(1, Ordering::Relaxed);
                 page.raised.write_text(&text);
@@ -305,22 +302,24 @@ impl Runner {
                 if code != 0 {
                     raised = self.loaded.raised.take();
                 }
-                if !self.returns_outputs && raised.as_deref().is_some_and(ReturnedTensors::may_be_returned) {
-                    self.returns_outputs = true;
-                    page.returned_outputs.store(1, Ordering::Relaxed);
+                if !*returning
+                    && raised.as_deref().is_some_and(|error| entry.arguments.outputs_are_returned(error))
+                {
+                    *returning = true;
                     raised = None;
-                    // SAFETY: as above. The function has not begun, so its arguments are unchanged.
-                    (code, value) = unsafe { arguments.call(function, true) };
+                    entry.renew_arguments(slot, planned, flags & FLAG_VARIED != 0, on_device);
+                    // SAFETY: as above.
+                    (code, value) = unsafe { entry.arguments.call(function, true) };
                 }
-                if self.returns_outputs && !planned && code == 0 {
-                    let slots = outputs.iter().map(|output| output.slot(first_slot + call));
-                    let targets =
-                        expected.iter().zip(slots).filter_map(|(it, slot)| Some((it.as_ref()?, slot)));
-                    // SAFETY: the value came from a function whose parameters tvm-ffi has checked, and slots have the
-                    // size of their outputs. If the function cheats, only this process is harmed.
-                    match unsafe { tensors.copy(&value, targets) } {
-                        Ok(()) => value = abi::NOTHING,
-                        Err(text) => (code, raised) = (1, Some(text)),
+                if *returning && !planned {
+                    page.returned_outputs.store(1, Ordering::Relaxed);
+                    if code == 0 {
+                        // SAFETY: the value came from a function whose parameters tvm-ffi has checked, and slots have
+                        // the size of their outputs. If the function cheats, only this process is harmed.
+                        match unsafe { tensors.copy(&value, entry.targets(slot)) } {
+                            Ok(()) => value = abi::NOTHING,
+                            Err(text) => (code, raised) = (1, Some(text)),
+                        }
                     }
                 }
             }

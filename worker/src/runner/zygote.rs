@@ -108,6 +108,7 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
         // The worker must be able to read a runner's /proc files until the runner locks down, and a copy inherits this
         // setting.
         let _ = set_dumpable_behavior(Dumpable);
+        // A copy's number may be used again, and then nothing is collapsed any more, which does no harm.
         copies.retain(|&copy| test_kill_process(copy) != Err(Errno::SRCH));
         if copies.is_empty() {
             huge_pages.step();

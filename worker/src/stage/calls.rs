@@ -77,11 +77,11 @@ impl<'a> EntryCalls<'a> {
         poison: u8,
     ) -> Result<CallEnd, SessionError> {
         let answer = session.call(self.number, slot, poison, self.settings.call_timeout)?;
+        self.returned_outputs |= matches!(&answer, Answer::Done(called) if called.returned_outputs);
         let called = match self.done(answer, CallKind::Verified) {
             Ok(called) => called,
             Err(over) => return Ok(CallEnd::Ended(over)),
         };
-        self.returned_outputs |= called.returned_outputs;
         if let Some(stray_write) = session.damage(self.number, slot, poison)? {
             return Ok(CallEnd::Ended(self.end_for_stray_write(stray_write)));
         }

@@ -1,5 +1,6 @@
 /* relu over contiguous float32 as a typed function of tvm-ffi exports it, if it returns its output as an owned tensor:
- * input, inplace. CHANGE may be a statement that changes the tensor before it is returned. */
+ * input, inplace. CHANGE may be a statement that changes the tensor before it is returned, and PLAN the number of
+ * arguments that a plan function takes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,6 +27,19 @@ static void end(void *self, int flags)
     free(self);
     alive--;
 }
+
+#ifdef PLAN
+OPT_EXPORT int __tvm_ffi_run_plan(void *self, const OptAny *args, int32_t n, OptAny *ret)
+{
+    (void)self, (void)args, (void)ret;
+    if (n != PLAN) {
+        TVMFFIErrorSetRaisedFromCStr("TypeError", "Mismatched number of arguments when calling: `run_plan`. Expected 3 but "
+                                                  "got 2 arguments");
+        return -1;
+    }
+    return OPT_OK;
+}
+#endif
 
 OPT_EXPORT int __tvm_ffi_run(void *self, const OptAny *args, int32_t n, OptAny *ret)
 {

@@ -1,0 +1,2 @@
+#define PLAN 3
+#include "returns.h"
