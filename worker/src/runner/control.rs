@@ -99,13 +99,13 @@ pub struct ControlPage {
     pub calls_done: AtomicU32,
     /// 1 if a call returned a value, which the candidate interface does not allow.
     pub returned_value: AtomicU32,
-    /// 1 once a function has returned its outputs instead of writing them.
-    pub returned_outputs: AtomicU32,
     pub phase: AtomicU32,
     pub fault_signal: AtomicU32,
     /// The kind of memory at the address of the fault, as a `FaultedMemory`.
     pub fault_memory: AtomicU32,
     pub fault_index: AtomicU32,
+    /// 1 once a function has returned its outputs instead of writing them.
+    pub returned_outputs: AtomicU32,
     pub fault_address: AtomicU64,
     /// The duration of the calls by the runner's own clock.
     pub claimed_ns: AtomicU64,
