@@ -218,7 +218,7 @@ fn kernels_with_the_real_headers_run_unchanged() {
             let from = data(&format!("captures/torch_nn_functional_{op}"));
             scenario.copy_captures(&from, &format!("captures/{op}"));
         }
-        for name in ["layer_norm.cpp", "returns.cpp", "pad.cpp", "wants_an_array.cpp"] {
+        for name in ["layer_norm.h", "layer_norm.cpp", "returns.cpp", "pad.cpp", "wants_an_array.cpp"] {
             scenario.write(name, std::fs::read(kernel(name)).expect("a kernel of the tests"));
         }
         scenario.write("private/.here", "");

@@ -6,6 +6,8 @@
 
 use std::ffi::{CStr, c_char, c_void};
 
+use super::loader::find_function;
+
 /// `kTVMFFIError`.
 const ERROR_TYPE_INDEX: i32 = 67;
 /// The most bytes of a kind or message that are read. The control page holds fewer.
@@ -45,15 +47,10 @@ pub(crate) struct RaisedErrors {
 }
 
 impl RaisedErrors {
-    /// Looks up the function that takes a raised error. `library` is a handle of `dlopen`. The library and its
-    /// dependencies are searched first, then all global libraries.
+    /// Looks up the function that takes a raised error. `library` is a handle of `dlopen`.
     pub(crate) fn find(library: *mut c_void) -> Self {
         const NAME: &CStr = c"TVMFFIErrorMoveFromRaised";
-        let address = [library, libc::RTLD_DEFAULT]
-            .into_iter()
-            // SAFETY: a handle that dlopen returned or the pseudo-handle, and a NUL-terminated name.
-            .map(|handle| unsafe { libc::dlsym(handle, NAME.as_ptr()) })
-            .find(|address| !address.is_null());
+        let address = find_function(library, NAME);
         // SAFETY: the public ABI gives this signature to the function of this name.
         let function = |address| unsafe { std::mem::transmute::<*mut c_void, MoveFromRaised>(address) };
         Self { move_from_raised: address.map(function) }

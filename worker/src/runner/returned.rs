@@ -8,6 +8,7 @@ use std::ffi::{CStr, c_void};
 use super::abi::{Any, DataType, DlTensor, ON_CPU, type_index};
 use super::ffi_error::Object;
 use super::frame::WireOutput;
+use super::loader::find_function;
 use super::strided_copy::StridedCopy;
 
 /// `TVMFFIObjectDecRef`.
@@ -41,14 +42,10 @@ pub(super) struct ReturnedTensors {
 }
 
 impl ReturnedTensors {
-    /// `library` is a handle of `dlopen`. It and its dependencies are searched first, then all global libraries.
+    /// `library` is a handle of `dlopen`.
     pub(super) fn of(library: *mut c_void) -> Self {
         const NAME: &CStr = c"TVMFFIObjectDecRef";
-        let address = [library, libc::RTLD_DEFAULT]
-            .into_iter()
-            // SAFETY: a handle that dlopen returned or the pseudo-handle, and a NUL-terminated name.
-            .map(|handle| unsafe { libc::dlsym(handle, NAME.as_ptr()) })
-            .find(|address| !address.is_null());
+        let address = find_function(library, NAME);
         // SAFETY: the public ABI gives this signature to the function of this name.
         let function = |address| unsafe { std::mem::transmute::<*mut c_void, Release>(address) };
         Self { release: address.map(function) }
