@@ -156,6 +156,7 @@ fn has_includes(language: Language) -> bool {
         Toolchain::Prebuilt
         | Toolchain::Python
         | Toolchain::Torch
+        | Toolchain::TorchCompiler
         | Toolchain::Triton
         | Toolchain::TritonCompiler => false,
     }

@@ -3,11 +3,14 @@
 //! A file's suffix or the plan determines the language. The language determines the toolchain, the kind of artifact,
 //! the launcher, and the tier of trust in the results.
 
+mod kinds;
+
 use std::ffi::OsStr;
 use std::path::Path;
 
 use serde::{Deserialize, Deserializer, Serialize};
 
+pub use self::kinds::{KINDS, Kind};
 use crate::device::Device;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +30,9 @@ pub enum Language {
     Python,
     /// The recorded PyTorch function itself. It has no sources.
     Torch,
+    /// The recorded PyTorch function, compiled ahead of time by PyTorch's compiler. It has no sources either.
+    #[serde(rename = "torch.compile")]
+    TorchCompile,
     /// C++ with PyTorch's tensors, linked to an interpreter's libtorch.
     #[serde(rename = "torch-extension")]
     TorchExtension,
@@ -56,6 +62,8 @@ pub enum Toolchain {
     Python,
     /// No tool: there are no sources either.
     Torch,
+    /// PyTorch's compiler, in the interpreter of `[build] python`, and `[build] cxx`.
+    TorchCompiler,
     /// `[build] cxx`, with the headers and libraries of the torch of `[build] python`.
     TorchExtension,
     /// Nvcc, with the headers and libraries of the torch of `[build] python`.
@@ -73,10 +81,12 @@ pub enum ArtifactKind {
     Cubin,
     /// A Python module.
     Module,
+    /// Compiled calls of a PyTorch function, one shared library for each.
+    Graphs,
 }
 
 impl ArtifactKind {
-    pub const ALL: [Self; 4] = [Self::SharedLibrary, Self::Ptx, Self::Cubin, Self::Module];
+    pub const ALL: [Self; 5] = [Self::SharedLibrary, Self::Ptx, Self::Cubin, Self::Module, Self::Graphs];
 
     /// The name of an artifact's file in the run's folder of artifacts. `digest` is that of the file, in hex.
     pub fn file_name(self, digest: &str) -> String {
@@ -90,6 +100,7 @@ impl ArtifactKind {
             Self::Ptx => "ptx",
             Self::Cubin => "cubin",
             Self::Module => "py",
+            Self::Graphs => "graphs",
         }
     }
 }
@@ -111,11 +122,13 @@ pub enum Launcher {
     CudaLibtorch,
     /// Like `Interpreter`, but Triton's interpreter runs the kernels.
     Triton,
+    /// An interpreter in a runner loads the compiled call of each entry.
+    Graphs,
 }
 
 impl Launcher {
     pub const fn needs_python(self) -> bool {
-        matches!(self, Self::Interpreter | Self::Libtorch | Self::CudaLibtorch | Self::Triton)
+        matches!(self, Self::Interpreter | Self::Libtorch | Self::CudaLibtorch | Self::Triton | Self::Graphs)
     }
 
     /// True if the launcher's runners load libtorch with the candidate.
@@ -130,7 +143,7 @@ impl Launcher {
 
     /// True if the launcher's runners are interpreters. They are copied from a zygote, if one can be started.
     pub const fn is_interpreter(self) -> bool {
-        matches!(self, Self::Interpreter | Self::Triton)
+        matches!(self, Self::Interpreter | Self::Triton | Self::Graphs)
     }
 }
 
@@ -172,172 +185,6 @@ impl Tier {
         [Self::A, Self::B, Self::C, Self::D].into_iter().find(|tier| tier.name() == name)
     }
 }
-
-/// What depends on a language.
-#[derive(Clone, Copy, Debug)]
-pub struct Kind {
-    pub language: Language,
-    /// The name in plans.
-    pub name: &'static str,
-    pub suffixes: &'static [&'static str],
-    pub toolchain: Toolchain,
-    pub artifact: ArtifactKind,
-    pub launcher: Launcher,
-    pub tier: Tier,
-    /// The function that is called if the plan does not name one.
-    pub symbol: &'static str,
-    /// The reason why this version cannot run the language; `None` if it can.
-    pub missing: Option<&'static str>,
-}
-
-const DEFAULT_SYMBOL: &str = "run";
-
-/// All languages, in the order in which messages list their suffixes.
-pub const KINDS: [Kind; 13] = [
-    Kind {
-        language: Language::C,
-        name: "c",
-        suffixes: &["c"],
-        toolchain: Toolchain::Cc,
-        artifact: ArtifactKind::SharedLibrary,
-        launcher: Launcher::Dlopen,
-        tier: Tier::A,
-        symbol: DEFAULT_SYMBOL,
-        missing: None,
-    },
-    Kind {
-        language: Language::Cpp,
-        name: "cpp",
-        suffixes: &["cpp", "cc", "cxx"],
-        toolchain: Toolchain::Cxx,
-        artifact: ArtifactKind::SharedLibrary,
-        launcher: Launcher::Dlopen,
-        tier: Tier::A,
-        symbol: DEFAULT_SYMBOL,
-        missing: None,
-    },
-    Kind {
-        language: Language::So,
-        name: "so",
-        suffixes: &["so"],
-        toolchain: Toolchain::Prebuilt,
-        artifact: ArtifactKind::SharedLibrary,
-        launcher: Launcher::Dlopen,
-        tier: Tier::A,
-        symbol: DEFAULT_SYMBOL,
-        missing: None,
-    },
-    Kind {
-        language: Language::Cuda,
-        name: "cuda",
-        suffixes: &["cu"],
-        toolchain: Toolchain::Nvcc,
-        artifact: ArtifactKind::SharedLibrary,
-        launcher: Launcher::CudaRuntime,
-        tier: Tier::C,
-        symbol: DEFAULT_SYMBOL,
-        missing: None,
-    },
-    Kind {
-        language: Language::CudaDevice,
-        name: "cuda-device",
-        suffixes: &[],
-        toolchain: Toolchain::Nvrtc,
-        artifact: ArtifactKind::Ptx,
-        launcher: Launcher::Kernel,
-        tier: Tier::A,
-        symbol: DEFAULT_SYMBOL,
-        missing: None,
-    },
-    Kind {
-        language: Language::Ptx,
-        name: "ptx",
-        suffixes: &["ptx"],
-        toolchain: Toolchain::Prebuilt,
-        artifact: ArtifactKind::Ptx,
-        launcher: Launcher::Kernel,
-        tier: Tier::A,
-        symbol: DEFAULT_SYMBOL,
-        missing: None,
-    },
-    Kind {
-        language: Language::Cubin,
-        name: "cubin",
-        suffixes: &["cubin"],
-        toolchain: Toolchain::Prebuilt,
-        artifact: ArtifactKind::Cubin,
-        launcher: Launcher::Kernel,
-        tier: Tier::A,
-        symbol: DEFAULT_SYMBOL,
-        missing: None,
-    },
-    Kind {
-        language: Language::Python,
-        name: "python",
-        suffixes: &["py"],
-        toolchain: Toolchain::Python,
-        artifact: ArtifactKind::Module,
-        launcher: Launcher::Interpreter,
-        tier: Tier::B,
-        symbol: DEFAULT_SYMBOL,
-        missing: None,
-    },
-    Kind {
-        language: Language::Torch,
-        name: "torch",
-        suffixes: &[],
-        toolchain: Toolchain::Torch,
-        artifact: ArtifactKind::Module,
-        launcher: Launcher::Interpreter,
-        tier: Tier::A,
-        symbol: DEFAULT_SYMBOL,
-        missing: None,
-    },
-    Kind {
-        language: Language::TorchExtension,
-        name: "torch-extension",
-        suffixes: &[],
-        toolchain: Toolchain::TorchExtension,
-        artifact: ArtifactKind::SharedLibrary,
-        launcher: Launcher::Libtorch,
-        tier: Tier::A,
-        symbol: "launch",
-        missing: None,
-    },
-    Kind {
-        language: Language::TorchCuda,
-        name: "torch-cuda",
-        suffixes: &[],
-        toolchain: Toolchain::TorchNvcc,
-        artifact: ArtifactKind::SharedLibrary,
-        launcher: Launcher::CudaLibtorch,
-        tier: Tier::C,
-        symbol: "launch",
-        missing: None,
-    },
-    Kind {
-        language: Language::Triton,
-        name: "triton",
-        suffixes: &[],
-        toolchain: Toolchain::Triton,
-        artifact: ArtifactKind::Module,
-        launcher: Launcher::Triton,
-        tier: Tier::B,
-        symbol: DEFAULT_SYMBOL,
-        missing: None,
-    },
-    Kind {
-        language: Language::TritonDevice,
-        name: "triton-device",
-        suffixes: &[],
-        toolchain: Toolchain::TritonCompiler,
-        artifact: ArtifactKind::Ptx,
-        launcher: Launcher::Kernel,
-        tier: Tier::A,
-        symbol: DEFAULT_SYMBOL,
-        missing: None,
-    },
-];
 
 impl Language {
     /// The language's row of the table.
@@ -412,8 +259,9 @@ impl Language {
         )
     }
 
+    /// False if the candidate is the recorded function itself.
     pub fn has_sources(self) -> bool {
-        self.kind().toolchain != Toolchain::Torch
+        !matches!(self, Self::Torch | Self::TorchCompile)
     }
 
     /// The reason why a candidate in this language cannot have this source; `None` if it can.
@@ -488,7 +336,7 @@ mod tests {
         let read = |text: &str| serde_json::from_str::<Request>(text).map(|request| request.language);
         assert_eq!(read("{}").expect("none"), None);
         assert_eq!(read(r#"{"language": "cpp"}"#).expect("one"), Some(Language::Cpp));
-        for name in ["torch", "C", ""] {
+        for name in ["torch", "torch.compile", "C", ""] {
             let error = read(&format!(r#"{{"language": "{name}"}}"#)).expect_err("refused").to_string();
             let expected = format!(
                 "unknown language `{name}`, expected one of `c`, `cpp`, `so`, `cuda`, `cuda-device`, `ptx`, `cubin`, \

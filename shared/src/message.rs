@@ -206,8 +206,8 @@ pub struct BuildTask {
     pub build: BuildSettings,
     /// The launches, if the compiler needs them; otherwise empty.
     pub launch: Launch,
-    /// The call for whose argument types the artifact is compiled. `None` if `launch` is empty.
-    pub first: Option<FirstCall>,
+    /// The calls that the compiler needs. `None` if it needs none.
+    pub recorded: Option<RecordedCalls>,
     /// The compiler's memory limit: `build.memory`, or less if the run's ceiling leaves less.
     pub memory: Bytes,
     /// The folder to which the artifact is copied, under a name with its digest.
@@ -219,11 +219,16 @@ pub struct BuildTask {
     pub closed: HiddenPaths,
 }
 
-/// The first entry of a job.
+/// The calls for which a compiler makes the artifact.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct FirstCall {
-    pub path: PathBuf,
+pub struct RecordedCalls {
+    /// The captures: all entries of the job, or only the first.
+    pub entries: Vec<PathBuf>,
     pub signature: Signature,
+    /// The recorded function, if it is what is compiled.
+    pub function: Option<String>,
+    /// The number of threads of a call.
+    pub threads: u32,
 }
 
 /// Paths that neither compilers nor runners can read.

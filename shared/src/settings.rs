@@ -194,7 +194,9 @@ impl BuildSettings {
     /// The time that a compiler may take, with `"auto"` resolved.
     pub fn timeout_for(&self, language: Language) -> Duration {
         self.timeout.unwrap_or(match language.kind().toolchain {
-            Toolchain::TorchExtension | Toolchain::TorchNvcc => Duration::from_mins(10),
+            Toolchain::TorchExtension | Toolchain::TorchNvcc | Toolchain::TorchCompiler => {
+                Duration::from_mins(10)
+            }
             _ => Duration::from_mins(2),
         })
     }

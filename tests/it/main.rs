@@ -41,6 +41,7 @@ mod stalls;
 mod storm;
 mod tidy;
 mod top;
+mod torch_compile;
 mod torch_extensions;
 mod triton;
 mod triton_device;

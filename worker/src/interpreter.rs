@@ -42,6 +42,11 @@ pub(crate) struct Interpreter {
 }
 
 impl Interpreter {
+    /// The folder of its executable, which may be outside its folders of modules.
+    pub(crate) fn home(&self) -> Option<PathBuf> {
+        std::fs::canonicalize(&self.executable).ok()?.parent().map(Path::to_owned)
+    }
+
     /// Describes the interpreter and its Triton. If Triton is missing, the error tells the user what to do.
     pub(crate) fn with_triton(&self) -> Result<String, String> {
         match &self.triton {

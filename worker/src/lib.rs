@@ -4,6 +4,7 @@
 //! candidate's host code. A runner is a separate process for one candidate; a compiler runs in a sandboxed process as
 //! well. All of these processes start with the same executable; a hidden first argument selects the role.
 
+mod graphs;
 pub mod heap;
 mod interpreter;
 pub mod judge;

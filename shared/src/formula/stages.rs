@@ -155,7 +155,7 @@ impl RunnerTerms<'_> {
 pub fn runner_base(launcher: Launcher) -> Bytes {
     match launcher {
         Launcher::Dlopen | Launcher::CudaRuntime | Launcher::Kernel => RUNNER_BASE,
-        Launcher::Interpreter | Launcher::Triton => PYTHON_COPY,
+        Launcher::Interpreter | Launcher::Triton | Launcher::Graphs => PYTHON_COPY,
         Launcher::Libtorch | Launcher::CudaLibtorch => LIBTORCH_BASE,
     }
 }

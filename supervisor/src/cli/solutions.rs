@@ -127,6 +127,7 @@ fn names(language: Language) -> anyhow::Result<(&'static str, Option<&'static st
         | Language::Ptx
         | Language::Cubin
         | Language::Torch
+        | Language::TorchCompile
         | Language::TritonDevice => {
             anyhow::bail!("the FlashInfer-Trace format cannot contain kernels in `{}`", language.name())
         }

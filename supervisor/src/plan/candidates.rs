@@ -18,9 +18,6 @@ use super::layers::Layers;
 use super::names::{NameOf, objection};
 use super::render::label;
 
-/// A baseline that this version does not support.
-const COMPILED: &str = "torch.compile";
-
 /// A candidate whose settings have not been resolved yet.
 pub(super) struct Draft {
     pub(super) name: String,
@@ -36,7 +33,7 @@ pub(super) struct Draft {
 /// Where a candidate's name comes from.
 #[derive(Clone, Copy)]
 enum Naming {
-    /// The name is final. It comes from the candidate's table, from its first source, or from the language `torch`.
+    /// The name is final. It comes from the candidate's table, from its first source, or from a language without sources.
     Given,
     /// The last bytes of the file's path, as many as `length` says. The suffix is left out unless another candidate has
     /// the same short name.
@@ -377,18 +374,10 @@ fn find_baseline(
     if let Some(index) = drafts.iter().position(|draft| draft.name == baseline.value) {
         return Some(index);
     }
-    if baseline.value == Language::Torch.name() {
-        drafts.push(draft_of_function(Language::Torch, baseline.spot.clone()));
+    let mut functions = [Language::Torch, Language::TorchCompile].into_iter();
+    if let Some(language) = functions.find(|it| it.name() == baseline.value) {
+        drafts.push(draft_of_function(language, baseline.spot.clone()));
         return Some(drafts.len() - 1);
-    }
-    if baseline.value == COMPILED {
-        findings
-            .report(
-                &baseline.spot,
-                "`torch.compile` starts compilers while it runs, which this version does not allow",
-            )
-            .help("use `torch`, the recorded function in eager mode");
-        return None;
     }
     let path = findings.absolute(&baseline.value);
     if !path.is_file() {
@@ -405,7 +394,7 @@ fn find_baseline(
                     &baseline.spot,
                     format!("`{}` is neither a candidate nor a file{why}", quote(&baseline.value)),
                 )
-                .expected("the name of a candidate, a file, or `torch`")
+                .expected("the name of a candidate, a file, `torch`, or `torch.compile`")
                 .help_if(help);
         }
         return None;

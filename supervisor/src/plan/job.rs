@@ -121,7 +121,7 @@ fn read_candidate(mut table: TableReader<'_, '_>, findings: &mut Findings) -> Ra
     {
         findings.report(
             &first.spot,
-            "a candidate in the language `torch` is the recorded function itself and has no sources",
+            "a candidate in the language `torch` or `torch.compile` is the recorded function itself and has no sources",
         );
     }
     if sources.is_none() && has_sources {

@@ -49,7 +49,7 @@ const SUPERVISOR_MODULES: [(&str, &[&str]); 14] = [
 ];
 
 /// Modules of the worker, with the modules that each may use. Modules that are not listed may use all.
-const WORKER_MODULES: [(&str, &[&str]); 14] = [
+const WORKER_MODULES: [(&str, &[&str]); 15] = [
     ("judge", &["judge"]),
     ("memfd", &[]),
     ("oom", &[]),
@@ -64,11 +64,13 @@ const WORKER_MODULES: [(&str, &[&str]); 14] = [
     // The program that loads and calls the untrusted kernels.
     ("runner", &["memfd", "runner", "sandbox"]),
     ("link", &["sandbox"]),
-    ("toolchain", &["interpreter", "link", "runner", "sandbox"]),
+    ("graphs", &["runner"]),
+    ("toolchain", &["graphs", "interpreter", "link", "runner", "sandbox"]),
     // The interface between policy and devices, and the code that runs kernels.
     (
         "session",
         &[
+            "graphs",
             "interpreter",
             "judge",
             "link",

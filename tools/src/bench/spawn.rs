@@ -169,7 +169,7 @@ fn nothing_to_build(folder: &Path) -> BuildTask {
             max_artifact: Bytes::mib(1),
         },
         launch: Launch::default(),
-        first: None,
+        recorded: None,
         memory: Bytes::gib(1),
         artifacts: folder.join("artifacts"),
         artifacts_room: Bytes::mib(1),

@@ -87,6 +87,10 @@ fn build_in(
     let include = scratch.include()?;
     let folders = Folders { include: &include, scratch: &scratch.path, files: &files };
     let recipe = toolchain::of(task.source.language).recipe(task, &folders);
+    if let Recipe::Run(_) = &recipe {
+        // A candidate without sources has no file that would make the folder.
+        make_folder(&folders.work()).map_err(file("making the folder", &folders.work()))?;
+    }
     let built_from = match recipe {
         Recipe::Run(_) => match files.copy_to(&folders.work(), MAX_BYTES) {
             Ok(copies) => copies,

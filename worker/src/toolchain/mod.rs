@@ -12,6 +12,7 @@ pub(crate) mod log;
 pub(crate) mod nvrtc;
 mod prebuilt;
 mod python;
+mod torch_compile;
 mod torch_cuda;
 mod torch_extension;
 mod triton;
@@ -108,6 +109,7 @@ pub(crate) fn of(language: Language) -> &'static dyn Toolchain {
         language::Toolchain::Prebuilt => &prebuilt::Prebuilt,
         language::Toolchain::Python => &python::Python,
         language::Toolchain::Torch => &python::Torch,
+        language::Toolchain::TorchCompiler => &torch_compile::TorchCompile,
         language::Toolchain::Triton => &python::Triton,
         language::Toolchain::TritonCompiler => &triton::Triton,
         language::Toolchain::TorchExtension => &torch_extension::TorchExtension,

@@ -8,13 +8,13 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use opt_shared::arguments::{Argument, ArgumentValue, Entry, OutputTensor, bind, judged};
+use opt_shared::arguments::{Argument, ArgumentValue, Entry, OutputTensor, Signature, bind, judged};
 use opt_shared::capture::{CaptureFile, DType};
 use opt_shared::causes::chain;
 use opt_shared::device::ComputeCapability;
 use opt_shared::language::ArtifactKind;
 use opt_shared::launch::{Pointer, ResolvedStep, ScalarType, Value, resolve};
-use opt_shared::message::{BuildTask, FirstCall};
+use opt_shared::message::BuildTask;
 use opt_shared::outcome::Status;
 use serde::Serialize;
 
@@ -51,8 +51,6 @@ impl Toolchain for Triton {
         if let Err(error) = fs::write(&program, COMPILE) {
             return Recipe::Unavailable(format!("writing {}: {error}", program.display()));
         }
-        let executable = fs::canonicalize(&interpreter.executable).ok();
-        let home = executable.as_deref().and_then(Path::parent).map(Path::to_owned);
         let output = folders.scratch.join("candidate.ptx");
         let arguments: Vec<OsString> = vec![
             "-I".into(),
@@ -69,9 +67,8 @@ impl Toolchain for Triton {
             output,
             artifact: ArtifactKind::Ptx,
             readable: interpreter.folders.clone(),
-            // Triton runs its own `ptxas` to learn which version of PTX to produce. The interpreter's executable may be
-            // outside its folders of modules, so add its folder.
-            toolchain: interpreter.folders.iter().cloned().chain(home).collect(),
+            // Triton runs its own `ptxas` to learn which version of PTX to produce.
+            toolchain: interpreter.folders.iter().cloned().chain(interpreter.home()).collect(),
         })
     }
 
@@ -118,14 +115,15 @@ enum Failed {
 
 /// Returns the request for all kernels that the plan launches, as JSON.
 fn request(task: &BuildTask, folders: &[PathBuf]) -> Result<String, Failed> {
-    let Some(first) = &task.first else {
+    let Some((recorded, first)) = task.recorded.as_ref().and_then(|it| Some((it, it.entries.first()?)))
+    else {
         return Err(Failed::Entry(
             "the job has no entry that shows the types of the kernels' parameters".to_owned(),
         ));
     };
-    let (arguments, outputs) = call(first).map_err(Failed::Entry)?;
+    let (arguments, outputs) = call(first, &recorded.signature).map_err(Failed::Entry)?;
     let resolved = resolve(&task.launch, &arguments, &outputs)
-        .map_err(|error| Failed::Candidate(format!("{}: {error}", first.path.display())))?;
+        .map_err(|error| Failed::Candidate(format!("{}: {error}", first.display())))?;
     let mut kernels: Vec<Kernel> = Vec::new();
     for step in &resolved.steps {
         let kernel = kernel(step, &arguments, &outputs);
@@ -149,11 +147,11 @@ fn request(task: &BuildTask, folders: &[PathBuf]) -> Result<String, Failed> {
 }
 
 /// Reads the first entry. Returns its arguments and outputs.
-fn call(first: &FirstCall) -> Result<(Vec<Argument>, Vec<OutputTensor>), String> {
-    let failed = |error: &dyn std::error::Error| format!("{}: {}", first.path.display(), chain(error));
-    let capture = CaptureFile::open(&first.path).map_err(|error| failed(&error))?;
+fn call(first: &Path, signature: &Signature) -> Result<(Vec<Argument>, Vec<OutputTensor>), String> {
+    let failed = |error: &dyn std::error::Error| format!("{}: {}", first.display(), chain(error));
+    let capture = CaptureFile::open(first).map_err(|error| failed(&error))?;
     let entry = Entry::from_value(capture.root()).map_err(|error| failed(&error))?;
-    let arguments = bind(&entry, &first.signature).map_err(|error| failed(&error))?;
+    let arguments = bind(&entry, signature).map_err(|error| failed(&error))?;
     let outputs = judged(&entry, &arguments).map_err(|error| failed(&error))?;
     Ok((arguments, outputs))
 }

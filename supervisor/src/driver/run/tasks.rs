@@ -6,7 +6,7 @@ use opt_shared::ids::{CandidateId, EntryId};
 use opt_shared::language::Language;
 use opt_shared::launch::Launch;
 use opt_shared::message::{
-    BuildTask, Callee, Depth, EntryRef, FirstCall, HiddenPaths, ProfileTask, Task, VerifyTask, Work,
+    BuildTask, Callee, Depth, EntryRef, HiddenPaths, ProfileTask, RecordedCalls, Task, VerifyTask, Work,
 };
 use opt_shared::settings::{ProfileEntries, ProfileSettings};
 use opt_shared::stage::Stage;
@@ -33,8 +33,13 @@ impl Agenda<'_> {
         let work = match stage {
             Stage::Build => {
                 let (candidate, facts) = self.plan_and_facts(candidate)?;
-                let (launch, first) = match candidate.source.language {
-                    Language::TritonDevice => ((*candidate.launch).clone(), first_call(facts)),
+                let (launch, recorded) = match candidate.source.language {
+                    Language::TritonDevice => {
+                        ((*candidate.launch).clone(), self.recorded_calls(candidate, facts, 1))
+                    }
+                    Language::TorchCompile => {
+                        (Launch::default(), self.recorded_calls(candidate, facts, usize::MAX))
+                    }
                     _ => (Launch::default(), None),
                 };
                 Work::Build(BuildTask {
@@ -44,7 +49,7 @@ impl Agenda<'_> {
                     capability: self.capability,
                     build: (*candidate.build).clone(),
                     launch,
-                    first,
+                    recorded,
                     memory: batch.unwrap_or_else(|| candidate.build.memory_for(candidate.source.language)),
                     artifacts: self.folder.artifacts(),
                     artifacts_room: self.plan.run.max_artifacts.saturating_sub(self.libraries.bytes()),
@@ -121,6 +126,21 @@ impl Agenda<'_> {
         }
     }
 
+    /// Returns the first entries of a candidate's job, at most `count`. `None` if the job has no signature.
+    fn recorded_calls(
+        &self,
+        candidate: &CandidatePlan,
+        facts: &JobFacts,
+        count: usize,
+    ) -> Option<RecordedCalls> {
+        Some(RecordedCalls {
+            entries: facts.entries.iter().take(count).map(|fact| fact.entry.path.clone()).collect(),
+            signature: facts.signature.clone()?,
+            function: facts.function.clone(),
+            threads: candidate.limits.threads_on(self.cores),
+        })
+    }
+
     fn plan_and_facts(&self, candidate: CandidateId) -> Option<(&CandidatePlan, &JobFacts)> {
         let plan = self.plan.candidate(candidate)?;
         Some((plan, self.facts.get(plan.job.index())?))
@@ -130,7 +150,7 @@ impl Agenda<'_> {
     /// signature (or, for a recorded function, the function's name) is unknown.
     pub(crate) fn callee(&self, candidate: CandidateId) -> Option<Callee> {
         let (plan, facts) = self.plan_and_facts(candidate)?;
-        let is_recorded = plan.source.language == Language::Torch;
+        let is_recorded = !plan.source.language.has_sources();
         Some(Callee {
             candidate: plan.name.clone(),
             artifact: self
@@ -150,11 +170,6 @@ impl Agenda<'_> {
             form: if is_recorded { Form::Recorded } else { Form::Settled },
         })
     }
-}
-
-fn first_call(facts: &JobFacts) -> Option<FirstCall> {
-    let path = facts.entries.first()?.entry.path.clone();
-    Some(FirstCall { path, signature: facts.signature.clone()? })
 }
 
 fn count_of(entries: &[EntryRef]) -> u32 {

@@ -43,7 +43,9 @@ pub fn needed<'p>(candidates: impl Iterator<Item = &'p CandidatePlan>) -> Vec<Ho
     let programs: BTreeSet<(&str, &str, &str)> = candidates
         .filter_map(|it| match it.source.language.kind().toolchain {
             Toolchain::Cc => Some(("C", "cc", it.build.cc.as_str())),
-            Toolchain::Cxx | Toolchain::TorchExtension => Some(("C++", "cxx", it.build.cxx.as_str())),
+            Toolchain::Cxx | Toolchain::TorchExtension | Toolchain::TorchCompiler => {
+                Some(("C++", "cxx", it.build.cxx.as_str()))
+            }
             _ => None,
         })
         .collect();

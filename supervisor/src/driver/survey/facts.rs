@@ -15,7 +15,6 @@ use opt_shared::batch::{Share, compose};
 use opt_shared::capture::{CaptureFile, DType, FileIdentity, Storage};
 use opt_shared::causes::{chain, is_shortage};
 use opt_shared::ids::EntryId;
-use opt_shared::language::Language;
 use opt_shared::message::EntryRef;
 use opt_shared::numbers::EntryNumbers;
 use opt_shared::units::Bytes;
@@ -88,12 +87,13 @@ impl JobFacts {
             (1, Some(name)) => Some(name.to_string()),
             _ => None,
         };
-        if facts.function.is_none() && job.candidates.iter().any(|it| it.source.language == Language::Torch) {
-            problems.push(
-                "candidates in the language `torch` call the recorded function, but the captures do not all name the \
-                 same one (`function_name`)"
-                    .to_owned(),
-            );
+        let mut languages = job.candidates.iter().map(|it| it.source.language);
+        if let Some(language) = languages.find(|it| !it.has_sources()).filter(|_| facts.function.is_none()) {
+            problems.push(format!(
+                "candidates in the language `{}` call the recorded function, but the captures do not all name the same \
+                 one (`function_name`)",
+                language.name()
+            ));
         }
         match builder.finish() {
             Ok(signature) => facts.signature = Some(signature),

@@ -8,17 +8,18 @@ use crate::runner::control::{ControlPage, Phase};
 use crate::runner::frame::{Setup, WireCall};
 use crate::runner::python::{self, Interpreter};
 
-/// Loads the module for entries with these calls and argument counts. The error says what failed; for an exception
-/// in the module, it is the exception's text.
+/// Loads the module, or the graphs in `libraries`, for entries with these calls and argument counts. The error says what
+/// failed; for an exception in the module, it is the exception's text.
 pub(super) fn load(
     interpreter: Interpreter,
     setup: &Setup,
     artifact: OwnedFd,
+    libraries: &[OwnedFd],
     entries: &[(WireCall, usize)],
     page: &ControlPage,
 ) -> Result<Loaded, String> {
     page.phase.store(Phase::Loading as u32, Ordering::SeqCst);
-    let calls = python::load(interpreter, setup, artifact, entries)?;
+    let calls = python::load(interpreter, setup, artifact, libraries, entries)?;
     page.phase.store(Phase::Loaded as u32, Ordering::SeqCst);
     Ok(Loaded {
         run: python::run,

@@ -66,10 +66,10 @@ pub(super) fn load(setup: &Setup, given: LoadInputs, page: &ControlPage) -> Resu
             dlopen::load_over_libtorch(setup, artifact, libraries, arity, page).map_err(cudart::explain)
         }
         (Launcher::Libtorch, _) => dlopen::load_over_libtorch(setup, artifact, libraries, arity, page),
-        (Launcher::Interpreter | Launcher::Triton, Some(interpreter)) => {
-            interpreter::load(interpreter, setup, artifact, &calls, page)
+        (Launcher::Interpreter | Launcher::Triton | Launcher::Graphs, Some(interpreter)) => {
+            interpreter::load(interpreter, setup, artifact, &libraries, &calls, page)
         }
-        (Launcher::Interpreter | Launcher::Triton, None) => {
+        (Launcher::Interpreter | Launcher::Triton | Launcher::Graphs, None) => {
             Err("there is no interpreter in this process".to_owned())
         }
         (Launcher::Kernel, _) => {

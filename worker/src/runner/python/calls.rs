@@ -3,10 +3,11 @@
 //! The *driver* is `driver.py`, the Python code that the interpreter runs. Its class `Driver` loads the module.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::ffi::{c_int, c_long, c_void};
 use std::fs::File;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
 use opt_shared::units::Bytes;
@@ -71,10 +72,13 @@ pub(in crate::runner) fn load(
     interpreter: Interpreter,
     setup: &Setup,
     artifact: OwnedFd,
+    libraries: &[OwnedFd],
     entries: &[(WireCall, usize)],
 ) -> Result<Calls, String> {
-    let source = read(&File::from(artifact)).map_err(|error| format!("reading the module: {error}"))?;
+    let source = setup.module.as_ref().map(|_| read(&File::from(artifact))).transpose();
+    let source = source.map_err(|error| format!("reading the module: {error}"))?.unwrap_or_default();
     let name = setup.module.as_deref().unwrap_or_default();
+    let graphs = graphs(setup, libraries);
     let Interpreter { api, driver } = interpreter;
     // SAFETY: the lock has been held since `ready`. No null is passed on, and no object is released twice. The answer
     // is never released, because entries refer to its parts. After an early error nothing is released, because the
@@ -89,6 +93,7 @@ pub(in crate::runner) fn load(
             text(name),
             text(&setup.symbol),
             (api.integer)(c_long::from(setup.threads)),
+            text(&graphs),
             texts,
         ];
         if method.is_null() || arguments.iter().any(|argument| argument.is_null()) {
@@ -111,6 +116,14 @@ pub(in crate::runner) fn load(
         }
         read_answer(api, answer, entries)
     }
+}
+
+/// Returns the paths of the graphs by their keys, as JSON. Empty if there are none.
+fn graphs(setup: &Setup, libraries: &[OwnedFd]) -> String {
+    let path = |library: &OwnedFd| format!("/proc/self/fd/{}", library.as_raw_fd());
+    let pairs = setup.libraries.iter().zip(libraries).map(|(key, library)| (key, path(library)));
+    let paths: BTreeMap<&String, String> = pairs.collect();
+    if paths.is_empty() { String::new() } else { serde_json::json!(paths).to_string() }
 }
 
 /// Reads the whole file. Does not use the position of the open file, because other runners share it.

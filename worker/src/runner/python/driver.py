@@ -154,23 +154,6 @@ def function_of(module, symbol):
     return found
 
 
-def recorded_function(name):
-    """Returns the function that a capture names. It is looked up in torch only, not in modules that torch imports."""
-    first, *rest = name.split(".")
-    found = torch if first == "torch" and rest else None
-    for part in rest:
-        home = found.__name__ if isinstance(found, types.ModuleType) else getattr(type(found), "__module__", "")
-        if isinstance(found, type):
-            home = found.__module__
-        if not (home == "torch" or home.startswith("torch.")):
-            found = None
-            break
-        found = getattr(found, part, None)
-    if not callable(found) or isinstance(found, type):
-        raise LookupError(f"the captures name `{name}`, which is not a function of this version of torch")
-    return found
-
-
 class State:
     """The recorded parameters and buffers of a model: the arguments whose names in the captures begin with `self.`.
 
@@ -340,47 +323,6 @@ def are_equal(tensor, other):
     return torch.allclose(tensor, other, rtol=8 * torch.finfo(tensor.dtype).eps, atol=0, equal_nan=True)
 
 
-class CallSource:
-    """Builds the source of a function that makes the call of one entry, and the values that the source refers to."""
-
-    def __init__(self, tensors):
-        self.values = {}
-        self.index_of = {tensor: index for index, tensor in enumerate(tensors)}
-
-    def value(self, value):
-        name = f"v{len(self.values)}"
-        self.values[name] = value
-        return name
-
-    def part(self, part):
-        """Returns an expression for a part of the call."""
-        if part == "none":
-            return "None"
-        ((kind, it),) = part.items()
-        if kind == "tensor":
-            return f"tensor(t{self.index_of[it]})"
-        if kind == "list":
-            return "[" + ", ".join(map(self.part, it)) + "]"
-        if kind == "tuple":
-            return "(" + "".join(self.part(item) + ", " for item in it) + ")"
-        if kind == "float":
-            return self.value(float(it))
-        if kind == "torch":
-            return self.value(getattr(torch, it))
-        if kind == "device":
-            return self.value(torch.device(it))
-        return self.value(it)
-
-    def arguments(self, call, left_out=()):
-        """Returns the expressions of the call's arguments, without those at the places `left_out`."""
-        parts = [self.part(part) for place, part in enumerate(call["positional"]) if place not in left_out]
-        if call["named"]:
-            # Names come from a capture and need not be valid identifiers.
-            named = ", ".join(f"{self.value(name)}: {self.part(part)}" for name, part in call["named"])
-            parts.append("**{" + named + "}")
-        return parts
-
-
 def caller(function, entry, destination, state=None, kept=True):
     """Returns a function that makes the call of an entry. Without `kept`, it neither sets the state nor copies returned outputs."""
     text = CallSource(entry["tensors"])
@@ -435,11 +377,36 @@ def caller(function, entry, destination, state=None, kept=True):
     return names["call"]
 
 
+class Graphs:
+    """The compiled calls of a recorded function, each in a shared library that is loaded once."""
+
+    def __init__(self, paths, symbol):
+        self.paths = json.loads(paths)
+        self.symbol = symbol
+        self.loaded = {}
+
+    def call_of(self, entry):
+        """Returns the function that makes the call of an entry. It takes all tensors of the call, in order."""
+        key = entry["graph"]
+        if key not in self.loaded:
+            if key not in self.paths:
+                raise LookupError(f"`{self.symbol}` was not compiled for this call")
+            graph = torch._C._aoti.AOTIModelContainerRunnerCpu(self.paths[key], 1)
+            # The attribute keeps the library loaded.
+            self.loaded[key] = lambda *tensors, run=graph.run: run(list(tensors))
+        return self.loaded[key]
+
+
+def flat(entry):
+    """Returns the entry with a call that passes only tensors, by position."""
+    return {**entry, "call": {"positional": [{"tensor": tensor} for tensor in entry["tensors"]], "named": []}}
+
+
 class Driver:
     """The object whose methods the runner calls."""
 
-    def load(self, source, name, symbol, threads, entries):
-        """Loads a candidate for these entries, or the recorded function if no module is named.
+    def load(self, source, name, symbol, threads, graphs, entries):
+        """Loads a candidate for these entries. If no module is named, it is the recorded function, or its compiled calls if there are `graphs`.
 
         Returns an error text or None, whether the candidate returns its outputs, the calls of the entries, and their plan calls.
         """
@@ -453,8 +420,13 @@ class Driver:
                 inputs, outputs = len(entries[0]["call"]["positional"]), len(entries[0]["outputs"])
                 destination = takes_outputs(function, symbol, inputs - len(state.places if state else ()), outputs)
             else:
-                function, plan, destination, state = recorded_function(symbol), None, False, None
-            calls = tuple(caller(function, entry, destination, state) for entry in entries)
+                plan, destination, state = None, False, None
+                function = None if graphs else recorded_function(symbol)
+            if graphs:
+                opened = Graphs(graphs, symbol)
+                calls = tuple(caller(opened.call_of(entry), flat(entry), destination) for entry in entries)
+            else:
+                calls = tuple(caller(function, entry, destination, state) for entry in entries)
             plans = tuple(caller(plan, entry, destination, state, kept=False) for entry in entries) if callable(plan) else ()
             gc.collect()
             gc.freeze()

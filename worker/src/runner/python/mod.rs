@@ -22,7 +22,7 @@ pub(super) use self::calls::{load, plan, run, take_raised};
 use super::frame::Python;
 use super::loader::loader_error;
 
-const DRIVER: &str = include_str!("driver.py");
+const DRIVER: &str = concat!(include_str!("recorded_call.py"), include_str!("driver.py"));
 
 /// The process's interpreter, ready to load a candidate. It lives as long as the process.
 #[derive(Clone, Copy)]

@@ -65,11 +65,17 @@ impl Callable {
             }
             Launcher::Interpreter
             | Launcher::Triton
+            | Launcher::Graphs
             | Launcher::Dlopen
             | Launcher::CudaRuntime
             | Launcher::Kernel => found,
         };
-        let libraries = Libraries::find(&file, &library_path, copies);
+        let libraries = if callee.launcher == Launcher::Graphs {
+            Libraries::of_graphs(&file, copies)
+                .map_err(|source| SessionError::Artifact { candidate: candidate(), source })?
+        } else {
+            Libraries::find(&file, &library_path, copies)
+        };
         let mut readable: Vec<PathBuf> = interpreter.iter().flat_map(|it| it.folders.clone()).collect();
         if callee.launcher.needs_python() {
             readable.extend(TORCH_FILES.map(PathBuf::from));
@@ -136,7 +142,8 @@ impl Callable {
             shared: outputs + materialised,
             of_worker: placed::of_worker(entries),
             mapped: sum(Placed::mapped_bytes)
-                + if self.interpreter.is_some() { PYTHON_FILES } else { self.libraries.bytes() },
+                + self.libraries.bytes()
+                + if self.interpreter.is_some() { PYTHON_FILES } else { Bytes::ZERO },
             tasks: limits.processes.unwrap_or_else(|| policy::tasks(self.threads)),
         }
     }

@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ use std::path::{Path, PathBuf};
 use opt_shared::units::Bytes;
 
 use super::elf::{Dynamic, other_machine};
+use crate::graphs;
 use crate::runner::frame::MAX_LIBRARIES;
 
 /// A library that some code generators leave out of `DT_NEEDED`, because the programs that usually load their artifacts
@@ -64,6 +66,13 @@ impl Libraries {
             search.add(TVM_FFI);
         }
         search.libraries
+    }
+
+    /// Copies each graph of an artifact to an unnamed file in the folder `copies`. Its name is its key.
+    pub(crate) fn of_graphs(artifact: &File, copies: &Path) -> io::Result<Self> {
+        let copied = |(name, range)| Ok(Library { name, file: copy(artifact, range, copies)? });
+        let found = graphs::read(artifact)?.into_iter().map(copied).collect::<io::Result<_>>()?;
+        Ok(Self { found, ..Self::default() })
     }
 
     pub(crate) fn as_slice(&self) -> &[Library] {
@@ -153,7 +162,7 @@ fn open(path: &Path) -> io::Result<File> {
 }
 
 /// The loader opens the descriptor's path again as the runner's user. If runners have their own users, a file that not
-/// all users may read is copied into an unnamed file, which disappears with its last descriptor.
+/// all users may read is copied.
 fn readable_by_runners(file: File, copies: &Path) -> io::Result<File> {
     let metadata = file.metadata()?;
     let runners_have_own_users = rustix::process::geteuid().is_root();
@@ -163,6 +172,12 @@ fn readable_by_runners(file: File, copies: &Path) -> io::Result<File> {
     if MAX_LIBRARY < Bytes::new(metadata.len()) {
         return Err(io::Error::other(format!("it is larger than {MAX_LIBRARY}")));
     }
+    copy(&file, 0..metadata.len(), copies)
+}
+
+/// Copies a part of a file to an unnamed file in the folder `copies`, which disappears with its last descriptor. Opens
+/// the copy for reading.
+fn copy(file: &File, part: Range<u64>, copies: &Path) -> io::Result<File> {
     let copy = std::fs::OpenOptions::new()
         .read(true)
         .write(true)
@@ -170,14 +185,16 @@ fn readable_by_runners(file: File, copies: &Path) -> io::Result<File> {
         .mode(0o600)
         .open(copies)?;
     let mut buffer = vec![0u8; 256 * 1024];
-    let mut at = 0;
-    loop {
-        let length = file.read_at(&mut buffer, at)?;
+    let mut done = 0;
+    let size = part.end - part.start;
+    while done < size {
+        let most = buffer.len().min(Bytes::new(size - done).to_usize());
+        let length = file.read_at(&mut buffer[..most], part.start + done)?;
         if length == 0 {
             break;
         }
-        copy.write_all_at(&buffer[..length], at)?;
-        at += length as u64;
+        copy.write_all_at(&buffer[..length], done)?;
+        done += length as u64;
     }
     copy.set_permissions(std::fs::Permissions::from_mode(0o444))?;
     // With a writable descriptor, a runner could change the library for the next one.

@@ -114,7 +114,8 @@ impl<'b> HostSession<'b> {
         for (number, (entry, outputs)) in entries.iter().zip(outputs).enumerate() {
             let mut setup = entry.setup(outputs.wire());
             if let Some(form) = callable.form() {
-                let call = wire_call(entry.as_ref(), &callable.callee.signature, form);
+                let call =
+                    wire_call(entry.as_ref(), &callable.callee.signature, form, callable.callee.launcher);
                 setup.call = Some(call.map_err(|error| RunnerError::Setup { text: chain(&error) })?);
             }
             let mut descriptors = entry.descriptors(outputs.descriptor());

@@ -4,8 +4,10 @@ use opt_shared::arguments::{
     ArgumentValue, BindError, Call, Entry, EntryError, Form, Signature, call, returned,
 };
 use opt_shared::capture::Tensor;
+use opt_shared::language::Launcher;
 use serde::Serialize;
 
+use crate::graphs::CallForm;
 use crate::recorded::Recorded;
 use crate::runner::frame::WireCall;
 
@@ -29,6 +31,9 @@ struct CallText<'a> {
     outputs: Vec<Output<'a>>,
     /// Empty in the recorded form.
     state: Vec<State<'a>>,
+    /// The key of the compiled call, if the launcher needs one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    graph: Option<String>,
 }
 
 /// An argument that is a parameter, a buffer or an attribute of a recorded model.
@@ -57,6 +62,7 @@ pub(super) fn wire_call(
     recorded: &Recorded,
     signature: &Signature,
     form: Form,
+    launcher: Launcher,
 ) -> Result<WireCall, CallError> {
     let name = || recorded.name.clone();
     let entry = Entry::from_value(recorded.capture.root())
@@ -74,8 +80,11 @@ pub(super) fn wire_call(
         expanded: expanded(&output.tensor),
     });
     let state = if form == Form::Settled { state(recorded, signature) } else { Vec::new() };
-    let wire = CallText { call, tensors: &tensors, outputs: outputs.collect(), state };
-    let text = serde_json::to_string(&wire).map_err(|source| CallError::Text { entry: name(), source })?;
+    let text_error = |source| CallError::Text { entry: name(), source };
+    let key = (launcher == Launcher::Graphs).then(|| CallForm::new(&call, &recorded.arguments).key());
+    let graph = key.transpose().map_err(text_error)?;
+    let wire = CallText { call, tensors: &tensors, outputs: outputs.collect(), state, graph };
+    let text = serde_json::to_string(&wire).map_err(text_error)?;
     Ok(WireCall { text, tensors })
 }
 
@@ -108,7 +117,7 @@ mod tests {
     fn wire_call_names_tensors_and_outputs() {
         let (entries, signature) = entries_of("torch_nn_functional_embedding", &[0]);
         let recorded = Recorded::open(&entries[0], &signature).expect("a fixture");
-        let wire = wire_call(&recorded, &signature, Form::Settled).expect("a call");
+        let wire = wire_call(&recorded, &signature, Form::Settled, Launcher::Interpreter).expect("a call");
         let text: serde_json::Value = serde_json::from_str(&wire.text).expect("JSON");
         assert_eq!(wire.tensors, [0, 1]);
         assert_eq!(text["call"]["positional"][0]["tensor"], 0, "{text}");

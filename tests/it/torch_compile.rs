@@ -1,0 +1,94 @@
+//! The recorded function, compiled by PyTorch, as a baseline. The tests need an interpreter with torch.
+
+use std::process::Command;
+
+use opt_tests::{Scenario, Summary, data, repository};
+
+use crate::python_kernels::interpreter;
+
+fn head(stages: &str, more: &str) -> Option<String> {
+    let python = interpreter()?;
+    Some(format!(
+        "[run]\nstages = {stages}\n[limits]\nthreads = 1\n[profile]\nentry_timeout = \"500ms\"\n[build]\npython = {python:?}\n{more}"
+    ))
+}
+
+fn job(name: &str, captures: &str, more: &str) -> String {
+    format!("[[job]]\nname = {name:?}\ncaptures = {:?}\nbaseline = \"torch.compile\"\n{more}", data(captures))
+}
+
+/// Compiled calls are timed beside the function itself and a kernel in C. Calls that change an argument are compiled
+/// too.
+#[test]
+fn compiled_function_is_a_baseline() {
+    let naive = repository().join("configs/demo/softmax/naive.c");
+    let candidates = format!(
+        "entries = [\"entry_000001.pt\"]\n[[job.candidate]]\nlanguage = \"torch\"\n[[job.candidate]]\nsources = [{naive:?}]\n"
+    );
+    let Some(head) = head("[\"build\", \"verify\", \"profile\"]", "") else { return };
+    let plan = head
+        + &job("softmax", "demo/torch_nn_functional_softmax", &candidates)
+        + &job("add_", "changed/add_", "");
+    let scenario = Scenario::with_plan(&plan);
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    for (job, name) in
+        [("softmax", "torch.compile"), ("softmax", "torch"), ("softmax", "naive"), ("add_", "torch.compile")]
+    {
+        let it = summary.candidate(job, name);
+        outcome.expect_equal(it["status"].as_str(), Some("PASSED"), format_args!("{name}: {}", it["detail"]));
+        let timed = it["profile"]["median_time_ms"].as_f64().is_some_and(|it| 0.0 < it);
+        outcome.expect(timed, format_args!("{job}/{name} is timed: {}", it["profile"]));
+    }
+    let compiled = summary.candidate("softmax", "torch.compile");
+    outcome.expect_equal(compiled["verify"]["output"].as_str(), Some("returned"), "the output");
+    let compiler = compiled["build"]["compiler"].as_str().unwrap_or_default();
+    outcome.expect(compiler.contains("with torch") && compiler.ends_with(", compiled"), compiler);
+    scenario.run(&["repro", "runs/plan", "softmax/torch.compile", "--entry", "entry_000001"]).expect_exit(0);
+}
+
+#[test]
+fn compiled_function_needs_a_working_compiler() {
+    let Some(head) = head("[\"build\"]", "cxx = \"/bin/false\"\n") else { return };
+    let scenario = Scenario::with_plan(&(head + &job("relu", "captures/torch_nn_functional_relu", "")));
+    let outcome = scenario.run(&["run", "plan.toml"]);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    let it = summary.candidate("relu", "torch.compile");
+    outcome.expect_equal(it["status"].as_str(), Some("COMPILE_ERROR"), "the status");
+    let detail = it["detail"].as_str().unwrap_or_default();
+    outcome.expect(detail.contains("No working C++ compiler") && detail.contains("/bin/false"), detail);
+}
+
+/// Matrices of complex numbers have no compiled product.
+#[test]
+fn operation_without_a_compiled_form_is_named() {
+    let Some(head) = head("[\"build\"]", "") else { return };
+    let captures = job("matmul", "captures/torch_matmul", "entries = [\"entry_000007.pt\"]\n");
+    let scenario = Scenario::with_plan(&(head + &captures));
+    let outcome = scenario.run(&["run", "plan.toml"]);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    let it = summary.candidate("matmul", "torch.compile");
+    outcome.expect_equal(it["status"].as_str(), Some("COMPILE_ERROR"), "the status");
+    let detail = it["detail"].as_str().unwrap_or_default();
+    outcome.expect(detail.contains("there is no compiled form of aten::"), detail);
+}
+
+#[test]
+fn too_many_different_calls_are_refused() {
+    let Some(head) = head("[\"build\"]", "") else { return };
+    let scenario = Scenario::with_plan(
+        &(head + "[[job]]\nname = \"relu\"\ncaptures = \"captures\"\nbaseline = \"torch.compile\"\n"),
+    );
+    let folder = scenario.path().join("captures");
+    std::fs::create_dir(&folder).expect("ours");
+    let record = "import sys, torch\nfor size in range(1, 34):\n    x = torch.ones(size)\n    torch.save({'function_name': 'torch.relu', \
+                  'args': [x], 'kwargs': {}, 'output': x}, f'{sys.argv[1]}/entry_{size:06}.pt')";
+    let python = interpreter().expect("found before");
+    let made = Command::new(python).args(["-c", record]).arg(&folder).status().expect("python starts");
+    assert!(made.success());
+    let outcome = scenario.run(&["run", "plan.toml"]);
+    let summary = Summary::read(&scenario.run_folder(), &outcome);
+    let it = summary.candidate("relu", "torch.compile");
+    outcome.expect_equal(it["status"].as_str(), Some("COMPILE_ERROR"), "the status");
+    let detail = it["detail"].as_str().unwrap_or_default();
+    outcome.expect(detail.contains("33 different calls, and at most 32 are compiled"), detail);
+}
