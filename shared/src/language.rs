@@ -88,6 +88,11 @@ pub enum ArtifactKind {
 impl ArtifactKind {
     pub const ALL: [Self; 5] = [Self::SharedLibrary, Self::Ptx, Self::Cubin, Self::Module, Self::Graphs];
 
+    /// True if runners load machine code from the file.
+    pub const fn is_machine_code(self) -> bool {
+        matches!(self, Self::SharedLibrary | Self::Graphs)
+    }
+
     /// The name of an artifact's file in the run's folder of artifacts. `digest` is that of the file, in hex.
     pub fn file_name(self, digest: &str) -> String {
         format!("{digest}.{}", self.suffix())
@@ -214,9 +219,10 @@ impl Language {
         matches!(self, Self::Triton | Self::TritonDevice)
     }
 
-    /// True if a build runs the candidate's own code, which could then end the compiler's process.
+    /// True if a build runs code that the candidate or its captures choose, which could then end the compiler's process.
+    /// A capture chooses the function that is compiled.
     pub fn build_runs_source(self) -> bool {
-        self == Self::TritonDevice
+        matches!(self, Self::TritonDevice | Self::TorchCompile)
     }
 
     /// True if candidates in this language have no host code. The worker then launches them on a device, as the plan

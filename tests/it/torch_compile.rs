@@ -58,6 +58,43 @@ fn compiled_function_needs_a_working_compiler() {
     outcome.expect(detail.contains("No working C++ compiler") && detail.contains("/bin/false"), detail);
 }
 
+/// Tensors in a list and by name, a negated view of complex numbers, and a call that is made twice.
+const CALLS: &str = "
+import sys, torch
+def record(job, number, name, *args, **kwargs):
+    function = eval(name)
+    capture = {'function_name': name, 'args': list(args), 'kwargs': kwargs, 'output': function(*args, **kwargs)}
+    torch.save(capture, f'{sys.argv[1]}/{job}/entry_{number:06}.pt')
+a, b = torch.randn(3, 8), torch.randn(5, 8)
+record('cat', 1, 'torch.cat', [a, b], dim=0)
+record('cat', 2, 'torch.cat', [b, a], dim=0)
+record('cat', 3, 'torch.cat', [a + 1, b], dim=0)
+lazy = torch.randn(6, 4, dtype=torch.complex64).conj().imag
+assert lazy.is_neg() and lazy.stride() == (8, 2)
+record('addcmul', 1, 'torch.addcmul', lazy, tensor1=torch.randn(6, 4), tensor2=torch.randn(1, 4), value=0.5)
+";
+
+#[test]
+fn compiled_calls_get_their_own_arguments() {
+    let Some(head) = head("[\"build\", \"verify\"]", "") else { return };
+    let head = head.replace("threads = 1", "threads = 2");
+    let jobs = ["cat", "addcmul"];
+    let captures = jobs
+        .map(|name| format!("[[job]]\nname = {name:?}\ncaptures = {name:?}\nbaseline = \"torch.compile\"\n"));
+    let scenario = Scenario::with_plan(&(head + &captures.concat()));
+    for name in jobs {
+        std::fs::create_dir(scenario.path().join(name)).expect("ours");
+    }
+    let python = interpreter().expect("found before");
+    let made = Command::new(python).args(["-c", CALLS]).arg(scenario.path()).status().expect("python starts");
+    assert!(made.success());
+    let (outcome, summary) = scenario.run_plan(0, &[]);
+    for name in jobs {
+        let it = summary.candidate(name, "torch.compile");
+        outcome.expect_equal(it["status"].as_str(), Some("PASSED"), format_args!("{name}: {}", it["detail"]));
+    }
+}
+
 /// Matrices of complex numbers have no compiled product.
 #[test]
 fn operation_without_a_compiled_form_is_named() {

@@ -6,13 +6,17 @@
 //! ```
 //! Numbers are 64-bit and little-endian. A key is the digest of a call, as 64 hexadecimal digits.
 
+use std::borrow::Cow;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
 use opt_shared::arguments::{Argument, ArgumentValue, Call};
+use opt_shared::capture::contiguous_strides;
 use serde::Serialize;
+
+use crate::recorded::is_materialised;
 
 /// The most different calls of a job that are compiled. Each is a descriptor of every runner.
 pub(crate) const MAX_GRAPHS: usize = crate::runner::frame::MAX_LIBRARIES;
@@ -33,7 +37,7 @@ struct TensorForm<'a> {
     index: usize,
     dtype: &'static str,
     shape: &'a [u64],
-    stride: &'a [u64],
+    stride: Cow<'a, [u64]>,
 }
 
 impl<'a> CallForm<'a> {
@@ -43,7 +47,11 @@ impl<'a> CallForm<'a> {
                 index,
                 dtype: tensor.dtype.name(),
                 shape: &tensor.shape,
-                stride: &tensor.stride,
+                stride: if is_materialised(tensor) {
+                    contiguous_strides(&tensor.shape).into()
+                } else {
+                    (&tensor.stride).into()
+                },
             }),
             _ => None,
         });
@@ -66,8 +74,8 @@ pub(crate) fn read(artifact: &File) -> io::Result<Vec<(String, Range<u64>)>> {
         return Err(bad("its first bytes differ"));
     }
     let count = usize::try_from(number(count)).unwrap_or(usize::MAX);
-    if MAX_GRAPHS < count {
-        return Err(bad("it has too many calls"));
+    if !(1..=MAX_GRAPHS).contains(&count) {
+        return Err(bad("it has no call, or too many"));
     }
     let mut table = vec![0; count * (KEY + NUMBER)];
     artifact.read_exact_at(&mut table, start.len() as u64).map_err(|_| bad("its table is cut off"))?;
@@ -127,6 +135,7 @@ mod tests {
         let many = vec![(one.as_str(), &b""[..]); MAX_GRAPHS + 1];
         assert!(read(&file(&packed(&many[1..]))).is_ok() && read(&file(&packed(&many))).is_err());
         assert!(read(&file(&packed(&[(&"é".repeat(32), b"")]))).is_err());
+        assert!(read(&file(&packed(&[]))).is_err());
     }
 
     proptest! {

@@ -25,22 +25,22 @@ const WORTH_RECYCLING: Bytes = Bytes::mib(16);
 /// How long memory must be missing (`check_for_gap`) before that is reported. Freed pages stay in per-CPU lists for
 /// seconds before Linux counts them as available.
 const GAP_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long no spare is started after Linux reported memory pressure, or after a spare was ended because a limit was
-/// exceeded or pages were swapped out. The policy row `pressure` is not repeated for as long, because Linux repeats its
-/// report every two seconds while it is short of memory.
+/// No spare (a worker that is started in advance) is started for this long after Linux reported memory pressure, or
+/// after a spare was ended because a limit was exceeded or pages were swapped out. The policy row `pressure` is not
+/// repeated during the same time, because Linux repeats its report every two seconds while it is short of memory.
 const PRESSURE_QUIET: Duration = Duration::from_secs(60);
-/// How long the memory of an idle worker that was told to end is awaited before another process is ended.
+/// How long to wait for the memory of an idle worker that was told to end, before another process is ended.
 const DRAINED_MEMORY_DELAY: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Machine {
     /// `MemAvailable` and the memory that this run owed in the first sample.
     first: Option<(Bytes, Bytes)>,
-    /// Since when more memory than the floor has been missing that this run does not owe.
+    /// The time since which the missing memory that this run does not owe has exceeded the floor.
     gap_since: Option<Moment>,
     /// Whether that gap has been reported.
     gap_reported: bool,
-    /// What was swapped out when swapping was last reported. Zero again as soon as nothing is swapped.
+    /// How much was swapped out when swapping was last reported. Zero again as soon as nothing is swapped.
     swapped: Bytes,
     pressure_reported_at: Option<Moment>,
 }
@@ -72,7 +72,7 @@ impl Core {
         }
     }
 
-    /// Looks for memory that is missing since the first sample and that this run does not owe.
+    /// Looks for memory that has gone missing since the first sample and that this run does not owe.
     fn check_for_gap(&mut self, now: Moment, sample: &Sample) {
         let Some(available) = sample.available else { return };
         let owed = self.ledger.owed().host;
@@ -113,7 +113,7 @@ impl Core {
             let owed = self.ledger.owed().sum();
             self.policy(
                 "pressure",
-                "processes of this machine wait for memory: spare workers are ended".to_owned(),
+                "processes on this machine are waiting for memory: spare workers are ended".to_owned(),
                 vec![("owed_bytes", owed.get())],
             );
         }
@@ -133,7 +133,7 @@ impl Core {
             }
             CeilingScope::Device => (
                 KillReason::DeviceCeiling { owed, ceiling },
-                "the process tree holds more on the device than its ceiling",
+                "the process tree holds more memory on the device than its ceiling allows",
             ),
         };
         Some(ExceededLimit { scope: Some(scope), reason, text, numbers })

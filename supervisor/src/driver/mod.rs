@@ -15,8 +15,6 @@ pub mod survey;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use opt_shared::language::ArtifactKind;
-
 use self::answer::endpoints::Endpoints;
 use self::answer::forecast::Forecast;
 use self::answer::requests;
@@ -105,8 +103,7 @@ pub fn run(options: RunOptions, signals: &Signals, opened: &dyn Fn(&Path)) -> Re
     let replay_facts = replay_facts::read_replays(&plan, &facts)?;
     let runs = plan.base_dir.join(folder::RUNS);
     let mut candidates = plan.jobs.iter().flat_map(|job| &job.candidates);
-    let loads_libraries =
-        candidates.any(|it| it.source.language.kind().artifact == ArtifactKind::SharedLibrary);
+    let loads_libraries = candidates.any(|it| it.source.language.kind().artifact.is_machine_code());
     match &options.dir {
         Some(folder) => room::check(folder, None, loads_libraries)?,
         None => room::check(&runs, Some(&plan.run.name), loads_libraries)?,

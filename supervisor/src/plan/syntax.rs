@@ -1,4 +1,4 @@
-//! Parses TOML text into a tree with positions, and rewords the parser's errors as mistakes of the plan.
+//! Parses TOML text into a tree with positions, and rewords the parser's errors as mistakes in the plan.
 
 use toml::de::DeTable;
 
@@ -7,7 +7,7 @@ use super::error::{Findings, Spot};
 /// Errors that the parser recovers from. All of them are reported, and the values are still checked.
 const RECOVERABLE: [&str; 3] = ["duplicate key", "string values must be quoted", "invalid boolean"];
 
-/// Parses a text. `None` if it has an error that makes its keys meaningless.
+/// Parses TOML text. Returns `None` if the text has an error that makes its keys meaningless.
 pub(super) fn parse<'t>(text: &'t str, source: usize, findings: &mut Findings) -> Option<DeTable<'t>> {
     let (tree, mut errors) = DeTable::parse_recoverable(text);
     errors.sort_by_key(|error| error.span().map_or(0, |span| span.start));

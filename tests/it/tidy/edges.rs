@@ -64,7 +64,7 @@ const WORKER_MODULES: [(&str, &[&str]); 15] = [
     // The program that loads and calls the untrusted kernels.
     ("runner", &["memfd", "runner", "sandbox"]),
     ("link", &["sandbox"]),
-    ("graphs", &["runner"]),
+    ("graphs", &["recorded", "runner"]),
     ("toolchain", &["graphs", "interpreter", "link", "runner", "sandbox"]),
     // The interface between policy and devices, and the code that runs kernels.
     (

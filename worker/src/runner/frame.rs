@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 /// The largest frame to a runner, in bytes: an entry with a thousand tensors of rank 8 fits.
 pub const MAX_FRAME: usize = 128 * 1024;
-/// The most libraries that are loaded before an artifact.
+/// The most libraries that are loaded before an artifact, and the most graphs of one.
 pub const MAX_LIBRARIES: usize = 32;
 /// The most descriptors with one frame, which is also the limit of Linux. An entry needs at most four (outputs,
 /// capture, materialised values, variants), and one more for each blob of a capture in a store.

@@ -77,7 +77,8 @@ fn failure(socket: BorrowedFd<'_>, text: &str) -> i32 {
     2
 }
 
-/// Copies this process each time the worker asks for it. Also returns in each copy, when that runner has ended.
+/// Copies this process each time the worker asks for it. Also returns in each copy, which has become a runner, once
+/// that runner has ended.
 fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
     let threads = confine::threads();
     if 1 < threads {
@@ -108,7 +109,8 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
         // The worker must be able to read a runner's /proc files until the runner locks down, and a copy inherits this
         // setting.
         let _ = set_dumpable_behavior(Dumpable);
-        // A copy's number may be used again, and then nothing is collapsed any more, which does no harm.
+        // Another process may get a copy's pid. `copies` is then never empty again, so no more memory moves into huge
+        // pages, which does no harm.
         copies.retain(|&copy| test_kill_process(copy) != Err(Errno::SRCH));
         if copies.is_empty() {
             huge_pages.step();

@@ -74,7 +74,7 @@ pub(crate) struct Step {
 pub(crate) enum Program {
     /// The program that `Step::compiler` names: a path, or a name that is looked up on PATH.
     OnPath,
-    /// This library, loaded by our own process.
+    /// This library, loaded by a sandboxed process of this program.
     Nvrtc(PathBuf),
 }
 

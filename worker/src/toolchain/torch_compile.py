@@ -7,6 +7,7 @@ its own shapes.
 
 import json
 import os
+import shlex
 import shutil
 import struct
 import subprocess
@@ -15,9 +16,9 @@ import sys
 MAGIC = b"opt-graphs 1\n"
 
 
-def fail(text):
-    """Ends the program with a message for the user who runs the plan."""
-    sys.exit(f"torch.compile: {text}")
+def fail(text, details=""):
+    """Ends the program with a message for the user who runs the plan. The details, such as a compiler's output, follow it."""
+    sys.exit(f"torch.compile: {text}\n{details}".rstrip())
 
 
 def example(tensor):
@@ -60,7 +61,7 @@ def compile_call(function, call, name):
         library = torch._inductor.aot_compile(exported.module(), examples)
     except Exception as error:
         lines = str(error).strip().splitlines() or [""]
-        fail(f"`{name}` cannot be compiled for ({shapes}): {type(error).__name__}: {lines[0]}")
+        fail(f"`{name}` cannot be compiled for ({shapes}): {type(error).__name__}: {lines[0]}", "\n".join(lines[1:]))
     left = left_to_torch(library)
     if left:
         fail(f"`{name}` cannot be compiled for ({shapes}): there is no compiled form of {', '.join(left)} for these dtypes")
@@ -82,7 +83,8 @@ def main():
             "TORCHINDUCTOR_CACHE_DIR": os.path.join(scratch, "inductor"),
             # Compiling in other processes would take several times the memory.
             "TORCHINDUCTOR_COMPILE_THREADS": "1",
-            "CXX": request["cxx"],
+            # torch splits this text at spaces.
+            "CXX": shlex.quote(request["cxx"]),
         }
     )
     import torch

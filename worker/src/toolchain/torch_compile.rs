@@ -50,6 +50,13 @@ impl Toolchain for TorchCompile {
             }
             Err(why) => return Recipe::Unavailable(why),
         };
+        let scratch = folders.scratch.display().to_string();
+        if scratch.contains(|it: char| it.is_whitespace() || "\"'\\".contains(it)) {
+            return Recipe::Unavailable(format!(
+                "PyTorch's compiler cannot use the folder {scratch}, because its name contains a space, a quotation mark \
+                 or a backslash (choose another folder for the run with `--dir`)"
+            ));
+        }
         let output = folders.scratch.join("calls.graphs");
         let request = Request {
             function,
@@ -88,8 +95,11 @@ impl Toolchain for TorchCompile {
     fn advice(&self, status: Status, log: &str) -> Option<String> {
         match status {
             Status::CompileError => {
-                let line = log.lines().rev().find(|line| !line.trim().is_empty())?;
-                Some(line.strip_prefix(OWN_PREFIX).unwrap_or(line).trim().to_owned())
+                // A compiler's output may follow the program's own message. Without one, the last line is that of a
+                // Python exception.
+                let own = log.lines().rev().find_map(|line| line.strip_prefix(OWN_PREFIX));
+                let line = own.or_else(|| log.lines().rev().find(|line| !line.trim().is_empty()))?;
+                Some(line.trim().to_owned())
             }
             Status::CompileTimeout => Some(
                 "each different call of the job takes several seconds (select fewer with `entries`)"
@@ -162,11 +172,16 @@ mod tests {
     }
 
     #[test]
-    fn advice_is_the_last_line_of_a_failed_program() {
+    fn advice_is_the_message_of_a_failed_program() {
         let advice = |status, log| TorchCompile.advice(status, log);
-        let log = "instruction set: avx512\ntorch.compile: `torch.nonzero` cannot be compiled\n\n";
+        let log =
+            "instruction set: avx512\ntorch.compile: `torch.nonzero` cannot be compiled\ncc1plus: error\n";
         assert_eq!(advice(Status::CompileError, log).as_deref(), Some("`torch.nonzero` cannot be compiled"));
         assert!(advice(Status::CompileTimeout, log).is_some_and(|it| it.contains("`entries`")));
+        assert_eq!(
+            advice(Status::CompileError, "a\nImportError: torch\n").as_deref(),
+            Some("ImportError: torch")
+        );
         assert_eq!(advice(Status::InfraError, log), None);
     }
 }

@@ -1,4 +1,4 @@
-//! The sources of units. A source also receives the results of its units.
+//! The sources of units of work (candidates and replays). A source also receives the results of its units.
 //!
 //! The core identifies units by number. Each unit belongs to one source: candidates (of the plan, or submitted by
 //! users) or replays.
@@ -23,7 +23,8 @@ use crate::store::AttemptEnd;
 
 /// Supplies units to the core and records their results. `index` is a unit's index in its source.
 pub(crate) trait Source {
-    /// Returns the field of a decision's numbers that holds the index of a unit of this source.
+    /// Returns the name of the field that holds the index of a unit of this source in the numbers of a recorded
+    /// decision.
     fn field(&self) -> &'static str;
 
     fn name(&self, agenda: &Agenda<'_>, index: usize) -> String;

@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
+use opt_shared::language::Launcher;
 use opt_shared::units::Bytes;
 
 use super::Interpreter;
@@ -118,12 +119,12 @@ pub(in crate::runner) fn load(
     }
 }
 
-/// Returns the paths of the graphs by their keys, as JSON. Empty if there are none.
+/// Returns the paths of the graphs by their keys, as JSON. Empty if the launcher needs none.
 fn graphs(setup: &Setup, libraries: &[OwnedFd]) -> String {
     let path = |library: &OwnedFd| format!("/proc/self/fd/{}", library.as_raw_fd());
     let pairs = setup.libraries.iter().zip(libraries).map(|(key, library)| (key, path(library)));
     let paths: BTreeMap<&String, String> = pairs.collect();
-    if paths.is_empty() { String::new() } else { serde_json::json!(paths).to_string() }
+    if setup.launcher == Launcher::Graphs { serde_json::json!(paths).to_string() } else { String::new() }
 }
 
 /// Reads the whole file. Does not use the position of the open file, because other runners share it.

@@ -392,7 +392,7 @@ class Graphs:
             if key not in self.paths:
                 raise LookupError(f"`{self.symbol}` was not compiled for this call")
             graph = torch._C._aoti.AOTIModelContainerRunnerCpu(self.paths[key], 1)
-            # The attribute keeps the library loaded.
+            # The default value of `run` keeps the library loaded.
             self.loaded[key] = lambda *tensors, run=graph.run: run(list(tensors))
         return self.loaded[key]
 

@@ -1,4 +1,4 @@
-//! The seccomp filter: refuses system calls to a sandboxed process, some of them only with certain arguments.
+//! The seccomp filter: denies a sandboxed process certain system calls, some of them only with certain arguments.
 //!
 //! Most refused calls fail with EPERM, so the candidate can handle the error. A few fail with ENOSYS, so that the C
 //! library falls back to an older call. A compiler's calls that change attributes of files seem to succeed. The filter
@@ -24,7 +24,8 @@ const ARCHITECTURE: TargetArch = TargetArch::x86_64;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: TargetArch = TargetArch::aarch64;
 
-/// `fcntl` commands that lock a range of a file. Each lock takes memory of Linux, and their number is not limited.
+/// `fcntl` commands that lock a range of a file. Each lock uses memory inside Linux, and the number of locks is not
+/// limited.
 const FCNTL_LOCKS: [u64; 4] =
     [libc::F_SETLK as u64, libc::F_SETLKW as u64, libc::F_OFD_SETLK as u64, libc::F_OFD_SETLKW as u64];
 
@@ -201,7 +202,7 @@ fn add_candidate_refusals(refused: &mut Refusals, own_pid: u32) -> Result<(), Ba
     }
     refused.unless(table::PRCTL, 0, &PRCTL_ALLOWED)?;
     // On a mapping of a file, MADV_WILLNEED is `readahead`. With MADV_MERGEABLE, Linux would scan the memory, even
-    // while others are timed.
+    // while other processes are timed.
     for advice in [libc::MADV_WILLNEED, libc::MADV_MERGEABLE] {
         refused.when(table::MADVISE, &[(2, equals(word(advice)))])?;
     }
@@ -218,8 +219,8 @@ fn add_candidate_refusals(refused: &mut Refusals, own_pid: u32) -> Result<(), Ba
     for flag in [libc::CLONE_THREAD, libc::CLONE_FILES] {
         refused.when(table::CLONE, &[(0, lacks(word(flag)))])?;
     }
-    // A thread that waits for its clone cannot be stopped before the clone ends, so the clone could work on after the
-    // worker has stopped the process and the clock.
+    // A thread that waits for its clone cannot be stopped before the clone ends, so the clone could keep working after
+    // the worker has stopped the process and the clock.
     refused.when(table::CLONE, &[(0, has(word(libc::CLONE_VFORK)))])?;
     // Reading a limit is allowed, setting one is not: RLIMIT_CPU could cause a SIGKILL that looks like the worker's.
     refused.when(table::PRLIMIT64, &[(2, differs_wide(0))])?;

@@ -114,7 +114,7 @@ pub(super) struct Script {
     failed: Option<Code>,
 }
 
-/// Device and host share it, as if the host waited for everything.
+/// The device and the host share this clock, as if the host waited for everything that the device does.
 #[derive(Default)]
 pub(super) struct VirtualClock {
     passed: Duration,
@@ -145,7 +145,7 @@ impl VirtualClock {
     }
 
     fn ran(&mut self, took: Duration) {
-        // The script's durations of kernels are those at the highest clock rate.
+        // The script gives each kernel's duration at the highest clock rate.
         let slower = self.mhz_now().zip(self.mhz.iter().max().copied());
         self.passed += slower.map_or(took, |(now, highest)| took * highest / now.max(1));
     }

@@ -216,6 +216,10 @@ impl Callable {
 
     /// Returns the loader's message, followed by advice if the problem is a known one.
     pub(crate) fn refusal(&self, loader: &str) -> String {
+        if self.callee.launcher == Launcher::Graphs {
+            // The plan's keys about libraries do not apply.
+            return loader.to_owned();
+        }
         format!("{loader}{}", self.libraries.advice(loader))
     }
 

@@ -1,4 +1,5 @@
-//! Finds the libraries in the plan's `library_path` that an artifact needs, and opens them for the runner.
+//! Opens shared libraries for runners: those in the plan's `library_path` that an artifact needs, and the graphs of a
+//! compiled function.
 //!
 //! If the worker is root, each runner has its own user, who may not be able to enter these folders. So the worker opens
 //! the libraries, and the runner loads them by descriptor. Libraries that are in none of the folders are left to the
@@ -26,7 +27,7 @@ const TVM_FFI_PREFIX: &str = "TVMFFI";
 const MAX_LIBRARY: Bytes = Bytes::gib(1);
 const READABLE_BY_ALL: u32 = 0o004;
 
-/// A library that is loaded before the artifact.
+/// A library that is loaded before the artifact, or a graph of the artifact.
 pub(crate) struct Library {
     pub(crate) name: String,
     file: File,
@@ -191,7 +192,7 @@ fn copy(file: &File, part: Range<u64>, copies: &Path) -> io::Result<File> {
         let most = buffer.len().min(Bytes::new(size - done).to_usize());
         let length = file.read_at(&mut buffer[..most], part.start + done)?;
         if length == 0 {
-            break;
+            return Err(io::ErrorKind::UnexpectedEof.into());
         }
         copy.write_all_at(&buffer[..length], done)?;
         done += length as u64;

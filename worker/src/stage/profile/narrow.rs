@@ -1,4 +1,5 @@
-//! Finds inputs for whose new values a candidate is right, if it is wrong when all inputs get new values.
+//! If a candidate is wrong when all inputs get new values, finds inputs that can get new values without making it
+//! wrong.
 //!
 //! Such a candidate is right for the captured values. It may rely on a relation between inputs that new values break: for
 //! example, one input holds the maxima of another. Or it may know the results, or what it computes from one input,
@@ -66,8 +67,9 @@ impl<B: Backend> Profile<'_, B> {
         Ok(found)
     }
 
-    /// Returns a smaller variation with which the candidate works. Inputs are added one by one, the largest first, unless
-    /// the candidate is then wrong. Returns `None` if no input is left, or if it works with the given variation.
+    /// Returns a smaller variation with which the candidate works. Inputs are added one by one, the largest first, and
+    /// an input with which the candidate becomes wrong is removed again. Returns `None` if no input is left, or if it
+    /// works with the given variation.
     fn narrowed(
         &mut self,
         placed: &[B::Placed],

@@ -1,8 +1,9 @@
 //! Gives inputs new values in every timed call, so that no call can reuse the results of another.
 //!
-//! Decides which inputs of an entry vary. The capture's header, the plan and the contents of the input must allow it
-//! (`source`, `structure`), its relations to other inputs too (`relations`), and a kernel that is known to be right must
-//! still work (`trial`) and read it (`unread`). `layout` places the variants.
+//! Decides which inputs of an entry vary. The capture's header, the plan and the input's contents must allow it
+//! (`source`, `structure`), and so must the input's relations to others (`relations`). A kernel that is known to be
+//! right must still work with the new values (`trial`), and must read the input (`unread`). `layout` places the
+//! variants.
 
 mod choices;
 mod decisions;
@@ -85,7 +86,7 @@ impl Variation {
         self.variants.count != 0
     }
 
-    /// Returns true if an argument varies whose new value is this output.
+    /// Returns true if this output is the new value of an argument that varies.
     pub(super) fn changes(&self, output: usize) -> bool {
         self.variants.inputs.iter().any(|input| input.output == Some(output))
     }
