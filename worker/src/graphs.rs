@@ -18,13 +18,13 @@ use serde::Serialize;
 
 use crate::recorded::is_materialised;
 
-/// The most different calls of a job that are compiled. Each is a descriptor of every runner.
+/// The largest number of different calls of a job that are compiled. Each takes a descriptor in every runner.
 pub(crate) const MAX_GRAPHS: usize = crate::runner::frame::MAX_LIBRARIES;
 const MAGIC: &[u8] = b"opt-graphs 1\n";
 const KEY: usize = 64;
 const NUMBER: usize = size_of::<u64>();
 
-/// A call, as far as compiled code depends on it.
+/// The parts of a call on which compiled code depends.
 #[derive(Serialize)]
 pub(crate) struct CallForm<'a> {
     call: &'a Call,
@@ -63,7 +63,7 @@ impl<'a> CallForm<'a> {
     }
 }
 
-/// Returns the key and the place in the file of each graph.
+/// Returns each graph's key and its place in the file.
 pub(crate) fn read(artifact: &File) -> io::Result<Vec<(String, Range<u64>)>> {
     let bad = |what: &str| io::Error::other(format!("it is not a file of compiled calls: {what}"));
     let size = artifact.metadata()?.len();
@@ -71,7 +71,7 @@ pub(crate) fn read(artifact: &File) -> io::Result<Vec<(String, Range<u64>)>> {
     artifact.read_exact_at(&mut start, 0).map_err(|_| bad("it is too short"))?;
     let (magic, count) = start.split_at(MAGIC.len());
     if magic != MAGIC {
-        return Err(bad("its first bytes differ"));
+        return Err(bad("its first bytes are not those of such a file"));
     }
     let count = usize::try_from(number(count)).unwrap_or(usize::MAX);
     if !(1..=MAX_GRAPHS).contains(&count) {

@@ -19,7 +19,7 @@ use super::text::{number, words};
 
 /// The maximum number of descendants. Only a fork bomb should exceed it.
 pub const MAX_DESCENDANTS: usize = 16 << 10;
-/// The maximum number of processes on the machine: twice Linux's default limit of pids with up to 32 CPUs.
+/// The maximum number of processes on the machine: twice Linux's default limit on pids for machines with up to 32 CPUs.
 pub const MAX_PROCESSES: usize = 64 << 10;
 /// The size of the buffer for a list of children, with 8 bytes for each pid.
 const CHILDREN_BYTES: usize = MAX_DESCENDANTS * 8;
@@ -73,7 +73,7 @@ impl TreeWalker {
     pub fn descendants(&mut self, pid: u32) -> Result<&[u32], SampleError> {
         if self.method == Method::Listed {
             match self.by_lists(pid) {
-                // This interface cannot appear later, so this walk and later ones read the parents.
+                // The lists of children cannot appear later, so this walk and all later ones read the parents.
                 Err(SampleError::Absent { .. }) => self.method = Method::Parents,
                 other => other?,
             }

@@ -1,8 +1,8 @@
 """Compiles the calls of a recorded function ahead of time, each to a shared library that runs without Python.
 
 Argument: a JSON file with `function`, `calls` (each with `key`, `call` and `tensors`), `threads`, `folders` (from which
-modules are imported), `cxx` and `output`. This is the compiler that `torch.compile` uses. Each call is compiled for
-its own shapes.
+modules are imported), `cxx` and `output`. The compiler is the one that `torch.compile` uses. Each call
+is compiled for its own shapes.
 """
 
 import json
@@ -22,12 +22,12 @@ def fail(text, details=""):
 
 
 def example(tensor):
-    """Returns a tensor like one of the call, without memory."""
+    """Returns a tensor that is like the call's tensor but has no memory."""
     return torch.empty_strided(tensor["shape"], tensor["stride"], dtype=getattr(torch, tensor["dtype"]))
 
 
 def left_to_torch(library):
-    """Returns the operations that the library asks torch to find by name. A runner has no file from which it could read them."""
+    """Returns the operations that the library asks torch to find by name. A runner does not have the file that lists them."""
     try:
         with open(os.path.splitext(library)[0] + ".json") as file:
             nodes = json.load(file)["nodes"]
@@ -37,7 +37,7 @@ def left_to_torch(library):
 
 
 def stripped(library):
-    """Removes the symbols that only a debugger needs, which are most of a library, and returns the library."""
+    """Removes the symbols that only a debugger needs, which make up most of a library, and returns the library."""
     if shutil.which("strip"):
         subprocess.run(["strip", "-s", library], check=False)
     with open(library, "rb") as file:

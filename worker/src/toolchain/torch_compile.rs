@@ -1,6 +1,6 @@
 //! The recorded function, compiled ahead of time by the PyTorch of the plan's interpreter.
 //!
-//! `torch.compile` starts compilers in the process that makes the calls. A runner must not start any, so a build
+//! `torch.compile` starts compilers from the process that makes the calls. A runner must not start any, so a build
 //! compiles each different call of the job to a shared library, with the same compiler (AOTInductor). Runners load
 //! these libraries.
 
@@ -44,7 +44,7 @@ impl Toolchain for TorchCompile {
             Ok(calls) if calls.len() <= MAX_GRAPHS => calls,
             Ok(calls) => {
                 return Recipe::Refused(format!(
-                    "the entries make {} different calls, and at most {MAX_GRAPHS} are compiled (select fewer with `entries`)",
+                    "the entries make {} different calls, but at most {MAX_GRAPHS} can be compiled (select fewer entries with `entries`)",
                     calls.len()
                 ));
             }
@@ -95,14 +95,14 @@ impl Toolchain for TorchCompile {
     fn advice(&self, status: Status, log: &str) -> Option<String> {
         match status {
             Status::CompileError => {
-                // A compiler's output may follow the program's own message. Without one, the last line is that of a
-                // Python exception.
+                // A compiler's output may follow the program's own message. If the program printed no message of its
+                // own, the last line is that of a Python exception.
                 let own = log.lines().rev().find_map(|line| line.strip_prefix(OWN_PREFIX));
                 let line = own.or_else(|| log.lines().rev().find(|line| !line.trim().is_empty()))?;
                 Some(line.trim().to_owned())
             }
             Status::CompileTimeout => Some(
-                "each different call of the job takes several seconds (select fewer with `entries`)"
+                "each different call of the job takes several seconds to compile (select fewer entries with `entries`)"
                     .to_owned(),
             ),
             _ => None,

@@ -1,4 +1,5 @@
-//! An opened entry of a store. It reads bytes by their offset in the packed file, and says which file contains a range.
+//! An open entry of a store. It reads bytes by their offset in the original `.pt` file, and says which file of the
+//! store contains a range.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -46,7 +47,7 @@ impl Packed {
         let root = root_of(path).ok_or_else(|| {
             Fault::new(
                 ErrorKind::CorruptStore,
-                "it is an entry of a capture store, but is not in a finished store (leave it in its store; if \
+                "it is an entry of a capture store, but is not in a finished store (keep entries in their store; if \
                  `captures pack` was interrupted there, run it again)",
             )
         })?;
@@ -141,7 +142,7 @@ impl Packed {
         self.root.join(blob_path(id))
     }
 
-    /// Reads at most to the end of the piece that contains `offset`. Returns 0 at the end of the file.
+    /// Reads at most to the end of the segment that contains `offset`. Returns 0 at the end of the file.
     pub(in crate::capture) fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
         let Some(segment) = self.manifest.segment_at(offset) else { return Ok(0) };
         let within = offset - segment.start;

@@ -76,7 +76,7 @@ impl DeviceLock {
                 return Err(LockError::Held { device: card, holder, waited: started.elapsed() });
             }
             if !std::mem::replace(&mut warned, true) {
-                tracing::warn!("waiting up to {timeout:?} for {card}, which is used by {holder}");
+                tracing::warn!("waiting up to {timeout:?} for {card}, which is in use by {holder}");
             }
             std::thread::sleep(PAUSE);
         }

@@ -37,7 +37,7 @@ fn read(arguments: &[String]) -> Result<()> {
     super::streams::by_method(Path::new(path), bytes.parse()?, method, readers.parse()?)
 }
 
-/// Returns the most that a process owed, sampled until it ends.
+/// Samples a process until it ends, and returns the most memory that it owed.
 pub(super) fn peak(mut command: Command) -> Result<u64> {
     let mut child = command.stdin(Stdio::null()).spawn().context("starting a reader")?;
     let mut most = 0;

@@ -67,8 +67,8 @@ pub(in crate::runner) struct Calls {
     pub(in crate::runner) returned: bool,
 }
 
-/// Loads the module for these entries, given with their numbers of arguments before the outputs. The error says what
-/// failed; for an exception in the module, it is the exception's text.
+/// Loads the module for these entries. Each comes with the number of its arguments before the outputs. The error says
+/// what failed; for an exception in the module, it is the exception's text.
 pub(in crate::runner) fn load(
     interpreter: Interpreter,
     setup: &Setup,
@@ -81,9 +81,9 @@ pub(in crate::runner) fn load(
     let name = setup.module.as_deref().unwrap_or_default();
     let graphs = graphs(setup, libraries);
     let Interpreter { api, driver } = interpreter;
-    // SAFETY: the lock has been held since `ready`. No null is passed on, and no object is released twice. The answer
-    // is never released, because entries refer to its parts. After an early error nothing is released, because the
-    // process then ends.
+    // SAFETY: the lock has been held since `ready`. No null pointer is passed on, and no object is released twice. The
+    // answer is never released, because entries refer to its parts. After an early error nothing is released, because
+    // the process then ends.
     unsafe {
         let bytes = |bytes: &[u8]| (api.bytes)(bytes.as_ptr().cast(), length(bytes.len()));
         let text = |text: &str| (api.text)(text.as_ptr().cast(), length(text.len()));
@@ -119,7 +119,7 @@ pub(in crate::runner) fn load(
     }
 }
 
-/// Returns the paths of the graphs by their keys, as JSON. Empty if the launcher needs none.
+/// Returns a JSON map from each graph's key to its path. Empty if the launcher needs no graphs.
 fn graphs(setup: &Setup, libraries: &[OwnedFd]) -> String {
     let path = |library: &OwnedFd| format!("/proc/self/fd/{}", library.as_raw_fd());
     let pairs = setup.libraries.iter().zip(libraries).map(|(key, library)| (key, path(library)));
@@ -221,9 +221,9 @@ unsafe fn call(this: *mut c_void, arguments: *const Any, count: i32, planned: bo
     }
     entry.capsules.clear();
     for managed in &mut entry.managed {
-        // SAFETY: the structure is read when a tensor is made from the capsule, and its `deleter` again when that
-        // tensor is freed, perhaps after later calls. The vector does not reallocate once a capsule refers to it,
-        // because every call of an entry has the same number of tensors.
+        // SAFETY: the structure is read when a tensor is made from the capsule, and the structure's `deleter` is read
+        // again when that tensor is freed, perhaps after later calls. The vector does not reallocate once a capsule
+        // refers to it, because every call of an entry has the same number of tensors.
         let capsule =
             unsafe { (api.capsule)((&raw mut *managed).cast(), c"dltensor".as_ptr(), std::ptr::null()) };
         entry.capsules.push(capsule);

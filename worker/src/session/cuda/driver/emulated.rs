@@ -17,9 +17,9 @@ const MEMORY: Bytes = Bytes::gib(8);
 /// The largest amount of text printed by kernels that is kept for a session, in bytes.
 const PRINTED: usize = 64 << 10;
 
-/// The largest number of kernels that are counted. It limits the size of the outcome's message.
+/// The largest number of kernels for which counts are kept. It limits the size of the outcome's message.
 const MAX_COUNTED: usize = 64;
-/// The largest number of characters that are reported of a name from PTX.
+/// The largest number of characters of a name from PTX that are reported.
 const MAX_NAME: usize = 200;
 
 pub(crate) struct EmulatedDriver {
@@ -31,7 +31,7 @@ pub(crate) struct EmulatedDriver {
     /// The number of the last mark, module or kernel.
     last_number: u64,
     printed: String,
-    /// The kernels that were launched. Only the first launch after each lookup is counted.
+    /// The kernels that were launched. Counts are collected only for the first launch after each lookup.
     counted: BTreeSet<FunctionId>,
     counts: BTreeMap<String, EmulatedKernel>,
 }
