@@ -27,6 +27,7 @@ use opt_shared::message::BuildTask;
 use opt_shared::outcome::Status;
 
 use self::compiler::CompilerError;
+use crate::interpreter::Interpreter;
 
 /// An error in the worker's part of a build. No candidate is to blame.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +69,30 @@ pub(crate) struct Step {
     pub(crate) readable: Vec<PathBuf>,
     /// Folders whose programs and libraries the command needs, in addition to the plan's folders.
     pub(crate) toolchain: Vec<PathBuf>,
+}
+
+impl Step {
+    /// A step in which the interpreter runs `program`. The version describes the interpreter.
+    fn of_python(
+        interpreter: &Interpreter,
+        version: String,
+        program: PathBuf,
+        arguments: impl IntoIterator<Item = OsString>,
+        output: PathBuf,
+        artifact: ArtifactKind,
+    ) -> Self {
+        Self {
+            compiler: interpreter.executable.display().to_string(),
+            program: Program::OnPath,
+            arguments: ["-I".into(), program.into()].into_iter().chain(arguments).collect(),
+            version: Some(version),
+            output,
+            artifact,
+            readable: interpreter.folders.clone(),
+            // The program starts programs from these folders: the interpreter itself, or Triton's `ptxas`.
+            toolchain: interpreter.folders.iter().cloned().chain(interpreter.home()).collect(),
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -5,7 +5,6 @@
 //! these libraries.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -17,7 +16,7 @@ use opt_shared::message::{BuildTask, RecordedCalls};
 use opt_shared::outcome::Status;
 use serde::Serialize;
 
-use super::{Folders, Program, Recipe, Step, Toolchain};
+use super::{Folders, Recipe, Step, Toolchain};
 use crate::graphs::{CallForm, MAX_GRAPHS};
 use crate::interpreter;
 
@@ -42,10 +41,10 @@ impl Toolchain for TorchCompile {
         };
         let calls = match different_calls(recorded) {
             Ok(calls) if calls.len() <= MAX_GRAPHS => calls,
-            Ok(calls) => {
+            Ok(_) => {
                 return Recipe::Refused(format!(
-                    "the entries make {} different calls, but at most {MAX_GRAPHS} can be compiled (select fewer entries with `entries`)",
-                    calls.len()
+                    "the entries make more than {MAX_GRAPHS} different calls, and no more can be compiled (select fewer \
+                     entries with `entries`)"
                 ));
             }
             Err(why) => return Recipe::Unavailable(why),
@@ -78,18 +77,9 @@ impl Toolchain for TorchCompile {
                 return Recipe::Unavailable(format!("writing {}: {error}", path.display()));
             }
         }
-        let arguments: Vec<OsString> = vec!["-I".into(), program.into(), request_file.into()];
-        Recipe::Run(Step {
-            compiler: interpreter.executable.display().to_string(),
-            program: Program::OnPath,
-            version: Some(format!("{}, compiled", interpreter.version)),
-            arguments,
-            output,
-            artifact: ArtifactKind::Graphs,
-            readable: interpreter.folders.clone(),
-            // The interpreter starts itself again, to learn which instructions the CPU has.
-            toolchain: interpreter.folders.iter().cloned().chain(interpreter.home()).collect(),
-        })
+        let version = format!("{}, compiled", interpreter.version);
+        let arguments = [request_file.into()];
+        Recipe::Run(Step::of_python(&interpreter, version, program, arguments, output, ArtifactKind::Graphs))
     }
 
     fn advice(&self, status: Status, log: &str) -> Option<String> {
@@ -129,7 +119,8 @@ struct KeyedCall<'a> {
     form: CallForm<'a>,
 }
 
-/// Reads all entries. Returns their calls and arguments by key.
+/// Reads the entries until there are more than `MAX_GRAPHS` different calls. Returns the calls and their arguments by
+/// key.
 fn different_calls(recorded: &RecordedCalls) -> Result<BTreeMap<String, (Call, Vec<Argument>)>, String> {
     let mut calls = BTreeMap::new();
     for path in &recorded.entries {
@@ -141,6 +132,9 @@ fn different_calls(recorded: &RecordedCalls) -> Result<BTreeMap<String, (Call, V
             call(&entry, &recorded.signature, &arguments, Form::Recorded).map_err(|error| failed(&error))?;
         let key = CallForm::new(&call, &arguments).key().map_err(|error| failed(&error))?;
         calls.entry(key).or_insert((call, arguments));
+        if MAX_GRAPHS < calls.len() {
+            break;
+        }
     }
     Ok(calls)
 }

@@ -4,7 +4,6 @@
 //! the number of warps follows from the size of their blocks. The result is PTX that is launched like any other.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -18,7 +17,7 @@ use opt_shared::message::BuildTask;
 use opt_shared::outcome::Status;
 use serde::Serialize;
 
-use super::{Folders, Program, Recipe, Step, Toolchain};
+use super::{Folders, Recipe, Step, Toolchain};
 use crate::interpreter;
 
 /// The program that compiles the kernels.
@@ -52,24 +51,8 @@ impl Toolchain for Triton {
             return Recipe::Unavailable(format!("writing {}: {error}", program.display()));
         }
         let output = folders.scratch.join("candidate.ptx");
-        let arguments: Vec<OsString> = vec![
-            "-I".into(),
-            program.into(),
-            source.relative.clone().into(),
-            output.clone().into(),
-            request.into(),
-        ];
-        Recipe::Run(Step {
-            compiler: interpreter.executable.display().to_string(),
-            program: Program::OnPath,
-            version: Some(version),
-            arguments,
-            output,
-            artifact: ArtifactKind::Ptx,
-            readable: interpreter.folders.clone(),
-            // Triton runs its own `ptxas` to learn which version of PTX to produce.
-            toolchain: interpreter.folders.iter().cloned().chain(interpreter.home()).collect(),
-        })
+        let arguments = [source.relative.clone().into(), output.clone().into(), request.into()];
+        Recipe::Run(Step::of_python(&interpreter, version, program, arguments, output, ArtifactKind::Ptx))
     }
 
     fn advice(&self, status: Status, log: &str) -> Option<String> {

@@ -416,17 +416,18 @@ class Driver:
             if name:
                 module = module_of(source, name)
                 function, plan = function_of(module, symbol), getattr(module, f"{symbol}_plan", None)
+                functions = [function] * len(entries)
                 state = state_of(function, symbol, entries[0])
                 inputs, outputs = len(entries[0]["call"]["positional"]), len(entries[0]["outputs"])
                 destination = takes_outputs(function, symbol, inputs - len(state.places if state else ()), outputs)
             else:
                 plan, destination, state = None, False, None
-                function = None if graphs else recorded_function(symbol)
-            if graphs:
-                opened = Graphs(graphs, symbol)
-                calls = tuple(caller(opened.call_of(entry), flat(entry), destination) for entry in entries)
-            else:
-                calls = tuple(caller(function, entry, destination, state) for entry in entries)
+                if graphs:
+                    opened = Graphs(graphs, symbol)
+                    functions, entries = [opened.call_of(entry) for entry in entries], [flat(entry) for entry in entries]
+                else:
+                    functions = [recorded_function(symbol)] * len(entries)
+            calls = tuple(caller(function, entry, destination, state) for function, entry in zip(functions, entries))
             plans = tuple(caller(plan, entry, destination, state, kept=False) for entry in entries) if callable(plan) else ()
             gc.collect()
             gc.freeze()
