@@ -9,7 +9,7 @@ use opt_tests::users::{User, users};
 use opt_tests::waiting::holds_within;
 use opt_tests::{Outcome, Scenario, Summary, data};
 
-use super::{all_kernels, expect_verdicts, interpreter, interpreter_of, plan, plan_of};
+use super::{all_kernels, expect_verdicts, interpreter, interpreter_of, plan_of};
 
 const STAGES: &str = "[\"build\", \"verify\"]";
 const ENTRY: &str = "entries = [\"entry_000001.pt\"]";
@@ -121,30 +121,31 @@ fn differ(one: &[String], other: &[String]) -> bool {
     one.iter().zip(other).all(|(one, other)| one != other || one == "nothing")
 }
 
-#[test]
-fn killed_zygote_is_replaced() {
+/// Runs two kernels that take seconds to load. `find` gets the living children of each worker until it returns true.
+/// Expects both kernels to pass, whatever `find` has done meanwhile.
+fn expect_pass_while(what: &str, mut find: impl FnMut(&[Process]) -> bool) {
     let Some(python) = interpreter() else { return };
-    let names = ["returns", "writes", "model"];
-    let scenario = Scenario::with_plan(&plan(&python, STAGES, &names, ""));
+    let scenario = Scenario::create();
+    let text = std::fs::read_to_string(data("kernels/python/returns.py")).expect("a kernel of the tests");
+    let names = ["first", "second"];
+    for name in names {
+        scenario.write(&format!("kernels/{name}.py"), format!("import time\n{text}\n\ntime.sleep(4)\n"));
+    }
+    let kernels = scenario.path().join("kernels");
+    scenario.write("plan.toml", plan_of(&kernels, &python, STAGES, &names, ENTRY));
     let arguments = ["run", "plan.toml"];
     let mut command = scenario.command(&arguments);
     let child = command.spawn().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     let supervisor = child.id();
-    let zygote = || {
-        let all = || processes::pids().filter_map(processes::read_process);
-        let ours = |it: &Process| it.parent == supervisor;
-        all().find(|it| {
-            it.arguments.get(1).is_some_and(|verb| verb == "__zygote")
-                && processes::read_process(it.parent).is_some_and(|worker| ours(&worker))
-        })
-    };
-    let killed = holds_within(TIMEOUT, || {
-        zygote().is_some_and(|it| {
-            processes::kill_if(it.pid, || processes::read_process(it.pid).as_ref() == Some(&it))
+    let found = holds_within(TIMEOUT, || {
+        let all: Vec<Process> = processes::pids().filter_map(processes::read_process).collect();
+        all.iter().filter(|worker| worker.parent == supervisor).any(|worker| {
+            let children: Vec<Process> = all.iter().filter(|it| it.parent == worker.pid).cloned().collect();
+            find(&children)
         })
     });
     let outcome = scenario.finish(child, &arguments);
-    outcome.expect(killed, "a zygote was found and killed");
+    outcome.expect(found, what);
     let summary = Summary::read(&scenario.run_folder(), &outcome);
     for name in names {
         let it = summary.candidate("softmax", name);
@@ -152,4 +153,51 @@ fn killed_zygote_is_replaced() {
     }
     outcome.expect(summary.policy("no_zygote").is_empty(), "the run has another zygote");
     outcome.expect_clean(&scenario.run_folder(), &scenario.runtime());
+}
+
+fn kill(it: &Process) -> bool {
+    processes::kill_if(it.pid, || processes::read_process(it.pid).as_ref() == Some(it))
+}
+
+fn in_role<'p>(children: &'p [Process], role: &str) -> Vec<&'p Process> {
+    children.iter().filter(|it| it.arguments.get(1).is_some_and(|argument| argument == role)).collect()
+}
+
+/// The copy that waits for the next kernel. A verifier has two runners only if one of them waits, and that one was
+/// started after the other one.
+fn waiting_copy(children: &[Process]) -> Option<&Process> {
+    let runners = in_role(children, "__runner");
+    let both = runners.len() == 2;
+    runners.into_iter().max_by_key(|it| started(it.pid)).filter(|_| both)
+}
+
+#[test]
+fn killed_zygote_is_replaced() {
+    expect_pass_while("a zygote was found and killed", |children| {
+        in_role(children, "__zygote").first().is_some_and(|it| kill(it))
+    });
+}
+
+#[test]
+fn killed_copy_that_waits_for_the_next_kernel_is_replaced() {
+    expect_pass_while("a waiting copy was found and killed", |children| {
+        waiting_copy(children).is_some_and(kill)
+    });
+}
+
+#[test]
+fn copy_that_was_made_ahead_runs_the_next_kernel() {
+    let mut waited = None;
+    expect_pass_while("the copy that waited runs beside the next one that waits", |children| {
+        let Some(waits) = waiting_copy(children) else { return false };
+        let former = *waited.get_or_insert(waits.pid);
+        former != waits.pid && children.iter().any(|it| it.pid == former)
+    });
+}
+
+/// When a process started, in clock ticks since boot; `None` if it has ended.
+fn started(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The fields after the name begin with the third one, and starttime is the 22nd.
+    stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(22 - 3)?.parse().ok()
 }

@@ -3,8 +3,8 @@
 //! A process that has imported torch has about 75,000 small private pages. A clone copies an entry of a page table for
 //! each, and the copy's end drops it. A huge page has one entry for 2 MiB.
 //!
-//! Linux collapses by copying, which takes as long as tens of clones save. So it is done in steps, one before each
-//! clone, and a few copies never cost much more than without it. Linux before 6.1 refuses, and changes nothing.
+//! Linux collapses by copying. This is done in small steps, while an earlier copy works. What is collapsed then exists
+//! twice until that copy ends. Linux before 6.1 refuses, and changes nothing.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -12,8 +12,10 @@ use std::time::{Duration, Instant};
 
 /// The size of a huge page on x86-64, and on aarch64 if its small pages have 4 KiB.
 const HUGE_PAGE: usize = 2 << 20;
-/// A step begins no further huge page after this time, which is about what a clone takes with small pages.
+/// A step begins no further huge page after this time, so that it does not delay the next clone for long.
 const STEP: Duration = Duration::from_millis(10);
+/// The most huge pages of a step.
+const STEP_PAGES: usize = 4;
 /// How many percent of the small pages may be missing in a huge page. They are filled, so they add to the process's
 /// memory.
 const MAX_MISSING: usize = 10;
@@ -31,13 +33,14 @@ impl HugePages {
         Self { remaining: pieces.into_iter() }
     }
 
-    /// Collapses some of the memory that is nearly full. Nothing else may share this memory, because what is shared
-    /// would exist twice afterwards.
+    /// Collapses some of the memory that is nearly full.
     pub(super) fn step(&mut self) {
         let began = Instant::now();
-        while began.elapsed() < STEP {
+        let mut pages = 0;
+        while began.elapsed() < STEP && pages < STEP_PAGES {
             let Some(piece) = self.remaining.next() else { return };
             if percent_missing(&piece) <= MAX_MISSING {
+                pages += 1;
                 // SAFETY: this changes which physical pages hold the memory, not its contents. Linux refuses a range
                 // that is not mapped any more.
                 unsafe { libc::madvise(piece.start as *mut c_void, piece.len(), libc::MADV_COLLAPSE) };

@@ -13,9 +13,8 @@ use std::os::fd::{AsFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
 use opt_shared::causes::chain;
 use opt_shared::message::Protection;
-use rustix::io::Errno;
 use rustix::process::DumpableBehavior::{Dumpable, NotDumpable};
-use rustix::process::{Pid, set_dumpable_behavior, test_kill_process};
+use rustix::process::set_dumpable_behavior;
 use serde::{Deserialize, Serialize};
 
 use super::frame::{FrameError, Python, receive_frame, send_frame};
@@ -35,7 +34,25 @@ pub(crate) enum ToZygote {
     /// The first message: the interpreter to host.
     Host(Python),
     /// Make a copy with the descriptors of this message.
-    Clone { namespaces: Namespaces },
+    Clone { namespaces: Namespaces, start: Start },
+    /// Move some of your memory into huge pages. There is no answer.
+    UseHugePages,
+}
+
+/// When a copy becomes a runner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Start {
+    AtOnce,
+    /// After the worker has sent `Wake` over the runner's socket. A candidate may be running until then, so no other
+    /// process may read or trace the copy. The copy answers `Awake`.
+    WhenWoken,
+}
+
+/// Frames between a worker and a copy that was made ahead.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Ahead {
+    Wake,
+    Awake,
 }
 
 /// A zygote's answer.
@@ -88,7 +105,6 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
         );
     }
     let mut huge_pages = HugePages::of_this_process();
-    let mut copies: Vec<Pid> = Vec::new();
     let mut answer = FromZygote::Ready;
     let mut pidfd: Option<OwnedFd> = None;
     loop {
@@ -98,22 +114,23 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
         if sent.is_err() {
             return 0;
         }
-        let (namespaces, descriptors) = match receive_frame(socket) {
-            Ok((ToZygote::Clone { namespaces }, descriptors)) if descriptors.len() == RUNNER_DESCRIPTORS => {
-                (namespaces, descriptors)
+        let (namespaces, start, descriptors) = loop {
+            match receive_frame(socket) {
+                Ok((ToZygote::UseHugePages, _)) => huge_pages.step(),
+                Ok((ToZygote::Clone { namespaces, start }, descriptors))
+                    if descriptors.len() == RUNNER_DESCRIPTORS =>
+                {
+                    break (namespaces, start, descriptors);
+                }
+                Ok(_) => return failure(socket, "the worker sent a frame that does not order a copy"),
+                Err(FrameError::Closed) => return 0,
+                Err(error) => return failure(socket, &chain(&error)),
             }
-            Ok(_) => return failure(socket, "the worker sent a frame that does not order a copy"),
-            Err(FrameError::Closed) => return 0,
-            Err(error) => return failure(socket, &chain(&error)),
         };
-        // The worker must be able to read a runner's /proc files until the runner locks down, and a copy inherits this
-        // setting.
-        let _ = set_dumpable_behavior(Dumpable);
-        // Another process may get a copy's pid. `copies` is then never empty again, so no more memory moves into huge
-        // pages, which does no harm.
-        copies.retain(|&copy| test_kill_process(copy) != Err(Errno::SRCH));
-        if copies.is_empty() {
-            huge_pages.step();
+        if start == Start::AtOnce {
+            // The worker must be able to read a runner's /proc files until the runner locks down, and a copy inherits
+            // this setting.
+            let _ = set_dumpable_behavior(Dumpable);
         }
         // Otherwise, every copy would print what the modules printed while they were imported.
         super::stdout::flush();
@@ -127,10 +144,13 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
             Ok(Sibling::Copy) => {
                 move_to_final_numbers(descriptors);
                 rename_to_runner();
+                if start == Start::WhenWoken && wait_to_be_woken(socket).is_err() {
+                    // The worker is gone, or needs no copy.
+                    return 0;
+                }
                 return serve::begin(Some(interpreter));
             }
             Ok(Sibling::Original(runner)) => {
-                copies.extend(i32::try_from(runner.pid).ok().and_then(Pid::from_raw));
                 let (pid, namespaces) = (runner.pid, runner.namespaces_used);
                 let protections = runner.protections;
                 (FromZygote::Cloned { pid, namespaces, protections }, Some(runner.pidfd))
@@ -139,6 +159,15 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
         };
         let _ = set_dumpable_behavior(NotDumpable);
     }
+}
+
+/// In a copy that was made ahead, whose socket has the zygote's number: waits until it is needed.
+fn wait_to_be_woken(socket: BorrowedFd<'_>) -> Result<(), FrameError> {
+    let (Ahead::Wake, _) = receive_frame(socket)? else {
+        return Err(FrameError::Malformed { what: "order" });
+    };
+    let _ = set_dumpable_behavior(Dumpable);
+    send_frame(socket, &Ahead::Awake, &[])
 }
 
 /// In a copy: moves these descriptors to numbers 0 to 4 and closes all others, including the zygote's socket.

@@ -3,8 +3,10 @@
 //! Memory limits from this module are added to the memory that the process uses when it locks down, which only the
 //! process itself knows (`add_present_usage`).
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use opt_shared::formula::STACK;
 use opt_shared::message::HiddenPaths;
@@ -25,6 +27,8 @@ const TASKS_PER_THREAD: u32 = 4;
 /// The largest number of processes of a compiler, which may run a driver with its parts, and a parallel linker.
 pub(crate) const COMPILER_TASKS: u32 = 256;
 const COMPILER_FILES: u32 = 1024;
+/// For how long a count of root's tasks is used.
+const RECOUNT: Duration = Duration::from_secs(1);
 /// The number of runners of one worker that can have different user numbers at the same time.
 const USERS_PER_WORKER: u32 = 64;
 
@@ -146,8 +150,25 @@ pub(crate) fn process_limit(own: u32) -> ProcessLimit {
     ProcessLimit { own, other_tasks: user_tasks() }
 }
 
-/// Threads and processes of this user now, because RLIMIT_NPROC counts them all.
+/// Threads and processes of this user, because RLIMIT_NPROC counts them all. As root, they are counted again only after
+/// `RECOUNT`: counting takes milliseconds on a machine with many processes, and the limit rarely depends on it, because
+/// runners have users of their own.
 fn user_tasks() -> u32 {
+    thread_local! {
+        static COUNTED: Cell<Option<(Instant, u32)>> = const { Cell::new(None) };
+    }
+    if let Some((when, tasks)) = COUNTED.get()
+        && when.elapsed() < RECOUNT
+        && rustix::process::geteuid().is_root()
+    {
+        return tasks;
+    }
+    let tasks = count_user_tasks();
+    COUNTED.set(Some((Instant::now(), tasks)));
+    tasks
+}
+
+fn count_user_tasks() -> u32 {
     let me = rustix::process::geteuid().as_raw();
     let Ok(processes) = std::fs::read_dir("/proc") else { return 0 };
     let mut tasks = 0u32;

@@ -9,16 +9,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use opt_shared::arguments::Form;
-use opt_shared::formula::{PYTHON_BASE, PYTHON_COPY, PYTHON_FILES, runner_base};
+use opt_shared::formula::{PYTHON_BASE, PYTHON_FILES, runner_base};
 use opt_shared::ids::LeaseId;
 use opt_shared::language::Launcher;
 use opt_shared::message::Callee;
 use opt_shared::units::Bytes;
 
+use super::fresh::{Parts, Process};
 use super::libraries::Libraries;
 use super::placed::{self, Placed};
-use super::process::{Parts, Process, RunnerError, RunnerSpec};
-use super::zygotes::{self, Copied, Zygotes};
+use super::process::{RunnerError, RunnerSpec};
+use super::zygotes::{self, Zygotes};
 use crate::interpreter::{self, Interpreter};
 use crate::link::Link;
 use crate::machine::cpus;
@@ -160,14 +161,25 @@ impl Callable {
     }
 
     pub(super) fn start_ahead(&self, link: &Link) {
-        if let Some(python) = self.python() {
+        if let Some(wanted) = self.wanted_zygote() {
             // Only the zygote is started, because importing torch takes long. Copying it takes milliseconds.
-            self.zygotes.prepare(link, &zygotes::Wanted { python, environment: self.environment() });
+            self.zygotes.prepare(link, &wanted);
             return;
         }
         let mut waiting = self.waiting.borrow_mut();
         // If this fails, the session tries again and reports the error.
         *waiting = waiting.take().or_else(|| self.start_process(link).ok());
+    }
+
+    /// Prepares what the runner after this one needs, if it is a copy of a zygote.
+    pub(super) fn copy_ahead(&self, link: &Link) {
+        if let Some(wanted) = self.wanted_zygote() {
+            self.zygotes.copy_ahead(link, &wanted, self.callee.limits.output);
+        }
+    }
+
+    fn wanted_zygote(&self) -> Option<zygotes::Wanted> {
+        self.python().map(|python| zygotes::Wanted { python, environment: self.environment() })
     }
 
     pub(super) fn process(&self, link: &Link) -> Result<Process, RunnerError> {
@@ -176,16 +188,14 @@ impl Callable {
 
     fn start_process(&self, link: &Link) -> Result<Process, RunnerError> {
         let output = self.callee.limits.output;
-        let environment = self.environment();
-        if let Some(python) = self.python() {
-            let wanted = zygotes::Wanted { python, environment };
-            let parts = Parts::create(output)?;
-            return match self.zygotes.copy(link, &wanted, &parts.descriptors()?)? {
-                Some(Copied { handle, inherited }) => Ok(parts.with(handle, PYTHON_COPY, inherited)),
-                None => parts.start(link, &wanted.environment, PYTHON_BASE),
-            };
+        let Some(wanted) = self.wanted_zygote() else {
+            let base = runner_base(self.callee.launcher);
+            return Parts::create(output)?.start(link, &self.environment(), base);
+        };
+        match self.zygotes.copy(link, &wanted, output)? {
+            Some(process) => Ok(process),
+            None => Parts::create(output)?.start(link, &wanted.environment, PYTHON_BASE),
         }
-        Parts::create(output)?.start(link, &environment, runner_base(self.callee.launcher))
     }
 
     fn environment(&self) -> Vec<CString> {

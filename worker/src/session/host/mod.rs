@@ -6,6 +6,7 @@ mod copied;
 mod death;
 mod elf;
 mod evict;
+mod fresh;
 mod groups;
 mod libraries;
 mod outputs;
@@ -107,8 +108,9 @@ impl Backend for HostBackend<'_> {
         entries: &'b [Placed],
     ) -> Result<Box<dyn Session + 'b>, SessionError> {
         let session =
-            HostSession::start(self.link, self.lease, candidate, entries, Slots::AgainstGuards, None);
-        Ok(Box::new(session?))
+            HostSession::start(self.link, self.lease, candidate, entries, Slots::AgainstGuards, None)?;
+        candidate.copy_ahead(self.link);
+        Ok(Box::new(session))
     }
 
     fn start_timed<'b>(

@@ -3,7 +3,6 @@
 //! Everything that the runner sends after it is locked down is a claim; only its pidfd and the result of `waitid` are
 //! facts.
 
-use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,18 +11,14 @@ use opt_shared::ids::LeaseId;
 use opt_shared::message::{GroupLimits, KillReason, Protection};
 use opt_shared::outcome::RunnerEnd;
 use opt_shared::units::Bytes;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+use super::fresh::Process;
 use super::libraries::Library;
 use crate::link::{Link, LinkError, RunnerNotice};
 use crate::runner::control::{ControlMap, FaultedMemory, Phase, publish, wait_for_change};
 use crate::runner::frame::{EntrySetup, FrameError, Reply, Setup, ToRunner, receive_reply, send_to_runner};
-use crate::runner::serve::CONTROL_FD;
-use crate::runner::zygote::RUNNER_DESCRIPTORS;
 use crate::sandbox::handle::{End, HandleError, RunnerHandle, Stop};
 use crate::sandbox::scheduling::{Scheduling, set_scheduling};
-use crate::sandbox::spawn::SOCKET_FD;
-use crate::sandbox::spawn::spawn_runner;
 use crate::sandbox::streams::Stream;
 use crate::sandbox::timeout::{self, Timeout};
 use crate::session::{Called, Loaded};
@@ -131,88 +126,6 @@ pub(crate) struct Fault {
     pub(crate) index: u32,
     pub(crate) address: u64,
     pub(crate) signal: i32,
-}
-
-/// A runner's process, which runs our own code and waits for its setup. Dropping it kills and reaps the process.
-pub(crate) struct Process {
-    handle: RunnerHandle,
-    /// The memory that it owes before its candidate runs.
-    base: Bytes,
-    /// The memory that it shares with the zygote from which it was copied.
-    inherited: Bytes,
-    control: ControlMap,
-    socket: OwnedFd,
-    stdout: Stream,
-    stderr: Stream,
-}
-
-/// The descriptors with which a runner's process starts, and the worker's sides of them.
-pub(super) struct Parts {
-    null: OwnedFd,
-    stdout: Stream,
-    stderr: Stream,
-    theirs: OwnedFd,
-    control: ControlMap,
-    ours: OwnedFd,
-}
-
-impl Parts {
-    /// `output` is the number of bytes of each standard stream that are kept.
-    pub(super) fn create(output: Bytes) -> Result<Self, RunnerError> {
-        let (ours, theirs) =
-            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
-                .map_err(RunnerError::Descriptors)?;
-        Ok(Self {
-            null: null()?,
-            stdout: Stream::create(output).map_err(RunnerError::Descriptors)?,
-            stderr: Stream::create(output).map_err(RunnerError::Descriptors)?,
-            theirs,
-            control: ControlMap::create().map_err(RunnerError::Descriptors)?,
-            ours,
-        })
-    }
-
-    /// The runner's descriptors, in the order of their numbers.
-    pub(super) fn descriptors(&self) -> Result<[BorrowedFd<'_>; RUNNER_DESCRIPTORS], RunnerError> {
-        let control = self.control.descriptor().ok_or(RunnerError::Descriptors(rustix::io::Errno::BADF))?;
-        Ok([
-            self.null.as_fd(),
-            self.stdout.descriptor(),
-            self.stderr.descriptor(),
-            self.theirs.as_fd(),
-            control,
-        ])
-    }
-
-    /// `base` is the memory that the process will owe before its candidate runs.
-    pub(super) fn start(
-        self,
-        link: &Link,
-        environment: &[CString],
-        base: Bytes,
-    ) -> Result<Process, RunnerError> {
-        let [null, stdout, stderr, socket, control] = self.descriptors()?;
-        let spawned = spawn_runner(
-            link.executable(),
-            &[c"opt-runner", crate::RUNNER_ARGUMENT],
-            environment,
-            &[(null, 0), (stdout, 1), (stderr, 2), (socket, SOCKET_FD), (control, CONTROL_FD)],
-            link.namespaces(),
-        )
-        .map_err(RunnerError::Spawn)?;
-        Ok(self.with(spawned.into(), base, Bytes::ZERO))
-    }
-
-    /// Wraps a process that has these descriptors already.
-    pub(super) fn with(self, handle: RunnerHandle, base: Bytes, inherited: Bytes) -> Process {
-        let Self { stdout, stderr, control, ours, .. } = self;
-        Process { handle, base, inherited, control, socket: ours, stdout, stderr }
-    }
-}
-
-pub(super) fn null() -> Result<OwnedFd, RunnerError> {
-    let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
-    rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty()).map_err(RunnerError::Descriptors)
 }
 
 /// A runner that has received its setup.

@@ -8,14 +8,16 @@ use std::ffi::CString;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::time::Duration;
 
+use opt_shared::formula::PYTHON_COPY;
 use opt_shared::units::Bytes;
 use opt_shared::wait::readable;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::process::{self, RunnerError};
+use super::fresh::{self, Parts, Process};
+use super::process::RunnerError;
 use crate::link::Link;
 use crate::runner::frame::{FrameError, Python, receive_frame, send_frame};
-use crate::runner::zygote::{FromZygote, ToZygote};
+use crate::runner::zygote::{FromZygote, Start, ToZygote};
 use crate::sandbox::handle::RunnerHandle;
 use crate::sandbox::spawn::{Namespaces, SOCKET_FD, SpawnedRunner, spawn_runner};
 use crate::sandbox::streams::Stream;
@@ -46,11 +48,11 @@ pub(crate) struct Zygotes {
     given_up: RefCell<Vec<Wanted>>,
 }
 
-/// A copied process that waits for its setup.
-pub(super) struct Copied {
-    pub(super) handle: RunnerHandle,
-    /// Private memory of the zygote that the copy shares until it writes to it.
-    pub(super) inherited: Bytes,
+/// The descriptors of a copy that the zygote was told to make.
+struct Ordered {
+    parts: Parts,
+    /// The number of bytes of each standard stream that are kept.
+    output: Bytes,
 }
 
 enum ZygoteError {
@@ -58,6 +60,8 @@ enum ZygoteError {
     Lost(String),
     /// Another zygote would fail too.
     Useless(String),
+    /// This worker cannot prepare a runner.
+    Worker(RunnerError),
 }
 
 struct Zygote {
@@ -66,6 +70,8 @@ struct Zygote {
     socket: OwnedFd,
     printed: Stream,
     ready: Cell<bool>,
+    /// The copy that was ordered ahead, for the next runner.
+    ahead: Cell<Option<Ordered>>,
 }
 
 impl Zygotes {
@@ -77,13 +83,14 @@ impl Zygotes {
         }
     }
 
-    /// `None` if the runner must start its own interpreter.
+    /// Returns a copy that waits for its setup, or `None` if the runner must start its own interpreter. `output` is the
+    /// number of bytes of each standard stream that are kept.
     pub(super) fn copy(
         &self,
         link: &Link,
         wanted: &Wanted,
-        descriptors: &[BorrowedFd<'_>],
-    ) -> Result<Option<Copied>, RunnerError> {
+        output: Bytes,
+    ) -> Result<Option<Process>, RunnerError> {
         if self.given_up.borrow().contains(wanted) {
             return Ok(None);
         }
@@ -93,7 +100,7 @@ impl Zygotes {
             let copied = self.ensure_current(link, wanted).and_then(|()| {
                 let current = self.current.borrow();
                 let zygote = current.as_ref().ok_or_else(|| ZygoteError::Lost("it is gone".to_owned()))?;
-                zygote.copy(link.namespaces(), descriptors)
+                zygote.copy(link.namespaces(), output)
             });
             let why = match copied {
                 Ok(copied) => return Ok(Some(copied)),
@@ -102,11 +109,23 @@ impl Zygotes {
                     continue;
                 }
                 Err(ZygoteError::Lost(why) | ZygoteError::Useless(why)) => why,
+                Err(ZygoteError::Worker(error)) => return Err(error),
             };
             self.current.take();
             self.given_up.borrow_mut().push(wanted.clone());
             link.no_zygote(why)?;
             return Ok(None);
+        }
+    }
+
+    /// Lets the zygote improve its memory and make a copy for the next runner, without waiting for it. Nothing may be
+    /// timed meanwhile.
+    pub(super) fn copy_ahead(&self, link: &Link, wanted: &Wanted, output: Bytes) {
+        if let Some(zygote) = self.current.borrow().as_ref()
+            && zygote.wanted == *wanted
+        {
+            // The error is reported when a copy is needed.
+            let _ = zygote.copy_ahead(link.namespaces(), output);
         }
     }
 
@@ -130,7 +149,7 @@ impl Zygote {
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .map_err(RunnerError::Descriptors)?;
-        let null = process::null()?;
+        let null = fresh::null()?;
         let printed = Stream::create(OUTPUT).map_err(RunnerError::Descriptors)?;
         let inherited: [(BorrowedFd<'_>, RawFd); 4] = [
             (null.as_fd(), 0),
@@ -150,11 +169,18 @@ impl Zygote {
         .into();
         link.zygote_started(handle.pid(), handle.start_time()?)?;
         send_frame(ours.as_fd(), &ToZygote::Host(wanted.python.clone()), &[])?;
-        Ok(Self { wanted: wanted.clone(), handle, socket: ours, printed, ready: Cell::new(false) })
+        Ok(Self {
+            wanted: wanted.clone(),
+            handle,
+            socket: ours,
+            printed,
+            ready: Cell::new(false),
+            ahead: Cell::default(),
+        })
     }
 
-    /// Orders the zygote to clone itself, and passes the descriptors to the clone.
-    fn copy(&self, namespaces: Namespaces, descriptors: &[BorrowedFd<'_>]) -> Result<Copied, ZygoteError> {
+    /// Returns the copy that was made ahead if there is one and it fits, or else a new one.
+    fn copy(&self, namespaces: Namespaces, output: Bytes) -> Result<Process, ZygoteError> {
         if !self.ready.get() {
             match self.receive(READY_TIMEOUT)? {
                 (FromZygote::Ready, _) => self.ready.set(true),
@@ -164,18 +190,56 @@ impl Zygote {
                 (FromZygote::Cloned { .. }, _) => return Err(unexpected_answer()),
             }
         }
-        let order = ToZygote::Clone { namespaces };
-        send_frame(self.socket.as_fd(), &order, descriptors).map_err(|error| self.lost_zygote(&error))?;
+        if let Some(ordered) = self.ahead.take() {
+            let fits = ordered.output == output;
+            let process = self.receive_copy(ordered)?;
+            // If the copy is not used, dropping it ends it.
+            if fits && process.wake(CLONE_TIMEOUT) {
+                return Ok(process);
+            }
+        }
+        self.receive_copy(self.order_copy(namespaces, output, Start::AtOnce)?)
+    }
+
+    fn copy_ahead(&self, namespaces: Namespaces, output: Bytes) -> Result<(), ZygoteError> {
+        let former = self.ahead.take();
+        if self.ready.get() && former.is_none() {
+            self.send(&ToZygote::UseHugePages, &[])?;
+            self.ahead.set(Some(self.order_copy(namespaces, output, Start::WhenWoken)?));
+        } else {
+            self.ahead.set(former);
+        }
+        Ok(())
+    }
+
+    /// Tells the zygote to clone itself, and passes the descriptors of the clone to it.
+    fn order_copy(
+        &self,
+        namespaces: Namespaces,
+        output: Bytes,
+        start: Start,
+    ) -> Result<Ordered, ZygoteError> {
+        let parts = Parts::create(output).map_err(ZygoteError::Worker)?;
+        let descriptors = parts.descriptors().map_err(ZygoteError::Worker)?;
+        self.send(&ToZygote::Clone { namespaces, start }, &descriptors)?;
+        Ok(Ordered { parts, output })
+    }
+
+    fn receive_copy(&self, ordered: Ordered) -> Result<Process, ZygoteError> {
         match self.receive(CLONE_TIMEOUT)? {
             (FromZygote::Cloned { pid, namespaces, protections }, Some(pidfd)) => {
                 let spawned = SpawnedRunner { pid, pidfd, namespaces_used: namespaces, protections };
-                Ok(Copied { handle: spawned.into(), inherited: private_bytes(self.handle.pid()) })
+                Ok(ordered.parts.with(spawned.into(), PYTHON_COPY, private_bytes(self.handle.pid())))
             }
             (FromZygote::Refused { text } | FromZygote::Failed { text }, _) => {
                 Err(ZygoteError::Useless(text))
             }
             (FromZygote::Cloned { .. } | FromZygote::Ready, _) => Err(unexpected_answer()),
         }
+    }
+
+    fn send(&self, order: &ToZygote, descriptors: &[BorrowedFd<'_>]) -> Result<(), ZygoteError> {
+        send_frame(self.socket.as_fd(), order, descriptors).map_err(|error| self.lost_zygote(&error))
     }
 
     fn receive(&self, timeout: Duration) -> Result<(FromZygote, Option<OwnedFd>), ZygoteError> {
@@ -199,6 +263,15 @@ impl Zygote {
 
     fn is_dead(&self) -> bool {
         !matches!(self.handle.peek_end(), Ok(None))
+    }
+}
+
+impl Drop for Zygote {
+    fn drop(&mut self) {
+        if let Some(ordered) = self.ahead.take() {
+            // Only the zygote's answer has the pidfd by which the copy is reaped.
+            drop(self.receive_copy(ordered));
+        }
     }
 }
 
