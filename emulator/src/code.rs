@@ -2,7 +2,7 @@
 
 mod tensor;
 
-pub use tensor::{Accumulator, Address, CopyOp, Factor, MatrixOp, Product, SourceBytes};
+pub use tensor::{Address, CopyOp, Element, Fragment, MatrixOp, Product, Role, SourceBytes, StoredMatrix};
 
 use crate::lane::Function;
 use crate::ptx::syntax::Location;

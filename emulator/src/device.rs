@@ -4,7 +4,7 @@ mod call;
 mod process_memory;
 mod unwritten;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 pub use self::call::Call;
@@ -62,7 +62,7 @@ pub struct Module {
 #[derive(Debug)]
 struct ModuleInner {
     kernels: Vec<Kernel>,
-    files: Vec<(u32, String)>,
+    files: BTreeMap<u32, String>,
     /// The address and size of the variables in global and constant memory.
     variables: HashMap<String, (u64, u64)>,
 }
@@ -412,10 +412,7 @@ impl Device {
                 limits::STATE_BYTES
             ))));
         }
-        let files = |index: u32| {
-            let found = function.module.files.iter().find(|(known, _)| *known == index);
-            found.map(|(_, path)| path.clone())
-        };
+        let files = |index: u32| function.module.files.get(&index).cloned();
         execute::run(&job, &files).map_err(|fault| self.failed(fault))
     }
 }

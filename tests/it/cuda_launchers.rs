@@ -8,7 +8,7 @@ use opt_tests::{Scenario, Summary, data, repository};
 use crate::report::browser::skipped;
 
 /// The launchers, each with its job, its status, and parts of its detail.
-const LAUNCHERS: [(&str, &str, &str, &[&str]); 26] = [
+const LAUNCHERS: [(&str, &str, &str, &[&str]); 27] = [
     ("relu", "right", "PASSED", &[]),
     ("relu", "side_stream", "PASSED", &[]),
     ("relu", "by_the_host", "PASSED", &[]),
@@ -40,6 +40,7 @@ const LAUNCHERS: [(&str, &str, &str, &[&str]); 26] = [
     ("softmax", "softmax", "PASSED", &[]),
     ("softmax", "softmax_in_two_launches", "PASSED", &[]),
     ("matmul", "matmul", "PASSED", &[]),
+    ("matmul", "matmul_on_tensor_cores", "PASSED", &[]),
 ];
 
 /// The folder of a toolkit, as `[build] toolchain` names it; `None` and a message if there is no nvcc.

@@ -35,36 +35,58 @@ pub enum CopyOp {
     WaitForAll,
 }
 
-/// The type of the elements of two matrices that are multiplied.
+/// The type of a matrix's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Factor {
+pub enum Element {
     F16,
     Bf16,
     Tf32,
-    /// Integers of 8 bits; each matrix is signed or not.
-    Bytes {
-        signed: [bool; 2],
-    },
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Accumulator {
-    F16,
     F32,
-    S32 { saturate: bool },
+    S8,
+    U8,
+    S32,
 }
 
-/// `mma`: a matrix of 16 × depth times a matrix of depth × 8, plus a matrix of 16 × 8. The arrays hold rows of
-/// registers. A small product uses only the first ones of an array.
+/// The place of a matrix in the product `first` · `second` + `sum`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    First,
+    Second,
+    Sum,
+}
+
+/// A matrix that the lanes of a warp hold together in their registers.
+#[derive(Clone, Copy, Debug)]
+pub struct Fragment {
+    pub role: Role,
+    pub element: Element,
+    pub rows: usize,
+    pub columns: usize,
+    /// The rows of its registers, of which the first `count` are used.
+    pub registers: [u32; 8],
+    pub count: usize,
+}
+
+/// A matrix in memory. All lanes have the same address and stride.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredMatrix {
+    pub space: MemorySpace,
+    pub at: Address,
+    /// The number of elements between the beginnings of two lines; by default, the lines adjoin.
+    pub stride: Option<Slot>,
+    /// Whether the lines are columns.
+    pub by_columns: bool,
+}
+
+/// `mma` and `wmma.mma`: `to = first · second + sum`.
 #[derive(Clone, Copy, Debug)]
 pub struct Product {
-    pub factor: Factor,
-    pub accumulator: Accumulator,
-    pub depth: u32,
-    pub to: [u32; 4],
-    pub a: [u32; 4],
-    pub b: [u32; 2],
-    pub c: [u32; 4],
+    pub first: Fragment,
+    pub second: Fragment,
+    pub sum: Fragment,
+    pub to: Fragment,
+    /// Whether sums of integers are limited to the range of their type. Otherwise, they wrap around.
+    pub saturate: bool,
 }
 
 /// An operation that all lanes of a warp execute together.
@@ -77,6 +99,16 @@ pub enum MatrixOp {
         count: u32,
         to: [u32; 4],
         transposed: bool,
+    },
+    /// `wmma.load`
+    LoadFragment {
+        from: StoredMatrix,
+        to: Fragment,
+    },
+    /// `wmma.store`
+    StoreFragment {
+        from: Fragment,
+        to: StoredMatrix,
     },
     Product(Product),
 }

@@ -8,7 +8,7 @@ use crate::fault::LoadError;
 use crate::lane::Function as LaneFunction;
 use crate::limits;
 use crate::ptx::lexer::clipped;
-use crate::ptx::syntax::{Location, RegisterClass, Source, Space, Statement, Variable};
+use crate::ptx::syntax::{Location, Position, RegisterClass, Source, Space, Statement, Variable};
 
 /// The meaning of a name.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +54,10 @@ pub struct Frame<'a> {
     pub branches: Vec<(Patch, &'a str, u32)>,
     /// The labels of each `.branchtargets` list, by the name of the list.
     pub targets: HashMap<&'a str, Vec<&'a str>>,
+    /// The line from which the function is called.
+    caller: Option<Location>,
+    /// The lines that are reported for the positions of this function.
+    lines: HashMap<Position, Location>,
 }
 
 /// An instruction or table entry that will be patched with a label's position.
@@ -64,10 +68,13 @@ pub enum Patch {
 }
 
 impl Frame<'_> {
-    pub fn new(local: u64) -> Self {
-        Self { scopes: vec![Scope::default()], local, ..Self::default() }
+    pub fn new(local: u64, caller: Option<Location>) -> Self {
+        Self { scopes: vec![Scope::default()], local, caller, ..Self::default() }
     }
 }
+
+/// The longest path of a source that is compared with others.
+const MAX_PATH: usize = 4096;
 
 pub struct Builder<'s, 'a> {
     pub source: &'s Source<'a>,
@@ -99,7 +106,7 @@ impl<'s, 'a> Builder<'s, 'a> {
             source,
             symbols,
             kernel,
-            frames: vec![Frame::new(0)],
+            frames: vec![Frame::new(0, None)],
             left,
             called: vec![name],
             location: None,
@@ -116,6 +123,34 @@ impl<'s, 'a> Builder<'s, 'a> {
 
     pub fn frame(&mut self) -> &mut Frame<'a> {
         self.frames.last_mut().expect("the entry's frame is never removed")
+    }
+
+    /// Sets the line that is reported for the following instructions. A line of a header of the toolkit would not help
+    /// the author of a kernel, so the line that calls it is reported instead.
+    pub fn locate(&mut self, at: Position, inlined_at: Option<Position>) {
+        let frame = self.frames.last().expect("the entry's frame is never removed");
+        let line_of = |it: Position| Location { file: it.file, line: it.line };
+        let caller = match inlined_at {
+            Some(call) => Some(frame.lines.get(&call).copied().unwrap_or_else(|| line_of(call))),
+            None => frame.caller,
+        };
+        let reported = caller.filter(|caller| !self.is_beside(at.file, caller.file));
+        let reported = reported.unwrap_or_else(|| line_of(at));
+        self.frame().lines.insert(at, reported);
+        self.location = Some(reported);
+    }
+
+    /// Returns true if a source is in the folder of another one, or in a folder below that.
+    fn is_beside(&self, file: u32, other: u32) -> bool {
+        let path = |file: u32| self.source.files.get(&file).filter(|path| path.len() <= MAX_PATH);
+        match (path(file), path(other)) {
+            _ if file == other => true,
+            (Some(path), Some(other)) => match other.rsplit_once('/') {
+                Some((folder, _)) => path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/')),
+                None => !path.contains('/'),
+            },
+            _ => false,
+        }
     }
 
     pub fn line(&self) -> u32 {

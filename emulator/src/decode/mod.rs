@@ -7,6 +7,7 @@ mod calls;
 mod compare;
 mod control;
 mod convert;
+mod fragments;
 mod memory;
 mod operands;
 mod qualifiers;
@@ -87,7 +88,7 @@ fn function_body<'a>(builder: &mut Builder<'_, 'a>, items: &[Item<'a>]) -> Resul
                 builder.spend(targets.len())?;
                 builder.frame().targets.insert(name, targets.clone());
             }
-            Item::Location(location) => builder.location = Some(*location),
+            Item::Location { at, inlined_at } => builder.locate(*at, *inlined_at),
             Item::Statement(found) => statement(builder, found)?,
         }
     }
@@ -125,7 +126,7 @@ fn statement<'a>(builder: &mut Builder<'_, 'a>, statement: &Statement<'a>) -> Re
         | "nanosleep" | "pmevent" | "nop" | "griddepcontrol" => {
             control::decode(builder, opcode, &mut qualifiers, operands)?;
         }
-        "cp" | "ldmatrix" | "mma" => tensor::decode(builder, opcode, &mut qualifiers, operands)?,
+        "cp" | "ldmatrix" | "mma" | "wmma" => tensor::decode(builder, opcode, &mut qualifiers, operands)?,
         "call" => calls::decode(builder, &mut qualifiers, operands)?,
         _ => return Err(qualifiers.unsupported()),
     }
@@ -135,5 +136,6 @@ fn statement<'a>(builder: &mut Builder<'_, 'a>, statement: &Statement<'a>) -> Re
 /// Pushes a frame for the function that is inlined next.
 fn enter<'a>(builder: &mut Builder<'_, 'a>) {
     let local = builder.frame().local;
-    builder.frames.push(Frame::new(local));
+    let caller = builder.location;
+    builder.frames.push(Frame::new(local, caller));
 }

@@ -1,9 +1,10 @@
-//! Decodes asynchronous copies to shared memory, and operations on matrices.
+//! Decodes asynchronous copies to shared memory, and loads of matrices by `ldmatrix`.
 
 use super::builder::{Builder, index_of};
+use super::fragments;
 use super::memory::{IGNORED, address};
 use super::qualifiers::Qualifiers;
-use crate::code::{Accumulator, Address, CopyOp, Factor, MatrixOp, MemorySpace, Op, Product, SourceBytes};
+use crate::code::{Address, CopyOp, MatrixOp, MemorySpace, Op, SourceBytes};
 use crate::fault::LoadError;
 use crate::lane::Type;
 use crate::ptx::syntax::{Number, Operand, Space};
@@ -20,7 +21,7 @@ pub fn family(opcode: &[&str]) -> Option<&'static str> {
         ["mbarrier", ..] | ["cp", "async", "mbarrier", ..] => "barriers in memory",
         ["wgmma", ..] => "matrix products of a warp group",
         ["tcgen05", ..] => "tensor cores of the fifth generation",
-        ["wmma", ..] => "matrix products whose layout in registers is not documented",
+        ["wmma", ..] => "other shapes and types of `wmma`",
         ["mapa" | "getctarank" | "clusterlaunchcontrol", ..] | ["barrier", "cluster", ..] => "clusters",
         _ => return None,
     })
@@ -35,7 +36,8 @@ pub fn decode<'a>(
     match opcode {
         "cp" => copy(builder, qualifiers, operands),
         "ldmatrix" => load(builder, qualifiers, operands),
-        _ => product(builder, qualifiers, operands),
+        "mma" => fragments::mma(builder, qualifiers, operands),
+        _ => fragments::wmma(builder, qualifiers, operands),
     }
 }
 
@@ -119,7 +121,7 @@ fn source_bytes<'a>(builder: &mut Builder<'_, 'a>, operand: &Operand<'a>) -> Res
     builder.value(operand, Type::U32).map(SourceBytes::Some)
 }
 
-fn push(builder: &mut Builder<'_, '_>, op: MatrixOp) {
+pub fn push(builder: &mut Builder<'_, '_>, op: MatrixOp) {
     let index = index_of(builder.kernel.matrix_ops.len());
     builder.kernel.matrix_ops.push(op);
     builder.emit(Op::Matrix(index));
@@ -133,7 +135,7 @@ fn parts<'o, 'a>(operand: &'o Operand<'a>) -> &'o [Operand<'a>] {
 }
 
 /// The rows of exactly `count` registers of 32 bits. `row` finds the register of an operand.
-fn rows<'a, const N: usize>(
+pub fn rows<'a, const N: usize>(
     operand: &Operand<'a>,
     count: usize,
     qualifiers: &Qualifiers<'a>,
@@ -170,63 +172,4 @@ fn load<'a>(
     }
     push(builder, MatrixOp::Load { space, from: Address { base, offset }, count, to, transposed });
     Ok(())
-}
-
-fn product<'a>(
-    builder: &mut Builder<'_, 'a>,
-    qualifiers: &mut Qualifiers<'a>,
-    operands: &[Operand<'a>],
-) -> Result<(), LoadError> {
-    let depth = qualifiers.one_of(&[("m16n8k4", 4_u32), ("m16n8k8", 8), ("m16n8k16", 16), ("m16n8k32", 32)]);
-    let rest = ["sync", "aligned", "row", "col"].map(|name| qualifiers.take(name));
-    let (Some(depth), [true, true, true, true]) = (depth, rest) else { return Err(qualifiers.unsupported()) };
-    // The types of the result, of the two factors and of the matrix that is added.
-    let types = [
-        ("f16", "f16"),
-        ("bf16", "bf16"),
-        ("tf32", "tf32"),
-        ("f32", "f32"),
-        ("s8", "s8"),
-        ("u8", "u8"),
-        ("s32", "s32"),
-    ];
-    let [to_type, a_type, b_type, c_type] = std::array::from_fn(|_| qualifiers.one_of(&types).unwrap_or(""));
-    let factor = match (a_type, b_type, depth) {
-        ("f16", "f16", 8 | 16) => Factor::F16,
-        ("bf16", "bf16", 8 | 16) => Factor::Bf16,
-        ("tf32", "tf32", 4 | 8) => Factor::Tf32,
-        ("s8" | "u8", "s8" | "u8", 16 | 32) => Factor::Bytes { signed: [a_type == "s8", b_type == "s8"] },
-        _ => return Err(qualifiers.unsupported()),
-    };
-    let accumulator = match (to_type, c_type, factor) {
-        ("f32", "f32", Factor::F16 | Factor::Bf16 | Factor::Tf32) => Accumulator::F32,
-        ("f16", "f16", Factor::F16) => Accumulator::F16,
-        ("s32", "s32", Factor::Bytes { .. }) => Accumulator::S32 { saturate: qualifiers.take("satfinite") },
-        _ => return Err(qualifiers.unsupported()),
-    };
-    let [to, a, b, c] = operands else { return Err(qualifiers.wrong_operands()) };
-    let columns_of_a_register = factor.elements() * 4;
-    let factors = (depth / columns_of_a_register) as usize;
-    let (sums, ty) = match accumulator {
-        Accumulator::F16 => (2, Type::B32),
-        Accumulator::F32 => (4, Type::F32),
-        Accumulator::S32 { .. } => (4, Type::S32),
-    };
-    let to = rows(to, sums, qualifiers, |part| builder.result(part, ty).map(|slot| slot.row))?;
-    let a = rows(a, 2 * factors, qualifiers, |part| builder.value(part, Type::B32).map(|slot| slot.row))?;
-    let b = rows(b, factors, qualifiers, |part| builder.value(part, Type::B32).map(|slot| slot.row))?;
-    let c = rows(c, sums, qualifiers, |part| builder.value(part, ty).map(|slot| slot.row))?;
-    push(builder, MatrixOp::Product(Product { factor, accumulator, depth, to, a, b, c }));
-    Ok(())
-}
-
-impl Factor {
-    /// The number of elements in a register.
-    pub fn elements(self) -> u32 {
-        match self {
-            Self::F16 | Self::Bf16 => 2,
-            Self::Tf32 => 1,
-            Self::Bytes { .. } => 4,
-        }
-    }
 }

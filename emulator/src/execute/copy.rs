@@ -89,7 +89,7 @@ impl Warp {
             let what = "more pending copies than the block's shared memory has words".to_owned();
             return Err(Stop::new(FaultKind::Unsupported(what), lane));
         }
-        if let Err(race) = self.watch_lane(block, AccessKind::Write, lane, to, align, pc) {
+        if let Err(race) = self.watch_write(block, lane, (to, align), true, pc) {
             // Several lanes of a warp may copy the same bytes to the same place.
             let same = |copy: &PendingCopy| copy.pc == pc && copy.to == to && copy.words == words;
             if !self.copies.iter().any(same) {
@@ -142,7 +142,7 @@ impl Warp {
                 // The copy may have written at any time until now. Copies by the same instruction were compared when
                 // they were started.
                 let (lane, bytes) = (usize::from(copy.lane), u64::from(copy.bytes));
-                let found = self.watch_lane(block, AccessKind::Write, lane, copy.to, bytes, copy.pc);
+                let found = self.watch_write(block, lane, (copy.to, bytes), true, copy.pc);
                 let is_other = |stop: &Stop| match &*stop.kind {
                     FaultKind::Race { other, .. } => other.site.line != block.kernel.lines[copy.pc as usize],
                     _ => true,

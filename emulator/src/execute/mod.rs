@@ -7,6 +7,7 @@ mod block;
 mod collective;
 mod copy;
 mod counts;
+mod fragment;
 mod functions;
 mod host;
 mod launch;

@@ -113,7 +113,13 @@ fn grain_shift(kernel: &Kernel) -> u32 {
         MemorySpace::Shared | MemorySpace::Generic => Some(op.element.trailing_zeros()),
         _ => None,
     });
-    elements.min().unwrap_or(2).min(2)
+    // Lanes store adjacent elements of a matrix. Loads of elements need no smaller parts: nothing else writes to a part
+    // of a line of a matrix.
+    let stored = kernel.matrix_ops.iter().filter_map(|op| match op {
+        MatrixOp::StoreFragment { from, .. } => Some(from.element.bytes().trailing_zeros()),
+        _ => None,
+    });
+    elements.chain(stored).min().unwrap_or(2).min(2)
 }
 
 /// Whether an access is weak, volatile, or strong without being volatile.
@@ -430,5 +436,5 @@ pub fn can_race(kernel: &Kernel) -> bool {
     let shares = |space| matches!(space, MemorySpace::Shared | MemorySpace::Generic);
     kernel.memory_ops.iter().any(|op| shares(op.space))
         || !kernel.copy_ops.is_empty()
-        || kernel.matrix_ops.iter().any(|op| matches!(op, MatrixOp::Load { .. }))
+        || kernel.matrix_ops.iter().any(|op| !matches!(op, MatrixOp::Product(_)))
 }

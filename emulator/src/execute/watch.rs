@@ -88,11 +88,10 @@ impl Warp {
         }
     }
 
-    /// Checks one lane's read or write for a race. Its bytes must lie inside shared memory.
-    pub fn watch_lane(
+    /// Checks one lane's read for a race. Its bytes must lie inside shared memory.
+    pub fn watch_read(
         &self,
         block: &mut BlockState<'_>,
-        kind: AccessKind,
         lane: usize,
         at: u64,
         bytes: u64,
@@ -100,12 +99,26 @@ impl Warp {
     ) -> Result<(), Stop> {
         let Some(races) = &mut block.races else { return Ok(()) };
         let access = SharedAccess { thread: 32 * self.index + lane as u32, pc, at, bytes };
-        let conflict = match kind {
-            AccessKind::Read => races.read(block.kernel, access),
-            AccessKind::Write | AccessKind::Atomic => races.write(block.kernel, access, true),
-        };
-        match conflict {
-            Some(conflict) => Err(block.race(kind, access, conflict)),
+        match races.read(block.kernel, access) {
+            Some(conflict) => Err(block.race(AccessKind::Read, access, conflict)),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks one lane's write for a race. Its bytes must lie inside shared memory. `changes` says whether the write
+    /// changes their values.
+    pub fn watch_write(
+        &self,
+        block: &mut BlockState<'_>,
+        lane: usize,
+        (at, bytes): (u64, u64),
+        changes: bool,
+        pc: u32,
+    ) -> Result<(), Stop> {
+        let Some(races) = &mut block.races else { return Ok(()) };
+        let access = SharedAccess { thread: 32 * self.index + lane as u32, pc, at, bytes };
+        match races.write(block.kernel, access, changes) {
+            Some(conflict) => Err(block.race(AccessKind::Write, access, conflict)),
             None => Ok(()),
         }
     }

@@ -129,7 +129,7 @@ fn file<'a>(lexer: &mut Lexer<'a>, source: &mut Source<'a>) -> Result<(), LoadEr
     while lexer.accept(',')? {
         lexer.take()?;
     }
-    source.files.push((index, path.to_owned()));
+    source.files.insert(index, path.to_owned());
     Ok(())
 }
 

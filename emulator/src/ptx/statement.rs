@@ -3,7 +3,7 @@
 use super::lexer::{Lexer, Token, clipped};
 use super::module::declaration;
 use super::number::{number, unsigned};
-use super::syntax::{Item, Location, Operand, Space, Statement};
+use super::syntax::{Item, Operand, Position, Space, Statement};
 use super::variable::{element, offset, space};
 use crate::fault::LoadError;
 use crate::limits;
@@ -143,9 +143,8 @@ fn registers<'a>(lexer: &mut Lexer<'a>, items: &mut Vec<Item<'a>>) -> Result<(),
 
 /// Parses `.loc file line column`, which may be followed by inlining attributes.
 fn location<'a>(lexer: &mut Lexer<'a>, items: &mut Vec<Item<'a>>) -> Result<(), LoadError> {
-    let file = unsigned(lexer, "the index of a file")?;
-    let line = unsigned(lexer, "a line")?;
-    unsigned(lexer, "a column")?;
+    let at = position(lexer)?;
+    let mut inlined_at = None;
     while lexer.accept(',')? {
         // `function_name LABEL [+ n]` or `inlined_at file line column`
         let what = lexer.word("an attribute of `.loc`")?;
@@ -155,13 +154,18 @@ fn location<'a>(lexer: &mut Lexer<'a>, items: &mut Vec<Item<'a>>) -> Result<(), 
                 unsigned(lexer, "an offset")?;
             }
         } else {
-            for _ in 0..3 {
-                unsigned(lexer, "a position")?;
-            }
+            inlined_at = Some(position(lexer)?);
         }
     }
-    items.push(Item::Location(Location { file, line }));
+    items.push(Item::Location { at, inlined_at });
     Ok(())
+}
+
+fn position(lexer: &mut Lexer<'_>) -> Result<Position, LoadError> {
+    let file = unsigned(lexer, "the index of a file")?;
+    let line = unsigned(lexer, "a line")?;
+    let column = unsigned(lexer, "a column")?;
+    Ok(Position { file, line, column })
 }
 
 /// The maximum number of operands of an instruction.

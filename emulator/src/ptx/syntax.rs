@@ -1,6 +1,6 @@
 //! The syntax tree of a PTX module. Names borrow from the text.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// A parsed module.
 #[derive(Debug, Default)]
@@ -16,7 +16,7 @@ pub struct Source<'a> {
     /// The indices of the functions that have a body, by name.
     pub defined: HashMap<&'a str, usize>,
     /// The index and path of each `.file`.
-    pub files: Vec<(u32, String)>,
+    pub files: BTreeMap<u32, String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,15 +113,27 @@ pub enum Item<'a> {
         name: &'a str,
         targets: Vec<&'a str>,
     },
-    Location(Location),
+    Location {
+        at: Position,
+        /// Where the function that contains `at` was inlined.
+        inlined_at: Option<Position>,
+    },
     Statement(Statement<'a>),
 }
 
-/// A source location from `.loc`.
+/// The line of a source that is reported for an instruction. `file` is the index of a `.file`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
     pub file: u32,
     pub line: u32,
+}
+
+/// A position in a source, from `.loc`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Position {
+    pub file: u32,
+    pub line: u32,
+    pub column: u32,
 }
 
 #[derive(Debug)]

@@ -162,7 +162,7 @@ fn unsupported_targets_and_instructions_are_refused() {
     let text = kernel(0, "", "").replace("sm_80", "sm_90");
     assert!(load_error(&text).to_string().contains("`sm_90`, because the device's architecture is sm_80"));
     for instruction in [
-        "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {%f1}, {%f1}, {%f1}, {%f1};",
+        "wmma.mma.sync.aligned.row.col.m8n8k4.f64.f64.f64.f64 {%fd1, %fd2}, {%fd1}, {%fd1}, {%fd1, %fd2};",
         "barrier.cluster.arrive;",
         "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%rd1], 64;",
         "tex.2d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [%rd1, {%r1, %r2}];",

@@ -215,6 +215,9 @@ fn products_and_loads_need_all_lanes_of_a_warp() {
     for instruction in [
         "mma.sync.aligned.m16n8k4.row.col.f32.tf32.tf32.f32 {%f0, %f1, %f2, %f3}, {%r1, %r1}, {%r1}, {%f0, %f1, %f2, %f3}",
         "ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r1}, [rows]",
+        "wmma.load.a.sync.aligned.row.m8n32k16.shared.s8 {%r1}, [rows]",
+        "wmma.store.d.sync.aligned.row.m16n16k16.shared.f16 [rows], {%r1, %r1, %r1, %r1}",
+        "wmma.mma.sync.aligned.row.col.m16n16k16.s32.s8.u8.s32 {%r1, %r2, %r3, %r4, %r5, %r6, %r7, %r8}, {%r1, %r1}, {%r1, %r1}, {%r1, %r1, %r1, %r1, %r1, %r1, %r1, %r1}",
     ] {
         let body = format!("mov.u32 %r0, %tid.x; setp.lt.u32 %p0, %r0, 16;\n@%p0 {instruction};");
         for (body, threads) in [(body, 32), (format!("{instruction};"), 20)] {
@@ -253,7 +256,17 @@ fn newer_and_rarer_instructions_are_refused_by_name_and_line() {
         ("mapa.shared::cluster.u32 %r1, %r2, 0", "clusters"),
         ("barrier.cluster.arrive.aligned", "clusters"),
         ("barrier.cluster.wait.aligned", "clusters"),
-        ("wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {%f1}, {%r1}, {%r1}, {%f1}", "not documented"),
+        (
+            "wmma.mma.sync.aligned.row.col.m8n8k4.f64.f64.f64.f64 {%fd1, %fd2}, {%fd1}, {%fd1}, {%fd1, %fd2}",
+            "other shapes and types",
+        ),
+        (
+            "wmma.mma.xor.popc.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32 {%r1, %r2}, {%r1}, {%r1}, {%r1, %r2}",
+            "other",
+        ),
+        ("wmma.load.a.sync.aligned.row.m16n16k8.f16 {%r1, %r2, %r3, %r4}, [%rd1]", "other shapes"),
+        ("wmma.load.c.sync.aligned.row.m16n16k16.bf16 {%r1, %r2, %r3, %r4}, [%rd1]", "other shapes"),
+        ("wmma.store.a.sync.aligned.row.m16n16k16.f32 [%rd1], {%f1}", "other shapes"),
         (
             "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%fd1, %fd2}, {%fd1}, {%fd1}, {%fd1, %fd2}",
             "m8n8k4",
@@ -288,6 +301,10 @@ fn wrong_operands_of_matrix_instructions_are_refused() {
         "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f1}, {%r1, %r2}, {%r1}, {%f1, %f2, %f3, %f4}",
         "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f1, %f2, %f3, %f4}, {%r1, %r2, %r3}, {%r1}, {%f1, %f2, %f3, %f4}",
         "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r1, %r2}, [%r3]",
+        "wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {%f1}, {%r1}, {%r1}, {%f1}",
+        "wmma.load.a.sync.aligned.row.m8n32k16.s8 {%r1, %r2}, [%rd1]",
+        "wmma.load.a.sync.aligned.row.m8n32k16.s8 {%r1}, [%rd1], 16, 16",
+        "wmma.store.d.sync.aligned.row.m16n16k16.s32 {%r1, %r2, %r3, %r4, %r5, %r6, %r7, %r8}, [%rd1]",
         "cp.async.cg.shared.global [%r1], [%rd1], 8",
         "cp.async.ca.shared.global [%r1], [%rd1], 12",
         "cp.async.wait_group %r1",

@@ -11,3 +11,4 @@ mod races;
 mod rows;
 mod tensor;
 mod triton;
+mod wmma;

@@ -36,9 +36,10 @@ def texts(library, include):
             print(f"SKIPPED {path.name}: the headers are not installed (pip install nvidia-cuda-runtime)")
             continue
         text = compiled(library, source, path.name, include or path.parent, [])
-        # Keep the line information of our own files only, and no debug sections, which have the names of functions.
-        text = re.sub(r'\.file\s+(\d+) "[^"]*/([^"/]+)"', r'.file \1 "\2"', text)
-        text = re.sub(r", function_name [^\n]*", "", text)
+        # Keep no paths of this machine, and no debug sections, which have the names of functions.
+        text = re.sub(r'\.file\s+(\d+) "[^"]*/include/([^"]+)"', r'.file \1 "/toolkit/\2"', text)
+        text = re.sub(r'\.file\s+(\d+) "[^"]*/([^"/]+\.cu)"', r'.file \1 "\2"', text)
+        text = re.sub(r", function_name \$\w+(\+\d+)?", "", text)
         text = re.sub(r"\n[ \t]*\.section.*", "", text, flags=re.S) + "\n"
         text = re.sub(r"^\.version .*", f".version {PTX_VERSION}", text, flags=re.M)
         yield path.with_suffix(".ptx"), re.sub(r"\n(?:[ \t]*\n)+", "\n", text)

@@ -15,10 +15,11 @@ use opt_shared::language::Launcher;
 use opt_shared::message::Callee;
 use opt_shared::units::Bytes;
 
+use super::error::RunnerError;
 use super::fresh::{Parts, Process};
 use super::libraries::Libraries;
 use super::placed::{self, Placed};
-use super::process::{RunnerError, RunnerSpec};
+use super::process::RunnerSpec;
 use super::zygotes::{self, Zygotes};
 use crate::interpreter::{self, Interpreter};
 use crate::link::Link;

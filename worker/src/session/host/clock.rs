@@ -13,7 +13,8 @@ use std::time::Duration;
 use opt_shared::settings::Priority;
 use rustix::time::{ClockId, clock_gettime};
 
-use super::process::{Response, RunnerError};
+use super::error::RunnerError;
+use super::process::Response;
 use super::session::HostSession;
 use super::spread::Spread;
 use super::view::Element;

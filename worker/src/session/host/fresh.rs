@@ -8,7 +8,7 @@ use opt_shared::units::Bytes;
 use opt_shared::wait::readable;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::process::RunnerError;
+use super::error::RunnerError;
 use crate::link::Link;
 use crate::runner::control::ControlMap;
 use crate::runner::frame::{receive_frame, send_frame};

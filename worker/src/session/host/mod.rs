@@ -5,6 +5,7 @@ mod clock;
 mod copied;
 mod death;
 mod elf;
+mod error;
 mod evict;
 mod fresh;
 mod groups;

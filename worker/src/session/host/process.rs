@@ -12,9 +12,10 @@ use opt_shared::message::{GroupLimits, KillReason, Protection};
 use opt_shared::outcome::RunnerEnd;
 use opt_shared::units::Bytes;
 
+use super::error::{DEATH_TIMEOUT, RunnerError, SETUP_TIMEOUT};
 use super::fresh::Process;
 use super::libraries::Library;
-use crate::link::{Link, LinkError, RunnerNotice};
+use crate::link::{Link, RunnerNotice};
 use crate::runner::control::{ControlMap, FaultedMemory, Phase, publish, wait_for_change};
 use crate::runner::frame::{EntrySetup, FrameError, Reply, Setup, ToRunner, receive_reply, send_to_runner};
 use crate::sandbox::handle::{End, HandleError, RunnerHandle, Stop};
@@ -27,16 +28,10 @@ use crate::session::{Called, Loaded};
 const OUTPUT_TAIL: usize = 2048;
 /// A stop takes microseconds unless a thread of the runner hangs in a system call.
 const STOP_TIMEOUT: Duration = Duration::from_secs(10);
-/// A killed runner that takes longer to end is assumed to be stuck in uninterruptible sleep (D state), and the worker
-/// gives up.
-const DEATH_TIMEOUT: Duration = Duration::from_secs(60);
 /// While the worker waits for the end of a command, it also checks the pidfd: often at first, then every 100 ms.
 const FIRST_SLICE: Duration = Duration::from_millis(2);
 const LAST_SLICE: Duration = Duration::from_millis(100);
 
-/// The time limit until a runner is locked down. Only our own code runs before that, so a timeout means that the disk
-/// hangs.
-const SETUP_TIMEOUT: Duration = Duration::from_mins(10);
 /// The longest time that a runner may live after its socket has closed.
 const CLOSED_TIMEOUT: Duration = Duration::from_secs(2);
 const FORGED_REPLY: &str = "the candidate wrote to its runner's socket while it was being loaded";
@@ -57,33 +52,6 @@ pub(crate) struct RunnerSpec<'a> {
     /// The size of the mapped inputs, and of the libraries or the interpreter's files.
     pub(crate) mapped: Bytes,
     pub(crate) tasks: u32,
-}
-
-/// The candidate is not to blame.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum RunnerError {
-    #[error("starting a runner")]
-    Spawn(#[source] crate::sandbox::spawn::SpawnError),
-    #[error("preparing a runner's descriptors")]
-    Descriptors(#[source] rustix::io::Errno),
-    #[error("communicating with a runner")]
-    Frame(#[from] FrameError),
-    #[error("communicating with the supervisor")]
-    Link(#[from] LinkError),
-    #[error("a runner could not be set up: {text}")]
-    Setup { text: String },
-    #[error("a runner was not set up within {SETUP_TIMEOUT:?} (does the disk hang?)")]
-    NotSetUp,
-    #[error("observing or controlling a runner's process")]
-    Handle(#[from] HandleError),
-    #[error("evicting inputs and outputs from the caches (profile with cache_state = \"warm\")")]
-    Evict(#[source] rustix::io::Errno),
-    #[error(
-        "setting the priority of a timed process (profile with priority = \"none\", or give the run CAP_SYS_NICE and real-time bandwidth)"
-    )]
-    Priority(#[source] rustix::io::Errno),
-    #[error("a killed runner did not end within {DEATH_TIMEOUT:?}")]
-    Undead,
 }
 
 #[derive(Debug)]

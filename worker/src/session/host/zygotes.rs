@@ -13,8 +13,8 @@ use opt_shared::units::Bytes;
 use opt_shared::wait::readable;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+use super::error::RunnerError;
 use super::fresh::{self, Parts, Process};
-use super::process::RunnerError;
 use crate::link::Link;
 use crate::runner::frame::{FrameError, Python, receive_frame, send_frame};
 use crate::runner::zygote::{FromZygote, Start, ToZygote};

@@ -1,0 +1,291 @@
+//! Matrices that a warp holds in its registers: loads, stores and products of them.
+
+use super::Stop;
+use super::access::{Reach, Target};
+use super::block::BlockState;
+use super::scratch::State;
+use super::warp::Warp;
+use crate::code::{Element, Fragment, Product, Role, StoredMatrix};
+use crate::fault::{AccessKind, FaultKind};
+use crate::lane::soft::{F16, F64, Rounding, unpack};
+
+/// The largest number of rows and of columns.
+const LARGEST: usize = 32;
+/// `wmma` needs the lines of a matrix in memory to be aligned to this number of bytes, or to their length if they are
+/// shorter: the CUDA C++ Programming Guide allows any stride that is a multiple of 16 bytes.
+const LINE_ALIGNMENT: u64 = 16;
+
+type Matrix = [[f64; LARGEST]; LARGEST];
+
+impl Fragment {
+    /// The row and column of an element, given its lane, its register and its part of the register.
+    ///
+    /// This is the layout of `mma` in the PTX reference: eight rows (of the second factor: columns) at a time, in each
+    /// of which four lanes hold a register. That of `wmma` is not documented, so it has the same one here.
+    fn position(&self, lane: usize, register: usize, part: usize) -> (usize, usize) {
+        let elements = self.element.in_register();
+        match self.role {
+            Role::First => {
+                let tiles = self.rows / 8;
+                (8 * (register % tiles) + lane / 4, elements * (4 * (register / tiles) + lane % 4) + part)
+            }
+            Role::Second => {
+                let tiles = self.rows / (4 * elements);
+                (elements * (4 * (register % tiles) + lane % 4) + part, 8 * (register / tiles) + lane / 4)
+            }
+            // A lane has pairs of elements.
+            Role::Sum => {
+                let (pair, part) = ((register * elements + part) / 2, (register * elements + part) % 2);
+                let tiles = self.rows / 8;
+                (8 * (pair % tiles) + lane / 4, 8 * (pair / tiles) + 2 * (lane % 4) + part)
+            }
+        }
+    }
+
+    fn bits(&self) -> usize {
+        8 * self.element.bytes()
+    }
+
+    /// The value of a part of a register.
+    fn decode(&self, register: u32, part: usize) -> f64 {
+        let bits = register >> (self.bits() * part);
+        match self.element {
+            Element::F16 => half(bits & 0xffff),
+            Element::Bf16 => f64::from(f32::from_bits(bits << 16)),
+            Element::Tf32 => f64::from(f32::from_bits(bits & 0xffff_e000)),
+            Element::F32 => f64::from(f32::from_bits(bits)),
+            Element::S8 => f64::from(bits as u8 as i8),
+            Element::U8 => f64::from(bits as u8),
+            Element::S32 => f64::from(bits as i32),
+        }
+    }
+
+    /// The bits of a sum, which is rounded to the type of the elements.
+    fn encode(&self, sum: f64, saturate: bool) -> u32 {
+        match self.element {
+            Element::F16 => unpack(sum.to_bits(), F64).round(F16, Rounding::NearestEven) as u32,
+            Element::S32 => {
+                let sum = sum as i64;
+                let limited = sum.clamp(i64::from(i32::MIN), i64::from(i32::MAX));
+                (if saturate { limited } else { sum }) as u32
+            }
+            _ => {
+                let sum = sum as f32;
+                if sum.is_nan() { 0x7fff_ffff } else { sum.to_bits() }
+            }
+        }
+    }
+}
+
+/// The lines of a matrix in memory: rows or columns, each of which is contiguous.
+struct Lines {
+    first: u64,
+    /// The number of bytes between the beginnings of two lines.
+    stride: u64,
+    /// The number of bytes of a line.
+    length: u64,
+    count: usize,
+}
+
+impl Lines {
+    fn start(&self, line: usize) -> u64 {
+        self.first.wrapping_add(self.stride.wrapping_mul(line as u64))
+    }
+}
+
+impl Warp {
+    /// Fails if the lanes do not have the same address and stride.
+    fn lines(&self, stored: &StoredMatrix, fragment: &Fragment) -> Result<Lines, Stop> {
+        let (count, length) = if stored.by_columns {
+            (fragment.columns, fragment.rows)
+        } else {
+            (fragment.rows, fragment.columns)
+        };
+        let addresses = self.addresses(stored.at);
+        let strides: [u64; 32] = match stored.stride {
+            Some(slot) => std::array::from_fn(|lane| u64::from(self.registers.get(slot, lane) as u32)),
+            None => [length as u64; 32],
+        };
+        if let Some(lane) =
+            (1..32).find(|&lane| (addresses[lane], strides[lane]) != (addresses[0], strides[0]))
+        {
+            let what = "the lanes of a `wmma` have different addresses or strides".to_owned();
+            return Err(Stop::new(FaultKind::InvalidValue(what), lane));
+        }
+        let bytes = fragment.element.bytes() as u64;
+        Ok(Lines { first: addresses[0], stride: bytes * strides[0], length: bytes * length as u64, count })
+    }
+
+    /// Checks the access to each line, and finds its target.
+    fn targets<'m>(
+        &mut self,
+        block: &BlockState<'m>,
+        stored: &StoredMatrix,
+        lines: &Lines,
+        kind: AccessKind,
+    ) -> Result<Vec<Target<'m>>, Stop> {
+        let align = LINE_ALIGNMENT.min(lines.length);
+        let reach = Reach { space: stored.space, bytes: lines.length, align };
+        (0..lines.count).map(|line| self.resolve(block, reach, lines.start(line), 0, kind)).collect()
+    }
+
+    pub fn load_fragment(
+        &mut self,
+        block: &mut BlockState<'_>,
+        from: &StoredMatrix,
+        to: &Fragment,
+        pc: u32,
+    ) -> Result<(), Stop> {
+        let lines = self.lines(from, to)?;
+        let targets = self.targets(block, from, &lines, AccessKind::Read)?;
+        self.watch_load(block, from, to, &targets, pc)?;
+        if let Err(stop) = self.load_lines(block, from, to, &lines, &targets) {
+            block.defer(stop, pc, self.index)?;
+            self.load_lines(block, from, to, &lines, &targets)?;
+        }
+        Ok(())
+    }
+
+    fn load_lines(
+        &mut self,
+        block: &BlockState<'_>,
+        from: &StoredMatrix,
+        to: &Fragment,
+        lines: &Lines,
+        targets: &[Target<'_>],
+    ) -> Result<(), Stop> {
+        let (bytes, distinct) = (to.element.bytes(), to.distinct());
+        let mut words = [[0_u32; 32]; 8];
+        for (register, row) in words[..distinct].iter_mut().enumerate() {
+            for (lane, word) in row.iter_mut().enumerate() {
+                for part in 0..to.element.in_register() {
+                    let (line, at) = place(from, to, lane, register, part);
+                    let (value, state) = self.element(block, bytes as u32, &targets[line], at);
+                    let (memory, address) = (targets[line].memory(), lines.start(line) + at);
+                    state.check(block.checks_reads, memory, address, bytes as u64, lane)?;
+                    *word |= (value as u32) << (to.bits() * part);
+                }
+            }
+        }
+        for (number, register) in to.registers[..to.count].iter().enumerate() {
+            self.registers.narrow[*register as usize] = words[number % distinct];
+        }
+        Ok(())
+    }
+
+    pub fn store_fragment(
+        &mut self,
+        block: &mut BlockState<'_>,
+        from: &Fragment,
+        to: &StoredMatrix,
+        pc: u32,
+    ) -> Result<(), Stop> {
+        let lines = self.lines(to, from)?;
+        let targets = self.targets(block, to, &lines, AccessKind::Write)?;
+        let bytes = from.element.bytes() as u32;
+        for (number, register) in from.registers[..from.distinct()].iter().enumerate() {
+            let row = self.registers.narrow[*register as usize];
+            for (lane, word) in row.iter().enumerate() {
+                for part in 0..from.element.in_register() {
+                    let (line, at) = place(to, from, lane, number, part);
+                    let value = u64::from(word >> (from.bits() * part)) & (u64::MAX >> (64 - from.bits()));
+                    if let Target::Shared(start) = &targets[line] {
+                        let changes = block.shared.load(start + at, bytes) != (value, State::Written);
+                        self.watch_write(block, lane, (start + at, u64::from(bytes)), changes, pc)?;
+                    }
+                    self.store_element(block, bytes, false, &targets[line], at, value);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the reads of shared memory for races.
+    fn watch_load(
+        &self,
+        block: &mut BlockState<'_>,
+        stored: &StoredMatrix,
+        fragment: &Fragment,
+        targets: &[Target<'_>],
+        pc: u32,
+    ) -> Result<(), Stop> {
+        if block.races.is_none() {
+            return Ok(());
+        }
+        for register in 0..fragment.distinct() {
+            for lane in 0..32 {
+                for part in 0..fragment.element.in_register() {
+                    let (line, at) = place(stored, fragment, lane, register, part);
+                    if let Target::Shared(start) = &targets[line] {
+                        let bytes = fragment.element.bytes() as u64;
+                        self.watch_read(block, lane, start + at, bytes, pc)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The values of a matrix. The second factor is transposed, so that both factors have lines along the depth.
+    fn values(&self, fragment: &Fragment) -> Matrix {
+        let mut matrix = [[0.0; LARGEST]; LARGEST];
+        for (number, register) in fragment.registers[..fragment.distinct()].iter().enumerate() {
+            for (lane, word) in self.registers.narrow[*register as usize].iter().enumerate() {
+                for part in 0..fragment.element.in_register() {
+                    let (row, column) = fragment.position(lane, number, part);
+                    let value = fragment.decode(*word, part);
+                    if fragment.role == Role::Second {
+                        matrix[column][row] = value;
+                    } else {
+                        matrix[row][column] = value;
+                    }
+                }
+            }
+        }
+        matrix
+    }
+
+    /// Computes the sums in `f64`, in which products are exact, and rounds each sum to the format of the result at the
+    /// end. The order and the precision in which a card adds are not documented.
+    pub fn product(&mut self, op: &Product) {
+        let [first, second, sum] = [&op.first, &op.second, &op.sum].map(|fragment| self.values(fragment));
+        let depth = op.first.columns;
+        for (number, register) in op.to.registers[..op.to.count].iter().enumerate() {
+            self.registers.narrow[*register as usize] = std::array::from_fn(|lane| {
+                (0..op.to.element.in_register()).fold(0, |word, part| {
+                    let (row, column) = op.to.position(lane, number, part);
+                    let products = first[row][..depth].iter().zip(&second[column][..depth]);
+                    let products = products.map(|(x, y)| x * y).fold(-0.0, |all, product| all + product);
+                    let sum = op.to.encode(sum[row][column] + products, op.saturate);
+                    word | sum << (op.to.bits() * part)
+                })
+            });
+        }
+    }
+}
+
+/// The line of an element, and the number of bytes before the element in it.
+fn place(
+    stored: &StoredMatrix,
+    fragment: &Fragment,
+    lane: usize,
+    register: usize,
+    part: usize,
+) -> (usize, u64) {
+    let (row, column) = fragment.position(lane, register, part);
+    let (line, at) = if stored.by_columns { (column, row) } else { (row, column) };
+    (line, (at * fragment.element.bytes()) as u64)
+}
+
+/// The value of an `f16`.
+fn half(bits: u32) -> f64 {
+    let magnitude = bits & 0x7fff;
+    let value = match magnitude >> 10 {
+        0 => f64::from(magnitude) / f64::from(1 << 24),
+        // Infinity and NaN have the same form in `f32`.
+        31 => f64::from(f32::from_bits(0x7f80_0000 | (magnitude & 0x3ff) << 13)),
+        // The bias of the exponent is 15 instead of 127.
+        _ => f64::from(f32::from_bits((magnitude << 13) + (112 << 23))),
+    };
+    if bits & 0x8000 == 0 { value } else { -value }
+}
