@@ -1,7 +1,9 @@
 //! Decoded kernels in the form that the interpreter executes, with every name, label and type resolved.
 
+mod sync;
 mod tensor;
 
+pub use sync::{BarrierMode, BarrierOp, MbarrierOp, MbarrierPhase};
 pub use tensor::{Address, CopyOp, Element, Fragment, MatrixOp, Product, Role, SourceBytes, StoredMatrix};
 
 use crate::lane::Function;
@@ -207,6 +209,7 @@ pub enum Op {
     Memory(u32),
     Warp(u32),
     Barrier(u32),
+    Mbarrier(u32),
     Copy(u32),
     Matrix(u32),
     Call(u32),
@@ -409,29 +412,6 @@ impl WarpOp {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BarrierMode {
-    Sync,
-    Arrive,
-    /// This mode and the next two combine a predicate of the threads that arrive.
-    And,
-    Or,
-    Count,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub struct BarrierOp {
-    pub mode: BarrierMode,
-    /// The row with the barrier's index.
-    pub index: u32,
-    /// The row with the number of participating threads; `None` for all threads of the block.
-    pub threads: Option<u32>,
-    /// Whether the lanes of a warp must not wait at different instructions.
-    pub aligned: bool,
-    pub to: Option<Slot>,
-    pub flag: Option<Guard>,
-}
-
 /// A call of a function that the device provides.
 #[derive(Clone, Copy, Debug)]
 pub enum CallOp {
@@ -479,6 +459,7 @@ pub struct Kernel {
     pub memory_ops: Vec<MemoryOp>,
     pub warp_ops: Vec<WarpOp>,
     pub barrier_ops: Vec<BarrierOp>,
+    pub mbarrier_ops: Vec<MbarrierOp>,
     pub copy_ops: Vec<CopyOp>,
     pub matrix_ops: Vec<MatrixOp>,
     pub call_ops: Vec<CallOp>,

@@ -8,7 +8,7 @@ use opt_tests::{Scenario, Summary, data, repository};
 use crate::report::browser::skipped;
 
 /// The launchers, each with its job, its status, and parts of its detail.
-const LAUNCHERS: [(&str, &str, &str, &[&str]); 27] = [
+const LAUNCHERS: [(&str, &str, &str, &[&str]); 28] = [
     ("relu", "right", "PASSED", &[]),
     ("relu", "side_stream", "PASSED", &[]),
     ("relu", "by_the_host", "PASSED", &[]),
@@ -33,6 +33,7 @@ const LAUNCHERS: [(&str, &str, &str, &[&str]); 27] = [
     ("relu", "launches_cooperatively", "UNSUPPORTED", &["does not support cooperative launches"]),
     ("relu", "uses_the_runtime", "PASSED", &[]),
     ("relu", "takes_much_shared_memory", "PASSED", &[]),
+    ("relu", "relu_in_a_pipeline", "PASSED", &[]),
     ("relu", "does_not_ask_for_shared_memory", "RUNTIME_ERROR", &["65536", "cudaFuncSetAttribute"]),
     ("relu", "forges_success", "UNWRITTEN_OUTPUT", &["elements"]),
     ("relu", "does_not_compile", "COMPILE_ERROR", &["nvcc exited with code 2"]),

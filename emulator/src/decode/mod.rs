@@ -8,6 +8,7 @@ mod compare;
 mod control;
 mod convert;
 mod fragments;
+mod mbarrier;
 mod memory;
 mod operands;
 mod qualifiers;
@@ -127,6 +128,7 @@ fn statement<'a>(builder: &mut Builder<'_, 'a>, statement: &Statement<'a>) -> Re
             control::decode(builder, opcode, &mut qualifiers, operands)?;
         }
         "cp" | "ldmatrix" | "mma" | "wmma" => tensor::decode(builder, opcode, &mut qualifiers, operands)?,
+        "mbarrier" => mbarrier::decode(builder, &mut qualifiers, operands)?,
         "call" => calls::decode(builder, &mut qualifiers, operands)?,
         _ => return Err(qualifiers.unsupported()),
     }

@@ -2,6 +2,7 @@
 
 use super::builder::{Builder, index_of};
 use super::fragments;
+use super::mbarrier;
 use super::memory::{IGNORED, address};
 use super::qualifiers::Qualifiers;
 use crate::code::{Address, CopyOp, MatrixOp, MemorySpace, Op, SourceBytes};
@@ -18,7 +19,7 @@ pub fn family(opcode: &[&str]) -> Option<&'static str> {
         ["cp", "async", "bulk", ..] | ["cp", "reduce", "async", "bulk", ..] | ["st", "bulk", ..] => {
             "bulk copies"
         }
-        ["mbarrier", ..] | ["cp", "async", "mbarrier", ..] => "barriers in memory",
+        ["mbarrier", ..] | ["cp", "async", "mbarrier", ..] => "barriers in memory of newer GPUs",
         ["wgmma", ..] => "matrix products of a warp group",
         ["tcgen05", ..] => "tensor cores of the fifth generation",
         ["wmma", ..] => "other shapes and types of `wmma`",
@@ -48,6 +49,9 @@ fn copy<'a>(
 ) -> Result<(), LoadError> {
     if !qualifiers.take("async") {
         return Err(qualifiers.unsupported());
+    }
+    if qualifiers.take("mbarrier") {
+        return mbarrier::arrive_after_copies(builder, qualifiers, operands);
     }
     let op = if qualifiers.take("commit_group") {
         let [] = operands else { return Err(qualifiers.wrong_operands()) };

@@ -128,7 +128,7 @@ impl Warp {
         Ok(word)
     }
 
-    fn finish_copies(
+    pub fn finish_copies(
         &mut self,
         block: &mut BlockState<'_>,
         active: u32,

@@ -3,7 +3,6 @@
 use super::Stop;
 use super::access::{Reach, Target};
 use super::block::BlockState;
-use super::scratch::State;
 use super::warp::Warp;
 use crate::code::{Element, Fragment, Product, Role, StoredMatrix};
 use crate::fault::{AccessKind, FaultKind};
@@ -190,7 +189,7 @@ impl Warp {
                     let (line, at) = place(to, from, lane, number, part);
                     let value = u64::from(word >> (from.bits() * part)) & (u64::MAX >> (64 - from.bits()));
                     if let Target::Shared(start) = &targets[line] {
-                        let changes = block.shared.load(start + at, bytes) != (value, State::Written);
+                        let changes = block.shared.changes(start + at, bytes, value);
                         self.watch_write(block, lane, (start + at, u64::from(bytes)), changes, pc)?;
                     }
                     self.store_element(block, bytes, false, &targets[line], at, value);

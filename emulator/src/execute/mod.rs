@@ -12,6 +12,7 @@ mod functions;
 mod host;
 mod launch;
 mod matrix;
+mod mbarrier;
 mod offsets;
 mod print;
 mod race;

@@ -311,7 +311,14 @@ impl Races {
         self.advance();
     }
 
-    fn acquire(&mut self, thread: u32) {
+    /// Orders what a thread has done so far before everything that threads do after a later `acquire`.
+    pub fn release_thread(&mut self, thread: u32) {
+        self.publish(thread, self.now + 1);
+        self.advance();
+    }
+
+    /// Orders everything that was published before everything that the thread does from now on.
+    pub fn acquire(&mut self, thread: u32) {
         self.crosses_warps = true;
         let published = std::mem::take(&mut self.published);
         let known = self.known_mut(thread);

@@ -344,6 +344,7 @@ impl Warp {
                     self.matrix(block, index, active, pc)?;
                 }
                 Op::Copy(index) => self.copy(block, index, active, pc)?,
+                Op::Mbarrier(index) => self.mbarrier(block, index, active, pc)?,
                 Op::Call(index) => {
                     self.call(block, &kernel.call_ops[index as usize], active)?;
                     turn.left = turn.left.saturating_sub(block.take_extra());

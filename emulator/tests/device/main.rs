@@ -6,6 +6,7 @@ mod groups;
 mod hostile;
 mod kit;
 mod lines;
+mod mbarrier;
 mod memory;
 mod opcodes;
 mod products;

@@ -1,0 +1,82 @@
+//! Barriers of a block, and barriers in shared memory.
+
+use super::tensor::Address;
+use super::{Guard, MemorySpace, Slot};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BarrierMode {
+    Sync,
+    Arrive,
+    /// This mode and the next two combine a predicate of the threads that arrive.
+    And,
+    Or,
+    Count,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct BarrierOp {
+    pub mode: BarrierMode,
+    /// The row with the barrier's index.
+    pub index: u32,
+    /// The row with the number of participating threads; `None` for all threads of the block.
+    pub threads: Option<u32>,
+    /// Whether the lanes of a warp must not wait at different instructions.
+    pub aligned: bool,
+    pub to: Option<Slot>,
+    pub flag: Option<Guard>,
+}
+
+/// The phase for whose completion a thread waits.
+#[derive(Clone, Copy, Debug)]
+pub enum MbarrierPhase {
+    /// The phase in which an arrival returned this state.
+    Of(Slot),
+    /// The latest phase whose number is odd or even, as the register says.
+    Parity(Slot),
+}
+
+/// An operation on a barrier in shared memory (`mbarrier`), whose address is `at`.
+#[derive(Clone, Copy, Debug)]
+pub enum MbarrierOp {
+    Init {
+        space: MemorySpace,
+        at: Address,
+        /// The number of arrivals that complete a phase.
+        count: Slot,
+    },
+    Invalidate {
+        space: MemorySpace,
+        at: Address,
+    },
+    Arrive {
+        space: MemorySpace,
+        at: Address,
+        /// The number of arrivals; 1 by default.
+        count: Option<Slot>,
+        /// The state before the arrivals.
+        state: Slot,
+        /// Whether later phases need fewer arrivals.
+        drops: bool,
+        /// Whether the arrivals may complete the phase.
+        completes: bool,
+    },
+    /// `cp.async.mbarrier.arrive`: arrives when the thread's copies are complete.
+    ArriveAfterCopies {
+        space: MemorySpace,
+        at: Address,
+        /// Whether the barrier expects this arrival. Otherwise, it expects one more arrival in this phase.
+        is_expected: bool,
+    },
+    TestWait {
+        space: MemorySpace,
+        at: Address,
+        phase: MbarrierPhase,
+        /// The row of the predicate that is set.
+        to: u32,
+    },
+    /// Extracts the number of pending arrivals from a state.
+    PendingCount {
+        state: Slot,
+        to: Slot,
+    },
+}

@@ -1,0 +1,193 @@
+//! Barriers in shared memory. A barrier is an object of eight bytes, which counts the pending arrivals of a phase. When
+//! there are none left, the next phase begins.
+
+use super::access::{Reach, Target};
+use super::block::BlockState;
+use super::warp::Warp;
+use super::{Stop, lanes};
+use crate::code::{Address, MbarrierOp, MbarrierPhase, MemorySpace};
+use crate::fault::{AccessKind, FaultKind, Memory};
+
+/// The size of an object and its alignment.
+const BYTES: u64 = 8;
+/// The largest number of arrivals, and the mask of such a number in an object.
+const MAX_COUNT: u32 = (1 << 20) - 1;
+
+/// An object's contents. They are opaque to kernels, so their form is ours.
+#[derive(Clone, Copy)]
+struct Object {
+    /// How many arrivals are pending in this phase.
+    pending: u32,
+    /// How many arrivals the next phase needs.
+    expected: u32,
+    phase: u32,
+}
+
+/// Set in every object, to recognise memory that holds none.
+const VALID: u64 = 1 << 63;
+const PHASE_BITS: u32 = 23;
+
+impl Object {
+    fn decode(bits: u64) -> Option<Self> {
+        let count = |from: u32| (bits >> from) as u32 & MAX_COUNT;
+        let phase = (bits >> 40) as u32 & ((1 << PHASE_BITS) - 1);
+        (bits & VALID != 0).then(|| Self { pending: count(0), expected: count(20), phase })
+    }
+
+    fn encode(self) -> u64 {
+        VALID | u64::from(self.phase) << 40 | u64::from(self.expected) << 20 | u64::from(self.pending)
+    }
+
+    /// Counts arrivals. Fails with the reason if the phase does not expect so many.
+    fn arrive(self, count: u32, drops: bool, completes: bool) -> Result<Self, String> {
+        if count == 0 || self.pending < count {
+            return Err(format!("{count} arrive at an `mbarrier` at which {} are pending", self.pending));
+        }
+        let expected = if drops { self.expected.saturating_sub(count) } else { self.expected };
+        let pending = self.pending - count;
+        if 0 < pending {
+            return Ok(Self { pending, expected, ..self });
+        }
+        if !completes {
+            return Err("an arrival with `.noComplete` completes the phase of an `mbarrier`".to_owned());
+        }
+        Ok(Self { pending: expected, expected, phase: (self.phase + 1) & ((1 << PHASE_BITS) - 1) })
+    }
+}
+
+impl Warp {
+    pub fn mbarrier(
+        &mut self,
+        block: &mut BlockState<'_>,
+        index: u32,
+        active: u32,
+        pc: u32,
+    ) -> Result<(), Stop> {
+        match block.kernel.mbarrier_ops[index as usize] {
+            MbarrierOp::Init { space, at, count } => {
+                for lane in lanes(active) {
+                    let at = self.object_at(block, space, at, lane)?;
+                    let expected = self.registers.get(count, lane) as u32;
+                    if expected == 0 || MAX_COUNT < expected {
+                        let what = format!("an `mbarrier` for {expected} arrivals");
+                        return Err(Stop::new(FaultKind::InvalidValue(what), lane));
+                    }
+                    self.watch_write(block, lane, (at, BYTES), true, pc)?;
+                    let object = Object { pending: expected, expected, phase: 0 };
+                    block.shared.store(at, 8, object.encode());
+                }
+            }
+            MbarrierOp::Invalidate { space, at } => {
+                for lane in lanes(active) {
+                    let at = self.object_at(block, space, at, lane)?;
+                    self.object(block, at, lane, pc)?;
+                    block.shared.store(at, 8, 0);
+                }
+            }
+            MbarrierOp::Arrive { space, at, count, state, drops, completes } => {
+                for lane in lanes(active) {
+                    let at = self.object_at(block, space, at, lane)?;
+                    let count = count.map_or(1, |slot| self.registers.get(slot, lane) as u32);
+                    let before =
+                        self.arrive_at(block, at, lane, pc, |it| it.arrive(count, drops, completes))?;
+                    self.registers.set(state, lane, before.encode());
+                }
+            }
+            MbarrierOp::ArriveAfterCopies { space, at, is_expected } => {
+                // The copies complete now, and not at some later time.
+                self.finish_copies(block, active, |_| true)?;
+                for lane in lanes(active) {
+                    let at = self.object_at(block, space, at, lane)?;
+                    self.arrive_at(block, at, lane, pc, |it| {
+                        // An arrival that is expected in addition leaves the number of pending ones unchanged.
+                        if is_expected { it.arrive(1, false, true) } else { Ok(it) }
+                    })?;
+                }
+            }
+            MbarrierOp::TestWait { space, at, phase, to } => {
+                let mut complete = self.registers.flags[to as usize] & !active;
+                for lane in lanes(active) {
+                    let at = self.object_at(block, space, at, lane)?;
+                    let now = self.object(block, at, lane, pc)?.phase;
+                    let is_complete = match phase {
+                        MbarrierPhase::Of(state) => {
+                            let state = self.registers.get(state, lane);
+                            let Some(state) = Object::decode(state) else {
+                                let what = "the state of an `mbarrier` that no arrival returned".to_owned();
+                                return Err(Stop::new(FaultKind::InvalidValue(what), lane));
+                            };
+                            state.phase != now
+                        }
+                        MbarrierPhase::Parity(parity) => {
+                            u64::from(now & 1) != self.registers.get(parity, lane) & 1
+                        }
+                    };
+                    if is_complete {
+                        complete |= 1 << lane;
+                        if let Some(races) = &mut block.races {
+                            races.acquire(32 * self.index + lane as u32);
+                        }
+                    }
+                }
+                self.registers.flags[to as usize] = complete;
+            }
+            MbarrierOp::PendingCount { state, to } => {
+                for lane in lanes(active) {
+                    let state = self.registers.get(state, lane);
+                    let pending = Object::decode(state).map_or(0, |object| object.pending);
+                    self.registers.set(to, lane, u64::from(pending));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The offset of a lane's object in shared memory.
+    fn object_at(
+        &mut self,
+        block: &BlockState<'_>,
+        space: MemorySpace,
+        at: Address,
+        lane: usize,
+    ) -> Result<u64, Stop> {
+        let address = self.addresses(at)[lane];
+        let reach = Reach { space, bytes: BYTES, align: BYTES };
+        match self.resolve(block, reach, address, lane, AccessKind::Atomic)? {
+            Target::Shared(at) => Ok(at),
+            _ => {
+                let what = "an `mbarrier` in memory that is not shared".to_owned();
+                Err(Stop::new(FaultKind::InvalidValue(what), lane))
+            }
+        }
+    }
+
+    /// Reads an object. An `mbarrier.init` by another thread must be ordered before.
+    fn object(&self, block: &mut BlockState<'_>, at: u64, lane: usize, pc: u32) -> Result<Object, Stop> {
+        self.watch_read(block, lane, at, BYTES, pc)?;
+        let (bits, state) = block.shared.load(at, 8);
+        state.check(block.checks_reads, Memory::Shared, at, BYTES, lane)?;
+        Object::decode(bits).ok_or_else(|| {
+            let what = "memory without an `mbarrier` is used as one (is `mbarrier.init` missing?)".to_owned();
+            Stop::new(FaultKind::InvalidValue(what), lane)
+        })
+    }
+
+    /// Changes an object by an arrival, and orders what the thread has done so far before everything that a thread does
+    /// after it has waited for the phase. Returns the object before the arrival.
+    fn arrive_at(
+        &self,
+        block: &mut BlockState<'_>,
+        at: u64,
+        lane: usize,
+        pc: u32,
+        change: impl FnOnce(Object) -> Result<Object, String>,
+    ) -> Result<Object, Stop> {
+        let before = self.object(block, at, lane, pc)?;
+        let after = change(before).map_err(|what| Stop::new(FaultKind::InvalidValue(what), lane))?;
+        block.shared.store(at, 8, after.encode());
+        if let Some(races) = &mut block.races {
+            races.release_thread(32 * self.index + lane as u32);
+        }
+        Ok(before)
+    }
+}
