@@ -8,13 +8,11 @@ use crate::code::{Element, Fragment, Product, Role, StoredMatrix};
 use crate::fault::{AccessKind, FaultKind};
 use crate::lane::soft::{F16, F64, Rounding, unpack};
 
-/// The largest number of rows and of columns.
-const LARGEST: usize = 32;
+/// The largest number of elements of a factor.
+const MAX_FACTOR: usize = 512;
 /// `wmma` needs the lines of a matrix in memory to be aligned to this number of bytes, or to their length if they are
 /// shorter: the CUDA C++ Programming Guide allows any stride that is a multiple of 16 bytes.
 const LINE_ALIGNMENT: u64 = 16;
-
-type Matrix = [[f64; LARGEST]; LARGEST];
 
 impl Fragment {
     /// The row and column of an element, given its lane, its register and its part of the register.
@@ -22,22 +20,38 @@ impl Fragment {
     /// This is the layout of `mma` in the PTX reference: eight rows (of the second factor: columns) at a time, in each
     /// of which four lanes hold a register. That of `wmma` is not documented, so it has the same one here.
     fn position(&self, lane: usize, register: usize, part: usize) -> (usize, usize) {
+        let (row, column) = self.origin(register);
+        let (down, across) = self.offset(lane, part);
+        (row + down, column + across)
+    }
+
+    /// The row and column of the first element in a register of lane 0.
+    fn origin(&self, register: usize) -> (usize, usize) {
         let elements = self.element.in_register();
         match self.role {
             Role::First => {
                 let tiles = self.rows / 8;
-                (8 * (register % tiles) + lane / 4, elements * (4 * (register / tiles) + lane % 4) + part)
+                (8 * (register % tiles), 4 * elements * (register / tiles))
             }
             Role::Second => {
                 let tiles = self.rows / (4 * elements);
-                (elements * (4 * (register % tiles) + lane % 4) + part, 8 * (register / tiles) + lane / 4)
+                (4 * elements * (register % tiles), 8 * (register / tiles))
             }
-            // A lane has pairs of elements.
+            // A lane has pairs of elements, in one register or in two.
             Role::Sum => {
-                let (pair, part) = ((register * elements + part) / 2, (register * elements + part) % 2);
-                let tiles = self.rows / 8;
-                (8 * (pair % tiles) + lane / 4, 8 * (pair / tiles) + 2 * (lane % 4) + part)
+                let (pair, tiles) = (register * elements / 2, self.rows / 8);
+                (8 * (pair % tiles), 8 * (pair / tiles) + register * elements % 2)
             }
+        }
+    }
+
+    /// How far a part of a lane's register is from the first element in that register of lane 0.
+    #[inline(always)]
+    fn offset(&self, lane: usize, part: usize) -> (usize, usize) {
+        match self.role {
+            Role::First => (lane / 4, self.element.in_register() * (lane % 4) + part),
+            Role::Second => (self.element.in_register() * (lane % 4) + part, lane / 4),
+            Role::Sum => (lane / 4, 2 * (lane % 4) + part),
         }
     }
 
@@ -46,9 +60,10 @@ impl Fragment {
     }
 
     /// The value of a part of a register.
-    fn decode(&self, register: u32, part: usize) -> f64 {
-        let bits = register >> (self.bits() * part);
-        match self.element {
+    #[inline(always)]
+    fn decode(element: Element, register: u32, part: usize) -> f64 {
+        let bits = register >> (8 * element.bytes() * part);
+        match element {
             Element::F16 => half(bits & 0xffff),
             Element::Bf16 => f64::from(f32::from_bits(bits << 16)),
             Element::Tf32 => f64::from(f32::from_bits(bits & 0xffff_e000)),
@@ -225,40 +240,69 @@ impl Warp {
         Ok(())
     }
 
-    /// The values of a matrix. The second factor is transposed, so that both factors have lines along the depth.
-    fn values(&self, fragment: &Fragment) -> Matrix {
-        let mut matrix = [[0.0; LARGEST]; LARGEST];
+    /// The elements of a factor, in lines along the depth of the product: rows of the first, columns of the second.
+    fn factor(&self, fragment: &Fragment) -> [f64; MAX_FACTOR] {
+        // Each call is compiled for its type, because most of the time of a product is spent here.
+        match fragment.element {
+            Element::F16 => {
+                self.factor_with(fragment, |word, part| Fragment::decode(Element::F16, word, part))
+            }
+            Element::Bf16 => {
+                self.factor_with(fragment, |word, part| Fragment::decode(Element::Bf16, word, part))
+            }
+            Element::S8 => self.factor_with(fragment, |word, part| Fragment::decode(Element::S8, word, part)),
+            Element::U8 => self.factor_with(fragment, |word, part| Fragment::decode(Element::U8, word, part)),
+            other => self.factor_with(fragment, |word, part| Fragment::decode(other, word, part)),
+        }
+    }
+
+    #[inline(always)]
+    fn factor_with(&self, fragment: &Fragment, decode: impl Fn(u32, usize) -> f64) -> [f64; MAX_FACTOR] {
+        let mut lines = [0.0; MAX_FACTOR];
+        let is_first = fragment.role == Role::First;
+        let depth = if is_first { fragment.columns } else { fragment.rows };
+        let elements = fragment.element.in_register();
         for (number, register) in fragment.registers[..fragment.distinct()].iter().enumerate() {
+            let (row, column) = fragment.origin(number);
+            let start = if is_first { row * depth + column } else { column * depth + row };
             for (lane, word) in self.registers.narrow[*register as usize].iter().enumerate() {
-                for part in 0..fragment.element.in_register() {
-                    let (row, column) = fragment.position(lane, number, part);
-                    let value = fragment.decode(*word, part);
-                    if fragment.role == Role::Second {
-                        matrix[column][row] = value;
-                    } else {
-                        matrix[row][column] = value;
-                    }
+                let first = start + lane / 4 * depth + lane % 4 * elements;
+                for (part, value) in lines[first..first + elements].iter_mut().enumerate() {
+                    *value = decode(*word, part);
                 }
             }
         }
-        matrix
+        lines
     }
 
     /// Computes the sums in `f64`, in which products are exact, and rounds each sum to the format of the result at the
     /// end. The order and the precision in which a card adds are not documented.
     pub fn product(&mut self, op: &Product) {
-        let [first, second, sum] = [&op.first, &op.second, &op.sum].map(|fragment| self.values(fragment));
+        let (first, second) = (self.factor(&op.first), self.factor(&op.second));
         let depth = op.first.columns;
-        for (number, register) in op.to.registers[..op.to.count].iter().enumerate() {
-            self.registers.narrow[*register as usize] = std::array::from_fn(|lane| {
-                (0..op.to.element.in_register()).fold(0, |word, part| {
-                    let (row, column) = op.to.position(lane, number, part);
-                    let products = first[row][..depth].iter().zip(&second[column][..depth]);
-                    let products = products.map(|(x, y)| x * y).fold(-0.0, |all, product| all + product);
-                    let sum = op.to.encode(sum[row][column] + products, op.saturate);
-                    word | sum << (op.to.bits() * part)
-                })
-            });
+        let (to, elements, of_sum) = (&op.to, op.to.element.in_register(), op.sum.element.in_register());
+        let mut results = [[0; 32]; 8];
+        for (register, result) in results[..to.count].iter_mut().enumerate() {
+            let (row, column) = to.origin(register);
+            for part in 0..elements {
+                // The matrix that is added has the same layout, perhaps with another number of elements in a register.
+                let element = register * elements + part;
+                let starts = &self.registers.narrow[op.sum.registers[element / of_sum] as usize];
+                for (lane, word) in result.iter_mut().enumerate() {
+                    let (down, across) = to.offset(lane, part);
+                    let (x, y) = (
+                        &first[(row + down) * depth..][..depth],
+                        &second[(column + across) * depth..][..depth],
+                    );
+                    let products =
+                        x.iter().zip(y).map(|(x, y)| x * y).fold(-0.0, |all, product| all + product);
+                    let start = Fragment::decode(op.sum.element, starts[lane], element % of_sum);
+                    *word |= to.encode(start + products, op.saturate) << (to.bits() * part);
+                }
+            }
+        }
+        for (register, result) in to.registers[..to.count].iter().zip(results) {
+            self.registers.narrow[*register as usize] = result;
         }
     }
 }
