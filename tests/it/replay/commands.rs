@@ -49,7 +49,7 @@ fn reports_and_comparisons_show_replays() {
     // The second run has a pool with room for all tensors.
     scenario.write("plan.toml", of(whole));
     scenario.run(&["run", "plan.toml", "--dir", "other"]).expect_exit(0);
-    report(&["other"]).expect_stdout(&["replay", "once each", "% time", "note: the budget changed from"]);
+    report(&["other"]).expect_stdout(&["replay", "difference", "% time", "note: the budget changed from"]);
     report(&["other", "--format", "md"]).expect_stdout(&["### Replays under a budget", "| `model` |"]);
     let compared = report(&["other", "--format", "json"]).json();
     assert_eq!(compared["replays"][0]["same_outputs"], true, "{compared}");

@@ -234,7 +234,7 @@ fast.c                 2.31x [2.25–2.38]     4.62x [4.50–4.70]  +100.0 % fas
                                           ratio of speed-ups: 2.00x [1.92–2.06]
 only in the second: new.c
 
-replay                           first                    second      once each
+replay                           first                    second     difference
 model           18.0 s, 900 ms stalled    18.0 s, 900 ms stalled     +0.0 % time
 ";
         for line in text.lines() {

@@ -139,7 +139,7 @@ pub(super) fn text(comparison: &Comparison) -> Vec<String> {
         lines.push(String::new());
         lines.push(format!(
             "{:<NAME$}  {:>SIDE$}  {:>SIDE$}  {:>13}",
-            "replay", "first", "second", "once each"
+            "replay", "first", "second", "difference"
         ));
     }
     for it in &comparison.replays {
@@ -155,7 +155,7 @@ pub(super) fn markdown(comparison: &Comparison) -> Vec<String> {
     let mut lines = Vec::new();
     if !comparison.replays.is_empty() {
         lines.extend([String::new(), "### Replays under a budget".to_owned(), String::new()]);
-        lines.push("| replay | first | second | measured once each | notes |".to_owned());
+        lines.push("| replay | first | second | difference (single measurements) | notes |".to_owned());
         lines.push("|:--|--:|--:|--:|:--|".to_owned());
     }
     for it in &comparison.replays {
