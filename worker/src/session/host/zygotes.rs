@@ -27,6 +27,8 @@ use crate::sandbox::timeout::Timeout;
 const READY_TIMEOUT: Duration = Duration::from_mins(10);
 /// A copy takes milliseconds. A timeout means that the machine is overloaded.
 const CLONE_TIMEOUT: Duration = Duration::from_mins(1);
+/// How long a zygote that is no longer needed may take to finish a copy.
+const LAST_TIMEOUT: Duration = Duration::from_secs(5);
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 /// The size of the file for what a zygote prints, which is nothing unless it fails.
 const OUTPUT: Bytes = Bytes::kib(64);
@@ -60,6 +62,8 @@ enum ZygoteError {
     Lost(String),
     /// Another zygote would fail too.
     Useless(String),
+    /// The zygote did not make this copy.
+    Refused(String),
     /// This worker cannot prepare a runner.
     Worker(RunnerError),
 }
@@ -108,7 +112,7 @@ impl Zygotes {
                     self.current.take();
                     continue;
                 }
-                Err(ZygoteError::Lost(why) | ZygoteError::Useless(why)) => why,
+                Err(ZygoteError::Lost(why) | ZygoteError::Useless(why) | ZygoteError::Refused(why)) => why,
                 Err(ZygoteError::Worker(error)) => return Err(error),
             };
             self.current.take();
@@ -192,10 +196,11 @@ impl Zygote {
         }
         if let Some(ordered) = self.ahead.take() {
             let fits = ordered.output == output;
-            let process = self.receive_copy(ordered)?;
-            // If the copy is not used, dropping it ends it.
-            if fits && process.wake(CLONE_TIMEOUT) {
-                return Ok(process);
+            match self.receive_copy(ordered) {
+                Ok(process) if fits && process.wake(CLONE_TIMEOUT) => return Ok(process),
+                // Dropping a copy ends it. Whatever was wrong with it, another one may be made.
+                Ok(_) | Err(ZygoteError::Refused(_)) => {}
+                Err(error) => return Err(error),
             }
         }
         self.receive_copy(self.order_copy(namespaces, output, Start::AtOnce)?)
@@ -231,9 +236,8 @@ impl Zygote {
                 let spawned = SpawnedRunner { pid, pidfd, namespaces_used: namespaces, protections };
                 Ok(ordered.parts.with(spawned.into(), PYTHON_COPY, private_bytes(self.handle.pid())))
             }
-            (FromZygote::Refused { text } | FromZygote::Failed { text }, _) => {
-                Err(ZygoteError::Useless(text))
-            }
+            (FromZygote::Refused { text }, _) => Err(ZygoteError::Refused(text)),
+            (FromZygote::Failed { text }, _) => Err(ZygoteError::Useless(text)),
             (FromZygote::Cloned { .. } | FromZygote::Ready, _) => Err(unexpected_answer()),
         }
     }
@@ -268,8 +272,11 @@ impl Zygote {
 
 impl Drop for Zygote {
     fn drop(&mut self) {
-        if let Some(ordered) = self.ahead.take() {
-            // Only the zygote's answer has the pidfd by which the copy is reaped.
+        // Only the zygote's answer has the pidfd by which the copy is reaped. Without it, the copy ends when its socket
+        // closes.
+        if let Some(ordered) = self.ahead.take()
+            && readable(&self.socket, LAST_TIMEOUT).unwrap_or(false)
+        {
             drop(self.receive_copy(ordered));
         }
     }
