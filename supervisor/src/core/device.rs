@@ -174,6 +174,10 @@ impl Core {
         for (&worker, it) in &mut self.device.unreturned {
             match dead_listed.get(&worker) {
                 Some(&bytes) => it.bytes = bytes,
+                // A worker that no sample listed has no figure of its own.
+                None if KEPT_BY_DRIVER < unattributed_growth && it.bytes == Bytes::ZERO => {
+                    it.bytes = unattributed_growth;
+                }
                 None if KEPT_BY_DRIVER < unattributed_growth => it.bytes = it.bytes.min(unattributed_growth),
                 None => back.push((worker, it.since)),
             }

@@ -194,6 +194,18 @@ fn device_that_keeps_memory_is_quarantined_and_builds_continue() {
     }
 }
 
+/// A worker may end before any sample lists it.
+#[test]
+fn memory_of_a_dead_worker_that_no_sample_listed_is_reported() {
+    let (mut harness, first) = verifying(on_device(two_jobs()));
+    let unattributed = |mib| DeviceSample { unattributed: Some(Bytes::mib(mib)), ..seen(&[]) };
+    harness.gone(first.worker);
+    harness.feed(Event::DeviceSample(unattributed(300)));
+    harness.pass_time(DEVICE_RETURN_TIMEOUT);
+    let row = harness.policies("device_not_returned").pop().expect("a row");
+    assert!(row.numbers.contains(&("device_bytes", 300 << 20)), "{row:?}");
+}
+
 #[test]
 fn device_whose_memory_comes_back_late_is_used_again() {
     let (mut harness, first) = verifying(on_device(two_jobs()));
