@@ -62,7 +62,7 @@ pub struct Fragment {
     pub element: Element,
     pub rows: usize,
     pub columns: usize,
-    /// The rows of its registers, of which the first `count` are used.
+    /// The register rows, of which the first `count` are used.
     pub registers: [u32; 8],
     pub count: usize,
 }

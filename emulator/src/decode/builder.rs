@@ -56,7 +56,7 @@ pub struct Frame<'a> {
     pub targets: HashMap<&'a str, Vec<&'a str>>,
     /// The line from which the function is called.
     caller: Option<Location>,
-    /// The lines that are reported for the positions of this function.
+    /// The lines that were last reported for the positions of this function.
     lines: HashMap<Position, Location>,
 }
 
@@ -86,6 +86,8 @@ pub struct Builder<'s, 'a> {
     /// The entry and the functions that are being inlined, outermost first.
     pub called: Vec<&'a str>,
     pub location: Option<Location>,
+    /// The source of the kernel itself: that of its first line that no function was inlined at.
+    home: Option<u32>,
     line: u32,
     guard: Option<Guard>,
     module_shared: HashMap<&'a str, u64>,
@@ -110,6 +112,7 @@ impl<'s, 'a> Builder<'s, 'a> {
             left,
             called: vec![name],
             location: None,
+            home: None,
             line: 0,
             guard: None,
             module_shared: HashMap::new(),
@@ -125,13 +128,17 @@ impl<'s, 'a> Builder<'s, 'a> {
         self.frames.last_mut().expect("the entry's frame is never removed")
     }
 
-    /// Sets the line that is reported for the following instructions. A line of a header of the toolkit would not help
-    /// the author of a kernel, so the line that calls it is reported instead.
+    /// Sets the line that is reported for the following instructions. A line of a header outside the kernel's folder, such
+    /// as one of the toolkit, would rarely help the author of a kernel, so the line that calls it is reported instead.
     pub fn locate(&mut self, at: Position, inlined_at: Option<Position>) {
+        if inlined_at.is_none() && self.frames.len() == 1 {
+            self.home.get_or_insert(at.file);
+        }
         let frame = self.frames.last().expect("the entry's frame is never removed");
         let line_of = |it: Position| Location { file: it.file, line: it.line };
+        let is_own = |it: &Position| self.home.is_none_or(|home| self.is_beside(it.file, home));
         let caller = match inlined_at {
-            Some(call) => Some(frame.lines.get(&call).copied().unwrap_or_else(|| line_of(call))),
+            Some(call) => frame.lines.get(&call).copied().or(Some(call).filter(is_own).map(line_of)),
             None => frame.caller,
         };
         let reported = caller.filter(|caller| !self.is_beside(at.file, caller.file));
@@ -146,8 +153,9 @@ impl<'s, 'a> Builder<'s, 'a> {
         match (path(file), path(other)) {
             _ if file == other => true,
             (Some(path), Some(other)) => match other.rsplit_once('/') {
+                Some(("", _)) => path.rfind('/') == Some(0),
                 Some((folder, _)) => path.strip_prefix(folder).is_some_and(|rest| rest.starts_with('/')),
-                None => !path.contains('/'),
+                None => !path.starts_with('/'),
             },
             _ => false,
         }

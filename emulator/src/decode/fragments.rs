@@ -140,7 +140,7 @@ pub fn wmma<'a>(
     ]);
     let rest = ["sync", "aligned"].map(|name| qualifiers.take(name));
     let (Some(shape), [true, true]) = (shape, rest) else { return Err(qualifiers.unsupported()) };
-    // The third shape of K = 8 is that of `tf32` alone.
+    // The only shape with K = 8 is that of `tf32`.
     let fits = |factor: Element| (factor == Tf32) == (shape.2 == 8);
     if qualifiers.take("mma") {
         let layouts: [Option<()>; 2] =

@@ -22,7 +22,7 @@ pub fn family(opcode: &[&str]) -> Option<&'static str> {
         ["mbarrier", ..] | ["cp", "async", "mbarrier", ..] => "barriers in memory of newer GPUs",
         ["wgmma", ..] => "matrix products of a warp group",
         ["tcgen05", ..] => "tensor cores of the fifth generation",
-        ["wmma", ..] => "other shapes and types of `wmma`",
+        ["wmma", ..] => "other forms of `wmma`",
         ["mapa" | "getctarank" | "clusterlaunchcontrol", ..] | ["barrier", "cluster", ..] => "clusters",
         _ => return None,
     })

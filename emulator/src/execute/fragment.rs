@@ -10,8 +10,8 @@ use crate::lane::soft::{F16, F64, Rounding, unpack};
 
 /// The largest number of elements of a factor.
 const MAX_FACTOR: usize = 512;
-/// `wmma` needs the lines of a matrix in memory to be aligned to this number of bytes, or to their length if they are
-/// shorter: the CUDA C++ Programming Guide allows any stride that is a multiple of 16 bytes.
+/// The PTX reference wants each line of a matrix to be aligned to the size of a lane's registers. For the lines after the
+/// first, this alignment is enough: the CUDA C++ Programming Guide allows any stride that is a multiple of 16 bytes.
 const LINE_ALIGNMENT: u64 = 16;
 
 impl Fragment {
@@ -108,7 +108,7 @@ impl Lines {
 }
 
 impl Warp {
-    /// Fails if the lanes do not have the same address and stride.
+    /// Fails if the lanes do not have the same address and stride, or if the lines overlap.
     fn lines(&self, stored: &StoredMatrix, fragment: &Fragment) -> Result<Lines, Stop> {
         let (count, length) = if stored.by_columns {
             (fragment.columns, fragment.rows)
@@ -126,6 +126,13 @@ impl Warp {
             let what = "the lanes of a `wmma` have different addresses or strides".to_owned();
             return Err(Stop::new(FaultKind::InvalidValue(what), lane));
         }
+        if strides[0] < length as u64 {
+            let what = format!(
+                "a `wmma` has a stride of {} elements, but the lines of its matrix have {length}",
+                strides[0]
+            );
+            return Err(Stop::new(FaultKind::InvalidValue(what), 0));
+        }
         let bytes = fragment.element.bytes() as u64;
         Ok(Lines { first: addresses[0], stride: bytes * strides[0], length: bytes * length as u64, count })
     }
@@ -135,12 +142,24 @@ impl Warp {
         &mut self,
         block: &BlockState<'m>,
         stored: &StoredMatrix,
+        fragment: &Fragment,
         lines: &Lines,
         kind: AccessKind,
     ) -> Result<Vec<Target<'m>>, Stop> {
-        let align = LINE_ALIGNMENT.min(lines.length);
-        let reach = Reach { space: stored.space, bytes: lines.length, align };
-        (0..lines.count).map(|line| self.resolve(block, reach, lines.start(line), 0, kind)).collect()
+        let size = 4 * fragment.count as u64;
+        let align_of = |line| if line == 0 { size } else { LINE_ALIGNMENT.min(size) };
+        let mut targets = Vec::with_capacity(lines.count);
+        for line in 0..lines.count {
+            let reach = Reach { space: stored.space, bytes: lines.length, align: align_of(line) };
+            match self.resolve(block, reach, lines.start(line), 0, kind)? {
+                target @ (Target::Global(..) | Target::Shared(_)) => targets.push(target),
+                Target::Local(_) | Target::Param(_) => {
+                    let what = "a `wmma` accesses memory that is neither global nor shared".to_owned();
+                    return Err(Stop::new(FaultKind::InvalidValue(what), 0));
+                }
+            }
+        }
+        Ok(targets)
     }
 
     pub fn load_fragment(
@@ -151,7 +170,7 @@ impl Warp {
         pc: u32,
     ) -> Result<(), Stop> {
         let lines = self.lines(from, to)?;
-        let targets = self.targets(block, from, &lines, AccessKind::Read)?;
+        let targets = self.targets(block, from, to, &lines, AccessKind::Read)?;
         self.watch_load(block, from, to, &targets, pc)?;
         if let Err(stop) = self.load_lines(block, from, to, &lines, &targets) {
             block.defer(stop, pc, self.index)?;
@@ -195,7 +214,7 @@ impl Warp {
         pc: u32,
     ) -> Result<(), Stop> {
         let lines = self.lines(to, from)?;
-        let targets = self.targets(block, to, &lines, AccessKind::Write)?;
+        let targets = self.targets(block, to, from, &lines, AccessKind::Write)?;
         let bytes = from.element.bytes() as u32;
         for (number, register) in from.registers[..from.distinct()].iter().enumerate() {
             let row = self.registers.narrow[*register as usize];

@@ -107,16 +107,21 @@ pub fn state_bytes(kernel: &Kernel, shared_bytes: u64, threads: u64) -> u64 {
     stamps + 4 * threads * (threads + limits::BARRIERS as u64 + 3)
 }
 
+/// Whether an access to this space can be one to shared memory.
+fn can_be_shared(space: MemorySpace) -> bool {
+    matches!(space, MemorySpace::Shared | MemorySpace::Generic)
+}
+
 /// The binary logarithm of a part's size in bytes: that of the smallest access to shared memory, but at most 2.
 fn grain_shift(kernel: &Kernel) -> u32 {
-    let elements = kernel.memory_ops.iter().filter_map(|op| match op.space {
-        MemorySpace::Shared | MemorySpace::Generic => Some(op.element.trailing_zeros()),
-        _ => None,
-    });
-    // Lanes store adjacent elements of a matrix. Loads of elements need no smaller parts: nothing else writes to a part
-    // of a line of a matrix.
+    let accesses = kernel.memory_ops.iter().filter(|op| can_be_shared(op.space));
+    let elements = accesses.map(|op| op.element.trailing_zeros());
+    // Lanes store adjacent elements of a matrix. Loads of elements need no smaller parts: every write covers whole
+    // parts, so a write that touches an element's part of memory is no smaller than that part.
     let stored = kernel.matrix_ops.iter().filter_map(|op| match op {
-        MatrixOp::StoreFragment { from, .. } => Some(from.element.bytes().trailing_zeros()),
+        MatrixOp::StoreFragment { from, to } if can_be_shared(to.space) => {
+            Some(from.element.bytes().trailing_zeros())
+        }
         _ => None,
     });
     elements.chain(stored).min().unwrap_or(2).min(2)
@@ -440,8 +445,13 @@ impl Races {
 
 /// Whether a kernel can have races in shared memory at all.
 pub fn can_race(kernel: &Kernel) -> bool {
-    let shares = |space| matches!(space, MemorySpace::Shared | MemorySpace::Generic);
-    kernel.memory_ops.iter().any(|op| shares(op.space))
+    kernel.memory_ops.iter().any(|op| can_be_shared(op.space))
         || !kernel.copy_ops.is_empty()
-        || kernel.matrix_ops.iter().any(|op| !matches!(op, MatrixOp::Product(_)))
+        || kernel.matrix_ops.iter().any(|op| match op {
+            MatrixOp::Load { space, .. } => can_be_shared(*space),
+            MatrixOp::LoadFragment { from: stored, .. } | MatrixOp::StoreFragment { to: stored, .. } => {
+                can_be_shared(stored.space)
+            }
+            MatrixOp::Product(_) => false,
+        })
 }

@@ -106,10 +106,11 @@ fn fault_of(text: &str) -> Fault {
 #[test]
 fn wrong_addresses_of_matrices_are_reported() {
     for (prelude, at, stride, wanted) in [
-        ("", "%a+8", "16", ("misaligned", 8, 32)),
-        ("", "%a", "12", ("misaligned", 24, 32)),
+        ("", "%a+16", "24", ("misaligned", 16, 32)),
+        ("", "%a", "20", ("misaligned", 40, 32)),
         // The last row begins inside the buffer and ends outside, or is entirely outside.
-        ("", "%a+16", "16", ("illegal", 496, 32)),
+        ("", "%a+32", "16", ("illegal", 512, 32)),
+        ("", "%a+480", "24", ("illegal", 528, 32)),
         ("", "%a", "24", ("illegal", 528, 32)),
         ("mov.u32 %r31, 32;", "%a", "%r31", ("illegal", 512, 32)),
     ] {
@@ -127,7 +128,7 @@ fn wrong_addresses_of_matrices_are_reported() {
         assert_eq!(fault.site.expect("a thread").line, line_of(&text, "wmma"));
     }
     // Rows of sixteen halves with a stride of a multiple of sixteen bytes are correct.
-    let mut bench = Bench::new(&load("", "%a+16", "24"));
+    let mut bench = Bench::new(&load("", "%a+32", "24"));
     let buffer = bench.buffer(&[0; 1024]);
     bench.run(1, 32, &[buffer]).expect("a launch");
 }
@@ -142,6 +143,32 @@ fn lanes_with_different_addresses_or_strides_are_reported() {
         );
         assert_eq!(fault.site.expect("a thread").lane, 9);
     }
+}
+
+#[test]
+fn stride_below_the_length_of_a_line_is_reported() {
+    for (prelude, stride) in [("", "8"), ("mov.u32 %r31, 0;", "%r31")] {
+        let fault = fault_of(&load(prelude, "%a", stride));
+        assert!(
+            matches!(&fault.kind, FaultKind::InvalidValue(what) if what.contains("the lines of its matrix have 16")),
+            "{fault}"
+        );
+    }
+}
+
+#[test]
+fn matrix_in_local_memory_is_reported() {
+    let declarations = format!("{REGISTERS} .local .align 32 .b8 tile[512];");
+    let body = format!(
+        "mov.u64 %rd1, tile; cvta.local.u64 %rd1, %rd1;\n\
+         wmma.load.a.sync.aligned.row.m16n16k16.f16 {}, [%rd1], 16;",
+        list("r", 8)
+    );
+    let fault = Bench::new(&kernel(0, &declarations, &body)).run(1, 32, &[]).expect_err("a fault");
+    assert!(
+        matches!(&fault.kind, FaultKind::InvalidValue(what) if what.contains("neither global nor shared")),
+        "{fault}"
+    );
 }
 
 #[test]

@@ -44,6 +44,11 @@ fn faults_in_inlined_functions_name_the_authors_lines() {
             ".loc 3 4 1, inlined_at 1 9 5\n.loc 2 90 1, function_name $L__info+7, inlined_at 3 4 1",
             ("own.cuh", 4),
         ),
+        (
+            "a function of the author that one of the toolkit calls, which no directive names",
+            ".loc 1 7 3\n.loc 1 4 1, inlined_at 2 90 1",
+            ("kernel.cu", 4),
+        ),
         ("a position that no directive names", ".loc 2 20 2, inlined_at 2 90 1", ("mma.hpp", 20)),
         (
             "a file without a name",
@@ -54,6 +59,23 @@ fn faults_in_inlined_functions_name_the_authors_lines() {
         let fault = fault_of("", &format!("{directives}\n{READ}"));
         let (file, number) = wanted;
         assert_eq!(line(&fault), (file.to_owned(), number), "{what}: {fault}");
+    }
+}
+
+#[test]
+fn headers_of_the_author_are_those_in_or_below_the_folder_of_the_kernel() {
+    for (kernel_path, header, is_own) in [
+        ("a.cu", "include/own.cuh", true),
+        ("a.cu", "/toolkit/mma.hpp", false),
+        ("/a.cu", "/own.cuh", true),
+        ("/a.cu", "/toolkit/mma.hpp", false),
+        ("/build/a.cu", "/build/own.cuh", true),
+        ("/build/a.cu", "own.cuh", false),
+    ] {
+        let files = format!(".file 1 \"{kernel_path}\"\n.file 2 \"{header}\"\n");
+        let body = format!(".loc 2 4 1, inlined_at 1 9 5\n{READ}");
+        let fault = Bench::new(&(kernel(0, REGISTERS, &body) + &files)).run(1, 1, &[]).expect_err("a fault");
+        assert_eq!(line(&fault).1, if is_own { 4 } else { 9 }, "{kernel_path} and {header}: {fault}");
     }
 }
 

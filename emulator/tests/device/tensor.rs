@@ -256,15 +256,15 @@ fn newer_and_rarer_instructions_are_refused_by_name_and_line() {
         ("barrier.cluster.wait.aligned", "clusters"),
         (
             "wmma.mma.sync.aligned.row.col.m8n8k4.f64.f64.f64.f64 {%fd1, %fd2}, {%fd1}, {%fd1}, {%fd1, %fd2}",
-            "other shapes and types",
+            "other forms",
         ),
         (
             "wmma.mma.xor.popc.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32 {%r1, %r2}, {%r1}, {%r1}, {%r1, %r2}",
             "other",
         ),
-        ("wmma.load.a.sync.aligned.row.m16n16k8.f16 {%r1, %r2, %r3, %r4}, [%rd1]", "other shapes"),
-        ("wmma.load.c.sync.aligned.row.m16n16k16.bf16 {%r1, %r2, %r3, %r4}, [%rd1]", "other shapes"),
-        ("wmma.store.a.sync.aligned.row.m16n16k16.f32 [%rd1], {%f1}", "other shapes"),
+        ("wmma.load.a.sync.aligned.row.m16n16k8.f16 {%r1, %r2, %r3, %r4}, [%rd1]", "other forms"),
+        ("wmma.load.c.sync.aligned.row.m16n16k16.bf16 {%r1, %r2, %r3, %r4}, [%rd1]", "other forms"),
+        ("wmma.store.a.sync.aligned.row.m16n16k16.f32 [%rd1], {%f1}", "other forms"),
         (
             "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%fd1, %fd2}, {%fd1}, {%fd1}, {%fd1, %fd2}",
             "m8n8k4",

@@ -145,7 +145,7 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
                 move_to_final_numbers(descriptors);
                 rename_to_runner();
                 if start == Start::WhenWoken && wait_to_be_woken(socket).is_err() {
-                    // The worker is gone, or needs no copy.
+                    // The worker has closed the socket: it is gone, or needs no copy.
                     return 0;
                 }
                 return serve::begin(Some(interpreter));

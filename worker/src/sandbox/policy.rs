@@ -144,15 +144,18 @@ fn without_links<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Vec<Path
     paths.into_iter().filter_map(|path| path.as_ref().canonicalize().ok()).collect()
 }
 
+/// A zygote may make a copy for the next runner after the tasks were counted.
+const COPIES_AHEAD: u32 = 1;
+
 /// A limit of `own` tasks in addition to those that this user has now. Tasks that the user starts later use up the
 /// limit.
 pub(crate) fn process_limit(own: u32) -> ProcessLimit {
-    ProcessLimit { own, other_tasks: user_tasks() }
+    ProcessLimit { own, other_tasks: user_tasks().saturating_add(COPIES_AHEAD) }
 }
 
 /// Threads and processes of this user, because RLIMIT_NPROC counts them all. As root, they are counted again only after
-/// `RECOUNT`: counting takes milliseconds on a machine with many processes, and the limit rarely depends on it, because
-/// runners have users of their own.
+/// `RECOUNT`: counting takes milliseconds on a machine with many processes, and the limit depends on it only in a container
+/// whose root is not the host's. Otherwise, Linux exempts root, or the runner has a user of its own.
 fn user_tasks() -> u32 {
     thread_local! {
         static COUNTED: Cell<Option<(Instant, u32)>> = const { Cell::new(None) };

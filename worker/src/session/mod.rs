@@ -22,8 +22,8 @@ pub(crate) mod pace;
 #[cfg(test)]
 pub(crate) mod scripted;
 mod stray_write;
+mod varied;
 
-use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -36,6 +36,7 @@ use opt_shared::units::Bytes;
 pub(crate) use self::error::{InputFault, SessionError};
 use self::pace::Pace;
 pub(crate) use self::stray_write::{StrayWrite, describe_stray_write};
+pub(crate) use self::varied::{Range64, VariantMemory, Variants, Varied, VariedInput};
 use crate::judge::BytesSource;
 use crate::recorded::Recorded;
 use crate::residency::device::{Device, DeviceError};
@@ -56,6 +57,9 @@ pub(crate) trait Backend {
 
     /// In the background, starts those parts of the candidate's next session that do not depend on its entries.
     fn prepare(&self, candidate: &Self::Candidate);
+
+    /// In the background, makes what the next session of any candidate can use. Nothing may be timed meanwhile.
+    fn make_ahead(&self, _candidate: &Self::Candidate) {}
 
     /// Opens the entries of a task in order, in groups that share a session. In verification, groups may be opened
     /// ahead of their turn, the first one immediately.
@@ -194,67 +198,6 @@ pub(crate) struct PoolSlot {
     pub(crate) length: Bytes,
     /// The digest of its bytes in the recording.
     pub(crate) digest: Digest,
-}
-
-/// Memory for inputs that differ in every timed call. Sessions that are started with it can read it, but no candidate
-/// on the CPU can write to it.
-pub(crate) trait VariantMemory {
-    fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
-
-    /// Fills it with zeros. On the CPU, this frees the pages that were written.
-    fn clear(&self) -> io::Result<()>;
-}
-
-/// The inputs of a session's entries that differ in every timed call.
-pub(crate) struct Varied<'b, M> {
-    pub(crate) memory: &'b M,
-    /// The variants of each entry. All lie in the same memory, because only one entry is called at a time.
-    pub(crate) entries: &'b [Variants],
-}
-
-impl<M> Clone for Varied<'_, M> {
-    fn clone(&self) -> Self {
-        *self
-    }
-}
-
-impl<M> Copy for Varied<'_, M> {}
-
-/// Call k of a block gets variant k.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Variants {
-    /// The number of variants; 0 if no input varies.
-    pub(crate) count: u32,
-    pub(crate) inputs: Vec<VariedInput>,
-}
-
-/// The location of the variants of one input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct VariedInput {
-    /// The index among the tensor arguments. A tensor that is passed twice has the same variant in both places.
-    pub(crate) tensor: usize,
-    /// The page-aligned region that contains the variants.
-    pub(crate) region: Range64,
-    /// The offset of the first variant in the region.
-    pub(crate) data: u64,
-    /// The distance between two variants, in bytes.
-    pub(crate) stride: u64,
-    /// The output that is the input's new value, if the call changes the input. Each call's variant is then copied to
-    /// its slot of this output, where the call changes it.
-    pub(crate) output: Option<usize>,
-}
-
-impl VariedInput {
-    /// The offset to which a variant is written.
-    pub(crate) fn at(&self, variant: u32) -> u64 {
-        self.region.start + self.data + self.stride * u64::from(variant)
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Range64 {
-    pub(crate) start: u64,
-    pub(crate) bytes: u64,
 }
 
 /// The outcome of a request to a candidate.

@@ -71,6 +71,10 @@ impl Backend for HostBackend<'_> {
         candidate.start_ahead(self.link);
     }
 
+    fn make_ahead(&self, candidate: &Callable) {
+        candidate.copy_ahead(self.link);
+    }
+
     fn groups<'b>(&'b self, wanted: &Wanted<'b>) -> Result<Box<dyn Groups<Placed> + 'b>, SessionError> {
         Ok(Box::new(HostGroups::new(self.link, wanted)?))
     }
@@ -110,7 +114,6 @@ impl Backend for HostBackend<'_> {
     ) -> Result<Box<dyn Session + 'b>, SessionError> {
         let session =
             HostSession::start(self.link, self.lease, candidate, entries, Slots::AgainstGuards, None)?;
-        candidate.copy_ahead(self.link);
         Ok(Box::new(session))
     }
 

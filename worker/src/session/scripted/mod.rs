@@ -110,6 +110,10 @@ impl Backend for ScriptedBackend {
         self.asked.borrow_mut().push(Asked::Prepare(candidate.0.clone()));
     }
 
+    fn make_ahead(&self, candidate: &ScriptedCandidate) {
+        self.asked.borrow_mut().push(Asked::MakeAhead(candidate.0.clone()));
+    }
+
     fn groups<'b>(&'b self, wanted: &Wanted<'b>) -> Result<Box<dyn Groups<Recorded> + 'b>, SessionError> {
         let count = wanted.entries.len();
         self.asked.borrow_mut().push(Asked::Groups(count));

@@ -179,6 +179,7 @@ pub(crate) enum Asked {
     Groups(usize),
     Prepare(String),
     Start(String, Vec<String>),
+    MakeAhead(String),
     Plan(usize),
     /// Entry, slot, poison.
     Call(usize, u32, u8),

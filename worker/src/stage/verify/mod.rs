@@ -253,6 +253,7 @@ impl<'a, B: Backend> Verification<'a, B> {
     {
         let began = Instant::now();
         let mut session = self.backend.start(self.candidate, placed)?;
+        self.backend.make_ahead(self.candidate);
         let loaded = session.load(load_timeout(self.task.verify.call_timeout))?;
         self.report.start_ms = self.report.start_ms.max(began.elapsed().as_secs_f64() * 1e3);
         Ok((session, loaded))

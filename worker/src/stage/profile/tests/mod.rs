@@ -80,13 +80,13 @@ fn profile_after(decisions: &mut Decisions, backend: &ScriptedBackend, task: &Pr
     let mut head = Head::passed();
     let body = run(backend, &|_, _, _| {}, task, &mut head, decisions).expect("the worker returned no error");
     assert!(backend.is_over(), "a session was not started: {:?}", backend.asked.borrow());
+    assert_eq!(backend.count(|it| matches!(it, Asked::MakeAhead(_))), 0, "this would disturb the times");
     Report { head, body }
 }
 
 /// The error of a worker whose candidate plays this script.
 fn worker_error(script: Script) -> SessionError {
-    let backend = alone(script);
-    run(&backend, &|_, _, _| {}, &task(&[0], false), &mut Head::passed(), &mut Decisions::default())
+    run(&alone(script), &|_, _, _| {}, &task(&[0], false), &mut Head::passed(), &mut Decisions::default())
         .expect_err("the worker returns an error")
 }
 

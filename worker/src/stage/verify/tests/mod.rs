@@ -218,8 +218,9 @@ fn verify_calls_a_plan_first_and_blames_it() {
     let planned = |plan| Script { load: ready.clone(), plan, ..Script::of(&[Play::Right]) };
     let backend = ScriptedBackend::playing(&[planned(Answer::Done(done(1)))]);
     assert_eq!(verify(&backend, &task(&[0])).head.status, Status::Passed);
-    let order: Vec<Asked> = backend.asked.borrow().iter().skip(3).take(3).cloned().collect();
+    let order: Vec<Asked> = backend.asked.borrow().iter().skip(4).take(3).cloned().collect();
     assert_eq!(order, [Asked::Plan(0), Asked::Call(0, 0, POISONS[0]), Asked::Call(0, 1, POISONS[1])]);
+    assert_eq!(backend.count(|it| matches!(it, Asked::MakeAhead(_))), 1, "nothing is timed here");
     let report = one_entry(planned(Answer::Done(Called { result: 5, ..Called::default() })));
     assert_eq!(
         (report.head.status, report.head.detail.as_str()),
