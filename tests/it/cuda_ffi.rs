@@ -19,7 +19,13 @@ const LAUNCHERS: [(&str, &str, &str); 3] = [
     ("REFUSES", "RUNTIME_ERROR", "is not a multiple of 4"),
 ];
 
-fn expect_verdicts(scenario: &Scenario, source: &Path, include: &[PathBuf], library_path: &Path) {
+fn expect_verdicts(
+    scenario: &Scenario,
+    source: &Path,
+    include: &[PathBuf],
+    library_path: &Path,
+    launchers: &[(&str, &str, &str)],
+) {
     let Some(toolkit) = toolkit() else { return };
     let captures = data("captures/torch_nn_functional_relu");
     let mut plan = format!(
@@ -27,7 +33,7 @@ fn expect_verdicts(scenario: &Scenario, source: &Path, include: &[PathBuf], libr
          libraries = [\"tvm_ffi\"]\nlibrary_path = [{library_path:?}]\n[verify]\nstop_after = 1\ncall_timeout = \"60s\"\n\
          [[job]]\nname = \"relu\"\ncaptures = {captures:?}\nentries = [\"entry_000000.pt\"]\n"
     );
-    for (name, ..) in LAUNCHERS {
+    for (name, ..) in launchers {
         plan += &format!(
             "[[job.candidate]]\nname = {name:?}\nsources = [{source:?}]\nbuild = {{ extra_flags = [\"-D{name}\"] }}\n"
         );
@@ -35,7 +41,7 @@ fn expect_verdicts(scenario: &Scenario, source: &Path, include: &[PathBuf], libr
     scenario.write("plan.toml", plan);
     let outcome = scenario.run(&["run", "plan.toml"]).expect_exit(0);
     let summary = Summary::read(&scenario.run_folder(), &outcome);
-    for (name, status, says) in LAUNCHERS {
+    for &(name, status, says) in launchers {
         let it = summary.candidate("relu", name);
         let detail = it["detail"].as_str().unwrap_or_default();
         outcome.expect_equal(
@@ -54,7 +60,7 @@ fn launchers_with_the_c_interface_of_tvm_ffi_end_as_expected() {
     scenario.write("ffi/.here", "");
     let folder = scenario.path().join("ffi");
     build(&folder.join("libtvm_ffi.so"), &data("kernels/ffi/stand_in.c"), &["-Wl,-soname,libtvm_ffi.so"]);
-    expect_verdicts(&scenario, &data("kernels/ffi/relu_packed.cu"), &[], &folder);
+    expect_verdicts(&scenario, &data("kernels/ffi/relu_packed.cu"), &[], &folder, &LAUNCHERS);
 }
 
 #[test]
@@ -62,5 +68,6 @@ fn launchers_with_the_cpp_interface_of_tvm_ffi_end_as_expected() {
     let Some(folder) = real_library() else { return };
     let scenario = Scenario::create();
     let source = data("kernels/ffi/relu_typed.cu");
-    expect_verdicts(&scenario, &source, &[folder.join("include")], &folder.join("lib"));
+    let launchers = [LAUNCHERS.as_slice(), &[("OWNED", "PASSED", "")]].concat();
+    expect_verdicts(&scenario, &source, &[folder.join("include")], &folder.join("lib"), &launchers);
 }

@@ -68,7 +68,11 @@ fn run_as(user: User, scenario: &Scenario) -> (Outcome, Summary) {
 #[track_caller]
 fn expect(outcome: &Outcome, summary: &Summary, candidate: &str, status: &str, says: &[&str]) {
     let found = summary.candidate("job", candidate);
-    outcome.expect_equal(found["status"].as_str(), Some(status), candidate);
+    outcome.expect_equal(
+        found["status"].as_str(),
+        Some(status),
+        format_args!("{candidate}: {} {}", found["detail"], found["build"]["log_head"]),
+    );
     let detail = found["detail"].as_str().unwrap_or_default();
     for part in says {
         outcome.expect(
@@ -214,11 +218,29 @@ fn kernels_with_the_real_headers_run_unchanged() {
     let Some(folder) = real_library() else { return };
     for user in users() {
         let scenario = Scenario::create();
+        let lists = [
+            ("an_array", "-DLIST=ffi::Array<int64_t>"),
+            ("a_shape", "-DLIST=ffi::Shape"),
+            ("returned", "-DLIST=ffi::Shape -DRETURNS"),
+            // One entry normalises over two axes.
+            ("a_tuple", "-DLIST=ffi::Tuple<int64_t>"),
+            ("a_string", "-DLIST=ffi::String"),
+        ];
+        let objects: String = lists
+            .iter()
+            .map(|(name, macros)| {
+                let flags: Vec<&str> = macros.split(' ').collect();
+                format!(
+                    "[[job.candidate]]\nname = {name:?}\nsources = [\"takes_objects.cpp\"]\n\
+                     build = {{ extra_flags = {flags:?} }}\n"
+                )
+            })
+            .collect();
         for op in ["layer_norm", "pad"] {
             let from = data(&format!("captures/torch_nn_functional_{op}"));
             scenario.copy_captures(&from, &format!("captures/{op}"));
         }
-        for name in ["layer_norm.h", "layer_norm.cpp", "returns.cpp", "pad.cpp", "wants_an_array.cpp"] {
+        for name in ["layer_norm.h", "layer_norm.cpp", "returns.cpp", "pad.cpp", "takes_objects.cpp"] {
             scenario.write(name, std::fs::read(kernel(name)).expect("a kernel of the tests"));
         }
         scenario.write("private/.here", "");
@@ -230,7 +252,7 @@ fn kernels_with_the_real_headers_run_unchanged() {
                 "[run]\nstages = [\"build\", \"verify\"]\n[build]\nflags = [\"-O1\", \"-std=c++17\"]\n\
                  include = [{:?}]\nlibrary_path = [\"private\"]\nlibraries = [\"tvm_ffi\"]\n\
                  [[job]]\nname = \"job\"\ncaptures = \"captures/layer_norm\"\ndtypes = [\"float32\"]\n\
-                 candidates = [\"layer_norm.cpp\", \"returns.cpp\", \"wants_an_array.cpp\"]\n\
+                 candidates = [\"layer_norm.cpp\", \"returns.cpp\"]\n{objects}\
                  [[job]]\nname = \"pad\"\ncaptures = \"captures/pad\"\ndtypes = [\"float32\"]\n\
                  candidates = [\"pad.cpp\"]\n",
                 text(&folder.join("include"))
@@ -241,8 +263,15 @@ fn kernels_with_the_real_headers_run_unchanged() {
         let (outcome, summary) = run_as(user, &scenario);
         expect(&outcome, &summary, "layer_norm", "PASSED", &[]);
         expect(&outcome, &summary, "returns", "PASSED", &[]);
-        let wants = "Expected `Array<int>` but got `DLTensor*`";
-        expect(&outcome, &summary, "wants_an_array", "RUNTIME_ERROR", &["TypeError: ", wants]);
+        for (name, _) in &lists[..3] {
+            expect(&outcome, &summary, name, "PASSED", &[]);
+        }
+        for (name, wants) in [
+            ("a_tuple", "Expected `Tuple<int>` but got `Array[size=2]`"),
+            ("a_string", "Expected `str` but got `ffi.Array`"),
+        ] {
+            expect(&outcome, &summary, name, "RUNTIME_ERROR", &["TypeError: ", wants]);
+        }
         // The captures include reflection and replication, which this kernel does not support. Its error names the
         // mode.
         let pad = summary.candidate("pad", "pad");

@@ -4,8 +4,14 @@
 //! The layouts follow the public C headers (tvm-ffi `c_api.h`, DLPack 1.1 `dlpack.h`). `worker/include/opt_candidate.h`
 //! declares them in C. A candidate may overwrite its arguments, so a pristine copy is restored before every call.
 
+mod block;
+pub(super) mod objects;
+#[cfg(test)]
+mod tests;
+
 use std::ffi::{CString, c_char, c_void};
 
+use self::block::{Block, Layout};
 use super::enter::enter;
 use super::frame::{EntrySetup, WireArgument, WireOutput, WireType};
 
@@ -132,6 +138,15 @@ struct InputWord {
     changed: bool,
 }
 
+/// The form in which a function gets its arguments.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Form {
+    /// True if the function returns its outputs, so that none are passed.
+    pub(crate) returns_outputs: bool,
+    /// The indices of the arguments that are passed as objects of tvm-ffi.
+    pub(crate) objects: Vec<usize>,
+}
+
 /// The arguments of an entry's calls, as the candidate gets them.
 pub(crate) struct Arguments {
     /// The block that is passed. It begins with the `Any` of each argument, followed by the structures.
@@ -144,6 +159,8 @@ pub(crate) struct Arguments {
     output_data: Vec<OutputWords>,
     /// The `data` fields of the inputs.
     input_data: Vec<InputWord>,
+    /// For each argument, the object of tvm-ffi that can be passed instead.
+    objects: Vec<Option<Any>>,
     /// Owns the strings that arguments point to.
     _texts: Vec<CString>,
     /// The `self` argument of the functions.
@@ -162,10 +179,18 @@ impl Arguments {
         // First lay out every tensor's structure, shape and strides, in argument order. Their addresses are known only
         // when the block is allocated.
         let mut tensors = Vec::with_capacity(count);
+        let mut arrays = Vec::with_capacity(setup.arguments.len());
         for argument in &setup.arguments {
             tensors.push(match argument {
                 WireArgument::Tensor { shape, .. } => Some(layout.tensor(shape.len(), 0)),
                 WireArgument::Array { bytes, .. } => Some(layout.tensor(1, bytes.len())),
+                _ => None,
+            });
+            arrays.push(match argument {
+                WireArgument::Array { dtype, bytes, .. } => {
+                    let values = values(*dtype, bytes);
+                    Some((layout.array(values.len()), values))
+                }
                 _ => None,
             });
         }
@@ -245,6 +270,13 @@ impl Arguments {
             output_data.push(OutputWords { words: vec![offsets.structure], changed: false });
             index += 1;
         }
+        let mut as_array = |(word, values): &(usize, Vec<Any>)| block.array(*word, values);
+        let mut objects: Vec<Option<Any>> =
+            arrays.iter().map(|array| array.as_ref().map(&mut as_array)).collect();
+        objects.resize(count, None);
+        for (object, offsets) in objects.iter_mut().zip(&tensors) {
+            *object = object.or_else(|| offsets.as_ref().map(|offsets| block.owned(offsets)));
+        }
         let pristine = live.clone();
         let number = |count: usize| i32::try_from(count).map_err(|_| "too many arguments");
         let (count, inputs) = (number(count)?, number(setup.arguments.len())?);
@@ -255,6 +287,7 @@ impl Arguments {
             inputs,
             output_data,
             input_data,
+            objects,
             _texts: texts,
             this: std::ptr::null_mut(),
         })
@@ -271,6 +304,11 @@ impl Arguments {
         let Self { inputs, count, .. } = self;
         error.starts_with("TypeError: Mismatched number of arguments")
             && error.ends_with(&format!(". Expected {inputs} but got {count} arguments"))
+    }
+
+    /// Returns whether an argument can be passed as an object of tvm-ffi.
+    pub(crate) fn has_object(&self, index: usize) -> bool {
+        self.objects.get(index).is_some_and(Option::is_some)
     }
 
     /// Restores the block, and fills in the address of each output from `data`; null for an output without elements. In
@@ -292,18 +330,37 @@ impl Arguments {
         }
     }
 
-    /// Calls a function with these arguments, without the outputs if it returns them. Returns its code, and the value
-    /// that it returned.
+    /// Calls a function with these arguments in the form that it wants. Returns its code, and the value that it returned.
     ///
     /// # Safety
     /// `function` must have the signature of the candidate interface. The function may do anything else: this process
     /// contains nothing that must survive it.
-    pub(crate) unsafe fn call(&mut self, function: Function, returns_outputs: bool) -> (i32, Any) {
-        let count = if returns_outputs { self.inputs } else { self.count };
+    pub(crate) unsafe fn call(&mut self, function: Function, form: &Form) -> (i32, Any) {
+        let count = if form.returns_outputs { self.inputs } else { self.count };
+        for &index in &form.objects {
+            if let Some(Some(object)) = self.objects.get(index) {
+                // SAFETY: objects are in the order of the arguments, with whose `Any`s the block begins.
+                unsafe { self.live.as_mut_ptr().cast::<Any>().add(index).write(*object) };
+            }
+        }
         let mut returned = NOTHING;
         // SAFETY: the block holds `count` arguments from its first word on. The rest is the caller's obligation.
         let code = unsafe { enter(self.this, self.live.as_ptr().cast(), count, &raw mut returned, function) };
         (code, returned)
+    }
+}
+
+/// The elements of a list of numbers.
+fn values(dtype: WireType, bytes: &[u8]) -> Vec<Any> {
+    let words = || bytes.as_chunks::<8>().0.iter();
+    match DataType::from(dtype) {
+        DataType { code: 0, .. } => {
+            words().map(|&it| any(type_index::INT, Payload { int: i64::from_le_bytes(it) })).collect()
+        }
+        DataType { code: 2, .. } => {
+            words().map(|&it| any(type_index::FLOAT, Payload { float: f64::from_le_bytes(it) })).collect()
+        }
+        _ => bytes.iter().map(|&it| any(type_index::BOOL, Payload { int: i64::from(it) })).collect(),
     }
 }
 
@@ -313,183 +370,4 @@ const fn words<T>() -> usize {
 
 const fn any(type_index: i32, payload: Payload) -> Any {
     Any { type_index, zero_padding: 0, payload }
-}
-
-/// Assigns positions in the block. `words` is the size so far.
-#[derive(Default)]
-struct Layout {
-    words: usize,
-}
-
-/// The word indices of one tensor's parts.
-struct TensorOffsets {
-    structure: usize,
-    shape: usize,
-    strides: usize,
-    bytes: usize,
-}
-
-impl Layout {
-    fn take(&mut self, words: usize) -> usize {
-        let at = self.words;
-        self.words += words;
-        at
-    }
-
-    fn tensor(&mut self, rank: usize, bytes: usize) -> TensorOffsets {
-        TensorOffsets {
-            structure: self.take(words::<DlTensor>()),
-            shape: self.take(rank.max(1)),
-            strides: self.take(rank.max(1)),
-            bytes: self.take(bytes.div_ceil(8)),
-        }
-    }
-}
-
-/// The live block while it is being filled. Word indices come from its own `Layout`.
-struct Block {
-    base: *mut u64,
-}
-
-impl Block {
-    fn at(&self, word: usize) -> *mut u64 {
-        // SAFETY: `word` was handed out by the layout that sized the block.
-        unsafe { self.base.add(word) }
-    }
-
-    fn put_any(&mut self, word: usize, any: Any) {
-        // SAFETY: two words of the block, aligned to eight like `Any`.
-        unsafe { self.at(word).cast::<Any>().write(any) }
-    }
-
-    fn bytes(&mut self, offsets: &TensorOffsets, bytes: &[u8]) -> *mut u8 {
-        let target = self.at(offsets.bytes).cast::<u8>();
-        // SAFETY: the layout took `bytes.len()` rounded up to words at this offset.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
-        target
-    }
-
-    /// Writes a `DLTensor` into the block, and returns the argument that points to it.
-    fn tensor(
-        &mut self,
-        offsets: &TensorOffsets,
-        data: *mut u8,
-        dtype: WireType,
-        shape: &[i64],
-        stride: &[i64],
-        device: i32,
-    ) -> Any {
-        let (shape_at, strides_at) = (self.at(offsets.shape), self.at(offsets.strides));
-        // SAFETY: `rank` words each were taken; a stride list that is longer than the shape is cut.
-        unsafe {
-            std::ptr::copy_nonoverlapping(shape.as_ptr(), shape_at.cast(), shape.len());
-            std::ptr::copy_nonoverlapping(stride.as_ptr(), strides_at.cast(), stride.len().min(shape.len()));
-        }
-        let tensor = DlTensor {
-            data: data.cast(),
-            device: Device { kind: device, index: 0 },
-            #[expect(
-                clippy::cast_possible_truncation,
-                clippy::cast_possible_wrap,
-                reason = "the reader limits ranks to 64"
-            )]
-            ndim: shape.len() as i32,
-            dtype: dtype.into(),
-            shape: shape_at.cast(),
-            strides: strides_at.cast(),
-            byte_offset: 0,
-        };
-        let structure = self.at(offsets.structure);
-        // SAFETY: six words of the block, aligned like `DlTensor`.
-        unsafe { structure.cast::<DlTensor>().write(tensor) };
-        any(type_index::TENSOR, Payload { pointer: structure.cast() })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    unsafe extern "C" fn scribble(
-        _: *mut c_void,
-        arguments: *const Any,
-        count: i32,
-        returned: *mut Any,
-    ) -> i32 {
-        assert_eq!(count, 4);
-        // SAFETY: called through `Arguments::call` with four arguments.
-        unsafe {
-            let arguments = std::slice::from_raw_parts_mut(arguments.cast_mut(), 4);
-            assert_eq!(arguments[0].payload.int, 7);
-            let list = &mut *arguments[1].payload.pointer.cast::<DlTensor>();
-            assert_eq!((list.ndim, *list.shape, *list.strides), (1, 2, 1));
-            assert_eq!(list.device.kind, ON_CPU);
-            assert_eq!(std::slice::from_raw_parts(list.data.cast::<i64>(), 2), [5, 6]);
-            let input = &mut *arguments[2].payload.pointer.cast::<DlTensor>();
-            assert_eq!((input.data as usize, input.device.kind), (0x1000, ON_CUDA));
-            let output = &mut *arguments[3].payload.pointer.cast::<DlTensor>();
-            let slot = output.data as usize;
-            *list.shape = 99;
-            output.data = std::ptr::null_mut();
-            arguments[0].payload.int = 0;
-            (*returned).type_index = 1;
-            i32::try_from(slot & 0xff).expect("a byte")
-        }
-    }
-
-    #[test]
-    fn each_call_gets_fresh_arguments() {
-        let float = WireType { code: 2, bits: 32, lanes: 1 };
-        let setup = EntrySetup {
-            inputs: vec![],
-            arguments: vec![
-                WireArgument::Int(7),
-                WireArgument::Array {
-                    dtype: WireType { code: 0, bits: 64, lanes: 1 },
-                    elements: 2,
-                    bytes: [5i64, 6].iter().flat_map(|value| value.to_le_bytes()).collect(),
-                },
-                WireArgument::Tensor { range: 0, dtype: float, shape: vec![2, 3], stride: vec![3, 1] },
-            ],
-            outputs: vec![
-                WireOutput {
-                    dtype: float,
-                    shape: vec![],
-                    stride: vec![],
-                    arguments: vec![],
-                    regions: vec![],
-                },
-                WireOutput {
-                    dtype: float,
-                    shape: vec![2, 3],
-                    stride: vec![3, 1],
-                    arguments: vec![2],
-                    regions: vec![],
-                },
-            ],
-            page_by_page: false,
-            resident: false,
-            pooled: false,
-            variants: vec![],
-            call: None,
-        };
-        let mut arguments = Arguments::build(&setup, &[0x2000 as *mut u8], ON_CUDA).expect("built");
-        for slot in [3_u8, 4] {
-            let slots = || [usize::from(slot) as *mut u8, 0x1000 as *mut u8].into_iter();
-            let input = |arguments: &Arguments| arguments.live[arguments.input_data[0].word];
-            // A plan call gets the argument that the call changes as an input.
-            arguments.renew(true, slots());
-            assert_eq!(input(&arguments), 0x2000);
-            arguments.show(true, 0, 0x4000 as *mut u8);
-            arguments.show(true, 1, 0x3000 as *mut u8);
-            assert_eq!(input(&arguments), 0x4000);
-            arguments.renew(false, slots());
-            let output = input(&arguments);
-            arguments.show(false, 0, 0x4000 as *mut u8);
-            assert_eq!(input(&arguments), output, "the call changes it in its slot");
-            // SAFETY: `scribble` has the signature and stays within its arguments.
-            let (code, returned) = unsafe { arguments.call(scribble, false) };
-            assert_eq!((code, returned.type_index), (i32::from(slot), type_index::INT));
-        }
-    }
 }

@@ -6,6 +6,7 @@
 
 use std::ffi::{CStr, c_char, c_void};
 
+use super::abi::objects::Object;
 use super::loader::find_function;
 
 /// `kTVMFFIError`.
@@ -15,15 +16,6 @@ const MAX_PART: usize = 4096;
 
 /// `TVMFFIErrorMoveFromRaised`: takes the error of this thread; null if none was raised.
 type MoveFromRaised = unsafe extern "C" fn(*mut *mut c_void);
-
-/// `TVMFFIObject`.
-#[repr(C)]
-pub(super) struct Object {
-    pub(super) reference_counts: u64,
-    pub(super) type_index: i32,
-    pub(super) padding: u32,
-    pub(super) deleter: *mut c_void,
-}
 
 /// `TVMFFIByteArray`.
 #[repr(C)]
@@ -39,7 +31,7 @@ struct ErrorCell {
     message: ByteArray,
 }
 
-const _: () = assert!(size_of::<Object>() == 24 && size_of::<ByteArray>() == 16);
+const _: () = assert!(size_of::<ByteArray>() == 16);
 
 /// Access to a candidate's errors, if `libtvm_ffi.so` is loaded or the candidate contains the torch glue.
 pub(crate) struct RaisedErrors {

@@ -17,6 +17,7 @@ mod load;
 mod loader;
 pub(crate) mod map;
 mod nvrtc;
+mod passing;
 mod python;
 mod returned;
 pub mod serve;

@@ -5,21 +5,14 @@
 
 use std::ffi::{CStr, c_void};
 
+use super::abi::objects::{Object, Sequence};
 use super::abi::{Any, DataType, DlTensor, ON_CPU, type_index};
-use super::ffi_error::Object;
 use super::frame::WireOutput;
 use super::loader::find_function;
 use super::strided_copy::StridedCopy;
 
 /// `TVMFFIObjectDecRef`.
 type Release = unsafe extern "C" fn(*mut c_void) -> i32;
-
-/// The head of a `TVMFFISeqCell`, which follows the object's own head.
-#[repr(C)]
-struct Sequence {
-    elements: *const Any,
-    count: i64,
-}
 
 /// An output that is not passed if the function returns it.
 pub(super) struct Expected {
@@ -82,7 +75,7 @@ unsafe fn copy_all<'a>(
     let values = unsafe {
         match value.type_index {
             type_index::ARRAY | type_index::LIST => {
-                let Sequence { elements, count } = &*object_body::<Sequence>(value);
+                let Sequence { elements, count, .. } = &*object_body::<Sequence>(value);
                 let count = usize::try_from(*count).unwrap_or(0);
                 if count == 0 { &[] } else { std::slice::from_raw_parts(*elements, count) }
             }
@@ -287,7 +280,9 @@ mod tests {
             sequence: Sequence,
         }
         let head = Object { reference_counts: 1, type_index: 71, padding: 0, deleter: std::ptr::null_mut() };
-        let mut array = Array { head, sequence: Sequence { elements: elements.as_ptr(), count: 2 } };
+        let (elements, deleter) = (elements.as_ptr(), std::ptr::null_mut());
+        let sequence = Sequence { elements, count: 2, capacity: 2, deleter };
+        let mut array = Array { head, sequence };
         let value =
             Any { type_index: 71, zero_padding: 0, payload: Payload { pointer: (&raw mut array).cast() } };
         let output: (&[i64], &[i64]) = (&[1], &[1]);

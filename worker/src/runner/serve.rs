@@ -13,7 +13,7 @@ use opt_shared::causes::chain;
 use opt_shared::message::Protection;
 use opt_shared::units::Bytes;
 
-use super::abi;
+use super::abi::{self, Form};
 use super::control::{
     ControlMap, ControlPage, FLAG_PLAN, FLAG_VARIED, FLAG_VERIFY, Phase, publish, wait_for_change,
 };
@@ -23,6 +23,7 @@ use super::fault::{self, WatchedMapping};
 use super::frame::{FrameError, Reply, Setup, ToRunner, receive_from_worker, send_reply};
 use super::load::{self, LoadInputs, Loaded};
 use super::map::Mapped;
+use super::passing;
 use super::python::{self, Interpreter};
 use crate::sandbox::confine::{self, Descriptors};
 use crate::sandbox::policy;
@@ -116,18 +117,18 @@ impl From<EntryError> for Ending {
     }
 }
 
+/// The forms in which the function and the plan function get their arguments.
 #[derive(Default)]
-struct Returning {
-    run: bool,
-    plan: bool,
+struct Forms {
+    run: Form,
+    plan: Form,
 }
 
 struct Runner {
     loaded: Loaded,
     /// True if the arguments are in the memory of the emulated device.
     on_device: bool,
-    /// Whether the function, and the plan function, return their outputs, so that none are passed.
-    returning: Returning,
+    forms: Forms,
     entries: Vec<Entry>,
     /// The number of the entry that was called last.
     last: Option<usize>,
@@ -210,7 +211,7 @@ fn prepare(
         entry.arguments.set_self(*this);
     }
     send_reply(socket, &Reply::Loaded { has_plan: loaded.plan.is_some(), returned: loaded.returned })?;
-    Ok(Runner { loaded, on_device, returning: Returning::default(), entries, last: None })
+    Ok(Runner { loaded, on_device, forms: Forms::default(), entries, last: None })
 }
 
 fn failure(text: &str) -> Ending {
@@ -280,46 +281,42 @@ impl Runner {
         let phase = if flags & FLAG_PLAN == 0 { Phase::Calling } else { Phase::Planning };
         page.phase.store(phase as u32, Ordering::Relaxed);
         let planned = flags & FLAG_PLAN != 0;
-        let returning = if planned { &mut self.returning.plan } else { &mut self.returning.run };
+        let form = if planned { &mut self.forms.plan } else { &mut self.forms.run };
         let start = Instant::now();
-        for call in 0..calls {
+        'calls: for call in 0..calls {
             let slot = first_slot + call;
             let on_device = self.on_device;
-            entry.renew_arguments(slot, planned, flags & FLAG_VARIED != 0, on_device);
-            if on_device {
-                cudart::begin_call();
-            }
-            // SAFETY: the plan claims that the symbol has this signature. If it does not, only this process is
-            // harmed.
-            let (mut code, mut value) = unsafe { entry.arguments.call(function, *returning) };
-            if on_device && let Some(text) = cudart::end_call(code) {
-                page.result.store(1, Ordering::Relaxed);
-                page.raised.write_text(&text);
-                break;
-            }
-            let mut raised = None;
-            if let Some(tensors) = &self.loaded.tensors {
-                if code != 0 {
-                    raised = self.loaded.raised.take();
+            // Each repetition changes the form of at least one argument, so there are few.
+            let (mut code, mut value, mut raised) = loop {
+                entry.renew_arguments(slot, planned, flags & FLAG_VARIED != 0, on_device);
+                if on_device {
+                    cudart::begin_call();
                 }
-                if !*returning
-                    && raised.as_deref().is_some_and(|error| entry.arguments.outputs_are_returned(error))
-                {
-                    *returning = true;
-                    raised = None;
-                    entry.renew_arguments(slot, planned, flags & FLAG_VARIED != 0, on_device);
-                    // SAFETY: as above.
-                    (code, value) = unsafe { entry.arguments.call(function, true) };
+                // SAFETY: the plan claims that the symbol has this signature. If it does not, only this process is
+                // harmed.
+                let (code, value) = unsafe { entry.arguments.call(function, form) };
+                if on_device && let Some(text) = cudart::end_call(code) {
+                    page.result.store(1, Ordering::Relaxed);
+                    page.raised.write_text(&text);
+                    break 'calls;
                 }
-                if *returning && !planned {
-                    page.returned_outputs.store(1, Ordering::Relaxed);
-                    if code == 0 {
-                        // SAFETY: the value came from a function whose parameters tvm-ffi has checked, and slots have
-                        // the size of their outputs. If the function cheats, only this process is harmed.
-                        match unsafe { tensors.copy(&value, entry.targets(slot)) } {
-                            Ok(()) => value = abi::NOTHING,
-                            Err(text) => (code, raised) = (1, Some(text)),
-                        }
+                let raised = if code == 0 { None } else { self.loaded.raised.take() };
+                let is_refused = self.loaded.may_refuse
+                    && raised.as_deref().is_some_and(|error| {
+                        passing::adapt(form, error, &entry.arguments, self.loaded.tensors.is_some())
+                    });
+                if !is_refused {
+                    break (code, value, raised);
+                }
+            };
+            if let Some(tensors) = self.loaded.tensors.as_ref().filter(|_| form.returns_outputs && !planned) {
+                page.returned_outputs.store(1, Ordering::Relaxed);
+                if code == 0 {
+                    // SAFETY: the value came from a function whose parameters tvm-ffi has checked, and slots have the
+                    // size of their outputs. If the function cheats, only this process is harmed.
+                    match unsafe { tensors.copy(&value, entry.targets(slot)) } {
+                        Ok(()) => value = abi::NOTHING,
+                        Err(text) => (code, raised) = (1, Some(text)),
                     }
                 }
             }
@@ -327,7 +324,7 @@ impl Runner {
             if code != 0 || returned {
                 page.result.store(code, Ordering::Relaxed);
                 page.returned_value.store(u32::from(returned && code == 0), Ordering::Relaxed);
-                if let Some(text) = raised.or_else(|| self.loaded.raised.take()) {
+                if let Some(text) = raised {
                     // A refused allocation proves a lack of memory; an error message does not.
                     let refused = page.refused_bytes.load(Ordering::Relaxed) != 0;
                     page.raised.write_text(&if refused {

@@ -8,15 +8,15 @@
 
 namespace ffi = tvm::ffi;
 
-static void layer_norm(ffi::TensorView input, ffi::TensorView normalized_shape, ffi::Optional<ffi::TensorView> weight,
-                       ffi::Optional<ffi::TensorView> bias, double eps, ffi::TensorView output)
+static inline void layer_norm_over(ffi::TensorView input, const int64_t *axes, int64_t count,
+                                   ffi::Optional<ffi::TensorView> weight, ffi::Optional<ffi::TensorView> bias,
+                                   double eps, ffi::TensorView output)
 {
     if (input.dtype().code != kDLFloat || input.dtype().bits != 32)
         TVM_FFI_THROW(TypeError) << "only float32 is done";
     auto floats = [](ffi::TensorView tensor) { return static_cast<float *>(tensor.data_ptr()); };
-    const int64_t *axes = static_cast<const int64_t *>(normalized_shape.data_ptr());
     int64_t width = 1;
-    for (int64_t axis = 0; axis < normalized_shape.size(0); axis++)
+    for (int64_t axis = 0; axis < count; axis++)
         width *= axes[axis];
     const int64_t rows = input.numel() / width;
     const float *from = floats(input);
@@ -34,4 +34,12 @@ static void layer_norm(ffi::TensorView input, ffi::TensorView normalized_shape, 
         for (int64_t i = 0; i < width; i++)
             to[i] = (from[i] - mean) * factor * (scale ? scale[i] : 1) + (shift ? shift[i] : 0);
     }
+}
+
+static inline void layer_norm(ffi::TensorView input, ffi::TensorView normalized_shape,
+                              ffi::Optional<ffi::TensorView> weight, ffi::Optional<ffi::TensorView> bias, double eps,
+                              ffi::TensorView output)
+{
+    const int64_t *axes = static_cast<const int64_t *>(normalized_shape.data_ptr());
+    layer_norm_over(input, axes, normalized_shape.size(0), weight, bias, eps, output);
 }

@@ -1,4 +1,5 @@
-// A host launcher in the style of flashinfer-bench solutions. Each macro below adds a mistake.
+// A host launcher in the style of flashinfer-bench solutions. Each macro adds a mistake, except OWNED,
+// with which it takes the tensors as objects of tvm-ffi.
 #include <cuda_runtime.h>
 #include <tvm/ffi/extra/c_env_api.h>
 #include <tvm/ffi/tvm_ffi.h>
@@ -11,7 +12,13 @@ static __global__ void relu(const float *in, float *out, int64_t count)
     if (i < count) out[i] = in[i] < 0.0f ? 0.0f : in[i];
 }
 
-void run(ffi::TensorView input, bool inplace, ffi::TensorView output)
+#ifdef OWNED
+using Tensor = ffi::Tensor;
+#else
+using Tensor = ffi::TensorView;
+#endif
+
+void run(Tensor input, bool inplace, Tensor output)
 {
     TVM_FFI_ICHECK_EQ(input.device().device_type, kDLCUDA) << "the input is not on a device";
     int64_t count = input.numel();

@@ -82,9 +82,10 @@ fn open(
     let plan = find(&format!("__tvm_ffi_{symbol}_plan")).or_else(|| find(&format!("{symbol}_plan")));
     page.phase.store(Phase::Loaded as u32, Ordering::SeqCst);
     let raised = Raised::Library(RaisedErrors::find(handle));
+    let may_refuse = matches!(setup.launcher, Launcher::Dlopen | Launcher::CudaRuntime);
     // Only tensors on the CPU can be taken.
     let tensors = (setup.launcher == Launcher::Dlopen).then(|| ReturnedTensors::of(handle));
-    Ok((Loaded { run, plan, raised, returned: false, tensors, entries: Vec::new() }, handle))
+    Ok((Loaded { run, plan, raised, returned: false, may_refuse, tensors, entries: Vec::new() }, handle))
 }
 
 /// Opens a library by descriptor, because this process's user may not be able to enter its folder. `name` is its name

@@ -26,6 +26,7 @@ pub(super) fn load(
         plan: calls.has_plan.then_some(python::plan),
         raised: Raised::Interpreter,
         returned: calls.returned,
+        may_refuse: false,
         tensors: None,
         entries: calls.entries,
     })

@@ -22,8 +22,9 @@ pub(super) struct Loaded {
     pub(super) raised: Raised,
     /// True if the candidate returns its outputs. They are then copied into their slots before the call ends.
     pub(super) returned: bool,
-    /// Takes tensors that the functions return, if they may be built with tvm-ffi. Whether they return any is known
-    /// after the first call.
+    /// Whether the functions may be built with tvm-ffi, which refuses calls whose arguments have another form.
+    pub(super) may_refuse: bool,
+    /// Takes tensors that functions built with tvm-ffi return.
     pub(super) tensors: Option<ReturnedTensors>,
     /// The `self` argument for each entry; empty if functions take none.
     pub(super) entries: Vec<*mut c_void>,

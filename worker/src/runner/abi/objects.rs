@@ -1,0 +1,45 @@
+//! Objects of tvm-ffi, which functions that want them get instead of a borrowed `DLTensor`.
+//!
+//! The layouts follow tvm-ffi's `c_api.h`. Our objects lie in the block of arguments. They have so many references that
+//! no candidate releases the last one, and each call gets them with the same number.
+
+use std::ffi::c_void;
+
+use super::Any;
+
+/// `TVMFFIObject`, the head of every object.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(in crate::runner) struct Object {
+    /// The number of strong references, and in the upper half that of weak ones.
+    pub(in crate::runner) reference_counts: u64,
+    pub(in crate::runner) type_index: i32,
+    pub(in crate::runner) padding: u32,
+    pub(in crate::runner) deleter: *mut c_void,
+}
+
+/// `TVMFFISeqCell`, which follows the head of an array or a list.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(in crate::runner) struct Sequence {
+    pub(in crate::runner) elements: *const Any,
+    pub(in crate::runner) count: i64,
+    pub(in crate::runner) capacity: i64,
+    /// Null if the elements belong to the object.
+    pub(in crate::runner) deleter: *mut c_void,
+}
+
+const _: () = assert!(size_of::<Object>() == 24 && size_of::<Sequence>() == 32);
+
+impl Object {
+    /// The head of one of our objects.
+    pub(super) fn held(type_index: i32) -> Self {
+        const STRONG: u64 = 1 << 30;
+        const WEAK: u64 = 1 << 32;
+        let deleter = keep as extern "C" fn(*mut c_void, i32);
+        Self { reference_counts: WEAK | STRONG, type_index, padding: 0, deleter: deleter as *mut c_void }
+    }
+}
+
+/// The deleter of our objects, whose memory belongs to the block.
+extern "C" fn keep(_: *mut c_void, _: i32) {}
