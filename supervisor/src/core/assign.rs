@@ -1,8 +1,8 @@
 //! Decides which worker takes a lease, when workers are started, and when they are replaced.
 //!
 //! A worker that is too old, has held enough leases or has kept too much memory is due for replacement. Such workers
-//! are replaced between leases, one at a time. Before a profile, however, all verifiers end that kept memory or that
-//! the plan wants replaced.
+//! are replaced between leases, one at a time. Before a profile, however, every verifier that kept memory, or that the
+//! plan wants replaced, is ended.
 
 use std::time::Duration;
 
@@ -116,9 +116,9 @@ impl Core {
     }
 
     /// Returns whether a profile still has to wait (law 4 in ARCHITECTURE.md). Ends idle verifiers if they kept memory,
-    /// or if the plan requires it, for example because they together validated a lot. The profile waits until they are
-    /// gone and every other verifier has been sampled since its last lease. It also waits while a verifier is starting
-    /// or a worker is ending, because nothing may run beside a profile.
+    /// or if the plan requires it, for example because together they have validated a lot. The profile waits until they
+    /// are gone and every other verifier has been sampled since its last lease. It also waits while a verifier is
+    /// starting or a worker is ending, because nothing may run beside a profile.
     pub(super) fn profile_must_wait(&mut self, now: Moment, job: JobId) -> bool {
         let settings = self.spec.jobs[job.index()].recycle.clone();
         let leaving = |it: &Worker| matches!(it.state, State::Draining { .. } | State::Terminating);
@@ -180,8 +180,8 @@ impl Core {
         }
     }
 
-    /// Replaces an idle profiler that is due while verifiers work. Otherwise the first profile would wait for the old
-    /// profiler to end and for a new one to start.
+    /// While verifiers work, replaces an idle profiler that is due for replacement. Otherwise the first profile would
+    /// wait for the old profiler to end and for a new one to start.
     fn replace_profiler_if_due(&mut self, now: Moment, index: usize) {
         // There is at most one profiler. If it is idle, all leases are held by verifiers.
         let verifying = self.workers.values().any(|it| it.lease().is_some());

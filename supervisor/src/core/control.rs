@@ -101,14 +101,14 @@ impl Core {
             State::Draining { .. } if mode == Mode::Drain => Err(format!("{name} is being ended")),
             State::Draining { .. } => {
                 self.kill_worker(worker, KillReason::Requested);
-                Ok(format!("{name} is killed"))
+                Ok(format!("{name} is being killed"))
             }
             State::Idle => {
                 self.recycle(now, worker, RecycleReason::Requested);
-                Ok(format!("{name} is replaced"))
+                Ok(format!("{name} is being replaced"))
             }
             State::Leased(lease) if mode == Mode::Drain => {
-                let what = format!("{name} is replaced after {}", lease.id);
+                let what = format!("{name} will be replaced after {}", lease.id);
                 if self.pending.recycle.insert(worker) { Ok(what) } else { Err(what) }
             }
             State::Leased(lease) => {
@@ -125,7 +125,7 @@ impl Core {
                 }
                 self.kill_runners(worker, KillReason::Requested);
                 self.kill_worker(worker, KillReason::Requested);
-                Ok(format!("{name} is killed; the attempt of {id} will be repeated"))
+                Ok(format!("{name} is being killed; the attempt of {id} will be repeated"))
             }
         }
     }
@@ -214,7 +214,7 @@ impl Core {
         ];
         self.accept(
             "set_ceiling",
-            format!("the ceiling is {ceiling} instead of {before}, and {charged} are charged"),
+            format!("the ceiling is now {ceiling} (it was {before}), and {charged} are charged"),
             numbers,
         )
     }
@@ -273,7 +273,7 @@ impl Core {
 
     fn shut_down(&mut self, now: Moment, mode: Mode) -> Answer {
         let what = match (&self.ending, mode) {
-            (Ending::No, Mode::Drain) if self.is_at_rest() => "the replays are made, then the run ends",
+            (Ending::No, Mode::Drain) if self.is_at_rest() => "the replays are run, then the run ends",
             (Ending::No, Mode::Drain) => "running attempts may finish, then the run ends",
             (Ending::No | Ending::Drain(_), Mode::Now) => "everything is killed",
             (Ending::Drain(_), Mode::Drain) | (Ending::Kill(_) | Ending::Stopped, _) => {
@@ -288,7 +288,7 @@ impl Core {
         answer
     }
 
-    /// Ends the run after its running attempts. An open run whose jobs are done first makes the replays that follow
+    /// Ends the run after its running attempts. An open run whose jobs are done first runs the replays that follow
     /// them.
     pub(super) fn drain(&mut self, now: Moment) {
         if self.is_at_rest() {
@@ -298,7 +298,7 @@ impl Core {
         }
     }
 
-    /// Returns whether the run is open, and the only jobs that are not over are some that follow other jobs.
+    /// Returns whether the run is open and has jobs that are not over, all of which follow other jobs.
     fn is_at_rest(&self) -> bool {
         let mut jobs = self.spec.jobs.iter().zip(&self.jobs);
         self.pending.stays_open
@@ -306,7 +306,8 @@ impl Core {
             && jobs.all(|(spec, job)| job.done || !spec.after.is_empty())
     }
 
-    /// Returns the reason for a run that ends now. An open run that has nothing left to do is not interrupted.
+    /// Returns the reason for a run that ends now. An open run that has nothing left to do counts as finished, not as
+    /// interrupted.
     pub(super) fn reason_to_end(&self) -> StopReason {
         match &self.ending {
             Ending::Drain(reason) | Ending::Kill(reason) => reason.clone(),

@@ -33,8 +33,8 @@ pub(super) const DEVICE_RETURN_TIMEOUT: Duration = Duration::from_secs(30);
 const KEPT_BY_DRIVER: Bytes = Bytes::mib(64);
 /// A device with at least this utilisation, in per cent, counts as busy.
 const BUSY: u32 = 10;
-/// An attempt that was ended for holding more on the device than its lease reserved is repeated this often, in a fresh
-/// worker. After that, the unit is blamed.
+/// An attempt that was ended for holding more on the device than its lease reserved is repeated up to this many times,
+/// in a fresh worker. After that, the unit is blamed.
 const MAX_OVER_DEVICE: u32 = 1;
 
 #[derive(Debug, Default)]

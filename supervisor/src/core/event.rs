@@ -208,7 +208,7 @@ pub enum Action {
         /// The most memory that the worker may allocate on its device.
         device_cap: Bytes,
         /// How long a timed step may take if the job's remaining budget is shared equally by all units that still have
-        /// one.
+        /// a timed step.
         share: Duration,
     },
     /// Tells an idle worker to exit.

@@ -106,7 +106,7 @@ impl Core {
         }
     }
 
-    /// Tells the user that nothing runs, if no lease is held while one waits for memory of other processes.
+    /// If no lease is held while one waits for memory that other processes hold, tells the user that nothing runs.
     fn tell_of_idle_wait(&mut self, refusal: &Refusal) {
         if self.workers.values().any(|it| it.lease().is_some()) {
             return;

@@ -278,7 +278,7 @@ impl Core {
         OrderResult::Granted
     }
 
-    /// Returns whether a running step forbids this one, or this one all others.
+    /// Returns whether this step must wait for a running one, because one of the two must run alone.
     fn conflicts(&self, is_exclusive: bool) -> bool {
         let mut held = self.workers.values().filter_map(|it| it.lease());
         held.any(|lease| is_exclusive || self.unit(lease.order.unit).step().exclusive)
@@ -394,7 +394,7 @@ impl Core {
             if self.reported.insert((PolicySubject::LessForCompilers, self.unit(order.unit).job)) {
                 numbers.push(("ceiling_bytes", self.ledger.ceilings().host.get()));
                 let reason =
-                    "compilers may owe less than [build] memory: more would never fit under the ceiling";
+                    "compilers get less than [build] memory: that much would never fit under the ceiling";
                 self.policy("shrink_build", reason.to_owned(), numbers);
             }
             return;

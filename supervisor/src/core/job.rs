@@ -1,5 +1,5 @@
-//! Decides which unit of a job comes next. In each turn, units at the earliest stage come first, and of these the
-//! baseline.
+//! Decides which unit of a job comes next. In each turn, units at the earliest stage come first, the baseline before
+//! the others.
 //!
 //! `supply` decides when a job's source is asked for more units.
 

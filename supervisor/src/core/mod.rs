@@ -66,9 +66,9 @@ const DRAIN_DEADLINE: Duration = Duration::from_secs(10);
 /// If this many workers are lost within the window, or in a row without a finished attempt in between, the run stops.
 const MAX_FAILURES: usize = 12;
 const FAILURE_WINDOW: Duration = Duration::from_secs(60);
-/// An attempt that failed through no fault of its unit is a loss, unless its end has a separate limit, as the ends for
-/// lack of memory have. A lost attempt is repeated, unless its step has now had more than `MAX_LOST` losses within
-/// `LOSS_WINDOW` or more than `MAX_LOST_EVER` in all. The second pass counts from zero.
+/// An attempt that failed through no fault of its unit is a loss, unless ends of its kind have a separate limit, as
+/// those for lack of memory do. A lost attempt is repeated, unless its step has now had more than `MAX_LOST` losses
+/// within `LOSS_WINDOW` or more than `MAX_LOST_EVER` in all. The second pass counts from zero.
 const MAX_LOST: u32 = 1;
 const LOSS_WINDOW: Duration = Duration::from_secs(600);
 const MAX_LOST_EVER: u32 = 4;
@@ -137,7 +137,7 @@ pub struct Core {
     /// Set while the run's database does not accept rows.
     stall: Option<Stall>,
     room: RoomForBuilds,
-    /// Set while nothing is granted because the machine refused a process.
+    /// Set while nothing is granted because the machine refused to start a process.
     tasks_pause: Option<TasksPause>,
     /// How long such pauses have taken in all.
     tasks_paused: Duration,

@@ -230,8 +230,8 @@ impl Core {
         }
     }
 
-    /// Blames the source if two builds in a row ended in the same way, even if that does not name the cause: a fault of
-    /// the machine would hardly repeat itself.
+    /// Blames the source if two builds in a row ended in the same way, even if the cause is unknown: a fault of the
+    /// machine would hardly repeat itself.
     fn blame_same_end(&mut self, unit: UnitId, report: &mut Report) {
         let Body::Build(built) = &report.body else { return };
         let before = self.change(unit, |unit| unit.replace_build_end(built.unexplained.clone()));
@@ -298,7 +298,7 @@ impl Core {
     pub(super) fn repeat_smaller_or_give_up(&mut self, lease: Lease, why: String) {
         let times = self.change(lease.order.unit, |unit| {
             unit.losses().short_of_memory += 1;
-            // A compiler that may owe less could fail for that reason alone, so a build keeps its memory.
+            // A compiler with less memory could fail for that reason alone, so a build keeps its memory.
             if lease.order.stage != Stage::Build {
                 unit.losses().from_way = lease.way + 1;
             }

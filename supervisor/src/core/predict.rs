@@ -23,7 +23,8 @@ use super::spec::StageSpec;
 const RUNNER_OVERHEAD: Duration = Duration::from_secs(2);
 /// The slowest disk for which deadlines are long enough, in bytes per second.
 const SLOWEST_READ_PER_SECOND: u64 = 20 << 20;
-/// The maximum number of batch sizes that are tried. Each is half of the largest batch at the size before it.
+/// The maximum number of batch sizes that are tried. Each size is half of the largest batch that the previous size
+/// gave.
 const MAX_SPLITS: usize = 40;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -355,8 +356,8 @@ fn profile_deadline(
     settings: &ProfileSettings,
 ) -> Duration {
     // Each runner of each side makes at least a warm-up and two blocks of one call, or runs until `entry_timeout`. The
-    // constants allow for a trial of the varied inputs, for a search for those that the candidate gets right, and for one
-    // repetition, too.
+    // constants also allow for a trial of the varied inputs, a search for those that the candidate gets right, and one
+    // repetition.
     let calls = formula::MIN_RUNNERS * 2 * 4 + 20 + SEARCH;
     let runners = formula::MAX_RUNNERS * 2 + 8 + SEARCH;
     let per_entry = settings

@@ -17,8 +17,8 @@ use super::worker::Lease;
 /// How long a run with nothing else to do waits for room, so that a user has time to notice. Then the run ends, and can
 /// be resumed.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(3600);
-/// How many builds of a candidate that failed while there was no room do not count as losses; a second pass counts from
-/// zero. Without a limit, a build that fills the disk itself would be repeated forever.
+/// Up to this many of a candidate's builds may fail while there is no room without counting as losses; a second pass
+/// counts from zero. Without a limit, a build that fills the disk itself would be repeated forever.
 const MAX_WITHOUT_ROOM: u32 = 3;
 
 /// How much of a resource builds need.
@@ -176,8 +176,8 @@ impl Core {
         }
     }
 
-    /// Counts an attempt that was a build and failed while there was no room. Returns true if it was one, and is
-    /// repeated without counting as a loss.
+    /// Counts an attempt that was a build and failed while there was no room. Returns true if the attempt was such a
+    /// build and is repeated without counting as a loss.
     pub(super) fn excuse_for_lack_of_room(&mut self, lease: &Lease) -> bool {
         let applies = self.lacks_room() && lease.order.stage == Stage::Build;
         applies

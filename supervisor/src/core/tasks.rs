@@ -1,6 +1,6 @@
-//! Waits before the next lease after the machine refused a process or thread to an attempt. Other programs may need a
-//! moment to end theirs, and an attempt that begins at once would fail in the same way. (Linux calls both processes and
-//! threads tasks.)
+//! Waits before the next lease after the machine refused to start a process or thread for an attempt. Other programs
+//! may need a moment to end some of their own, and an attempt that begins at once would fail in the same way. (Linux
+//! calls both processes and threads tasks.)
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ use super::worker::Lease;
 /// unit, up to `LONGEST_PAUSE`.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How many attempts of a unit that were refused a process do not count as losses; a second pass counts from zero.
+/// Up to this many attempts of a unit that were refused a process do not count as losses; a second pass counts from
+/// zero.
 /// Their pauses take about a minute in all. Without a limit, a candidate would be repeated forever on a machine that
 /// never allows enough processes.
 const MAX_WITHOUT_TASKS: u32 = 7;

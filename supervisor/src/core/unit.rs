@@ -13,7 +13,7 @@
 //!   Waiting ── never fits, cancelled, withdrawn, captures broken ────┘
 //! ```
 //! A waiting unit also ends if its remaining steps are not needed, or if it needs a device that is lost. A screening or
-//! a confirmation that cannot be made is left out. A unit that an earlier part of the run has finished is `Done` from
+//! a confirmation that cannot be run is left out. A unit that an earlier part of the run has finished is `Done` from
 //! the start. One that it has built begins with the step after its build.
 
 use opt_shared::ids::JobId;
@@ -131,7 +131,7 @@ impl Unit {
         self.losses.get_or_insert_default()
     }
 
-    /// Replaces the kept end of a build (`Built::unexplained`), and returns that of the previous build.
+    /// Stores how a build ended (`Built::unexplained`), and returns how the previous one ended.
     pub(crate) fn replace_build_end(&mut self, end: Option<String>) -> Option<String> {
         if end.is_none() && self.losses.is_none() {
             return None;

@@ -298,8 +298,8 @@ impl Arguments {
         self.this = this;
     }
 
-    /// Returns whether an error says that a call with these arguments was refused because it passed the outputs. Then
-    /// the function returns them. tvm-ffi writes this text before it calls the function.
+    /// Returns whether an error says that a call with these arguments was refused because it passed the outputs, which
+    /// means that the function returns them. tvm-ffi writes this text before it calls the function.
     pub(crate) fn outputs_are_returned(&self, error: &str) -> bool {
         let Self { inputs, count, .. } = self;
         error.starts_with("TypeError: Mismatched number of arguments")

@@ -1,4 +1,4 @@
-//! The call from our code into the candidate's, which no exception can leave.
+//! The call from our code into the candidate's, past which no exception can propagate.
 //!
 //! An uncaught C++ exception must end in `std::terminate`, which prints it. The search for a handler ends at this
 //! frame, which has no unwinding information. Otherwise, it would reach the frame with which Rust guards `main`, which

@@ -3,8 +3,8 @@
 //! A process that has imported torch has about 75,000 small private pages. A clone copies an entry of a page table for
 //! each, and the copy's end drops it. A huge page has one entry for 2 MiB.
 //!
-//! Linux collapses by copying. This is done in small steps, while an earlier copy works. What is collapsed then exists
-//! twice until that copy ends. Linux before 6.1 refuses, and changes nothing.
+//! Linux collapses pages by copying them. This is done in small steps, while an earlier clone works. What is collapsed
+//! then exists twice until that clone ends. Linux before 6.1 refuses, and changes nothing.
 
 use std::ffi::c_void;
 use std::ops::Range;
@@ -16,7 +16,7 @@ const HUGE_PAGE: usize = 2 << 20;
 const STEP: Duration = Duration::from_millis(10);
 /// The most huge pages of a step.
 const STEP_PAGES: usize = 4;
-/// How many percent of the small pages may be missing in a huge page. They are filled, so they add to the process's
+/// The percentage of the small pages that may be missing in a huge page. They are filled, so they add to the process's
 /// memory.
 const MAX_MISSING: usize = 10;
 
@@ -69,7 +69,7 @@ fn pieces(range: Range<usize>) -> impl Iterator<Item = Range<usize>> {
         .filter(move |piece| piece.end <= range.end)
 }
 
-/// How many percent of a range's small pages are not in memory.
+/// The percentage of a range's small pages that are not in memory.
 fn percent_missing(range: &Range<usize>) -> usize {
     let mut present = vec![0_u8; range.len().div_ceil(rustix::param::page_size())];
     // SAFETY: Linux writes one byte for each page of the range. If the range is not mapped any more, it fails.

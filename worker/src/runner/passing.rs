@@ -1,8 +1,8 @@
-//! How a function built with tvm-ffi wants its arguments, which is known after its first call.
+//! How a function built with tvm-ffi takes its arguments, which is known only after its first call.
 //!
 //! A library says nothing about its functions' parameters. tvm-ffi refuses a call that does not fit before the function
 //! begins, with an error that says what does not fit. The call is then repeated in another form. A candidate can raise
-//! such an error itself, but gains nothing: it is called once more, in the time of the same call.
+//! such an error itself, but gains nothing: the repetition counts towards the time of the same call.
 
 use super::abi::{Arguments, Form};
 

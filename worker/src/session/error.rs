@@ -44,7 +44,7 @@ pub(crate) enum SessionError {
     NoTime { entry: String, handoff: Duration },
     #[error(
         "timing {entry}: the device's clock shows {device:?} for a block that took {host:?} on the host, so the device's \
-         times cannot be believed (restart the machine, or update the device's driver)"
+         times cannot be trusted (restart the machine, or update the device's driver)"
     )]
     DeviceClock { entry: String, device: Duration, host: Duration },
     #[error(

@@ -58,7 +58,7 @@ pub(crate) trait Backend {
     /// In the background, starts those parts of the candidate's next session that do not depend on its entries.
     fn prepare(&self, candidate: &Self::Candidate);
 
-    /// In the background, makes what the next session of any candidate can use. Nothing may be timed meanwhile.
+    /// In the background, prepares what the next session of any candidate can use. Nothing may be timed meanwhile.
     fn make_ahead(&self, _candidate: &Self::Candidate) {}
 
     /// Opens the entries of a task in order, in groups that share a session. In verification, groups may be opened
@@ -75,7 +75,7 @@ pub(crate) trait Backend {
         Vec::new()
     }
 
-    /// The counts of all sessions; empty unless the device is emulated.
+    /// What each kernel did on the emulated device, over all sessions; empty unless the device is emulated.
     fn emulated_kernels(&self) -> Vec<EmulatedKernel> {
         Vec::new()
     }
@@ -151,14 +151,14 @@ pub(crate) struct Wanted<'b> {
     pub(crate) callee: &'b Callee,
     pub(crate) entries: &'b [EntryRef],
     pub(crate) sharing: Sharing<'b>,
-    /// True if every page of the captures that was not in the cache before is dropped.
+    /// True if pages of the captures that were not in the cache before are dropped after use.
     pub(crate) drop_cache: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Sharing<'b> {
-    /// One entry of any size, or several consecutive ones if their outputs, and those of their input bytes that cannot
-    /// be mapped, take at most `cap` together. Used in verification.
+    /// One entry of any size, or several consecutive ones if their outputs and their unmappable input bytes together
+    /// take at most `cap`. Used in verification.
     UpTo { cap: Bytes },
     /// The entries of one of these ranges; `inputs` selects the memory of their inputs. Used in a profile.
     Batches { batches: &'b [Range<usize>], inputs: InputMemory },
@@ -361,8 +361,8 @@ pub(crate) struct BlockOrder<'b> {
     pub(crate) varied: bool,
     /// True if inputs and outputs are evicted from the caches before the block; on a device, before each call.
     pub(crate) cold: bool,
-    /// Right before the block, the slots that it will write are filled with this byte, and restored as by
-    /// [`Session::call`]. `None` if outputs stay as they are.
+    /// Right before the block, the slots that it will write are filled with this byte, and arguments that the calls
+    /// change are restored as by [`Session::call`]. `None` if outputs stay as they are.
     pub(crate) poison: Option<u8>,
     /// Elements that are read when the candidate reports that it is done, before the clock stops.
     pub(crate) looks: &'b [Look],

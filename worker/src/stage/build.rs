@@ -247,7 +247,7 @@ fn compile(
         (Some(KillReason::HostCeiling { owed, ceiling }), _) => (
             Status::InfraError,
             format!(
-                "the compiler was killed to keep the ceiling of the run: the run owed {owed}, and its ceiling is {ceiling} \
+                "the compiler was killed: the run owed {owed}, above its ceiling of {ceiling} \
                  ([memory] host_ceiling)"
             ),
         ),

@@ -341,7 +341,7 @@ fn open_run_makes_its_replays_only_if_it_drains() {
         if drain {
             assert_eq!(wanted(&actions), [(1, 2)]);
             let answered =
-                Action::Answered(Answer::Done("the replays are made, then the run ends".to_owned()));
+                Action::Answered(Answer::Done("the replays are run, then the run ends".to_owned()));
             assert!(actions.contains(&answered), "{actions:#?}");
             let unit = with_a_replay().unit(UnitId(1), &a_replay(STAGE), true, false);
             harness.feed(Event::Offered { job: JobId(1), units: vec![unit], by });

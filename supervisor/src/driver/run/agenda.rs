@@ -55,7 +55,7 @@ impl Agenda<'_> {
         source.name(self, index)
     }
 
-    /// Returns the names of the ids among the numbers of a decision, by field.
+    /// Returns the names for those numbers of a decision that are ids, by field.
     pub(crate) fn names_in(&self, numbers: &Numbers) -> Value {
         let names = numbers
             .iter()

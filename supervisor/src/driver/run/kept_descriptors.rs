@@ -4,7 +4,7 @@ use std::fs::File;
 
 /// How many descriptors are kept. Even with a limit of 64 open files, enough others remain.
 const SIZE: usize = 8;
-/// How many descriptors the watch of one runner takes at most.
+/// The most descriptors that watching one runner takes.
 const PORTION: usize = 4;
 
 #[derive(Default)]
@@ -13,7 +13,7 @@ pub(super) struct KeptDescriptors {
 }
 
 impl KeptDescriptors {
-    /// Closes as many descriptors as the watch of a runner needs.
+    /// Closes as many descriptors as watching a runner needs.
     pub(super) fn release(&mut self) {
         self.files.truncate(self.files.len().saturating_sub(PORTION));
     }

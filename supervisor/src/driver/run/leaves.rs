@@ -15,7 +15,7 @@ use super::mover::{Moved, Mover, RunnerKey};
 use crate::cgroup::{Events, Group, Leaf, LeafLimits, StartGroup, Subtree};
 use crate::memory::cgroup::{own_groups, pids_refusal_files, pids_refusals};
 
-/// Memory that Linux charges to a leaf, but that does not count for the runner's own limit: stacks and other memory
+/// Memory that Linux charges to a leaf, but that does not count towards the runner's own limit: stacks and other memory
 /// inside Linux, and what the runner has printed.
 const UNCOUNTED: Bytes = Bytes::mib(4);
 

@@ -1,7 +1,7 @@
 //! A thread that creates and removes the leaves of runners, and moves runners into them.
 //!
-//! Linux delays a move until no process of the machine is being started or ended, which can take tens of
-//! milliseconds. The main loop must not wait that long.
+//! Before such a move, Linux waits for an RCU grace period, so that no process is being started or ended. This can take
+//! tens of milliseconds. The main loop must not wait that long.
 
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};

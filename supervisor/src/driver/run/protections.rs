@@ -1,8 +1,8 @@
 //! Determines the protections of a run. Canaries (helper processes that try what the protections forbid) test them
 //! before the first candidate runs, and later every worker's first runner reports its own.
 //!
-//! This module tests the two protections that the supervisor enforces (leaves, and polling and killing), and keeps the
-//! list of all. The worker library tests the protections against what a confined process can try.
+//! This module tests the two protections that the supervisor enforces (`cgroup_leaf` and `poll_and_kill`), and keeps
+//! the list of all. The worker library tests the protections against what a confined process can try.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -57,7 +57,7 @@ pub fn confirm(protections: &mut Vec<Protection>, reported: Vec<Protection>) -> 
                 if !report.present {
                     gone.push(report.name.clone());
                 }
-                // The runner's detail is kept, because the canary's sandbox is smaller.
+                // The runner's detail is kept, because the canary's sandbox has smaller limits.
                 *known = report;
             }
             Some(_) => {}

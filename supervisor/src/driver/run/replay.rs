@@ -121,7 +121,7 @@ impl Source for Replays {
         let name = self.name(&run.agenda, index);
         let row = PolicyRow {
             decision: "replay_pool",
-            reason: format!("{name}: its tensors stay outside the pool, which holds what the next steps use"),
+            reason: format!("{name}: the pool holds only the tensors that the next steps use"),
             numbers: vec![
                 ("budget_bytes", task.budget.get()),
                 ("floor_bytes", floor.bytes().get()),
@@ -197,8 +197,8 @@ impl Source for Replays {
 }
 
 impl Run<'_> {
-    /// Creates the unit of a replay. Returns `None` if the replay ends without a run: it cannot be run, or an earlier
-    /// part of the run made it with the same builds.
+    /// Creates the unit of a replay. Returns `None` if the replay ends without being run: it cannot be run, or an
+    /// earlier part of the run has made it with the same builds.
     fn replay_unit(&mut self, index: usize) -> Result<Option<UnitSpec>, RunError> {
         let underway = match self.agenda.prepare_replay(index) {
             Ok(underway) => underway,

@@ -43,15 +43,15 @@ pub enum UnusableFolder {
     )]
     NotUtf8 { path: PathBuf },
     #[error(
-        "the path of the run's folder, {path}, may be {bytes} bytes long, and SQLite can open its database only if the path has at most {MAX_PATH} (choose a shorter one with --dir)",
+        "the path of the run's folder, {path}, can be up to {bytes} bytes long, but SQLite can open its database only if the path has at most {MAX_PATH} bytes (choose a shorter one with --dir)",
         path = path.display()
     )]
     TooLong { path: PathBuf, bytes: usize },
 }
 
 /// Checks that `folder` can be used for a run or, if `name` is given, that a folder for a run of this name can be created
-/// in it. The folder need not exist yet. Its path must be UTF-8 and short enough. Its file system must have room and, if
-/// the run loads libraries, must allow that.
+/// in it. The folder need not exist yet. Its path must be UTF-8 and short enough. Its file system must have room and,
+/// if the run loads libraries, must not be mounted with `noexec`.
 pub(in crate::driver) fn check(
     folder: &Path,
     name: Option<&str>,

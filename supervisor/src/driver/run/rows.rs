@@ -84,7 +84,7 @@ impl Run<'_> {
     }
 
     /// Waits until every row is on disk, and answers users during the wait. Fails after `ROWS_TIMEOUT`, or after
-    /// `LAST_ROWS_TIMEOUT` if the run did not finish. An interrupt leaves at most `LAST_ROWS_TIMEOUT`.
+    /// `LAST_ROWS_TIMEOUT` if the run did not finish. After an interrupt, it waits at most `LAST_ROWS_TIMEOUT` more.
     pub(crate) fn settle(&mut self, stop: &StopReason) -> Result<(), RunError> {
         let finished = *stop == StopReason::Finished;
         let mut until = Instant::now() + if finished { ROWS_TIMEOUT } else { LAST_ROWS_TIMEOUT };

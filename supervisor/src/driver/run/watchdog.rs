@@ -168,7 +168,7 @@ impl Watchdog {
     pub(crate) fn log_longest_turn(&self) {
         let (part, took) = self.turns.longest_part();
         tracing::info!(
-            "the longest turn of the main loop took {:?}, with {took:?} while {part}",
+            "the longest turn of the main loop took {:?}, {took:?} of it while {part}",
             self.turns.longest()
         );
     }

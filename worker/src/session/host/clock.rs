@@ -93,8 +93,8 @@ impl Stopwatch {
         self.handoff_blocks = if brief { BRIEF_HANDOFF_BLOCKS } else { HANDOFF_BLOCKS };
     }
 
-    /// With real-time priority, this process does not spin, because that would keep the supervisor from running, which
-    /// enforces the memory limits.
+    /// With real-time priority, this process does not spin, because that would keep the supervisor, which enforces the
+    /// memory limits, from running.
     pub(super) fn set_priority(&mut self, priority: Priority) {
         self.priority = priority;
         self.may_spin &= priority == Priority::None;
@@ -330,8 +330,8 @@ impl HostSession<'_> {
         }))
     }
 
-    /// Wakes the runner and stops it again, and then fills its outputs, writes its inputs, and copies those that the call
-    /// changes to its outputs. Returns `None` if the runner died.
+    /// Wakes the runner and stops it again, and then fills its outputs, writes its inputs, and copies to the outputs
+    /// those inputs that the call changes. Returns `None` if the runner died.
     fn prepare(
         &mut self,
         fill: &mut dyn FnMut(&Self) -> Result<(), SessionError>,

@@ -70,7 +70,7 @@ pub(crate) fn death(death: &Death, names: &Names<'_>) -> Verdict {
             KillReason::HostCeiling { owed, ceiling } => verdict(
                 Status::InfraError,
                 format!(
-                    "killed {during} to keep the ceiling of the run: the run owed {owed}, and its ceiling is {ceiling} \
+                    "killed {during}: the run owed {owed}, above its ceiling of {ceiling} \
                      (memory.host_ceiling)"
                 ),
             ),

@@ -9,8 +9,8 @@ use crate::sandbox::handle::HandleError;
 /// A killed runner that takes longer to end is assumed to be stuck in uninterruptible sleep (D state), and the worker
 /// gives up.
 pub(super) const DEATH_TIMEOUT: Duration = Duration::from_secs(60);
-/// The time limit until a runner is locked down. Only our own code runs before that, so a timeout means that the disk
-/// hangs.
+/// The time within which a runner must be locked down. Only our own code runs before that, so a timeout means that the
+/// disk hangs.
 pub(super) const SETUP_TIMEOUT: Duration = Duration::from_mins(10);
 
 /// The candidate is not to blame.

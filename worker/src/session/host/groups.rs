@@ -62,12 +62,12 @@ pub(super) struct HostGroups<'b> {
     ahead: Option<JoinHandle<Option<Opened>>>,
     /// The guards of the captures of the current group.
     reading: Option<EntryGuards>,
-    /// The guards of the previous group, whose runner is dead. A verification releases them while the candidate is called
-    /// with the current group.
+    /// The guards of the previous group, whose runner is dead. In a verification, they are released while the candidate
+    /// is called with the current group.
     previous: Option<EntryGuards>,
     /// The thread that releases the guards of an earlier group.
     releasing: Option<JoinHandle<ReadReport>>,
-    /// The inputs of the last entry that were read in full.
+    /// Those inputs of the last entry that were read in full.
     whole: Whole,
     reads: ReadReport,
 }

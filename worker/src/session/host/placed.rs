@@ -28,7 +28,7 @@ use crate::recorded::{Recorded, RecordedError, is_materialised};
 use crate::runner::frame::{EntrySetup, InputRange, VariantRange, WireArgument, WireOutput, WireType};
 use crate::session::{PoolSlot, Variants, VariedInput};
 
-/// The source of materialised values until the number of files is known, because they come after all files.
+/// A placeholder for the source of materialised values until the number of files is known. (They come after all files.)
 const MATERIALISED: u8 = u8::MAX;
 
 /// The number of bytes that `is_unreadable` reads at a time.
@@ -308,9 +308,9 @@ impl Placed {
     }
 }
 
-/// The size of a runner's mappings of memory that this worker is charged for. Of copies, only whole pages are mapped,
-/// and an input that several entries share is mapped once. Of a pool, every mapping of a slot counts, because Linux
-/// counts each of them for the runner.
+/// The size of a runner's mappings of memory that this worker is charged for. For copied inputs, only whole pages are
+/// mapped, and an input that several entries share is mapped once. For a pool, every mapping of a slot counts, because
+/// Linux counts each of them for the runner.
 pub(super) fn of_worker(entries: &[Placed]) -> Bytes {
     let pooled = entries.iter().filter(|entry| entry.memory == InputLocation::Pool);
     let pooled: Bytes = pooled.flat_map(|entry| &entry.inputs).map(|range| Bytes::new(range.bytes)).sum();

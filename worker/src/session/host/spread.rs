@@ -2,8 +2,9 @@
 //!
 //! All of them wake at once, while this process still occupies a CPU. If there are as many threads as CPUs, Linux wakes
 //! two of them on the same CPU and leaves them there for several milliseconds, which is longer than a block. One thread
-//! is therefore made to wake on the CPU of this process, which then sleeps. As soon as it has been woken, the thread may
-//! use all its CPUs again. In these few microseconds, a thread that it starts would inherit the single CPU for good.
+//! is therefore made to wake on the CPU of this process, which then sleeps. As soon as it has been woken, the thread
+//! may use all its CPUs again. A thread that it starts in the few microseconds before that stays on the single CPU for
+//! good.
 
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};

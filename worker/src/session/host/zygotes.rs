@@ -32,7 +32,7 @@ const LAST_TIMEOUT: Duration = Duration::from_secs(5);
 const WAIT_SLICE: Duration = Duration::from_millis(100);
 /// The size of the file for what a zygote prints, which is nothing unless it fails.
 const OUTPUT: Bytes = Bytes::kib(64);
-/// The number of bytes at the end of that file whose last line is part of an error message.
+/// How many bytes at the end of that file are read, to quote the last line in an error message.
 const PRINTED: usize = 300;
 
 /// The properties of a runner that decide whether a zygote can serve it.
