@@ -15,9 +15,16 @@ pub fn decode<'a>(
 ) -> Result<(), LoadError> {
     let names = ["init", "inval", "arrive", "arrive_drop", "test_wait", "pending_count"];
     let name = names.into_iter().find(|name| qualifiers.take(name));
-    let space = space(qualifiers);
+    // These are what the forms without them mean, and the only ones of this compute capability.
+    let order = match name {
+        Some("arrive" | "arrive_drop") => Some("release"),
+        Some("test_wait") => Some("acquire"),
+        _ => None,
+    };
+    let fits = order.is_none_or(|order| !qualifiers.take(order) || qualifiers.take("cta"));
+    let space = if name == Some("pending_count") { Space::Generic } else { space(qualifiers) };
     let is_object = qualifiers.take("b64");
-    let (Some(name), true) = (name, is_object) else { return Err(qualifiers.unsupported()) };
+    let (Some(name), true, true) = (name, fits, is_object) else { return Err(qualifiers.unsupported()) };
     let op = match (name, operands) {
         ("init", [at, count]) => {
             let (space, at) = place(builder, space, at, qualifiers)?;
@@ -31,6 +38,8 @@ pub fn decode<'a>(
             let completes = !qualifiers.take("noComplete");
             let count = match count {
                 [] if completes => None,
+                // On newer GPUs, such an arrival may complete the phase.
+                [_] if completes => return Err(qualifiers.unsupported()),
                 [one] => Some(builder.value(one, Type::U32)?),
                 _ => return Err(qualifiers.wrong_operands()),
             };

@@ -19,7 +19,7 @@ pub fn family(opcode: &[&str]) -> Option<&'static str> {
         ["cp", "async", "bulk", ..] | ["cp", "reduce", "async", "bulk", ..] | ["st", "bulk", ..] => {
             "bulk copies"
         }
-        ["mbarrier", ..] | ["cp", "async", "mbarrier", ..] => "barriers in memory of newer GPUs",
+        ["mbarrier", ..] | ["cp", "async", "mbarrier", ..] => "`mbarrier` forms of newer GPUs",
         ["wgmma", ..] => "matrix products of a warp group",
         ["tcgen05", ..] => "tensor cores of the fifth generation",
         ["wmma", ..] => "other forms of `wmma`",

@@ -18,7 +18,7 @@ use crate::limits;
 use crate::memory::View;
 
 /// After this many turns, the time limit is checked.
-const TURNS_PER_CHECK: u32 = 64;
+const TURNS_PER_CHECK: u32 = 8;
 
 /// The state that the warps of a block share.
 pub struct BlockState<'j> {

@@ -5,7 +5,7 @@ use super::access::{Reach, Target};
 use super::block::BlockState;
 use super::warp::Warp;
 use super::{Stop, lanes};
-use crate::code::{Address, MbarrierOp, MbarrierPhase, MemorySpace};
+use crate::code::{Address, MbarrierOp, MbarrierPhase, MemorySpace, Slot};
 use crate::fault::{AccessKind, FaultKind, Memory};
 
 /// The size of an object and its alignment.
@@ -41,7 +41,10 @@ impl Object {
     /// Counts arrivals. Fails with the reason if the phase does not expect so many.
     fn arrive(self, count: u32, drops: bool, completes: bool) -> Result<Self, String> {
         if count == 0 || self.pending < count {
-            return Err(format!("{count} arrive at an `mbarrier` at which {} are pending", self.pending));
+            return Err(format!(
+                "an arrival counts {count}, but the `mbarrier` has {} arrivals pending",
+                self.pending
+            ));
         }
         let expected = if drops { self.expected.saturating_sub(count) } else { self.expected };
         let pending = self.pending - count;
@@ -51,7 +54,11 @@ impl Object {
         if !completes {
             return Err("an arrival with `.noComplete` completes the phase of an `mbarrier`".to_owned());
         }
-        Ok(Self { pending: expected, expected, phase: (self.phase + 1) & ((1 << PHASE_BITS) - 1) })
+        Ok(Self { pending: expected, expected, phase: self.next_phase() })
+    }
+
+    fn next_phase(self) -> u32 {
+        (self.phase + 1) & ((1 << PHASE_BITS) - 1)
     }
 }
 
@@ -69,19 +76,27 @@ impl Warp {
                     let at = self.object_at(block, space, at, lane)?;
                     let expected = self.registers.get(count, lane) as u32;
                     if expected == 0 || MAX_COUNT < expected {
-                        let what = format!("an `mbarrier` for {expected} arrivals");
+                        let what =
+                            format!("an `mbarrier` for {expected} arrivals (there must be 1 to {MAX_COUNT})");
                         return Err(Stop::new(FaultKind::InvalidValue(what), lane));
                     }
                     self.watch_write(block, lane, (at, BYTES), true, pc)?;
                     let object = Object { pending: expected, expected, phase: 0 };
                     block.shared.store(at, 8, object.encode());
+                    if let Some(races) = &mut block.races {
+                        races.forget_barrier(at);
+                    }
                 }
             }
             MbarrierOp::Invalidate { space, at } => {
                 for lane in lanes(active) {
                     let at = self.object_at(block, space, at, lane)?;
                     self.object(block, at, lane, pc)?;
+                    self.watch_write(block, lane, (at, BYTES), true, pc)?;
                     block.shared.store(at, 8, 0);
+                    if let Some(races) = &mut block.races {
+                        races.forget_barrier(at);
+                    }
                 }
             }
             MbarrierOp::Arrive { space, at, count, state, drops, completes } => {
@@ -92,9 +107,12 @@ impl Warp {
                         self.arrive_at(block, at, lane, pc, |it| it.arrive(count, drops, completes))?;
                     self.registers.set(state, lane, before.encode());
                 }
+                if let Some(races) = &mut block.races {
+                    races.end_arrivals();
+                }
             }
             MbarrierOp::ArriveAfterCopies { space, at, is_expected } => {
-                // The copies complete now, and not at some later time.
+                // Unlike copies that are waited for in other ways, these complete at once, and not as late as possible.
                 self.finish_copies(block, active, |_| true)?;
                 for lane in lanes(active) {
                     let at = self.object_at(block, space, at, lane)?;
@@ -102,6 +120,9 @@ impl Warp {
                         // An arrival that is expected in addition leaves the number of pending ones unchanged.
                         if is_expected { it.arrive(1, false, true) } else { Ok(it) }
                     })?;
+                }
+                if let Some(races) = &mut block.races {
+                    races.end_arrivals();
                 }
             }
             MbarrierOp::TestWait { space, at, phase, to } => {
@@ -111,11 +132,11 @@ impl Warp {
                     let now = self.object(block, at, lane, pc)?.phase;
                     let is_complete = match phase {
                         MbarrierPhase::Of(state) => {
-                            let state = self.registers.get(state, lane);
-                            let Some(state) = Object::decode(state) else {
-                                let what = "the state of an `mbarrier` that no arrival returned".to_owned();
+                            let state = self.state(state, lane)?;
+                            if state.phase != now && state.next_phase() != now {
+                                let what = "the state of an `mbarrier` from before its last phase".to_owned();
                                 return Err(Stop::new(FaultKind::InvalidValue(what), lane));
-                            };
+                            }
                             state.phase != now
                         }
                         MbarrierPhase::Parity(parity) => {
@@ -125,7 +146,7 @@ impl Warp {
                     if is_complete {
                         complete |= 1 << lane;
                         if let Some(races) = &mut block.races {
-                            races.acquire(32 * self.index + lane as u32);
+                            races.wait_for_phase(32 * self.index + lane as u32, at);
                         }
                     }
                 }
@@ -133,13 +154,20 @@ impl Warp {
             }
             MbarrierOp::PendingCount { state, to } => {
                 for lane in lanes(active) {
-                    let state = self.registers.get(state, lane);
-                    let pending = Object::decode(state).map_or(0, |object| object.pending);
+                    let pending = self.state(state, lane)?.pending;
                     self.registers.set(to, lane, u64::from(pending));
                 }
             }
         }
         Ok(())
+    }
+
+    /// The state that an arrival has returned.
+    fn state(&self, slot: Slot, lane: usize) -> Result<Object, Stop> {
+        Object::decode(self.registers.get(slot, lane)).ok_or_else(|| {
+            let what = "the state of an `mbarrier` that no arrival returned".to_owned();
+            Stop::new(FaultKind::InvalidValue(what), lane)
+        })
     }
 
     /// The offset of a lane's object in shared memory.
@@ -173,7 +201,8 @@ impl Warp {
     }
 
     /// Changes an object by an arrival, and orders what the thread has done so far before everything that a thread does
-    /// after it has waited for the phase. Returns the object before the arrival.
+    /// after it has waited for the phase. Returns the object before the arrival. Call `Races::end_arrivals` after the
+    /// arrivals of all lanes.
     fn arrive_at(
         &self,
         block: &mut BlockState<'_>,
@@ -186,7 +215,7 @@ impl Warp {
         let after = change(before).map_err(|what| Stop::new(FaultKind::InvalidValue(what), lane))?;
         block.shared.store(at, 8, after.encode());
         if let Some(races) = &mut block.races {
-            races.release_thread(32 * self.index + lane as u32);
+            races.arrive_in_phase(32 * self.index + lane as u32, at, after.phase != before.phase);
         }
         Ok(before)
     }

@@ -1,7 +1,7 @@
 //! Detects races in shared memory: two unordered accesses to the same bytes, at least one of them a write.
 //!
-//! As in PTX, accesses are ordered by barriers of a block or a warp, and by fences, releases and acquires together with
-//! strong accesses. The lock step of a warp's lanes does not order accesses, nor do shuffles and votes. Writes of the
+//! As in PTX, accesses are ordered by barriers (of a block, of a warp, or in shared memory), and by fences, releases and
+//! acquires together with strong accesses. The lock step of a warp's lanes does not order accesses, nor do shuffles and votes. Writes of the
 //! same value are no race, and neither are two strong or volatile accesses, except volatile ones by lanes of one warp.
 //!
 //! Whenever threads are ordered, a counter called the *tick* advances. For each part of shared memory (1, 2 or 4
@@ -11,9 +11,11 @@
 //! ordered, so every reported race is real.
 
 mod orderly;
+mod phases;
 
 pub use orderly::Row;
 
+use self::phases::Barriers;
 use super::lanes;
 use crate::code::{BarrierMode, Kernel, MatrixOp, MemoryAction, MemoryOrder, MemorySpace, Op};
 use crate::fault::AccessKind;
@@ -99,12 +101,14 @@ pub struct Races {
     uses_fences: bool,
     /// Whether the kernel has barriers at which threads arrive without waiting.
     pub has_arrivals: bool,
+    barriers: Barriers,
 }
 
 /// The host memory that the race detector needs for one block, in bytes.
 pub fn state_bytes(kernel: &Kernel, shared_bytes: u64, threads: u64) -> u64 {
     let stamps = (shared_bytes >> grain_shift(kernel)) * 3 * size_of::<Stamp>() as u64;
-    stamps + 4 * threads * (threads + limits::BARRIERS as u64 + 3)
+    let barriers = if kernel.mbarrier_ops.is_empty() { 0 } else { phases::barriers_bytes(threads) };
+    stamps + 4 * threads * (threads + limits::BARRIERS as u64 + 3) + barriers
 }
 
 /// Whether an access to this space can be one to shared memory.
@@ -188,6 +192,7 @@ impl Races {
             observed: if uses_fences { vec![false; threads] } else { Vec::new() },
             uses_fences,
             has_arrivals: kernel.barrier_ops.iter().any(|op| op.mode == BarrierMode::Arrive),
+            barriers: Barriers::default(),
         }
     }
 
@@ -201,6 +206,7 @@ impl Races {
             self.published.clear();
             (self.now, self.base) = (0, 0);
         }
+        self.barriers.clear();
         self.crosses_warps = false;
         self.fenced.fill(0);
         self.observed.fill(false);
@@ -215,8 +221,8 @@ impl Races {
 
     fn advance(&mut self) {
         // `begin` resets a tick that has become large, so only a block that orders its threads 2^31 times reaches
-        // the limit.
-        self.now = self.now.saturating_add(1);
+        // the limit. From then on, races are missed.
+        self.now = (self.now + 1).min(u32::MAX - 1);
     }
 
     fn known_mut(&mut self, thread: u32) -> &mut [u32] {
@@ -316,14 +322,8 @@ impl Races {
         self.advance();
     }
 
-    /// Orders what a thread has done so far before everything that threads do after a later `acquire`.
-    pub fn release_thread(&mut self, thread: u32) {
-        self.publish(thread, self.now + 1);
-        self.advance();
-    }
-
     /// Orders everything that was published before everything that the thread does from now on.
-    pub fn acquire(&mut self, thread: u32) {
+    fn acquire(&mut self, thread: u32) {
         self.crosses_warps = true;
         let published = std::mem::take(&mut self.published);
         let known = self.known_mut(thread);
@@ -447,6 +447,7 @@ impl Races {
 pub fn can_race(kernel: &Kernel) -> bool {
     kernel.memory_ops.iter().any(|op| can_be_shared(op.space))
         || !kernel.copy_ops.is_empty()
+        || !kernel.mbarrier_ops.is_empty()
         || kernel.matrix_ops.iter().any(|op| match op {
             MatrixOp::Load { space, .. } => can_be_shared(*space),
             MatrixOp::LoadFragment { from: stored, .. } | MatrixOp::StoreFragment { to: stored, .. } => {

@@ -6,7 +6,7 @@ use crate::kit::{Bench, REGISTERS, kernel, line_of, load_error};
 
 /// The declarations of the tests: a barrier, and a word for each thread of two warps.
 fn declarations() -> String {
-    format!("{REGISTERS} .shared .align 8 .b64 bar; .shared .align 16 .b8 words[256];")
+    format!("{REGISTERS} .shared .align 8 .b64 bar[2]; .shared .align 16 .b8 words[256];")
 }
 
 /// Two warps write a word each, and read that of the thread with the opposite number. `before` comes before the
@@ -48,11 +48,17 @@ fn threads_see_what_others_wrote_before_the_phase() {
              again: mbarrier.test_wait.parity.shared::cta.b64 %p1, [%r4], 0; @!%p1 bra again;",
         ),
         (
-            "a generic address and a count",
+            "a generic address",
             WRITE,
-            "cvta.shared.u64 %rd4, 0; cvt.u64.u32 %rd5, %r4; add.u64 %rd4, %rd4, %rd5; mov.u32 %r8, 1;\n\
-             mbarrier.arrive.b64 %rd3, [%rd4], %r8;\n\
+            "cvta.shared.u64 %rd4, 0; cvt.u64.u32 %rd5, %r4; add.u64 %rd4, %rd4, %rd5;\n\
+             mbarrier.arrive.b64 %rd3, [%rd4];\n\
              again: mbarrier.test_wait.b64 %p1, [%rd4], %rd3; @!%p1 bra again;",
+        ),
+        (
+            "the order that is the default",
+            WRITE,
+            "mbarrier.arrive.release.cta.shared.b64 %rd3, [%r4];\n\
+             again: mbarrier.test_wait.acquire.cta.shared.b64 %p1, [%r4], %rd3; @!%p1 bra again;",
         ),
         (
             "copies whose arrivals are expected",
@@ -78,6 +84,25 @@ fn missing_waits_and_unordered_initialisations_are_races() {
         (INIT, "", ["ld.shared", "st.shared"]),
         (INIT, "mbarrier.arrive.shared.b64 %rd3, [%r4];", ["ld.shared", "st.shared"]),
         (late, WAIT, ["mbarrier.init", "mbarrier.arrive"]),
+        // The phase before the first one counts as complete, but orders nothing.
+        (
+            INIT,
+            "mbarrier.arrive.shared.b64 _, [%r4];\n\
+             again: mbarrier.test_wait.parity.shared.b64 %p1, [%r4], 1; @!%p1 bra again;",
+            ["ld.shared", "st.shared"],
+        ),
+        // Arrivals at a barrier do not order what threads do that wait for another one.
+        (
+            "@%p0 mbarrier.init.shared.b64 [%r4], 64; @%p0 mbarrier.init.shared.b64 [%r4+8], 1; bar.sync 0;",
+            "mbarrier.arrive.shared.b64 _, [%r4]; @%p0 mbarrier.arrive.shared.b64 _, [%r4+8];\n\
+             again: mbarrier.test_wait.parity.shared.b64 %p1, [%r4+8], 0; @!%p1 bra again;",
+            ["ld.shared", "st.shared"],
+        ),
+        (
+            INIT,
+            "mbarrier.arrive.shared.b64 _, [%r4]; @%p0 mbarrier.inval.shared.b64 [%r4];",
+            ["mbarrier.inval", "mbarrier.arrive"],
+        ),
     ] {
         let text = exchange(before, WRITE, wait);
         let fault = run(&text).expect_err("a race");
@@ -116,21 +141,31 @@ fn phases_count_their_arrivals() {
             2,
         ),
         (
-            "mbarrier.arrive.shared.b64 _, [%r4], 3; mbarrier.arrive.shared.b64 %rd1, [%r4]; mbarrier.pending_count.b64 %r9, %rd1;",
+            "mbarrier.arrive.noComplete.shared.b64 _, [%r4], 2; mbarrier.arrive.shared.b64 _, [%r4];\n\
+             mbarrier.arrive.shared.b64 %rd1, [%r4]; mbarrier.pending_count.b64 %r9, %rd1;",
             3,
         ),
         (
             "mbarrier.arrive.noComplete.shared.b64 %rd1, [%r4], 2; mbarrier.test_wait.shared.b64 %p1, [%r4], %rd1;",
             0,
         ),
-        ("mbarrier.arrive.shared.b64 %rd1, [%r4], 3; mbarrier.test_wait.shared.b64 %p1, [%r4], %rd1;", 1),
+        (
+            "mbarrier.arrive.noComplete.shared.b64 %rd1, [%r4], 2; mbarrier.arrive.shared.b64 _, [%r4];\n\
+             mbarrier.test_wait.shared.b64 %p1, [%r4], %rd1;",
+            1,
+        ),
         ("mbarrier.test_wait.parity.shared.b64 %p1, [%r4], 0;", 0),
         ("mbarrier.test_wait.parity.shared.b64 %p1, [%r4], 1;", 1),
-        ("mbarrier.arrive.shared.b64 _, [%r4], 3; mbarrier.test_wait.parity.shared.b64 %p1, [%r4], 0;", 1),
+        (
+            "mbarrier.arrive.noComplete.shared.b64 _, [%r4], 2; mbarrier.arrive.shared.b64 _, [%r4];\n\
+             mbarrier.test_wait.parity.shared.b64 %p1, [%r4], 0;",
+            1,
+        ),
         // Later phases expect two arrivals.
         (
-            "mbarrier.arrive_drop.shared.b64 _, [%r4]; mbarrier.arrive.shared.b64 _, [%r4], 2;\n\
-             mbarrier.arrive.shared.b64 %rd1, [%r4], 2; mbarrier.test_wait.shared.b64 %p1, [%r4], %rd1;",
+            "mbarrier.arrive_drop.shared.b64 _, [%r4]; mbarrier.arrive.noComplete.shared.b64 _, [%r4], 1;\n\
+             mbarrier.arrive.shared.b64 _, [%r4]; mbarrier.arrive.shared.b64 _, [%r4];\n\
+             mbarrier.arrive.shared.b64 %rd1, [%r4]; mbarrier.test_wait.shared.b64 %p1, [%r4], %rd1;",
             1,
         ),
         // The same bytes can become another barrier.
@@ -152,8 +187,14 @@ fn wrong_uses_are_reported() {
     for (instructions, part) in [
         ("mbarrier.init.shared.b64 [%r4], 0;", "for 0 arrivals"),
         ("mbarrier.init.shared.b64 [%r4], 1048576;", "for 1048576 arrivals"),
-        ("mbarrier.init.shared.b64 [%r4], 1; mbarrier.arrive.shared.b64 _, [%r4], 2;", "2 arrive"),
-        ("mbarrier.init.shared.b64 [%r4], 1; mbarrier.arrive.shared.b64 _, [%r4], 0;", "0 arrive"),
+        ("mbarrier.init.shared.b64 [%r4], 1; mbarrier.arrive.noComplete.shared.b64 _, [%r4], 2;", "counts 2"),
+        ("mbarrier.init.shared.b64 [%r4], 1; mbarrier.arrive.noComplete.shared.b64 _, [%r4], 0;", "counts 0"),
+        ("mov.b64 %rd1, 5; mbarrier.pending_count.b64 %r9, %rd1;", "no arrival returned"),
+        (
+            "mbarrier.init.shared.b64 [%r4], 1; mbarrier.arrive.shared.b64 %rd1, [%r4];\n\
+             mbarrier.arrive.shared.b64 _, [%r4]; mbarrier.test_wait.shared.b64 %p1, [%r4], %rd1;",
+            "before its last phase",
+        ),
         (
             "mbarrier.init.shared.b64 [%r4], 1; mbarrier.arrive.noComplete.shared.b64 %rd1, [%r4], 1;",
             "completes the phase",
@@ -180,6 +221,14 @@ fn wrong_uses_are_reported() {
 }
 
 #[test]
+fn initialisation_races_even_if_nothing_else_is_in_shared_memory() {
+    let text =
+        kernel(0, &format!("{REGISTERS} .shared .align 8 .b64 bar;"), "mbarrier.init.shared.b64 [bar], 64;");
+    let fault = Bench::new(&text).run(1, 64, &[]).expect_err("a race");
+    assert!(matches!(fault.kind, FaultKind::Race { .. }), "{fault}");
+}
+
+#[test]
 fn thread_that_waits_for_a_phase_that_never_completes_exceeds_the_limit() {
     let text =
         exchange(INIT, "", "again: mbarrier.test_wait.parity.shared.b64 %p1, [%r4], 0; @!%p1 bra again;");
@@ -199,6 +248,9 @@ fn forms_of_newer_gpus_are_refused() {
         "mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r4], 0",
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r4], 16",
         "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%r4]",
+        "mbarrier.arrive.shared.b64 _, [%r4], 2",
+        "mbarrier.test_wait.acquire.cluster.shared.b64 %p1, [%r4], %rd1",
+        "mbarrier.pending_count.shared.b64 %r1, %rd1",
         "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%r4], 16",
     ] {
         let text = kernel(0, &declarations(), &format!("{instruction};"));

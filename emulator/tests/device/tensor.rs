@@ -236,7 +236,7 @@ fn newer_and_rarer_instructions_are_refused_by_name_and_line() {
             "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1, %f2, %f3, %f4}, %rd1, %rd2, 1, 1, 1, 0, 0",
             "a warp group",
         ),
-        ("mbarrier.try_wait.parity.shared::cta.b64 %p1, [%rd1], 0", "barriers in memory"),
+        ("mbarrier.try_wait.parity.shared::cta.b64 %p1, [%rd1], 0", "forms of newer GPUs"),
         (
             "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%r1], [%rd1], 16, [%r2]",
             "bulk copies",

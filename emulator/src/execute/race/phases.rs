@@ -1,0 +1,85 @@
+//! The order that barriers in shared memory (`mbarrier`) create: a thread that finds a phase complete comes after what
+//! others did before they arrived in it, or in an earlier phase.
+
+use std::collections::BTreeMap;
+
+use super::Races;
+
+/// The largest number of barriers that are told apart. Further ones count as one whose phases are always complete, so
+/// that no race is found where there is none.
+const MAX_BARRIERS: usize = 64;
+/// The key of these further barriers. It is no offset in shared memory.
+const FURTHER: u64 = u64::MAX;
+
+/// For each thread, a tick: its accesses before the tick are ordered before those of a thread that waits.
+type Ticks = Vec<u32>;
+
+#[derive(Debug, Default)]
+struct Phases {
+    /// By arrivals in the present phase.
+    pending: Ticks,
+    /// By arrivals in complete phases.
+    complete: Ticks,
+}
+
+/// The barriers of a block, by their offsets in shared memory.
+#[derive(Debug, Default)]
+pub(super) struct Barriers(BTreeMap<u64, Phases>);
+
+/// The host memory of the barriers of a block with this number of threads, in bytes.
+pub(super) fn barriers_bytes(threads: u64) -> u64 {
+    (MAX_BARRIERS as u64 + 1) * 2 * threads * size_of::<u32>() as u64
+}
+
+impl Barriers {
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    fn key(&self, at: u64) -> u64 {
+        if self.0.contains_key(&at) || self.0.len() < MAX_BARRIERS { at } else { FURTHER }
+    }
+}
+
+fn join(into: &mut Ticks, others: &[u32]) {
+    into.resize(into.len().max(others.len()), 0);
+    into.iter_mut().zip(others).for_each(|(one, other)| *one = (*one).max(*other));
+}
+
+impl Races {
+    /// A thread arrives at the barrier at this offset. `completes` is true if the phase is then complete.
+    pub fn arrive_in_phase(&mut self, thread: u32, at: u64, completes: bool) {
+        let key = self.barriers.key(at);
+        let mut phases = self.barriers.0.remove(&key).unwrap_or_default();
+        let until = self.now + 1;
+        join(&mut phases.pending, self.known_mut(thread));
+        let own = &mut phases.pending[thread as usize];
+        *own = (*own).max(until);
+        if completes || key == FURTHER {
+            let Phases { pending, complete } = &mut phases;
+            join(complete, pending);
+            pending.clear();
+        }
+        self.barriers.0.insert(key, phases);
+    }
+
+    /// Ends the tick in which threads arrived.
+    pub fn end_arrivals(&mut self) {
+        self.advance();
+    }
+
+    /// A thread finds a phase of the barrier at this offset complete.
+    pub fn wait_for_phase(&mut self, thread: u32, at: u64) {
+        self.crosses_warps = true;
+        let key = self.barriers.key(at);
+        let Some(phases) = self.barriers.0.remove(&key) else { return };
+        let known = self.known_mut(thread);
+        known.iter_mut().zip(&phases.complete).for_each(|(one, other)| *one = (*one).max(*other));
+        self.barriers.0.insert(key, phases);
+    }
+
+    /// The memory at this offset becomes another barrier, or none.
+    pub fn forget_barrier(&mut self, at: u64) {
+        self.barriers.0.remove(&at);
+    }
+}
