@@ -394,4 +394,64 @@ mod tests {
             }
         }
     }
+
+    /// Two inputs of more than one piece, in blocks of up to four calls. The second output is the new value of the
+    /// second input.
+    fn of_two_inputs() -> Variation {
+        let extents = [(100_000, None), (90_000, Some(1))].map(|(bytes, output)| Extent {
+            tensor: 0,
+            bytes,
+            phase: 12,
+            output,
+        });
+        let values: Vec<u8> = (1..1000u16).flat_map(|at| f32::from(at).to_le_bytes()).collect();
+        let sources = extents.map(|extent| {
+            let (values, zeros) = (values.clone(), zeros::Zeros::default());
+            Keyed {
+                source: Source::Drawn { values, width: 4, bytes: extent.bytes, fresh: false, zeros },
+                key: extent.bytes,
+            }
+        });
+        Variation {
+            variants: lay_out(&extents, 4, 4096, Bytes::mib(8)),
+            sources: sources.into(),
+            ..Variation::none("")
+        }
+    }
+
+    #[test]
+    fn variation_limits_the_calls_of_a_block_and_changes_the_outputs_of_its_inputs() {
+        let variation = of_two_inputs();
+        assert_eq!([0, 1, 2].map(|output| variation.changes(output)), [false, true, false]);
+        assert_eq!([1, 4, 5, 24].map(|slots| variation.most_calls(slots)), [1, 4, 4, 4]);
+        let none = Variation::none("");
+        assert!(variation.varies() && !none.varies() && !none.changes(0));
+        assert_eq!([1, 24].map(|slots| none.most_calls(slots)), [1, 24]);
+    }
+
+    #[test]
+    fn each_call_of_a_block_has_its_own_values_and_one_input_can_be_renewed_alone() {
+        let mut variation = of_two_inputs();
+        let inputs = variation.variants.inputs.clone();
+        let end = inputs[1].region.start + inputs[1].region.bytes;
+        let memory = || Ones(vec![1; to_index(end)].into());
+        let values = |memory: &Ones, number: usize, variant: u32| {
+            let bytes = [100_000, 90_000][number];
+            memory.0.borrow()[to_index(inputs[number].at(variant))..][..bytes].to_vec()
+        };
+        let is_new = |values: &[u8]| values.chunks(4000).all(|part| part.iter().any(|&it| it != 1));
+        let block = memory();
+        variation.renew(&block, 3, 9).expect("written");
+        for number in [0, 1] {
+            let [one, two, three, last] = [0, 1, 2, 3].map(|variant| values(&block, number, variant));
+            assert!([&one, &two, &three].map(|it| is_new(it)) == [true; 3] && one != two && two != three);
+            assert!(last.iter().all(|&it| it == 1), "there are only three calls");
+        }
+        let renewed = memory();
+        variation.renew_one(&renewed, 1, 9).expect("written");
+        assert!(values(&renewed, 1, 0) == values(&block, 1, 0), "the same seed has the same values");
+        for (number, variant) in [(0, 0), (1, 1)] {
+            assert!(values(&renewed, number, variant).iter().all(|&it| it == 1), "the rest stays as it was");
+        }
+    }
 }

@@ -76,4 +76,28 @@ mod tests {
             assert!(!is_a_relation(&[&pairs(40, 0.5)[..], &[broken]].concat()), "{broken:?}");
         }
     }
+
+    #[test]
+    fn eight_shifted_pairs_must_break_the_order_and_equal_numbers_do_not() {
+        for (broken, expected) in [(7, false), (8, true)] {
+            // A 5 before a 2 breaks the order, and a 2 before a 2 does not.
+            let below =
+                [[(5.0, 6.0), (1.0, 2.0)].repeat(broken), [(2.0, 3.0), (1.0, 2.0)].repeat(20)].concat();
+            let above: Vec<(f64, f64)> = below.iter().map(|&(one, other)| (-one, -other)).collect();
+            for pairs in [below, above] {
+                assert_eq!(is_a_relation(&pairs), expected, "{pairs:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn order_is_possible_until_both_directions_are_broken() {
+        let mut order = Order::new();
+        for (one, other, possible) in
+            [(1.0, 1.0, true), (1.0, 2.0, true), (2.0, 2.0, true), (2.0, 1.0, false)]
+        {
+            order.add(one, other);
+            assert_eq!(order.is_possible(), possible, "{one} {other}");
+        }
+    }
 }

@@ -54,29 +54,32 @@ pub(super) fn is_index(dtype: DType) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::sync::Arc;
 
     use super::*;
 
-    /// A capture whose arguments are eight indices each. The second is a view with this stride, of this argument.
-    fn indices(stride: u64, parameter: &str) -> Recorded {
+    /// A capture whose first argument has eight indices; the others are made from it, with the names of their parameters.
+    fn capture(others: impl FnOnce(&Tensor) -> Vec<(&'static str, Tensor)>) -> Recorded {
         let (entries, signature) =
             crate::session::scripted::entries_of("torch_nn_functional_embedding", &[0]);
         let mut recorded = Recorded::open(&entries[0], &signature).expect("a capture");
         let mut first = recorded.arguments[0].clone();
         let ArgumentValue::Tensor(tensor) = &first.value else { panic!("a tensor") };
         let tensor = Tensor { shape: vec![8], stride: vec![1], ..Tensor::clone(tensor) };
-        let mut second = first.clone();
-        second.parameter = parameter.into();
-        second.value = ArgumentValue::Tensor(Arc::new(Tensor {
-            stride: vec![stride],
-            storage_offset: 1,
-            ..tensor.clone()
-        }));
+        let others = others(&tensor).into_iter().map(|(parameter, other)| {
+            let value = ArgumentValue::Tensor(Arc::new(other));
+            opt_shared::arguments::Argument { parameter: parameter.into(), value, ..first.clone() }
+        });
+        recorded.arguments = others.collect();
         first.value = ArgumentValue::Tensor(Arc::new(tensor));
-        recorded.arguments = vec![first, second];
+        recorded.arguments.insert(0, first);
         recorded
+    }
+
+    /// A capture whose arguments are eight indices each. The second is a view with this stride, of this parameter.
+    pub(in super::super) fn indices(stride: u64, parameter: &'static str) -> Recorded {
+        capture(|it| vec![(parameter, Tensor { stride: vec![stride], storage_offset: 1, ..it.clone() })])
     }
 
     fn parallel(recorded: &Recorded, room: u64) -> Result<Vec<Vec<u8>>, &'static str> {
@@ -108,12 +111,46 @@ mod tests {
         let recorded = indices(1, "input");
         assert!(parallel(&recorded, 64).is_ok());
         assert_eq!(parallel(&recorded, 63).err(), Some(TOO_MANY));
-        let mut recorded = indices(1, "input");
-        for (argument, stride) in recorded.arguments.iter_mut().zip([[4, 1], [1, 2]]) {
-            let ArgumentValue::Tensor(tensor) = &mut argument.value else { panic!("a tensor") };
-            *tensor =
-                Arc::new(Tensor { shape: vec![2, 4], stride: stride.to_vec(), ..Tensor::clone(tensor) });
+        let other_layout = Some("it has the shape of other indices, but another layout");
+        for (shape, strides, why) in [
+            (&[3, 3][..], [&[3, 1][..], &[3, 1]], None),
+            (&[3, 3], [&[3, 1], &[1, 3]], other_layout),
+            (&[2, 4], [&[4, 1], &[1, 2]], other_layout),
+            // All are the same element.
+            (&[8], [&[1], &[0]], other_layout),
+        ] {
+            let mut recorded = indices(1, "input");
+            for (argument, stride) in recorded.arguments.iter_mut().zip(strides) {
+                let ArgumentValue::Tensor(tensor) = &mut argument.value else { panic!("a tensor") };
+                let (shape, stride) = (shape.to_vec(), stride.to_vec());
+                *tensor = Arc::new(Tensor { shape, stride, ..Tensor::clone(tensor) });
+            }
+            assert_eq!(parallel(&recorded, 1000).err(), why, "{shape:?} {strides:?}");
         }
-        assert!(parallel(&recorded, 1000).err().is_some_and(|why| why.contains("another layout")));
+    }
+
+    #[test]
+    fn all_parallel_indices_must_fit_together() {
+        let recorded = capture(|it| {
+            let at = |storage_offset| Tensor { storage_offset, ..it.clone() };
+            vec![("input", at(1)), ("input", at(2))]
+        });
+        assert_eq!(parallel(&recorded, 128).map(|it| it.len()), Ok(2));
+        assert_eq!(parallel(&recorded, 127).err(), Some(TOO_MANY));
+    }
+
+    #[test]
+    fn other_tensors_of_the_argument_are_not_parallel_indices() {
+        let recorded = capture(|it| {
+            let other =
+                |dtype, elements| Tensor { dtype, shape: vec![elements], storage_offset: 1, ..it.clone() };
+            vec![
+                ("input", other(DType::Int64, 7)),
+                ("input", other(DType::Float64, 8)),
+                ("input", other(DType::Int16, 8)),
+                ("input", other(DType::Float64, 7)),
+            ]
+        });
+        assert_eq!(parallel(&recorded, 1000), Ok(Vec::new()));
     }
 }

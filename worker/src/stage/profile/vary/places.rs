@@ -102,8 +102,16 @@ mod tests {
             // Expanded along the second axis.
             (&[4, 7], &[1, 0], &[4], None),
             (&[4, 7], &[2, 0], &[4], Some(&[0, 2, 4, 6])),
-            // A window of three elements slides over five.
+            // A window of three elements slides over five, and one of three rows over four.
             (&[3, 3], &[1, 1], &[5], None),
+            (&[2, 3, 2], &[2, 2, 1], &[8], None),
+            // The next axis begins right after the end of the last, or overlaps its end.
+            (&[2, 3], &[5, 2], &[2, 3], Some(&[0, 2, 4, 5, 7, 9])),
+            (&[2, 3], &[4, 2], &[9], None),
+            (&[2, 2, 3], &[10, 5, 2], &[2, 2, 3], Some(&[0, 2, 4, 5, 7, 9, 10, 12, 14, 15, 17, 19])),
+            (&[2, 2, 3], &[9, 5, 2], &[19], None),
+            // Axes of the same stride always overlap, and axes of one element never do.
+            (&[1, 3], &[1, 1], &[3], None),
             (&[], &[], &[], None),
             (&[5, 5], &[0, 0], &[], None),
         ] {
@@ -126,6 +134,9 @@ mod tests {
         let mut all = [1, 9, 2, 9, 3];
         column.scatter(&[5, 6, 7], &mut all, 1);
         assert_eq!(all, [5, 9, 6, 9, 7]);
+        let mut all = [1, 1, 9, 9, 2, 2, 9, 9, 3, 3];
+        column.scatter(&[4, 5, 6, 7, 8, 0], &mut all, 2);
+        assert_eq!(all, [4, 5, 9, 9, 6, 7, 9, 9, 8, 0]);
         assert_eq!(gathered(&places(&[2, 2], &[1, 2]), vec![1, 2, 3, 4], 1), [1, 2, 3, 4]);
     }
 }

@@ -12,14 +12,14 @@ use opt_shared::settings::Vary;
 
 use super::choices::{choices, without};
 use super::decisions::Decision;
-use super::tried::{SEED, Trial, TrialEntry};
+use super::tried::{Trial, TrialEntry};
 use super::{Eligible, Variation, eligible, layout_of, unread, unvaried_because};
 use crate::judge::Tolerance;
 use crate::recorded::{Recorded, RecordedError};
 use crate::session::{Answer, Backend, Loaded, SessionError, TimedSession, Variants, Varied};
 
-/// What is added to the seed for values that show which inputs are read.
-const UNREAD_SEEDS: u64 = 1000;
+/// The first of the seeds of values that show which inputs are read. No timed call uses them.
+const UNREAD_SEEDS: u64 = 0x756e_7265_6164;
 
 /// An entry whose varying inputs have not been decided yet.
 pub(super) struct Undecided {
@@ -115,7 +115,7 @@ pub(in super::super) fn decide<B: Backend>(
             match entry.test(&mut *session, &mut variation, memory)? {
                 Trial::Works => {
                     let (unread, trial) =
-                        unread::inputs(&entry, &mut *session, &mut variation, memory, SEED + UNREAD_SEEDS)?;
+                        unread::inputs(&entry, &mut *session, &mut variation, memory, UNREAD_SEEDS)?;
                     alive = !matches!(trial, Trial::Died);
                     let read = without(&choice, &unread);
                     let narrower =

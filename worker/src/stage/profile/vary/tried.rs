@@ -13,16 +13,17 @@ use crate::session::{Answer, BlockOrder, Session, SessionError, VariantMemory, W
 use crate::stage::POISONS;
 use crate::stage::failure::{CallKind, verdict_of_calls};
 
-/// The seed of the values in a trial. All trials use it, so that all candidates of a job get the same decision. No
-/// timed call uses it.
-pub(super) const SEED: u64 = 0x7261_6d69_7665;
+/// The first of the seeds of the values in a trial, and the seed of its plan call's values. All trials use them, so that
+/// all candidates of a job get the same decision. No timed call uses them.
+const SEEDS: u64 = 0x7261_6d69_7665;
+const PLAN_SEED: u64 = 0x706c_616e;
 /// The largest number of parts of an output. Each part must change.
 const PARTS: u64 = 64;
 /// The number of elements that are checked in each part.
 const ELEMENTS_OF_A_PART: u64 = 16;
 /// The largest number of rounds, each of at most two calls. Rounds are repeated while some part has not changed: if few
 /// indices are shuffled, one may keep its position, and with it a part of the output.
-const ROUNDS: u64 = 4;
+const ROUNDS: usize = 4;
 
 pub(super) enum Trial {
     Works,
@@ -49,15 +50,15 @@ impl TrialEntry<'_> {
         let write = |variation: &mut Variation, seed| variation.write_for(self.recorded, memory, 2, seed);
         if self.has_plan {
             // The plan call gets other values than the calls, to detect a kernel whose plan call keeps some of them.
-            write(variation, SEED + 1)?;
+            write(variation, PLAN_SEED)?;
             if let Some(trial) = self.block(session, 1, true)? {
                 return Ok(trial);
             }
         }
         let calls = variation.most_calls(session.slots(self.number)).min(2);
         let (mut changed, mut last) = (Changed(self.all_parts()?), None::<Vec<Vec<Element>>>);
-        for round in 0..ROUNDS {
-            write(variation, SEED + 2 + round)?;
+        for seed in (SEEDS..).take(ROUNDS) {
+            write(variation, seed)?;
             if let Some(trial) = self.block(session, calls, false)? {
                 return Ok(trial);
             }

@@ -192,6 +192,15 @@ mod tests {
             (&[2, 3], &[0, 0, 1, 1, 1, 0], line(&[2, 3], 0)),
             (&[2, 3], &[0, 0, 1, 0, 1, 1], Kept::Nothing),
             (&[1, 4], &[0, 1, 1, 0], Kept::Nothing),
+            // An axis of one element does not count.
+            (&[1, 2, 3], &[0, 1, 2, 0, 1, 2], line(&[1, 2, 3], 2)),
+            (&[2, 1, 3], &[0, 1, 2, 0, 1, 2], line(&[2, 1, 3], 2)),
+            // Only the first row, or the first column, has distinct values; or only those of the first block have.
+            (&[2, 3], &[0, 1, 2, 1, 1, 2], Kept::Nothing),
+            (&[2, 3], &[0, 5, 5, 1, 5, 5], Kept::Nothing),
+            (&[2, 2, 2], &[0, 0, 1, 1, 0, 0, 0, 0], Kept::Nothing),
+            (&[2, 2, 2], &[0, 0, 1, 1, 2, 2, 2, 2], line(&[2, 2, 2], 0)),
+            (&[2, 2, 2], &[0, 0, 1, 1, 0, 0, 1, 1], line(&[2, 2, 2], 1)),
             (&[2, 2, 2], &[0, 1, 2, 3, 0, 1, 2, 3], Kept::Axes { shape: vec![2, 2, 2] }),
         ] {
             assert_eq!(Kept::of::<1>(shape, values), kept, "{shape:?} {values:?}");
@@ -218,6 +227,13 @@ mod tests {
                 few_of_lines,
                 "{shape:?}"
             );
+        }
+        // Eight values have 40,320 orders. Each of two columns of five has 120, and the two can change places: 28,800.
+        for (shape, axis, few) in
+            [([4, 2], 1, true), ([5, 2], 0, true), ([3, 4], 1, false), ([4, 3], 0, false), ([2, 5], 1, true)]
+        {
+            let found = Kept::Line { shape: shape.to_vec(), axis }.has_few_orders(8);
+            assert_eq!(found, few, "{shape:?} along {axis}");
         }
         assert!(!Kept::Nothing.has_few_orders(8));
         for (bytes, few) in [(56, true), (64, false)] {

@@ -12,9 +12,9 @@ use crate::recorded::allocated_bytes;
 use crate::session::{Session, SessionError, VariantMemory};
 
 /// The number of times that an input gets other values, if the outputs do not change.
-const ROUNDS: u64 = 2;
+const ROUNDS: usize = 2;
 /// The same if the outputs have few elements, which may keep their values by chance.
-const ROUNDS_OF_FEW: u64 = 16;
+const ROUNDS_OF_FEW: usize = 16;
 const FEW: u64 = 64;
 /// The size of the pieces in which outputs are read.
 const PIECE: u64 = 64 << 10;
@@ -40,10 +40,10 @@ pub(super) fn inputs(
     let rounds = if elements < FEW { ROUNDS_OF_FEW } else { ROUNDS };
     let mut last = digest(entry, session)?;
     let mut unread = Vec::new();
+    let mut seeds = (seed..).skip(1);
     for number in 0..count {
         let mut is_read = false;
-        for round in 0..rounds {
-            let seed = seed + 1 + round * count as u64 + number as u64;
+        for seed in seeds.by_ref().take(rounds) {
             let written = variation.renew_one(memory, number, seed);
             let name = || entry.recorded.name.clone();
             written.map_err(|source| SessionError::Variants { entry: name(), source })?;
