@@ -208,3 +208,63 @@ pub(super) fn note_estimates<M: VariantMemory>(
         *known = if known.is_zero() { seen } else { seen.min(*known) };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::{IdleRound, WakeCost};
+
+    /// A side with idle rounds that took these numbers of microseconds.
+    fn side(us: &[u64]) -> Samples {
+        let wake = WakeCost { cpu: Duration::ZERO, threads: 1 };
+        let round = |&us| IdleRound {
+            cpu: Duration::ZERO,
+            wake,
+            elapsed: Some(Duration::from_micros(us)),
+            waited: None,
+        };
+        let mut side = Samples::default();
+        side.rounds.extend(us.iter().map(round));
+        side
+    }
+
+    fn pairs(sides: &[Samples]) -> Pairs {
+        Pairs {
+            timed: Vec::new(),
+            parts: Vec::new(),
+            without_time: 0,
+            calls: 1,
+            spent: Duration::ZERO,
+            rounds_among: sides.iter().map(|side| side.rounds.len()..usize::MAX).collect(),
+            least_calls: 1,
+            most_calls: 1,
+            order: Vec::new(),
+            wanted: 1,
+            least: 1,
+            least_if_late: 1,
+            limit: Duration::MAX,
+            least_clock: None,
+        }
+    }
+
+    #[test]
+    fn handoff_is_that_of_the_rounds_among_the_pairs_if_there_are_enough() {
+        let us = Duration::from_micros;
+        // The rounds of an earlier runner, those among the pairs, and those after them.
+        for (among, after, handoff) in [
+            (&[20, 20, 20][..], &[30, 30, 30, 30][..], 20),
+            // Too few are among them, so all since the first pair count.
+            (&[20, 20], &[30, 30, 30], 30),
+            (&[], &[30, 30, 30], 30),
+            // Too few in all.
+            (&[20], &[20], 7),
+        ] {
+            let earlier = [5, 5, 5, 5];
+            let until = |parts: &[&[u64]]| [side(&parts.concat()), side(&parts.concat())];
+            let mut pairs = pairs(&until(&[&earlier]));
+            pairs.end(&until(&[&earlier, among]));
+            let found = pairs.handoff(&until(&[&earlier, among, after]), us(7));
+            assert_eq!(found.typical, us(handoff), "{among:?} {after:?}");
+        }
+    }
+}

@@ -126,3 +126,17 @@ fn interval_includes_what_other_hand_offs_would_make_of_the_speed_up() {
         );
     }
 }
+
+#[test]
+fn profile_is_undecided_if_the_least_improvement_lies_within_the_interval() {
+    let timing = Timing { ratios: vec![1.5, 1.6, 1.7], ..Timing::of(2) };
+    let Estimate { ci_low, ci_high, .. } = timing.estimate().expect("ratios");
+    assert!(1.0 < ci_low && ci_high < 2.0, "1 can be subtracted and added again without rounding");
+    for (least, undecided) in
+        [(ci_low - 0.01, false), (ci_low, false), (1.6, true), (ci_high, false), (ci_high + 0.01, false)]
+    {
+        assert_eq!(timing.is_undecided(least - 1.0), undecided, "{least} in {ci_low} to {ci_high}");
+    }
+    let alone = Timing { ratios: vec![1.5, 1.6, 1.7], medians: vec![vec![1.5, 1.6, 1.7]], ..Timing::of(1) };
+    assert!(!alone.is_undecided(0.6), "there is no baseline");
+}

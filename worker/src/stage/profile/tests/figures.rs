@@ -293,3 +293,24 @@ fn profile_of_long_calls_is_not_late() {
     let entry = &report.body.entries[0];
     assert_eq!((report.head.status, entry.runners, entry.times.samples), (Status::Passed, 3, 15));
 }
+
+#[test]
+fn warm_up_of_an_entry_that_is_late_is_shorter() {
+    // Each runner has a third of the limit of 500 ms. Calls take 90 ms, and wait for half of that time.
+    let waiting = BlockPlay { waited: 45_000 * US, ..BlockPlay::honest(90_000 * US) };
+    let mut task = task(&[0], false);
+    task.profile.entry_timeout = Duration::from_millis(500);
+    for (play, protocol, blocks) in [
+        // Three calls and two pairs show that the entry is late, so two calls and two pairs of the next runner are enough.
+        (waiting.clone(), Protocol::Paired, 3 + 2 + 2 + 2),
+        (BlockPlay::honest(90_000 * US), Protocol::Paired, 3 * (3 + 5)),
+        // 25 calls, then 24 each in four blocks, and four calls.
+        (waiting, Protocol::Kernelforge, 3 * (25 + 5)),
+    ] {
+        task.profile.protocol = protocol;
+        let backend = alone(Script::timed(&[play]));
+        let report = profile(&backend, &task);
+        assert_eq!(report.head.status, Status::Passed, "{}", report.head.detail);
+        assert_eq!(backend.count(|it| matches!(it, Asked::Block(_))), blocks, "{protocol:?}");
+    }
+}

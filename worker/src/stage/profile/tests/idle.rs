@@ -66,3 +66,36 @@ fn profile_blames_the_side_whose_idle_rounds_alone_show_work() {
         assert!(matches!(error, SessionError::NeverIdle { .. }), "{error}");
     }
 }
+
+/// Blocks of five calls, each of which takes 20 ms, may use 5 ms of CPU time in a round. A single call could use only 1
+/// ms.
+#[test]
+fn long_blocks_allow_more_cpu_time_in_idle_rounds() {
+    let side = |per_call: Duration, idle: &[u32], idle_wake: Duration| Script {
+        idle: (0..4000).map(|round| Some(idle[round % idle.len()] * US)).collect(),
+        idle_wake,
+        ..honest(per_call)
+    };
+    for (candidate, baseline, status) in [
+        (side(100 * US, &[1], US), side(20_000 * US, &[3000], US), Status::Passed),
+        // The candidate alone works, in two of three rounds.
+        (side(100 * US, &[1, 5000, 5000], US), side(20_000 * US, &[3000], US), Status::DeferredWork),
+    ] {
+        let report = profile(&with_baseline(candidate, baseline), &task(&[0], true));
+        assert_eq!(
+            (report.head.status, report.body.baseline_failed),
+            (status, false),
+            "{}",
+            report.head.detail
+        );
+        assert_eq!(report.head.detail.contains("timed beside it"), status == Status::DeferredWork);
+    }
+    // Being stopped takes 1 ms, less than the 6 ms that blocks of 24 calls of 5 ms allow. So the machine does not explain
+    // the rest.
+    let mut task = task(&[0], false);
+    task.profile.protocol = Protocol::Kernelforge;
+    for (cpu, status) in [(5000, Status::Passed), (20_000, Status::DeferredWork)] {
+        let report = profile(&alone(side(5000 * US, &[cpu], 1000 * US)), &task);
+        assert_eq!(report.head.status, status, "{}", report.head.detail);
+    }
+}

@@ -163,6 +163,35 @@ fn inputs_that_the_baseline_does_not_read_keep_their_values() {
     }
 }
 
+/// The number of blocks of the first session.
+fn blocks_of_the_trial(backend: &ScriptedBackend) -> usize {
+    let asked = backend.asked.borrow();
+    let trial = asked.iter().take_while(|it| **it != Asked::Finish);
+    trial.filter(|it| matches!(it, Asked::Block(_))).count()
+}
+
+#[test]
+fn inputs_get_other_values_twice_before_they_count_as_unread_and_more_often_if_outputs_are_small() {
+    // Both do not read the last input. The output of the second is a single float64.
+    let linear: Kernel = |shown, output| dense(&Shown { inputs: &shown.inputs[..2], ..*shown }, output);
+    let matmul: Kernel = |shown, output| {
+        let inputs: Vec<_> = shown.inputs.iter().filter(|(tensor, _)| *tensor == 0).cloned().collect();
+        output.copy_from_slice(&f64::from(mixed(&Shown { inputs: &inputs, ..*shown })).to_le_bytes());
+        0
+    };
+    // One block tries all inputs, another one starts the comparison, and each input that is read needs one.
+    for (op, number, kernel, varied, blocks) in [
+        (LINEAR, 0, linear, vec!["input", "weight"], 1 + 1 + 2 + 2),
+        ("torch_matmul", 5, matmul, vec!["arg0"], 1 + 1 + 1 + 16),
+    ] {
+        let backend = computing(kernel);
+        let report = profile(&backend, &varying(op, &[number]));
+        let entry = &report.body.entries[0];
+        assert_eq!(entry.varied, varied, "{op}: {:?}", entry.unvaried_because);
+        assert_eq!(blocks_of_the_trial(&backend), blocks, "{op}");
+    }
+}
+
 #[test]
 fn trial_checks_small_outputs() {
     // The output is a single float64.

@@ -216,10 +216,12 @@ mod tests {
         for count in [2_u8, 3, 5] {
             let captured: Vec<[u8; 4]> = (1..=count).map(|at| (f32::from(at) / 2.0).to_le_bytes()).collect();
             for seed in 0..64 {
-                let mut drawn = captured.clone();
+                // Each of these must be overwritten.
+                let mut drawn = vec![0.75_f32.to_le_bytes(); captured.len()];
                 assert!(spread(&captured, &mut drawn, &mut SmallRng::seed_from_u64(seed)));
                 let drawn: Vec<f32> = drawn.into_iter().map(f32::from_le_bytes).collect();
                 assert!(drawn.iter().all(|it| (0.5..=f32::from(count) / 2.0).contains(it)), "{drawn:?}");
+                assert!(!drawn.contains(&0.75) && drawn.is_sorted(), "{drawn:?}");
             }
         }
     }

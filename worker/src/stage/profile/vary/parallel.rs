@@ -59,7 +59,7 @@ pub(super) mod tests {
 
     use super::*;
 
-    /// A capture whose first argument has eight indices; the others are made from it, with the names of their parameters.
+    /// A capture whose first argument has eight indices. The others are made from it, and named by their parameters.
     fn capture(others: impl FnOnce(&Tensor) -> Vec<(&'static str, Tensor)>) -> Recorded {
         let (entries, signature) =
             crate::session::scripted::entries_of("torch_nn_functional_embedding", &[0]);

@@ -316,6 +316,10 @@ mod tests {
             // The halves of one row are not equal.
             (&[2, 8], |at| if at < 8 { at % 4 } else { at }, None),
             (&[1, 9], |at| at % 3, None),
+            // Rows of four and of six elements are too short, and rows of nine have no pairs.
+            (&[3, 4], |at| at / 4 * 4 + at % 2, None),
+            (&[3, 6], |at| at / 2, None),
+            (&[1, 9], |at| at / 2, None),
             // Three of four rows are equal, or two of four, or none.
             (&[4, 9], |at| if at < 27 { at % 9 } else { at }, Some(Structure::Repeated)),
             (&[4, 9], |at| if at < 18 { at % 9 } else { at }, Some(Structure::Repeated)),

@@ -241,6 +241,55 @@ mod tests {
         }
     }
 
+    /// Where the elements of a tensor of this shape go in a thousand orders: the earlier place of each element.
+    fn orders(kept: &Kept, elements: u8) -> Vec<Vec<u8>> {
+        (0..1000)
+            .map(|seed| {
+                let mut places: Vec<u8> = (0..elements).collect();
+                kept.reorder(places.as_chunks_mut::<1>().0, &mut SmallRng::seed_from_u64(seed));
+                places
+            })
+            .collect()
+    }
+
+    #[test]
+    fn elements_reach_every_place_and_keep_their_lines() {
+        for (shape, axis) in [
+            (&[2, 3][..], 1),
+            (&[3, 2], 0),
+            (&[2, 3, 2], 0),
+            (&[2, 3, 2], 1),
+            (&[2, 3, 2], 2),
+            (&[3, 2, 2], 1),
+        ] {
+            let count: usize = shape.iter().product();
+            let inner: usize = shape[axis + 1..].iter().product();
+            let position =
+                |place: usize, axis: usize| place / shape[axis + 1..].iter().product::<usize>() % shape[axis];
+            let line = |place: usize| (place / inner / shape[axis], place % inner);
+            let shape = shape.to_vec();
+            for kept in [Kept::Line { shape: shape.clone(), axis }, Kept::Axes { shape: shape.clone() }] {
+                let mut reached = std::collections::BTreeSet::new();
+                for order in orders(&kept, u8::try_from(count).expect("small")) {
+                    let from: Vec<usize> = order.into_iter().map(usize::from).collect();
+                    reached.extend(from.iter().copied().enumerate());
+                    for (one, other) in (0..count).flat_map(|one| (0..one).map(move |other| (one, other))) {
+                        let (before, after) = ((from[one], from[other]), (one, other));
+                        let stays = match kept {
+                            Kept::Axes { .. } => (0..shape.len()).all(|axis| {
+                                (position(before.0, axis) == position(before.1, axis))
+                                    == (position(after.0, axis) == position(after.1, axis))
+                            }),
+                            _ => (line(before.0) == line(before.1)) == (line(after.0) == line(after.1)),
+                        };
+                        assert!(stays, "{kept:?}: {from:?}");
+                    }
+                }
+                assert_eq!(reached.len(), count * count, "{kept:?}");
+            }
+        }
+    }
+
     #[test]
     fn tuples_are_found_only_if_no_tensor_alone_is_distinct() {
         let rows = &[7, 7, 2, 2, 2];
