@@ -21,7 +21,7 @@ const WRONG: Kernel =
 
 /// A task over this many entries with the same captured values.
 fn entries(count: usize) -> ProfileTask {
-    let mut task = varying(LINEAR, &vec![0; count]);
+    let mut task = varying(LINEAR, &vec![2; count]);
     for (number, entry) in task.entries.iter_mut().enumerate() {
         entry.name = format!("call_{number}");
     }
@@ -57,7 +57,7 @@ fn inputs_whose_new_values_a_candidate_gets_wrong_keep_their_values() {
         ("of the weight", knows, of_weight, Err(Status::Nondeterministic)),
     ] {
         let backend = with_baseline(computing(candidate), computing(baseline));
-        let report = profile(&backend, &varying(LINEAR, &[0]));
+        let report = profile(&backend, &varying(LINEAR, &[2]));
         let found = match &report.body.entries[..] {
             [entry] => Ok((entry.varied.clone(), entry.unvaried_because.clone())),
             _ => Err(report.head.status),
@@ -94,7 +94,7 @@ fn candidate_that_remembers_earlier_calls_keeps_its_verdict() {
         BlockPlay { play: |_| Play::Remembered, ..BlockPlay::honest(CALL) },
     ]);
     let backend = with_baseline(Script { kernel: dense, ..remembers }, computing(dense));
-    let report = profile(&backend, &varying(LINEAR, &[0]));
+    let report = profile(&backend, &varying(LINEAR, &[2]));
     assert_eq!(report.head.status, Status::Nondeterministic, "{}", report.head.detail);
     assert_eq!(report.head.failures.len(), 1);
     // A trial, one session of each side, a fresh one of the baseline, and two that compare first calls.
@@ -230,7 +230,7 @@ fn failures_that_new_values_do_not_explain_keep_their_verdict() {
             12,
         ),
     ] {
-        let mut task = varying(LINEAR, &[0]);
+        let mut task = varying(LINEAR, &[2]);
         task.baseline = task.baseline.filter(|_| paired);
         let mut backend = ScriptedBackend::playing_each(&scripts);
         backend.lost_after = lost_after;
@@ -252,7 +252,7 @@ fn entry_is_narrowed_once() {
     let scripts =
         [vec![("naive", computing(dense))], vec![("fast", computing(WRONG)); 5], vec![("fast", failing())]];
     let backend = ScriptedBackend::playing_each(&scripts.concat());
-    let report = profile(&backend, &varying(LINEAR, &[0]));
+    let report = profile(&backend, &varying(LINEAR, &[2]));
     assert_eq!(
         (report.head.status, report.head.failures.len()),
         (Status::RuntimeError, 1),
