@@ -272,6 +272,24 @@ fn entry_that_cannot_be_narrowed_does_not_keep_later_ones_from_it() {
     let found: Vec<(usize, bool)> =
         report.body.entries.iter().map(|it| (it.varied.len(), it.narrowed)).collect();
     assert_eq!(found, [(2, true), (1, false), (2, true)]);
+    // As for two entries: the one with a single input needs no sessions.
+    assert_eq!(started(&backend), 1 + 2 + 1 + 2 * 9 + 2);
+}
+
+#[test]
+fn no_entry_is_narrowed_if_the_failed_one_cannot_be() {
+    // The first entry has new values of the bias only, and the candidate is wrong for them.
+    let wrong: Kernel = |shown, output| match shown.inputs {
+        [(2, _)] => add(output, 1.0, |_| true),
+        _ => WRONG(shown, output),
+    };
+    let backend = with_baseline(computing(wrong), computing(dense));
+    let mut task = entries(2);
+    task.entries[0].repeated = vec!["input".to_owned(), "weight".to_owned()];
+    let report = profile(&backend, &task);
+    assert_eq!(report.head.status, Status::Nondeterministic, "{}", report.head.detail);
+    assert_eq!(report.head.failures[0].entry, "call_0");
+    assert_eq!(started(&backend), 1 + 2 + 1);
 }
 
 #[test]
@@ -294,4 +312,21 @@ fn figures_of_entries_that_are_done_are_kept_and_those_of_others_begin_again() {
     let found: Vec<(bool, u32, usize)> =
         report.body.entries.iter().map(|it| (it.narrowed, it.runners, it.times.samples as usize)).collect();
     assert_eq!(found, [(false, 3, 6), (true, 3, 6)]);
+}
+
+#[test]
+fn peak_memory_and_cut_output_of_the_failed_runner_are_reported() {
+    let noisy = Script {
+        peak_owed: Bytes::mib(64),
+        end: RunnerEnd { output_truncated: true, ..RunnerEnd::default() },
+        ..computing(WRONG)
+    };
+    let backend = ScriptedBackend::playing_each(&[
+        ("naive", computing(dense)),
+        ("fast", noisy),
+        ("fast", computing(WRONG)),
+    ]);
+    let report = profile(&backend, &varying(LINEAR, &[2]));
+    assert_eq!((report.head.status, report.body.entries[0].narrowed), (Status::Passed, true));
+    assert_eq!((report.head.peak_owed, report.head.output_truncated), (Some(Bytes::mib(64)), true));
 }

@@ -316,3 +316,16 @@ fn trial_writes_every_part_of_a_large_input() {
     );
     assert_eq!(report.body.entries[0].varied, ["input", "weight", "bias"]);
 }
+
+#[test]
+fn inputs_are_read_if_they_change_only_the_end_of_a_large_output() {
+    // The output has 169 KiB, which are read in pieces of 64 KiB.
+    let kernel: Kernel = |shown, output| {
+        dense(&Shown { inputs: &shown.inputs[..1], ..*shown }, output);
+        let last = output.len() - 4;
+        dense(shown, &mut output[last..])
+    };
+    let report = profile(&computing(kernel), &varying("torch_nn_functional_conv2d", &[0]));
+    let entry = &report.body.entries[0];
+    assert_eq!(entry.varied, ["input", "weight", "bias"], "{:?}", entry.unvaried_because);
+}

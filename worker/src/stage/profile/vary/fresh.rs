@@ -238,6 +238,13 @@ mod tests {
             assert!(!spread(&captured, &mut drawn, random), "{values:?}");
             assert_eq!(drawn, captured);
         }
+        // In float16, and in float64.
+        let half = [1.5, 2.5, f32::INFINITY].map(|it| half::f16::from_f32(it).to_le_bytes());
+        assert!(!spread(&half, &mut half.clone(), random));
+        let double = [1.5, 2.5, f64::INFINITY].map(f64::to_le_bytes);
+        assert!(!spread(&double, &mut double.clone(), random));
+        let finite = [1.5, 2.5, f64::from(f32::MAX)].map(f64::to_le_bytes);
+        assert!(spread(&finite, &mut finite.clone(), random));
     }
 
     #[test]
