@@ -41,7 +41,8 @@ pub(super) fn widened(estimate: Estimate, candidate: &Samples, baseline: &Sample
     let made_itself_wait = shares.is_some_and(|(mine, theirs)| theirs * MAX_SHARES < mine);
     let least = if made_itself_wait { mine.most } else { mine.least };
     let (low, high) = (theirs.least / mine.most, theirs.most / least);
-    if !(low.is_finite() && high.is_finite()) {
+    // The lower one is at most as large.
+    if !high.is_finite() {
         return estimate;
     }
     Estimate { ci_low: estimate.ci_low.min(low), ci_high: estimate.ci_high.max(high), ..estimate }
@@ -79,8 +80,9 @@ mod tests {
             assert!((found.ci_low - low).abs() < 1e-9 && (found.ci_high - high).abs() < 1e-9, "{found:?}");
             assert!((found.value - 3.0).abs() < 1e-9);
         }
-        for nothing in [samples(&[]), samples(&[(0.0, 0.0)])] {
-            let found = widened(estimate, &nothing, &nothing);
+        let (none, zero, three) = (samples(&[]), samples(&[(0.0, 0.0)]), samples(&[(3.0, 0.0)]));
+        for (candidate, baseline) in [(&none, &none), (&none, &three), (&zero, &zero), (&zero, &three)] {
+            let found = widened(estimate, candidate, baseline);
             assert!((found.ci_low - 2.8).abs() < 1e-9 && (found.ci_high - 3.2).abs() < 1e-9, "{found:?}");
         }
     }
