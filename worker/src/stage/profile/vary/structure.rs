@@ -324,6 +324,9 @@ mod tests {
             (&[4, 9], |at| if at < 27 { at % 9 } else { at }, Some(Structure::Repeated)),
             (&[4, 9], |at| if at < 18 { at % 9 } else { at }, Some(Structure::Repeated)),
             (&[5, 9], |at| if at < 18 { at % 9 } else { at }, None),
+            // Two rows, and rows of eight elements.
+            (&[2, 9], |at| at % 9, Some(Structure::Repeated)),
+            (&[3, 8], |at| at % 8, Some(Structure::Repeated)),
             // Columns, and the middle axis.
             (&[9, 4], |at| at / 4 * 4 + at % 4 % 3, Some(Structure::Repeated)),
             (&[2, 3, 5], |at| at / 15 * 5 + at % 5, Some(Structure::Repeated)),

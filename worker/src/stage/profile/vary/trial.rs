@@ -234,6 +234,33 @@ pub(super) fn put_back(it: &mut Undecided, choice: &[usize], variation: Variatio
 mod tests {
     use super::*;
 
+    #[test]
+    fn decisions_are_recalled_if_they_fit_the_entries() {
+        let (entries, signature) = crate::session::scripted::entries_of("torch_nn_functional_linear", &[2]);
+        let placed: Vec<std::sync::Arc<Recorded>> =
+            vec![std::sync::Arc::new(Recorded::open(&entries[0], &signature).expect("a capture"))];
+        let task = crate::stage::profile::tests::task(&[0], false);
+        let varies = |choice: &[usize]| vec![Decision::Varies(choice.to_vec())];
+        let unvaried = || Decision::Unvaried("it is sorted".to_owned());
+        for (decisions, names) in [
+            (varies(&[0, 2]), Some(vec!["input", "bias"])),
+            // There are three inputs.
+            (varies(&[0, 3]), None),
+            (varies(&[4]), None),
+            (vec![unvaried()], Some(vec![])),
+            (vec![unvaried(), unvaried()], None),
+            (vec![], None),
+        ] {
+            let found = recall(&placed, &task, &decisions);
+            if let Some([variation]) = found.as_deref() {
+                assert_eq!(variation.decision.as_ref(), decisions.first());
+            }
+            let found = found.map(|it| it.into_iter().flat_map(|it| it.names).collect::<Vec<_>>());
+            let names = names.map(|it| it.into_iter().map(str::to_owned).collect());
+            assert_eq!(found, names, "{decisions:?}");
+        }
+    }
+
     /// The entry has three inputs: `input`, `weight` and `bias`.
     #[test]
     fn entry_does_not_count_as_varying_if_inputs_keep_their_values_for_lack_of_memory() {
