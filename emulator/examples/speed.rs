@@ -2,9 +2,9 @@
 //! second of elapsed time on two. Run it with `cargo run --release -p opt-emulator --example speed`.
 //!
 //! With the name of a kernel and a number, it launches the kernel that many times on one thread, and prints how many
-//! warp instructions were executed. This shows how many instructions of the host one warp instruction takes: run it
-//! twice, with different numbers of launches, under `valgrind --tool=callgrind`, and compare the counts of host
-//! instructions.
+//! warp instructions were executed. To find out how many host instructions one warp instruction takes, run it twice
+//! under `valgrind --tool=callgrind`, with different numbers of launches. Divide the difference in host instructions by
+//! the difference in warp instructions.
 
 use std::time::Instant;
 
@@ -27,7 +27,8 @@ fn millions(count: u64) -> f64 {
     count as f64 / 1e6
 }
 
-/// A launch: the PTX text, the kernel, grid, block, dynamic shared memory, and the numbers after the pointers.
+/// A launch: the PTX text, the kernel, grid, block, dynamic shared memory, and the numbers that the kernel
+/// takes after its pointers.
 type Case = (&'static str, &'static str, [u32; 3], [u32; 3], u64, &'static [i64]);
 
 const CASES: [Case; 10] = [

@@ -29,6 +29,7 @@ fn main() -> ExitCode {
             end(opt_worker::canary_main(&arguments))
         }
         _ => {
+            opt_supervisor::signal::notice_children();
             opt_worker::heap::return_blocks_from(opt_worker::heap::SUPERVISOR);
             opt_worker::heap::share_one_heap();
             ExitCode::from(opt_supervisor::cli::main())

@@ -43,6 +43,14 @@ fn is_ignored(signal: Signal) -> bool {
     }
 }
 
+/// Undoes an ignored SIGCHLD, which a program inherits: Linux would discard how children end. Processes that are started
+/// later inherit this.
+pub fn notice_children() {
+    let action = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: no handler is installed. This cannot fail for a signal that exists.
+    let _ = unsafe { sigaction(Signal::SIGCHLD, &action) };
+}
+
 /// Lets Ctrl-C end a child, while this process lives on to clean up after it. Unlike an ignored signal, a handler is
 /// not inherited by the child's program.
 pub fn leave_interrupts_to_child() {

@@ -5,6 +5,7 @@ mod captures;
 mod compilers;
 mod disk;
 mod exhausted;
+mod inherited;
 mod replaced;
 mod shortages;
 

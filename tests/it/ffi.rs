@@ -222,6 +222,8 @@ fn kernels_with_the_real_headers_run_unchanged() {
             ("an_array", "-DLIST=ffi::Array<int64_t>"),
             ("a_shape", "-DLIST=ffi::Shape"),
             ("returned", "-DLIST=ffi::Shape -DRETURNS"),
+            ("a_list", "-DLIST=ffi::List<int64_t>"),
+            ("a_tensor", "-DLIST=ffi::Tensor"),
             // One entry normalises over two axes.
             ("a_tuple", "-DLIST=ffi::Tuple<int64_t>"),
             ("a_string", "-DLIST=ffi::String"),
@@ -263,12 +265,12 @@ fn kernels_with_the_real_headers_run_unchanged() {
         let (outcome, summary) = run_as(user, &scenario);
         expect(&outcome, &summary, "layer_norm", "PASSED", &[]);
         expect(&outcome, &summary, "returns", "PASSED", &[]);
-        for (name, _) in &lists[..3] {
+        for (name, _) in &lists[..5] {
             expect(&outcome, &summary, name, "PASSED", &[]);
         }
         for (name, wants) in [
             ("a_tuple", "Expected `Tuple<int>` but got `Array[size=2]`"),
-            ("a_string", "Expected `str` but got `ffi.Array`"),
+            ("a_string", "Expected `str` but got `ffi.Tensor`"),
         ] {
             expect(&outcome, &summary, name, "RUNTIME_ERROR", &["TypeError: ", wants]);
         }

@@ -19,8 +19,8 @@ impl Host {
         Self { wide_vectors }
     }
 
-    /// Whether the CPU has AVX2, FMA, BMI1, BMI2, LZCNT and POPCNT. Every aarch64 CPU has their counterparts, which
-    /// Rust uses without being asked to.
+    /// Whether the CPU has AVX2, FMA, BMI1, BMI2, LZCNT and POPCNT, or is an aarch64 CPU. Every aarch64 CPU has
+    /// counterparts of these, and Rust uses them by default.
     #[inline(always)]
     pub fn has_wide_vectors(self) -> bool {
         self.wide_vectors

@@ -1,4 +1,5 @@
-//! Runs a kernel: blocks on several host threads, the warps of a block in turns, and the lanes of a warp in lock step.
+//! Runs a kernel: the blocks run on several host threads, the warps of a block take turns, and the lanes of a warp run
+//! in lockstep.
 
 mod access;
 mod atomic;

@@ -196,6 +196,13 @@ impl Tensor {
         Bytes::new(self.elements() * self.dtype.size())
     }
 
+    /// Size of the elements, of which those along an expanded axis are one.
+    pub fn distinct_bytes(&self) -> Bytes {
+        let axes = self.shape.iter().zip(&self.stride);
+        let sizes = axes.map(|(&size, &stride)| if stride == 0 { size.min(1) } else { size });
+        Bytes::new(sizes.product::<u64>() * self.dtype.size())
+    }
+
     /// Number of elements from the first one used to the last one, inclusive; 0 if there are none.
     pub fn extent_elements(&self) -> u64 {
         extent_elements(&self.shape, &self.stride)

@@ -480,4 +480,20 @@ mod tests {
         });
         assert_eq!((stopped.expect_err("it stopped").detail.as_str(), calls), ("enough", 1));
     }
+
+    #[test]
+    fn elements_along_an_expanded_axis_are_one() {
+        for (shape, stride, bytes) in [
+            (&[3, 4][..], &[4, 1][..], 48),
+            (&[3, 4], &[0, 1], 16),
+            (&[3, 4], &[0, 0], 4),
+            (&[3, 4], &[1000, 0], 12),
+            (&[0, 4], &[0, 1], 0),
+            (&[], &[], 4),
+        ] {
+            let dense = Tensor::dense(crate::capture::DType::Float32, shape, crate::ids::StorageId(0));
+            let tensor = Tensor { stride: stride.to_vec(), ..dense };
+            assert_eq!(tensor.distinct_bytes().get(), bytes, "{shape:?} {stride:?}");
+        }
+    }
 }

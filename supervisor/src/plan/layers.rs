@@ -231,6 +231,12 @@ fn read_one_set(argument: &str, findings: &mut Findings) -> TopLayers {
     if as_toml_errors.is_empty() {
         return as_toml;
     }
+    // A string that the key does not take would be taken with its quotes.
+    let is_toml = toml::de::DeTable::parse(argument).is_ok();
+    if is_toml && value.trim_start().starts_with(['"', '\'']) {
+        findings.put_back(as_toml_errors);
+        return TopLayers::default();
+    }
     let as_string = read(&format!("{key}={}", super::print::string(value.trim())), findings);
     let as_string_errors = findings.split_off(before);
     if as_string_errors.is_empty() {
@@ -238,7 +244,6 @@ fn read_one_set(argument: &str, findings: &mut Findings) -> TopLayers {
     }
     // Positions of the first reading match the argument, so its errors are reported. If the argument was not TOML, the
     // errors of the second reading explain more, and its key is at the same position.
-    let is_toml = toml::de::DeTable::parse(argument).is_ok();
     findings.put_back(if is_toml { as_toml_errors } else { as_string_errors });
     TopLayers::default()
 }

@@ -209,6 +209,16 @@ fn set_argument_appends_last_and_takes_plain_words() {
     assert_read_back(&plan);
 }
 
+#[test]
+fn quoted_set_argument_is_not_read_with_its_quotes() {
+    let folder = fixture_folder();
+    for argument in ["run.name=\"\"", "run.name=\"..\"", "build.cc=\"\"", "run.name=''"] {
+        let path = folder.path().join("plan.toml");
+        let errors = Plan::parse(FULL, &path, &[argument.to_owned()]).expect_err(argument);
+        assert!(errors.to_string().contains("--set"), "{argument}: {errors}");
+    }
+}
+
 fn assert_read_back(plan: &Plan) {
     let text = resolved_toml(plan);
     let again =

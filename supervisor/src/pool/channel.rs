@@ -91,7 +91,7 @@ impl Channel {
     }
 
     /// Ends the two threads after the worker has died. If `accept` is still waiting for the worker, the supervisor
-    /// connects in its place, so that `accept` returns.
+    /// connects in the worker's place, so that `accept` returns.
     pub(super) fn close(self) {
         if self.accept_returned.load(Ordering::SeqCst) {
             return;

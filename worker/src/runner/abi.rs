@@ -9,6 +9,7 @@ pub(super) mod objects;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::ffi::{CString, c_char, c_void};
 
 use self::block::{Block, Layout};
@@ -143,8 +144,23 @@ struct InputWord {
 pub(crate) struct Form {
     /// True if the function returns its outputs, so that none are passed.
     pub(crate) returns_outputs: bool,
-    /// The indices of the arguments that are passed as objects of tvm-ffi.
-    pub(crate) objects: Vec<usize>,
+    /// The arguments that are passed as objects of tvm-ffi, by index.
+    pub(crate) objects: BTreeMap<usize, Passed>,
+}
+
+/// The kind of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Passed {
+    Array,
+    Tensor,
+}
+
+/// The elements of a list in the block.
+struct List {
+    dtype: WireType,
+    /// The index of its first word.
+    word: usize,
+    bytes: usize,
 }
 
 /// The arguments of an entry's calls, as the candidate gets them.
@@ -159,8 +175,11 @@ pub(crate) struct Arguments {
     output_data: Vec<OutputWords>,
     /// The `data` fields of the inputs.
     input_data: Vec<InputWord>,
-    /// For each argument, the object of tvm-ffi that can be passed instead.
-    objects: Vec<Option<Any>>,
+    lists: BTreeMap<usize, List>,
+    /// For each argument that is a tensor or a list, the object that contains its `DLTensor`.
+    owned: Vec<Option<Any>>,
+    /// The memory of the arrays that were passed last.
+    arrays: BTreeMap<usize, Vec<u64>>,
     /// Owns the strings that arguments point to.
     _texts: Vec<CString>,
     /// The `self` argument of the functions.
@@ -179,18 +198,10 @@ impl Arguments {
         // First lay out every tensor's structure, shape and strides, in argument order. Their addresses are known only
         // when the block is allocated.
         let mut tensors = Vec::with_capacity(count);
-        let mut arrays = Vec::with_capacity(setup.arguments.len());
         for argument in &setup.arguments {
             tensors.push(match argument {
                 WireArgument::Tensor { shape, .. } => Some(layout.tensor(shape.len(), 0)),
                 WireArgument::Array { bytes, .. } => Some(layout.tensor(1, bytes.len())),
-                _ => None,
-            });
-            arrays.push(match argument {
-                WireArgument::Array { dtype, bytes, .. } => {
-                    let values = values(*dtype, bytes);
-                    Some((layout.array(values.len()), values))
-                }
                 _ => None,
             });
         }
@@ -270,13 +281,16 @@ impl Arguments {
             output_data.push(OutputWords { words: vec![offsets.structure], changed: false });
             index += 1;
         }
-        let mut as_array = |(word, values): &(usize, Vec<Any>)| block.array(*word, values);
-        let mut objects: Vec<Option<Any>> =
-            arrays.iter().map(|array| array.as_ref().map(&mut as_array)).collect();
-        objects.resize(count, None);
-        for (object, offsets) in objects.iter_mut().zip(&tensors) {
-            *object = object.or_else(|| offsets.as_ref().map(|offsets| block.owned(offsets)));
-        }
+        let lists = setup.arguments.iter().zip(&tensors).enumerate();
+        let lists = lists.filter_map(|(index, it)| match it {
+            (WireArgument::Array { dtype, bytes, .. }, Some(offsets)) => {
+                Some((index, List { dtype: *dtype, word: offsets.bytes, bytes: bytes.len() }))
+            }
+            _ => None,
+        });
+        let lists = lists.collect();
+        let owned: Vec<Option<Any>> =
+            tensors.iter().map(|offsets| offsets.as_ref().map(|offsets| block.owned(offsets))).collect();
         let pristine = live.clone();
         let number = |count: usize| i32::try_from(count).map_err(|_| "too many arguments");
         let (count, inputs) = (number(count)?, number(setup.arguments.len())?);
@@ -287,7 +301,9 @@ impl Arguments {
             inputs,
             output_data,
             input_data,
-            objects,
+            lists,
+            owned,
+            arrays: BTreeMap::new(),
             _texts: texts,
             this: std::ptr::null_mut(),
         })
@@ -306,9 +322,13 @@ impl Arguments {
             && error.ends_with(&format!(". Expected {inputs} but got {count} arguments"))
     }
 
-    /// Returns whether an argument can be passed as an object of tvm-ffi.
-    pub(crate) fn has_object(&self, index: usize) -> bool {
-        self.objects.get(index).is_some_and(Option::is_some)
+    pub(crate) fn is_list(&self, index: usize) -> bool {
+        self.lists.contains_key(&index)
+    }
+
+    /// Returns whether an argument is passed as a tensor, as lists are too.
+    pub(crate) fn is_tensor(&self, index: usize) -> bool {
+        self.owned.get(index).is_some_and(Option::is_some)
     }
 
     /// Restores the block, and fills in the address of each output from `data`; null for an output without elements. In
@@ -330,6 +350,19 @@ impl Arguments {
         }
     }
 
+    /// Makes an array of an argument that is a list.
+    fn array(&mut self, index: usize) -> Option<Any> {
+        let List { dtype, word, bytes } = self.lists.get(&index)?;
+        let words = self.pristine[*word..].iter().take(bytes.div_ceil(8));
+        let mut list: Vec<u8> = words.flat_map(|word| word.to_ne_bytes()).collect();
+        list.truncate(*bytes);
+        let values = values(*dtype, &list);
+        let mut memory = vec![0; block::array_words(values.len())];
+        let object = Block { base: memory.as_mut_ptr() }.array(&values);
+        self.arrays.insert(index, memory);
+        Some(object)
+    }
+
     /// Calls a function with these arguments in the form that it wants. Returns its code, and the value that it returned.
     ///
     /// # Safety
@@ -337,10 +370,14 @@ impl Arguments {
     /// contains nothing that must survive it.
     pub(crate) unsafe fn call(&mut self, function: Function, form: &Form) -> (i32, Any) {
         let count = if form.returns_outputs { self.inputs } else { self.count };
-        for &index in &form.objects {
-            if let Some(Some(object)) = self.objects.get(index) {
-                // SAFETY: objects are in the order of the arguments, with whose `Any`s the block begins.
-                unsafe { self.live.as_mut_ptr().cast::<Any>().add(index).write(*object) };
+        for (&index, kind) in &form.objects {
+            let object = match kind {
+                Passed::Array => self.array(index),
+                Passed::Tensor => self.owned.get(index).copied().flatten(),
+            };
+            if let Some(object) = object {
+                // SAFETY: lists and tensors are arguments, with whose `Any`s the block begins.
+                unsafe { self.live.as_mut_ptr().cast::<Any>().add(index).write(object) };
             }
         }
         let mut returned = NOTHING;

@@ -142,14 +142,16 @@ impl RaisedText {
     pub fn claim(&self) -> Option<String> {
         let length = usize::try_from(self.length.load(Ordering::Relaxed)).map_or(0, |n| n.min(MAX_RAISED));
         let bytes: Vec<u8> = self.bytes[..length].iter().map(|byte| byte.load(Ordering::Relaxed)).collect();
-        let text: String = String::from_utf8_lossy(&bytes)
-            .chars()
-            .map(|c| if c.is_whitespace() { ' ' } else { c })
-            .filter(|c| !c.is_control())
-            .collect();
-        let text = text.trim();
-        (!text.is_empty()).then(|| text.to_owned())
+        let text = one_line(&String::from_utf8_lossy(&bytes));
+        (!text.is_empty()).then_some(text)
     }
+}
+
+/// Writes a text that a candidate may have chosen as one line without control characters.
+pub fn one_line(text: &str) -> String {
+    let spaced = text.chars().map(|c| if c.is_whitespace() { ' ' } else { c });
+    let line: String = spaced.filter(|c| !c.is_control()).collect();
+    line.trim().to_owned()
 }
 
 pub struct ControlMap {
@@ -297,6 +299,7 @@ mod tests {
         assert_eq!(raised.claim(), None);
         raised.write_text("ValueError: only\n float32\u{1b}[31m");
         assert_eq!(raised.claim().as_deref(), Some("ValueError: only  float32[31m"));
+        assert_eq!(one_line("\n\u{1b} Missing key(s):\n\t\"a\" \u{1b}\n"), "Missing key(s):  \"a\"");
         raised.write_text(&"é".repeat(MAX_RAISED));
         assert!(raised.claim().is_some_and(|text| text.len() <= MAX_RAISED));
         raised.length.store(u32::MAX, Ordering::Relaxed);

@@ -11,8 +11,9 @@ use super::loader::find_function;
 
 /// `kTVMFFIError`.
 const ERROR_TYPE_INDEX: i32 = 67;
-/// The most bytes of a kind or message that are read. The control page holds fewer.
-const MAX_PART: usize = 4096;
+/// The most bytes of a kind or message that are read. A message contains the function's whole signature. The control page
+/// holds fewer.
+const MAX_PART: usize = 64 << 10;
 
 /// `TVMFFIErrorMoveFromRaised`: takes the error of this thread; null if none was raised.
 type MoveFromRaised = unsafe extern "C" fn(*mut *mut c_void);

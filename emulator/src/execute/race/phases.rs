@@ -37,7 +37,9 @@ impl Barriers {
     }
 
     fn key(&self, at: u64) -> u64 {
-        if self.0.contains_key(&at) || self.0.len() < MAX_BARRIERS { at } else { FURTHER }
+        // Once there are further barriers, an unknown one may be among them.
+        let may_be_new = self.0.len() < MAX_BARRIERS && !self.0.contains_key(&FURTHER);
+        if self.0.contains_key(&at) || may_be_new { at } else { FURTHER }
     }
 }
 

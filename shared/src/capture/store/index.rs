@@ -15,7 +15,7 @@ const FORMAT: &str = "opt-supervisor capture store";
 const VERSION: u32 = 1;
 /// Largest size of the index, in bytes. Half of it is enough for 100,000 entries with names of a hundred bytes.
 pub const MAX_INDEX_BYTES: u64 = 64 << 20;
-/// Longest accepted line in the format of `b3sum`.
+/// Largest size of the file with the digest, in bytes. The file is one line, as `b3sum` prints it.
 const MAX_DIGEST_LINE_BYTES: u64 = 256;
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,7 +43,7 @@ pub struct Provenance {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct IndexEntry {
-    /// Path below the packed folder, and also below `entries`.
+    /// Path below the packed folder, and also below the store's folder `entries`.
     pub name: String,
     /// Size of the packed file.
     pub bytes: u64,
@@ -70,8 +70,8 @@ pub enum IndexError {
     )]
     NoDigest,
     #[error(
-        "{INDEX} does not have the digest in {INDEX_DIGEST}, so one of them is damaged (restore both, or pack the \
-         captures again)"
+        "the digest of {INDEX} is not the one in {INDEX_DIGEST}, so one of the files is damaged (restore both, or \
+         pack the captures again)"
     )]
     Digest,
     #[error("{INDEX} is not the index of a capture store")]

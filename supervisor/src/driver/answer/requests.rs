@@ -51,7 +51,7 @@ pub(crate) fn open(folder: &RunFolder, is_needed: bool) -> Result<Option<Server>
     }
 }
 
-/// Returns this user's runs whose supervisor is alive, which is determined by their locks.
+/// Returns this user's live runs. A run is live while its supervisor holds the lock of the run's folder.
 pub fn live_runs() -> Vec<socket::Found> {
     socket::runs().into_iter().filter(|found| is_locked(&found.run)).collect()
 }
@@ -174,7 +174,8 @@ impl Run<'_> {
         })
     }
 
-    /// Reports a candidate's end to the clients that wait or listen, and to the callback. The end must be on disk.
+    /// Reports a candidate's end to the clients that wait or listen, and to the callback. Call it once the end has
+    /// been written to disk.
     pub(crate) fn announce_end(&mut self, id: CandidateId, record: Option<Box<CandidateRecord>>) {
         if !self.endpoints.is_awaited(id) {
             return;

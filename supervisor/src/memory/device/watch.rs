@@ -1,6 +1,7 @@
 //! Samples one device in a thread, so the main loop never waits for NVML.
 //!
-//! The thread keeps only the latest reading. A new reading makes a descriptor readable, which the main loop polls.
+//! The thread keeps only the latest reading. The main loop polls a descriptor, which is readable when there is a
+//! new reading.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,7 +23,7 @@ type Latest = Arc<Mutex<Option<Result<Reading, DeviceError>>>>;
 
 pub struct DeviceWatch {
     identity: DeviceIdentity,
-    /// After a message, the thread takes a sample at once.
+    /// Passes the interval to the thread, which then takes a sample at once.
     intervals: Sender<Duration>,
     interval: Duration,
     latest: Latest,

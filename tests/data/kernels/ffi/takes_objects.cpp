@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <tvm/ffi/container/array.h>
+#include <tvm/ffi/container/list.h>
 #include <tvm/ffi/container/shape.h>
 #include <tvm/ffi/container/tuple.h>
 #include <tvm/ffi/string.h>
@@ -24,6 +25,12 @@ static std::vector<ffi::Tensor> kept;
 
 static std::vector<int64_t> values(const ffi::Array<int64_t> &list) { return {list.begin(), list.end()}; }
 static std::vector<int64_t> values(const ffi::Shape &list) { return {list.begin(), list.end()}; }
+static std::vector<int64_t> values(const ffi::List<int64_t> &list) { return {list.begin(), list.end()}; }
+static std::vector<int64_t> values(const ffi::Tensor &list)
+{
+    const int64_t *first = static_cast<const int64_t *>(list.data_ptr());
+    return {first, first + list.numel()};
+}
 static std::vector<int64_t> values(const ffi::Tuple<int64_t> &list) { return {list.get<0>()}; }
 static std::vector<int64_t> values(const ffi::String &) { return {}; }
 

@@ -16,7 +16,7 @@ pub(super) struct TensorOffsets {
     pub(super) structure: usize,
     shape: usize,
     strides: usize,
-    bytes: usize,
+    pub(super) bytes: usize,
 }
 
 impl Layout {
@@ -35,11 +35,11 @@ impl Layout {
             bytes: self.take(bytes.div_ceil(8)),
         }
     }
+}
 
-    /// Returns the word index of an array of `count` values.
-    pub(super) fn array(&mut self, count: usize) -> usize {
-        self.take(words::<Object>() + words::<Sequence>() + count * words::<Any>())
-    }
+/// The size of an array object with `count` values, in words.
+pub(super) fn array_words(count: usize) -> usize {
+    words::<Object>() + words::<Sequence>() + count * words::<Any>()
 }
 
 /// The live block while it is being filled. Word indices come from its own `Layout`.
@@ -110,11 +110,12 @@ impl Block {
         any(type_index::OWNED_TENSOR, Payload { pointer: object.cast() })
     }
 
-    /// Writes an array object into the block, and returns the argument that points to it.
-    pub(super) fn array(&mut self, word: usize, values: &[Any]) -> Any {
-        let object = self.at(word).cast::<Object>();
+    /// Writes an array object to the beginning of the block, which must have `array_words` for these values, and returns
+    /// the argument that points to it.
+    pub(super) fn array(&mut self, values: &[Any]) -> Any {
+        let object = self.at(0).cast::<Object>();
         let count = i64::try_from(values.len()).unwrap_or(i64::MAX);
-        // SAFETY: the layout took the words of a head, a sequence and these values, which are all aligned to eight.
+        // SAFETY: the block has the words of a head, a sequence and these values, which are all aligned to eight.
         unsafe {
             let sequence = object.add(1).cast::<Sequence>();
             let elements = sequence.add(1).cast::<Any>();

@@ -1,7 +1,7 @@
 //! Objects of tvm-ffi, which functions that want them get instead of a borrowed `DLTensor`.
 //!
-//! The layouts follow tvm-ffi's `c_api.h`. Our objects lie in the block of arguments. They have so many references that
-//! no candidate releases the last one, and each call gets them with the same number.
+//! The layouts follow tvm-ffi's `c_api.h`. Our objects have so many references that no candidate releases the
+//! last one, and each call gets them with the same number.
 
 use std::ffi::c_void;
 
@@ -41,5 +41,5 @@ impl Object {
     }
 }
 
-/// The deleter of our objects, whose memory belongs to the block.
+/// The deleter of our objects, whose memory belongs to `Arguments`.
 extern "C" fn keep(_: *mut c_void, _: i32) {}

@@ -156,6 +156,11 @@ fn refused_arguments_are_passed_as_objects_that_hold_the_same_values() {
         // SAFETY: `takes_objects` has the signature and stays within its arguments.
         assert_eq!(unsafe { arguments.call(takes_objects, &form) }.0, 0);
     }
+    // A list that is refused as an array becomes an owned tensor.
+    let as_array = refused(0).replace("DLTensor*", "ffi.Array");
+    assert!(adapt(&mut form, &as_array, &arguments, false));
+    assert!(!adapt(&mut form, &as_array, &arguments, false));
+    assert_eq!(form.objects[&0], Passed::Tensor);
     let bits = values(ty(6, 8), &[1, 0]);
     assert!(bits.iter().all(|it| it.type_index == type_index::BOOL));
 }

@@ -19,11 +19,18 @@ const SMALL_USER_COUNT: u32 = 65_519 - SMALL_USER_BASE + 1;
 /// One more than the highest capability number that a 64-bit mask can hold.
 const CAPABILITY_END: u32 = 64;
 
-/// As root, changes to the runner's own user. That user owns no files and may not signal other processes, and Linux
+/// As root with CAP_KILL, changes to the runner's own user. That user owns no files and may not signal other processes, and Linux
 /// counts its processes separately. In any case, gives up all capabilities.
 pub(super) fn become_own_user(number: u32) -> Result<Vec<Protection>, ConfineError> {
     if !rustix::process::geteuid().is_root() {
         let detail = "the worker is not root, so runners share its user";
+        let mut protections = vec![protection("own_user", false, detail)];
+        protections.extend(give_up_capabilities()?);
+        return Ok(protections);
+    }
+    // Otherwise, neither the worker nor the supervisor could stop or kill the process.
+    if !rustix::thread::capabilities(None).is_ok_and(|it| it.effective.contains(CapabilitySet::KILL)) {
+        let detail = "the worker lacks CAP_KILL, so it may not kill processes of another user";
         let mut protections = vec![protection("own_user", false, detail)];
         protections.extend(give_up_capabilities()?);
         return Ok(protections);

@@ -16,7 +16,7 @@ use super::error::{DEATH_TIMEOUT, RunnerError, SETUP_TIMEOUT};
 use super::fresh::Process;
 use super::libraries::Library;
 use crate::link::{Link, RunnerNotice};
-use crate::runner::control::{ControlMap, FaultedMemory, Phase, publish, wait_for_change};
+use crate::runner::control::{ControlMap, FaultedMemory, Phase, one_line, publish, wait_for_change};
 use crate::runner::frame::{EntrySetup, FrameError, Reply, Setup, ToRunner, receive_reply, send_to_runner};
 use crate::sandbox::handle::{End, HandleError, RunnerHandle, Stop};
 use crate::sandbox::scheduling::{Scheduling, set_scheduling};
@@ -178,7 +178,7 @@ impl Runner {
                     return Ok(Response::Done(Loaded::Ready { has_plan, returned }));
                 }
                 Ok(Some(Reply::LoadFailed { text })) if locked => {
-                    return Ok(Response::Done(Loaded::Refused { text }));
+                    return Ok(Response::Done(Loaded::Refused { text: one_line(&text) }));
                 }
                 Ok(None) if dead => return Ok(Response::Died),
                 Ok(None) => {}

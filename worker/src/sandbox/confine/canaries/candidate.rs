@@ -14,7 +14,7 @@ use crate::sandbox::canary::attempts;
 use crate::sandbox::handle::End;
 use crate::sandbox::spawn::Namespaces;
 
-/// Allowed answers to each attempt, in addition to those in `PROTECTIONS`. `ok` marks what must keep working.
+/// The attempts that are not in `PROTECTIONS`, each with its allowed answers. `ok` marks what must keep working.
 const EXPECTED: &[(&str, &[&str])] = &[
     ("clone3", &["ENOSYS"]),
     ("mremap", &["EPERM"]),
@@ -236,7 +236,7 @@ pub(super) fn attempt_forbidden_operations() {
     answer_io("send_to_worker", sent.map_err(std::io::Error::from));
 }
 
-/// Attempts to use memory of Linux that no limit counts, and to disturb other processes.
+/// Attempts to use kernel memory that no limit counts, and to disturb other processes.
 fn use_unlimited_memory() {
     // SAFETY: each is a plain system call that should be refused; pointers are null or point to our memory.
     unsafe {
@@ -257,7 +257,7 @@ fn use_unlimited_memory() {
         answer("lock", libc::fcntl(ARTIFACT_FD, libc::F_SETLK, &raw const lock).into());
         answer("lock_of_description", libc::fcntl(ARTIFACT_FD, libc::F_OFD_SETLK, &raw const lock).into());
         answer("inotify", libc::inotify_init1(0).into());
-        // Requests the version, which Landlock itself always returns.
+        // This only asks for Landlock's version. Landlock itself always returns it, so only the filter can refuse.
         answer("own_rules", libc::syscall(libc::SYS_landlock_create_ruleset, 0, 0, 1));
         let allow = libc::sock_filter { code: 6, jt: 0, jf: 0, k: libc::SECCOMP_RET_ALLOW };
         let filter = libc::sock_fprog { len: 1, filter: (&raw const allow).cast_mut() };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 /// The device may show more time than the host by one part in `DRIFT_PARTS`, because two clocks drift, and by `STEP`,
-/// because a device counts in steps.
+/// because a device's clock advances in steps.
 const DRIFT_PARTS: u32 = 50;
 const STEP: Duration = Duration::from_micros(20);
 
@@ -12,8 +12,8 @@ pub(super) fn is_too_long(device: Duration, host: Duration) -> bool {
     host + host / DRIFT_PARTS + STEP < device
 }
 
-/// The host's time of a block without its flushes. `flush` is the usual time of one. A quarter is added to it, because
-/// a flush after a call also writes back what the call has left in the cache.
+/// The host's time for a block, less that of its flushes. `flush` is the usual time of one flush. A quarter is added to
+/// it, because a flush after a call also writes back what the call has left in the cache.
 pub(super) fn host_share(host: Duration, flushes: u32, flush: Duration) -> Duration {
     host.saturating_sub(flush.saturating_mul(flushes).saturating_mul(5) / 4)
 }

@@ -8,8 +8,8 @@ use rand::rngs::SmallRng;
 use super::source::Source;
 use super::zeros::Zeros;
 
-/// A source, and its part of the seed. Inputs with the same captured values have the same key, and so get the same new
-/// values, because a kernel may rely on their equality.
+/// A source, and its part of the seed. A kernel may rely on the equality of inputs. Therefore, inputs of the same type
+/// and with the same captured values have the same key, and get the same new values.
 #[derive(Debug)]
 pub(super) struct Keyed {
     pub(super) source: Source,
@@ -23,7 +23,8 @@ impl Keyed {
         Self { source: Source::Drawn { values: Vec::new(), width: 1, bytes: 0, fresh: false, zeros }, key: 0 }
     }
 
-    /// Writes one variant for each of `count` calls: passes its number, an offset and bytes to `each`, in order.
+    /// Writes one variant for each of `count` calls, piece by piece and in order: passes the call's number, the piece's
+    /// offset and its bytes to `each`.
     pub(super) fn write(
         &mut self,
         seed: u64,
