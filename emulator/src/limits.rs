@@ -44,5 +44,5 @@ pub const BARRIERS: usize = 16;
 pub const PRINTED_BYTES: usize = 1 << 20;
 /// The largest number of instructions that a warp executes before the next warp gets its turn.
 pub const TURN_INSTRUCTIONS: u32 = 4096;
-/// The number of backward branches that a diverged warp may take before the part that runs gives way to another.
+/// The number of backward branches that a diverged warp may take before its running part yields to another.
 pub const BRANCHES_BEFORE_YIELD: u32 = 512;

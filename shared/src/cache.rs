@@ -44,7 +44,7 @@ impl CacheGuard {
         Self { file, before, drop }
     }
 
-    /// Drops those of the pages to be dropped that lie before offset `end`. A long read calls this as it advances.
+    /// Of the pages to be dropped, drops those before offset `end`. A long read calls this as it advances.
     pub fn drop_before(&self, end: u64) {
         for range in self.drop.iter().take_while(|range| range.start < end) {
             let length = NonZeroU64::new(range.end.min(end) - range.start);

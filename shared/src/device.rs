@@ -33,7 +33,7 @@ pub struct ComputeCapability {
 }
 
 const CUDA_PREFIX: &str = "cuda:";
-/// The first major version with instructions that only code for exactly this capability may use, such as `wgmma`.
+/// The first major version with instructions, such as `wgmma`, that only code for one exact capability may use.
 const FIRST_WITH_OWN_INSTRUCTIONS: u8 = 9;
 
 impl Device {

@@ -219,7 +219,7 @@ impl Language {
         matches!(self, Self::Triton | Self::TritonDevice)
     }
 
-    /// True if a build runs code that the candidate or its captures choose, which could then end the compiler's process.
+    /// True if a build runs code that the candidate or its captures choose. Such code could end the compiler's process.
     /// A capture chooses the function that is compiled.
     pub fn build_runs_source(self) -> bool {
         matches!(self, Self::TritonDevice | Self::TorchCompile)

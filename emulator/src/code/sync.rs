@@ -31,7 +31,7 @@ pub struct BarrierOp {
 pub enum MbarrierPhase {
     /// The phase in which an arrival returned this state.
     Of(Slot),
-    /// The latest phase whose number is odd or even, as the register says.
+    /// The latest phase whose number has the parity in the register: 0 for even, 1 for odd.
     Parity(Slot),
 }
 
@@ -64,7 +64,8 @@ pub enum MbarrierOp {
     ArriveAfterCopies {
         space: MemorySpace,
         at: Address,
-        /// Whether the barrier expects this arrival. Otherwise, it expects one more arrival in this phase.
+        /// Whether the barrier's count already includes this arrival (`.noinc`). Otherwise, this arrival is added to
+        /// the number of arrivals that the phase expects.
         is_expected: bool,
     },
     TestWait {

@@ -86,7 +86,7 @@ pub struct Builder<'s, 'a> {
     /// The entry and the functions that are being inlined, outermost first.
     pub called: Vec<&'a str>,
     pub location: Option<Location>,
-    /// The source of the kernel itself: that of its first line that no function was inlined at.
+    /// The file of the kernel itself: the file of its first line that does not come from an inlined function.
     home: Option<u32>,
     line: u32,
     guard: Option<Guard>,

@@ -10,8 +10,9 @@ use crate::lane::soft::{F16, F64, Rounding, unpack};
 
 /// The largest number of elements of a factor.
 const MAX_FACTOR: usize = 512;
-/// The PTX reference wants each line of a matrix to be aligned to the size of a lane's registers. For the lines after the
-/// first, this alignment is enough: the CUDA C++ Programming Guide allows any stride that is a multiple of 16 bytes.
+/// The PTX reference requires each line of a matrix to be aligned to the size of a lane's registers. For the lines
+/// after the first, this alignment is enough: the CUDA C++ Programming Guide allows any stride that is a multiple of 16
+/// bytes.
 const LINE_ALIGNMENT: u64 = 16;
 
 impl Fragment {
@@ -295,7 +296,7 @@ impl Warp {
     }
 
     /// Computes the sums in `f64`, in which products are exact, and rounds each sum to the format of the result at the
-    /// end. The order and the precision in which a card adds are not documented.
+    /// end. The order and the precision of the additions on a card are not documented.
     pub fn product(&mut self, op: &Product) {
         let (first, second) = (self.factor(&op.first), self.factor(&op.second));
         let depth = op.first.columns;

@@ -117,7 +117,8 @@ impl Warp {
                 for lane in lanes(active) {
                     let at = self.object_at(block, space, at, lane)?;
                     self.arrive_at(block, at, lane, pc, |it| {
-                        // An arrival that is expected in addition leaves the number of pending ones unchanged.
+                        // Otherwise, the phase first expects one more arrival, so the number of pending arrivals stays
+                        // the same.
                         if is_expected { it.arrive(1, false, true) } else { Ok(it) }
                     })?;
                 }

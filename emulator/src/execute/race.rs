@@ -157,9 +157,9 @@ fn strength(kernel: &Kernel, pc: u32) -> (Strength, bool) {
     (strength, is_atomic)
 }
 
-/// Whether two unordered accesses, each given as its thread and instruction, are no race because both are strong or
-/// volatile. Two volatile accesses by lanes of one warp are a race nevertheless: kernels that rely on the lanes' lock
-/// step make such accesses.
+/// Whether two unordered accesses, each given as its thread and instruction, are not a race because both are strong or
+/// volatile. Two volatile accesses by lanes of one warp are a race nevertheless: kernels that rely on lockstep
+/// execution make such accesses.
 fn is_no_race(kernel: &Kernel, a: (u32, u32), b: (u32, u32)) -> bool {
     let ((first, _), (second, _)) = (strength(kernel, a.1), strength(kernel, b.1));
     let both_volatile = first == Strength::Volatile && second == Strength::Volatile;

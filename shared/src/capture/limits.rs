@@ -116,5 +116,5 @@ pub(super) const FAR_APART_BYTES: u64 = 1 << 10;
 pub(super) const MAX_DIGESTED_READS: u64 = 1 << 20;
 
 /// The maximum number of bytes read for the digests of a document's tensors. If the rows of a view are interleaved,
-/// parts of its storage are read many times. From the page cache, reading this many takes about a quarter of a minute.
+/// parts of its storage are read many times. From the page cache, reading this many takes about 15 seconds.
 pub(super) const MAX_DIGESTED_READ_BYTES: u64 = 64 << 30;

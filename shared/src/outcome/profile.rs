@@ -46,8 +46,8 @@ pub struct EntryProfile {
     pub bytes_per_second: f64,
     /// Calls in a block of the last pair.
     pub calls_per_block: u32,
-    /// Timed blocks that do not count, on both sides. They are those of pairs that took no time (of all pairs of a
-    /// runner if at least half of them took none) and, as a rule, those of pairs with a preempted or throttled block.
+    /// Timed blocks that do not count, on both sides. They belong to pairs that took no time (if at least half of
+    /// a runner's pairs took none, to all of its pairs) and, as a rule, to pairs with a preempted or throttled block.
     /// Preempted and throttled pairs count if few others are left, or if the candidate was disturbed much more often
     /// than its baseline.
     pub discarded_blocks: u32,

@@ -5,7 +5,7 @@ use super::{EntryProfile, Estimate, Profiled};
 impl Profiled {
     /// The entries by which the candidate is ranked: those whose inputs varied, and those in which it is clearly slower
     /// than its baseline. If no entry's inputs varied, all entries count, except narrowed ones. A candidate can remember
-    /// its results for inputs that do not vary, so a short time for such an entry is no merit.
+    /// its results for inputs that do not vary, so a short time for such an entry proves nothing.
     pub fn ranked_entries(&self) -> impl Iterator<Item = &EntryProfile> {
         let all = !self.entries.iter().any(EntryProfile::is_varied);
         self.entries
@@ -13,8 +13,8 @@ impl Profiled {
             .filter(move |entry| (all && !entry.narrowed) || entry.is_varied() || is_slower(entry))
     }
 
-    /// The narrowed entries by which the candidate is not ranked. The candidate decides by its errors which entries these
-    /// are, so they must not be left out: its speed-up in them counts as 1.
+    /// The narrowed entries by which the candidate is not ranked. Where the candidate is wrong decides which entries
+    /// these are, so leaving them out would let it choose. Its speed-up in them counts as 1 instead.
     fn narrowed_entries(&self) -> impl Iterator<Item = &EntryProfile> {
         self.entries.iter().filter(|entry| entry.narrowed && !is_slower(entry))
     }

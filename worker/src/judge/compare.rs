@@ -131,7 +131,8 @@ pub struct Comparison {
     pub passed: bool,
     pub elements: u64,
     pub failed: u64,
-    /// Whether all elements that failed may differ (`required_matched_ratio`). NaN and infinities may not.
+    /// True if `required_matched_ratio` allows as many elements to differ as failed. It never allows a NaN or an
+    /// infinity in the wrong place.
     pub failures_allowed: bool,
     pub max_absolute_error: f64,
     pub max_relative_error: f64,

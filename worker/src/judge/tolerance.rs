@@ -56,10 +56,10 @@ impl Row {
 impl Tolerance {
     /// The tolerance for a tensor of `dtype`. Its `scale` matters only if [`Tolerance::needs_scale`] returns true.
     ///
-    /// `[verify.dtype.NAME]` replaces single figures. An `atol` given there is absolute and never multiplied by S. The
-    /// ratio is the plan's `required_matched_ratio`, with one exception: fp8 under `standard` and `gpu` requires 0.99
-    /// unless the plan overrides it. The settings do not distinguish a default of 1.0 from an explicit one, so a plan
-    /// overrides it either with a ratio other than 1, or with a `[verify.dtype.NAME]` table for that type.
+    /// `[verify.dtype.NAME]` replaces individual figures. An `atol` given there is absolute and never multiplied by S.
+    /// The ratio is the plan's `required_matched_ratio`, with one exception: fp8 under `standard` and `gpu` requires
+    /// 0.99 unless the plan overrides it. The settings do not distinguish a default of 1.0 from an explicit one, so a
+    /// plan overrides it either with a ratio other than 1, or with a `[verify.dtype.NAME]` table for that type.
     pub fn for_dtype(settings: &VerifySettings, dtype: DType, scale: f64) -> Self {
         let row = row(settings.tolerance, dtype);
         let over = settings.dtype.get(&dtype).copied();
@@ -83,10 +83,10 @@ impl Tolerance {
     /// as it was. `rel_l2` is at most a tenth of that error, but not lowered below the error of rounding. The bound of
     /// each part stays, because changes may be smaller in some parts. The profiles that bound no norm are not changed.
     ///
-    /// If a tenth of that error u is smaller than the error of rounding r, twice `rel_l2` hardly bounds what a timed call
-    /// leaves undone. Such a call must therefore make at least 1 − r/u of the change. Correct kernels that round
-    /// differently, for example once instead of twice, made at least 0.58 of changes with u = 1.5 r, 0.69 with 2 r and
-    /// 0.9 with 8 r.
+    /// Let u be `unchanged` and r the error of rounding. If u/10 is smaller than r, twice `rel_l2` hardly bounds what a
+    /// timed call leaves undone. Such a call must therefore make at least 1 − r/u of the change. Correct kernels that
+    /// round differently, for example once instead of twice, made at least 0.58 of changes with u = 1.5 r, 0.69 with 2
+    /// r and 0.9 with 8 r.
     pub(super) fn for_change(self, settings: &VerifySettings, dtype: DType, unchanged: f64) -> Self {
         let bounds_norm = matches!(settings.tolerance, ToleranceProfile::Standard | ToleranceProfile::Gpu)
             && matches!(part(dtype).kind(), Kind::Float);

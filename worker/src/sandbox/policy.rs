@@ -24,7 +24,7 @@ const ARENA: Bytes = Bytes::mib(128);
 pub(crate) const LIBRARIES: Bytes = Bytes::mib(256);
 /// Processes per thread for `limits.processes = "auto"`.
 const TASKS_PER_THREAD: u32 = 4;
-/// The largest number of processes of a compiler, which may run a driver with its parts, and a parallel linker.
+/// The largest number of processes of a compiler: a driver, its subprocesses, and a parallel linker.
 pub(crate) const COMPILER_TASKS: u32 = 256;
 const COMPILER_FILES: u32 = 1024;
 /// For how long a count of root's tasks is used.

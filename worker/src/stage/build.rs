@@ -39,7 +39,7 @@ use crate::toolchain::{self, BuildError, Folders, Program, Recipe, Step, file};
 
 /// The header for kernels that do not include tvm-ffi's. Every build finds it as `opt_candidate.h`.
 const CANDIDATE_HEADER: &str = include_str!("../../include/opt_candidate.h");
-/// Part of the detail of a build to which Linux may have refused a process.
+/// Appended to the detail of a build that Linux may have refused a process.
 const TASKS_REFUSED: &str =
     "meanwhile, a control group that contains this run was at its limit of processes (`pids.max`)";
 /// The largest file that a compiler may write, as a multiple of the largest artifact.

@@ -87,7 +87,8 @@ fn named(raised: &str) -> Option<(Status, &str)> {
 }
 
 /// Returns true if an entry is unsupported because the emulated device lacks a feature, and not because the candidate
-/// says so. A candidate without a device can only forge such a text.
+/// says so. A candidate that does not run on the emulated device could only have forged such a text, so it does not
+/// count.
 pub(crate) fn device_lacks_a_feature(launcher: Launcher, detail: &str) -> bool {
     (launcher.has_cuda_runtime() || launcher == Launcher::Kernel) && detail.contains("the emulated device")
 }

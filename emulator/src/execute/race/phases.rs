@@ -8,7 +8,7 @@ use super::Races;
 /// The largest number of barriers that are told apart. Further ones count as one whose phases are always complete, so
 /// that no race is found where there is none.
 const MAX_BARRIERS: usize = 64;
-/// The key of these further barriers. It is no offset in shared memory.
+/// The key of these further barriers. It cannot be an offset in shared memory.
 const FURTHER: u64 = u64::MAX;
 
 /// For each thread, a tick: its accesses before the tick are ordered before those of a thread that waits.

@@ -19,8 +19,8 @@ const SMALL_USER_COUNT: u32 = 65_519 - SMALL_USER_BASE + 1;
 /// One more than the highest capability number that a 64-bit mask can hold.
 const CAPABILITY_END: u32 = 64;
 
-/// As root with CAP_KILL, changes to the runner's own user. That user owns no files and may not signal other processes, and Linux
-/// counts its processes separately. In any case, gives up all capabilities.
+/// As root with CAP_KILL, switches to a user of the runner's own. That user owns no files and may not signal other
+/// processes, and Linux counts its processes separately. In any case, gives up all capabilities.
 pub(super) fn become_own_user(number: u32) -> Result<Vec<Protection>, ConfineError> {
     if !rustix::process::geteuid().is_root() {
         let detail = "the worker is not root, so runners share its user";

@@ -10,7 +10,7 @@ use super::{ConfineError, ProcessLimit, ResourceLimits, SandboxKind, protection}
 /// Since this version of Linux, RLIMIT_NPROC counts only the user's processes in the same user namespace.
 const COUNTS_PER_NAMESPACE: (u32, u32) = (5, 14);
 
-/// The largest number of pending signals. Each takes memory of Linux, and no program needs this many.
+/// The largest number of pending signals. Each uses memory inside Linux, and no program needs this many.
 const MAX_SIGNALS: u64 = 1024;
 
 /// Sets the limits of a process. A candidate is promised its memory, so it is an error if an inherited limit is lower:
@@ -33,7 +33,7 @@ pub(super) fn apply(limits: &ResourceLimits, kind: SandboxKind) -> Result<Vec<Pr
         // Writing the core dump of a large process may take longer than its run.
         (Resource::Core, 0, "forbidding core dumps"),
         (Resource::Sigpending, MAX_SIGNALS, "limiting pending signals"),
-        // Message queues take memory of Linux, and would outlive the process.
+        // Message queues use memory inside Linux, and would outlive the process.
         (Resource::Msgqueue, 0, "forbidding message queues"),
         // No sandboxed process may get a higher priority than the worker that times it.
         (Resource::Nice, 0, "forbidding a higher priority"),

@@ -229,8 +229,8 @@ impl Timing {
         })
     }
 
-    /// Returns true if a screen says too little, because its blocks are not long beside a hand-off that it does not
-    /// know well. A full profile measures the hand-off better.
+    /// Returns true if a screen says too little, because its blocks are short compared with a hand-off that it does
+    /// not know well. A full profile measures the hand-off better.
     pub(super) fn is_vague(&self) -> bool {
         MAX_VAGUENESS < handoff::factors(&self.by_handoff).1
     }

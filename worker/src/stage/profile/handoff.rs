@@ -65,8 +65,9 @@ pub(super) fn choose(among: Option<Handoff>, measured: Duration, shortest: Optio
     Handoff { least, typical, most: most.min(typical + shortest.saturating_sub(typical) / 2) }
 }
 
-/// The factors, at most and at least 1, by which a speed-up would differ with another hand-off: the medians over the
-/// runners. `by_handoff` has the factor of the shortest and of the longest hand-off for each runner.
+/// Two factors, the first at most 1 and the second at least 1, by which a speed-up would differ with another hand-off:
+/// the medians over the runners. `by_handoff` has the factor of the shortest and of the longest hand-off for each
+/// runner.
 pub(super) fn factors(by_handoff: &[[f64; 2]]) -> (f64, f64) {
     let median = |extreme: fn(f64, f64) -> f64| {
         let mut factors: Vec<f64> =

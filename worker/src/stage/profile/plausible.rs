@@ -75,8 +75,9 @@ pub(super) fn implausible(
     let written = context.recorded.outputs.iter().filter(|output| output.arguments.is_empty());
     let outputs: u64 = written.map(|output| output.tensor.distinct_bytes().get()).sum();
     let most_ms = median(&samples.most_ms);
-    // Every element of the outputs may be compared, so each must be written, those along an expanded axis once. An argument that the call changes does not
-    // count, because a call may change few of its elements. Neither do inputs, of which a kernel may need few elements.
+    // Every element of the outputs may be compared, so each must be written; elements along an expanded axis are one
+    // element. An argument that the call changes does not count, because a call may change few of its elements. Neither
+    // do inputs, because a kernel may need few of their elements.
     let copy_rate = device.and_then(|device| device.copy_rate);
     if too_fast(most_ms, outputs, fastest_write(copy_rate)) {
         let mut detail =

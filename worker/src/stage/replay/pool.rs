@@ -244,7 +244,7 @@ impl<'a, D: Device, S: ConstantReader> Pool<'a, D, S> {
         }
         let grain = self.on.device().grain();
         let allocations = &self.allocations;
-        // An allocation is not larger than its bytes, although it is counted in whole grains.
+        // An allocation is counted in whole grains, but only the bytes that were requested can be used.
         let fits = |buffer: &Buffer| {
             buffer.placed() == whole_grains(bytes, grain)
                 && allocations.get(&buffer.address()).is_some_and(|&allocated| bytes <= allocated)

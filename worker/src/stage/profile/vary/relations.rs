@@ -37,8 +37,8 @@ pub(super) fn of(
             _ => None,
         })
         .collect();
-    // Without inputs of another kind, indices beside other indices vary: otherwise, nothing would vary in a call that only
-    // computes with integers.
+    // If all inputs are indices, they may vary in spite of each other: otherwise, nothing would vary in a call that
+    // computes only with integers.
     let has_others = eligible.iter().any(|input| !is_index(of(input).1.dtype));
     let why = |input: &Eligible| {
         let (parameter, tensor) = of(input);

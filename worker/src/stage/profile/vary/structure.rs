@@ -10,7 +10,7 @@ use crate::judge::element;
 /// tested.
 const SHORTEST_ROW: usize = 3;
 /// The number of elements of the smallest tensors that are tested for few values, and of the smallest parts that are
-/// tested for equality. Smaller ones are equal by chance.
+/// tested for equality. Smaller ones can be equal by chance.
 const SMALLEST: usize = 8;
 /// The largest number of columns that are tested for order.
 const MOST_COLUMNS: usize = 8;
@@ -21,9 +21,9 @@ const NEAR_ONE: f64 = 0.02;
 /// A property of an input's values. In a `Constant` input, all are equal; in a `Mask`, some are negative infinity or the
 /// lowest number. `Sorted`, `Probabilities`, `LogProbabilities` and `UnitRows` hold for every row, `Symmetric`,
 /// `Triangular` and `Dominant` for every matrix. In each row of a `Dominant` matrix, the diagonal element is larger than
-/// all others together, so that systems of equations can be solved accurately. If an input is `Repeated`, most of its
-/// parts (its rows, its columns, or the halves or pairs of each row) are equal to others. `OrderedColumns`: in every row,
-/// the element of one column does not exceed that of another, which is no accident.
+/// all others together, so that systems of equations can be solved accurately. If an input is `Repeated`, at least
+/// half of its parts (its slices along some axis, or the halves or pairs of each row) are equal to others. If it has
+/// `OrderedColumns`, the element of one column does not exceed that of another in any row, and this is no accident.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Structure {
     Constant,
@@ -152,7 +152,7 @@ fn is_repeated(tensor: &Tensor, bytes: &[u8]) -> bool {
                 (digest.rotate_left(13) ^ u32::from_le_bytes(word)).wrapping_mul(0x9e37_79b1)
             });
         }
-        // Empty parts are equal by themselves, as behind the end of a cache.
+        // Parts of zeros are trivially equal, such as the unused end of a cache, so they do not count.
         let mut used: Vec<u32> = digests
             .into_iter()
             .zip(is_zero)

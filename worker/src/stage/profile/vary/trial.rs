@@ -200,9 +200,9 @@ pub(super) fn chosen(
     Variation { variants, sources, names, unvaried, narrowed: false, decision: None }
 }
 
-/// The reason why an entry does not count as varying, although the chosen inputs do: an input keeps its values for lack of
-/// memory, so a kernel could remember what it computes from this input and from others that do not vary. A single table
-/// is an exception if an index varies, because calls then read other rows of it.
+/// The reason why an entry does not count as varying even though the chosen inputs vary: an input keeps its values for
+/// lack of memory, so a kernel could remember what it computes from this input and from others that do not vary. A
+/// single table is an exception if an index varies, because calls then read other rows of it.
 fn kept_for_lack_of_memory(
     recorded: &Recorded,
     task: &ProfileTask,

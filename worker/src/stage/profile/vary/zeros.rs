@@ -67,7 +67,7 @@ impl Zeros {
         bytes.truncate(kept);
     }
 
-    /// The first byte of the run that ends at or behind byte `end`, and contains the byte before it.
+    /// The first byte of the run that contains the byte before `end`; `None` if no run contains it.
     pub(super) fn start_of_tail(&self, end: u64) -> Option<u64> {
         let run = self.0.get(self.0.partition_point(|run| run.end < end))?;
         (run.start < end).then_some(run.start)
