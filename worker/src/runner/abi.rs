@@ -178,7 +178,7 @@ pub(crate) struct Arguments {
     lists: BTreeMap<usize, List>,
     /// For each argument that is a tensor or a list, the object that contains its `DLTensor`.
     owned: Vec<Option<Any>>,
-    /// The memory of the arrays that were passed last.
+    /// The memory of the arrays that were passed.
     arrays: BTreeMap<usize, Vec<u64>>,
     /// Owns the strings that arguments point to.
     _texts: Vec<CString>,
@@ -357,10 +357,10 @@ impl Arguments {
         let mut list: Vec<u8> = words.flat_map(|word| word.to_ne_bytes()).collect();
         list.truncate(*bytes);
         let values = values(*dtype, &list);
-        let mut memory = vec![0; block::array_words(values.len())];
-        let object = Block { base: memory.as_mut_ptr() }.array(&values);
-        self.arrays.insert(index, memory);
-        Some(object)
+        // The same memory in each call, because the candidate may have kept the array.
+        let words = block::array_words(values.len());
+        let memory = self.arrays.entry(index).or_insert_with(|| vec![0; words]);
+        Some(Block { base: memory.as_mut_ptr() }.array(&values))
     }
 
     /// Calls a function with these arguments in the form that it wants. Returns its code, and the value that it returned.

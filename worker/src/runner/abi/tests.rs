@@ -150,12 +150,15 @@ fn refused_arguments_are_passed_as_objects_that_hold_the_same_values() {
         assert!(!adapt(&mut form, &refused(index), &arguments, false), "{index} was tried");
     }
     assert!(!adapt(&mut form, &refused(5), &arguments, false), "there are five arguments");
-    // Each call gets objects with the same number of references.
+    // Each call gets objects with the same number of references, in the same memory.
+    let mut addresses = std::collections::BTreeSet::new();
     for _ in 0..2 {
         arguments.renew(false, std::iter::once(0x2000 as *mut u8));
         // SAFETY: `takes_objects` has the signature and stays within its arguments.
         assert_eq!(unsafe { arguments.call(takes_objects, &form) }.0, 0);
+        addresses.insert(arguments.arrays[&0].as_ptr());
     }
+    assert_eq!(addresses.len(), 1, "a candidate may have kept the array of the first call");
     // A list that is refused as an array becomes an owned tensor.
     let as_array = refused(0).replace("DLTensor*", "ffi.Array");
     assert!(adapt(&mut form, &as_array, &arguments, false));
