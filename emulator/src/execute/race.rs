@@ -1,9 +1,9 @@
 //! Detects races in shared memory: two unordered accesses to the same bytes, at least one of them a write.
 //!
-//! As in PTX, accesses are ordered by barriers (of a block, of a warp, or in shared memory), and by fences, releases and
-//! acquires together with strong accesses. The lock step of a warp's lanes does not order accesses, nor do shuffles and
-//! votes. Writes of the
-//! same value are no race, and neither are two strong or volatile accesses, except volatile ones by lanes of one warp.
+//! As in PTX, accesses are ordered by barriers (of a block, of a warp, or in shared memory), and by fences, releases
+//! and acquires together with strong accesses. The lock step of a warp's lanes does not order accesses, nor do shuffles
+//! and votes. Writes of the same value are no race, and neither are two strong or volatile accesses, except volatile
+//! ones by lanes of one warp.
 //!
 //! Whenever threads are ordered, a counter called the *tick* advances. For each part of shared memory (1, 2 or 4
 //! bytes), the detector remembers the thread, the instruction and the tick of the last write that changed it and of two
