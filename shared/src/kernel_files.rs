@@ -6,12 +6,15 @@
 //! Headers are found by a text search for `#include "NAME"` and `#include_next "NAME"` in the sources and in headers
 //! already found. The search ignores conditions, so it also follows lines that the compiler would skip.
 
+mod includes;
+
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Component, Path, PathBuf};
 
+use self::includes::each_include;
 use crate::language::{Language, Toolchain};
 use crate::units::Bytes;
 
@@ -24,8 +27,6 @@ const MAX_HEADERS: usize = 256;
 const MAX_HEADER_BYTES: Bytes = Bytes::mib(8);
 /// The largest total size of a candidate's sources and headers.
 pub const MAX_BYTES: Bytes = Bytes::mib(64);
-/// A longer line is searched only up to this length.
-const MAX_LINE_BYTES: u64 = 4096;
 
 /// A file of a candidate, and its relative path among the copies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,6 +62,22 @@ pub enum LeftOutReason {
     NoHeader,
     #[error("at most {MAX_HEADERS} headers with a total of {MAX_HEADER_BYTES} are copied")]
     TooMany,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{} is a link to {}, whose name has another suffix; copy the file, or link to one with the same suffix",
+    name.display(),
+    target.display()
+)]
+struct MisleadingLink {
+    name: PathBuf,
+    target: PathBuf,
+}
+
+/// Returns true if the candidate's author could cause the error by making a link.
+pub fn is_misleading_link(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|error| error.is::<MisleadingLink>())
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -112,18 +129,35 @@ impl KernelFiles {
     }
 }
 
-/// Opens a regular file. Opening or reading anything else could block forever.
-fn open_regular(path: &Path) -> io::Result<File> {
-    let nonblocking = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0);
-    let file = File::options().read(true).custom_flags(nonblocking).open(path)?;
+/// Opens a candidate's file, which must be a regular file or a link to one. Opening or reading anything else could block
+/// forever. The error is a `MisleadingLink` if the link leads to another kind of file.
+pub fn open(path: &Path) -> io::Result<File> {
+    let target = fs::canonicalize(path)?;
+    if !may_link_to(path, &target) {
+        let name = path.file_name().unwrap_or_default().into();
+        return Err(io::Error::other(MisleadingLink { name, target }));
+    }
+    // The name was checked, so the file must not be a link by now.
+    let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
+    let flags = i32::try_from(flags.bits()).unwrap_or(0);
+    let file = File::options().read(true).custom_flags(flags).open(target)?;
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
+}
+
+/// A compiler quotes what it cannot compile, and its messages go to the candidate's author. So a link must not make any
+/// file of this machine look like a source.
+fn may_link_to(path: &Path, target: &Path) -> bool {
+    path.extension() == target.extension()
+        || (is_header(path) && is_header(target))
+        // Names of libraries often end in a version. No message quotes a library.
+        || Language::of_path(path) == Some(Language::So)
 }
 
 /// Copies a file of at most `room` bytes. Returns the room that is left, or `None` if the file does not fit.
 fn copy(from: &Path, to: &Path, room: u64) -> Result<Option<u64>, CopyError> {
     let read = |source| CopyError::Read { path: from.to_owned(), source };
     let write = |source| CopyError::Write { path: to.to_owned(), source };
-    let source = open_regular(from).map_err(read)?;
+    let source = open(from).map_err(read)?;
     if let Some(parent) = to.parent() {
         fs::create_dir_all(parent).map_err(write)?;
     }
@@ -188,7 +222,7 @@ impl Search {
     fn run(&mut self) {
         while let Some(file) = self.to_read.pop() {
             // Copying the file will fail and report it.
-            let Ok(text) = open_regular(&file.path) else { continue };
+            let Ok(text) = open(&file.path) else { continue };
             let _ = each_include(text, &mut |name| self.consider(&file, name));
         }
     }
@@ -208,9 +242,8 @@ impl Search {
         if self.seen.contains(&relative) {
             return;
         }
-        // The target of a link counts, because a link could make any file look like a header.
-        let real = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
-        if !metadata.is_file() || !is_header(&relative) || !is_header(&real) {
+        let target = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+        if !metadata.is_file() || !is_header(&relative) || !is_header(&target) {
             return self.leave_out(name, LeftOutReason::NoHeader);
         }
         let bytes = self.bytes.saturating_add(metadata.len());
@@ -236,44 +269,6 @@ fn is_header(path: &Path) -> bool {
     path.extension()
         .and_then(|suffix| suffix.to_str())
         .is_some_and(|suffix| HEADER_SUFFIXES.contains(&suffix))
-}
-
-/// Passes every quoted name after an `#include` to `take`.
-fn each_include(text: File, take: &mut dyn FnMut(&str)) -> io::Result<()> {
-    let mut text = BufReader::new(text);
-    let mut line = Vec::new();
-    let mut at_start = true;
-    loop {
-        line.clear();
-        if text.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', &mut line)? == 0 {
-            return Ok(());
-        }
-        if at_start && let Some(name) = included(&String::from_utf8_lossy(&line)) {
-            take(name);
-        }
-        at_start = line.ends_with(b"\n");
-    }
-}
-
-/// A byte order mark, which an editor may write to the beginning of a file.
-const BYTE_ORDER_MARK: char = '\u{feff}';
-
-fn included(line: &str) -> Option<&str> {
-    let line = line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line);
-    let directive = after_space(after_space(line).strip_prefix('#')?);
-    let words = ["include_next", "include", "import"];
-    let rest = words.iter().find_map(|word| directive.strip_prefix(word))?;
-    let (name, _) = after_space(rest).strip_prefix('"')?.split_once('"')?;
-    (!name.is_empty()).then_some(name)
-}
-
-/// What follows space and comments at the beginning of a line.
-fn after_space(text: &str) -> &str {
-    let mut text = text.trim_start();
-    while let Some((_, rest)) = text.strip_prefix("/*").and_then(|comment| comment.split_once("*/")) {
-        text = rest.trim_start();
-    }
-    text
 }
 
 /// Joins `name` to `folder`, which is relative to the root. `None` if the result is outside the root.
@@ -378,25 +373,6 @@ mod tests {
     }
 
     #[test]
-    fn include_is_found_behind_marks_comments_and_bytes_that_are_not_utf_8() {
-        for text in [
-            "\u{feff}#include \"x.h\"\n".as_bytes(),
-            b"#include \"x.h\" /* f\xfcr */\n",
-            b"/* a */ /* b */ # /**/ include /* c */ \"x.h\"\n",
-            b"#import \"x.h\"\n",
-        ] {
-            let mut found = Vec::new();
-            let mut file = tempfile::tempfile().expect("a file");
-            io::Write::write_all(&mut file, text).expect("written");
-            io::Seek::rewind(&mut file).expect("rewound");
-            each_include(file, &mut |name| found.push(name.to_owned())).expect("readable");
-            assert_eq!(found, ["x.h"], "{}", String::from_utf8_lossy(text));
-        }
-        assert_eq!(included("/* #include \"x.h\"\n"), None);
-        assert_eq!(included("#include <x.h>\n"), None);
-    }
-
-    #[test]
     fn included_files_that_are_outside_or_not_headers_are_left_out() {
         let outside = "op/entry_000000.pt";
         let folder = Folder::with(&[
@@ -427,6 +403,37 @@ mod tests {
             ("../k/x.h", Outside),
         ];
         assert_eq!(left_out(&files), expected);
+    }
+
+    #[test]
+    fn link_to_another_kind_of_file_is_not_opened() {
+        let folder =
+            Folder::with(&[("secret", "root:x"), ("k.c", ""), ("k.h", ""), ("k.so.1.2", ""), ("k.py", "")]);
+        let link = |name: &str, target: &str| {
+            let path = folder.path(name);
+            std::os::unix::fs::symlink(folder.path(target), &path).expect("a link");
+            path
+        };
+        for (name, target) in [("a.c", "k.c"), ("b.hpp", "k.h"), ("c.so", "k.so.1.2"), ("d.py", "d2.py")] {
+            let path = link(name, target);
+            if target == "d2.py" {
+                link("d2.py", "k.py");
+            }
+            open(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
+        }
+        for (name, target) in
+            [("e.c", "secret"), ("f.c", "k.py"), ("g.py", "secret"), ("h.h", "secret"), ("i.c", "e.c")]
+        {
+            let error = open(&link(name, target)).expect_err(name);
+            assert!(is_misleading_link(&error), "{name}: {error}");
+        }
+        assert!(!is_misleading_link(&open(&folder.path("none.c")).expect_err("no file")));
+        let files = folder.find(&["e.c"]);
+        let copy = tempfile::tempdir().expect("a folder");
+        let copied = files.copy_to(copy.path(), MAX_BYTES);
+        assert!(matches!(copied, Err(CopyError::Read { source, .. }) if is_misleading_link(&source)));
+        let (path, _) = crate::digest::of_files(&files).expect_err("no digest");
+        assert_eq!(path, folder.path("e.c"));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use opt_shared::folder::{make_folder, remove_tree};
 use opt_shared::ids::LeaseId;
-use opt_shared::kernel_files::{CopyError, KernelFiles, MAX_BYTES};
+use opt_shared::kernel_files::{self, CopyError, KernelFiles, MAX_BYTES};
 use opt_shared::language::ArtifactKind;
 use opt_shared::message::{BuildTask, KillReason};
 use opt_shared::outcome::{Built, Head, Status};
@@ -96,9 +96,10 @@ fn build_in(
             Ok(copies) => copies,
             Err(CopyError::Write { path, source }) => return Err(file("copying to", &path)(source)),
             Err(error) => {
-                // The file may be readable later, so the candidate is not to blame.
-                let unread = matches!(error, CopyError::Read { .. });
-                let status = if unread { Status::InfraError } else { Status::CompileError };
+                let status = match &error {
+                    CopyError::Read { source, .. } => status_if_unread(source),
+                    CopyError::TooLarge { .. } | CopyError::Write { .. } => Status::CompileError,
+                };
                 head.end_as(status, opt_shared::causes::chain(&error));
                 return Ok(built);
             }
@@ -108,7 +109,7 @@ fn build_in(
     match opt_shared::digest::of_files(&built_from) {
         Ok(digest) => built.source_digest = digest,
         Err((path, error)) => {
-            head.end_as(Status::InfraError, format!("cannot read {}: {error}", path.display()));
+            head.end_as(status_if_unread(&error), format!("cannot read {}: {error}", path.display()));
             return Ok(built);
         }
     }
@@ -117,7 +118,7 @@ fn build_in(
             head.end_as(Status::Passed, if by.is_some() { "not compiled" } else { "prebuilt" });
             built.compiler = by;
             let kind = task.source.language.kind().artifact;
-            let source = fs::File::open(&artifact).map_err(file("opening", &artifact))?;
+            let source = kernel_files::open(&artifact).map_err(file("opening", &artifact))?;
             keep_for(task, source, &artifact, kind, head, &mut built)?;
         }
         Recipe::Run(step) => compile(link, lease, task, &step, &folders, head, &mut built)?,
@@ -129,6 +130,12 @@ fn build_in(
         }
     }
     Ok(built)
+}
+
+/// The status of a candidate with a file that cannot be read. The file may be readable later, so the candidate is to
+/// blame only for a link.
+fn status_if_unread(error: &std::io::Error) -> Status {
+    if kernel_files::is_misleading_link(error) { Status::CompileError } else { Status::InfraError }
 }
 
 /// Stores an artifact, unless it exceeds the limit on its own size or on the total size of the run's artifacts.
