@@ -67,11 +67,11 @@ pub enum LeftOutReason {
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{} is a link to {}, whose name has another suffix; copy the file, or link to one with the same suffix",
-    name.display(),
+    file.display(),
     target.display()
 )]
 struct MisleadingLink {
-    name: PathBuf,
+    file: PathBuf,
     target: PathBuf,
 }
 
@@ -134,8 +134,8 @@ impl KernelFiles {
 pub fn open(path: &Path) -> io::Result<File> {
     let target = fs::canonicalize(path)?;
     if !may_link_to(path, &target) {
-        let name = path.file_name().unwrap_or_default().into();
-        return Err(io::Error::other(MisleadingLink { name, target }));
+        let file = path.file_name().unwrap_or_default().into();
+        return Err(io::Error::other(MisleadingLink { file, target }));
     }
     // The name was checked, so the file must not be a link by now.
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;

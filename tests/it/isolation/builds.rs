@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use opt_tests::python::python_with;
 use opt_tests::users::{User, set_mode, users};
 use opt_tests::{Outcome, Scenario, Summary};
 
@@ -197,4 +198,44 @@ fn one_kernel(scenario: &Scenario, settings: &[&str]) -> (Outcome, String, Strin
     let text = |field: &str| candidate[field].as_str().unwrap_or_default().to_owned();
     let (status, detail) = (text("status"), text("detail"));
     (outcome, status, detail)
+}
+
+/// Compilers and interpreters quote what they cannot read.
+#[test]
+fn source_may_be_a_link_to_another_source_but_not_to_any_file() {
+    let scenario = scenario();
+    scenario.write("secrets/password", "correct horse\n");
+    let link = |target: &str, name: &str| {
+        std::os::unix::fs::symlink(target, scenario.path().join("kernels").join(name)).expect("a link");
+    };
+    link("good.c", "linked.c");
+    let leaks = ["leak.c", "leak.cpp", "leak.py"];
+    for name in leaks {
+        link("../secrets/password", name);
+    }
+    link("/proc/self/environ", "environ.c");
+    let python = python_with("torch", "torch");
+    let mut plan = format!(
+        "[run]\nstages = [\"build\", \"verify\"]\n[build]\nlibraries = [\"m\"]\npython = {:?}\n\
+         [[job]]\nname = \"job\"\ncaptures = \"captures\"\n",
+        python.as_deref().unwrap_or(Path::new("python3"))
+    );
+    for name in leaks.iter().chain(&["linked.c", "environ.c"]) {
+        plan += &format!("[[job.candidate]]\nname = {name:?}\nsources = [\"kernels/{name}\"]\n");
+    }
+    let run = run_as(User::Own, &scenario, &plan);
+    assert_eq!(run.candidate("linked.c")["status"], "PASSED", "{run}");
+    for name in leaks.iter().chain(&["environ.c"]) {
+        let candidate = run.candidate(name);
+        // Without torch, the build of a kernel in Python ends before the file is opened.
+        let status = candidate["status"].as_str().unwrap_or_default();
+        assert!(["COMPILE_ERROR", "INFRA_ERROR"].contains(&status), "{name}: {candidate}\n{run}");
+        assert!(!candidate.to_string().contains("horse"), "{name}: {candidate}");
+    }
+    for name in ["leak.c", "leak.cpp", "environ.c"] {
+        let candidate = run.candidate(name);
+        let detail = candidate["detail"].as_str().unwrap_or_default();
+        assert_eq!(candidate["status"], "COMPILE_ERROR", "{name}: {candidate}\n{run}");
+        assert!(detail.contains("whose name has another suffix"), "{name}: {detail}");
+    }
 }

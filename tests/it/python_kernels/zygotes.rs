@@ -129,7 +129,8 @@ fn expect_pass_while(what: &str, mut find: impl FnMut(&[Process]) -> bool) {
     let text = std::fs::read_to_string(data("kernels/python/returns.py")).expect("a kernel of the tests");
     let names = ["first", "second"];
     for name in names {
-        scenario.write(&format!("kernels/{name}.py"), format!("import time\n{text}\n\ntime.sleep(4)\n"));
+        let checks = "import linecache, time\n\nassert \"rehearsal.py\" not in linecache.cache\n";
+        scenario.write(&format!("kernels/{name}.py"), format!("{checks}{text}\n\ntime.sleep(4)\n"));
     }
     let kernels = scenario.path().join("kernels");
     scenario.write("plan.toml", plan_of(&kernels, &python, STAGES, &names, ENTRY));

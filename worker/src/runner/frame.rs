@@ -44,8 +44,10 @@ pub enum ToRunner {
     Entry(EntrySetup),
     /// Become a compiler. No other frame is sent.
     Compile(crate::runner::compiler::CompileOrder),
-    /// Everything is mapped: lock down, load, serve.
+    /// Everything is mapped: lock down.
     Begin,
+    /// The locked-down runner is watched: load the candidate, and serve calls.
+    Load,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -184,8 +184,8 @@ fn prepare(
                 arity = (entry.arguments.len(), passed.count());
                 calls.extend(entry.call.map(|call| (call, entry.arguments.len())));
             }
-            (ToRunner::Setup(_) | ToRunner::Compile(_), _) => {
-                return Err(failure("the worker sent a second setup, or a compile order"));
+            (ToRunner::Setup(_) | ToRunner::Compile(_) | ToRunner::Load, _) => {
+                return Err(failure("the worker sent a frame that does not belong before the lock-down"));
             }
         }
     }
@@ -205,6 +205,9 @@ fn prepare(
     }
     fault::report_faults_in(page, watched);
     send_reply(socket, &Reply::Locked { protections: lines.join("\n") })?;
+    let (ToRunner::Load, _) = receive_from_worker(socket)? else {
+        return Err(failure("the worker did not order the candidate to be loaded"));
+    };
     let given = LoadInputs { artifact, libraries, interpreter, calls, arity };
     let loaded = load::load(&setup, given, page).map_err(|text| Ending::Reply(Reply::LoadFailed { text }))?;
     for (entry, this) in entries.iter_mut().zip(&loaded.entries) {

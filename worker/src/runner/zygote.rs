@@ -104,6 +104,9 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
             &format!("importing torch left {threads} threads, and only one survives a clone"),
         );
     }
+    if let Err(text) = interpreter.rehearse() {
+        return failure(socket, &format!("the interpreter cannot run a kernel: {text}"));
+    }
     let mut huge_pages = HugePages::of_this_process();
     let mut answer = FromZygote::Ready;
     let mut pidfd: Option<OwnedFd> = None;
@@ -144,9 +147,13 @@ fn wait(socket: BorrowedFd<'static>, interpreter: Interpreter) -> i32 {
             Ok(Sibling::Copy) => {
                 move_to_final_numbers(descriptors);
                 rename_to_runner();
-                if start == Start::WhenWoken && wait_to_be_woken(socket).is_err() {
-                    // The worker has closed the socket: it is gone, or needs no copy.
-                    return 0;
+                if start == Start::WhenWoken {
+                    // Without a rehearsal, the candidate starts more slowly.
+                    let _ = interpreter.rehearse();
+                    if wait_to_be_woken(socket).is_err() {
+                        // The worker has closed the socket: it is gone, or needs no copy.
+                        return 0;
+                    }
                 }
                 return serve::begin(Some(interpreter));
             }

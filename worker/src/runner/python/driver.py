@@ -405,6 +405,9 @@ def flat(entry):
 class Driver:
     """The object whose methods the runner calls."""
 
+    def rehearse(self):
+        return rehearse(self)
+
     def load(self, source, name, symbol, threads, graphs, entries):
         """Loads a candidate for these entries. If no module is named, it is the recorded function, or its compiled calls if there are `graphs`.
 

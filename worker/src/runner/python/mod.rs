@@ -22,7 +22,8 @@ pub(super) use self::calls::{load, plan, run, take_raised};
 use super::frame::Python;
 use super::loader::loader_error;
 
-const DRIVER: &str = concat!(include_str!("recorded_call.py"), include_str!("driver.py"));
+const DRIVER: &str =
+    concat!(include_str!("recorded_call.py"), include_str!("rehearsal.py"), include_str!("driver.py"));
 
 /// The process's interpreter, ready to load a candidate. It lives as long as the process.
 #[derive(Clone, Copy)]
@@ -33,6 +34,28 @@ pub(super) struct Interpreter {
 }
 
 impl Interpreter {
+    /// Loads and calls a small module of our own. What later loads and calls need is then in memory.
+    pub(super) fn rehearse(self) -> Result<(), String> {
+        let Self { api, driver } = self;
+        // SAFETY: the lock has been held since `ready`. No null pointer is passed on, and no object is released twice.
+        unsafe {
+            let method = (api.attribute)(driver, c"rehearse".as_ptr());
+            let answer = if method.is_null() {
+                std::ptr::null_mut()
+            } else {
+                (api.call)(method, std::ptr::null(), 0, std::ptr::null_mut())
+            };
+            if answer.is_null() {
+                (api.forget_error)();
+                return Err("it cannot call a function of this program".to_owned());
+            }
+            let error = if answer == api.none { None } else { api.read(answer) };
+            (api.release)(method);
+            (api.release)(answer);
+            error.map_or(Ok(()), Err)
+        }
+    }
+
     /// Copies this process with `clone`, and runs the interpreter's fork hooks: one before it, and one after it on each
     /// side. `is_copy` tells the sides apart.
     ///

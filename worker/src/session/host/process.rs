@@ -150,10 +150,8 @@ impl Runner {
         }
     }
 
-    /// Lets the runner lock itself down and load the candidate. `timeout` limits the loading, and starts when the
-    /// runner reports that it is locked down.
+    /// Lets the runner lock itself down and, once it is watched, load the candidate. `timeout` limits the loading.
     pub(crate) fn begin(&mut self, link: &Link, timeout: Duration) -> Result<Response<Loaded>, RunnerError> {
-        link.wait_watched(self.handle.pid())?;
         self.send(&ToRunner::Begin, &[])?;
         let mut limit = Timeout::of(self.handle.pid(), SETUP_TIMEOUT);
         let mut slice = FIRST_SLICE;
@@ -166,12 +164,15 @@ impl Runner {
                 Ok(Some(Reply::Locked { protections })) if !locked => {
                     locked = true;
                     self.locked = true;
-                    limit = Timeout::of(self.handle.pid(), timeout);
                     link.enforced(|| {
                         let mut all = self.handle.protections().to_vec();
                         all.extend(protections.lines().filter_map(Protection::from_line));
                         all
                     })?;
+                    // The move into a control group takes as long as the lock-down, so they run at the same time.
+                    link.wait_watched(self.handle.pid())?;
+                    self.send(&ToRunner::Load, &[])?;
+                    limit = Timeout::of(self.handle.pid(), timeout);
                 }
                 Ok(Some(Reply::Failed { text })) if !locked => return Err(RunnerError::Setup { text }),
                 Ok(Some(Reply::Loaded { has_plan, returned })) if locked => {
