@@ -103,6 +103,16 @@ impl Group {
         self.folders().try_for_each(|folder| put(folder, "cgroup.procs", &pid.to_string()))
     }
 
+    /// Stops all members at once, and processes that they have started meanwhile. In version 1, does nothing: a frozen
+    /// member would die only once it is thawed, and the supervisor may be killed before it can thaw the group. In
+    /// version 2, this fails before Linux 5.2.
+    pub(super) fn freeze(&self) -> Result<(), CgroupError> {
+        match self {
+            Self::Two { folder } => put(folder, "cgroup.freeze", "1"),
+            Self::One { .. } => Ok(()),
+        }
+    }
+
     /// Kills all members. In version 2, this fails before Linux 5.14.
     pub(super) fn kill(&self) -> Result<(), CgroupError> {
         match self {

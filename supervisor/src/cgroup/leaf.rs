@@ -33,6 +33,11 @@ impl Leaf {
         self.group.enter(pid)
     }
 
+    /// Stops all members at once, where a stopped group can still be killed (version 2, since Linux 5.2).
+    pub fn freeze(&self) -> Result<(), CgroupError> {
+        self.group.freeze()
+    }
+
     /// Kills all members. In version 2, this fails before Linux 5.14, and the caller must then send signals.
     pub fn kill(&self) -> Result<(), CgroupError> {
         self.group.kill()
@@ -119,6 +124,19 @@ mod tests {
         // No member can start a process while the members are killed.
         let pids = std::fs::read_to_string(folder.path().join("pids/leaf/pids.max")).expect("written");
         assert_eq!(pids, "0");
+    }
+
+    #[test]
+    fn only_groups_of_version_2_are_frozen() {
+        let folder = tempfile::tempdir().expect("folder");
+        for (group, leaf) in leaves(folder.path()) {
+            leaf.freeze().expect("freezes");
+            let written: Vec<String> = group
+                .folders()
+                .filter_map(|folder| std::fs::read_to_string(folder.join("cgroup.freeze")).ok())
+                .collect();
+            assert_eq!(written, vec!["1"; usize::from(matches!(group, Group::Two { .. }))], "{group:?}");
+        }
     }
 
     #[test]

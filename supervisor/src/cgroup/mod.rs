@@ -14,8 +14,9 @@
 //! Where version 2 lacks the controllers, version 1 is used. There, each controller has its own tree of groups, so a
 //! leaf has a folder in two trees. Groups with members can have children, so supervisor and workers stay where they
 //! are, and the group `home` only marks a live run. A group of version 1 cannot be killed as a whole, so its limit on
-//! processes is set to 0, and then each member is killed. The group is not frozen first, because a frozen process dies
-//! only once it is thawed, and the supervisor may be killed before it can thaw the group.
+//! processes is set to 0, and then each member is killed. Only groups of version 2 are frozen until the reason for a kill
+//! is recorded. In version 1, a frozen process dies only once it is thawed, and the supervisor may be killed before it can
+//! thaw the group.
 
 mod group;
 mod leaf;

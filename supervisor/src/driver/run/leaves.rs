@@ -185,6 +185,14 @@ impl Leaves {
         }
     }
 
+    /// Stops a runner and everything that it started, if it has a leaf that can be stopped as a whole. The caller also
+    /// signals it. If this fails, the signals alone have to do.
+    pub fn freeze(&self, worker: WorkerId, pid: u32) {
+        if let Some(leaf) = self.leaves.get(&(worker, pid)) {
+            let _ = leaf.freeze();
+        }
+    }
+
     /// Kills a runner and everything that it started, if it has a leaf. The caller also signals it through its pidfd.
     pub fn kill(&mut self, worker: WorkerId, pid: u32) {
         if let Some(leaf) = self.leaves.get(&(worker, pid)) {

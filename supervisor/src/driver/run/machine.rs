@@ -148,6 +148,7 @@ impl Machine {
 
     /// Stops a runner, or a compiler with everything that it started, until the reason for its kill is recorded.
     pub(crate) fn halt_runner(&mut self, worker: WorkerId, pid: u32) {
+        self.leaves.freeze(worker, pid);
         self.pool.halt_runner(worker, pid);
         halt_descendants(pid, || self.sampler.descendants_of(Process::Runner(worker, pid)));
     }
