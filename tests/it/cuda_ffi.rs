@@ -51,6 +51,12 @@ fn expect_verdicts(
         );
         outcome.expect(detail.contains(says), format_args!("{name}: {detail:?} contains {says:?}"));
         outcome.expect_equal(it["tier"].as_str(), Some("C"), format_args!("{name}'s tier"));
+        let returned = it["verify"]["output"] == "returned";
+        outcome.expect_equal(
+            returned,
+            name.starts_with("RETURNS"),
+            format_args!("{name} returns its output"),
+        );
     }
 }
 
@@ -68,6 +74,12 @@ fn launchers_with_the_cpp_interface_of_tvm_ffi_end_as_expected() {
     let Some(folder) = real_library() else { return };
     let scenario = Scenario::create();
     let source = data("kernels/ffi/relu_typed.cu");
-    let launchers = [LAUNCHERS.as_slice(), &[("OWNED", "PASSED", "")]].concat();
+    let others = [
+        ("OWNED", "PASSED", ""),
+        ("RETURNS", "PASSED", ""),
+        ("RETURNS_HOST", "RUNTIME_ERROR", "is on a device of DLPack's type 1, expected CUDA"),
+        ("RETURNS_FREED", "RUNTIME_ERROR", "cannot be read on the device: invalid value: "),
+    ];
+    let launchers = [LAUNCHERS.as_slice(), &others].concat();
     expect_verdicts(&scenario, &source, &[folder.join("include")], &folder.join("lib"), &launchers);
 }

@@ -1,12 +1,13 @@
 //! Outputs that a function built with tvm-ffi returns as tensors, instead of writing the tensors that are passed.
 //!
-//! They are read and copied in the candidate's process, so a bad pointer crashes only the candidate. The layouts follow
-//! tvm-ffi's `c_api.h`.
+//! They are read and copied in the candidate's process, so a bad pointer crashes only the candidate. Tensors on the
+//! emulated device are read through it, so a bad address of the device is an error. The layouts follow tvm-ffi's
+//! `c_api.h`.
 
 use std::ffi::{CStr, c_void};
 
 use super::abi::objects::{Object, Sequence};
-use super::abi::{Any, DataType, DlTensor, ON_CPU, type_index};
+use super::abi::{Any, DataType, DlTensor, ON_CPU, ON_CUDA, type_index};
 use super::frame::WireOutput;
 use super::loader::find_function;
 use super::strided_copy::StridedCopy;
@@ -29,19 +30,28 @@ impl Expected {
     }
 }
 
+/// Where the tensors must be.
+#[derive(Clone, Copy)]
+pub(super) enum Place {
+    Host,
+    /// On the emulated device. The function reads its memory at an address.
+    Device(fn(u64, &mut [u8]) -> Result<(), String>),
+}
+
 /// Takes the tensors that the functions of a library return.
 pub(super) struct ReturnedTensors {
     release: Option<Release>,
+    place: Place,
 }
 
 impl ReturnedTensors {
     /// `library` is a handle of `dlopen`.
-    pub(super) fn of(library: *mut c_void) -> Self {
+    pub(super) fn of(library: *mut c_void, place: Place) -> Self {
         const NAME: &CStr = c"TVMFFIObjectDecRef";
         let address = find_function(library, NAME);
         // SAFETY: the public ABI gives this signature to the function of this name.
         let function = |address| unsafe { std::mem::transmute::<*mut c_void, Release>(address) };
-        Self { release: address.map(function) }
+        Self { release: address.map(function), place }
     }
 
     /// Copies the tensors of a returned value to their outputs, and releases the value. The error begins with its kind.
@@ -55,7 +65,7 @@ impl ReturnedTensors {
         outputs: impl Iterator<Item = (&'a Expected, *mut u8)> + Clone,
     ) -> Result<(), String> {
         // SAFETY: the caller's promise.
-        let copied = unsafe { copy_all(value, outputs) };
+        let copied = unsafe { copy_all(value, outputs, self.place) };
         if let Some(release) = self.release.filter(|_| type_index::FIRST_OBJECT <= value.type_index) {
             // SAFETY: an object, which the function gave away with its reference.
             unsafe { release(value.payload.pointer) };
@@ -70,6 +80,7 @@ impl ReturnedTensors {
 unsafe fn copy_all<'a>(
     value: &Any,
     outputs: impl Iterator<Item = (&'a Expected, *mut u8)> + Clone,
+    place: Place,
 ) -> Result<(), String> {
     // SAFETY: the type index says what the payload is.
     let values = unsafe {
@@ -93,7 +104,8 @@ unsafe fn copy_all<'a>(
             return Err(rejected(("Raised", "is not a `Tensor`".to_owned())));
         }
         // SAFETY: an object of this type is followed by its tensor, which lives until the value is released.
-        unsafe { copy_tensor(&*object_body::<DlTensor>(value), expected, target) }.map_err(rejected)?;
+        unsafe { copy_tensor(&*object_body::<DlTensor>(value), expected, target, place) }
+            .map_err(rejected)?;
     }
     Ok(())
 }
@@ -115,9 +127,14 @@ unsafe fn copy_tensor(
     tensor: &DlTensor,
     expected: &Expected,
     target: *mut u8,
+    place: Place,
 ) -> Result<(), (&'static str, String)> {
-    if tensor.device.kind != ON_CPU {
-        let text = format!("is on a device of DLPack's type {}, expected the CPU", tensor.device.kind);
+    let (kind, name) = match place {
+        Place::Host => (ON_CPU, "the CPU"),
+        Place::Device(_) => (ON_CUDA, "CUDA"),
+    };
+    if tensor.device.kind != kind {
+        let text = format!("is on a device of DLPack's type {}, expected {name}", tensor.device.kind);
         return Err(("Raised", text));
     }
     if tensor.dtype != expected.dtype {
@@ -142,10 +159,27 @@ unsafe fn copy_tensor(
         return Ok(());
     }
     let row_major = row_major(shape);
-    let copy = StridedCopy::new(expected.dtype, shape, stride.unwrap_or(&row_major), &expected.stride);
+    let stride = stride.unwrap_or(&row_major);
     let offset = usize::try_from(tensor.byte_offset).unwrap_or(0);
+    let data = tensor.data.cast::<u8>().wrapping_add(offset);
+    let copy = StridedCopy::new(expected.dtype, shape, stride, &expected.stride);
+    // The bytes that were read from the device, and the index of the first element's.
+    let (bytes, first) = match place {
+        Place::Host => (Vec::new(), None),
+        Place::Device(read) => {
+            let (before, length) = span(shape, stride, expected.dtype.bytes())
+                .ok_or_else(|| ("Raised", "has strides that lead out of every memory".to_owned()))?;
+            let unread = |text: String| ("Raised", format!("cannot be read on the device: {text}"));
+            let mut bytes = Vec::new();
+            bytes.try_reserve_exact(length).map_err(|error| unread(error.to_string()))?;
+            bytes.resize(length, 0);
+            read((data.addr() as u64).wrapping_sub(before as u64), &mut bytes).map_err(unread)?;
+            (bytes, Some(before))
+        }
+    };
+    let source = first.map_or(data.cast_const(), |first| bytes.as_ptr().wrapping_add(first));
     // SAFETY: both have all elements, and the checks above have shown that they agree in number and size.
-    match unsafe { copy.run(tensor.data.cast::<u8>().wrapping_add(offset), target) } {
+    match unsafe { copy.run(source, target) } {
         None => Ok(()),
         Some(axis) => Err((
             "IncorrectNumerical",
@@ -154,6 +188,19 @@ unsafe fn copy_tensor(
             ),
         )),
     }
+}
+
+/// The number of bytes before the first element that a tensor with at least one element spans, and their number in
+/// total. `None` if it is too large for an address.
+fn span(shape: &[i64], stride: &[i64], element: usize) -> Option<(usize, usize)> {
+    let (mut before, mut after) = (0_i64, 0_i64);
+    for (size, stride) in shape.iter().zip(stride) {
+        let last = size.checked_sub(1)?.checked_mul(*stride)?;
+        let side = if last < 0 { &mut before } else { &mut after };
+        *side = side.checked_add(last.checked_abs()?)?;
+    }
+    let bytes = |elements: i64| usize::try_from(elements).ok()?.checked_mul(element);
+    Some((bytes(before)?, bytes(before.checked_add(after)?.checked_add(1)?)?))
 }
 
 fn row_major(shape: &[i64]) -> Vec<i64> {
@@ -203,7 +250,7 @@ mod tests {
         let expected: Vec<Expected> = outputs.iter().map(expected).collect();
         let mut memory = vec![[9.0_f32; 4]; outputs.len()];
         let addresses: Vec<*mut u8> = memory.iter_mut().map(|it| it.as_mut_ptr().cast()).collect();
-        let tensors = ReturnedTensors { release: None };
+        let tensors = ReturnedTensors { release: None, place: Place::Host };
         // SAFETY: the values of these tests are valid, and no output has more than four elements.
         unsafe { tensors.copy(value, expected.iter().zip(addresses)) }.map(|()| memory)
     }
@@ -266,6 +313,45 @@ mod tests {
         let nothing = Any { type_index: 0, zero_padding: 0, payload: Payload { int: 0 } };
         let error = copied(&nothing, &[(&[2], &[1])]).expect_err("refused");
         assert_eq!(error, "opt.Raised: output 0 that it returned is not a `Tensor`");
+    }
+
+    #[test]
+    fn tensor_on_the_device_is_read_through_it() {
+        /// The device's memory: four floats at address 4096.
+        fn read(address: u64, bytes: &mut [u8]) -> Result<(), String> {
+            let memory: Vec<u8> = [1.0_f32, 2.0, 3.0, 4.0].iter().flat_map(|it| it.to_ne_bytes()).collect();
+            let start = address.checked_sub(4096).and_then(|start| usize::try_from(start).ok());
+            let found = start.and_then(|start| memory.get(start..start + bytes.len()));
+            bytes.copy_from_slice(found.ok_or_else(|| format!("nothing at {address}"))?);
+            Ok(())
+        }
+        let copied = |address: usize, kind: i32, stride: [i64; 2]| {
+            let (mut sizes, mut strides) = ([2, 2], stride);
+            let mut object = returned(&mut [], &mut sizes, Some(&mut strides));
+            object.tensor.data = std::ptr::without_provenance_mut(address);
+            object.tensor.device.kind = kind;
+            let expected = Expected { dtype: FLOAT, shape: vec![2, 2], stride: vec![2, 1] };
+            let mut memory = [9.0_f32; 4];
+            let tensors = ReturnedTensors { release: None, place: Place::Device(read) };
+            let output = (&expected, memory.as_mut_ptr().cast());
+            // SAFETY: a valid value, and an output of four elements.
+            unsafe { tensors.copy(&value(&mut object), std::iter::once(output)) }.map(|()| memory)
+        };
+        assert_eq!(copied(4096, ON_CUDA, [2, 1]), Ok([1.0, 2.0, 3.0, 4.0]));
+        assert_eq!(copied(4096, ON_CUDA, [1, 2]), Ok([1.0, 3.0, 2.0, 4.0]));
+        assert_eq!(copied(4096 + 12, ON_CUDA, [-2, -1]), Ok([4.0, 3.0, 2.0, 1.0]));
+        let error = "opt.Raised: output 0 that it returned ";
+        for (address, kind, stride, expected) in [
+            (4096, ON_CPU, [2, 1], "is on a device of DLPack's type 1, expected CUDA"),
+            (4100, ON_CUDA, [2, 1], "cannot be read on the device: nothing at 4100"),
+            (0, ON_CUDA, [2, 1], "cannot be read on the device: nothing at 0"),
+            (4096, ON_CUDA, [1 << 58, 1], "cannot be read on the device: "),
+            (4096, ON_CUDA, [i64::MIN, 1], "has strides that lead out of every memory"),
+            (4096, ON_CUDA, [i64::MAX, 1], "has strides that lead out of every memory"),
+        ] {
+            let text = copied(address, kind, stride).expect_err("refused");
+            assert!(text.starts_with(&format!("{error}{expected}")), "{text}");
+        }
     }
 
     #[test]

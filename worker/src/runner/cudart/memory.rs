@@ -24,6 +24,11 @@ pub(in crate::runner) fn show_output(data: *mut u8, bytes: usize, index: usize) 
     runtime().show(data, bytes, OUTPUT_PHASE, false, || format!("output {index}"))
 }
 
+/// Reads bytes of the device. The error says why they cannot be read.
+pub(in crate::runner) fn read(address: u64, bytes: &mut [u8]) -> Result<(), String> {
+    runtime().device.read(address, bytes).map_err(|fault| fault.to_string())
+}
+
 impl Runtime {
     /// Returns the device's address of these bytes; null if there are none or the device cannot map them.
     fn show(

@@ -21,7 +21,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use opt_emulator::{Config, Device, Fault, Function, Launch, Limit, LoadError, Module};
 
-pub(super) use self::memory::{show_input, show_output};
+pub(super) use self::memory::{read, show_input, show_output};
 use self::report::CallErrors;
 
 /// The names of the exported functions, one per line. The build script exports them with the prefix `__wrap_`, and

@@ -9,10 +9,11 @@ use opt_shared::language::Launcher;
 use super::{Loaded, Raised};
 use crate::runner::abi::Function;
 use crate::runner::control::{ControlPage, Phase};
+use crate::runner::cudart;
 use crate::runner::ffi_error::RaisedErrors;
 use crate::runner::frame::Setup;
 use crate::runner::loader::loader_error;
-use crate::runner::returned::ReturnedTensors;
+use crate::runner::returned::{Place, ReturnedTensors};
 
 /// Loads the artifact and looks up its functions. The error is the loader's message, or names a missing symbol.
 pub(super) fn load(
@@ -83,8 +84,12 @@ fn open(
     page.phase.store(Phase::Loaded as u32, Ordering::SeqCst);
     let raised = Raised::Library(RaisedErrors::find(handle));
     let may_refuse = matches!(setup.launcher, Launcher::Dlopen | Launcher::CudaRuntime);
-    // Only tensors on the CPU can be taken.
-    let tensors = (setup.launcher == Launcher::Dlopen).then(|| ReturnedTensors::of(handle));
+    let place = match setup.launcher {
+        Launcher::Dlopen => Some(Place::Host),
+        Launcher::CudaRuntime => Some(Place::Device(cudart::read)),
+        _ => None,
+    };
+    let tensors = place.map(|place| ReturnedTensors::of(handle, place));
     Ok((Loaded { run, plan, raised, returned: false, may_refuse, tensors, entries: Vec::new() }, handle))
 }
 
