@@ -132,6 +132,14 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn most_threads_are_those_of_the_side_with_more() {
+        let side = |threads| Samples { threads, ..Samples::default() };
+        assert_eq!(most_threads(&[side(3), side(2)]), 3);
+        assert_eq!(most_threads(&[side(2), side(4)]), 4);
+        assert_eq!(most_threads(&[]), 1, "before the first block");
+    }
+
+    #[test]
     fn block_that_waited_for_more_than_a_fiftieth_of_its_time_was_preempted() {
         assert!(was_preempted(&block(1, 5)));
         assert!(!was_preempted(&block(1, 4)));

@@ -50,6 +50,7 @@ pub(super) fn widened(estimate: Estimate, candidate: &Samples, baseline: &Sample
 
 #[cfg(test)]
 mod tests {
+    use super::super::samples::tests::block;
     use super::*;
 
     /// Blocks of one call, with their times and waits in milliseconds.
@@ -79,6 +80,14 @@ mod tests {
             let found = widened(estimate, &samples(candidate), &samples(baseline));
             assert!((found.ci_low - low).abs() < 1e-9 && (found.ci_high - high).abs() < 1e-9, "{found:?}");
             assert!((found.value - 3.0).abs() < 1e-9);
+        }
+        // Waits do not count if the candidate waits for more than twice the baseline's share of the time.
+        for (waited_us, high) in [(50, 6.0), (51, 3.2)] {
+            let (mut candidate, mut baseline) = (samples(&[(1.0, 0.5)]), samples(&[(3.0, 0.0)]));
+            candidate.add(&block(1, waited_us));
+            baseline.add(&block(1, 25));
+            let found = widened(estimate, &candidate, &baseline);
+            assert!((found.ci_high - high).abs() < 1e-9, "{waited_us}: {found:?}");
         }
         let (none, zero, three) = (samples(&[]), samples(&[(0.0, 0.0)]), samples(&[(3.0, 0.0)]));
         for (candidate, baseline) in [(&none, &none), (&none, &three), (&zero, &zero), (&zero, &three)] {

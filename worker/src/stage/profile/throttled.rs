@@ -120,6 +120,19 @@ mod tests {
     }
 
     #[test]
+    fn shortest_time_is_that_of_one_block() {
+        let times = |elapsed: [u64; 2], handoffs| Timed {
+            elapsed: elapsed.map(Duration::from_micros).to_vec(),
+            handoffs,
+            ..pair([None, None])
+        };
+        for (elapsed, handoffs, shortest) in [([90, 60], 1, 60), ([60, 90], 3, 20), ([60, 90], 0, 60)] {
+            let found = times(elapsed, handoffs).shortest();
+            assert_eq!(found, Some(Duration::from_micros(shortest)), "{elapsed:?} {handoffs}");
+        }
+    }
+
+    #[test]
     fn block_below_three_quarters_of_the_median_clock_is_throttled() {
         let least = least_clock([1980, 1200, 1980, 1965, 1980].into_iter());
         assert_eq!(least, Some(1485.0));
