@@ -18,12 +18,12 @@ use crate::capture::DType;
 use crate::units::Bytes;
 
 const MAGIC: [u8; 8] = *b"optreply";
-/// Increased with every change of the layout, or of the way in which keys are computed.
+/// Incremented whenever the layout changes, or the way in which keys are computed.
 const VERSION: u32 = 1;
 /// The size of the digest at the end, in bytes.
-const SEAL: usize = 32;
-/// The largest allowed file. A file is read as a whole, so its size must be limited. A recorder refuses a step with
-/// which the file would become larger, for example because of many long names.
+const DIGEST_BYTES: usize = 32;
+/// The largest allowed file. A file is read as a whole, so its size must be limited. A recorder refuses a step that
+/// would make the file larger than this, for example because of many long names.
 pub const MAX_FILE_BYTES: u64 = 512 << 20;
 
 /// The size of a recording's file, computed step by step in the same way as [`Recording::encode`] writes it.
@@ -49,7 +49,7 @@ impl FileSize {
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.0 + (MAGIC.len() + 4 + 4 * 4 + SEAL) as u64
+        self.0 + (MAGIC.len() + 4 + 4 * 4 + DIGEST_BYTES) as u64
     }
 }
 
@@ -65,7 +65,7 @@ pub enum RecordingError {
     #[error("{bytes} bytes follow its end")]
     Trailing { bytes: usize },
     #[error("it was changed after it was written: its digest differs")]
-    Seal,
+    DigestDiffers,
     #[error("its header announces {found} {what} (the limit is {limit})")]
     TooMany { what: &'static str, found: u64, limit: usize },
     #[error("{what} {index} {problem}")]
@@ -111,8 +111,8 @@ impl Recording {
             }
             out.extend_from_slice(&it.bytes.get().to_le_bytes());
         }
-        let seal = blake3::hash(&out);
-        out.extend_from_slice(seal.as_bytes());
+        let digest = blake3::hash(&out);
+        out.extend_from_slice(digest.as_bytes());
         out
     }
 
@@ -138,12 +138,12 @@ impl Recording {
             .collect::<Result<Vec<_>, _>>()?;
         let uses = (0..use_count).map(|_| reader.one_use()).collect::<Result<Vec<_>, _>>()?;
         let body = bytes.len() - reader.rest.len();
-        let seal = reader.array::<SEAL>("its digest")?;
+        let digest = reader.array::<DIGEST_BYTES>("its digest")?;
         if !reader.rest.is_empty() {
             return Err(RecordingError::Trailing { bytes: reader.rest.len() });
         }
-        if *blake3::hash(&bytes[..body]).as_bytes() != seal {
-            return Err(RecordingError::Seal);
+        if *blake3::hash(&bytes[..body]).as_bytes() != digest {
+            return Err(RecordingError::DigestDiffers);
         }
         let recording = Self { constants, names, steps, uses };
         recording.check()?;
@@ -196,7 +196,11 @@ impl Recording {
             }
             let epoch = &mut epochs[it.constant as usize];
             if *epoch != it.epoch {
-                return wrong("use", index, "has an epoch other than the next one of its constant");
+                return wrong(
+                    "use",
+                    index,
+                    "has an epoch that is not the number of earlier uses of its constant",
+                );
             }
             *epoch += 1;
         }
@@ -229,14 +233,15 @@ impl Reader<'_> {
         Ok(u64::from_le_bytes(self.array(what)?))
     }
 
-    /// Reads a count. It must not exceed the limit or the number of elements for which bytes remain.
-    fn count(&mut self, what: &'static str, limit: usize, least: usize) -> Result<usize, RecordingError> {
+    /// Reads a count of elements that take at least `min_bytes` each. It must not exceed the limit or the number of
+    /// elements for which bytes remain.
+    fn count(&mut self, what: &'static str, limit: usize, min_bytes: usize) -> Result<usize, RecordingError> {
         let found = self.word(what)?;
         let count = usize::try_from(found).unwrap_or(usize::MAX);
         if limit < count {
             return Err(RecordingError::TooMany { what, found: u64::from(found), limit });
         }
-        if self.rest.len() < count.saturating_mul(least) {
+        if self.rest.len() < count.saturating_mul(min_bytes) {
             return Err(RecordingError::Truncated { what });
         }
         Ok(count)
@@ -245,14 +250,18 @@ impl Reader<'_> {
     fn text(&mut self, what: &'static str, index: usize) -> Result<String, RecordingError> {
         let length = usize::from(u16::from_le_bytes(self.array(what)?));
         if MAX_NAME < length {
-            return Err(RecordingError::Wrong { what, index, problem: "has a text of more than 1024 bytes" });
+            return Err(RecordingError::Wrong {
+                what,
+                index,
+                problem: "has a string longer than 1024 bytes",
+            });
         }
         let (taken, rest) = self.rest.split_at_checked(length).ok_or(RecordingError::Truncated { what })?;
         self.rest = rest;
         String::from_utf8(taken.to_vec()).map_err(|_| RecordingError::Wrong {
             what,
             index,
-            problem: "has a text that is not UTF-8",
+            problem: "has a string that is not valid UTF-8",
         })
     }
 

@@ -36,11 +36,11 @@ fn sample() -> Recording {
     recorded(&[vec![0, 1], vec![1, 2], vec![0, 2]], 16)
 }
 
-/// Replaces the seal, so that changed bytes pass its check and reach the later ones.
+/// Replaces the digest, so that changed bytes pass its check and reach the later ones.
 fn resealed(mut bytes: Vec<u8>) -> Vec<u8> {
     let body = bytes.len() - 32;
-    let seal = blake3::hash(&bytes[..body]);
-    bytes[body..].copy_from_slice(seal.as_bytes());
+    let digest = blake3::hash(&bytes[..body]);
+    bytes[body..].copy_from_slice(digest.as_bytes());
     bytes
 }
 
@@ -130,7 +130,7 @@ fn counts_beyond_the_limits_or_the_file_are_refused() {
     }
 }
 
-/// Each mistake is in a recording with a valid seal.
+/// Each mistake is in a recording with a valid digest.
 #[test]
 fn inconsistent_recording_is_refused() {
     type Change = fn(&mut Recording);
@@ -210,7 +210,7 @@ proptest! {
         prop_assert!(Recording::decode(&begun).is_err());
     }
 
-    /// A file with a valid seal is either read or refused, without a panic.
+    /// A file with a valid digest is either read or refused, without a panic.
     #[test]
     fn resealed_file_reads_back_unchanged_or_is_refused(
         changes in proptest::collection::vec((any::<proptest::sample::Index>(), any::<u8>()), 1..4)

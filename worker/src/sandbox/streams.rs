@@ -1,4 +1,4 @@
-//! A runner's standard streams: small sealed memfds. Excess output neither blocks the candidate nor fills memory:
+//! Standard output and standard error of runners, compilers and zygotes: small memfds whose size is sealed. Excess output neither blocks the candidate nor fills memory:
 //! writes beyond the size fail, and their bytes are lost.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,7 +14,7 @@ pub(crate) struct Stream {
     size: u64,
 }
 
-/// The size of a stream for a limit on output: the limit in whole pages.
+/// Returns the size of a stream whose output is limited to `limit`: the limit, rounded up to whole pages.
 pub(crate) fn size_for(limit: Bytes) -> Bytes {
     Bytes::new(limit.get().next_multiple_of(rustix::param::page_size() as u64))
 }

@@ -18,15 +18,15 @@ const MAX_PER_ENTRY: usize = 64;
 /// The largest number of distinct parts of a job that may become constants.
 const MAX_PER_JOB: usize = 16_384;
 
-/// The parts of a job's storages that are constants if several entries have them, found entry by entry.
+/// Collects, entry by entry, the parts of a job's storages. Those that several entries have become constants.
 #[derive(Debug, Default)]
 pub struct Constants {
-    /// The number of each part, by its blob, the offset at which the storage begins in the blob, and the range in
-    /// the storage.
+    /// The id of each part, by its blob, the offset at which the storage begins in the blob, and the range in the
+    /// storage.
     known: BTreeMap<(BlobId, u64, u64, u64), u32>,
-    /// The parts by number, and how many entries have each.
+    /// The parts by id, and how many entries have each.
     found: Vec<(Constant, u32)>,
-    /// The numbers of each entry's parts.
+    /// The ids of each entry's parts.
     of_entries: Vec<Vec<u32>>,
 }
 
@@ -36,14 +36,13 @@ impl Constants {
         let mut large: Vec<&Piece> =
             pieces.iter().filter(|piece| piece.content.is_some() && MIN_SIZE <= piece.bytes()).collect();
         large.sort_by_key(|piece| std::cmp::Reverse(piece.bytes()));
-        let ids =
-            large.into_iter().take(MAX_PER_ENTRY).filter_map(|piece| self.number(piece, page)).collect();
+        let ids = large.into_iter().take(MAX_PER_ENTRY).filter_map(|piece| self.id_of(piece, page)).collect();
         self.of_entries.push(ids);
     }
 
-    /// Returns the number of a piece, and counts one more entry that has it. Returns `None` if the job has too
-    /// many parts.
-    fn number(&mut self, piece: &Piece, page: Bytes) -> Option<u32> {
+    /// Returns the id of a part, and counts one more entry that has it. Returns `None` if the part has no digest, or if
+    /// it is new and the job has too many parts already.
+    fn id_of(&mut self, piece: &Piece, page: Bytes) -> Option<u32> {
         let (blob, begins) = piece.content?;
         let key = (blob, begins, piece.range.start, piece.range.end);
         let id = match self.known.get(&key) {

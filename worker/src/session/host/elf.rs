@@ -15,7 +15,7 @@ const MAX_DYNAMIC: u64 = 64 * 1024;
 const MAX_STRINGS: u64 = 64 << 20;
 /// The longest file name on Linux, in bytes.
 const MAX_NAME: usize = 255;
-/// The largest number of needed libraries. Real libraries need far fewer.
+/// The largest number of needed libraries that are read; any further ones are ignored. Real libraries need far fewer.
 const MAX_NEEDED: usize = 256;
 
 const HEADER: usize = 64;
@@ -39,7 +39,7 @@ const MACHINES: [(u16, &str); 5] =
 pub(crate) enum ElfError {
     #[error("reading {bytes} bytes at offset {offset}")]
     Read { bytes: u64, offset: u64, source: io::Error },
-    /// The loader reports this too, in words that users know.
+    /// Callers may ignore this: the loader refuses such a file itself, with a message that users know.
     #[error("not a 64-bit little-endian shared library, or a damaged one ({what})")]
     Malformed { what: &'static str },
 }
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn machine_is_named_if_it_is_another_one() {
+    fn foreign_architecture_is_named() {
         let of = |contents: &[u8]| {
             let mut file = tempfile::tempfile().expect("a temporary file");
             file.write_all(contents).expect("written");
@@ -261,7 +261,7 @@ mod tests {
     #[test]
     fn dynamic_section_gives_plain_names_only() {
         let found = read(&sample_library()).expect("well formed");
-        assert_eq!(found.needed, ["libtvm_ffi.so"], "paths, dots, and names without an end are left out");
+        assert_eq!(found.needed, ["libtvm_ffi.so"], "paths, dots and unterminated names are left out");
         assert_eq!(found.soname.as_deref(), Some("self.so"));
         assert!(found.mentions("TVMFFI"));
         assert!(!found.mentions("RaisedX") && !found.mentions("ErrorSetRaised"));
