@@ -43,10 +43,16 @@ fn worker(mut arguments: impl Iterator<Item = std::ffi::OsString>) -> ExitCode {
     let supervisor = text().and_then(|pid| pid.parse().ok());
     let device = text().as_deref().and_then(Device::from_name);
     // The role is only shown in process lists. A worker takes its work from the tasks that it is sent.
-    let (Some(_), Some(supervisor), Some(device)) = (role, supervisor, device) else {
+    let (Some(role), Some(supervisor), Some(device)) = (role, supervisor, device) else {
         eprintln!("error: a worker is started by the supervisor, not by hand");
         return ExitCode::from(2);
     };
+    let name = match role {
+        Role::Verifier => c"opt-verifier",
+        Role::Profiler => c"opt-profiler",
+    };
+    // Otherwise, the name would be the number of the descriptor through which the program was started.
+    let _ = rustix::thread::set_name(name);
     match opt_worker::serve::main(supervisor, device) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -225,7 +225,7 @@ fn run_names_a_resource_limit_that_is_too_low() {
 
 /// If memory runs out, Linux first ends the process with the highest score: runners and compilers (1000), then workers.
 #[test]
-fn workers_raise_their_oom_score_and_their_supervisor_does_not() {
+fn workers_have_a_name_and_a_raised_oom_score_unlike_their_supervisor() {
     let score = |pid: &Value| -> i32 {
         let text = fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("the process lives");
         text.trim().parse().expect("a number")
@@ -242,6 +242,9 @@ fn workers_raise_their_oom_score_and_their_supervisor_does_not() {
     assert!(!list(&workers).is_empty(), "workers are kept for the next candidate");
     for worker in list(&workers) {
         assert_eq!(score(&worker["pid"]), 500.max(own), "{worker}");
+        let name = fs::read_to_string(format!("/proc/{}/comm", worker["pid"])).expect("the process lives");
+        let role = worker["role"].as_str().unwrap_or_default();
+        assert_eq!(name, format!("opt-{role}\n"), "its name in process lists");
     }
     run.ctl(&["shutdown"]).expect_exit(0);
     run.finish(0);
