@@ -132,22 +132,28 @@ impl KernelFiles {
 /// Opens a candidate's file, which must be a regular file or a link to one. Opening or reading anything else could block
 /// forever. The error is a `MisleadingLink` if the link leads to another kind of file.
 pub fn open(path: &Path) -> io::Result<File> {
-    let target = fs::canonicalize(path)?;
-    if !may_link_to(path, &target) {
-        let file = path.file_name().unwrap_or_default().into();
-        return Err(io::Error::other(MisleadingLink { file, target }));
-    }
-    // The name was checked, so the file must not be a link by now.
     let flags = rustix::fs::OFlags::NONBLOCK | rustix::fs::OFlags::NOFOLLOW;
-    let flags = i32::try_from(flags.bits()).unwrap_or(0);
-    let file = File::options().read(true).custom_flags(flags).open(target)?;
+    let mut options = File::options();
+    let options = options.read(true).custom_flags(i32::try_from(flags.bits()).unwrap_or(0));
+    let file = match options.open(path) {
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
+            let target = fs::canonicalize(path)?;
+            if !may_link_to(path, &target) {
+                let file = path.file_name().unwrap_or_default().into();
+                return Err(io::Error::other(MisleadingLink { file, target }));
+            }
+            // The target's name was checked, so it must not be a link by now.
+            options.open(target)?
+        }
+        opened => opened?,
+    };
     if file.metadata()?.is_file() { Ok(file) } else { Err(io::Error::other("it is not a regular file")) }
 }
 
 /// A compiler quotes what it cannot compile, and its messages go to the candidate's author. So a link must not make any
 /// file of this machine look like a source.
 fn may_link_to(path: &Path, target: &Path) -> bool {
-    path.extension() == target.extension()
+    (path.extension().is_some() && path.extension() == target.extension())
         || (is_header(path) && is_header(target))
         // Names of libraries often end in a version. No message quotes a library.
         || Language::of_path(path) == Some(Language::So)
@@ -427,6 +433,9 @@ mod tests {
             let error = open(&link(name, target)).expect_err(name);
             assert!(is_misleading_link(&error), "{name}: {error}");
         }
+        let error = open(&link("password", "secret")).expect_err("no suffix shows what it is");
+        assert!(is_misleading_link(&error), "{error}");
+        open(&folder.path("secret")).expect("a file that is not a link may lack a suffix");
         assert!(!is_misleading_link(&open(&folder.path("none.c")).expect_err("no file")));
         let files = folder.find(&["e.c"]);
         let copy = tempfile::tempdir().expect("a folder");

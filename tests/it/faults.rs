@@ -1,6 +1,7 @@
 //! Faults of the machine during a run: a full disk, a removed folder, lost and damaged files, low resource limits. No
 //! candidate is blamed, nothing that was finished is lost, and the message says what happened.
 
+mod baseline;
 mod captures;
 mod compilers;
 mod disk;

@@ -23,6 +23,8 @@ use crate::plan::{CandidatePlan, Plan, Submission};
 /// The folder for submissions, within the run's folder. Each submission has its own folder in it.
 const FOLDER: &str = "submitted";
 const RECORD: &str = "submission.json";
+/// The record's name while it is written.
+const DRAFT: &str = ".new";
 /// The largest number of submissions in a run. Each has a folder, and a row in the run's database.
 const MAX_SUBMISSIONS: u32 = 10_000;
 /// The largest number of source files of a submission.
@@ -180,6 +182,13 @@ fn copy_files(submission_folder: &Path, params: &SubmitParams) -> Result<Vec<Pat
     let language = params.language.or_else(|| Language::of_path(paths.first()?));
     // A file whose suffix belongs to no language is refused later, with a message that names the file.
     let files = KernelFiles::find(&paths, language.unwrap_or(Language::So));
+    let is_reserved = |path: &Path| [DRAFT, RECORD].iter().any(|name| path.starts_with(name));
+    if let Some(file) = files.all().find(|file| is_reserved(&file.relative)) {
+        let name = file.relative.display();
+        return Err(invalid(format!(
+            "a submission cannot have a file `{name}`, because its record has this name"
+        )));
+    }
     let copies = files
         .copy_to(submission_folder, MAX_BYTES)
         .map_err(|error| invalid(opt_shared::causes::chain(&error)))?;
@@ -189,7 +198,7 @@ fn copy_files(submission_folder: &Path, params: &SubmitParams) -> Result<Vec<Pat
 fn write_record(folder: &Path, record: &SubmissionRecord) -> std::io::Result<()> {
     let relative = |path: &PathBuf| path.strip_prefix(folder).unwrap_or(path).to_owned();
     let files = record.files.iter().map(relative).collect();
-    let draft = folder.join(".new");
+    let draft = folder.join(DRAFT);
     let mut file = File::create(&draft)?;
     file.write_all(&serde_json::to_vec(&SubmissionRecord { files, ..record.clone() })?)?;
     file.sync_all()?;
@@ -307,6 +316,18 @@ mod tests {
         assert!(folders.copy(&SubmitParams { language: None, ..text("int x;") }).is_err());
         assert_eq!(fs::read_dir(run.path().join(FOLDER)).expect("listed").count(), 0);
         assert_eq!(folders.copy(&text("int y;")).expect("copied"), [path]);
+    }
+
+    #[test]
+    fn file_with_the_name_of_the_record_is_refused() {
+        let (run, sources) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let mut folders = SubmissionFolders::new(run.path());
+        for (name, is_refused) in [("submission.json", true), (".new", true), ("new.c", false)] {
+            let path = sources.path().join(name);
+            fs::write(&path, "int x;").expect("written");
+            let params = SubmitParams { text: None, sources: vec![path.display().to_string()], ..text("") };
+            assert_eq!(folders.copy(&params).is_err(), is_refused, "{name}");
+        }
     }
 
     #[test]

@@ -32,6 +32,7 @@ pub(crate) fn register(
         vec![CandidateFacts::default(); plan.candidates().count()];
     for (job, facts) in plan.jobs.iter().zip(facts) {
         store.job(&job_row(job, facts))?;
+        let baseline_has_changed = baseline_has_changed(store, plan, job, earlier)?;
         for candidate in &job.candidates {
             let before = earlier.candidate(store, &job.name, &candidate.name)?;
             let row = candidate_row(plan, candidate);
@@ -42,6 +43,7 @@ pub(crate) fn register(
                     id: candidate.id,
                     sources: row.source.digest.as_deref(),
                     build_can_be_kept: depends_on_its_sources_only(candidate),
+                    baseline_has_changed,
                     artifacts,
                 };
                 *it = known.keep(store, &before)?;
@@ -62,6 +64,19 @@ pub(crate) fn register(
         }
     }
     Ok(facts_of_candidates)
+}
+
+/// Returns whether the baseline's sources are no longer those that candidates were timed beside in an earlier part.
+fn baseline_has_changed(
+    store: &Store,
+    plan: &Plan,
+    job: &JobPlan,
+    earlier: Earlier,
+) -> Result<bool, RunError> {
+    let baseline = job.baseline.and_then(|id| job.candidates.iter().find(|it| it.id == id));
+    let Some(baseline) = baseline else { return Ok(false) };
+    let before = earlier.candidate(store, &job.name, &baseline.name)?.and_then(|it| it.source_digest);
+    Ok(before.is_some() && before != candidate_row(plan, baseline).source.digest)
 }
 
 /// Returns whether the same sources give the same library as before, so that an earlier build can be kept. The headers

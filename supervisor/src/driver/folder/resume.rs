@@ -4,7 +4,7 @@
 //! |---|---|
 //! | plan, signatures, captures | if one of them has changed, the run is refused |
 //! | submitted candidates | all that can still be read |
-//! | a candidate's status | kept if it was a verdict on its code, and code and library are unchanged |
+//! | a candidate's status | kept if it was a verdict on its code, and code and library are unchanged; so must be the baseline's code if the candidate was timed |
 //! | a candidate's build | kept even if the status is not, if it passed, sources and library are unchanged, and nothing else affects it |
 //! | attempts | their numbers, so that a number is not used twice; all reports if the status is kept; the build's report if only the build is kept |
 //! | a replay's result | kept if the same libraries would make its calls |
@@ -82,6 +82,8 @@ pub(crate) struct Known<'a> {
     pub(crate) sources: Option<&'a str>,
     /// Whether the same sources give the same library as before.
     pub(crate) build_can_be_kept: bool,
+    /// Whether the job's baseline has other sources than before. Speed-ups over the former baseline mean nothing.
+    pub(crate) baseline_has_changed: bool,
     /// The run's folder of artifacts.
     pub(crate) artifacts: &'a Path,
 }
@@ -93,14 +95,15 @@ impl Known<'_> {
         store: &mut Store,
         before: &StoredCandidate,
     ) -> Result<CandidateFacts, RunError> {
-        let Self { id, sources, build_can_be_kept, artifacts } = self;
+        let Self { id, sources, build_can_be_kept, baseline_has_changed, artifacts } = self;
         let mut result = CandidateFacts::default();
         let attempts = store.stored_attempts(id)?;
         for attempt in &attempts {
             let last = result.earlier_attempts.entry(attempt.stage).or_default();
             *last = (*last).max(attempt.number);
         }
-        if !end_is_valid(before, sources) {
+        let was_timed = attempts.iter().any(|it| !it.superseded && it.stage.is_timed());
+        if !end_is_valid(before, sources) || (baseline_has_changed && was_timed) {
             let kept = kept_build(&attempts, before, sources).filter(|_| build_can_be_kept);
             store.candidate_reopened(id, kept.map(|(attempt, _)| attempt.number))?;
             result.artifact = kept.map(|(_, artifact)| KnownArtifact::new(artifact, artifacts));

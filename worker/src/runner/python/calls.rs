@@ -25,6 +25,8 @@ const UNSUPPORTED_TEXT: &str = "opt.Unsupported";
 /// The codes of the candidate interface for an unsupported entry and for a failed call.
 const UNSUPPORTED: c_int = -2;
 const FAILED: c_int = 1;
+const NO_ANSWER_TEXT: &str = "loading the module ended without an error text: the interpreter has no memory left, or the \
+                              module has replaced something that reports its errors";
 const OUT_OF_MEMORY_TEXT: &str = "the interpreter has no memory left to load the module";
 
 thread_local! {
@@ -113,7 +115,7 @@ pub(in crate::runner) fn load(
         }
         if answer.is_null() {
             (api.forget_error)();
-            return Err(OUT_OF_MEMORY_TEXT.to_owned());
+            return Err(NO_ANSWER_TEXT.to_owned());
         }
         read_answer(api, answer, entries)
     }
