@@ -21,6 +21,7 @@ pub mod nonfinite;
 pub mod numbers;
 pub mod outcome;
 pub mod placement;
+pub mod process_text;
 pub mod program;
 pub mod protection;
 pub mod replay;

@@ -1,4 +1,5 @@
-//! The messages between supervisor and worker, sent over ipc-channel (postcard on the wire).
+//! The messages between supervisor and worker, sent over ipc-channel (postcard on the wire), with the reasons for killing
+//! a process and their wording.
 //!
 //! Both ends are trusted, because a worker never loads a candidate's host code. The worker defines the messages of its
 //! runners.

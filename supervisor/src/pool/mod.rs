@@ -441,7 +441,7 @@ fn pid_and_start(pid: u32) -> Option<(u32, u64)> {
 }
 
 fn parent_and_start(pid: u32) -> Option<(u32, u64)> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let text = opt_shared::process_text::read(pid, "stat").ok()?;
     let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
     // The fields after the name: field 3 is the state, 4 the parent, 22 the start time.
     let parent = fields.nth(1)?.parse().ok()?;

@@ -219,6 +219,29 @@ fn results_follow_their_names_when_the_plan_shifts() {
     assert_eq!(store.stored_candidate("another", "new.c").expect("readable"), None);
 }
 
+/// A supervisor may be killed before it reopens the candidate. The next one must not take the status for that of the new
+/// sources.
+#[test]
+fn candidate_with_other_sources_has_no_status() {
+    let folder = tempfile::tempdir().expect("folder");
+    drop(store_with_events(folder.path()));
+    let mut store = Store::open(folder.path()).expect("opens");
+    store.job(&job(0, "embedding")).expect("job");
+    let status =
+        |store: &Store| store.stored_candidate("embedding", "fast.c").expect("readable").map(|it| it.status);
+    let mut row = candidate(0, 0, "fast.c");
+    for (digest, expected) in [
+        (Some("of these sources".to_owned()), Some(Status::IncorrectNumerical)),
+        // The sources cannot be read at the moment.
+        (None, Some(Status::IncorrectNumerical)),
+        (Some("of other sources".to_owned()), None),
+    ] {
+        row.source.digest.clone_from(&digest);
+        store.candidate(&row).expect("candidate");
+        assert_eq!(status(&store), Some(expected), "{digest:?}");
+    }
+}
+
 #[test]
 fn reopened_candidate_keeps_its_attempts_but_not_its_results() {
     let folder = tempfile::tempdir().expect("folder");

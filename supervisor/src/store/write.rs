@@ -177,6 +177,7 @@ impl Store {
                      ON CONFLICT (job, name) DO UPDATE SET place = excluded.place,
                          source_path = excluded.source_path, other_paths = excluded.other_paths,
                          source_digest = coalesce(excluded.source_digest, source_digest),
+                         status = CASE WHEN source_digest <> excluded.source_digest THEN NULL ELSE status END,
                          tier = excluded.tier, not_timed_because = excluded.not_timed_because
                      RETURNING key",
                 )?

@@ -1,9 +1,9 @@
-//! The first pass over two tensors. It goes block by block. A block is examined element by element if it has a failure,
-//! a value that is not finite, a new largest error, squares too small or too large for f64, or integers or bools that
-//! differ or have to be negated.
+//! The first pass over two tensors, with the counts, the largest errors and the L2 norms (also of stretches of elements)
+//! that decide the verdict.
 //!
-//! Owns the counts, the largest errors and the norms that decide the verdict. `compare` judges an element, and `kernel`
-//! contains the hot loop.
+//! It goes block by block. A block is examined element by element if it has a failure, a value that is not finite, a new
+//! largest error, squares too small or too large for f64, or integers or bools that differ or have to be negated.
+//! `compare` judges an element, and `kernel` contains the hot loop.
 
 use opt_shared::settings::Nonfinite;
 

@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use opt_shared::message::Protection;
+use opt_shared::process_text;
 use opt_shared::wait::readable;
 use rustix::io::Errno;
 use rustix::process::{Signal, WaitId, WaitIdOptions, WaitIdStatus, pidfd_send_signal, waitid};
@@ -252,7 +253,7 @@ impl RunnerHandle {
         if self.reaped.is_some() {
             return Err(system(io::Error::from_raw_os_error(libc::ESRCH)));
         }
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid)).map_err(system)?;
+        let stat = process_text::read(self.pid, "stat").map_err(system)?;
         start_time_in(&stat).ok_or_else(|| system(io::ErrorKind::InvalidData.into()))
     }
 

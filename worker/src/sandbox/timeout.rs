@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use opt_shared::formula::MAX_STRETCH;
 use opt_shared::message::KillReason;
+use opt_shared::process_text;
 
 #[derive(Debug)]
 pub(crate) struct Timeout {
@@ -92,7 +93,7 @@ fn is_stopped(pid: u32, scope: StopScope) -> bool {
     let mut next = 0;
     while let Some(&pid) = tree.get(next) {
         next += 1;
-        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let stat = process_text::read(pid, "stat").unwrap_or_default();
         let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
         if matches!(state, Some('T' | 't')) {
             return true;
@@ -106,7 +107,7 @@ fn is_stopped(pid: u32, scope: StopScope) -> bool {
 
 /// Returns true if a tracer, such as a debugger, is attached to a process. A candidate cannot attach one.
 pub(crate) fn is_traced(pid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let status = process_text::read(pid, "status").unwrap_or_default();
     status.lines().filter_map(|line| line.strip_prefix("TracerPid:")).any(|tracer| tracer.trim() != "0")
 }
 

@@ -8,7 +8,7 @@ use opt_shared::language::ArtifactKind;
 use opt_shared::message::BuildTask;
 
 use super::c::{Parts, library_argument, operand};
-use super::nvrtc::{PTX_FOR, nvcc};
+use super::nvrtc::{PTX_FOR, name_that_a_shell_changes, nvcc};
 use super::{Folders, Program, Recipe, Step, Toolchain};
 use crate::runner::cudart::FUNCTIONS;
 
@@ -29,6 +29,9 @@ impl Toolchain for Cuda {
 pub(super) fn recipe(task: &BuildTask, folders: &Folders<'_>, parts: Parts) -> Recipe {
     let build = &task.build;
     let Some(nvcc) = nvcc(&build.toolchain) else { return Recipe::Unavailable(MISSING.to_owned()) };
+    if let Some(why) = name_that_a_shell_changes(folders.files) {
+        return Recipe::Refused(why);
+    }
     let (output, readable) = (folders.scratch.join("candidate.so"), parts.readable(build));
     let fixed = ["-shared", "-Xcompiler", "-fPIC", "-cudart", "none", "--no-compress", "-lineinfo"];
     let mut arguments: Vec<OsString> = fixed.map(OsString::from).to_vec();

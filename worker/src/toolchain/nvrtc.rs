@@ -10,9 +10,11 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use opt_shared::device::{ComputeCapability, Device};
+use opt_shared::kernel_files::{KernelFile, KernelFiles};
 use opt_shared::language::ArtifactKind;
 use opt_shared::message::BuildTask;
 
+use super::c::operand;
 use super::{Folders, Program, Recipe, Step, Toolchain};
 
 /// The architecture of PTX that is built by default, for the emulated device or by compilers that do not build machine
@@ -53,6 +55,9 @@ impl Toolchain for Nvrtc {
         let Some(compiler) = compiler else {
             return Recipe::Unavailable(MISSING.to_owned());
         };
+        if let (Compiler::Nvcc(_), Some(why)) = (&compiler, name_that_a_shell_changes(folders.files)) {
+            return Recipe::Refused(why);
+        }
         let output = folders.scratch.join(format!("candidate.{}", target.artifact.suffix()));
         let mut arguments: Vec<OsString> = vec![target.flag.clone().into(), "-lineinfo".into()];
         if let Compiler::Nvcc(_) = compiler {
@@ -68,7 +73,7 @@ impl Toolchain for Nvrtc {
             flag.push(folder);
             arguments.push(flag);
         }
-        arguments.extend(["-o".into(), output.clone().into(), source.relative.clone().into()]);
+        arguments.extend(["-o".into(), output.clone().into(), operand(&source.relative)]);
         let mut readable = task.build.include.clone();
         readable.extend(headers);
         let (compiler, program, toolchain) = match compiler {
@@ -92,6 +97,17 @@ impl Toolchain for Nvrtc {
             toolchain: toolchain.into_iter().collect(),
         })
     }
+}
+
+/// nvcc passes names in double quotes to a shell. Returns why the sources cannot be compiled if a shell would change a
+/// name.
+pub(super) fn name_that_a_shell_changes(files: &KernelFiles) -> Option<String> {
+    let is_changed = |file: &&KernelFile| {
+        let name = file.relative.as_os_str().as_encoded_bytes();
+        name.iter().any(|byte| byte.is_ascii_control() || b"$`\"\\!".contains(byte))
+    };
+    let name = files.sources.iter().find(is_changed)?.relative.display();
+    Some(format!("nvcc passes the name `{name}` to a shell, which would change it (rename the file)"))
 }
 
 const MISSING: &str = "no CUDA compiler was found: neither NVRTC (libnvrtc.so) nor nvcc (name a folder of the CUDA toolkit, or of a \
@@ -242,6 +258,24 @@ mod tests {
     fn touch(path: &Path) {
         fs::create_dir_all(path.parent().expect("a folder")).expect("made");
         fs::write(path, "").expect("written");
+    }
+
+    #[test]
+    fn names_that_a_shell_would_change_are_refused() {
+        for (name, is_refused) in [
+            ("plain-1.2_x.cu", false),
+            ("with space.cu", false),
+            ("größe.cu", false),
+            ("`id`.cu", true),
+            ("$(id).cu", true),
+            ("a\"b.cu", true),
+            ("a\\b.cu", true),
+            ("a\nb.cu", true),
+        ] {
+            let files =
+                KernelFiles::find(&[Path::new("/k").join(name)], opt_shared::language::Language::Cuda);
+            assert_eq!(name_that_a_shell_changes(&files).is_some(), is_refused, "{name}");
+        }
     }
 
     #[test]

@@ -33,7 +33,11 @@ pub(crate) fn register(
     for (job, facts) in plan.jobs.iter().zip(facts) {
         store.job(&job_row(job, facts))?;
         let baseline_has_changed = baseline_has_changed(store, plan, job, earlier)?;
-        for candidate in &job.candidates {
+        // The row of the baseline is last, because it has its new digest. If this ends early, the next resumed run must
+        // still see that the baseline has changed.
+        let is_baseline = |candidate: &&CandidatePlan| job.baseline == Some(candidate.id);
+        let others = job.candidates.iter().filter(|it| !is_baseline(it));
+        for candidate in others.chain(job.candidates.iter().filter(is_baseline)) {
             let before = earlier.candidate(store, &job.name, &candidate.name)?;
             let row = candidate_row(plan, candidate);
             store.candidate(&row)?;

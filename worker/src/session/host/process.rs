@@ -10,6 +10,7 @@ use std::time::Duration;
 use opt_shared::ids::LeaseId;
 use opt_shared::message::{GroupLimits, KillReason, Protection};
 use opt_shared::outcome::RunnerEnd;
+use opt_shared::process_text;
 use opt_shared::units::Bytes;
 
 use super::error::{DEATH_TIMEOUT, RunnerError, SETUP_TIMEOUT};
@@ -300,7 +301,7 @@ impl Runner {
     }
 
     pub(crate) fn counts(&self) -> Option<Counts> {
-        let text = std::fs::read_to_string(format!("/proc/{}/stat", self.handle.pid())).ok()?;
+        let text = process_text::read(self.handle.pid(), "stat").ok()?;
         // After the parenthesised name come state (field 3), num_threads (field 20) and processor (field 39).
         let mut fields = text.rsplit_once(')')?.1.split_ascii_whitespace();
         Some(Counts {

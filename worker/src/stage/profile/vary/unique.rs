@@ -1,4 +1,4 @@
-//! Puts integers into a random order that keeps their values distinct where they were distinct. Pure.
+//! Puts integers, or tuples of index tensors, into a random order that keeps distinct what was distinct. Pure.
 //!
 //! Indices of a scatter must be distinct along one axis: if two of them are equal, the result depends on the order in
 //! which a kernel writes, and a correct kernel would be refused. Which axis that is depends on the function, so
