@@ -155,8 +155,9 @@ pub fn open(path: &Path) -> io::Result<File> {
 fn may_link_to(path: &Path, target: &Path) -> bool {
     (path.extension().is_some() && path.extension() == target.extension())
         || (is_header(path) && is_header(target))
-        // Names of libraries often end in a version. No message quotes a library.
-        || Language::of_path(path) == Some(Language::So)
+        // Names of libraries often end in a version.
+        || (Language::of_path(path) == Some(Language::So)
+            && target.file_name().is_some_and(|name| name.to_string_lossy().contains(".so.")))
 }
 
 /// Copies a file of at most `room` bytes. Returns the room that is left, or `None` if the file does not fit.
@@ -427,9 +428,14 @@ mod tests {
             }
             open(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
         }
-        for (name, target) in
-            [("e.c", "secret"), ("f.c", "k.py"), ("g.py", "secret"), ("h.h", "secret"), ("i.c", "e.c")]
-        {
+        for (name, target) in [
+            ("e.c", "secret"),
+            ("f.c", "k.py"),
+            ("g.py", "secret"),
+            ("h.h", "secret"),
+            ("i.c", "e.c"),
+            ("j.so", "secret"),
+        ] {
             let error = open(&link(name, target)).expect_err(name);
             assert!(is_misleading_link(&error), "{name}: {error}");
         }

@@ -162,8 +162,8 @@ impl Store {
         Ok(())
     }
 
-    /// Records a candidate of the plan, or a submitted one. If it is already recorded, its results are kept and its
-    /// description is updated; call `stored_candidate` first to compare.
+    /// Records a candidate of the plan, or a submitted one. If it is already recorded, its results are kept (without the
+    /// status if its sources have changed), and its description is updated; call `stored_candidate` first to compare.
     pub fn candidate(&mut self, candidate: &CandidateRow) -> Result<(), StoreError> {
         const OPERATION: &str = "record a candidate";
         let job = self.job_key(candidate.job, OPERATION)?;

@@ -163,7 +163,7 @@ unsafe fn copy_tensor(
     let offset = usize::try_from(tensor.byte_offset).unwrap_or(0);
     let data = tensor.data.cast::<u8>().wrapping_add(offset);
     let copy = StridedCopy::new(expected.dtype, shape, stride, &expected.stride);
-    // The bytes that were read from the device, and the index of the first element's.
+    // The bytes that were read from the device, and the position of the first element in them.
     let (bytes, first) = match place {
         Place::Host => (Vec::new(), None),
         Place::Device(read) => {
