@@ -29,7 +29,7 @@ use crate::stage::Stage;
 use crate::units::Bytes;
 
 /// The version of the messages, to be raised with every change. The two ends differ only if builds were mixed.
-pub const PROTOCOL_VERSION: u32 = 11;
+pub const PROTOCOL_VERSION: u32 = 12;
 
 /// The hidden first argument of a worker, followed by its role, the supervisor's pid and the run's device.
 pub const WORKER_ARGUMENT: &str = "__worker";
@@ -395,6 +395,11 @@ pub struct GroupLimits {
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FromWorker {
+    /// The worker has started a process that may become a runner later. Until then, it runs only our own code.
+    RunnerAhead {
+        pid: u32,
+        start_time: u64,
+    },
     /// A runner waits for the supervisor to open its pidfd and to answer `RunnerWatched`. In these messages, compilers
     /// count as runners.
     RunnerStarted {

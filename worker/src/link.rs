@@ -181,6 +181,11 @@ impl Link {
         })
     }
 
+    /// Reports a process that was started for a later runner.
+    pub(crate) fn runner_ahead(&self, pid: u32, start_time: u64) -> Result<(), LinkError> {
+        self.send(FromWorker::RunnerAhead { pid, start_time })
+    }
+
     pub(crate) fn zygote_started(&self, pid: u32, start_time: u64) -> Result<(), LinkError> {
         self.send(FromWorker::ZygoteStarted { pid, start_time })
     }

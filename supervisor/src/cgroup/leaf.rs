@@ -7,23 +7,25 @@ use super::group::{Events, Group, LeafLimits};
 #[derive(Debug)]
 pub struct Leaf {
     group: Group,
-    limits: LeafLimits,
+    /// `None` while the leaf's process runs only our own code.
+    limits: Option<LeafLimits>,
 }
 
 impl Leaf {
-    pub(super) fn create(group: Group, limits: LeafLimits) -> Result<Self, CgroupError> {
+    /// Creates a leaf without limits.
+    pub(super) fn create(group: Group) -> Result<Self, CgroupError> {
         group.create()?;
-        let leaf = Self { group, limits };
-        match leaf.group.set_limits(limits) {
-            Ok(()) => Ok(leaf),
-            Err(error) => {
-                let _ = leaf.remove();
-                Err(error)
-            }
-        }
+        Ok(Self { group, limits: None })
     }
 
-    pub fn limits(&self) -> LeafLimits {
+    /// Sets the limits. This must be done before a process in the leaf executes any code of a candidate.
+    pub fn limit(&mut self, limits: LeafLimits) -> Result<(), CgroupError> {
+        self.group.set_limits(limits)?;
+        self.limits = Some(limits);
+        Ok(())
+    }
+
+    pub fn limits(&self) -> Option<LeafLimits> {
         self.limits
     }
 
@@ -49,7 +51,7 @@ impl Leaf {
 
     /// Returns whether a limit above the leaf refused tasks, as far as the leaf's files show it.
     pub fn limit_above_refused_tasks(&self) -> Result<bool, CgroupError> {
-        self.group.limit_above_refused_tasks(self.limits.tasks)
+        self.limits.map_or(Ok(false), |own| self.group.limit_above_refused_tasks(own.tasks))
     }
 
     /// Removes the folders if the leaf has no members. Otherwise returns the leaf.
@@ -74,12 +76,16 @@ mod tests {
             std::fs::create_dir(folder.join(name)).expect("folder");
         }
         let one = Group::One { memory: folder.join("memory/leaf"), pids: folder.join("pids/leaf") };
-        [one, Group::Two { folder: folder.join("leaf") }]
-            .map(|group| (group.clone(), Leaf::create(group, LIMITS).expect("is made")))
+        [one, Group::Two { folder: folder.join("leaf") }].map(|group| {
+            let mut leaf = Leaf::create(group.clone()).expect("is made");
+            assert_eq!(leaf.limits(), None);
+            leaf.limit(LIMITS).expect("is limited");
+            (group, leaf)
+        })
     }
 
     #[test]
-    fn leaf_has_its_limits_before_it_has_members() {
+    fn limits_are_written_to_the_files_of_the_group() {
         let folder = tempfile::tempdir().expect("folder");
         for (group, leaf) in leaves(folder.path()) {
             let (limit, with_swap) = ((600_u64 << 20).to_string(), (604_u64 << 20).to_string());
@@ -108,7 +114,7 @@ mod tests {
             assert_eq!(files_made, wanted.len());
             leaf.enter(4711).expect("enters");
             assert_eq!(files("cgroup.procs"), vec!["4711"; group.folders().count()]);
-            assert!(Leaf::create(group, LIMITS).is_err(), "a name is used once");
+            assert!(Leaf::create(group).is_err(), "a name is used once");
         }
     }
 

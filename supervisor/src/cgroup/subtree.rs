@@ -113,10 +113,22 @@ impl Subtree {
         Ok(())
     }
 
-    /// Creates a leaf. Its process must enter it before it does anything else.
+    /// Creates a leaf with these limits. Its process must enter it before it executes any code of a candidate.
     pub fn leaf(&mut self, name: &str, limits: LeafLimits) -> Result<Leaf, CgroupError> {
+        let mut leaf = self.unlimited_leaf(name)?;
+        match leaf.limit(limits) {
+            Ok(()) => Ok(leaf),
+            Err(error) => {
+                self.put_aside(leaf);
+                Err(error)
+            }
+        }
+    }
+
+    /// Creates a leaf for a process that runs only our own code until `Leaf::limit` is called.
+    pub fn unlimited_leaf(&mut self, name: &str) -> Result<Leaf, CgroupError> {
         self.sweep();
-        Leaf::create(self.start.child(&format!("{PREFIX}{}-{name}", self.key)), limits)
+        Leaf::create(self.start.child(&format!("{PREFIX}{}-{name}", self.key)))
     }
 
     /// Removes the leaf. If it still has members, kills them, and removes it later.

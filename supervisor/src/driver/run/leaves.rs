@@ -23,7 +23,9 @@ pub struct Leaves {
     groups: Groups,
     /// Why runners get no leaf from now on, although there are control groups.
     given_up: Option<String>,
-    limits: BTreeMap<RunnerKey, LeafLimits>,
+    announced: BTreeMap<RunnerKey, Wanted>,
+    /// The workers with runners that were started ahead, since their runners were last forgotten.
+    ahead: BTreeSet<WorkerId>,
     /// The runners that are being moved into their leaves.
     moving: BTreeSet<RunnerKey>,
     leaves: BTreeMap<RunnerKey, Leaf>,
@@ -33,6 +35,12 @@ pub struct Leaves {
     refusals_before: BTreeMap<RunnerKey, u64>,
     /// The runners that were killed after a group above their own had refused them a process or thread.
     refused: BTreeSet<RunnerKey>,
+}
+
+/// The leaf of a runner that was announced.
+struct Wanted {
+    start_time: u64,
+    limits: LeafLimits,
 }
 
 enum Groups {
@@ -67,7 +75,8 @@ impl Leaves {
         Self {
             groups,
             given_up: None,
-            limits: BTreeMap::new(),
+            announced: BTreeMap::new(),
+            ahead: BTreeSet::new(),
             moving: BTreeSet::new(),
             leaves: BTreeMap::new(),
             refusal_files: Vec::new(),
@@ -131,22 +140,39 @@ impl Leaves {
         self.given_up = Some(why);
     }
 
+    /// Begins to move a process into a leaf without limits, before it is announced as a runner. Until then, it runs only
+    /// our own code. Such a move can take milliseconds, which a runner that is started ahead does not have to wait for.
+    pub fn enclose_ahead(&mut self, worker: WorkerId, pid: u32, start_time: u64) {
+        if let (Groups::InBackground(mover), None) = (&self.groups, &self.given_up) {
+            self.ahead.insert(worker);
+            mover.move_ahead((worker, pid), start_time);
+        }
+    }
+
     /// Stores the limits of a watched runner, for `enclose`, and the refusals that were counted before it begins.
-    pub fn announce(&mut self, worker: WorkerId, pid: u32, limit: Bytes, group_limits: GroupLimits) {
+    pub fn announce(
+        &mut self,
+        (worker, pid): RunnerKey,
+        start_time: u64,
+        limit: Bytes,
+        group_limits: GroupLimits,
+    ) {
         self.refusals_before.insert((worker, pid), pids_refusals(&self.refusal_files));
         if self.absent_because().is_none() {
             let memory = limit + group_limits.files + UNCOUNTED;
             let limits = LeafLimits { memory, tasks: group_limits.tasks };
-            self.limits.insert((worker, pid), limits);
+            self.announced.insert((worker, pid), Wanted { start_time, limits });
         }
     }
 
     /// Begins to move a runner into its leaf. This must be done before the runner executes any code of its candidate.
     pub fn enclose(&mut self, worker: WorkerId, pid: u32) -> MayBegin {
         let runner = (worker, pid);
-        let limits = self.limits.remove(&runner);
-        match (&self.groups, limits, &self.given_up) {
-            (Groups::InBackground(mover), Some(limits), None) if mover.move_runner(runner, limits) => {
+        let wanted = self.announced.remove(&runner);
+        match (&self.groups, wanted, &self.given_up) {
+            (Groups::InBackground(mover), Some(Wanted { start_time, limits }), None)
+                if mover.move_runner(runner, start_time, limits) =>
+            {
                 self.moving.insert(runner);
                 MayBegin::Later
             }
@@ -211,7 +237,7 @@ impl Leaves {
     pub fn evidence(&self, worker: WorkerId, pid: u32) -> Option<(Bytes, Events)> {
         let leaf = self.leaves.get(&(worker, pid))?;
         let events = leaf.events().ok()?;
-        (0 < events.oom_kill && 0 < events.at_limit).then_some((leaf.limits().memory, events))
+        (0 < events.oom_kill && 0 < events.at_limit).then_some((leaf.limits()?.memory, events))
     }
 
     /// Returns whether a group above the runner's own refused a process or thread while the runner was alive. Without a
@@ -230,7 +256,7 @@ impl Leaves {
     pub fn forget(&mut self, worker: WorkerId, pid: u32) {
         self.refusals_before.remove(&(worker, pid));
         self.refused.remove(&(worker, pid));
-        self.limits.remove(&(worker, pid));
+        self.announced.remove(&(worker, pid));
         self.moving.remove(&(worker, pid));
         if let (Some(leaf), Groups::InBackground(mover)) = (self.leaves.remove(&(worker, pid)), &self.groups)
         {
@@ -241,6 +267,9 @@ impl Leaves {
     /// Kills what is left in the leaves of a worker, and removes them. The worker has ended, or it has reaped its
     /// runners without reporting each one.
     pub fn forget_worker(&mut self, worker: WorkerId) {
+        if let (true, Groups::InBackground(mover)) = (self.ahead.remove(&worker), &self.groups) {
+            mover.give_back_ahead(worker);
+        }
         let pids: Vec<u32> = self
             .refusals_before
             .keys()
@@ -307,6 +336,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::memory::procfs;
 
     const WORKER: WorkerId = WorkerId(3);
     const LIMITS: GroupLimits = GroupLimits { files: Bytes::mib(2), tasks: 7, tree: false };
@@ -323,22 +353,28 @@ mod tests {
         (root, Leaves::with(Groups::Here(subtree)).in_background())
     }
 
-    /// Waits until a runner may begin.
-    fn next_moved(leaves: &mut Leaves) -> (RunnerKey, Result<(), String>) {
+    fn wait_until(mut is_so: impl FnMut() -> bool) {
         let began = Instant::now();
-        loop {
-            if let Some(moved) = leaves.moved().pop() {
-                return moved;
-            }
-            assert!(began.elapsed() < Duration::from_secs(20), "no runner may begin");
+        while !is_so() {
+            assert!(began.elapsed() < Duration::from_secs(20), "this takes too long");
             std::thread::sleep(Duration::from_millis(1));
         }
+    }
+
+    /// Waits until a runner may begin.
+    fn next_moved(leaves: &mut Leaves) -> (RunnerKey, Result<(), String>) {
+        let mut moved = None;
+        wait_until(|| {
+            moved = leaves.moved().pop();
+            moved.is_some()
+        });
+        moved.expect("a runner may begin")
     }
 
     #[test]
     fn runner_begins_when_it_is_in_its_leaf() {
         let (root, mut leaves) = fake();
-        leaves.announce(WORKER, 5, Bytes::mib(100), LIMITS);
+        leaves.announce((WORKER, 5), 9, Bytes::mib(100), LIMITS);
         assert_eq!(leaves.enclose(WORKER, 5), MayBegin::Later);
         assert_eq!(next_moved(&mut leaves), ((WORKER, 5), Ok(())));
         let file = |path: String| std::fs::read_to_string(root.path().join(path)).unwrap_or_default();
@@ -348,10 +384,43 @@ mod tests {
         assert_eq!(file(format!("memory/{name}/memory.limit_in_bytes")), limit.get().to_string());
         assert_eq!(leaves.evidence(WORKER, 5), None, "Linux has killed nothing");
         // A second leaf cannot have the same name.
-        leaves.announce(WORKER, 5, Bytes::mib(100), LIMITS);
+        leaves.announce((WORKER, 5), 9, Bytes::mib(100), LIMITS);
         assert_eq!(leaves.enclose(WORKER, 5), MayBegin::Later);
         let (runner, result) = next_moved(&mut leaves);
         assert!(runner == (WORKER, 5) && result.is_err(), "{result:?}");
+    }
+
+    #[test]
+    fn runner_that_was_moved_ahead_gets_its_limits_when_it_may_begin() {
+        let pid = std::process::id();
+        let started = procfs::start_time(Path::new("/proc"), pid).expect("reads").expect("is there");
+        // The leaf of a process that has ended is not used for another one with the same pid. In a plain folder, that
+        // leaf is still busy, so there is an error.
+        for (announced, may_begin) in [(started, true), (started + 1, false)] {
+            let (root, mut leaves) = fake();
+            let memory = root.path().join(format!("memory/opt-run-k1-{WORKER}-{pid}"));
+            let is_limited = || memory.join("memory.limit_in_bytes").exists();
+            leaves.enclose_ahead(WORKER, pid, started);
+            wait_until(|| memory.join("cgroup.procs").exists());
+            assert!(!is_limited(), "no limit is known yet");
+            leaves.announce((WORKER, pid), announced, Bytes::mib(100), LIMITS);
+            assert_eq!(leaves.enclose(WORKER, pid), MayBegin::Later);
+            let (runner, result) = next_moved(&mut leaves);
+            assert_eq!((runner, result.is_ok(), is_limited()), ((WORKER, pid), may_begin, may_begin));
+        }
+    }
+
+    #[test]
+    fn process_that_has_ended_is_not_moved_ahead() {
+        let (root, mut leaves) = fake();
+        let pid = std::process::id();
+        leaves.enclose_ahead(WORKER, pid, 1);
+        leaves.announce((WORKER, pid), 1, Bytes::mib(100), LIMITS);
+        assert_eq!(leaves.enclose(WORKER, pid), MayBegin::Later);
+        // A leaf without members was removed, so its name is free for the announced runner.
+        assert_eq!(next_moved(&mut leaves), ((WORKER, pid), Ok(())));
+        let name = format!("memory/opt-run-k1-{WORKER}-{pid}/memory.limit_in_bytes");
+        assert!(root.path().join(name).exists());
     }
 
     #[test]
@@ -361,11 +430,11 @@ mod tests {
         let count = |count: u32| std::fs::write(&file, format!("max {count}\n")).expect("writes");
         count(4);
         let mut leaves = Leaves { refusal_files: vec![file.clone()], ..Leaves::none() };
-        leaves.announce(WORKER, 5, Bytes::mib(100), LIMITS);
+        leaves.announce((WORKER, 5), 9, Bytes::mib(100), LIMITS);
         assert!(!leaves.were_tasks_refused(WORKER, 5));
         count(5);
         assert!(leaves.were_tasks_refused(WORKER, 5));
-        leaves.announce(WORKER, 6, Bytes::mib(100), LIMITS);
+        leaves.announce((WORKER, 6), 9, Bytes::mib(100), LIMITS);
         assert!(!leaves.were_tasks_refused(WORKER, 6), "that was before it");
         leaves.forget_worker(WORKER);
         assert!(leaves.refusals_before.is_empty());
@@ -375,11 +444,11 @@ mod tests {
     fn runner_without_limits_or_groups_begins_at_once() {
         let (_root, mut leaves) = fake();
         assert_eq!(leaves.enclose(WORKER, 5), MayBegin::Now, "it was not announced");
-        leaves.announce(WORKER, 6, Bytes::mib(100), LIMITS);
+        leaves.announce((WORKER, 6), 9, Bytes::mib(100), LIMITS);
         leaves.give_up("a test".to_owned());
         assert_eq!((leaves.enclose(WORKER, 6), leaves.absent_because()), (MayBegin::Now, Some("a test")));
         let mut none = Leaves::none().in_background();
-        none.announce(WORKER, 5, Bytes::mib(100), LIMITS);
+        none.announce((WORKER, 5), 9, Bytes::mib(100), LIMITS);
         assert_eq!(none.enclose(WORKER, 5), MayBegin::Now);
         assert!(none.moved().is_empty() && none.descriptor().is_none());
     }
@@ -387,11 +456,11 @@ mod tests {
     #[test]
     fn runner_of_a_worker_that_has_ended_does_not_begin() {
         let (root, mut leaves) = fake();
-        leaves.announce(WORKER, 5, Bytes::mib(100), LIMITS);
+        leaves.announce((WORKER, 5), 9, Bytes::mib(100), LIMITS);
         assert_eq!(leaves.enclose(WORKER, 5), MayBegin::Later);
         leaves.forget_worker(WORKER);
         let other = WorkerId(4);
-        leaves.announce(other, 6, Bytes::mib(100), LIMITS);
+        leaves.announce((other, 6), 9, Bytes::mib(100), LIMITS);
         assert_eq!(leaves.enclose(other, 6), MayBegin::Later);
         // Moves are done in order.
         assert_eq!(next_moved(&mut leaves), ((other, 6), Ok(())));

@@ -187,7 +187,7 @@ impl Machine {
             self.kept_descriptors.release();
             watch()?;
         }
-        self.leaves.announce(worker, pid, limit, group_limits);
+        self.leaves.announce((worker, pid), start_time, limit, group_limits);
         Ok(())
     }
 

@@ -3,6 +3,7 @@
 //! Before such a move, Linux waits for an RCU grace period, so that no process is being started or ended. This can take
 //! tens of milliseconds. The main loop must not wait that long.
 
+use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use opt_shared::ids::WorkerId;
 
 use crate::cgroup::{Leaf, LeafLimits, Subtree};
 use crate::driver::background::Background;
+use crate::memory::procfs;
 
 /// How long the end of a run waits for the thread. The thread needs at most a few seconds to remove groups, unless a
 /// system call hangs.
@@ -28,8 +30,10 @@ pub(super) struct Moved {
 }
 
 enum Order {
-    Move(RunnerKey, LeafLimits),
+    MoveAhead(RunnerKey, u64),
+    Move(RunnerKey, u64, LeafLimits),
     GiveBack(Leaf),
+    GiveBackAhead(WorkerId),
 }
 
 /// The loop's side of the thread. Dropping it waits until the thread has removed all groups, but not longer than
@@ -41,23 +45,43 @@ pub(super) struct Mover {
 
 impl Mover {
     /// Starts the thread, which takes over the subtree.
-    pub(super) fn start(mut subtree: Subtree) -> std::io::Result<Self> {
+    pub(super) fn start(subtree: Subtree) -> std::io::Result<Self> {
         let folder = subtree.folder().to_owned();
+        let mut moves = Moves { subtree, ahead: BTreeMap::new() };
         let thread = Background::start("leaves", move |order| match order {
-            Order::GiveBack(leaf) => {
-                subtree.give_back(leaf);
+            Order::MoveAhead(runner, start_time) => {
+                moves.move_ahead(runner, start_time);
                 None
             }
-            Order::Move(runner, limits) => {
-                Some(Moved { runner, leaf: move_into_leaf(&mut subtree, runner, limits) })
+            Order::Move(runner, start_time, limits) => {
+                Some(Moved { runner, leaf: moves.move_into_leaf(runner, start_time, limits) })
+            }
+            Order::GiveBack(leaf) => {
+                moves.subtree.give_back(leaf);
+                None
+            }
+            Order::GiveBackAhead(worker) => {
+                moves.give_back_ahead(|(owner, _)| *owner == worker);
+                None
             }
         })?;
         Ok(Self { thread, folder })
     }
 
-    /// Orders the thread to move a runner into a new leaf. Returns false if the thread has ended.
-    pub(super) fn move_runner(&self, runner: RunnerKey, limits: LeafLimits) -> bool {
-        self.thread.order(Order::Move(runner, limits))
+    /// Orders the thread to move a process into a leaf without limits. If this fails, `move_runner` tries again.
+    pub(super) fn move_ahead(&self, runner: RunnerKey, start_time: u64) {
+        self.thread.order(Order::MoveAhead(runner, start_time));
+    }
+
+    /// Orders the thread to move a runner into a new leaf, or to set the limits of the leaf into which it was moved
+    /// ahead. Returns false if the thread has ended.
+    pub(super) fn move_runner(&self, runner: RunnerKey, start_time: u64, limits: LeafLimits) -> bool {
+        self.thread.order(Order::Move(runner, start_time, limits))
+    }
+
+    /// Orders the thread to remove the leaves of processes that were moved ahead, but never became runners.
+    pub(super) fn give_back_ahead(&self, worker: WorkerId) {
+        self.thread.order(Order::GiveBackAhead(worker));
     }
 
     /// Orders the thread to kill what is left in a leaf, and to remove the leaf.
@@ -91,18 +115,65 @@ impl Drop for Mover {
     }
 }
 
-fn move_into_leaf(
-    subtree: &mut Subtree,
-    (worker, pid): RunnerKey,
-    limits: LeafLimits,
-) -> Result<Option<Leaf>, String> {
-    let leaf = subtree.leaf(&format!("{worker}-{pid}"), limits).map_err(|error| chain(&error))?;
-    match leaf.enter(pid) {
-        Ok(()) => Ok(Some(leaf)),
-        Err(error) => {
-            subtree.put_aside(leaf);
-            // A runner that is already dead needs no leaf.
-            if error.is_of_a_dead_process() { Ok(None) } else { Err(chain(&error)) }
+/// The state of the thread.
+struct Moves {
+    subtree: Subtree,
+    /// The leaves of processes that were moved ahead, with the start times of the processes. The worker may have ended
+    /// such a process since then.
+    ahead: BTreeMap<RunnerKey, (u64, Leaf)>,
+}
+
+impl Moves {
+    fn move_ahead(&mut self, runner: RunnerKey, start_time: u64) {
+        // A worker that had the same pid before has ended that process.
+        self.give_back_ahead(|it| *it == runner);
+        let Ok(leaf) = self.subtree.unlimited_leaf(&name(runner)) else { return };
+        // The worker may reap the process at any time, and its pid may then belong to another one.
+        let is_there = procfs::start_time(Path::new("/proc"), runner.1).ok().flatten() == Some(start_time);
+        if is_there && leaf.enter(runner.1).is_ok() {
+            self.ahead.insert(runner, (start_time, leaf));
+        } else {
+            self.subtree.put_aside(leaf);
         }
     }
+
+    fn move_into_leaf(
+        &mut self,
+        runner: RunnerKey,
+        start_time: u64,
+        limits: LeafLimits,
+    ) -> Result<Option<Leaf>, String> {
+        match self.ahead.remove(&runner) {
+            Some((moved, mut leaf)) if moved == start_time => {
+                return match leaf.limit(limits) {
+                    Ok(()) => Ok(Some(leaf)),
+                    Err(error) => {
+                        self.subtree.put_aside(leaf);
+                        Err(chain(&error))
+                    }
+                };
+            }
+            Some((_, leaf)) => self.subtree.give_back(leaf),
+            None => {}
+        }
+        let leaf = self.subtree.leaf(&name(runner), limits).map_err(|error| chain(&error))?;
+        match leaf.enter(runner.1) {
+            Ok(()) => Ok(Some(leaf)),
+            Err(error) => {
+                self.subtree.put_aside(leaf);
+                // A runner that is already dead needs no leaf.
+                if error.is_of_a_dead_process() { Ok(None) } else { Err(chain(&error)) }
+            }
+        }
+    }
+
+    fn give_back_ahead(&mut self, is_chosen: impl Fn(&RunnerKey) -> bool) {
+        for (_, (_, leaf)) in self.ahead.extract_if(.., |runner, _| is_chosen(runner)) {
+            self.subtree.give_back(leaf);
+        }
+    }
+}
+
+fn name((worker, pid): RunnerKey) -> String {
+    format!("{worker}-{pid}")
 }

@@ -58,6 +58,10 @@ impl Run<'_> {
 
     fn handle_message(&mut self, worker: WorkerId, message: FromWorker) -> Result<(), RunError> {
         match message {
+            FromWorker::RunnerAhead { pid, start_time } => {
+                self.machine.leaves.enclose_ahead(worker, pid, start_time);
+                Ok(())
+            }
             FromWorker::RunnerStarted {
                 lease,
                 pid,

@@ -168,8 +168,10 @@ impl Callable {
             return;
         }
         let mut waiting = self.waiting.borrow_mut();
-        // If this fails, the session tries again and reports the error.
-        *waiting = waiting.take().or_else(|| self.start_process(link).ok());
+        if waiting.is_none() {
+            // If this fails, the session tries again and reports the error.
+            *waiting = self.start_process(link).and_then(|process| process.report_ahead(link)).ok();
+        }
     }
 
     /// Prepares what the runner after this one needs, if it is a copy of a zygote.

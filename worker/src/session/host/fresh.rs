@@ -35,6 +35,12 @@ pub(crate) struct Process {
 }
 
 impl Process {
+    /// Reports the process to the supervisor, which moves it into its control group meanwhile.
+    pub(super) fn report_ahead(self, link: &Link) -> Result<Self, RunnerError> {
+        link.runner_ahead(self.handle.pid(), self.handle.start_time()?)?;
+        Ok(self)
+    }
+
     /// Wakes a copy that was made ahead. Returns false if it has ended, or does not answer in time.
     pub(super) fn wake(&self, timeout: Duration) -> bool {
         let mut limit = Timeout::of(self.handle.pid(), timeout);
