@@ -129,7 +129,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def print_jobs(jobs: Sequence[plans.Job], plan: Path) -> int:
-    """Prints the jobs and kernels of a plan, and what it leaves out. Returns the exit code."""
+    """Prints the jobs of a plan, with the kernels that it names and those that it leaves out. Returns the exit code."""
     for job in jobs:
         kernels = [it.name for it in job.candidates if it.name != job.baseline]
         print(f"{job.name}: {', '.join(kernels) or 'no kernel yet'}")

@@ -1,7 +1,7 @@
 """The side effects of a call: writing to an argument, changing running statistics, drawing random numbers.
 
-Values that a call overwrites must be copied before it, so rules predict which ones. Other effects are observed while
-the call runs.
+Values that a call overwrites must be copied before the call, so rules predict which values these are. Other effects are
+observed while the call runs.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ class Treatment:
 
 
 def treat(op: OpName, given: Mapping[str, Any], out: object, *, in_place: bool = False) -> Treatment:
-    """Decides before a call how to record it. `out` is the argument with that name, if there is one; `given` has all
-    others.
+    """Decides before a call how to record it.
+
+    `out` is the argument with that name, if there is one. `given` has all other arguments.
 
     Arguments that a call changes besides computing its result are recorded before and after the call. An in-place call
-    whose only effect is its result is recorded as the same call out of place. If `in_place` is set, the argument of
-    such a call is recorded before and after it instead, unless it is `out`.
+    whose only effect is its result is recorded as the same call out of place. If `in_place` is set, the argument that
+    such a call changes is recorded before and after the call instead. Calls with `out` are recorded without it in both
+    cases.
 
     Raises:
         NotRecordable: an argument that would be recorded before and after the call shares memory with another one.
@@ -144,7 +146,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Checks after the call whether it can be recorded.
 
         Raises:
-            NotRecordable: it drew random numbers, or wrote to an input of which there is no earlier copy.
+            NotRecordable: the call drew random numbers, or wrote to an input that was not copied before the call.
         """
         if self.random:
             raise NotRecordable(

@@ -66,7 +66,7 @@ def import_trace(
 ) -> list[plans.Job]:
     """Records the references of a data set, writes a plan called `plan` to the folder `out`, and returns its jobs.
 
-    A definition that cannot be recorded becomes a job without candidates and captures. The plan leaves it out.
+    A definition that cannot be recorded becomes a job without candidates and captures. The plan leaves out such jobs.
 
     Raises:
         RecordError: `folder` is not a flashinfer-trace data set, nothing in it can be recorded, or `out` has captures

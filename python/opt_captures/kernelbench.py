@@ -1,8 +1,8 @@
 """Imports KernelBench problems: files with a class ``Model``, ``get_inputs()`` and ``get_init_inputs()``.
 
 The captured call is the model's whole ``forward``. Its arguments come first, followed by parameters and buffers with
-their names, such as ``self.conv.weight``. If the ``forward`` of a class does not take these, they are set in its
-instance.
+their names, such as ``self.conv.weight``. If the ``forward`` of a candidate's class does not take these as arguments,
+their values are set in the class's instance.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def import_problems(
     """Records problems, writes a plan called `plan` to the folder `out`, and returns its jobs.
 
     As in KernelBench, the seed is set before a model is made and before each ``get_inputs()``; each further call adds 1
-    to it. Models are in eval mode unless `training` is set. If one of several problems cannot be recorded, the plan
-    leaves it out.
+    to the seed. Models are in eval mode unless `training` is set. If one of several problems cannot be recorded, the
+    plan leaves it out.
 
     Raises:
         RecordError: a file does not exist, a name is not unique, a kernel belongs to no problem, nothing can be
@@ -111,7 +111,7 @@ def _record(
     """Records a problem. Returns its job, with the model as the baseline, and what `get_init_inputs` returned.
 
     Raises:
-        RecordError: the file is not such a problem, or its model cannot be recorded.
+        RecordError: the file is not a KernelBench problem, or its model cannot be recorded.
     """
     module = load(file)
     torch.manual_seed(seed)
@@ -138,7 +138,7 @@ def _record(
 
 
 def _add_kernels(job: plans.Job, file: Path, initial: Sequence[Any], kernels: Sequence[Path], out: Path) -> None:
-    """Adds the classes ``ModelNew`` of a problem and of files to its job, or the reasons why they are left out."""
+    """Adds to a job the ``ModelNew`` of the problem and of each kernel file, or the reason why one is left out."""
     problem = file.read_text(encoding="utf-8", errors="replace")
     if DEFINES_NEW.search(problem):
         _add(job, NEW, file, problem, out)

@@ -21,7 +21,7 @@ TREES = Path("trees")
 DEVICE_CODE = re.compile(r"__global__|<<<|#\s*include\s*[<\"]cuda")
 LAUNCH = re.compile(r"\blaunch\s*\(")
 TRITON = re.compile(r"^\s*(import|from) triton\b", re.MULTILINE)
-#: KernelForge's rules of timing and correctness. Those of opt-supervisor are stricter.
+#: The settings that select KernelForge's rules of timing and correctness, which are less strict than opt-supervisor's.
 PARITY = ["[profile]", 'parity = "kernelforge"']
 #: The settings of a plan for CUDA kernels.
 EMULATED = ["[run]", 'device = "emulated"']
@@ -38,7 +38,7 @@ def import_project(
     which are verified on the emulated device.
 
     Raises:
-        RecordError: `project` is not such a project, or the plan or a copied kernel exists.
+        RecordError: `project` is not a KernelForge project, or the plan or the copy of a kernel exists already.
     """
     captures = project / CAPTURES
     if not captures.is_dir():
@@ -55,7 +55,7 @@ def import_project(
 
 def _job(project: Path, captures: Path, out: Path, *, cuda: bool) -> plans.Job:
     op = captures.name
-    # The recorded function runs on the CPU.
+    # The recorded function runs on the CPU, so it cannot be the baseline of CUDA kernels.
     job = plans.Job(op, plans.relative(out, captures), baseline=None if cuda else "torch")
     for name, path in _kernels(project, op):
         try:
@@ -73,7 +73,7 @@ def _job(project: Path, captures: Path, out: Path, *, cuda: bool) -> plans.Job:
 
 
 def _kernels(project: Path, op: str) -> Iterator[tuple[str, Path]]:
-    """Yields the current kernel of an op, then those of its search tree in order, each with a name."""
+    """Yields the current kernel of an op, then the kernels of its search tree in order, each with a name."""
     for path in sorted((project / GENERATED / op).glob("kernel.*")):
         if path.suffix in (".cu", ".cpp", ".py"):
             yield "kernel", path
@@ -87,7 +87,7 @@ def _kernels(project: Path, op: str) -> Iterator[tuple[str, Path]]:
 
 
 def _add_cuda(job: plans.Job, name: str, path: Path, source: str, out: Path) -> None:
-    """Adds a CUDA kernel to a job, or the reason why a kernel is left out."""
+    """Adds a CUDA kernel to a job, or the reason why it is left out."""
     if path.suffix == ".py" or not DEVICE_CODE.search(source):
         job.refused.append((name, NEEDS_NO_DEVICE))
     elif not LAUNCH.search(source):

@@ -18,9 +18,10 @@ from torch.overrides import get_overridable_functions, resolve_name
 from .errors import RecordError
 
 FUNCTIONAL = "torch.nn.functional."
-#: Selects every function that PyTorch lets the recorder see.
+#: Selects every function whose calls the recorder can observe.
 AUTO = "auto"
-#: The modules with the functions that can be recorded. If several have a function, the first one gives its name.
+#: The modules with the functions that can be recorded. If a function is in several modules, the first of them is part
+#: of its name.
 MODULES: tuple[tuple[str, Any], ...] = (
     (FUNCTIONAL, torch.nn.functional),
     ("torch.", torch),
@@ -36,11 +37,11 @@ NOT_COMPUTING = frozenset({"clone", "detach", "contiguous", "to", "empty_like", 
 
 @dataclass(frozen=True)
 class OpName:
-    """The name of a function, and whether the call is in place, so that it writes to its first argument."""
+    """The name of a function, and whether the call is in place, which means that it writes to its first argument."""
 
     name: str
     in_place: bool = False
-    #: The number of the form, from 1. For example, `torch.max(x)` and `torch.max(x, dim=1)` are two forms.
+    #: The number of the function's form, from 1. For example, `torch.max(x)` and `torch.max(x, dim=1)` are two forms.
     form: int = 1
 
     @property
@@ -64,7 +65,7 @@ class OpName:
 
 @dataclass(frozen=True)
 class Patch:
-    """A function that is replaced while recording, where composite functions look it up: an attribute of its owner."""
+    """A function that is replaced while recording: an attribute of `owner`, where composite functions look it up."""
 
     owner: Any
     attribute: str
@@ -99,7 +100,7 @@ def canonical(name: str) -> OpName | None:
 
 
 def function_of(name: str) -> Callable[..., Any]:
-    """Finds the function with this name, whether it is being recorded or not."""
+    """Returns the original function with this name, even if a wrapper replaces it while recording."""
     prefix, _, last = name.rpartition(".")
     function: Callable[..., Any] = getattr(dict(MODULES)[prefix + "."], last)
     return getattr(function, RECORDED, function)
@@ -153,7 +154,7 @@ def selected(ops: Iterable[str] | str) -> frozenset[str] | None:
 
 
 class Names:
-    """The names of functions. Each is looked up once."""
+    """The names of functions. The name of each function is looked up only once."""
 
     def __init__(self) -> None:
         self._known: dict[Any, OpName | None] = {}

@@ -23,7 +23,7 @@ class CallClass:
 
     text: str
     reservoir: Reservoir
-    #: The number of the entry that holds each slot's call.
+    #: For each slot, the number of the entry that holds its call.
     entries: dict[int, int] = field(default_factory=dict)
 
 
@@ -80,7 +80,7 @@ class OpRecord:
         return self._signature.bind(args, kwargs)
 
     def signature_as_capture(self) -> dict[str, Any] | None:
-        """The op's ``signature``, with the defaults that a capture can contain."""
+        """Returns the op's ``signature``, with those defaults that a capture can contain."""
         if self._signature is None:
             return None
         capture = self._signature.as_capture()

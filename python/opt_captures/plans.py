@@ -29,8 +29,8 @@ class Candidate:
 class Job:
     """An op with its captures and kernels.
 
-    `refused` lists kernels with reasons, which become comments in the plan. `skeleton` is a kernel to fill in, relative
-    to the plan's folder.
+    `refused` lists the kernels that are left out, with reasons. They become comments in the plan. `skeleton` is the
+    path of a kernel to fill in, relative to the plan's folder.
     """
 
     name: str
@@ -79,7 +79,7 @@ def text(head: str, settings: Sequence[str], jobs: Sequence[Job]) -> str:
 
 
 def build_settings() -> list[str]:
-    """The table that names the interpreter which runs this code."""
+    """Returns the table that makes a plan use the interpreter that runs this code."""
     return ["[build]", f"python = {_quoted(sys.executable)}"]
 
 

@@ -28,7 +28,7 @@ from .values import Holder, check, span_bytes, storage_key, tensors
 DEFAULT_PER_OP = 64
 DEFAULT_PER_CLASS = 4
 DEFAULT_MAX_BYTES = 4 << 30
-#: Functions that format a tensor as text. The calls that they make are not the model's work.
+#: Functions that format a tensor as text. The calls that they make are not part of the model, so they are not recorded.
 PRINTING_FUNCTIONS = (torch.Tensor.__repr__, torch.Tensor.__format__)
 
 
@@ -41,8 +41,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         folder: the folder for captures, which must be new or empty.
         ops: names (``torch.linalg.norm``, ``torch.nn.functional.softmax`` or just ``softmax``), or ``"auto"`` for all
             functions that are called with a tensor.
-        per_class: how many calls are kept, chosen at random, that have the same shapes, strides, dtypes and plain
-            values.
+        per_class: how many calls with the same shapes, strides, dtypes and plain values are kept, chosen at random.
         per_op: how many calls are kept in one folder.
         max_bytes: the limit of the bytes that are written in total. A call whose inputs no longer fit is counted but
             not kept. The last call that is kept may exceed the limit. With `store`, calls are kept until the limit is
@@ -209,7 +208,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
         return result
 
     def _run_own_code(self, op: OpName, work: Callable[[], Any]) -> Any:
-        """Runs the recorder's own code. Its calls are not recorded, and the errors below do not stop the model."""
+        """Runs the recorder's own code. Its calls are not recorded. Errors of the types below do not stop the model."""
         try:
             with self._recording_nothing(), torch._C.DisableTorchFunction(), _disable_current_modes(), torch.no_grad():
                 return work()
@@ -229,7 +228,10 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             self._in_own_code = before
 
     def _before(self, op: OpName, args: Any, kwargs: Any) -> _Kept | None:
-        """Counts the call and, if it is to be kept, holds its arguments. Arguments that it will change are copied."""
+        """Counts the call and, if it is to be kept, holds its arguments.
+
+        Arguments that the call will change are copied.
+        """
         if self._wanted is None and next(tensors([*args, *kwargs.values()]), None) is None:
             return None  # A function that only creates tensors is not recorded.
         out = kwargs.get(OUT)
@@ -284,7 +286,7 @@ class record(TorchFunctionMode):  # noqa: N801 - read as a verb: `with record(..
             values = dict(zip(kept.treatment.given, kept.held, strict=True))
             # Functions and methods whose names end with an underscore take their tensor by position.
             first = [values.pop(next(iter(values)))] if kept.op.op.last.endswith("_") else []
-            # A kernel changes the argument in place and does not return it as well.
+            # Kernels change such an argument in place and do not return it as well.
             returned = None if any(result is value for value in mutates.values()) else result
             after = Holder()
             capture = {

@@ -9,7 +9,7 @@ from pathlib import Path
 from . import plans, store
 from .errors import RecordError
 
-#: The time limit of the program, in seconds. It reads the captures' headers only.
+#: The time limit of the program, in seconds. The program reads only the headers of the captures.
 WRITE_SECONDS = 600
 
 

@@ -22,8 +22,8 @@ from .sinks import INDEX, refuse_nonempty_folder, replace
 from .summary import Summary
 
 NAME = "opt-supervisor"
-#: Environment variable with the program's path. Without it, the program is looked for beside this Python and on the
-#: `PATH`.
+#: Environment variable with the program's path. If it is not set, this module looks for the program beside this Python
+#: and on the `PATH`.
 VARIABLE = "OPT_SUPERVISOR"
 #: The path of the store, relative to the folder of the recording.
 STORE = "store"
@@ -32,7 +32,7 @@ ADD_SECONDS = 3600
 
 
 def find() -> str | None:
-    """Returns the path of the program, or None if it is neither named, nor beside this Python, nor on the `PATH`."""
+    """Returns the program's path. None if it is neither in `VARIABLE`, nor beside this Python, nor on the `PATH`."""
     beside = shutil.which(NAME, path=sysconfig.get_path("scripts"))
     return os.environ.get(VARIABLE) or beside or shutil.which(NAME)
 
@@ -70,7 +70,7 @@ class StoreSink:
         return self.folder / STORE / "entries" / op_folder
 
     def min_bytes(self, inputs: Sequence[int]) -> int:
-        # The store may already have all inputs, so any call might fit.
+        # The store may already have all inputs, so a call with inputs of any size might fit.
         return 1
 
     def write(self, op_folder: str, entry: str, capture: dict[str, Any]) -> int:

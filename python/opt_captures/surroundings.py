@@ -1,8 +1,8 @@
 """Workarounds for parts of PyTorch that the recorder cannot observe or would disturb.
 
 Code compiled by ``torch.compile`` calls no function that could be observed, so nothing is compiled while recording.
-``DataParallel`` calls copies of a model in its own threads, and is refused. ``torch.jit`` reads the source of
-functions, so it gets PyTorch's original functions.
+``DataParallel`` calls copies of a model in its own threads, which the recorder does not observe, so it is refused.
+``torch.jit`` reads the source of functions, so PyTorch's original functions are restored while it runs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .errors import RecordError
 
 
 def install_workarounds(stack: ExitStack, unpatched: Callable[[], AbstractContextManager[None]]) -> None:
-    """Installs all workarounds until the stack is closed. Inside `unpatched`, PyTorch's own functions are restored."""
+    """Installs all workarounds until the stack is closed. `unpatched` restores PyTorch's own functions for a block."""
     if "torch._dynamo" in sys.modules:
         stack.enter_context(torch.compiler.set_stance("force_eager"))
     else:

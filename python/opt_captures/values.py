@@ -32,7 +32,7 @@ def span_bytes(tensor: torch.Tensor) -> int:
 
 
 def storage_key(tensor: torch.Tensor) -> tuple[str, int]:
-    """Identifies a live storage."""
+    """Returns a key that identifies the tensor's storage while the storage exists."""
     return str(tensor.device), tensor.untyped_storage().data_ptr()
 
 

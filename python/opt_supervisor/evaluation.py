@@ -55,7 +55,7 @@ def evaluate(
         timeout: time limit for the result, in seconds.
 
     Raises:
-        RefusedError: the open run refuses this candidate, or ended before the candidate did.
+        RefusedError: the open run refused this candidate, or ended before the candidate had a result.
         ProgramError: the program was not found, or a short run ended without a result.
         SupervisorError: there was no answer or no result in time.
     """
@@ -127,7 +127,7 @@ def submit(run: OpenRun, request: dict[str, Any], *, job: str | None, timeout: f
     """Submits a candidate to an open run and waits for its result.
 
     Raises:
-        RefusedError: the run refuses it, or ended before the candidate did.
+        RefusedError: the run refused the candidate, or ended before the candidate had a result.
         SupervisorError: the run could not be reached, or took longer than `timeout` seconds.
     """
     with run.connect() as connection:

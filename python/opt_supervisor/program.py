@@ -10,8 +10,8 @@ from pathlib import Path
 from .errors import ProgramError
 
 NAME = "opt-supervisor"
-#: Environment variable with the program's path. Without it, the program is looked for beside this Python and on the
-#: `PATH`.
+#: Environment variable with the program's path. If it is not set, this module looks for the program beside this Python
+#: and on the `PATH`.
 VARIABLE = "OPT_SUPERVISOR"
 
 

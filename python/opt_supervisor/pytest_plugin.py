@@ -8,7 +8,7 @@
 The test is run once for each file that the pattern matches. The paths of a marker are relative to the folder of the
 test file. The candidates of a plan share one run, which stays open until the tests are over. For tests without a
 marker, set ``--opt-plan`` and ``--opt-candidates``, or ``opt_plan`` and ``opt_candidates`` in pytest's settings. These
-are relative to pytest's root folder. A marker without ``plan`` uses the plan of these settings.
+paths are relative to pytest's root folder. A marker without ``plan`` uses the plan of these settings.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ class Result:
         detail: one line that says what happened, if the status does not say everything.
         feedback: text for the person or program that writes the next version.
         rank: its current rank among the job's candidates; None if it is not ranked.
-        speedup: the speed-up over the job's baseline; None without a baseline, or if it was not timed beside it.
+        speedup: the speed-up over the job's baseline; None if the candidate was not timed beside a baseline.
         median_time_ms: the median time per call; None if it was not timed.
         raw: every field of the candidate in ``summary.json``.
 

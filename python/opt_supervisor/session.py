@@ -18,9 +18,9 @@ from .runs import OpenRun, open_runs
 
 #: Time limit in seconds for the start of a run. A run reads the headers of all captures before it answers.
 START_SECONDS = 120.0
-#: Time limit in seconds for the end of a run after each request to end.
+#: The time in seconds that a run has to end after each request to do so.
 END_SECONDS = 60.0
-#: Interval in seconds at which a new run is looked for.
+#: Interval in seconds at which a session checks whether its run accepts connections.
 POLL_SECONDS = 0.05
 
 
@@ -92,7 +92,7 @@ class Session:
         """Evaluates a candidate. The arguments are those of the function `evaluate`.
 
         Raises:
-            RefusedError: the run refuses it, or ended before the candidate did.
+            RefusedError: the run refused the candidate, or ended before the candidate had a result.
             SupervisorError: the session is not open, or there was no answer or no result in time.
         """
         (result,) = self.evaluate_all([path], job=job, language=language, symbol=symbol, timeout=timeout)

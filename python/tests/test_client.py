@@ -81,7 +81,7 @@ class Evaluating(RunTest):
             evaluate(self.crashing, self.plan, language="cobol")
         with self.assertRaisesRegex(SupervisorError, "`cobol`: the known languages are c, cpp, torch-extension"):
             evaluate_text(CRASHES, "cobol", self.plan)
-        # As C++, the symbol has another name in the library, unless it is `extern "C"`.
+        # A C++ compiler changes the function's name in the library, unless the function is declared `extern "C"`.
         other = 'extern "C" ' + CRASHES.replace("run", "other")
         separate = evaluate_text(other, "cpp", self.plan, symbol="other")
         with Session(self.plan) as session:
@@ -116,7 +116,7 @@ class Evaluating(RunTest):
             self.assertEqual(right.metrics["entries_passed"], 1.0)
             self.assertIn("fast", right._repr_html_())
             self.assertEqual(wrong.status, "CRASHED")
-            # `evaluate` finds the run by its plan, from an event loop as well.
+            # `evaluate` finds the open run by its plan, even when it is called from an event loop.
             again = asyncio.run(evaluate_async(self.crashing, self.plan))
             self.assertNotEqual(again.candidate, wrong.candidate, "the same run gives it a new name")
             self.assertEqual([result.status for result in evaluate_all([self.crashing], self.plan)], ["CRASHED"])

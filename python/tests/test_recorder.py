@@ -59,7 +59,8 @@ class KeptCalls(RecordingTest):
         model, x = encoder(), torch.randn(2, 5, 32)
         with torch.no_grad(), self.record(["linear", "scaled_dot_product_attention"]):
             model(x)
-        # Each of the two layers has projections of the input and of the output, and two in its feed-forward part.
+        # Each of the two layers calls `linear` four times: to project the input and the output, and twice in its
+        # feed-forward part.
         self.assertEqual(self.index()["linear"]["calls"], 8)
         self.assertEqual(self.index()["scaled_dot_product_attention"]["kept"], 2)
 
@@ -281,7 +282,7 @@ class ModelBehaviour(RecordingTest):
         )
 
     def test_function_compiled_while_recording_runs_as_it_was_written(self) -> None:
-        # In a separate process, because torch._dynamo may already be imported in this one.
+        # This needs a separate process, because torch._dynamo may already be imported in this one.
         script = (
             "import sys, torch\nfrom opt_captures import record\n"
             "with record(sys.argv[1], ['softmax']) as recorder:\n"
